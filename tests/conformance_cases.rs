@@ -5,11 +5,13 @@
 use std::path::Path;
 
 use autobwd::{DType, OpInfoMap, Tensor};
-use autobwd_tests::conformance::{Case, Compared, Entry, Outcome, Refusal, check, load_folder, skip_reason};
+use autobwd_tests::conformance::{
+    Compared, CorpusCase, CorpusEntry, Outcome, Refusal, check, load_folder, skip_reason,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
 
-type Changes = fn(&Case) -> Vec<(String, Case)>;
+type Changes = fn(&CorpusCase) -> Vec<(String, CorpusCase)>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ops = OpInfoMap::linked()?;
@@ -54,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// A case as a test, ignored if it cannot be compared yet. The binary, and `--ignored`, give the reason.
-fn case(entry: Entry, ops: &'static OpInfoMap) -> Trial {
+fn case(entry: CorpusEntry, ops: &'static OpInfoMap) -> Trial {
     let skipped = entry.case.as_ref().is_ok_and(|case| matches!(skip_reason(case, ops), Ok(Some(_))));
     let trial = Trial::test(format!("case::{}", entry.name), move || match entry.check(ops) {
         Outcome::Passed(_) => Ok(()),
@@ -64,7 +66,7 @@ fn case(entry: Entry, ops: &'static OpInfoMap) -> Trial {
 }
 
 /// The passing cases, with their comparisons.
-fn passing(folder: &Path) -> Result<Vec<(Case, Compared)>, Failed> {
+fn passing(folder: &Path) -> Result<Vec<(CorpusCase, Compared)>, Failed> {
     let ops = OpInfoMap::linked()?;
     let cases = load_folder(folder, "")?.into_iter().filter_map(|entry| entry.case.ok());
     let passing = cases.filter_map(|case| match check(&case, ops) {
@@ -75,7 +77,7 @@ fn passing(folder: &Path) -> Result<Vec<(Case, Compared)>, Failed> {
 }
 
 /// Changes every case in every possible way: each must fail.
-fn reports(passing: &[(Case, Compared)], change: Changes) -> Result<(), Failed> {
+fn reports(passing: &[(CorpusCase, Compared)], change: Changes) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     let (mut count, mut missed) = (0, vec![]);
     for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
@@ -96,13 +98,13 @@ fn reports(passing: &[(Case, Compared)], change: Changes) -> Result<(), Failed> 
 }
 
 /// The operators of the root block after the call.
-fn ops(case: &Case) -> &[Value] {
+fn ops(case: &CorpusCase) -> &[Value] {
     let root = case.first.backward.as_ref().map(|program| &program["blocks"][0]["ops"]);
     root.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// The case with one operator of the root block changed.
-fn with_op(case: &Case, index: usize, change: impl FnOnce(&mut Value)) -> Case {
+fn with_op(case: &CorpusCase, index: usize, change: impl FnOnce(&mut Value)) -> CorpusCase {
     let mut case = case.clone();
     if let Some(program) = &mut case.first.backward {
         change(&mut program["blocks"][0]["ops"][index]);
@@ -111,7 +113,7 @@ fn with_op(case: &Case, index: usize, change: impl FnOnce(&mut Value)) -> Case {
 }
 
 /// Names and positions of the variables that the call has added to the root block.
-fn new_variables(case: &Case) -> Vec<(usize, String)> {
+fn new_variables(case: &CorpusCase) -> Vec<(usize, String)> {
     let names = |program: &Value| -> Vec<String> {
         let vars = program["blocks"][0]["vars"].as_array();
         vars.into_iter().flatten().filter_map(|var| Some(var["name"].as_str()?.to_string())).collect()
@@ -127,7 +129,7 @@ fn push(list: &mut Value, element: Value) {
     }
 }
 
-fn drop_operator(case: &Case) -> Vec<(String, Case)> {
+fn drop_operator(case: &CorpusCase) -> Vec<(String, CorpusCase)> {
     let drop = |index: usize| {
         let mut changed = case.clone();
         if let Some(ops) = changed.first.backward.as_mut().and_then(|p| p["blocks"][0]["ops"].as_array_mut())
@@ -139,7 +141,7 @@ fn drop_operator(case: &Case) -> Vec<(String, Case)> {
     (0..ops(case).len()).map(drop).collect()
 }
 
-fn swap_operands(case: &Case) -> Vec<(String, Case)> {
+fn swap_operands(case: &CorpusCase) -> Vec<(String, CorpusCase)> {
     let mut changed = vec![];
     for (index, op) in ops(case).iter().enumerate().filter(|(_, op)| op["type"] == "sum") {
         if op["inputs"]["X"][0] != op["inputs"]["X"][1] {
@@ -155,7 +157,7 @@ fn swap_operands(case: &Case) -> Vec<(String, Case)> {
 }
 
 /// Renames a new variable throughout the program.
-fn rename(case: &Case) -> Vec<(String, Case)> {
+fn rename(case: &CorpusCase) -> Vec<(String, CorpusCase)> {
     fn walk(value: &mut Value, old: &str) {
         match value {
             Value::String(text) if text == old => text.push_str("_renamed"),
@@ -174,7 +176,7 @@ fn rename(case: &Case) -> Vec<(String, Case)> {
     new_variables(case).into_iter().map(renamed).collect()
 }
 
-fn change_variables(case: &Case, change: fn(&mut Value)) -> Vec<(String, Case)> {
+fn change_variables(case: &CorpusCase, change: fn(&mut Value)) -> Vec<(String, CorpusCase)> {
     let changed = |(index, name): (usize, String)| {
         let mut changed = case.clone();
         if let Some(program) = &mut changed.first.backward {
@@ -186,7 +188,7 @@ fn change_variables(case: &Case, change: fn(&mut Value)) -> Vec<(String, Case)> 
 }
 
 /// Changes each attribute that autobwd declares by the smallest amount.
-fn change_attribute(case: &Case) -> Vec<(String, Case)> {
+fn change_attribute(case: &CorpusCase) -> Vec<(String, CorpusCase)> {
     let mut changed = vec![];
     for (index, op) in ops(case).iter().enumerate() {
         let info = op["type"].as_str().and_then(|ty| OpInfoMap::linked().ok()?.get(ty).ok());
@@ -226,14 +228,14 @@ fn nudge(tag: &str, value: &mut Value) {
 }
 
 /// Whether any tensor of the program has dtype float32.
-fn computes_in_f32(case: &Case) -> bool {
+fn computes_in_f32(case: &CorpusCase) -> bool {
     let blocks = case.first.forward["blocks"].as_array().map_or(&[][..], Vec::as_slice);
     let mut vars = blocks.iter().filter_map(|block| block["vars"].as_array()).flatten();
     vars.any(|var| var["dtype"] == "float32")
 }
 
 /// Changes values by three times their tolerance.
-fn change_value(case: &Case) -> Vec<(String, Case)> {
+fn change_value(case: &CorpusCase) -> Vec<(String, CorpusCase)> {
     let step = if computes_in_f32(case) { 3e-6 } else { 3e-9 };
     let mut changed = vec![];
     for (index, (name, value)) in
@@ -250,7 +252,7 @@ fn change_value(case: &Case) -> Vec<(String, Case)> {
 }
 
 /// A gradient without a path in autobwd is zero, and has no dtype.
-fn change_value_dtype(case: &Case) -> Vec<(String, Case)> {
+fn change_value_dtype(case: &CorpusCase) -> Vec<(String, CorpusCase)> {
     let mut changed = vec![];
     for (index, (name, value)) in
         case.tensors.iter().enumerate().filter(|(_, (n, _))| n.starts_with("fetch/"))
@@ -269,7 +271,7 @@ fn change_value_dtype(case: &Case) -> Vec<(String, Case)> {
 }
 
 /// Table A3: the class of an error does not matter, only that the call fails.
-fn refusals(passing: &[(Case, Compared)]) -> Result<(), Failed> {
+fn refusals(passing: &[(CorpusCase, Compared)]) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     for (case, _) in passing.iter().filter(|(_, compared)| compared.structure) {
         let mut refusing = case.clone();
@@ -282,7 +284,7 @@ fn refusals(passing: &[(Case, Compared)]) -> Result<(), Failed> {
 }
 
 /// Whether a sub-block has `stop_gradient`: central differences cannot hold values of a step constant.
-fn stops_inside(case: &Case) -> bool {
+fn stops_inside(case: &CorpusCase) -> bool {
     let blocks = case.first.forward["blocks"].as_array().map_or(&[][..], Vec::as_slice);
     let vars = blocks.iter().skip(1).filter_map(|block| block["vars"].as_array()).flatten();
     vars.into_iter().any(|var| var["stop_gradient"] == true && var["dtype"] == "float64")
@@ -290,10 +292,10 @@ fn stops_inside(case: &Case) -> bool {
 
 /// Row 10: where the reference has no gradient, autobwd's gradients are compared with central differences, if necessary
 /// at generated values.
-fn derivatives(passing: &[(Case, Compared)]) -> Result<(), Failed> {
+fn derivatives(passing: &[(CorpusCase, Compared)]) -> Result<(), Failed> {
     let ops = OpInfoMap::linked()?;
     let mut count = 0;
-    let suited = |case: &Case, compared: &Compared| compared.structure && !stops_inside(case);
+    let suited = |case: &CorpusCase, compared: &Compared| compared.structure && !stops_inside(case);
     for (case, _) in passing.iter().filter(|(case, compared)| suited(case, compared)) {
         let mut unmade = case.clone();
         unmade.first.error = Some(Refusal { class: "RuntimeError".into() });

@@ -5,13 +5,13 @@
 use proc_macro2::TokenStream;
 use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
-use crate::{ctxt::Ctxt, options, text};
+use crate::{ctxt::ErrorSink, options, text};
 
 const KNOWN: [&str; 9] =
     ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "decomposed", "inferred"];
 const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers`, `decomposed` and `inferred`";
 
-pub(crate) struct Args {
+pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
     pub(crate) grad: Type,
     /// The forward operator of a gradient operator.
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Default)]
-struct Given {
+struct ParsedArg {
     grad: Option<Type>,
     grad_of: Option<Type>,
     name: Option<LitStr>,
@@ -46,9 +46,9 @@ struct Given {
     tried_pointwise: bool,
 }
 
-impl Args {
-    pub(crate) fn read(tokens: TokenStream, cx: &Ctxt) -> Args {
-        let mut given = Given::default();
+impl MacroArgs {
+    pub(crate) fn read(tokens: TokenStream, cx: &ErrorSink) -> MacroArgs {
+        let mut given = ParsedArg::default();
         options::read_each(tokens, cx, &mut |input| given.read_option(input));
         if given.grad.is_none() && !given.tried_grad {
             cx.missing(
@@ -56,7 +56,7 @@ impl Args {
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::__private::NoGrad));
-        let Given {
+        let ParsedArg {
             grad_of,
             name,
             tried_pointwise: pointwise,
@@ -67,11 +67,11 @@ impl Args {
             inferred,
             ..
         } = given;
-        Args { grad, grad_of, name, pointwise, kernel, broadcast, integers, decomposed, inferred }
+        MacroArgs { grad, grad_of, name, pointwise, kernel, broadcast, integers, decomposed, inferred }
     }
 }
 
-impl Given {
+impl ParsedArg {
     fn read_option(&mut self, input: ParseStream<'_>) -> Result<()> {
         let key = options::key(input)?;
         let key_text = key.to_string();

@@ -5,7 +5,7 @@
 use quote::ToTokens;
 use syn::{Expr, Ident, ItemStruct, LitStr, Type};
 
-pub(crate) struct Operator<'a> {
+pub(crate) struct OperatorDecl<'a> {
     pub(crate) item: &'a ItemStruct,
     pub(crate) ident: &'a Ident,
     /// The type parameter of slot values, `V`. Generated code uses the same name, so that it cannot shadow a name in a
@@ -28,15 +28,15 @@ pub(crate) struct Operator<'a> {
     /// `inferred`, as written.
     pub(crate) inferred: Option<&'a Ident>,
     pub(crate) doc: String,
-    pub(crate) fields: Vec<Field<'a>>,
+    pub(crate) fields: Vec<FieldDecl<'a>>,
 }
 
-pub(crate) struct Field<'a> {
+pub(crate) struct FieldDecl<'a> {
     pub(crate) original: &'a syn::Field,
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,
     /// `None` is a mistake, which `check` reports.
-    pub(crate) role: Option<Role>,
+    pub(crate) role: Option<FieldRole>,
     /// Name in programs; for an inherited field, that of the field.
     pub(crate) name: String,
     /// Whether it is a slot or attribute of the forward operator, which has the name in programs.
@@ -47,7 +47,7 @@ pub(crate) struct Field<'a> {
     pub(crate) doc: String,
 }
 
-pub(crate) enum Role {
+pub(crate) enum FieldRole {
     Input {
         shape_only: bool,
         sparse: bool,
@@ -65,58 +65,58 @@ pub(crate) enum Role {
     },
     Attr {
         default: Option<Expr>,
-        bounds: Vec<Bound>,
+        bounds: Vec<AttrLimit>,
     },
     /// A group of attributes.
     Attrs,
     Block,
 }
 
-pub(crate) struct Bound {
-    pub(crate) kind: BoundKind,
+pub(crate) struct AttrLimit {
+    pub(crate) kind: LimitKind,
     /// The option's name, as written.
     pub(crate) key: Ident,
     pub(crate) limit: Expr,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum BoundKind {
+pub(crate) enum LimitKind {
     Min,
     Max,
     Above,
     Below,
 }
 
-impl<'a> Operator<'a> {
-    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Field<'a>> {
-        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Input { .. })))
+impl<'a> OperatorDecl<'a> {
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &FieldDecl<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(FieldRole::Input { .. })))
     }
 
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Field<'a>> {
-        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Output { .. })))
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = &FieldDecl<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(FieldRole::Output { .. })))
     }
 
     /// Scratch memory, each with the slot that it is like.
-    pub(crate) fn scratch(&self) -> impl Iterator<Item = (&Field<'a>, Option<&Ident>)> {
+    pub(crate) fn scratch(&self) -> impl Iterator<Item = (&FieldDecl<'a>, Option<&Ident>)> {
         self.fields.iter().filter_map(|f| match &f.role {
-            Some(Role::Scratch { like }) => Some((f, like.as_ref())),
+            Some(FieldRole::Scratch { like }) => Some((f, like.as_ref())),
             _ => None,
         })
     }
 
     /// Attributes and blocks, without those of groups: programs store them together.
-    pub(crate) fn attrs(&self) -> impl Iterator<Item = &Field<'a>> {
-        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attr { .. } | Role::Block)))
+    pub(crate) fn attrs(&self) -> impl Iterator<Item = &FieldDecl<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(FieldRole::Attr { .. } | FieldRole::Block)))
     }
 
     /// Groups of attributes.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = &Field<'a>> {
-        self.fields.iter().filter(|f| matches!(f.role, Some(Role::Attrs)))
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &FieldDecl<'a>> {
+        self.fields.iter().filter(|f| matches!(f.role, Some(FieldRole::Attrs)))
     }
 
     /// Whether it runs sub-blocks.
     pub(crate) fn has_block(&self) -> bool {
-        self.fields.iter().any(|f| matches!(f.role, Some(Role::Block)))
+        self.fields.iter().any(|f| matches!(f.role, Some(FieldRole::Block)))
     }
 
     /// Whether the author writes the shape rule and the kernel.
@@ -126,24 +126,24 @@ impl<'a> Operator<'a> {
 
     /// Whether each output declares the shape of an input.
     pub(crate) fn is_all_like(&self) -> bool {
-        self.outputs().count() > 0 && self.outputs().all(Field::is_like)
+        self.outputs().count() > 0 && self.outputs().all(FieldDecl::is_like)
     }
 
     /// The input or output of this field.
-    pub(crate) fn slot(&self, ident: &Ident) -> Option<&Field<'a>> {
+    pub(crate) fn slot(&self, ident: &Ident) -> Option<&FieldDecl<'a>> {
         self.inputs().chain(self.outputs()).find(|f| f.ident == ident)
     }
 
     /// The input of this field.
-    pub(crate) fn input(&self, ident: &Ident) -> Option<&Field<'a>> {
+    pub(crate) fn input(&self, ident: &Ident) -> Option<&FieldDecl<'a>> {
         self.inputs().find(|f| f.ident == ident)
     }
 }
 
-impl<'a> Field<'a> {
+impl<'a> FieldDecl<'a> {
     /// Whether it is an output that declares the shape of an input.
     pub(crate) fn is_like(&self) -> bool {
-        matches!(self.role, Some(Role::Output { like: Some(_), .. }))
+        matches!(self.role, Some(FieldRole::Output { like: Some(_), .. }))
     }
 
     /// The token that sets the name in programs.
@@ -155,34 +155,34 @@ impl<'a> Field<'a> {
     }
 }
 
-impl BoundKind {
-    pub(crate) fn of(key: &Ident) -> Option<BoundKind> {
-        [BoundKind::Min, BoundKind::Max, BoundKind::Above, BoundKind::Below]
+impl LimitKind {
+    pub(crate) fn of(key: &Ident) -> Option<LimitKind> {
+        [LimitKind::Min, LimitKind::Max, LimitKind::Above, LimitKind::Below]
             .into_iter()
             .find(|k| key == k.key())
     }
 
     pub(crate) fn key(self) -> &'static str {
         match self {
-            BoundKind::Min => "min",
-            BoundKind::Max => "max",
-            BoundKind::Above => "above",
-            BoundKind::Below => "below",
+            LimitKind::Min => "min",
+            LimitKind::Max => "max",
+            LimitKind::Above => "above",
+            LimitKind::Below => "below",
         }
     }
 
     /// The kind's name in the library.
     pub(crate) fn variant(self) -> &'static str {
         match self {
-            BoundKind::Min => "Min",
-            BoundKind::Max => "Max",
-            BoundKind::Above => "Above",
-            BoundKind::Below => "Below",
+            LimitKind::Min => "Min",
+            LimitKind::Max => "Max",
+            LimitKind::Above => "Above",
+            LimitKind::Below => "Below",
         }
     }
 
     /// Whether it is a lower bound.
     pub(crate) fn is_lower(self) -> bool {
-        matches!(self, BoundKind::Min | BoundKind::Above)
+        matches!(self, LimitKind::Min | LimitKind::Above)
     }
 }

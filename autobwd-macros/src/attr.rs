@@ -9,8 +9,8 @@ use syn::{Attribute, Error, Expr, Field, Ident, ItemStruct, LitStr, Meta, Result
 
 use crate::{
     args::not_empty,
-    ast::{Bound, BoundKind, Role},
-    ctxt::Ctxt,
+    ast::{AttrLimit, FieldRole, LimitKind},
+    ctxt::ErrorSink,
     options, text,
 };
 
@@ -19,14 +19,14 @@ const ROLES: [&str; 6] = ["input", "output", "scratch", "attr", "attrs", "block"
 const NAMELESS: [&str; 2] = ["scratch", "attrs"];
 
 /// The parsed attribute of a field.
-pub(crate) struct Mark {
-    pub(crate) role: Role,
+pub(crate) struct FieldAttr {
+    pub(crate) role: FieldRole,
     /// The name in programs, if the author sets one.
     pub(crate) name: Option<LitStr>,
 }
 
 /// The role of a field, if it has one.
-pub(crate) fn read(field: &Field, cx: &Ctxt) -> Option<Mark> {
+pub(crate) fn read(field: &Field, cx: &ErrorSink) -> Option<FieldAttr> {
     let mut marks = field.attrs.iter().filter_map(|attr| Some((attr, role_of(attr)?)));
     let (attr, role) = marks.next()?;
     for (other, second) in marks {
@@ -67,8 +67,8 @@ fn role_of(attr: &Attribute) -> Option<&'static str> {
     ROLES.into_iter().find(|role| attr.path().is_ident(role))
 }
 
-fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
-    let mut options = Options::default();
+fn read_mark(attr: &Attribute, role: &'static str, cx: &ErrorSink) -> FieldAttr {
+    let mut options = FieldOptions::default();
     match &attr.meta {
         Meta::Path(_) => {}
         Meta::List(list) => options.read(role, list.tokens.clone(), cx),
@@ -81,7 +81,7 @@ fn read_mark(attr: &Attribute, role: &'static str, cx: &Ctxt) -> Mark {
 
 /// The options of all roles; `read_option` accepts only those of the role.
 #[derive(Default)]
-struct Options {
+struct FieldOptions {
     name: Option<LitStr>,
     shape_only: Option<()>,
     sparse: Option<()>,
@@ -89,11 +89,11 @@ struct Options {
     inplace: Option<Ident>,
     like: Option<Ident>,
     default: Option<Expr>,
-    bounds: Vec<Bound>,
+    bounds: Vec<AttrLimit>,
 }
 
-impl Options {
-    fn read(&mut self, role: &str, tokens: TokenStream, cx: &Ctxt) {
+impl FieldOptions {
+    fn read(&mut self, role: &str, tokens: TokenStream, cx: &ErrorSink) {
         options::read_each(tokens, cx, &mut |input| self.read_option(role, input));
     }
 
@@ -121,7 +121,7 @@ impl Options {
             ("attr", "default") => {
                 options::set(&mut self.default, &key, options::value(&key, "a value", input)?)
             }
-            ("attr", _) if BoundKind::of(&key).is_some() => self.read_bound(key, input),
+            ("attr", _) if LimitKind::of(&key).is_some() => self.read_bound(key, input),
             _ => Err(unknown(&key, role)),
         }
     }
@@ -141,27 +141,29 @@ impl Options {
         if self.bounds.iter().any(|bound| bound.key == key) {
             return Err(Error::new_spanned(&key, format!("`{key}` is given twice")));
         }
-        if let Some(kind) = BoundKind::of(&key) {
-            self.bounds.push(Bound { kind, key, limit });
+        if let Some(kind) = LimitKind::of(&key) {
+            self.bounds.push(AttrLimit { kind, key, limit });
         }
         Ok(())
     }
 
-    fn into_mark(self, role: &str) -> Mark {
+    fn into_mark(self, role: &str) -> FieldAttr {
         let name = self.name;
         let role = match role {
-            "input" => Role::Input {
+            "input" => FieldRole::Input {
                 shape_only: self.shape_only.is_some(),
                 sparse: self.sparse.is_some(),
                 array: self.array.is_some(),
             },
-            "output" => Role::Output { inplace: self.inplace, like: self.like, array: self.array.is_some() },
-            "scratch" => Role::Scratch { like: self.like },
-            "attr" => Role::Attr { default: self.default, bounds: self.bounds },
-            "attrs" => Role::Attrs,
-            _ => Role::Block,
+            "output" => {
+                FieldRole::Output { inplace: self.inplace, like: self.like, array: self.array.is_some() }
+            }
+            "scratch" => FieldRole::Scratch { like: self.like },
+            "attr" => FieldRole::Attr { default: self.default, bounds: self.bounds },
+            "attrs" => FieldRole::Attrs,
+            _ => FieldRole::Block,
         };
-        Mark { role, name }
+        FieldAttr { role, name }
     }
 }
 

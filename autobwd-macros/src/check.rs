@@ -5,14 +5,14 @@
 use syn::{Error, Expr, ExprLit, ExprUnary, Fields, GenericParam, Ident, Lit, TypeParam, UnOp};
 
 use crate::{
-    ast::{Bound, BoundKind, Field, Operator, Role},
+    ast::{AttrLimit, FieldDecl, FieldRole, LimitKind, OperatorDecl},
     attr,
-    ctxt::Ctxt,
+    ctxt::ErrorSink,
     span, text, types,
 };
 
 /// Reports the mistakes of an operator.
-pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
+pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     fields_have_names(op, cx);
     one_parameter(op, cx);
     fields_are_always_there(op, cx);
@@ -38,14 +38,14 @@ pub(crate) fn check(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Reports the mistakes of a group of attributes.
-pub(crate) fn attributes(fields: &[Field<'_>], cx: &Ctxt) {
+pub(crate) fn attributes(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
     names_are_unique("attribute", fields.iter(), cx);
     one_bound_per_side(fields, cx);
     defaults_are_within_bounds(fields, cx);
 }
 
 /// Slots are written and read by name.
-fn fields_have_names(op: &Operator<'_>, cx: &Ctxt) {
+fn fields_have_names(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     if !matches!(op.item.fields, Fields::Named(_)) {
         cx.error(
             op.ident,
@@ -55,7 +55,7 @@ fn fields_have_names(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// The only type parameter is the type of slot values, and is unbounded.
-fn one_parameter(op: &Operator<'_>, cx: &Ctxt) {
+fn one_parameter(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let wanted = format!("`pub struct {}<V = Var>`", op.ident);
     let mut found: Option<&TypeParam> = None;
     for param in &op.item.generics.params {
@@ -83,7 +83,7 @@ fn one_parameter(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Generated code names every field in all configurations.
-fn fields_are_always_there(op: &Operator<'_>, cx: &Ctxt) {
+fn fields_are_always_there(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for field in &op.fields {
         for attr in field.original.attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
             cx.error(
@@ -95,7 +95,7 @@ fn fields_are_always_there(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Every field has a role. Reading has already reported second roles.
-fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
+fn fields_have_roles(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for field in op.fields.iter().filter(|f| f.role.is_none()) {
         match attr::misspelt(field.original) {
             Some((attr, meant)) => {
@@ -115,7 +115,7 @@ fn fields_have_roles(op: &Operator<'_>, cx: &Ctxt) {
 
 /// Slots have the struct's type parameter, attributes and blocks do not. The compiler checks whether programs support
 /// the types of attributes.
-fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
+fn types_fit_roles(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let param = &op.param;
     // With two parameters, that of slots is unknown.
     if op.item.generics.type_params().count() != 1 {
@@ -139,10 +139,13 @@ fn types_fit_roles(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// An operator without slots would have no effect on a program.
-fn some_slot(op: &Operator<'_>, cx: &Ctxt) {
+fn some_slot(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let named = matches!(op.item.fields, Fields::Named(_));
     let could_be_slot = op.fields.iter().any(|f| {
-        !matches!(f.role, Some(Role::Scratch { .. } | Role::Attr { .. } | Role::Attrs | Role::Block))
+        !matches!(
+            f.role,
+            Some(FieldRole::Scratch { .. } | FieldRole::Attr { .. } | FieldRole::Attrs | FieldRole::Block)
+        )
     });
     if named && !could_be_slot {
         let message = "has neither inputs nor outputs; mark at least one field `#[input]` or `#[output]`";
@@ -151,8 +154,8 @@ fn some_slot(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Names in programs are unique on each side of an operator.
-fn names_are_unique<'a>(what: &str, fields: impl Iterator<Item = &'a Field<'a>>, cx: &Ctxt) {
-    let mut seen: Vec<&Field<'_>> = Vec::new();
+fn names_are_unique<'a>(what: &str, fields: impl Iterator<Item = &'a FieldDecl<'a>>, cx: &ErrorSink) {
+    let mut seen: Vec<&FieldDecl<'_>> = Vec::new();
     for field in fields {
         match seen.iter().find(|f| f.name == field.name) {
             Some(first) => {
@@ -165,14 +168,14 @@ fn names_are_unique<'a>(what: &str, fields: impl Iterator<Item = &'a Field<'a>>,
 }
 
 /// `inplace` and `like` name inputs.
-fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
+fn partners_are_inputs(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let inputs: Vec<String> = op.inputs().map(|f| f.ident.to_string()).collect();
     // A field without a role may be meant as an input.
     let may_be_input = |partner: &Ident| {
-        op.fields.iter().any(|f| f.ident == partner && matches!(f.role, None | Some(Role::Input { .. })))
+        op.fields.iter().any(|f| f.ident == partner && matches!(f.role, None | Some(FieldRole::Input { .. })))
     };
     for field in op.outputs() {
-        let Some(Role::Output { inplace, like, .. }) = &field.role else { continue };
+        let Some(FieldRole::Output { inplace, like, .. }) = &field.role else { continue };
         for input in inplace.iter().chain(like).filter(|input| !may_be_input(input)) {
             let message =
                 format!("`{input}` is not an input of this operator; its inputs: {}", text::list(&inputs));
@@ -182,7 +185,7 @@ fn partners_are_inputs(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Scratch memory has dtype and shape of one tensor that is always present.
-fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
+fn scratch_is_like_a_slot(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let slots = || op.inputs().chain(op.outputs());
     for (field, like) in op.scratch() {
         let Some(like) = like else {
@@ -192,7 +195,7 @@ fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
             continue;
         };
         // A field without a role may be meant as a slot.
-        let without_role = |f: &Field<'_>| f.ident == like && f.role.is_none();
+        let without_role = |f: &FieldDecl<'_>| f.ident == like && f.role.is_none();
         match op.slot(like).map(|slot| types::takes(slot.ty, &op.param)) {
             None if op.fields.iter().any(without_role) => {}
             None => {
@@ -215,7 +218,7 @@ fn scratch_is_like_a_slot(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Formulas and blocks have no scratch memory.
-fn scratch_is_of_a_kernel(op: &Operator<'_>, cx: &Ctxt) {
+fn scratch_is_of_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for (field, _) in op.scratch().filter(|_| op.pointwise || op.has_block()) {
         let has = if op.pointwise { "a pointwise operator" } else { "an operator with a block" };
         cx.error(field.ident, format!("`{}` is memory of a kernel; {has} has none", field.ident));
@@ -223,23 +226,23 @@ fn scratch_is_of_a_kernel(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// Without a formula, there is always a kernel.
-fn kernel_is_beside_a_formula(op: &Operator<'_>, cx: &Ctxt) {
+fn kernel_is_beside_a_formula(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     if let Some(kernel) = op.kernel.filter(|_| !op.pointwise) {
         cx.error(kernel, "`kernel` accompanies a formula; add `pointwise` or remove it");
     }
 }
 
 /// Kernels broadcast their inputs themselves.
-fn broadcast_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+fn broadcast_is_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     if let Some(broadcast) = op.broadcast.filter(|_| !op.pointwise) {
         cx.error(broadcast, "`broadcast` belongs to formulas; add `pointwise` or remove it");
     }
 }
 
 /// An integer formula accompanies a floating point formula with one output, and takes the place of its kernel.
-fn integers_are_beside_one_output(op: &Operator<'_>, cx: &Ctxt) {
+fn integers_are_beside_one_output(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let Some(integers) = op.integers else { return };
-    let sparse = op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })));
+    let sparse = op.inputs().any(|field| matches!(field.role, Some(FieldRole::Input { sparse: true, .. })));
     if !op.pointwise {
         cx.error(integers, "`integers` belongs to formulas; add `pointwise` or remove it");
     } else if op.kernel.is_some() || sparse {
@@ -250,14 +253,14 @@ fn integers_are_beside_one_output(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// A formula is fused directly.
-fn composed_is_not_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+fn composed_is_not_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     if let Some(decomposed) = op.decomposed.filter(|_| op.pointwise) {
         cx.error(decomposed, "`decomposed` belongs to operators with a kernel; a formula is fused as it is");
     }
 }
 
 /// Without a formula, there is nothing to derive from.
-fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
+fn derived_is_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let derived = ["Derived", "DerivedFromInputs"].iter().any(|name| types::is_named(op.grad, name));
     if !op.pointwise && derived {
         let message =
@@ -267,7 +270,7 @@ fn derived_is_pointwise(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// A shape rule can be inferred from that of a forward operator only.
-fn inferred_is_of_a_gradient(op: &Operator<'_>, cx: &Ctxt) {
+fn inferred_is_of_a_gradient(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let Some(inferred) = op.inferred else { return };
     if op.grad_of.is_none() {
         cx.error(
@@ -286,9 +289,10 @@ fn inferred_is_of_a_gradient(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// A formula reads one element of each slot.
-fn pointwise_has_no_lists(op: &Operator<'_>, cx: &Ctxt) {
+fn pointwise_has_no_lists(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let param = &op.param;
-    let is_list = |slot: &&Field<'_>| types::takes(slot.ty, param).is_some_and(|t| t.starts_with("a list"));
+    let is_list =
+        |slot: &&FieldDecl<'_>| types::takes(slot.ty, param).is_some_and(|t| t.starts_with("a list"));
     for slot in op.inputs().chain(op.outputs()).filter(|slot| op.pointwise && is_list(slot)) {
         let message = format!("`{}` is a list; a formula takes", slot.ident);
         cx.error(slot.ty, format!("{message} `{param}` or `Option<{param}>`"));
@@ -296,18 +300,18 @@ fn pointwise_has_no_lists(op: &Operator<'_>, cx: &Ctxt) {
 }
 
 /// A formula runs no blocks.
-fn pointwise_has_no_blocks(op: &Operator<'_>, cx: &Ctxt) {
-    for field in op.fields.iter().filter(|f| op.pointwise && matches!(f.role, Some(Role::Block))) {
+fn pointwise_has_no_blocks(op: &OperatorDecl<'_>, cx: &ErrorSink) {
+    for field in op.fields.iter().filter(|f| op.pointwise && matches!(f.role, Some(FieldRole::Block))) {
         cx.error(field.ident, format!("`{}` is a block; a pointwise operator has none", field.ident));
     }
 }
 
 /// `min` and `above` exclude each other, and so do `max` and `below`.
-fn one_bound_per_side(fields: &[Field<'_>], cx: &Ctxt) {
+fn one_bound_per_side(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
     for field in fields {
-        let Some(Role::Attr { bounds, .. }) = &field.role else { continue };
+        let Some(FieldRole::Attr { bounds, .. }) = &field.role else { continue };
         for (i, bound) in bounds.iter().enumerate() {
-            let same_side = |kind: BoundKind| kind.is_lower() == bound.kind.is_lower();
+            let same_side = |kind: LimitKind| kind.is_lower() == bound.kind.is_lower();
             if let Some(first) = bounds[..i].iter().find(|b| same_side(b.kind)) {
                 cx.error(
                     &bound.key,
@@ -319,15 +323,15 @@ fn one_bound_per_side(fields: &[Field<'_>], cx: &Ctxt) {
 }
 
 /// A default is subject to the bounds. Values that are not literals are checked when an operator is described.
-fn defaults_are_within_bounds(fields: &[Field<'_>], cx: &Ctxt) {
+fn defaults_are_within_bounds(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
     for field in fields {
-        let Some(Role::Attr { default: Some(default), bounds }) = &field.role else { continue };
+        let Some(FieldRole::Attr { default: Some(default), bounds }) = &field.role else { continue };
         let Some(value) = number(default) else { continue };
-        let holds = |bound: &Bound, limit: f64| match bound.kind {
-            BoundKind::Min => value >= limit,
-            BoundKind::Max => value <= limit,
-            BoundKind::Above => value > limit,
-            BoundKind::Below => value < limit,
+        let holds = |bound: &AttrLimit, limit: f64| match bound.kind {
+            LimitKind::Min => value >= limit,
+            LimitKind::Max => value <= limit,
+            LimitKind::Above => value > limit,
+            LimitKind::Below => value < limit,
         };
         for bound in bounds {
             if number(&bound.limit).is_some_and(|limit| !holds(bound, limit)) {

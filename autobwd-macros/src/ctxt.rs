@@ -9,14 +9,14 @@ use quote::ToTokens;
 use syn::Error;
 
 /// Mistakes found so far. Dropping it without [`check`](Ctxt::check) is a bug, and panics.
-pub(crate) struct Ctxt {
+pub(crate) struct ErrorSink {
     /// `None` after the check. A cell, so that readers can report while they borrow the item.
     errors: RefCell<Option<Vec<Error>>>,
 }
 
-impl Ctxt {
-    pub(crate) fn new() -> Ctxt {
-        Ctxt { errors: RefCell::new(Some(Vec::new())) }
+impl ErrorSink {
+    pub(crate) fn new() -> ErrorSink {
+        ErrorSink { errors: RefCell::new(Some(Vec::new())) }
     }
 
     /// Reports a mistake with the caret on these tokens.
@@ -45,7 +45,7 @@ impl Ctxt {
         all.map_or(Ok(()), Err)
     }
 }
-impl Drop for Ctxt {
+impl Drop for ErrorSink {
     fn drop(&mut self) {
         if !thread::panicking() && self.errors.borrow().is_some() {
             panic!("autobwd bug: the mistakes of an item were not checked");

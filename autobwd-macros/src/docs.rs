@@ -6,7 +6,7 @@ use quote::ToTokens;
 use syn::{Attribute, Expr, Lit, Meta, Type, parse_quote};
 
 use crate::{
-    ast::{Bound, Field, Operator, Role},
+    ast::{AttrLimit, FieldDecl, FieldRole, OperatorDecl},
     text, types,
 };
 
@@ -33,8 +33,8 @@ pub(crate) fn of_gradient(slot: &str) -> String {
 }
 
 /// The documentation of a field: the author's text, else its origin.
-pub(crate) fn of_field(field: &Field<'_>, op: &Operator<'_>) -> String {
-    let may_inherit = field.inherited || matches!(field.role, Some(Role::Attrs));
+pub(crate) fn of_field(field: &FieldDecl<'_>, op: &OperatorDecl<'_>) -> String {
+    let may_inherit = field.inherited || matches!(field.role, Some(FieldRole::Attrs));
     match op.grad_of {
         Some(forward) if may_inherit && field.doc.is_empty() => {
             format!("See [`{}`].", text::of_tokens(forward))
@@ -44,13 +44,13 @@ pub(crate) fn of_field(field: &Field<'_>, op: &Operator<'_>) -> String {
 }
 
 /// The bounds of an attribute, `min = 0.0, below = 1.0`.
-pub(crate) fn bounds(bounds: &[Bound]) -> String {
+pub(crate) fn bounds(bounds: &[AttrLimit]) -> String {
     let texts = bounds.iter().map(|b| format!("{} = {}", b.kind.key(), text::of_tokens(&b.limit)));
     texts.collect::<Vec<_>>().join(", ")
 }
 
 /// The generated lines after the author's text: slots, attributes, gradient.
-pub(crate) fn reference(op: &Operator<'_>) -> Vec<String> {
+pub(crate) fn reference(op: &OperatorDecl<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     let slots: Vec<String> = op.inputs().chain(op.outputs()).map(|f| slot_row(f, op)).collect();
     table(&mut lines, ["Slot", "Field", "Takes", "Meaning"], slots);
@@ -95,9 +95,9 @@ fn row(cells: [&str; 4]) -> String {
     format!("| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }
 
-fn slot_row(field: &Field<'_>, op: &Operator<'_>) -> String {
+fn slot_row(field: &FieldDecl<'_>, op: &OperatorDecl<'_>) -> String {
     let side = match field.role {
-        Some(Role::Input { .. }) => "input",
+        Some(FieldRole::Input { .. }) => "input",
         _ => "output",
     };
     let slot = if field.inherited { side.to_string() } else { format!("{side} `{}`", field.name) };
@@ -105,13 +105,13 @@ fn slot_row(field: &Field<'_>, op: &Operator<'_>) -> String {
     row([&slot, &code(field.ident), takes, &of_field(field, op)])
 }
 
-fn attr_row(field: &Field<'_>, op: &Operator<'_>) -> String {
-    if matches!(field.role, Some(Role::Attrs)) {
+fn attr_row(field: &FieldDecl<'_>, op: &OperatorDecl<'_>) -> String {
+    if matches!(field.role, Some(FieldRole::Attrs)) {
         let ty = format!("[`{}`]", text::of_tokens(field.ty));
         return row([&code(field.ident), &ty, "", &of_field(field, op)]);
     }
     let (default, bounds) = match &field.role {
-        Some(Role::Attr { default, bounds }) => (default.as_ref(), self::bounds(bounds)),
+        Some(FieldRole::Attr { default, bounds }) => (default.as_ref(), self::bounds(bounds)),
         _ => (None, String::new()),
     };
     let default = match (default, op.grad_of) {
@@ -144,7 +144,7 @@ mod tests {
     use syn::parse_quote;
 
     use super::reference;
-    use crate::{args::Args, ast::Operator, ctxt::Ctxt};
+    use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 
     #[test]
     fn tables_have_slots_attributes_and_gradient() {
@@ -170,9 +170,9 @@ mod tests {
                 pub axis: i64,
             }
         };
-        let cx = Ctxt::new();
-        let args = Args::read(quote::quote!(grad = own::GateGrad), &cx);
-        let lines = reference(&Operator::read(&item, &args, &cx));
+        let cx = ErrorSink::new();
+        let args = MacroArgs::read(quote::quote!(grad = own::GateGrad), &cx);
+        let lines = reference(&OperatorDecl::read(&item, &args, &cx));
         cx.check().unwrap();
         assert_eq!(
             lines,
@@ -210,9 +210,9 @@ mod tests {
                     out: V,
                 }
             };
-            let (cx, grad) = (Ctxt::new(), syn::parse_str::<syn::Type>(grad).unwrap());
-            let args = Args::read(quote::quote!(grad = #grad, pointwise), &cx);
-            let lines = reference(&Operator::read(&item, &args, &cx));
+            let (cx, grad) = (ErrorSink::new(), syn::parse_str::<syn::Type>(grad).unwrap());
+            let args = MacroArgs::read(quote::quote!(grad = #grad, pointwise), &cx);
+            let lines = reference(&OperatorDecl::read(&item, &args, &cx));
             cx.check().unwrap();
             assert_eq!((lines.len(), lines[6].as_str()), (7, line), "{lines:?}");
         }

@@ -7,10 +7,10 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Field, Fields, FieldsNamed, ItemStruct, parse::Parser, parse_quote};
 
-use crate::{ast::Operator, types};
+use crate::{ast::OperatorDecl, types};
 
 /// The generated impls without content, as far as the repaired struct permits.
-pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
+pub(crate) fn impls(op: &OperatorDecl<'_>, mended: &ItemStruct) -> TokenStream {
     let (ident, name, param, grad) = (op.ident, &op.name, &op.param, op.grad);
     // Otherwise the import of the gradient's type would be reported as unused.
     let mention = quote!(const _: ::core::option::Option<#grad> = ::core::option::Option::None;);
@@ -75,7 +75,7 @@ pub(crate) fn impls(op: &Operator<'_>, mended: &ItemStruct) -> TokenStream {
 }
 
 /// Repairs the type parameter: present, with a default, without bounds, and used by a field.
-pub(crate) fn mend_parameter(item: &mut ItemStruct, op: &Operator<'_>) {
+pub(crate) fn mend_parameter(item: &mut ItemStruct, op: &OperatorDecl<'_>) {
     item.generics.where_clause = None;
     if item.generics.params.is_empty() {
         let param = &op.param;

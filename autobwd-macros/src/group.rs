@@ -6,15 +6,15 @@ use proc_macro2::TokenStream;
 use syn::{Data, DeriveInput, Error, Fields};
 
 use crate::{
-    ast::{Field, Role},
+    ast::{FieldDecl, FieldRole},
     check,
-    ctxt::Ctxt,
+    ctxt::ErrorSink,
     expand,
-    read::Scope,
+    read::StructKind,
 };
 
 pub(crate) fn derive(item: &DeriveInput) -> TokenStream {
-    let cx = Ctxt::new();
+    let cx = ErrorSink::new();
     let fields = read(item, &cx);
     match cx.check() {
         Ok(()) => expand::group(&item.ident, &fields),
@@ -22,7 +22,7 @@ pub(crate) fn derive(item: &DeriveInput) -> TokenStream {
     }
 }
 
-fn read<'a>(item: &'a DeriveInput, cx: &Ctxt) -> Vec<Field<'a>> {
+fn read<'a>(item: &'a DeriveInput, cx: &ErrorSink) -> Vec<FieldDecl<'a>> {
     if !item.generics.params.is_empty() {
         cx.error(&item.generics.params, "a group of attributes has no parameters");
     }
@@ -35,8 +35,8 @@ fn read<'a>(item: &'a DeriveInput, cx: &Ctxt) -> Vec<Field<'a>> {
         return Vec::new();
     };
     let fields: Vec<_> =
-        named.named.iter().filter_map(|field| Field::read(field, Scope::Operator, cx)).collect();
-    for field in fields.iter().filter(|field| !matches!(field.role, Some(Role::Attr { .. }))) {
+        named.named.iter().filter_map(|field| FieldDecl::read(field, StructKind::Operator, cx)).collect();
+    for field in fields.iter().filter(|field| !matches!(field.role, Some(FieldRole::Attr { .. }))) {
         cx.error(field.ident, format!("`{}` is no attribute; mark it `#[attr]`", field.ident));
     }
     check::attributes(&fields, cx);

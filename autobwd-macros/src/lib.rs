@@ -22,7 +22,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{DeriveInput, Error, Item, ItemStruct};
 
-use crate::{args::Args, ast::Operator, ctxt::Ctxt};
+use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 
 /// Makes a struct an operator.
 ///
@@ -233,9 +233,9 @@ pub fn derive_attrs(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
 }
 
 fn operator(args: TokenStream, item: ItemStruct) -> TokenStream {
-    let cx = Ctxt::new();
-    let args = Args::read(args, &cx);
-    let op = Operator::read(&item, &args, &cx);
+    let cx = ErrorSink::new();
+    let args = MacroArgs::read(args, &cx);
+    let op = OperatorDecl::read(&item, &args, &cx);
     check::check(&op, &cx);
 
     let mut cleaned = item.clone();

@@ -11,10 +11,14 @@ use syn::{
     token::Paren,
 };
 
-use crate::{ctxt::Ctxt, text};
+use crate::{ctxt::ErrorSink, text};
 
 /// Calls `read` at the start of every option; a mistake in one does not prevent reading the others.
-pub(crate) fn read_each(tokens: TokenStream, cx: &Ctxt, read: &mut dyn FnMut(ParseStream<'_>) -> Result<()>) {
+pub(crate) fn read_each(
+    tokens: TokenStream,
+    cx: &ErrorSink,
+    read: &mut dyn FnMut(ParseStream<'_>) -> Result<()>,
+) {
     let read_all = |input: ParseStream<'_>| {
         while !input.is_empty() {
             if let Err(error) = read(input).and_then(|()| end(input)) {

@@ -6,8 +6,8 @@
 use std::process::{Command, ExitCode};
 
 use autobwd_benches::{
-    Generated, Outcome, Profile, finish, median, output, round,
-    source::{self, Content},
+    BenchResult, Generated, Profile, finish, median, output, round,
+    source::{self, SourceContent},
 };
 use clap::Parser;
 use serde_json::{Value, json};
@@ -24,10 +24,10 @@ struct Args {
 }
 
 /// Compared crates: package, contents, whether it has operators.
-const PACKAGES: [(&str, Content, bool); 3] = [
-    ("empty", Content::Operators, false),
-    ("structs", Content::Structs, true),
-    ("operators", Content::Operators, true),
+const PACKAGES: [(&str, SourceContent, bool); 3] = [
+    ("empty", SourceContent::Operators, false),
+    ("structs", SourceContent::Structs, true),
+    ("operators", SourceContent::Operators, true),
 ];
 
 const DEBUG: Profile = Profile { release: false, fat_lto: false };
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let generated = generate(args.operators)?;
     eprintln!("in {}: building dependencies", generated.path("").display());
     generated.cargo(DEBUG, "check", &["--workspace"])?;
@@ -65,7 +65,7 @@ fn print(figure: &str, operators: usize, values: Value) {
     println!("{}", json!({ "figure": figure, "operators": operators, "values": values }));
 }
 
-fn generate(operators: usize) -> Outcome<Generated> {
+fn generate(operators: usize) -> BenchResult<Generated> {
     let generated = Generated::new("authoring", &PACKAGES.map(|(package, ..)| package))?;
     for (package, content, any) in PACKAGES {
         generated.manifest(package, "")?;
@@ -77,7 +77,7 @@ fn generate(operators: usize) -> Outcome<Generated> {
 }
 
 /// Median seconds of cargo after a change to the library, for each package.
-fn seconds(generated: &Generated, profile: Profile, command: &str, rounds: usize) -> Outcome<[f64; 3]> {
+fn seconds(generated: &Generated, profile: Profile, command: &str, rounds: usize) -> BenchResult<[f64; 3]> {
     let mut times = [const { Vec::new() }; 3];
     for i in 0..rounds.max(1) {
         eprintln!("{command}, round {}", i + 1);
@@ -89,7 +89,7 @@ fn seconds(generated: &Generated, profile: Profile, command: &str, rounds: usize
     Ok(times.map(|times| round(median(times), 3)))
 }
 
-fn sizes(generated: &Generated, count: usize) -> Outcome<()> {
+fn sizes(generated: &Generated, count: usize) -> BenchResult<()> {
     let size = |package| Ok::<_, std::io::Error>(generated.built(RELEASE, package).metadata()?.len());
     let (empty, operators) = (size("empty")?, size("operators")?);
     print("binary_bytes", count, json!({ "empty": empty, "operators": operators }));
@@ -97,7 +97,7 @@ fn sizes(generated: &Generated, count: usize) -> Outcome<()> {
 }
 
 /// Microseconds of the first access to the registry, over many starts.
-fn starts(generated: &Generated, count: usize) -> Outcome<()> {
+fn starts(generated: &Generated, count: usize) -> BenchResult<()> {
     for package in ["empty", "operators"] {
         let (mut micros, mut linked) = (vec![], 0);
         for _ in 0..STARTS {

@@ -10,7 +10,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use autobwd_benches::{Outcome, finish, ms, output, round};
+use autobwd_benches::{BenchResult, finish, ms, output, round};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 struct Args {
     /// Builds to measure.
     #[arg(required = true)]
-    builds: Vec<Build>,
+    builds: Vec<BuildKind>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Build {
+enum BuildKind {
     /// A clean release build of the example `digits`, and the bytes of its text segment.
     Release,
     /// A clean build of all tests, and their run: takes long.
@@ -41,8 +41,8 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
-    let target = Target::new()?;
+fn run(args: &Args) -> BenchResult<ExitCode> {
+    let target = BuildTarget::new()?;
     for build in &args.builds {
         println!("{}", target.measure(*build)?);
     }
@@ -54,34 +54,34 @@ fn root() -> PathBuf {
 }
 
 /// The target folder of all builds.
-struct Target {
+struct BuildTarget {
     folder: PathBuf,
 }
 
-impl Target {
-    fn new() -> Outcome<Target> {
+impl BuildTarget {
+    fn new() -> BenchResult<BuildTarget> {
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        Ok(Target { folder: std::path::absolute(target)?.join("build_cost") })
+        Ok(BuildTarget { folder: std::path::absolute(target)?.join("build_cost") })
     }
 
-    fn measure(&self, build: Build) -> Outcome<Value> {
+    fn measure(&self, build: BuildKind) -> BenchResult<Value> {
         match build {
-            Build::Release => {
+            BuildKind::Release => {
                 self.empty()?;
                 let cost = self.cargo(&["build", "--release", "--example", "digits"])?;
                 let text = text_bytes(&self.folder.join("release/examples/digits"))?;
                 Ok(json!({ "build": "release", "clean": cost.json(), "text_bytes": text }))
             }
-            Build::Tests => {
+            BuildKind::Tests => {
                 self.empty()?;
                 let built = self.cargo(&["test", "--workspace", "--no-run"])?;
                 let run = self.cargo(&["test", "--workspace"])?;
-                let all = Cost { cpu: built.cpu + run.cpu, wall: built.wall + run.wall };
+                let all = BuildCost { cpu: built.cpu + run.cpu, wall: built.wall + run.wall };
                 Ok(json!({
                     "build": "tests", "clean": built.json(), "run": run.json(), "together": all.json(),
                 }))
             }
-            Build::Touch => {
+            BuildKind::Touch => {
                 let samples = ["test", "--package", "autobwd-tests", "--test", "samples"];
                 self.cargo(&[&samples[..], &["--no-run"]].concat())?;
                 fs::File::options()
@@ -94,7 +94,7 @@ impl Target {
         }
     }
 
-    fn empty(&self) -> Outcome<()> {
+    fn empty(&self) -> BenchResult<()> {
         if self.folder.exists() {
             fs::remove_dir_all(&self.folder)?;
         }
@@ -102,7 +102,7 @@ impl Target {
     }
 
     /// The costs of a cargo command.
-    fn cargo(&self, args: &[&str]) -> Outcome<Cost> {
+    fn cargo(&self, args: &[&str]) -> BenchResult<BuildCost> {
         eprintln!("cargo {}", args.join(" "));
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(root()).args(args).arg("--quiet").env("CARGO_TARGET_DIR", &self.folder);
@@ -114,25 +114,25 @@ impl Target {
         }
         let (cpu, start) = (children_cpu()?, Instant::now());
         let status = cargo.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
-        let cost = Cost { cpu: children_cpu()? - cpu, wall: ms(start) / 1e3 };
+        let cost = BuildCost { cpu: children_cpu()? - cpu, wall: ms(start) / 1e3 };
         if status.success() { Ok(cost) } else { Err(format!("`cargo {}` fails", args.join(" ")).into()) }
     }
 }
 
-struct Cost {
+struct BuildCost {
     /// Seconds on all cores, user and system.
     cpu: f64,
     wall: f64,
 }
 
-impl Cost {
+impl BuildCost {
     fn json(&self) -> Value {
         json!({ "cpu_seconds": round(self.cpu, 1), "wall_seconds": round(self.wall, 1) })
     }
 }
 
 /// CPU-seconds of all terminated child processes and their children.
-fn children_cpu() -> Outcome<f64> {
+fn children_cpu() -> BenchResult<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     // The second field, a name in parentheses, may contain spaces; fields 16 and 17 are user and system time.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -141,7 +141,7 @@ fn children_cpu() -> Outcome<f64> {
 }
 
 /// Bytes of a binary's text segment: code, and constants that are not relocated.
-fn text_bytes(binary: &Path) -> Outcome<u64> {
+fn text_bytes(binary: &Path) -> BenchResult<u64> {
     let table = output(Command::new("size").arg(binary))?;
     let text = table.lines().nth(1).and_then(|line| line.split_whitespace().next());
     Ok(text.ok_or_else(|| format!("there is no size in {table:?}"))?.parse()?)

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use crate::{Outcome, ms};
+use crate::{BenchResult, ms};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -51,7 +51,7 @@ impl Generated {
     ///
     /// # Errors
     /// File system errors.
-    pub fn new(name: &str, members: &[&str]) -> Outcome<Generated> {
+    pub fn new(name: &str, members: &[&str]) -> BenchResult<Generated> {
         let target =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(ROOT).join("target"), PathBuf::from);
         let generated = Generated { folder: std::path::absolute(target)?.join(name) };
@@ -80,7 +80,7 @@ impl Generated {
     ///
     /// # Errors
     /// File system errors.
-    pub fn write(&self, path: &str, text: &str) -> Outcome<()> {
+    pub fn write(&self, path: &str, text: &str) -> BenchResult<()> {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
         Ok(fs::write(path, text)?)
@@ -91,7 +91,7 @@ impl Generated {
     ///
     /// # Errors
     /// File system errors.
-    pub fn manifest(&self, package: &str, more: &str) -> Outcome<()> {
+    pub fn manifest(&self, package: &str, more: &str) -> BenchResult<()> {
         let head = format!("[package]\nname = \"{package}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
         let autobwd = fs::canonicalize(Path::new(ROOT).join("autobwd"))?;
         let text = format!("{head}\n[dependencies]\nautobwd = {{ path = {autobwd:?} }}\n{more}");
@@ -102,7 +102,7 @@ impl Generated {
     ///
     /// # Errors
     /// It cannot be started, or fails.
-    pub fn cargo(&self, profile: Profile, command: &str, args: &[&str]) -> Outcome<String> {
+    pub fn cargo(&self, profile: Profile, command: &str, args: &[&str]) -> BenchResult<String> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.folder).args([command, "--offline", "--quiet"]);
         cargo.args(profile.release.then_some("--release")).args(args);
@@ -120,7 +120,7 @@ impl Generated {
     ///
     /// # Errors
     /// As [`cargo`](Generated::cargo).
-    pub fn seconds(&self, profile: Profile, source: &str, command: &str, args: &[&str]) -> Outcome<f64> {
+    pub fn seconds(&self, profile: Profile, source: &str, command: &str, args: &[&str]) -> BenchResult<f64> {
         fs::File::options()
             .append(true)
             .open(self.path(source))?
@@ -135,7 +135,7 @@ impl Generated {
 ///
 /// # Errors
 /// It cannot be started, or fails.
-pub fn output(command: &mut Command) -> Outcome<String> {
+pub fn output(command: &mut Command) -> BenchResult<String> {
     let output = command.output()?;
     if !output.status.success() {
         return Err(format!("{command:?} fails:\n{}", String::from_utf8_lossy(&output.stderr)).into());

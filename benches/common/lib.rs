@@ -9,16 +9,16 @@ pub mod workload;
 pub use alone::alone;
 pub use generated::{Generated, Profile, output};
 pub use timing::{
-    Steps, forget_peak, median, ms, peak_resident_bytes, quantile, resident_bytes, round, rows,
+    StepTimes, forget_peak, median, ms, peak_resident_bytes, quantile, resident_bytes, round, rows,
 };
 
 use std::{error::Error, process::ExitCode};
 
 /// Result of a command, for errors of all kinds.
-pub type Outcome<T> = Result<T, Box<dyn Error>>;
+pub type BenchResult<T> = Result<T, Box<dyn Error>>;
 
 /// Ends a command; prints an error to stderr.
-pub fn finish(outcome: Outcome<ExitCode>) -> ExitCode {
+pub fn finish(outcome: BenchResult<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|e| {
         eprintln!("error: {e}");
         ExitCode::FAILURE

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Contents of a generated crate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub enum SourceContent {
     /// Operators: every other one with a gradient written by hand, the others with `grad = Derived`.
     Operators,
     /// The same structs and formulas without any attribute.
@@ -12,13 +12,13 @@ pub enum Content {
 }
 
 /// The library with `operators` operators.
-pub fn library(content: Content, operators: usize) -> String {
+pub fn library(content: SourceContent, operators: usize) -> String {
     let mut text = String::from("//! Generated.\n#![allow(unused_imports)]\n");
     text += "use autobwd::{Derived, Expr, Float, New, NoGrad, Pointwise, Result, Var, check::*, emit, register_op};\n";
     for i in 0..operators {
         match content {
-            Content::Operators => operator(&mut text, i),
-            Content::Structs => structs(&mut text, i),
+            SourceContent::Operators => operator(&mut text, i),
+            SourceContent::Structs => structs(&mut text, i),
         }
     }
     text

@@ -57,7 +57,7 @@ pub fn round(x: f64, digits: i32) -> f64 {
 }
 
 /// Training steps: their times, and the losses of the first and the tenth.
-pub struct Steps {
+pub struct StepTimes {
     /// Loss of the first step.
     pub loss1: f64,
     /// Loss of the tenth step.
@@ -65,7 +65,7 @@ pub struct Steps {
     ms: Vec<f64>,
 }
 
-impl Steps {
+impl StepTimes {
     /// Runs ten steps whose losses are kept, a warm-up, then as many steps as fit into the time; `step` returns the
     /// loss.
     ///
@@ -87,7 +87,7 @@ impl Steps {
             std::hint::black_box(step()?);
             times.push(ms(one));
         }
-        Ok(Steps { loss1, loss10, ms: times })
+        Ok(StepTimes { loss1, loss10, ms: times })
     }
 
     /// The JSON line of a run.

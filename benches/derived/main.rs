@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use activations::{ACTIVATIONS, FROM_OUTPUT};
 use autobwd::{Executor, OpInfo, OpInfoMap, op::GradKind};
-use autobwd_benches::{Outcome, finish, round};
+use autobwd_benches::{BenchResult, finish, round};
 use autobwd_ops as _;
 use clap::Parser;
 use serde_json::json;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let executor = Executor::with_threads(1);
     let mut all: Vec<_> = pointwise()?.into_iter().filter_map(|info| timed(&executor, info)).collect();
     eprintln!("{} operators, {} rounds", all.len(), args.rounds);
@@ -75,7 +75,7 @@ fn gradients(ns: &BTreeMap<&str, f64>) {
     }
 }
 
-fn operators(ns: &BTreeMap<&str, f64>, bound: f64) -> Outcome<()> {
+fn operators(ns: &BTreeMap<&str, f64>, bound: f64) -> BenchResult<()> {
     let tanh = *ns.get("tanh").ok_or("there is no `tanh`")?;
     for (name, ns) in ns.iter().filter(|(name, _)| !is_activation(name)) {
         let ratio = ns / tanh;

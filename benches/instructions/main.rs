@@ -6,7 +6,7 @@
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command, process::ExitCode};
 
-use autobwd_benches::{Outcome, finish};
+use autobwd_benches::{BenchResult, finish};
 
 const WORKLOADS: [&str; 2] = ["tiny_mlp", "chain_small"];
 /// Steps of two runs, whose difference consists of steps only.
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     finish(run())
 }
 
-fn run() -> Outcome<ExitCode> {
+fn run() -> BenchResult<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["build", "--release", "--quiet", "-p", "autobwd-benches", "--bin", "workloads"];
@@ -48,7 +48,7 @@ fn run() -> Outcome<ExitCode> {
 }
 
 /// Instructions of a whole run of `steps` steps.
-fn instructions(workload: &str, steps: u64) -> Outcome<u64> {
+fn instructions(workload: &str, steps: u64) -> BenchResult<u64> {
     let workloads = env::current_exe()?.with_file_name("workloads");
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(workloads);

@@ -9,8 +9,8 @@ use std::{
 };
 
 use autobwd_benches::{
-    Generated, Outcome, Profile, finish, output,
-    source::{self, Content},
+    BenchResult, Generated, Profile, finish, output,
+    source::{self, SourceContent},
 };
 use clap::Parser;
 use serde_json::json;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let (generated, expected) = (generate(args.operators)?, source::linked(args.operators));
     for profile in Profile::ALL {
         eprintln!("{}, LTO {}", profile.folder(), profile.lto());
@@ -69,11 +69,11 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn generate(operators: usize) -> Outcome<Generated> {
+fn generate(operators: usize) -> BenchResult<Generated> {
     let generated = Generated::new("linking", &["operators", "app", "native"])?;
     let dependency = "operators = { path = \"../operators\" }\n";
     generated.manifest("operators", "")?;
-    generated.write("operators/src/lib.rs", &source::library(Content::Operators, operators))?;
+    generated.write("operators/src/lib.rs", &source::library(SourceContent::Operators, operators))?;
     generated.manifest("app", dependency)?;
     for path in ["src/main.rs", "examples/example.rs"] {
         generated.write(&format!("app/{path}"), &source::main("operators"))?;
@@ -88,7 +88,7 @@ fn generate(operators: usize) -> Outcome<Generated> {
 }
 
 /// The number of operators in each kind of artefact.
-fn counts(generated: &Generated, profile: Profile) -> Outcome<Vec<(&'static str, usize)>> {
+fn counts(generated: &Generated, profile: Profile) -> BenchResult<Vec<(&'static str, usize)>> {
     generated.cargo(profile, "build", &["--package", "app", "--bins", "--examples"])?;
     generated.cargo(profile, "build", &["--package", "native"])?;
     let test =
@@ -111,17 +111,17 @@ fn counts(generated: &Generated, profile: Profile) -> Outcome<Vec<(&'static str,
 }
 
 /// Compiles a C program, runs it and returns its output; the libraries are also its argument.
-fn c(generated: &Generated, source: &str, with: &[&str]) -> Outcome<String> {
+fn c(generated: &Generated, source: &str, with: &[&str]) -> BenchResult<String> {
     let (from, program) = (generated.path(format!("c/{source}.c")), generated.path("c/program"));
     output(Command::new("cc").arg("-o").arg(&program).arg(from).args(with))?;
     output(Command::new(program).args(with))
 }
 
-fn text(path: &Path) -> Outcome<&str> {
+fn text(path: &Path) -> BenchResult<&str> {
     Ok(path.to_str().ok_or("the path is not Unicode")?)
 }
 
-fn first_number(text: &str) -> Outcome<usize> {
+fn first_number(text: &str) -> BenchResult<usize> {
     // A test prints more than the count.
     let text = text.split("count ").last().unwrap_or(text);
     let number = text.split_whitespace().find_map(|word| word.parse().ok());

@@ -9,8 +9,8 @@ use std::{process::ExitCode, time::Instant};
 
 use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Session};
 use autobwd_benches::{
-    Outcome, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round,
-    workload::{LSTM, LstmSizes, Model},
+    BenchResult, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round,
+    workload::{LSTM, LstmSizes, WorkloadModel},
 };
 use autobwd_ops::{
     Math,
@@ -42,16 +42,16 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let executor = Executor::with_threads(args.threads);
     // All are prepared first: memory freed by one would hide that of the next.
     let lstm = [
-        ("recurrent", Step::new(&executor, &LSTM, |x, pass| recurrent(&gates(x, &pass), &pass))?),
-        ("unrolled", Step::new(&executor, &LSTM, |x, pass| unrolled(&gates(x, &pass), &pass))?),
+        ("recurrent", LoopFigures::new(&executor, &LSTM, |x, pass| recurrent(&gates(x, &pass), &pass))?),
+        ("unrolled", LoopFigures::new(&executor, &LSTM, |x, pass| unrolled(&gates(x, &pass), &pass))?),
     ];
     let long = [
-        ("checkpoints", Step::new(&executor, &LONG, |x, pass| long(x, &pass, 100))?),
-        ("everything", Step::new(&executor, &LONG, |x, pass| long(x, &pass, 0))?),
+        ("checkpoints", LoopFigures::new(&executor, &LONG, |x, pass| long(x, &pass, 100))?),
+        ("everything", LoopFigures::new(&executor, &LONG, |x, pass| long(x, &pass, 0))?),
     ];
     println!("{}", compare("lstm", args.threads, args.rounds, lstm)?);
     println!("{}", count(&executor, args)?);
@@ -105,23 +105,23 @@ fn unrolled(gates: &Expr, pass: &DirectionWeights) -> Expr {
 }
 
 /// A training step, ready to run.
-struct Step {
-    model: Model,
+struct LoopFigures {
+    model: WorkloadModel,
     session: Session,
     measured_bytes: Option<usize>,
     times: Vec<f64>,
 }
 
-impl Step {
+impl LoopFigures {
     fn new(
         executor: &Executor,
         sizes: &LstmSizes,
         last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
-    ) -> Result<Step> {
-        let mut model = Model::lstm(sizes, last)?;
+    ) -> Result<LoopFigures> {
+        let mut model = WorkloadModel::lstm(sizes, last)?;
         let before = forget_peak().then(resident_bytes);
         let session = executor.prepare(&model.net.program()?, &mut model.scope, &[], &[&model.loss])?;
-        let mut step = Step { model, session, measured_bytes: None, times: vec![] };
+        let mut step = LoopFigures { model, session, measured_bytes: None, times: vec![] };
         step.session.run(&mut step.model.scope)?;
         step.measured_bytes = before.map(|before| peak_resident_bytes().saturating_sub(before));
         Ok(step)
@@ -144,7 +144,12 @@ impl Step {
 }
 
 /// Two forms of a training step, in turn.
-fn compare(workload: &str, threads: usize, rounds: usize, mut forms: [(&str, Step); 2]) -> Outcome<Value> {
+fn compare(
+    workload: &str,
+    threads: usize,
+    rounds: usize,
+    mut forms: [(&str, LoopFigures); 2],
+) -> BenchResult<Value> {
     for _ in 0..rounds.max(1) {
         forms.iter_mut().try_for_each(|(_, step)| step.time())?;
     }
@@ -154,7 +159,7 @@ fn compare(workload: &str, threads: usize, rounds: usize, mut forms: [(&str, Ste
         return Err(format!("the losses are {losses:?}").into());
     }
     let [time, other_time] = [one, other].map(|step| median(step.times.clone()));
-    let bytes = |step: &Step| step.session.peak_bytes() as f64;
+    let bytes = |step: &LoopFigures| step.session.peak_bytes() as f64;
     Ok(json!({
         "lib": "autobwd",
         "workload": workload,
@@ -167,7 +172,7 @@ fn compare(workload: &str, threads: usize, rounds: usize, mut forms: [(&str, Ste
 }
 
 /// A loop that only counts.
-fn count(executor: &Executor, args: &Args) -> Outcome<Value> {
+fn count(executor: &Executor, args: &Args) -> BenchResult<Value> {
     let net = Builder::new();
     let number = |value: u32| {
         let (shape, value, str_value) = (vec![1], value as f32, String::new());

@@ -10,7 +10,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-use autobwd_benches::{Outcome, finish};
+use autobwd_benches::{BenchResult, finish};
 use serde_json::Value;
 
 /// Tests to run, by target, with the instruction set of kernels, and filters on their names. Valgrind does not support
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     finish(run())
 }
 
-fn run() -> Outcome<ExitCode> {
+fn run() -> BenchResult<ExitCode> {
     for (target, instructions, filters) in TESTS {
         let test = built(target)?;
         for filter in filters {
@@ -56,7 +56,7 @@ fn root() -> PathBuf {
 }
 
 /// The binary of a test target.
-fn built(target: &str) -> Outcome<PathBuf> {
+fn built(target: &str) -> BenchResult<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["test", "--no-run", "--message-format=json", "--workspace", "--test", target]);

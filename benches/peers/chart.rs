@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use autobwd_benches::Outcome;
+use autobwd_benches::BenchResult;
 use plotters::{coord::Shift, prelude::*};
 
 use crate::{LIBRARIES, Results, WORKLOADS, median_of};
@@ -23,7 +23,7 @@ const COLORS: [RGBColor; LIBRARIES.len()] = [
 ];
 
 /// One picture for each number of threads, one below the other.
-pub(crate) fn of(results: &Results) -> Outcome<String> {
+pub(crate) fn of(results: &Results) -> BenchResult<String> {
     let threads: BTreeSet<_> = results.keys().map(|key| key.0).collect();
     let mut svg = String::new();
     {
@@ -39,7 +39,7 @@ pub(crate) fn of(results: &Results) -> Outcome<String> {
 }
 
 /// Bars of the workloads, grouped by workload, with a legend.
-fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: usize) -> Outcome<()> {
+fn bars(area: &DrawingArea<SVGBackend<'_>, Shift>, results: &Results, threads: usize) -> BenchResult<()> {
     let mut shares = vec![];
     for (place, workload) in WORKLOADS.into_iter().enumerate() {
         let of = |library| median_of(results, threads, workload, library);

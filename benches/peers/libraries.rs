@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-use autobwd_benches::{Outcome, output};
+use autobwd_benches::{BenchResult, output};
 
 /// autobwd first.
 pub(crate) const LIBRARIES: [&str; 7] =
@@ -21,7 +21,7 @@ pub(crate) type Start = Vec<OsString>;
 /// Builds and installs missing libraries (for autobwd the command `ours`); omits those that cannot be installed.
 pub(crate) fn install(root: &Path, ours: &str, libraries: &[&'static str]) -> BTreeMap<&'static str, Start> {
     let python = python(root);
-    let python = |args: &[&str]| -> Outcome<Start> {
+    let python = |args: &[&str]| -> BenchResult<Start> {
         let python = python.as_ref().map_err(ToString::to_string)?;
         Ok([python.into()].into_iter().chain(args.iter().map(Into::into)).collect())
     };
@@ -49,13 +49,13 @@ fn cargo(root: &Path) -> Command {
 }
 
 /// A command of this package, in the same folder as this one.
-fn autobwd(root: &Path, name: &str) -> Outcome<Start> {
+fn autobwd(root: &Path, name: &str) -> BenchResult<Start> {
     output(cargo(root).args(["-p", "autobwd-benches", "--bin", name]))?;
     Ok(vec![env::current_exe()?.with_file_name(name).into()])
 }
 
 /// A peer of the workspace `rust`, built with its own library only.
-fn rust(root: &Path, library: &str) -> Outcome<Start> {
+fn rust(root: &Path, library: &str) -> BenchResult<Start> {
     let (target, name) = (root.join("target/peers/rust"), format!("{library}_peer"));
     eprintln!("building {library} in {}", target.display());
     let manifest = ["--locked", "--manifest-path", "benches/peers/rust/Cargo.toml"];
@@ -66,7 +66,7 @@ fn rust(root: &Path, library: &str) -> Outcome<Start> {
 }
 
 /// The interpreter of the Python peers, which are installed once.
-fn python(root: &Path) -> Outcome<PathBuf> {
+fn python(root: &Path) -> BenchResult<PathBuf> {
     let venv = root.join("target/peers/venv");
     let (python, done) = (venv.join("bin/python"), venv.join("installed"));
     if !done.exists() {

@@ -16,7 +16,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use autobwd_benches::{Outcome, finish, median, output, workload::Workload};
+use autobwd_benches::{BenchResult, finish, median, output, workload::Workload};
 use clap::Parser;
 
 use libraries::LIBRARIES;
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let root = fs::canonicalize(ROOT)?;
     if args.tape {
         let table = tape::table(&root, args.repeat)?;
@@ -130,7 +130,7 @@ fn measured_in_turn(args: &Args, root: &Path) -> Results {
 }
 
 /// Writes a table to its place in a file, or prints it.
-fn written(args: &Args, file: &Path, place: &str, table: &str) -> Outcome<ExitCode> {
+fn written(args: &Args, file: &Path, place: &str, table: &str) -> BenchResult<ExitCode> {
     if args.print {
         println!("{table}");
     } else {
@@ -140,7 +140,7 @@ fn written(args: &Args, file: &Path, place: &str, table: &str) -> Outcome<ExitCo
 }
 
 /// Median milliseconds of a step, and peak resident memory.
-fn measured(command: &mut Command, workload: Workload) -> Outcome<(f64, f64)> {
+fn measured(command: &mut Command, workload: Workload) -> BenchResult<(f64, f64)> {
     let line = line(command)?;
     let number = |key: &str| line[key].as_f64().ok_or_else(|| format!("no `{key}` in {line}"));
     let (loss1, loss10) = (number("loss1")?, number("loss10")?);
@@ -152,7 +152,7 @@ fn measured(command: &mut Command, workload: Workload) -> Outcome<(f64, f64)> {
 }
 
 /// The last line that a command prints.
-fn line(command: &mut Command) -> Outcome<serde_json::Value> {
+fn line(command: &mut Command) -> BenchResult<serde_json::Value> {
     let text = output(command)?;
     Ok(serde_json::from_str(text.lines().last().ok_or("nothing was measured")?)?)
 }

@@ -5,13 +5,13 @@ use std::{
     fmt::Write as _,
 };
 
-use autobwd_benches::{Outcome, median, workload::Workload};
+use autobwd_benches::{BenchResult, median, workload::Workload};
 
 use crate::{LIBRARIES, Results, Times, WORKLOADS, median_of};
 
 /// For every number of threads: medians of the runs with their range, memory, and the ratio to the best peer; then the
 /// omitted libraries.
-pub(crate) fn of(results: &Results) -> Outcome<String> {
+pub(crate) fn of(results: &Results) -> BenchResult<String> {
     let mut text = String::new();
     let threads: BTreeSet<_> = results.keys().map(|key| key.0).collect();
     for threads in threads {
@@ -74,7 +74,7 @@ fn ratio(results: &Results, threads: usize, workload: Workload) -> Option<f64> {
 }
 
 /// The text with the table in its place, between comments with that name.
-pub(crate) fn replaced(text: &str, name: &str, table: &str) -> Outcome<String> {
+pub(crate) fn replaced(text: &str, name: &str, table: &str) -> BenchResult<String> {
     let (start, end) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
     let place = text.split_once(&start).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
     let (before, after) = place.ok_or_else(|| format!("there is no place for the table: {start} {end}"))?;

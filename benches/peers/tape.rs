@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use autobwd_benches::{Outcome, median};
+use autobwd_benches::{BenchResult, median};
 
 use crate::{
     libraries::{command, install},
@@ -13,7 +13,7 @@ use crate::{
 const LIBRARIES: [&str; 5] = ["autobwd", "PyTorch", "burn", "dfdx", "candle"];
 
 /// The table: medians over the operators, each of `repeat` runs in turn.
-pub(crate) fn table(root: &Path, repeat: usize) -> Outcome<String> {
+pub(crate) fn table(root: &Path, repeat: usize) -> BenchResult<String> {
     let starts = install(root, "tape", &LIBRARIES);
     let mut runs: Vec<[Vec<f64>; 3]> = vec![Default::default(); LIBRARIES.len()];
     for _ in 0..repeat.max(1) {

@@ -7,7 +7,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use autobwd::{Builder, DType, Executor, Expr, Meta, Result, Scope, Tensor};
-use autobwd_benches::{Outcome, finish, median, ms, resident_bytes, round};
+use autobwd_benches::{BenchResult, finish, median, ms, resident_bytes, round};
 use autobwd_ops::{
     Math,
     nn::Linear,
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     for layers in &args.layers {
         measure(*layers, args.sizes, args.steps.unwrap_or(args.sizes))?;
     }
@@ -54,7 +54,7 @@ fn network(layers: usize) -> Result<(Builder, Expr)> {
     Ok((net, loss))
 }
 
-fn measure(layers: usize, sizes: usize, steps: usize) -> Outcome<()> {
+fn measure(layers: usize, sizes: usize, steps: usize) -> BenchResult<()> {
     let (net, loss) = network(layers)?;
     let (program, loss) = (net.program()?, loss.name());
     let mut scope = Scope::new();

@@ -12,9 +12,11 @@ use autobwd::{
     Backward, ErrorKind, Executor, Scope, Session, append_backward,
     backward::{Recompute, RecomputeReport},
 };
-use autobwd_benches::{Outcome, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round};
+use autobwd_benches::{
+    BenchResult, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round,
+};
 use clap::Parser;
-use models::Model;
+use models::RecomputeModel;
 use serde_json::json;
 
 /// Times a step of two networks for several memory budgets, one JSON line each.
@@ -32,15 +34,15 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let executor = Executor::with_threads(args.threads);
     for model in [models::deep()?, models::transformer()?] {
-        let mut kept = Step::new(&executor, &model, Recompute::None)?;
+        let mut kept = StepFigures::new(&executor, &model, Recompute::None)?;
         // Memory freed by one would hide that of the next.
         let mut steps = vec![];
         for tenths in (0..=10).rev() {
             let budget_bytes = kept.session.arena_bytes() * tenths / 10;
-            match Step::new(&executor, &model, Recompute::auto(budget_bytes, &[])) {
+            match StepFigures::new(&executor, &model, Recompute::auto(budget_bytes, &[])) {
                 Ok(mut step) => {
                     row(&model, budget_bytes, &mut step, &mut kept, args.rounds)?;
                     steps.push(step);
@@ -56,7 +58,13 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(model: &Model, budget_bytes: usize, step: &mut Step, kept: &mut Step, rounds: usize) -> Outcome<()> {
+fn row(
+    model: &RecomputeModel,
+    budget_bytes: usize,
+    step: &mut StepFigures,
+    kept: &mut StepFigures,
+    rounds: usize,
+) -> BenchResult<()> {
     let (mut step_ms, mut kept_ms) = (vec![], vec![]);
     for _ in 0..rounds.max(1) {
         step_ms.push(step.time()?);
@@ -83,7 +91,7 @@ fn row(model: &Model, budget_bytes: usize, step: &mut Step, kept: &mut Step, rou
 }
 
 /// Forward and backward part, ready to run.
-struct Step {
+struct StepFigures {
     session: Session,
     scope: Scope,
     recomputed: RecomputeReport,
@@ -91,8 +99,12 @@ struct Step {
     measured_bytes: Option<usize>,
 }
 
-impl Step {
-    fn new(executor: &Executor, model: &Model, checkpoints: Recompute<'_>) -> autobwd::Result<Step> {
+impl StepFigures {
+    fn new(
+        executor: &Executor,
+        model: &RecomputeModel,
+        checkpoints: Recompute<'_>,
+    ) -> autobwd::Result<StepFigures> {
         let (mut program, mut scope) = (model.net.program()?.clone(), model.scope.clone());
         let start = Instant::now();
         let backward = Backward { checkpoints, ..Backward::default() };
@@ -103,7 +115,7 @@ impl Step {
         let before = forget_peak().then(resident_bytes);
         let session = executor.prepare(&program, &mut scope, &[], &fetches)?;
         let recomputed = found.recomputed;
-        let mut step = Step { session, scope, recomputed, search_ms, measured_bytes: None };
+        let mut step = StepFigures { session, scope, recomputed, search_ms, measured_bytes: None };
         step.time()?;
         step.measured_bytes = before.map(|before| peak_resident_bytes().saturating_sub(before));
         Ok(step)

@@ -4,19 +4,22 @@ use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, 
 use autobwd_ops::{Init, Math, nn::Linear, norm::LayerNormOp};
 
 /// A network with its loss.
-pub(crate) struct Model {
+pub(crate) struct RecomputeModel {
     pub(crate) name: &'static str,
     pub(crate) net: Builder,
     pub(crate) scope: Scope,
     pub(crate) loss: String,
 }
 
-impl Model {
-    fn new(name: &'static str, describe: impl FnOnce(&Builder, &mut Scope) -> Result<Expr>) -> Result<Model> {
+impl RecomputeModel {
+    fn new(
+        name: &'static str,
+        describe: impl FnOnce(&Builder, &mut Scope) -> Result<Expr>,
+    ) -> Result<RecomputeModel> {
         let (net, mut scope) = (Builder::new(), Scope::new());
         let loss = describe(&net, &mut scope)?.name();
         Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
-        Ok(Model { name, net, scope, loss })
+        Ok(RecomputeModel { name, net, scope, loss })
     }
 }
 
@@ -32,8 +35,8 @@ fn data<T: Element>(
 }
 
 /// 50 layers of 128 with relu, batch 1,024.
-pub(crate) fn deep() -> Result<Model> {
-    Model::new("deep", |net, scope| {
+pub(crate) fn deep() -> Result<RecomputeModel> {
+    RecomputeModel::new("deep", |net, scope| {
         let mut h = data(net, scope, "x", &[1024, 128], |i| (i as f32 * 0.37).sin())?;
         let labels = data(net, scope, "labels", &[1024, 1], |i| i as i64 % 10)?;
         for seed in 0..50 {
@@ -56,8 +59,8 @@ const HEADS: usize = 4;
 const VOCABULARY: usize = 256;
 
 /// Two transformer blocks with causal attention.
-pub(crate) fn transformer() -> Result<Model> {
-    Model::new("transformer", |net, scope| {
+pub(crate) fn transformer() -> Result<RecomputeModel> {
+    RecomputeModel::new("transformer", |net, scope| {
         let ids = data(net, scope, "ids", &[BATCH, LENGTH], |i| (i * 7 % VOCABULARY) as i64)?;
         let labels = data(net, scope, "labels", &[BATCH * LENGTH, 1], |i| (i * 7 + 7) as i64 % 256)?;
         let hidden = |i: usize| if i % LENGTH > i / LENGTH { -1e9 } else { 0.0_f32 };

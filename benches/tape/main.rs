@@ -9,7 +9,7 @@ use std::{
 };
 
 use autobwd::{Builder, Expr, Tensor};
-use autobwd_benches::{Outcome, finish, rows};
+use autobwd_benches::{BenchResult, finish, rows};
 use autobwd_ops::Math;
 use clap::Parser;
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     let tape = &autobwd::tape::eager_with_threads(1);
     let operators = OPERATORS.map(|(name, step)| (name, move |length| row(tape, step, length)));
     let median = rows("autobwd", args.length, args.rounds, operators)?;

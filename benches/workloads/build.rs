@@ -3,20 +3,20 @@
 use std::{env, process::Command, time::Instant};
 
 use autobwd::{Attr, Backward, DType, Dims, OpDesc, OpInfoMap, Program, Var, VarDesc, append_backward};
-use autobwd_benches::{Outcome, median, ms, output, peak_resident_bytes, resident_bytes, round};
+use autobwd_benches::{BenchResult, median, ms, output, peak_resident_bytes, resident_bytes, round};
 use clap::ValueEnum;
 use serde_json::json;
 
 /// Kinds of forward parts.
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Shape {
+pub(crate) enum GraphShape {
     /// Consecutive linear layers: products and sums in turn, each with a parameter.
     Chain,
     /// One parameter that every operator reads.
     Fanout,
 }
 
-impl Shape {
+impl GraphShape {
     fn name(self) -> String {
         self.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
     }
@@ -24,8 +24,8 @@ impl Shape {
     /// The number of parameters of a forward part with `ops` operators.
     fn parameters(self, ops: usize) -> usize {
         match self {
-            Shape::Chain => ops.saturating_sub(1),
-            Shape::Fanout => 1,
+            GraphShape::Chain => ops.saturating_sub(1),
+            GraphShape::Fanout => 1,
         }
     }
 }
@@ -35,11 +35,11 @@ const MEASURED_MS: f64 = 1500.0;
 const DIM: usize = 8;
 
 /// One line for each size and shape, each from a process of its own, so that they share no memory.
-pub(crate) fn run(ops: &[usize], shape: Option<Shape>, check: bool) -> Outcome<()> {
+pub(crate) fn run(ops: &[usize], shape: Option<GraphShape>, check: bool) -> BenchResult<()> {
     if let ([ops], Some(shape)) = (ops, shape) {
         return measure(*ops, shape, check);
     }
-    let shapes = shape.map_or(vec![Shape::Chain, Shape::Fanout], |shape| vec![shape]);
+    let shapes = shape.map_or(vec![GraphShape::Chain, GraphShape::Fanout], |shape| vec![shape]);
     for (shape, ops) in shapes.iter().flat_map(|shape| ops.iter().map(move |ops| (shape, ops))) {
         let mut command = Command::new(env::current_exe()?);
         command.args(["build", "--ops", &ops.to_string(), "--shape", &shape.name()]);
@@ -48,7 +48,7 @@ pub(crate) fn run(ops: &[usize], shape: Option<Shape>, check: bool) -> Outcome<(
     Ok(())
 }
 
-fn measure(ops: usize, shape: Shape, check: bool) -> Outcome<()> {
+fn measure(ops: usize, shape: GraphShape, check: bool) -> BenchResult<()> {
     let (map, start) = (OpInfoMap::linked()?, Instant::now());
     let (mut micros, mut bytes) = (vec![], None);
     while micros.len() < 3 || ms(start) < MEASURED_MS {
@@ -78,12 +78,12 @@ fn measure(ops: usize, shape: Shape, check: bool) -> Outcome<()> {
 }
 
 /// A forward part of `ops` operators; the last one writes `loss`.
-fn forward(ops: usize, shape: Shape) -> Program {
+fn forward(ops: usize, shape: GraphShape) -> Program {
     let mut program = Program::new();
     let x = declare(&mut program, "x", VarDesc::data(DType::F32, Dims::from([DIM, DIM])));
     match shape {
-        Shape::Chain => chain(&mut program, x, ops.saturating_sub(1)),
-        Shape::Fanout => fanout(&mut program, x, ops.saturating_sub(1)),
+        GraphShape::Chain => chain(&mut program, x, ops.saturating_sub(1)),
+        GraphShape::Fanout => fanout(&mut program, x, ops.saturating_sub(1)),
     }
     program
 }

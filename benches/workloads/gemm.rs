@@ -3,14 +3,14 @@
 use std::{hint::black_box, thread, time::Instant};
 
 use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor};
-use autobwd_benches::{Outcome, ms, quantile, round, workload::numbers};
+use autobwd_benches::{BenchResult, ms, quantile, round, workload::numbers};
 use autobwd_ops::Math;
 use pulp::{Arch, Simd, WithSimd};
 use serde_json::json;
 
 const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 
-pub(crate) fn run(threads: Option<usize>, seconds: f64, check: bool) -> Outcome<()> {
+pub(crate) fn run(threads: Option<usize>, seconds: f64, check: bool) -> BenchResult<()> {
     for threads in threads.map_or(vec![1, 2], |threads| vec![threads]) {
         for n in SIZES {
             println!("{}", measure(n, threads, seconds, check)?);
@@ -20,7 +20,7 @@ pub(crate) fn run(threads: Option<usize>, seconds: f64, check: bool) -> Outcome<
 }
 
 /// Products and multiply-adds in turn, so that other load slows both.
-fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> Outcome<serde_json::Value> {
+fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> BenchResult<serde_json::Value> {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let mut factor = |name: &str, seed| {
         scope.set(name, Tensor::from_vec([n, n], numbers(seed, n * n, 1.0)).unwrap());
@@ -62,7 +62,7 @@ fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> Outcome<serde
 }
 
 /// Checks `out = x · y` against f64 for some of the elements.
-fn is_product(scope: &Scope, out: &[f32], n: usize) -> Outcome<()> {
+fn is_product(scope: &Scope, out: &[f32], n: usize) -> BenchResult<()> {
     let (x, y) = (scope.get("x")?, scope.get("y")?);
     let (x, y) = (x.slice::<f32>()?, y.slice::<f32>()?);
     // Every row, every column.

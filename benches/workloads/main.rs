@@ -10,7 +10,7 @@ mod measure;
 
 use std::process::ExitCode;
 
-use autobwd_benches::{Outcome, finish, workload::Workload};
+use autobwd_benches::{BenchResult, finish, workload::Workload};
 use clap::{Parser, Subcommand};
 
 /// Times one training step of a workload and prints one JSON line.
@@ -49,7 +49,7 @@ enum Command {
         ops: Vec<usize>,
         /// Only this shape.
         #[arg(long)]
-        shape: Option<build::Shape>,
+        shape: Option<build::GraphShape>,
     },
     /// Times products of square matrices and prints one JSON line for each size and number of threads (one and two by
     /// default), with the ratio to the peak rate of fused multiply-adds.
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     finish(run(&Args::parse()))
 }
 
-fn run(args: &Args) -> Outcome<ExitCode> {
+fn run(args: &Args) -> BenchResult<ExitCode> {
     match &args.command {
         Some(Command::Build { .. }) if args.threads.is_some_and(|threads| threads != 1) => {
             return Err("`build` runs on one thread: leave `--threads` out".into());
@@ -76,7 +76,7 @@ fn run(args: &Args) -> Outcome<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn train(args: &Args) -> Outcome<ExitCode> {
+fn train(args: &Args) -> BenchResult<ExitCode> {
     let workload = args.workload.ok_or("which workload?")?;
     if let Some(steps) = args.steps {
         measure::steps(workload, args.threads, steps)?;

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{Steps, ms, quantile, workload::Workload};
+use autobwd_benches::{StepTimes, ms, quantile, workload::Workload};
 
 pub(crate) struct Measured {
     workload: Workload,
     threads: usize,
     build_ms: f64,
-    steps: Steps,
+    steps: StepTimes,
     peak_bytes: usize,
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn measure(workload: Workload, threads: Option<usize>, seconds: f64) 
         executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?
     };
     let build_ms = ms(start);
-    let steps = Steps::measure(seconds, || {
+    let steps = StepTimes::measure(seconds, || {
         session.run(&mut model.scope)?;
         session.item(&model.loss)
     })?;

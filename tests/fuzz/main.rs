@@ -23,7 +23,7 @@ use std::{
 };
 
 use autobwd::{OpInfoMap, Scope};
-use autobwd_tests::fuzz::{self, Found, Outcome, Rng, Seed};
+use autobwd_tests::fuzz::{self, FuzzFinding, FuzzOutcome, FuzzSeed, Rng};
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 
@@ -150,7 +150,10 @@ fn watch(begin: Instant) {
 }
 
 /// Executes an input; a panic is a failure.
-fn guarded(begin: Instant, execute: impl FnOnce() -> Result<Found, String>) -> Result<Found, String> {
+fn guarded(
+    begin: Instant,
+    execute: impl FnOnce() -> Result<FuzzFinding, String>,
+) -> Result<FuzzFinding, String> {
     STARTED.store(begin.elapsed().as_millis().max(1) as u64, Ordering::Relaxed);
     let outcome = catch_unwind(AssertUnwindSafe(execute));
     STARTED.store(0, Ordering::Relaxed);
@@ -163,17 +166,17 @@ fn guarded(begin: Instant, execute: impl FnOnce() -> Result<Found, String>) -> R
 struct Campaign<'a> {
     target: Target,
     folder: &'a Path,
-    seeds: Vec<Seed>,
+    seeds: Vec<FuzzSeed>,
     /// Initial inputs first, by number: each with its changed part.
     inputs: Vec<(usize, Vec<u8>)>,
     known: HashSet<String>,
     rng: Rng,
-    outcomes: BTreeMap<Outcome, u64>,
+    outcomes: BTreeMap<FuzzOutcome, u64>,
     failures: HashSet<String>,
 }
 
 impl Campaign<'_> {
-    fn new(target: Target, folder: &Path, seeds: Vec<Seed>, seed: u64) -> Outcomes<Campaign<'_>> {
+    fn new(target: Target, folder: &Path, seeds: Vec<FuzzSeed>, seed: u64) -> Outcomes<Campaign<'_>> {
         let mut inputs = vec![];
         for (number, seed) in seeds.iter().enumerate() {
             inputs.push((

@@ -13,7 +13,7 @@ pub struct Training;
 pub struct ControlFlow;
 
 #[doc = include_str!("../../autobwd/book/src/eager.md")]
-pub struct Eager;
+pub struct EagerMode;
 
 #[doc = include_str!("../../autobwd/book/src/writing-operators.md")]
 pub struct WritingOperators;

@@ -6,13 +6,13 @@ use syn::{Expr, Lit, Type, spanned::Spanned};
 
 use super::{at_type, inherit, line};
 use crate::{
-    ast::{Bound, Field, Role},
+    ast::{AttrLimit, FieldDecl, FieldRole},
     name, span, text, types,
 };
 
 /// The items for an attribute or a group of attributes, together in one place so that an invalid type is reported once.
-pub(super) fn items(field: &Field<'_>) -> TokenStream {
-    if matches!(field.role, Some(Role::Attrs)) {
+pub(super) fn items(field: &FieldDecl<'_>) -> TokenStream {
+    if matches!(field.role, Some(FieldRole::Attrs)) {
         return group_conversions(field);
     }
     let (default, limits) = (default(field), limits(field));
@@ -21,9 +21,9 @@ pub(super) fn items(field: &Field<'_>) -> TokenStream {
 }
 
 /// The definitions of all attributes.
-pub(super) fn defs<'a>(fields: impl Iterator<Item = &'a Field<'a>> + Clone) -> TokenStream {
-    let is_group = |field: &Field<'_>| matches!(field.role, Some(Role::Attrs));
-    let own = |field: &Field<'_>| {
+pub(super) fn defs<'a>(fields: impl Iterator<Item = &'a FieldDecl<'a>> + Clone) -> TokenStream {
+    let is_group = |field: &FieldDecl<'_>| matches!(field.role, Some(FieldRole::Attrs));
+    let own = |field: &FieldDecl<'_>| {
         let (def, conversions) = (def_name(field), conversions_name(field));
         if is_group(field) { quote!(#conversions.0) } else { quote!(&[#def]) }
     };
@@ -40,32 +40,32 @@ pub(super) fn defs<'a>(fields: impl Iterator<Item = &'a Field<'a>> + Clone) -> T
 }
 
 /// An attribute or a group of attributes, read from the description `desc`.
-pub(super) fn read(field: &Field<'_>) -> TokenStream {
+pub(super) fn read(field: &FieldDecl<'_>) -> TokenStream {
     let (conversions, def) = (conversions_name(field), def_name(field));
     match field.role {
-        Some(Role::Attrs) => quote_spanned!(at_type(field)=> #conversions.1(desc)?),
+        Some(FieldRole::Attrs) => quote_spanned!(at_type(field)=> #conversions.1(desc)?),
         _ => quote_spanned!(at_type(field)=> #conversions.2(desc, &#def)?),
     }
 }
 
 /// Records the value `value` of an attribute or a group of attributes in `recorder`.
-pub(super) fn write(field: &Field<'_>, recorder: TokenStream, value: TokenStream) -> TokenStream {
+pub(super) fn write(field: &FieldDecl<'_>, recorder: TokenStream, value: TokenStream) -> TokenStream {
     let (conversions, def) = (conversions_name(field), def_name(field));
     match field.role {
-        Some(Role::Attrs) => quote_spanned!(at_type(field)=> #conversions.2(#value, #recorder)),
+        Some(FieldRole::Attrs) => quote_spanned!(at_type(field)=> #conversions.2(#value, #recorder)),
         _ => quote_spanned!(at_type(field)=> #conversions.3(#recorder, #def.name, #value)),
     }
 }
 
 /// The default of an attribute, as an expression.
-pub(super) fn default_of(field: &Field<'_>) -> Option<TokenStream> {
+pub(super) fn default_of(field: &FieldDecl<'_>) -> Option<TokenStream> {
     let function = default_function(field);
-    matches!(field.role, Some(Role::Attr { default: Some(_), .. })).then(|| quote!(#function()))
+    matches!(field.role, Some(FieldRole::Attr { default: Some(_), .. })).then(|| quote!(#function()))
 }
 
 /// The default of an attribute as a function, so that a wrong type is reported once.
-fn default(field: &Field<'_>) -> Option<TokenStream> {
-    let Some(Role::Attr { default: Some(value), .. }) = &field.role else { return None };
+fn default(field: &FieldDecl<'_>) -> Option<TokenStream> {
+    let Some(FieldRole::Attr { default: Some(value), .. }) = &field.role else { return None };
     let (ty, function, value) = (field.ty, default_function(field), literal(value, field.ty));
     Some(quote! {
         fn #function() -> #ty {
@@ -99,8 +99,8 @@ fn ungrouped(expr: &Expr) -> &Expr {
 }
 
 /// The limits of an attribute as functions, so that a wrong type is reported once.
-fn limits(field: &Field<'_>) -> TokenStream {
-    let Some(Role::Attr { bounds, .. }) = &field.role else { return TokenStream::new() };
+fn limits(field: &FieldDecl<'_>) -> TokenStream {
+    let Some(FieldRole::Attr { bounds, .. }) = &field.role else { return TokenStream::new() };
     let limits = bounds.iter().map(|bound| {
         let (ty, function, limit) = (field.ty, limit_function(field, bound), &bound.limit);
         quote! {
@@ -112,7 +112,7 @@ fn limits(field: &Field<'_>) -> TokenStream {
     quote!(#(#limits)*)
 }
 
-fn conversions(field: &Field<'_>) -> TokenStream {
+fn conversions(field: &FieldDecl<'_>) -> TokenStream {
     let (ty, name) = (field.ty, conversions_name(field));
     quote_spanned! {at_type(field)=>
         const #name: (
@@ -131,7 +131,7 @@ fn conversions(field: &Field<'_>) -> TokenStream {
     }
 }
 
-fn group_conversions(field: &Field<'_>) -> TokenStream {
+fn group_conversions(field: &FieldDecl<'_>) -> TokenStream {
     let (ty, name) = (field.ty, conversions_name(field));
     quote_spanned! {at_type(field)=>
         const #name: (
@@ -146,7 +146,7 @@ fn group_conversions(field: &Field<'_>) -> TokenStream {
     }
 }
 
-fn def(field: &Field<'_>) -> TokenStream {
+fn def(field: &FieldDecl<'_>) -> TokenStream {
     let (def, conversions, line, doc) =
         (def_name(field), conversions_name(field), line(field.ident), &field.doc);
     let field_name = name::attribute(field.ident);
@@ -162,7 +162,7 @@ fn def(field: &Field<'_>) -> TokenStream {
     }
     let (name, none) = (&field.name, Vec::new());
     let (default, bounds) = match &field.role {
-        Some(Role::Attr { default, bounds }) => (default.as_ref(), bounds),
+        Some(FieldRole::Attr { default, bounds }) => (default.as_ref(), bounds),
         _ => (None, &none),
     };
     let default = match default {
@@ -202,18 +202,18 @@ fn def(field: &Field<'_>) -> TokenStream {
     }
 }
 
-fn def_name(field: &Field<'_>) -> Ident {
+fn def_name(field: &FieldDecl<'_>) -> Ident {
     format_ident!("__def_{}", field.ident, span = Span::call_site())
 }
 
-fn conversions_name(field: &Field<'_>) -> Ident {
+fn conversions_name(field: &FieldDecl<'_>) -> Ident {
     format_ident!("__attr_{}", field.ident, span = Span::call_site())
 }
 
-fn default_function(field: &Field<'_>) -> Ident {
+fn default_function(field: &FieldDecl<'_>) -> Ident {
     format_ident!("__default_{}", field.ident, span = Span::call_site())
 }
 
-fn limit_function(field: &Field<'_>, bound: &Bound) -> Ident {
+fn limit_function(field: &FieldDecl<'_>, bound: &AttrLimit) -> Ident {
     format_ident!("__{}_{}", bound.kind.key(), field.ident, span = Span::call_site())
 }

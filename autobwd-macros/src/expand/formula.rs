@@ -6,15 +6,17 @@ use syn::Index;
 
 use super::at_type;
 use crate::{
-    ast::{Field, Operator, Role},
+    ast::{FieldDecl, FieldRole, OperatorDecl},
     span,
 };
 
 /// The implementation of `Lanes`. Attributes are stored as a tuple, which can be cloned even if the struct cannot.
-pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
+pub(super) fn lanes(op: &OperatorDecl<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
     let (types, fields): (Vec<_>, Vec<_>) = op.fields.iter().map(|field| (field.ty, field.ident)).unzip();
-    let is_slot = |field: &Field<'_>| matches!(field.role, Some(Role::Input { .. } | Role::Output { .. }));
+    let is_slot = |field: &FieldDecl<'_>| {
+        matches!(field.role, Some(FieldRole::Input { .. } | FieldRole::Output { .. }))
+    };
     // The compiler's message on an attribute that is not `Copy` shows this name as the reason.
     let copied = op.attrs().chain(op.groups()).next().map(|_| {
         quote! {
@@ -33,7 +35,7 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
             return quote_spanned!(span=> #name: copied_for_every_element::<#ty>(&attrs.#at));
         }
         let value = match field.role {
-            Some(Role::Input { .. }) => input.next().map(|i| quote!(get(#i))),
+            Some(FieldRole::Input { .. }) => input.next().map(|i| quote!(get(#i))),
             _ => Some(zero.clone()),
         };
         quote_spanned!(span=> #name: ::autobwd::__private::Slot::<()>::map(&attrs.#at, |_| #value))
@@ -78,16 +80,16 @@ pub(super) fn lanes(op: &Operator<'_>) -> TokenStream {
 }
 
 /// The implementation of `IntegerLanes`.
-pub(super) fn integer_lanes(op: &Operator<'_>) -> TokenStream {
+pub(super) fn integer_lanes(op: &OperatorDecl<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
     let mut input = 0_usize..;
     let values = op.fields.iter().enumerate().map(|(at, field)| {
         let (name, span, at) = (field.ident, at_type(field), Index::from(at));
         let value = match field.role {
-            Some(Role::Input { .. }) => {
+            Some(FieldRole::Input { .. }) => {
                 input.next().map(|i| quote!(::autobwd::__private::Slot::<()>::map(&attrs.#at, |_| get(#i))))
             }
-            Some(Role::Output { .. }) => Some(quote!(::core::default::Default::default())),
+            Some(FieldRole::Output { .. }) => Some(quote!(::core::default::Default::default())),
             _ => Some(quote!(attrs.#at)),
         };
         quote_spanned!(span=> #name: #value)

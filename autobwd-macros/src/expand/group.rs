@@ -5,10 +5,10 @@ use quote::quote;
 use syn::Ident;
 
 use super::attrs;
-use crate::ast::Field;
+use crate::ast::FieldDecl;
 
 /// The implementation of `Attrs`, and for each field a setter with the field's visibility.
-pub(crate) fn group(ident: &Ident, fields: &[Field<'_>]) -> TokenStream {
+pub(crate) fn group(ident: &Ident, fields: &[FieldDecl<'_>]) -> TokenStream {
     let (items, defs) = (fields.iter().map(attrs::items), attrs::defs(fields.iter()));
     let (idents, reads): (Vec<_>, Vec<_>) =
         fields.iter().map(|field| (field.ident, attrs::read(field))).unzip();

@@ -6,12 +6,12 @@ use quote::{format_ident, quote, quote_spanned};
 
 use super::{at_type, line};
 use crate::{
-    ast::{Field, Operator, Role},
+    ast::{FieldDecl, FieldRole, OperatorDecl},
     name, span,
 };
 
 /// The forward operator's schema, and the names of inherited slots.
-pub(super) fn items(op: &Operator<'_>) -> TokenStream {
+pub(super) fn items(op: &OperatorDecl<'_>) -> TokenStream {
     let Some(forward) = op.grad_of else { return TokenStream::new() };
     let at = span::generated_at(span::last_segment(forward));
     let schema = quote_spanned! {at=>
@@ -21,7 +21,7 @@ pub(super) fn items(op: &Operator<'_>) -> TokenStream {
     let names = inherited.map(|field| {
         let (constant, field_name, at) = (name_of(field), name::attribute(field.ident), span::generated_at(field.ident.span()));
         let role = match field.role {
-            Some(Role::Output { .. }) => quote!(Output),
+            Some(FieldRole::Output { .. }) => quote!(Output),
             _ => quote!(Input),
         };
         quote_spanned! {at=>
@@ -40,13 +40,13 @@ pub(super) fn items(op: &Operator<'_>) -> TokenStream {
 }
 
 /// The check that an inherited attribute exists.
-pub(super) fn checked_attr(field: &Field<'_>, ty: &TokenStream) -> TokenStream {
+pub(super) fn checked_attr(field: &FieldDecl<'_>, ty: &TokenStream) -> TokenStream {
     let (field_name, at) = (name::attribute(field.ident), span::generated_at(field.ident.span()));
     quote_spanned!(at=> const _: () = ::autobwd::__private::check_attr(__FORWARD, #field_name, #ty);)
 }
 
 /// An inherited slot, without options.
-pub(super) fn slot(field: &Field<'_>, arity: &TokenStream) -> TokenStream {
+pub(super) fn slot(field: &FieldDecl<'_>, arity: &TokenStream) -> TokenStream {
     let (name, field_name, doc, line) =
         (name_of(field), name::attribute(field.ident), &field.doc, line(field.ident));
     quote_spanned! {at_type(field)=>
@@ -55,6 +55,6 @@ pub(super) fn slot(field: &Field<'_>, arity: &TokenStream) -> TokenStream {
 }
 
 /// The constant with the name of an inherited slot in programs.
-pub(super) fn name_of(field: &Field<'_>) -> Ident {
+pub(super) fn name_of(field: &FieldDecl<'_>) -> Ident {
     format_ident!("__slot_{}", field.ident, span = Span::call_site())
 }

@@ -15,14 +15,14 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 
 use crate::{
-    ast::{Field, Operator, Role},
+    ast::{FieldDecl, FieldRole, OperatorDecl},
     name, span, types,
 };
 
 pub(crate) use group::group;
 
 /// The expansion of an operator, without the struct itself.
-pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
+pub(crate) fn operator(op: &OperatorDecl<'_>) -> TokenStream {
     let (inherited, attrs) = (inherit::items(op), op.attrs().chain(op.groups()).map(attrs::items));
     let (describe, op_impl, debug) = (describe(op), op_impl(op), debug(op));
     let lanes = op.pointwise.then(|| formula::lanes(op));
@@ -47,15 +47,15 @@ pub(crate) fn operator(op: &Operator<'_>) -> TokenStream {
 }
 
 /// The conversion to data.
-fn describe(op: &Operator<'_>) -> TokenStream {
+fn describe(op: &OperatorDecl<'_>) -> TokenStream {
     let (ident, param) = (op.ident, &op.param);
     let fields = op.fields.iter().map(|field| {
         let (ident, name, at) = (field.ident, slot_name(field), at_type(field));
         let slot = |role: TokenStream| quote_spanned!(at=> #ident: to.slot(::autobwd::__private::Role::#role, #name, self.#ident));
         match field.role {
-            Some(Role::Input { .. }) => slot(quote!(Input)),
-            Some(Role::Output { .. }) => slot(quote!(Output)),
-            Some(Role::Scratch { .. }) => quote_spanned!(at=> #ident: ::core::mem::drop(self.#ident)),
+            Some(FieldRole::Input { .. }) => slot(quote!(Input)),
+            Some(FieldRole::Output { .. }) => slot(quote!(Output)),
+            Some(FieldRole::Scratch { .. }) => quote_spanned!(at=> #ident: ::core::mem::drop(self.#ident)),
             _ => {
                 let value = attrs::write(field, quote!(to.recorder()), quote!(self.#ident));
                 quote!(#ident: #value)
@@ -75,7 +75,7 @@ fn describe(op: &Operator<'_>) -> TokenStream {
 }
 
 /// `Debug`, unless the author derives it.
-fn debug(op: &Operator<'_>) -> Option<TokenStream> {
+fn debug(op: &OperatorDecl<'_>) -> Option<TokenStream> {
     let derives = |attr: &syn::Attribute| {
         attr.path().is_ident("derive") && attr.to_token_stream().to_string().contains("Debug")
     };
@@ -98,19 +98,19 @@ fn debug(op: &Operator<'_>) -> Option<TokenStream> {
     })
 }
 
-fn op_impl(op: &Operator<'_>) -> TokenStream {
+fn op_impl(op: &OperatorDecl<'_>) -> TokenStream {
     let (ident, param, grad) = (op.ident, &op.param, op.grad);
     let at = span::generated_at(span::last_segment(grad));
     let grad = quote_spanned!(at=> type Grad = #grad;);
     let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
     // Scratch memory comes last: `fill` first returns slot values, in order.
     let (scratch, others): (Vec<_>, Vec<_>) =
-        op.fields.iter().partition(|field| matches!(field.role, Some(Role::Scratch { .. })));
+        op.fields.iter().partition(|field| matches!(field.role, Some(FieldRole::Scratch { .. })));
     let filled = others.into_iter().chain(scratch).map(|field| {
         let (ident, at) = (field.ident, at_type(field));
         match field.role {
-            Some(Role::Scratch { .. }) => quote_spanned!(at=> #ident: fill()),
-            Some(Role::Input { .. } | Role::Output { .. }) => {
+            Some(FieldRole::Scratch { .. }) => quote_spanned!(at=> #ident: fill()),
+            Some(FieldRole::Input { .. } | FieldRole::Output { .. }) => {
                 quote_spanned!(at=> #ident: ::autobwd::__private::Slot::<()>::map(&of.#ident, |()| fill()))
             }
             _ => quote_spanned!(at=> #ident: of.#ident),
@@ -152,12 +152,15 @@ fn op_impl(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-fn schema(op: &Operator<'_>) -> TokenStream {
-    let Operator { name, doc, pointwise, .. } = op;
+fn schema(op: &OperatorDecl<'_>) -> TokenStream {
+    let OperatorDecl { name, doc, pointwise, .. } = op;
     let (broadcast, integers) = (op.broadcast.is_some(), op.integers.is_some());
     let (inputs, outputs) = (op.inputs().map(|f| slot_def(f, op)), op.outputs().map(|f| slot_def(f, op)));
-    let is_attr = |field: &&Field<'_>| {
-        !matches!(field.role, Some(Role::Input { .. } | Role::Output { .. } | Role::Scratch { .. }))
+    let is_attr = |field: &&FieldDecl<'_>| {
+        !matches!(
+            field.role,
+            Some(FieldRole::Input { .. } | FieldRole::Output { .. } | FieldRole::Scratch { .. })
+        )
     };
     let attrs = attrs::defs(op.fields.iter().filter(is_attr));
     let (line, scratch) = (line(op.ident), scratch_defs(op));
@@ -179,11 +182,11 @@ fn schema(op: &Operator<'_>) -> TokenStream {
 }
 
 /// The scratch memory of the kernel.
-fn scratch_defs(op: &Operator<'_>) -> impl Iterator<Item = TokenStream> {
+fn scratch_defs(op: &OperatorDecl<'_>) -> impl Iterator<Item = TokenStream> {
     op.scratch().filter_map(|(field, like)| {
         let (name, like) = (name::attribute(field.ident), op.slot(like?)?);
         let role = match like.role {
-            Some(Role::Output { .. }) => quote!(Output),
+            Some(FieldRole::Output { .. }) => quote!(Output),
             _ => quote!(Input),
         };
         let like = slot_name(like);
@@ -191,8 +194,8 @@ fn scratch_defs(op: &Operator<'_>) -> impl Iterator<Item = TokenStream> {
     })
 }
 
-fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
-    let Field { doc, ty, .. } = field;
+fn slot_def(field: &FieldDecl<'_>, op: &OperatorDecl<'_>) -> TokenStream {
+    let FieldDecl { doc, ty, .. } = field;
     let (name, field_name) = (slot_name(field), name::attribute(field.ident));
     let (line, param) = (line(field.ident), &op.param);
     let arity = quote_spanned! {at_type(field)=> {
@@ -204,13 +207,13 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
         input.map(slot_name)
     };
     let options = match &field.role {
-        Some(Role::Input { shape_only, sparse, array }) => {
+        Some(FieldRole::Input { shape_only, sparse, array }) => {
             let shape_only = shape_only.then(|| quote!(.shape_only()));
             let sparse = sparse.then(|| quote!(.sparse()));
             let array = array.then(|| quote!(.array()));
             quote!(#shape_only #sparse #array)
         }
-        Some(Role::Output { inplace, like, array }) => {
+        Some(FieldRole::Output { inplace, like, array }) => {
             let (inplace, like) = (partner(inplace).into_iter(), partner(like).into_iter());
             let array = array.then(|| quote!(.array()));
             quote!(#(.inplace(#inplace))* #(.like(#like))* #array)
@@ -225,18 +228,18 @@ fn slot_def(field: &Field<'_>, op: &Operator<'_>) -> TokenStream {
 }
 
 /// The name of a slot in programs.
-fn slot_name(field: &Field<'_>) -> TokenStream {
+fn slot_name(field: &FieldDecl<'_>) -> TokenStream {
     if field.inherited { inherit::name_of(field).into_token_stream() } else { field.name.to_token_stream() }
 }
 
 /// A field read from data.
-fn gathered(field: &Field<'_>) -> TokenStream {
+fn gathered(field: &FieldDecl<'_>) -> TokenStream {
     let (ident, name, at) = (field.ident, slot_name(field), at_type(field));
     let slot = |role: TokenStream| quote_spanned!(at=> ::autobwd::__private::gather_slot(desc, ::autobwd::__private::Role::#role, #name, fill)?);
     let value = match &field.role {
-        Some(Role::Input { .. }) => slot(quote!(Input)),
-        Some(Role::Output { .. }) => slot(quote!(Output)),
-        Some(Role::Scratch { .. }) => {
+        Some(FieldRole::Input { .. }) => slot(quote!(Input)),
+        Some(FieldRole::Output { .. }) => slot(quote!(Output)),
+        Some(FieldRole::Scratch { .. }) => {
             let field_name = name::attribute(ident);
             quote_spanned!(at=> ::autobwd::__private::gather_scratch(#field_name, fill)?)
         }
@@ -246,7 +249,7 @@ fn gathered(field: &Field<'_>) -> TokenStream {
 }
 
 /// The shape rule of a kernel with outputs that all declare the shape of an input: it only checks gradients.
-fn shape_rule(op: &Operator<'_>) -> TokenStream {
+fn shape_rule(op: &OperatorDecl<'_>) -> TokenStream {
     let ident = op.ident;
     let gradients = op
         .inputs()
@@ -255,7 +258,7 @@ fn shape_rule(op: &Operator<'_>) -> TokenStream {
     let (of, gradients): (Vec<_>, Vec<_>) = gradients.unzip();
     // An error about a second shape rule points to the origin of this one.
     let like = op.outputs().find_map(|field| match &field.role {
-        Some(Role::Output { like, .. }) => like.as_ref(),
+        Some(FieldRole::Output { like, .. }) => like.as_ref(),
         _ => None,
     });
     let at = span::generated_at(like.map_or_else(Span::call_site, Ident::span));
@@ -271,7 +274,7 @@ fn shape_rule(op: &Operator<'_>) -> TokenStream {
 }
 
 /// The input whose gradient another input is.
-fn field_of<'a>(op: &Operator<'a>, gradient: &Field<'_>) -> Option<&'a Ident> {
+fn field_of<'a>(op: &OperatorDecl<'a>, gradient: &FieldDecl<'_>) -> Option<&'a Ident> {
     let name = gradient.ident.to_string();
     let of = |prefix| {
         op.inputs().find(|field| Some(field.ident.to_string().as_str()) == name.strip_prefix(prefix))
@@ -281,7 +284,7 @@ fn field_of<'a>(op: &Operator<'a>, gradient: &Field<'_>) -> Option<&'a Ident> {
 
 /// Checks the contract between operator and gradient at compile time. In a constant of its own, since the message would
 /// otherwise have notes on the surrounding code.
-fn contract(op: &Operator<'_>) -> TokenStream {
+fn contract(op: &OperatorDecl<'_>) -> TokenStream {
     let ident = op.ident;
     let at = span::generated_at(span::last_segment(op.grad));
     let check =
@@ -290,7 +293,7 @@ fn contract(op: &Operator<'_>) -> TokenStream {
 }
 
 /// Rejects implementations of traits that the operator does not use: their author expects them to be called.
-fn unused(op: &Operator<'_>) -> TokenStream {
+fn unused(op: &OperatorDecl<'_>) -> TokenStream {
     const ADD_KERNEL: &str = "the formula takes its place; remove it, or add `kernel` to `pointwise`";
     const NOT_INFERRED: &str = "`inferred` takes its place; remove either";
     let (formula, at) = (op.pointwise && !op.has_kernel(), span::generated_at(op.ident.span()));
@@ -331,12 +334,12 @@ fn unused(op: &Operator<'_>) -> TokenStream {
 }
 
 /// Whether an input may be row-sparse.
-fn has_sparse(op: &Operator<'_>) -> bool {
-    op.inputs().any(|field| matches!(field.role, Some(Role::Input { sparse: true, .. })))
+fn has_sparse(op: &OperatorDecl<'_>) -> bool {
+    op.inputs().any(|field| matches!(field.role, Some(FieldRole::Input { sparse: true, .. })))
 }
 
 /// The registry entry.
-fn registration(op: &Operator<'_>) -> TokenStream {
+fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let sparse = has_sparse(op);
     // Code with mistakes, which are reported, is not expanded.
     let inferred = op.inferred.and(op.grad_of);
@@ -402,7 +405,7 @@ fn registration(op: &Operator<'_>) -> TokenStream {
 }
 
 /// The operator's composition, and that of its forward operator, if they exist.
-fn composition(op: &Operator<'_>) -> TokenStream {
+fn composition(op: &OperatorDecl<'_>) -> TokenStream {
     let written = |ty: TokenStream| quote!(::autobwd::__private::ImplProbe::<#ty>::COMPOSITION);
     let (ident, name) = (op.ident, op.ident.to_string());
     let own = written(quote!(#ident<::autobwd::__private::Expr>));
@@ -479,7 +482,7 @@ fn composition(op: &Operator<'_>) -> TokenStream {
     }
 }
 
-fn at_type(field: &Field<'_>) -> Span {
+fn at_type(field: &FieldDecl<'_>) -> Span {
     span::generated_at(field.ty.span())
 }
 

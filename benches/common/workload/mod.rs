@@ -6,7 +6,7 @@ mod models;
 use clap::ValueEnum;
 
 pub use data::{integers, numbers};
-pub use models::{LSTM, LstmSizes, Model};
+pub use models::{LSTM, LstmSizes, WorkloadModel};
 
 /// The networks.
 #[derive(Clone, Copy, ValueEnum)]

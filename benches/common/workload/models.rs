@@ -13,7 +13,7 @@ use super::{
 };
 
 /// A training step, ready to be planned.
-pub struct Model {
+pub struct WorkloadModel {
     /// The network, its backward part and its updates.
     pub net: Builder,
     /// Data and initial values.
@@ -45,10 +45,10 @@ impl Values {
     }
 
     /// Appends the backward part and the updates.
-    fn minimize(mut self, loss: &Expr, rate: f32) -> Result<Model> {
+    fn minimize(mut self, loss: &Expr, rate: f32) -> Result<WorkloadModel> {
         Sgd { rate }.minimize(loss)?.complete()?;
         self.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);
-        Ok(Model { net: self.net, scope: self.scope, loss: loss.name() })
+        Ok(WorkloadModel { net: self.net, scope: self.scope, loss: loss.name() })
     }
 
     /// Weights from seed `l + 1` for outputs that depend on `fan_in` elements, and a bias of 0.
@@ -189,12 +189,15 @@ pub struct LstmSizes {
 /// The sizes of the workload.
 pub const LSTM: LstmSizes = LstmSizes { steps: 32, batch: 32, inputs: 64, units: 128 };
 
-impl Model {
+impl WorkloadModel {
     /// The workload `lstm` with other sizes; `last` computes the last state from the inputs.
     ///
     /// # Errors
     /// Those of `last`.
-    pub fn lstm(sizes: &LstmSizes, last: impl FnOnce(&Expr, DirectionWeights) -> Expr) -> Result<Model> {
+    pub fn lstm(
+        sizes: &LstmSizes,
+        last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
+    ) -> Result<WorkloadModel> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let loss = values.lstm(sizes, last)?;
         values.minimize(&loss, 0.01)
@@ -206,7 +209,7 @@ impl Workload {
     ///
     /// # Errors
     /// None, unless the operator library is broken.
-    pub fn model(self) -> Result<Model> {
+    pub fn model(self) -> Result<WorkloadModel> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let (loss, rate) = match self {
             Workload::Mlp => {

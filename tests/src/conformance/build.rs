@@ -9,7 +9,7 @@ use autobwd::{
 };
 use serde_json::Value;
 
-use super::{Answer, Call, Difference, Step, attributes::relevant};
+use super::{Answer, CorpusCall, CorpusStep, Difference, attributes::relevant};
 
 /// Parses a program.
 pub(super) fn parse(program: &Value) -> Result<Program, Difference> {
@@ -41,13 +41,13 @@ pub(super) enum Expected {
 ///
 /// # Errors
 /// A program that cannot be read.
-pub(super) fn expected(step: &Step) -> Result<Expected, Difference> {
+pub(super) fn expected(step: &CorpusStep) -> Result<Expected, Difference> {
     let (call, forward) = (&step.call, parse(&step.forward)?);
     let desc = |name: &str| forward.find(name).and_then(|v| forward.root().vars.get(&v));
     if let Some(unknown) = call.names().into_iter().find(|name| desc(name).is_none()) {
         return Ok(Expected::Refused(format!("the program has no variable `{unknown}`")));
     }
-    if let Call::AppendBackward { loss, .. } = call
+    if let CorpusCall::AppendBackward { loss, .. } = call
         && let Some(desc) = desc(loss)
         && desc.dims.numel() != 1
     {
@@ -62,10 +62,10 @@ pub(super) fn expected(step: &Step) -> Result<Expected, Difference> {
 }
 
 /// Makes a call on a program, allowing missing gradients (row 13).
-pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> autobwd::Result<Answer> {
+pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &CorpusCall) -> autobwd::Result<Answer> {
     let no_grad = call.no_grad();
     match call {
-        Call::AppendBackward { loss, parameter_list, checkpoints, .. } => {
+        CorpusCall::AppendBackward { loss, parameter_list, checkpoints, .. } => {
             let kept: Vec<&str> = checkpoints.iter().flatten().map(String::as_str).collect();
             let asked: Option<Vec<&str>> =
                 parameter_list.as_ref().map(|names| names.iter().map(String::as_str).collect());
@@ -80,7 +80,7 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
             let name = |v: &Var| program.name(*v).to_string();
             Ok(found.pairs.iter().map(|(var, grad)| (name(var), Some(name(grad)))).collect())
         }
-        Call::Gradients { targets, inputs, target_gradients, .. } => {
+        CorpusCall::Gradients { targets, inputs, target_gradients, .. } => {
             let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
             let asked: Vec<&str> = inputs.iter().map(String::as_str).collect();
             let given: Option<Vec<Option<&str>>> =
@@ -95,9 +95,9 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &Call) -> a
 }
 
 /// A completed call of autobwd.
-pub(super) struct Made {
+pub(super) struct BuiltCase {
     /// The call in autobwd's names.
-    pub(super) call: Call,
+    pub(super) call: CorpusCall,
     pub(super) answer: Answer,
     /// The result of the reference.
     pub(super) recorded: Answer,
@@ -106,10 +106,10 @@ pub(super) struct Made {
 }
 
 /// The replay of a case: autobwd's program, and its names.
-pub(super) struct Replay<'a> {
+pub(super) struct CaseReplay<'a> {
     ops: &'a OpInfoMap,
     pub(super) program: Program,
-    pub(super) made: Vec<Made>,
+    pub(super) made: Vec<BuiltCase>,
     /// Recorded gradients of later calls without a path in autobwd.
     pub(super) zeros: Vec<String>,
     /// The golden program so far; only its size is used.
@@ -120,9 +120,9 @@ pub(super) struct Replay<'a> {
     names: HashMap<String, String>,
 }
 
-impl<'a> Replay<'a> {
+impl<'a> CaseReplay<'a> {
     /// Starts with the program before the first call.
-    pub(super) fn start(ops: &'a OpInfoMap, step: &Step) -> Result<Replay<'a>, Difference> {
+    pub(super) fn start(ops: &'a OpInfoMap, step: &CorpusStep) -> Result<CaseReplay<'a>, Difference> {
         let mut program = parse(&step.forward)?;
         for id in block_ids(&program) {
             let Some(block) = program.block_mut(id) else { continue };
@@ -131,7 +131,7 @@ impl<'a> Replay<'a> {
             }
         }
         let own_blocks = program.blocks().len();
-        Ok(Replay {
+        Ok(CaseReplay {
             ops,
             program,
             made: vec![],
@@ -152,7 +152,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A call in autobwd's names.
-    pub(super) fn translate(&self, call: &Call) -> Call {
+    pub(super) fn translate(&self, call: &CorpusCall) -> CorpusCall {
         call.renamed(|name| self.name(name))
     }
 
@@ -162,7 +162,12 @@ impl<'a> Replay<'a> {
     }
 
     /// Makes a call that must succeed, and records the names of its results.
-    pub(super) fn call(&mut self, call: Call, step: &Step, derivative: bool) -> Result<(), Difference> {
+    pub(super) fn call(
+        &mut self,
+        call: CorpusCall,
+        step: &CorpusStep,
+        derivative: bool,
+    ) -> Result<(), Difference> {
         let answer = run_call(self.ops, &mut self.program, &call)
             .map_err(|e| Difference::new(format!("the call was refused: {e}")))?;
         let recorded = step.recorded()?;
@@ -181,13 +186,13 @@ impl<'a> Replay<'a> {
         }
         let after = step.backward.as_ref().unwrap_or(&step.forward);
         self.reference = parse(after)?;
-        self.made.push(Made { call, answer, recorded, derivative });
+        self.made.push(BuiltCase { call, answer, recorded, derivative });
         Ok(())
     }
 
     /// Appends the operators that the model gains before a later call; the golden program's gradient operators before
     /// them are skipped.
-    pub(super) fn extend(&mut self, step: &Step) -> Result<(), Difference> {
+    pub(super) fn extend(&mut self, step: &CorpusStep) -> Result<(), Difference> {
         let next = parse(&step.forward)?;
         let first_new = self.reference.blocks().len();
         let mut ids: Vec<BlockId> = vec![];
@@ -325,8 +330,8 @@ mod tests {
             backward[1],
             block(2, &["u"], &[op("body", "x@GRAD", "u", None)]),
         ]));
-        let step = |forward: Value, backward: Value| Step {
-            call: Call::Gradients {
+        let step = |forward: Value, backward: Value| CorpusStep {
+            call: CorpusCall::Gradients {
                 targets: vec![],
                 inputs: vec![],
                 target_gradients: None,
@@ -340,7 +345,7 @@ mod tests {
         };
         let ops = OpInfoMap::default();
         let first = step(forward, program(serde_json::json!(backward)));
-        let mut replay = Replay::start(&ops, &first)?;
+        let mut replay = CaseReplay::start(&ops, &first)?;
         replay.reference = parse(&program(serde_json::json!(backward)))?;
         replay.names.insert("x@GRAD".into(), "own".into());
         replay.extend(&step(later, Value::Null))?;

@@ -14,15 +14,15 @@ use super::{Difference, Outcome};
 
 /// A program and the reference's results for it.
 #[derive(Clone, Deserialize)]
-pub struct Case {
+pub struct CorpusCase {
     /// Its name.
     pub name: String,
     /// The first call, with the program before and after.
     #[serde(flatten)]
-    pub first: Step,
+    pub first: CorpusStep,
     /// Further calls on the same program.
     #[serde(default)]
-    pub then: Vec<Step>,
+    pub then: Vec<CorpusStep>,
     /// Names whose values are recorded.
     #[serde(default)]
     pub fetch: Vec<String>,
@@ -39,9 +39,9 @@ pub struct Case {
 
 /// One backward build.
 #[derive(Clone, Deserialize)]
-pub struct Step {
+pub struct CorpusStep {
     /// The arguments of the call.
-    pub call: Call,
+    pub call: CorpusCall,
     /// The number of earlier backward parts.
     #[serde(default)]
     pub calls_before: u32,
@@ -68,7 +68,7 @@ pub struct Refusal {
 #[derive(Clone, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[allow(missing_docs)]
-pub enum Call {
+pub enum CorpusCall {
     AppendBackward {
         loss: String,
         parameter_list: Option<Vec<String>>,
@@ -86,21 +86,21 @@ pub enum Call {
 /// Requested variables, each with the name of its gradient.
 pub type Answer = Vec<(String, Option<String>)>;
 
-impl Case {
+impl CorpusCase {
     /// Reads a case and its file of values.
     ///
     /// # Errors
     /// Files that cannot be read, or do not have the corpus' format.
-    pub fn load(path: &Path) -> Result<Case, Difference> {
+    pub fn load(path: &Path) -> Result<CorpusCase, Difference> {
         let bad = |e: &dyn std::fmt::Display| Difference::new(format!("cannot read {}: {e}", path.display()));
         let text = fs::read_to_string(path).map_err(|e| bad(&e))?;
-        let mut case: Case = serde_json::from_str(&text).map_err(|e| bad(&e))?;
+        let mut case: CorpusCase = serde_json::from_str(&text).map_err(|e| bad(&e))?;
         case.tensors = load_tensors(path.with_extension("safetensors"))?;
         Ok(case)
     }
 
     /// All calls, in order.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+    pub fn steps(&self) -> impl Iterator<Item = &CorpusStep> {
         std::iter::once(&self.first).chain(&self.then)
     }
 
@@ -111,7 +111,7 @@ impl Case {
     }
 }
 
-impl Step {
+impl CorpusStep {
     /// The reference's result, in one form for both kinds of calls: a parameter without gradient variable is absent, a
     /// single missing input is `None`.
     ///
@@ -121,11 +121,11 @@ impl Step {
         let bad = |e: serde_json::Error| Difference::new(format!("the case's `result` is not readable: {e}"));
         let Some(result) = self.result.clone() else { return Ok(vec![]) };
         match &self.call {
-            Call::AppendBackward { .. } => {
+            CorpusCall::AppendBackward { .. } => {
                 let pairs: Answer = serde_json::from_value(result).map_err(bad)?;
                 Ok(pairs.into_iter().filter(|(_, grad)| grad.is_some()).collect())
             }
-            Call::Gradients { inputs, .. } => {
+            CorpusCall::Gradients { inputs, .. } => {
                 let mut grads: Vec<Option<String>> = serde_json::from_value(result).map_err(bad)?;
                 if grads.is_empty() && inputs.len() == 1 {
                     grads.push(None);
@@ -136,26 +136,30 @@ impl Step {
     }
 }
 
-impl Call {
+impl CorpusCall {
     /// The same call with other names.
-    pub fn renamed(&self, new: impl Fn(&str) -> String) -> Call {
+    pub fn renamed(&self, new: impl Fn(&str) -> String) -> CorpusCall {
         let all = |names: &Vec<String>| names.iter().map(|n| new(n)).collect::<Vec<_>>();
         let list = |names: &Option<Vec<String>>| names.as_ref().map(all);
         match self {
-            Call::AppendBackward { loss, parameter_list, no_grad_set, checkpoints } => Call::AppendBackward {
-                loss: new(loss),
-                parameter_list: list(parameter_list),
-                no_grad_set: list(no_grad_set),
-                checkpoints: list(checkpoints),
-            },
-            Call::Gradients { targets, inputs, target_gradients, no_grad_set } => Call::Gradients {
-                targets: all(targets),
-                inputs: all(inputs),
-                target_gradients: target_gradients
-                    .as_ref()
-                    .map(|given| given.iter().map(|name| name.as_deref().map(&new)).collect()),
-                no_grad_set: list(no_grad_set),
-            },
+            CorpusCall::AppendBackward { loss, parameter_list, no_grad_set, checkpoints } => {
+                CorpusCall::AppendBackward {
+                    loss: new(loss),
+                    parameter_list: list(parameter_list),
+                    no_grad_set: list(no_grad_set),
+                    checkpoints: list(checkpoints),
+                }
+            }
+            CorpusCall::Gradients { targets, inputs, target_gradients, no_grad_set } => {
+                CorpusCall::Gradients {
+                    targets: all(targets),
+                    inputs: all(inputs),
+                    target_gradients: target_gradients
+                        .as_ref()
+                        .map(|given| given.iter().map(|name| name.as_deref().map(&new)).collect()),
+                    no_grad_set: list(no_grad_set),
+                }
+            }
         }
     }
 
@@ -163,11 +167,11 @@ impl Call {
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&String> = vec![];
         match self {
-            Call::AppendBackward { loss, parameter_list, checkpoints, .. } => {
+            CorpusCall::AppendBackward { loss, parameter_list, checkpoints, .. } => {
                 names.push(loss);
                 names.extend(parameter_list.iter().chain(checkpoints).flatten());
             }
-            Call::Gradients { targets, inputs, target_gradients, .. } => {
+            CorpusCall::Gradients { targets, inputs, target_gradients, .. } => {
                 names.extend(targets.iter().chain(inputs));
                 names.extend(target_gradients.iter().flatten().flatten());
             }
@@ -177,25 +181,26 @@ impl Call {
 
     /// The no-grad set of the call.
     pub fn no_grad(&self) -> Vec<&str> {
-        let (Call::AppendBackward { no_grad_set, .. } | Call::Gradients { no_grad_set, .. }) = self;
+        let (CorpusCall::AppendBackward { no_grad_set, .. } | CorpusCall::Gradients { no_grad_set, .. }) =
+            self;
         no_grad_set.iter().flatten().map(String::as_str).collect()
     }
 
     /// Whether the call recomputes forward values.
     pub fn recomputes(&self) -> bool {
-        matches!(self, Call::AppendBackward { checkpoints: Some(names), .. } if !names.is_empty())
+        matches!(self, CorpusCall::AppendBackward { checkpoints: Some(names), .. } if !names.is_empty())
     }
 }
 
 /// A file of the corpus: the case, or the error in reading it.
-pub struct Entry {
+pub struct CorpusEntry {
     /// The file's name without extension.
     pub name: String,
     /// The case.
-    pub case: Result<Case, Difference>,
+    pub case: Result<CorpusCase, Difference>,
 }
 
-impl Entry {
+impl CorpusEntry {
     /// Compares the case; an unreadable file fails.
     pub fn check(&self, ops: &autobwd::OpInfoMap) -> Outcome {
         match &self.case {
@@ -210,7 +215,7 @@ impl Entry {
 ///
 /// # Errors
 /// A folder that cannot be listed or has no cases.
-pub fn load_folder(folder: &Path, filter: &str) -> Result<Vec<Entry>, Difference> {
+pub fn load_folder(folder: &Path, filter: &str) -> Result<Vec<CorpusEntry>, Difference> {
     let inner = folder.join("cases");
     let folder = if inner.is_dir() { inner.as_path() } else { folder };
     let bad = |e: std::io::Error| Difference::new(format!("cannot list {}: {e}", folder.display()));
@@ -230,5 +235,5 @@ pub fn load_folder(folder: &Path, filter: &str) -> Result<Vec<Entry>, Difference
     paths.sort();
     let name = |path: &Path| path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let named = paths.iter().map(|path| (name(path), path)).filter(|(name, _)| name.contains(filter));
-    Ok(named.map(|(name, path)| Entry { name, case: Case::load(path) }).collect())
+    Ok(named.map(|(name, path)| CorpusEntry { name, case: CorpusCase::load(path) }).collect())
 }

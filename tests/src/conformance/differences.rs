@@ -2,7 +2,7 @@
 
 use autobwd::{DType, OpDesc, Program, Tensor, Var, VarDesc, program::VarKind};
 
-use super::{Call, Difference, values::Machine};
+use super::{CorpusCall, Difference, values::Machine};
 
 /// Step width and tolerances of central differences.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Precision {
 pub(super) fn derivative(
     machine: &mut Machine,
     program: &Program,
-    call: &Call,
+    call: &CorpusCall,
     var: &str,
 ) -> Result<Vec<f64>, Difference> {
     let objective = Objective::of(machine, program, call)?;
@@ -51,10 +51,12 @@ struct Objective {
 }
 
 impl Objective {
-    fn of(machine: &mut Machine, program: &Program, call: &Call) -> Result<Objective, Difference> {
+    fn of(machine: &mut Machine, program: &Program, call: &CorpusCall) -> Result<Objective, Difference> {
         let (targets, given) = match call {
-            Call::AppendBackward { loss, .. } => (vec![loss.clone()], None),
-            Call::Gradients { targets, target_gradients, .. } => (targets.clone(), target_gradients.as_ref()),
+            CorpusCall::AppendBackward { loss, .. } => (vec![loss.clone()], None),
+            CorpusCall::Gradients { targets, target_gradients, .. } => {
+                (targets.clone(), target_gradients.as_ref())
+            }
         };
         let mut weights = vec![];
         for (i, target) in targets.iter().enumerate() {

@@ -7,8 +7,8 @@ use autobwd::{Attr, BlockId, DType, OpDesc, Program, Var};
 use serde_json::Value;
 
 use super::{
-    Answer, Difference, Step, build,
-    structure::{BlockOutline, OpOutline, Outline},
+    Answer, CorpusStep, Difference, build,
+    structure::{BlockOutline, OpOutline, ProgramOutline},
 };
 
 const EMPTY: &str = "@EMPTY@";
@@ -19,7 +19,7 @@ pub(super) fn parse(program: &Value) -> Result<Program, Difference> {
 }
 
 /// The reference's result, in autobwd's names.
-pub(super) fn answer(step: &Step) -> Result<Answer, Difference> {
+pub(super) fn answer(step: &CorpusStep) -> Result<Answer, Difference> {
     let recorded = step.recorded()?.into_iter();
     Ok(recorded.map(|(var, grad)| (var, grad.map(|name| root_renames(&name)))).collect())
 }
@@ -113,7 +113,7 @@ pub(super) fn clean_loops(golden: &mut Program) {
 }
 
 /// `fill_any_like` with value 0 and the dtype of its input, in the backward part, reads as `fill_zeros_like`.
-pub(super) fn read_zero_fills(golden: &mut Outline) {
+pub(super) fn read_zero_fills(golden: &mut ProgramOutline) {
     for block in &mut golden.blocks {
         let own = block.own_ops.min(block.ops.len());
         for op in &mut block.ops[own..] {
@@ -130,7 +130,7 @@ pub(super) fn read_zero_fills(golden: &mut Outline) {
 
 /// Row 5: removes gradients that gradient blocks write for variables without gradient flow outside them, and the
 /// operators that only serve these.
-pub(super) fn remove_cut_gradients(golden: &mut Outline, forward: &Program, no_grad: &[&str]) {
+pub(super) fn remove_cut_gradients(golden: &mut ProgramOutline, forward: &Program, no_grad: &[&str]) {
     for b in 0..golden.blocks.len() {
         let Some(of) = golden.blocks[b].forward else { continue };
         let forward_number = golden.blocks[of].number;
@@ -163,14 +163,14 @@ fn cut_outside(forward: &Program, block: usize, no_grad: &[&str], name: Option<&
 }
 
 /// The gradients that the owner of a gradient block takes out of it.
-fn results(golden: &Outline, b: usize, is_cut: &dyn Fn(&str) -> bool) -> HashSet<String> {
+fn results(golden: &ProgramOutline, b: usize, is_cut: &dyn Fn(&str) -> bool) -> HashSet<String> {
     let owners = golden.blocks.iter().flat_map(|block| &block.ops).filter(|op| op.blocks.contains(&b));
     let inputs = owners.flat_map(|op| op.inputs.values().flatten());
     inputs.map(|name| format!("{name}@GRAD")).filter(|grad| !is_cut(grad)).collect()
 }
 
 /// All names in the blocks within a block.
-fn mentioned_below(golden: &Outline, b: usize) -> HashSet<String> {
+fn mentioned_below(golden: &ProgramOutline, b: usize) -> HashSet<String> {
     let mut names = HashSet::new();
     let mut next: Vec<usize> = golden.blocks[b].ops.iter().flat_map(|op| op.blocks.clone()).collect();
     while let Some(block) = next.pop().and_then(|i| golden.blocks.get(i)) {
@@ -275,7 +275,7 @@ mod tests {
         );
         let forward = build::parse(&serde_json::json!({"blocks": [root(vec![]), forward_body.clone()]}))?;
         let golden = parse(&serde_json::json!({"blocks": [root(vec![owner]), forward_body, gradient]}))?;
-        let mut outline = Outline::of(&OpInfoMap::default(), &golden, &forward)?;
+        let mut outline = ProgramOutline::of(&OpInfoMap::default(), &golden, &forward)?;
         remove_cut_gradients(&mut outline, &forward, &["w"]);
         let left: Vec<String> =
             outline.blocks[2].ops.iter().flat_map(|op| op.outputs.values().flatten().cloned()).collect();

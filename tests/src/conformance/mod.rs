@@ -20,11 +20,11 @@ use std::{
 
 use autobwd::{OpInfoMap, Program};
 
-pub use corpus::{Answer, Call, Case, Entry, Refusal, Step, load_folder};
+pub use corpus::{Answer, CorpusCall, CorpusCase, CorpusEntry, CorpusStep, Refusal, load_folder};
 pub use golden::COMPOSED;
 pub use report::{Summary, run};
 
-use build::{Expected, Replay};
+use build::{CaseReplay, Expected};
 
 /// The reason why a case fails.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ pub enum Outcome {
 }
 
 /// Compares one case.
-pub fn check(case: &Case, ops: &OpInfoMap) -> Outcome {
+pub fn check(case: &CorpusCase, ops: &OpInfoMap) -> Outcome {
     match skip_reason(case, ops) {
         Ok(Some(reason)) => return Outcome::Skipped(reason),
         Ok(None) => {}
@@ -94,7 +94,7 @@ pub fn check(case: &Case, ops: &OpInfoMap) -> Outcome {
 ///
 /// # Errors
 /// A program that cannot be read.
-pub fn skip_reason(case: &Case, ops: &OpInfoMap) -> Result<Option<String>, Difference> {
+pub fn skip_reason(case: &CorpusCase, ops: &OpInfoMap) -> Result<Option<String>, Difference> {
     let mut missing = vec![];
     let mut before = None;
     for step in case.steps() {
@@ -111,9 +111,9 @@ pub fn skip_reason(case: &Case, ops: &OpInfoMap) -> Result<Option<String>, Diffe
     Ok((!names.is_empty()).then(|| format!("not registered: {}", names.join(", "))))
 }
 
-fn compare(case: &Case, ops: &OpInfoMap) -> Result<Compared, Difference> {
+fn compare(case: &CorpusCase, ops: &OpInfoMap) -> Result<Compared, Difference> {
     let mut compared = Compared::default();
-    let mut replay = Replay::start(ops, &case.first)?;
+    let mut replay = CaseReplay::start(ops, &case.first)?;
     for (k, step) in case.steps().enumerate() {
         if k > 0 {
             replay.extend(step)?;
@@ -140,7 +140,7 @@ fn compare(case: &Case, ops: &OpInfoMap) -> Result<Compared, Difference> {
 }
 
 /// Checks that a call fails and leaves the program unchanged.
-fn refused(replay: &mut Replay<'_>, call: &Call, why: &str) -> Result<(), Difference> {
+fn refused(replay: &mut CaseReplay<'_>, call: &CorpusCall, why: &str) -> Result<(), Difference> {
     let before = replay.program.clone();
     match build::run_call(replay.ops(), &mut replay.program, call) {
         Ok(_) => Err(Difference::new(format!("the call was accepted, although {why}"))),
@@ -153,7 +153,7 @@ fn refused(replay: &mut Replay<'_>, call: &Call, why: &str) -> Result<(), Differ
 
 /// The reference's program in autobwd's names, if its structure is compared: for a first call, unless a rule of table
 /// A3 compares values only.
-fn comparable(case: &Case, golden: &serde_json::Value) -> Result<Option<Program>, Difference> {
+fn comparable(case: &CorpusCase, golden: &serde_json::Value) -> Result<Option<Program>, Difference> {
     if case.quirk.is_some() || case.first.calls_before > 0 {
         return Ok(None);
     }
@@ -165,15 +165,15 @@ fn comparable(case: &Case, golden: &serde_json::Value) -> Result<Option<Program>
 
 fn same_program(
     ops: &OpInfoMap,
-    step: &Step,
+    step: &CorpusStep,
     golden: &Program,
-    replay: &Replay<'_>,
+    replay: &CaseReplay<'_>,
 ) -> Result<(), Difference> {
     let forward = build::parse(&step.forward)?;
-    let mut expected = structure::Outline::of(ops, golden, &forward)?;
+    let mut expected = structure::ProgramOutline::of(ops, golden, &forward)?;
     golden::read_zero_fills(&mut expected);
     golden::remove_cut_gradients(&mut expected, &forward, &step.call.no_grad());
-    let found = structure::Outline::of(ops, &replay.program, &forward)?;
+    let found = structure::ProgramOutline::of(ops, &replay.program, &forward)?;
     structure::compare(&expected, &found)?;
     structure::compare_answers(&golden::answer(step)?, replay.last_answer())
 }

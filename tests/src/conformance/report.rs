@@ -7,7 +7,7 @@ use std::{
 
 use autobwd::OpInfoMap;
 
-use super::{Compared, Entry, Outcome};
+use super::{Compared, CorpusEntry, Outcome};
 
 /// Totals of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl fmt::Display for Compared {
 ///
 /// # Errors
 /// Those of writing.
-pub fn run(entries: &[Entry], ops: &OpInfoMap, out: &mut dyn Write) -> io::Result<Summary> {
+pub fn run(entries: &[CorpusEntry], ops: &OpInfoMap, out: &mut dyn Write) -> io::Result<Summary> {
     let (mut summary, mut skipped) = (Summary::default(), vec![]);
     for entry in entries {
         let name = &entry.name;

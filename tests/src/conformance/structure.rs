@@ -11,7 +11,7 @@ use autobwd::{
 use super::{Difference, attributes::relevant};
 
 /// The compared part of a program: the blocks that operators refer to, in order.
-pub(super) struct Outline {
+pub(super) struct ProgramOutline {
     pub(super) blocks: Vec<BlockOutline>,
 }
 
@@ -44,12 +44,16 @@ pub(super) struct OpOutline {
     pub(super) blocks: Vec<usize>,
 }
 
-impl Outline {
+impl ProgramOutline {
     /// The outline of `program`, which was built from `model`.
     ///
     /// # Errors
     /// An attribute that autobwd neither declares nor ignores.
-    pub(super) fn of(ops: &OpInfoMap, program: &Program, model: &Program) -> Result<Outline, Difference> {
+    pub(super) fn of(
+        ops: &OpInfoMap,
+        program: &Program,
+        model: &Program,
+    ) -> Result<ProgramOutline, Difference> {
         let numbers = referenced(program);
         let position = |id: BlockId| numbers.iter().position(|n| *n == id.index());
         let mut blocks = vec![];
@@ -73,7 +77,7 @@ impl Outline {
                 ops: outlines.collect::<Result<_, _>>()?,
             });
         }
-        Ok(Outline { blocks })
+        Ok(ProgramOutline { blocks })
     }
 }
 
@@ -156,7 +160,7 @@ fn attr_texts(
 ///
 /// # Errors
 /// The first difference, with both operators.
-pub(super) fn compare(golden: &Outline, found: &Outline) -> Result<(), Difference> {
+pub(super) fn compare(golden: &ProgramOutline, found: &ProgramOutline) -> Result<(), Difference> {
     for (b, (expected, found)) in golden.blocks.iter().zip(&found.blocks).enumerate() {
         compare_ops(b, &expected.ops, &found.ops)?;
         if expected.parent != found.parent {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use autobwd::{DType, Executor, Feed, Program, Scope, Tensor, Var};
 
-use super::{Case, Difference, build::Replay, differences};
+use super::{CorpusCase, Difference, build::CaseReplay, differences};
 
 /// Above this difference, a recorded gradient is not the derivative.
 const FD_LIMIT: f64 = 1e-4;
@@ -13,7 +13,7 @@ const UNKNOWN_DIM: usize = 2;
 
 /// Compares all values of a case, in one run of its final program. Returns the number of recorded values, and of
 /// gradients compared with central differences.
-pub(super) fn compare(case: &Case, replay: &Replay<'_>) -> Result<(usize, usize), Difference> {
+pub(super) fn compare(case: &CorpusCase, replay: &CaseReplay<'_>) -> Result<(usize, usize), Difference> {
     let by_difference = by_difference(case, replay);
     if case.fetch.is_empty() && by_difference.is_empty() {
         return Ok((0, 0));
@@ -61,7 +61,7 @@ struct Wanted {
 
 /// The gradients to compare with central differences: in a case with a quirk, those not known to be the derivative; and
 /// all gradients of a call on which the reference failed.
-fn by_difference(case: &Case, replay: &Replay<'_>) -> Vec<Wanted> {
+fn by_difference(case: &CorpusCase, replay: &CaseReplay<'_>) -> Vec<Wanted> {
     let mut wanted = vec![];
     for (call, made) in replay.made.iter().enumerate().filter(|(_, made)| made.derivative) {
         for (var, grad) in made.answer.iter().filter_map(|(var, grad)| Some((var, grad.as_ref()?))) {
@@ -85,7 +85,7 @@ fn by_difference(case: &Case, replay: &Replay<'_>) -> Vec<Wanted> {
 }
 
 /// The call of a recorded gradient, and its variable: from the result, or by name in the first call.
-fn differentiated(replay: &Replay<'_>, name: &str) -> Option<(usize, String)> {
+fn differentiated(replay: &CaseReplay<'_>, name: &str) -> Option<(usize, String)> {
     let returned = replay.made.iter().enumerate().rev().find_map(|(call, made)| {
         let own = made.recorded.iter().find(|(_, grad)| grad.as_deref() == Some(name));
         own.map(|(var, _)| (call, var.clone()))
@@ -123,7 +123,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    fn new(case: &Case, program: &Program) -> Result<Machine, Difference> {
+    fn new(case: &CorpusCase, program: &Program) -> Result<Machine, Difference> {
         let all = |kind| case.values(kind).map(|(name, value)| (name.to_string(), value.clone())).collect();
         let mut machine = Machine { executor: Executor::new(), feeds: all("feed"), kept: all("param") };
         if case.fetch.is_empty() {

@@ -15,7 +15,7 @@ use autobwd::{
 };
 
 pub use mutate::{Rng, mutate, mutate_bytes};
-pub use seeds::{Seed, seeds};
+pub use seeds::{FuzzSeed, seeds};
 
 /// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
@@ -24,18 +24,18 @@ const ARENA_LIMIT: usize = 1 << 20;
 const ELEMENTS: usize = 1 << 14;
 
 /// The last stage that an input reached.
-pub type Outcome = &'static str;
+pub type FuzzOutcome = &'static str;
 
 /// Results of an execution.
 #[derive(Default)]
-pub struct Found {
+pub struct FuzzFinding {
     /// The last stage that the input reached.
-    pub outcome: Outcome,
+    pub outcome: FuzzOutcome,
     /// Error messages, without names and numbers: an input with a new message is kept.
     pub messages: Vec<String>,
 }
 
-impl Found {
+impl FuzzFinding {
     /// Records an error.
     ///
     /// # Errors
@@ -98,8 +98,8 @@ fn pattern(message: &str) -> String {
 ///
 /// # Errors
 /// A violated property; panics are left to the caller.
-pub fn program(text: &str, values: &HashMap<String, Tensor>, rng: &mut Rng) -> Result<Found, String> {
-    let mut found = Found { outcome: "not loaded", ..Found::default() };
+pub fn program(text: &str, values: &HashMap<String, Tensor>, rng: &mut Rng) -> Result<FuzzFinding, String> {
+    let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
     let program = match Program::from_json(text) {
         Ok(program) => program,
         Err(e) => return found.note("from_json", &e).map(|()| found),
@@ -166,7 +166,7 @@ fn run(
     values: &HashMap<String, Tensor>,
     fetches: &[&str],
     verified: &Result<(), autobwd::Error>,
-    found: &mut Found,
+    found: &mut FuzzFinding,
 ) -> Result<bool, String> {
     let written: std::collections::HashSet<_> =
         program.root().ops.iter().flat_map(|op| op.writes()).collect();
@@ -206,8 +206,8 @@ fn run(
 ///
 /// # Errors
 /// A violated property; panics are left to the caller.
-pub fn weights(path: &std::path::Path, model: &Seed) -> Result<Found, String> {
-    let mut found = Found { outcome: "not loaded", ..Found::default() };
+pub fn weights(path: &std::path::Path, model: &FuzzSeed) -> Result<FuzzFinding, String> {
+    let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
     let mut scope = Scope::new();
     if let Err(e) = scope.load(path) {
         return found.note("load", &e).map(|()| found);

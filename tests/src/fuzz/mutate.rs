@@ -24,14 +24,14 @@ impl Rng {
 
 /// A value within a JSON text.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct JsonNode {
     start: usize,
     end: usize,
     /// Start and end of the key of an object's member.
     key: Option<(usize, usize)>,
 }
 
-impl Node {
+impl JsonNode {
     /// Its start, including its key.
     fn whole(&self) -> usize {
         self.key.map_or(self.start, |(start, _)| start)
@@ -40,16 +40,16 @@ impl Node {
 
 /// The values of a JSON text without spaces, as `Program::to_json` writes it, parents first; stops at the first syntax
 /// error.
-fn scan(text: &str) -> Vec<Node> {
+fn scan(text: &str) -> Vec<JsonNode> {
     let bytes = text.as_bytes();
-    let (mut nodes, mut open): (Vec<Node>, Vec<usize>) = (vec![], vec![]);
+    let (mut nodes, mut open): (Vec<JsonNode>, Vec<usize>) = (vec![], vec![]);
     let (mut at, mut key) = (0, None);
     while let Some(byte) = bytes.get(at) {
         let start = at;
         match byte {
             b'{' | b'[' => {
                 open.push(nodes.len());
-                nodes.push(Node { start, end: start, key: key.take() });
+                nodes.push(JsonNode { start, end: start, key: key.take() });
                 at += 1;
             }
             b'}' | b']' => {
@@ -66,14 +66,14 @@ fn scan(text: &str) -> Vec<Node> {
                 at = (at + 1).min(bytes.len());
                 match bytes.get(at) {
                     Some(b':') if key.is_none() => key = Some((start, at)),
-                    _ => nodes.push(Node { start, end: at, key: key.take() }),
+                    _ => nodes.push(JsonNode { start, end: at, key: key.take() }),
                 }
             }
             _ => {
                 while bytes.get(at).is_some_and(|b| !b",]}:\"{[".contains(b)) {
                     at += 1;
                 }
-                nodes.push(Node { start, end: at, key: key.take() });
+                nodes.push(JsonNode { start, end: at, key: key.take() });
                 at = at.max(start + 1);
             }
         }
@@ -145,11 +145,11 @@ pub fn mutate(text: &str, words: &[&str], rng: &mut Rng) -> String {
 fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
     let nodes = scan(text);
     let Some(node) = rng.pick(&nodes).copied() else { return text.into() };
-    let of = |node: &Node| &text[node.start..node.end];
-    let key = |node: &Node| node.key.and_then(|(start, end)| text.get(start..end));
+    let of = |node: &JsonNode| &text[node.start..node.end];
+    let key = |node: &JsonNode| node.key.and_then(|(start, end)| text.get(start..end));
     let replace = |from: usize, to: usize, with: &str| format!("{}{with}{}", &text[..from], &text[to..]);
     // Values in lists have the key of their parents.
-    let group = |n: &Node| {
+    let group = |n: &JsonNode| {
         key(n).or_else(|| nodes.iter().find(|p| p.start < n.start && p.end >= n.end).and_then(key))
     };
     let like = |rng: &mut Rng| {
@@ -195,7 +195,7 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
         b'[' | b'{' => {
             let children = children();
             let (open, close) = (&text[node.start..=node.start], &text[node.end - 1..node.end]);
-            let part = |n: &Node| &text[n.whole()..n.end];
+            let part = |n: &JsonNode| &text[n.whole()..n.end];
             let mut parts: Vec<&str> = children.iter().map(part).collect();
             let (i, j) = (rng.below(parts.len()), rng.below(parts.len()));
             let other;

@@ -16,7 +16,7 @@ use crate::conformance::load_folder;
 
 /// A program, and values of the variables that it reads.
 #[derive(Clone, Default)]
-pub struct Seed {
+pub struct FuzzSeed {
     /// The program.
     pub program: Program,
     /// Values of data and of kept variables.
@@ -27,7 +27,7 @@ pub struct Seed {
 ///
 /// # Errors
 /// A model that cannot be built; a corpus that cannot be read.
-pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
+pub fn seeds() -> Result<Vec<FuzzSeed>, Box<dyn std::error::Error>> {
     let mut seeds = models()?;
     for sample in check::samples() {
         // Samples that must fail do so here.
@@ -37,7 +37,7 @@ pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
             let inputs: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
             let outputs: Vec<&str> = written.iter().map(String::as_str).collect();
             let _ = gradients(&mut program, &outputs, &inputs, &Default::default());
-            seeds.push(Seed { program, values: values.into_iter().collect() });
+            seeds.push(FuzzSeed { program, values: values.into_iter().collect() });
         }
     }
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -46,18 +46,18 @@ pub fn seeds() -> Result<Vec<Seed>, Box<dyn std::error::Error>> {
         let values: HashMap<_, _> = values("feed").chain(values("param")).collect();
         for program in [Some(&case.first.forward), case.first.backward.as_ref()].into_iter().flatten() {
             let program = Program::from_json(&program.to_string())?;
-            seeds.push(Seed { program, values: values.clone() });
+            seeds.push(FuzzSeed { program, values: values.clone() });
         }
     }
     Ok(seeds)
 }
 
-fn seed(net: &Builder, feeds: Vec<(&str, Tensor)>) -> Result<Seed> {
+fn seed(net: &Builder, feeds: Vec<(&str, Tensor)>) -> Result<FuzzSeed> {
     let mut scope = Scope::new();
     Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let kept = scope.iter().map(|(name, value)| (name.to_string(), value.clone()));
     let values = feeds.into_iter().map(|(name, value)| (name.to_string(), value)).chain(kept).collect();
-    Ok(Seed { program: net.program()?.clone(), values })
+    Ok(FuzzSeed { program: net.program()?.clone(), values })
 }
 
 fn numbers(dims: &[usize]) -> Result<Tensor> {
@@ -65,7 +65,7 @@ fn numbers(dims: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(dims, (0..count).map(|i| (i % 7) as f32 * 0.3 - 0.8).collect())
 }
 
-fn models() -> Result<Vec<Seed>> {
+fn models() -> Result<Vec<FuzzSeed>> {
     let mut seeds = vec![];
     let net = Builder::new();
     let (x, y) = (net.input("x", DType::F32, &[-1, 2]), net.input("y", DType::F32, &[-1, 1]));
@@ -113,7 +113,7 @@ fn models() -> Result<Vec<Seed>> {
     let forward = seed(&net, vec![("x", numbers(&[3, 2])?), ("zero", Tensor::zeros(DType::F32, &[2])?)])?;
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
-    seeds.push(Seed { program, ..forward.clone() });
+    seeds.push(FuzzSeed { program, ..forward.clone() });
     seeds.push(forward);
 
     // Shapes that differ from step to step, and steps that read earlier ones.
