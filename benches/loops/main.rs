@@ -10,7 +10,7 @@ use std::{process::ExitCode, time::Instant};
 use autobwd::{Builder, DType, Executor, Expr, New, Result, Scope, Session};
 use autobwd_benches::{
     BenchResult, finish, forget_peak, median, ms, peak_resident_bytes, resident_bytes, round,
-    workload::{LSTM, LstmSizes, WorkloadModel},
+    workload::{LSTM, LstmWorkloadSizes, WorkloadModel},
 };
 use autobwd_ops::{
     Math,
@@ -36,7 +36,7 @@ struct Args {
 }
 
 /// The long recurrence.
-const LONG: LstmSizes = LstmSizes { steps: 10_000, batch: 16, inputs: 4, units: 64 };
+const LONG: LstmWorkloadSizes = LstmWorkloadSizes { steps: 10_000, batch: 16, inputs: 4, units: 64 };
 
 fn main() -> ExitCode {
     finish(run(&Args::parse()))
@@ -115,7 +115,7 @@ struct LoopFigures {
 impl LoopFigures {
     fn new(
         executor: &Executor,
-        sizes: &LstmSizes,
+        sizes: &LstmWorkloadSizes,
         last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
     ) -> Result<LoopFigures> {
         let mut model = WorkloadModel::lstm(sizes, last)?;

@@ -172,3 +172,49 @@ fn no_file_is_long() {
         assert!(lines <= LINES, "{}: {lines} lines of code", file.display());
     }
 }
+
+/// Types that may share a name, each with the reason.
+const SHARED_NAMES: [(&str, &str); 2] = [
+    ("Args", "every benchmark reads its command line into it"),
+    ("Slot", "the trait and the private trait that seals it"),
+];
+
+/// The types that a file defines: structs, enums, traits and, outside of implementations, aliases.
+fn types(code: &str) -> impl Iterator<Item = &str> {
+    code.lines().filter_map(|line| {
+        let item = line.trim_start();
+        let item = match item.strip_prefix("pub") {
+            Some(rest) => rest.split_once(' ')?.1,
+            None => item,
+        };
+        let item = item.strip_prefix("unsafe ").unwrap_or(item);
+        let (keyword, rest) = item.split_once(' ')?;
+        let defines = matches!(keyword, "struct" | "enum" | "trait" | "union")
+            || keyword == "type" && !line.starts_with(' ');
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+        (defines && !rest[..end].is_empty() && !rest[end..].starts_with('{')).then_some(&rest[..end])
+    })
+}
+
+#[test]
+fn a_type_name_means_one_thing() {
+    let mut sources = vec![];
+    for package in PACKAGES {
+        files(&root().join(package).join("src"), &["rs"], &mut sources);
+    }
+    files(&root().join("tests/src"), &["rs"], &mut sources);
+    files(&root().join("benches"), &["rs"], &mut sources);
+    // Other libraries' programs, in a workspace of their own.
+    sources.retain(|file| !file.starts_with(root().join("benches/peers/rust")) && !file.ends_with("tests.rs"));
+    let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
+    for source in sources {
+        for name in types(&code(&source)) {
+            found.entry(name.to_string()).or_default().push(source.clone());
+        }
+    }
+    found.retain(|_, files| files.len() > 1);
+    for (name, reason) in SHARED_NAMES {
+        assert!(found.remove(name).is_some(), "`{name}` ({reason}) is defined once: take it off the list");
+    }
+    assert!(found.is_empty(), "these names are defined more than once: {found:#?}");
+}

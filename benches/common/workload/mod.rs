@@ -6,7 +6,7 @@ mod models;
 use clap::ValueEnum;
 
 pub use data::{integers, numbers};
-pub use models::{LSTM, LstmSizes, WorkloadModel};
+pub use models::{LSTM, LstmWorkloadSizes, WorkloadModel};
 
 /// The networks.
 #[derive(Clone, Copy, ValueEnum)]

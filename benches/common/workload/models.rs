@@ -100,10 +100,10 @@ impl Values {
     /// The mean square error of the last state, computed by `last`.
     fn lstm(
         &mut self,
-        sizes: &LstmSizes,
+        sizes: &LstmWorkloadSizes,
         last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
     ) -> Result<Expr> {
-        let LstmSizes { steps, batch, inputs, units } = *sizes;
+        let LstmWorkloadSizes { steps, batch, inputs, units } = *sizes;
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
         let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
         let input_weight = self.weight("wx", 1, [inputs, 4 * units])?;
@@ -175,7 +175,7 @@ struct Gpt {
 const GPT: Gpt = Gpt { batch: 8, length: 64, width: 128, heads: 4, words: 256, blocks: 2 };
 
 /// Sizes of an LSTM.
-pub struct LstmSizes {
+pub struct LstmWorkloadSizes {
     /// Steps of the sequences.
     pub steps: usize,
     /// Batch size.
@@ -187,7 +187,7 @@ pub struct LstmSizes {
 }
 
 /// The sizes of the workload.
-pub const LSTM: LstmSizes = LstmSizes { steps: 32, batch: 32, inputs: 64, units: 128 };
+pub const LSTM: LstmWorkloadSizes = LstmWorkloadSizes { steps: 32, batch: 32, inputs: 64, units: 128 };
 
 impl WorkloadModel {
     /// The workload `lstm` with other sizes; `last` computes the last state from the inputs.
@@ -195,7 +195,7 @@ impl WorkloadModel {
     /// # Errors
     /// Those of `last`.
     pub fn lstm(
-        sizes: &LstmSizes,
+        sizes: &LstmWorkloadSizes,
         last: impl FnOnce(&Expr, DirectionWeights) -> Expr,
     ) -> Result<WorkloadModel> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
