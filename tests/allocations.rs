@@ -281,7 +281,7 @@ fn computing_again_takes_the_memory_that_was_planned() -> Result<()> {
     let mut losses = vec![];
     let mut last = usize::MAX;
     for budget in [usize::MAX, 2_000_000, 1_500_000] {
-        let backward = Backward { checkpoints: Recompute::auto(budget, &feeds), ..Backward::default() };
+        let backward = Backward { recompute: Recompute::auto(budget, &feeds), ..Backward::default() };
         let optimizer = |loss: &Expr| Adam::new(0.001).minimize_with(loss, &backward).map(drop);
         let mut case = classifier(&sizes, batch, &optimizer)?;
         let before = TENSORS.load(Ordering::SeqCst);

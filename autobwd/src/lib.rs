@@ -6,8 +6,8 @@
 //!
 //! # Describing a model
 //!
-//! A [`Builder`] collects a [`Program`]: blocks, variables and operators as plain data, which prints, compares and saves.
-//! Expressions append operators to it and check dtypes and shapes immediately; −1 is a dynamic dimension.
+//! A [`Builder`] collects a [`Program`]: blocks, variables and operators as plain data, which prints, compares and
+//! saves. Expressions append operators to it and check dtypes and shapes immediately; −1 is a dynamic dimension.
 //!
 //! ```
 //! use autobwd::{Builder, DType};
@@ -25,8 +25,8 @@
 //!
 //! # Running it
 //!
-//! An [`Executor`] plans a program for the shapes of its feeds and runs the operators that the fetches need. For loops, a
-//! [`Session`] is such a plan with its memory: running it allocates nothing, and its memory use is known before.
+//! An [`Executor`] plans a program for the shapes of its feeds and runs the operators that the fetches need. For loops,
+//! a [`Session`] is such a plan with its memory: running it allocates nothing, and its memory use is known before.
 //!
 //! ```
 //! # use autobwd::{Builder, DType};
@@ -42,8 +42,8 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
-//! Arrays and views of [`ndarray`] can be fed directly ([`Feed`]), and a [`Tensor`] converts to and from an array without
-//! a copy ([`Tensor::into_array`]).
+//! Arrays and views of [`ndarray`] can be fed directly ([`Feed`]), and a [`Tensor`] converts to and from an array
+//! without a copy ([`Tensor::into_array`]).
 //!
 //! # Differentiating it
 //!
@@ -98,9 +98,9 @@
 //! # Inspecting a program
 //!
 //! A program prints one line per operator. [`explain`] says how a gradient is computed, or why there is none;
-//! [`Gradients::report`](backward::Gradients::report) does so for all requested gradients. [`program::diff`] compares two
-//! programs, and [`Program::to_dot`] and [`Program::to_mermaid`] draw one. All of these also work on programs read from
-//! files.
+//! [`Gradients::report`](backward::Gradients::report) does so for all requested gradients. [`program::diff`] compares
+//! two programs, and [`Program::to_dot`] and [`Program::to_mermaid`] draw one. All of these also work on programs read
+//! from files.
 //!
 //! ```
 //! # use autobwd::{Builder, DType};
@@ -124,8 +124,8 @@
 //! # Writing an operator
 //!
 //! An operator is one struct, generic over the content of its slots, annotated with [`#[register_op]`](register_op).
-//! `Cube` (short for `Cube<Var>`) describes the operator; an elementwise one only needs its formula in addition, which is
-//! compiled for `f32` and `f64` and for every instruction set, and fused with its neighbours.
+//! `Cube` (short for `Cube<Var>`) describes the operator; an elementwise one only needs its formula in addition, which
+//! is compiled for `f32` and `f64` and for every instruction set, and fused with its neighbours.
 //!
 //! ```standalone_crate
 //! use autobwd::{Expr, Float, New, NoGrad, Pointwise, Result, Var, emit, register_op};
@@ -183,17 +183,18 @@
 //!
 //! # Nets
 //!
-//! The older form of a model is a tree of operators, nets and step nets over time, whose gradient is a tree again: [`net`].
+//! The older form of a model is a tree of operators, nets and step nets over time, whose gradient is a tree again:
+//! [`net`].
 //!
 //! # The available operators
 //!
-//! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. Cargo does not link a crate that is only
-//! named in `Cargo.toml`: a binary that only loads programs writes `use autobwd_ops as _;`. To use other operators, pass a
-//! map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`], [`Executor::with_ops`],
-//! [`Builder::with_ops`].
+//! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. Cargo does not link a crate that is
+//! only named in `Cargo.toml`: a binary that only loads programs writes `use autobwd_ops as _;`. To use other
+//! operators, pass a map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`],
+//! [`Executor::with_ops`], [`Builder::with_ops`].
 //!
-//! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of one
-//! operator as descriptions.
+//! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of
+//! one operator as descriptions.
 //!
 //! # Errors
 //!
@@ -259,7 +260,8 @@ pub mod tensor {
     };
 }
 
-/// Items for authors of operators: slots and attributes, shape rules, kernels and formulas, gradient rules, the registry.
+/// Items for authors of operators: slots and attributes, shape rules, kernels and formulas, gradient rules, the
+/// registry.
 pub mod op {
     // Compiler errors name it.
     #[doc(hidden)]

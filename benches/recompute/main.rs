@@ -107,7 +107,7 @@ impl StepFigures {
     ) -> autobwd::Result<StepFigures> {
         let (mut program, mut scope) = (model.net.program()?.clone(), model.scope.clone());
         let start = Instant::now();
-        let backward = Backward { checkpoints, ..Backward::default() };
+        let backward = Backward { recompute: checkpoints, ..Backward::default() };
         let found = append_backward(&mut program, &model.loss, &backward)?;
         let search_ms = ms(start);
         let mut fetches = vec![model.loss.as_str()];

@@ -59,13 +59,13 @@ pub trait Optimizer {
     ///
     /// ```
     /// # use autobwd::{Builder, DType};
-    /// use autobwd::{Backward, backward::Checkpoints};
+    /// use autobwd::{Backward, backward::Recompute};
     /// # use autobwd_ops::{Init, Math};
     /// use autobwd_ops::optim::{Optimizer, Sgd};
     /// # let net = Builder::new();
     /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
     /// # let loss = w.tanh().exp().mean();
-    /// let backward = Backward { checkpoints: Checkpoints::Named(&["exp_0"]), ..Backward::default() };
+    /// let backward = Backward { recompute: Recompute::Named(&["exp_0"]), ..Backward::default() };
     /// Sgd { rate: 0.1 }.minimize_with(&loss, &backward)?.complete()?;
     /// assert!(net.program()?.to_string().contains("tanh_0.subprog_0 = tanh(X=w)"));
     /// # Ok::<(), autobwd::Error>(())
@@ -206,7 +206,7 @@ fn is_excluded(missing: &MissingGradient) -> bool {
 #[track_caller]
 fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
     let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
-    if !matches!(backward.checkpoints, Recompute::None) {
+    if !matches!(backward.recompute, Recompute::None) {
         return refuse("checkpoints are for programs: a tape keeps all values".into());
     }
     if loss.check()?.dims().numel() != 1 {

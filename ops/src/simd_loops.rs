@@ -1,6 +1,6 @@
 //! SIMD loops shared by kernels: sums and maxima.
 //!
-//! All functions must be inlined into [`Loops::run`](autobwd::op::Loops::run).
+//! All functions must be inlined into [`VectorLoops::run`](autobwd::op::VectorLoops::run).
 
 use autobwd::{
     op::{LaneOf, fold_lanes, map_fold_lanes},

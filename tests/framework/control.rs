@@ -78,7 +78,11 @@ fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
     let loss = last[0].log();
     let run = |checkpoints: Recompute<'_>| -> Result<(usize, Vec<Tensor>, Program)> {
         let mut program = net.program()?.clone();
-        append_backward(&mut program, &loss.name(), &Backward { checkpoints, ..Backward::default() })?;
+        append_backward(
+            &mut program,
+            &loss.name(),
+            &Backward { recompute: checkpoints, ..Backward::default() },
+        )?;
         verify(&program)?;
         let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
         executor.run(&net.startup().program()?, &mut scope, &[], &[])?;

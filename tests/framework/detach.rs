@@ -43,7 +43,7 @@ fn plans_leave_the_copy_out() -> Result<()> {
     let y = h.stop_gradient().cumsum(0).name();
     let feeds = [("x", Meta::new(DType::F32, [100]))];
     let plan = Executor::new().plan(&net.program()?, &Scope::new(), &feeds, &[&y])?;
-    assert!(plan.frames().iter().all(|frame| frame.operators == ["cumsum"]), "{plan}");
+    assert!(plan.instructions().iter().all(|frame| frame.operators == ["cumsum"]), "{plan}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use crate::structure::root;
+use crate::structure::{files, root};
 
 /// The chapters of the book, by file name.
 fn chapters() -> BTreeSet<String> {
@@ -95,4 +95,20 @@ fn tests_that_the_book_names_exist() {
         }
     }
     assert!(named > 20, "only {named} tests are named");
+}
+
+#[test]
+fn files_that_the_architecture_names_exist() {
+    let mut sources = vec![];
+    for folder in ["autobwd", "autobwd-macros", "ops", "tests"] {
+        files(&root().join(folder), &["rs"], &mut sources);
+    }
+    // `plan/fusion.rs` is autobwd/plan/src/fusion.rs.
+    let known: Vec<_> = sources.iter().map(|file| file.to_string_lossy().replace("/src/", "/")).collect();
+    let page = read("ARCHITECTURE.md");
+    let named = page.split('`').filter(|span| span.ends_with(".rs"));
+    let missing: Vec<_> = named
+        .filter(|name| !known.iter().any(|file| file.ends_with(&format!("/{}", name.replace("src/", "")))))
+        .collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
 }

@@ -96,7 +96,7 @@ fn a_value_that_is_computed_again_is_told() -> Result<()> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).exp();
     let loss = h.tanh().square().mean();
-    let asked = Backward { checkpoints: Recompute::Without(&["exp_0", "tanh_0"]), ..Default::default() };
+    let asked = Backward { recompute: Recompute::Without(&["exp_0", "tanh_0"]), ..Default::default() };
     let (program, found) = differentiate(&net, &loss, &asked)?;
     told("recomputed", &explain(&program, "w@GRAD")?);
     told("recomputed_report", &found.report(&program).to_string());

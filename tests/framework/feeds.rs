@@ -32,7 +32,7 @@ fn a_program_is_cut_at_what_is_fed() -> Result<()> {
         assert_eq!(run(&[(&z, &hundred)])?, 101.0);
     }
     let plan = Executor::new().plan(&program, &Scope::new(), &[(&z, Meta::new(DType::F32, [1]))], &[&y])?;
-    assert_eq!(plan.frames()[0].operators, ["scale"]);
+    assert_eq!(plan.instructions()[0].operators, ["scale"]);
     Ok(())
 }
 

@@ -237,7 +237,7 @@ fn inputs_that_a_derivative_does_not_read_are_not_kept_for_it() -> Result<()> {
         executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         let c = Tensor::from_vec([64, 64], vec![0.1; 64 * 64])?;
         let plan = executor.plan(&net.program()?, &scope, &[("c", c.meta())], &[&loss.name()])?;
-        let operators: Vec<&String> = plan.frames().iter().flat_map(|frame| &frame.operators).collect();
+        let operators: Vec<&String> = plan.instructions().iter().flat_map(|frame| &frame.operators).collect();
         Ok((plan.live_bytes(), operators.len()))
     };
     let (less, _) = live(|x, y| emit(PlusSquare { x: x.into(), y: y.into(), out: New }).out)?;
@@ -265,7 +265,7 @@ fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let dout = Tensor::from_vec([8], vec![3.0; 8])?;
     let plan = executor.plan(&program, &scope, &[("dout", dout.meta())], &["v@GRAD"])?;
-    let operators: Vec<&String> = plan.frames().iter().flat_map(|frame| &frame.operators).collect();
+    let operators: Vec<&String> = plan.instructions().iter().flat_map(|frame| &frame.operators).collect();
     assert!(!operators.iter().any(|op| *op == "softmax" || *op == "exp"), "{operators:?}");
     let v: Vec<f64> = scope.get("v")?.to_f64s();
     let found = executor.run(&program, &mut scope, &[("dout", &dout)], &["v@GRAD"])?.remove(0).to_f64s();

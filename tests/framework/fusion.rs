@@ -42,7 +42,7 @@ fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
     Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
     // The rate is in the scope; the initial gradient 1 is computed once.
     let (session, _) = session(&net, &[&loss.name()])?;
-    assert_eq!(session.frames(), 1, "{}", net.program()?);
+    assert_eq!(session.instruction_count(), 1, "{}", net.program()?);
     Ok(())
 }
 
@@ -54,7 +54,7 @@ fn operators_join_a_region_past_others_unless_memory_would_wait() -> Result<()> 
     let product = square.matmul(&square);
     // `h` is not needed later: waiting saves no memory.
     let late = h.exp();
-    let frames = |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.frames());
+    let frames = |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.instruction_count());
     assert_eq!(frames(&[&product.name(), &late.name()])?, 2);
     // If `h` is kept, computing `late` early would only extend its lifetime.
     assert_eq!(frames(&[&product.name(), &late.name(), &h.name()])?, 3);
@@ -70,7 +70,7 @@ fn sums_and_means_run_with_what_they_add_up() -> Result<()> {
     let names: Vec<String> = fetched.iter().map(Expr::name).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (mut all, mut scope) = session(&net, &names)?;
-    assert_eq!(all.frames(), 1, "{}", net.program()?);
+    assert_eq!(all.instruction_count(), 1, "{}", net.program()?);
     all.run(&mut scope)?;
     // In f64, one after the other.
     let w = scope.get("w")?.slice::<f32>()?.to_vec();
@@ -102,7 +102,7 @@ fn constants_are_computed_once_and_stay() -> Result<()> {
     let two = net.emit(four).out.sqrt();
     let out = &w * &two;
     let (mut session, mut scope) = session(&net, &[&out.name(), &two.name()])?;
-    assert_eq!(session.frames(), 1);
+    assert_eq!(session.instruction_count(), 1);
     for _ in 0..3 {
         session.run(&mut scope)?;
         assert_eq!(session.item(&two.name())?, 2.0);
@@ -257,7 +257,7 @@ fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
     let feeds = [("x", Meta::new(float, [6, 6])), ("y", Meta::new(float, [6]))];
     let last = [&loss.name()[..], "a@GRAD", "b@GRAD"];
     let together = Executor::with_threads(1).prepare(&program, &mut scope, &feeds, &last)?;
-    assert_eq!(together.frames(), 1, "{}", Executor::new().plan(&program, &scope, &feeds, &last)?);
+    assert_eq!(together.instruction_count(), 1, "{}", Executor::new().plan(&program, &scope, &feeds, &last)?);
 
     // With bools in memory, and with kernels in place of formulas.
     let names: Vec<String> =
@@ -307,7 +307,7 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
     let session = Executor::with_threads(1).prepare(&net.program()?, &mut scope, &metas, &fetches)?;
     // Twelve operators; neighbours over the same elements are fused, conversions with either side.
     let plan = Executor::new().plan(&net.program()?, &scope, &metas, &fetches)?;
-    assert_eq!(session.frames(), 7, "{plan}");
+    assert_eq!(session.instruction_count(), 7, "{plan}");
     let together = Executor::with_threads(1).run(&net.program()?, &mut scope, &feeds, &fetches)?;
     let apart =
         Executor::with_threads(1).check_finite(true).run(&net.program()?, &mut scope, &feeds, &fetches)?;
@@ -331,7 +331,7 @@ fn booleans_of_a_region_may_stand_where_others_stood() -> Result<()> {
     session.feed("x", &x)?;
     session.run(&mut scope)?;
     // The first is in the place of `x`.
-    assert_eq!((session.frames(), session.arena_bytes()), (1, 2 * N.next_multiple_of(64)));
+    assert_eq!((session.instruction_count(), session.arena_bytes()), (1, 2 * N.next_multiple_of(64)));
     assert_eq!(session.fetch(&same.name())?, x);
     let not = session.fetch(&not.name())?;
     assert!(not.slice::<Bool>()?.iter().enumerate().all(|(i, not)| not.get() == (i % 3 != 0)));
@@ -350,7 +350,7 @@ fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
     let mut scope = Scope::new();
     Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
     let session = Executor::with_threads(1).prepare(&program, &mut scope, &[], &["w@GRAD"])?;
-    assert_eq!(session.frames(), 1, "{program}");
+    assert_eq!(session.instruction_count(), 1, "{program}");
     Ok(())
 }
 
@@ -371,7 +371,7 @@ fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
         executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         let expected = scope.get("b")?.to_f64s();
         let plan = executor.plan(&net.program()?, &scope, &[], fetches)?;
-        let operators = plan.frames().iter().flat_map(|frame| frame.operators.clone()).collect();
+        let operators = plan.instructions().iter().flat_map(|frame| frame.operators.clone()).collect();
         let mut found = executor.run(&net.program()?, &mut scope, &[], fetches)?;
         let doubled: Vec<f64> = expected.iter().map(|b| b * 2.0).collect();
         assert_eq!(found.remove(0).to_f64s(), doubled);
@@ -412,7 +412,7 @@ fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
     crate::compare("framework/stories/plan.svg", &plan.to_svg());
     let session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&loss.name()])?;
     assert_eq!((plan.arena_bytes(), plan.live_bytes()), (session.arena_bytes(), session.live_bytes()));
-    assert_eq!(plan.frames().iter().filter(|frame| !frame.once).count(), session.frames());
+    assert_eq!(plan.instructions().iter().filter(|frame| !frame.once).count(), session.instruction_count());
     for (i, a) in plan.buffers().iter().enumerate() {
         assert!(a.offset + a.bytes <= plan.arena_bytes());
         for b in &plan.buffers()[..i] {

@@ -336,11 +336,11 @@ fn a_plan_says_where_it_ends_and_a_budget_is_refused() -> Result<()> {
     let loss = rows.square().mean().name();
     let mut program = net.net.program()?.clone();
     let plan = Executor::new().plan(&program, &start()?, &[], &[&loss])?;
-    let late = plan.late().unwrap_or_default();
+    let late = plan.tail().unwrap_or_default();
     assert!(late.starts_with("operator `while` (block 0, operator"), "{late}");
     assert!(plan.to_string().contains(&format!("then {late} and what is behind it")), "{plan}");
     let checkpoints = Recompute::auto(1 << 20, &[]);
-    let e = append_backward(&mut program, &loss, &Backward { checkpoints, ..Backward::default() });
+    let e = append_backward(&mut program, &loss, &Backward { recompute: checkpoints, ..Backward::default() });
     let e = e.unwrap_err().to_string();
     assert!(e.starts_with("operator `while` (block 0, operator"), "{e}");
     assert!(e.ends_with("there is no telling whether a budget is met"), "{e}");

@@ -219,7 +219,7 @@ fn checkpoints_without_effect_are_reported() -> Result<()> {
     let names: Vec<String> = halves.iter().map(Expr::name).collect();
     let found = |names: &[&str]| {
         let mut program = net.program()?.clone();
-        let backward = Backward { checkpoints: Recompute::Named(names), ..Backward::default() };
+        let backward = Backward { recompute: Recompute::Named(names), ..Backward::default() };
         let found = append_backward(&mut program, &loss, &backward)?;
         Ok::<_, autobwd::Error>((found.recomputed.clone(), found.report(&program).to_string()))
     };

@@ -50,7 +50,7 @@ impl Model {
     }
 
     fn append(&self, program: &mut Program, checkpoints: Recompute<'_>) -> Result<Gradients> {
-        append_backward(program, &self.loss, &Backward { checkpoints, ..Backward::default() })
+        append_backward(program, &self.loss, &Backward { recompute: checkpoints, ..Backward::default() })
     }
 
     fn build(&self, checkpoints: Recompute<'_>) -> Result<Built> {
@@ -238,8 +238,12 @@ fn random_programs_have_the_same_gradients() {
         let forward = drawn.net.program()?.clone();
         let append = |checkpoints: Recompute<'_>| {
             let mut built = forward.clone();
-            append_backward(&mut built, &drawn.loss, &Backward { checkpoints, ..Backward::default() })
-                .map(|found| (built, found))
+            append_backward(
+                &mut built,
+                &drawn.loss,
+                &Backward { recompute: checkpoints, ..Backward::default() },
+            )
+            .map(|found| (built, found))
         };
         let run = |(built, found): (Program, Gradients)| -> Result<Vec<Tensor>> {
             let grads: Vec<&str> = found.pairs.iter().map(|(_, g)| built.name(*g)).collect();

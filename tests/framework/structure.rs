@@ -205,7 +205,8 @@ fn a_type_name_means_one_thing() {
     files(&root().join("tests/src"), &["rs"], &mut sources);
     files(&root().join("benches"), &["rs"], &mut sources);
     // Other libraries' programs, in a workspace of their own.
-    sources.retain(|file| !file.starts_with(root().join("benches/peers/rust")) && !file.ends_with("tests.rs"));
+    sources
+        .retain(|file| !file.starts_with(root().join("benches/peers/rust")) && !file.ends_with("tests.rs"));
     let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
     for source in sources {
         for name in types(&code(&source)) {

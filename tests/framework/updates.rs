@@ -21,7 +21,7 @@ fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
     let executor = Executor::with_threads(1);
     let operators = |fetches: &[&str]| -> Result<Vec<String>> {
         let plan = executor.plan(&net.program()?, &scope, &[], fetches)?;
-        Ok(plan.frames().iter().flat_map(|frame| frame.operators.clone()).collect())
+        Ok(plan.instructions().iter().flat_map(|frame| frame.operators.clone()).collect())
     };
     let joined = |operators: Vec<String>| operators.iter().any(|op| op == "matmul_v2_grad_sgd");
     assert!(joined(operators(&[&loss.name()])?));
@@ -57,7 +57,7 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
         let mut scope = Scope::new();
         executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
         let plan = executor.plan(&net.program()?, &scope, &[("x", x.meta())], &[])?;
-        let updates = plan.frames().iter().filter(|f| f.operators.iter().any(|op| op == "momentum"));
+        let updates = plan.instructions().iter().filter(|f| f.operators.iter().any(|op| op == "momentum"));
         assert_eq!(updates.count(), 1, "{plan}");
         for _ in 0..3 {
             executor.run(&net.program()?, &mut scope, &[("x", &x)], &[])?;
@@ -96,6 +96,6 @@ fn updates_run_side_by_side_unless_one_needs_the_other() -> Result<()> {
     let mut executor = Executor::with_threads(1);
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let plan = executor.plan(&net.program()?, &scope, &[], &[])?;
-    assert_eq!(plan.frames().len(), 2, "{plan}");
+    assert_eq!(plan.instructions().len(), 2, "{plan}");
     Ok(())
 }

@@ -7,11 +7,11 @@ use autobwd_core::{Cost, Meta};
 /// The forward values that are kept for the backward pass; all others that it reads are recomputed, with the same bits.
 ///
 /// Deep networks spend much memory on forward values kept for the backward pass. Recomputing some of them trades time
-/// for memory; [`Auto`](Checkpoints::Auto) makes the choice for a budget:
+/// for memory; [`Auto`](Recompute::Auto) makes the choice for a budget:
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Meta, Scope};
-/// use autobwd::{Backward, backward::Checkpoints, append_backward};
+/// use autobwd::{Backward, backward::Recompute, append_backward};
 /// # use autobwd_ops::{Init, Math};
 ///
 /// let net = Builder::new();
@@ -23,7 +23,7 @@ use autobwd_core::{Cost, Meta};
 /// let loss = h.square().mean().name();
 ///
 /// let feeds = [("x", Meta::new(DType::F32, [1000, 64]))];
-/// let backward = Backward { checkpoints: Checkpoints::auto(2_000_000, &feeds), ..Backward::default() };
+/// let backward = Backward { recompute: Recompute::auto(2_000_000, &feeds), ..Backward::default() };
 /// let mut program = net.program()?.clone();
 /// let found = append_backward(&mut program, &loss, &backward)?;
 /// assert!(found.recomputed.names.contains(&"tanh_0".into()), "{}", found.recomputed);
@@ -45,7 +45,7 @@ pub enum Recompute<'a> {
     /// Keep all values but these variables, each recomputed right before the first gradient that reads it.
     Without(&'a [&'a str]),
     /// Recompute the cheapest set of values for which a run fits into a budget. Results name the variables; passing
-    /// these to [`Without`](Checkpoints::Without) saves the search the next time.
+    /// these to [`Without`](Recompute::Without) saves the search the next time.
     Auto {
         /// Bytes of the arena of a run that fetches the loss and all gradients.
         budget_bytes: usize,
@@ -70,7 +70,7 @@ pub struct RecomputeReport {
     pub names: Vec<String>,
     /// The named checkpoints, if they cause no recomputation: no operators stand before or between them.
     pub without_effect: Vec<String>,
-    /// Cost and savings, if planned by [`Checkpoints::Auto`].
+    /// Cost and savings, if planned by [`Recompute::Auto`].
     pub planned: Option<RecomputeCost>,
 }
 

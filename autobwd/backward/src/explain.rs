@@ -193,7 +193,8 @@ impl<'a> Explanation<'a> {
         }
     }
 
-    /// Inputs of the forward operator whose gradients an operator of its rule writes: `` X = `h` ``, or `` X and Y = `h` ``.
+    /// Inputs of the forward operator whose gradients an operator of its rule writes: `` X = `h` ``, or `` X and Y =
+    /// `h` ``.
     fn inputs(&self, op: &OpDesc, fwd: &OpDesc, is_meant: &dyn Fn(Var) -> bool) -> Vec<String> {
         let mut found = vec![];
         for (slot, grads) in op.outputs.iter() {

@@ -62,8 +62,8 @@ impl GradNames {
         GradNames { of, grads: vec![], stand_ins, starts, local: false }
     }
 
-    /// The state at the end of a sub-block. `found` are the loop-carried variables, each with the first operator that overwrites
-    /// it.
+    /// The state at the end of a sub-block. `found` are the loop-carried variables, each with the first operator that
+    /// overwrites it.
     pub(super) fn of_block(program: &mut Program, found: &[(Var, usize)]) -> GradNames {
         let mut names = GradNames { local: true, ..GradNames::new(program) };
         for (var, writer) in found {

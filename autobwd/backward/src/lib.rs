@@ -68,7 +68,7 @@ pub struct Backward<'a> {
     /// Variables without gradient, in addition to those marked `stop_gradient`.
     pub no_grad: &'a [&'a str],
     /// The forward values kept for the backward pass; the others are recomputed.
-    pub checkpoints: Recompute<'a>,
+    pub recompute: Recompute<'a>,
     /// Whether gradients requested by name may be missing.
     pub allow_missing: bool,
     /// The operators; those linked into this binary when `None`.
@@ -111,7 +111,7 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
     let site = Site::Here(std::panic::Location::caller());
     require_valid(ops, program)?;
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
-    match backward.checkpoints {
+    match backward.recompute {
         Recompute::None => atomically(program, differentiate),
         // These add seeds and copies to the model before anything can fail.
         _ => {
@@ -173,7 +173,7 @@ fn differentiate_loss(
     let targets = [loss];
     let mut build = BackwardBuilder::start(ops, program, &targets, &asked, false, backward.no_grad)?;
     let mut segments = CheckpointSegments::default();
-    if let Recompute::Named(names @ [_, ..]) = backward.checkpoints {
+    if let Recompute::Named(names @ [_, ..]) = backward.recompute {
         let names = names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>()?;
         let mut path = build.path;
         recompute::seed(ops, program, &mut path)?;
@@ -198,7 +198,7 @@ fn differentiate_loss(
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
         return Err(Error::new(ErrorKind::NoGradient, reasons.join("\n")));
     }
-    match backward.checkpoints {
+    match backward.recompute {
         Recompute::None | Recompute::Named(_) => {}
         Recompute::Without(names) => {
             let needs = done.needs(ops, program)?;
@@ -212,7 +212,7 @@ fn differentiate_loss(
         }
     }
     found.recomputed.names = done.again.iter().map(|v| program.name(*v).to_string()).collect();
-    if let (Recompute::Named(names), true) = (backward.checkpoints, done.again.is_empty()) {
+    if let (Recompute::Named(names), true) = (backward.recompute, done.again.is_empty()) {
         found.recomputed.without_effect = names.iter().map(ToString::to_string).collect();
     }
     done.commit(ops, program)?;

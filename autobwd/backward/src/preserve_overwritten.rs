@@ -31,7 +31,8 @@ impl ValueVersions {
         ValueVersions { overwritten, stand_ins, olds: vec![], starts }
     }
 
-    /// The versions at the end of a sub-block of so many operators. `found` is as for [`GradNames`](crate::names::GradNames).
+    /// The versions at the end of a sub-block of so many operators. `found` is as for
+    /// [`GradNames`](crate::names::GradNames).
     pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> ValueVersions {
         let mut values =
             ValueVersions { starts: found.iter().copied().collect(), ..ValueVersions::new(program) };

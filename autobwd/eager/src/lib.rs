@@ -62,12 +62,12 @@
 //! ```
 //! # use autobwd::Tensor;
 //! # use autobwd_ops::Math;
-//! use autobwd::tape::{Grad, grad};
+//! use autobwd::tape::{GradOptions, grad};
 //! # let tape = autobwd::eager();
 //! let x = tape.leaf("x", Tensor::scalar(2.0)?);
 //! let mut derivative = x.square() * &x;
 //! for expected in [12.0, 12.0, 6.0] {
-//!     let found = grad(&[&derivative], &[&x], &Grad { create_graph: true, ..Grad::default() })?;
+//!     let found = grad(&[&derivative], &[&x], &GradOptions { create_graph: true, ..GradOptions::default() })?;
 //!     derivative = found[0].clone().expect("it depends on x");
 //!     assert_eq!(derivative.item()?, expected);
 //! }

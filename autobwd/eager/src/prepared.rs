@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 /// The engine's data of a prepared operator.
 struct EagerPlan {
     /// The plan of a program of this one operator, so that results equal those of a program: its kernel, or its formula
-    /// or decomposition in a region. `None` if its formula is called directly.
+    /// or decomposition in a fused kernel. `None` if its formula is called directly.
     plan: Option<(Graph, Option<IterationSpace>)>,
     rules: ChainRules,
 }
@@ -174,7 +174,7 @@ fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -
     match region {
         Some(extent) => {
             let region =
-                kernel_binding::region(graph, &graph.instructions, extent, cx.threads(), &mut place)?;
+                kernel_binding::fused_kernel(graph, &graph.instructions, extent, cx.threads(), &mut place)?;
             FusedKernels::new(vec![region])?.run(cx)
         }
         None => kernel_binding::kernel(graph, &graph.instructions[0], &[], &mut place)?.run(cx),
@@ -207,7 +207,7 @@ pub(crate) fn rule(
 
 fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<IterationSpace>)> {
     let groups = group(&mut graph, ops, false)?.0;
-    let Ok([FusionGroup { region, .. }]) = <[FusionGroup; 1]>::try_from(groups) else {
+    let Ok([FusionGroup { space: region, .. }]) = <[FusionGroup; 1]>::try_from(groups) else {
         return Err(Error::internal("an operator that does not run in eager mode"));
     };
     Ok((graph, region))

@@ -187,8 +187,8 @@ impl Executor {
     /// let mean = net.input("x", DType::F32, &[-1, 3]).tanh().square().mean();
     /// let feeds = [("x", Meta::new(DType::F32, [100, 3]))];
     /// let plan = Executor::new().plan(&net.program()?, &Scope::new(), &feeds, &[&mean.name()])?;
-    /// assert_eq!(plan.frames().len(), 1);
-    /// assert_eq!(plan.frames()[0].operators, ["tanh", "square", "mean"]);
+    /// assert_eq!(plan.instructions().len(), 1);
+    /// assert_eq!(plan.instructions()[0].operators, ["tanh", "square", "mean"]);
     /// assert_eq!(plan.arena_bytes(), 1216 + 64); // `x` and the mean, in whole cache lines
     /// println!("{plan}"); // a table
     /// let picture = plan.to_svg(); // buffers over time

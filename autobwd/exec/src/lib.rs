@@ -1,4 +1,4 @@
-//! Execution of programs: plans bound to memory, and frames called in order.
+//! Execution of programs: plans bound to memory, and instructions called in order.
 //!
 //! Must not create operators. A [`Session`] is a plan with its memory; a run performs no look-up, no hashing and no
 //! allocation.

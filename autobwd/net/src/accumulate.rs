@@ -16,8 +16,8 @@ pub(super) struct AccumulatedNet {
 
 /// Renames gradients with several writers, in any nested net, to `w@GRAD@RENAME@0`, `@1`, … in execution order, and
 /// inserts a sum right after the last writer. No operator reads the gradient earlier: its reader is the gradient of the
-/// variable's writer, which runs after them. Upstream gradients count as first contributions; contributions to gradients
-/// left `open` are not summed.
+/// variable's writer, which runs after them. Upstream gradients count as first contributions; contributions to
+/// gradients left `open` are not summed.
 pub(super) fn accumulate(
     names: &mut Program,
     is_gradient: impl Fn(Var) -> bool,

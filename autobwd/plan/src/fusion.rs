@@ -1,5 +1,5 @@
-//! Fusion of elementwise operators over the same elements into regions, by greedy list scheduling: an operator may move
-//! across independent ones.
+//! Fusion of elementwise operators over the same elements into fused kernels, by greedy list scheduling: an operator
+//! may move across independent ones.
 
 use std::{mem, ops::Range};
 
@@ -31,9 +31,9 @@ impl IterationSpace {
 #[derive(Debug)]
 pub struct FusionGroup {
     pub nodes: Range<usize>,
-    /// The iteration space of a region; `None` for a kernel.
-    pub region: Option<IterationSpace>,
-    /// Whether the region shares a frame with the previous one.
+    /// The iteration space of a fused kernel; `None` for a kernel.
+    pub space: Option<IterationSpace>,
+    /// Whether the fused kernel shares an instruction with the previous one.
     pub shares_instruction: bool,
 }
 
@@ -69,11 +69,11 @@ pub fn is_native(graph: &Graph, value: ValueId, extent: &IterationSpace) -> bool
 
 /// The preferred iteration space of a formula.
 pub fn extent(graph: &Graph, node: &Instruction) -> Option<IterationSpace> {
-    extents(graph, node).into_iter().next()
+    iteration_spaces(graph, node).into_iter().next()
 }
 
 /// The possible iteration spaces: several if its values have several floating point dtypes.
-fn extents(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpace; 2]> {
+fn iteration_spaces(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpace; 2]> {
     let of = |dtypes: &[DType], dims: Option<Shape>| {
         let of_dtype = |dims: &Shape| {
             dtypes.iter().map(|dtype| IterationSpace { dtype: *dtype, dims: dims.clone() }).collect()
@@ -180,13 +180,13 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Fus
     let mut groups = vec![];
     for draft in sort.constants.into_iter().chain(sort.drafts) {
         let start = graph.instructions.len();
-        // An operator with a kernel uses its formula only inside a larger region.
+        // An operator with a kernel uses its formula only inside a larger fused kernel.
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
         let region = draft.region.into_iter().next().filter(|_| !alone);
         graph.instructions.extend(draft.nodes);
         groups.push(FusionGroup {
             nodes: start..graph.instructions.len(),
-            region,
+            space: region,
             shares_instruction: false,
         });
     }
@@ -252,11 +252,11 @@ impl GroupBuilder {
     fn add(&mut self, graph: &Graph, node: Instruction) {
         if self.is_constant(graph, &node) {
             node.writes().for_each(|v| self.constant[v] = true);
-            let region = extents(graph, &node);
+            let region = iteration_spaces(graph, &node);
             self.constants.push(GroupDraft { nodes: vec![node], region });
             return;
         }
-        let extents = extents(graph, &node);
+        let extents = iteration_spaces(graph, &node);
         let home = extents.iter().find_map(|extent| Some((self.home(graph, &node, extent)?, extent)));
         let (at, extent) =
             home.map_or((self.drafts.len(), extents.first()), |(at, extent)| (at, Some(extent)));
@@ -296,10 +296,10 @@ impl GroupBuilder {
             && node.writes().all(small)
     }
 
-    /// The region that an operator can join: the latest that shares a value with it, or the last one.
+    /// The fused kernel that an operator can join: the latest that shares a value with it, or the last one.
     fn home(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
-        // Recomputed operators are placed late on purpose.
+        // Recomputed operators are placed tail on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
         let moves = !again && self.frees_what_it_takes(graph, node);
         let earliest = self.earliest(graph, node);
@@ -325,8 +325,8 @@ impl GroupBuilder {
     }
 
     fn joins(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace, at: usize) -> bool {
-        // Within the region that writes it, a sum is incomplete, a broadcast operand partial, and a converted number
-        // not converted.
+        // Within the fused kernel that writes it, a sum is incomplete, a broadcast operand partial, and a converted
+        // number not converted.
         let is_converted =
             |v: ValueId| graph.values[v].meta.dtype == DType::Bool || is_native(graph, v, extent);
         let is_there = |v: ValueId| match self.written[v] {

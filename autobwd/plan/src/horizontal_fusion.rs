@@ -1,4 +1,4 @@
-//! Horizontal fusion: independent regions that only update variables of the scope share a frame.
+//! Horizontal fusion: independent fused kernels that only update variables of the scope share an instruction.
 
 use rustc_hash::FxHashSet;
 
@@ -9,15 +9,15 @@ use crate::{
 };
 use autobwd_core::Var;
 
-/// Marks every region that shares the frame of its predecessor. Their outputs already have memory in the scope, so no
-/// buffer's lifetime grows.
+/// Marks every fused kernel that shares the instruction of its predecessor. Their outputs already have memory in the
+/// scope, so no buffer's lifetime grows.
 pub(super) fn mark(graph: &Graph, groups: &mut [FusionGroup], constants: usize, layout: &MemoryPlan) {
     let copied: FxHashSet<usize> = layout.copies.iter().map(|copy| copy.after).collect();
-    // Variables of the scope that the current frame reads and writes; `None` if no region may join it.
-    let mut frame: Option<(FxHashSet<Var>, FxHashSet<Var>)> = None;
+    // Variables of the scope that the current instruction reads and writes; `None` if no fused kernel may join it.
+    let mut instruction: Option<(FxHashSet<Var>, FxHashSet<Var>)> = None;
     for (g, group) in groups.iter_mut().enumerate() {
         if g < constants || copied.contains(&g) || !is_update(graph, group, layout) {
-            frame = None;
+            instruction = None;
             continue;
         }
         let (mut reads, mut writes) = (FxHashSet::default(), FxHashSet::default());
@@ -25,7 +25,7 @@ pub(super) fn mark(graph: &Graph, groups: &mut [FusionGroup], constants: usize, 
             reads.extend(node.reads().filter_map(|v| kept(graph, v)));
             writes.extend(node.writes().filter_map(|v| kept(graph, v)));
         }
-        match &mut frame {
+        match &mut instruction {
             Some((read, written))
                 if written.is_disjoint(&reads)
                     && written.is_disjoint(&writes)
@@ -35,7 +35,7 @@ pub(super) fn mark(graph: &Graph, groups: &mut [FusionGroup], constants: usize, 
                 read.extend(reads);
                 written.extend(writes);
             }
-            _ => frame = Some((reads, writes)),
+            _ => instruction = Some((reads, writes)),
         }
     }
 }
@@ -48,6 +48,6 @@ fn kept(graph: &Graph, value: ValueId) -> Option<Var> {
 /// Whether it writes only variables of the scope, in place.
 fn is_update(graph: &Graph, group: &FusionGroup, layout: &MemoryPlan) -> bool {
     let mut writes = graph.instructions[group.nodes.clone()].iter().flat_map(Instruction::writes);
-    group.region.is_some()
+    group.space.is_some()
         && writes.all(|v| matches!(layout.locations[v], Location::Register | Location::Scope(_)))
 }

@@ -1,4 +1,4 @@
-//! Construction of kernels and regions from groups of a plan, on memory of the caller.
+//! Construction of kernels and fused kernels from groups of a plan, on memory of the caller.
 //!
 //! Must not decide anything: groups and locations are given.
 
@@ -82,8 +82,8 @@ fn taken_over(
     Ok(false)
 }
 
-/// The fused kernel of a region of elementwise operators.
-pub fn region(
+/// The fused kernel of a fused kernel of elementwise operators.
+pub fn fused_kernel(
     graph: &Graph,
     nodes: &[Instruction],
     extent: &IterationSpace,
@@ -137,7 +137,7 @@ pub fn region(
     FusedKernel::new(FusedKernelSpec { dtype, numel, values, steps }, workers)
 }
 
-/// The broadcast of an operand of these dimensions in a region.
+/// The broadcast of an operand of these dimensions in a fused kernel.
 fn spread(extent: &IterationSpace, dims: &[usize]) -> Result<BroadcastMap> {
     BroadcastMap::new(&extent.dims, dims).ok_or_else(no_broadcast)
 }

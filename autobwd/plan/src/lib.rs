@@ -73,14 +73,14 @@ impl Plan {
                 || node.inputs.iter().chain(&node.outputs).any(is_list)
         };
         let group_may_fail = |group: &FusionGroup| {
-            group.region.is_none() && graph.instructions[group.nodes.clone()].iter().any(node_may_fail)
+            group.space.is_none() && graph.instructions[group.nodes.clone()].iter().any(node_may_fail)
         };
         let may_fail = groups.iter().map(group_may_fail).collect();
         Ok(Plan { graph, groups, constants, may_fail, memory: layout })
     }
 
-    /// The groups of every frame.
-    pub fn frames(&self) -> impl Iterator<Item = (usize, &[FusionGroup])> {
+    /// The groups of every instruction.
+    pub fn instruction_groups(&self) -> impl Iterator<Item = (usize, &[FusionGroup])> {
         let mut first = 0;
         self.groups.chunk_by(|_, next| next.shares_instruction).map(move |groups| {
             first += groups.len();

@@ -12,7 +12,7 @@ use autobwd_core::{Var, tensor::padded};
 /// The location of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// In a block register of its region.
+    /// In a block register of its fused kernel.
     Register,
     /// At that byte offset of the arena.
     Arena(usize),
@@ -89,13 +89,13 @@ struct MemoryPlanner<'a> {
     buffers: Vec<Buffer>,
     /// A buffer may be used by several values in turn.
     buffer_of: Vec<Option<usize>>,
-    /// Values used by one region only.
+    /// Values used by one fused kernel only.
     inside: Vec<bool>,
     written_back: Vec<(usize, ValueId)>,
     /// Buffers that an output of the current group has reused.
     taken: Vec<usize>,
-    /// The values that the current group reads, if it is a region: the position of the last reader, and whether all
-    /// read it element by element.
+    /// The values that the current group reads, if it is a fused kernel: the position of the last reader, and whether
+    /// all read it element by element.
     reads: FxHashMap<ValueId, (usize, bool)>,
     /// The values that are in the scope, by variable.
     kept_reads: FxHashMap<Var, Vec<ValueId>>,
@@ -127,12 +127,12 @@ impl MemoryPlanner<'_> {
 
     fn group(&mut self, g: usize, group: &FusionGroup) {
         self.taken.clear();
-        if let Some(extent) = &group.region {
+        if let Some(extent) = &group.space {
             self.note_reads(group, extent);
         }
         for position in group.nodes.clone() {
             let node = &self.graph.instructions[position];
-            for value in node.scratch.iter().filter(|_| group.region.is_none()) {
+            for value in node.scratch.iter().filter(|_| group.space.is_none()) {
                 self.allocate(*value, g);
             }
             for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?))) {
@@ -140,14 +140,14 @@ impl MemoryPlanner<'_> {
                     continue;
                 }
                 let whole =
-                    group.region.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
+                    group.space.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
                 if self.graph.values[value].in_scope {
                     if !self.unoptimized && self.writes_directly(group, node, slot, value, whole) {
                         continue;
                     }
                     self.written_back.push((g, value));
                 } else if !self.unoptimized
-                    && group.region.is_some()
+                    && group.space.is_some()
                     && whole
                     && self.last_read[value].is_none_or(|last| last == g)
                 {
@@ -197,7 +197,7 @@ impl MemoryPlanner<'_> {
     ) -> bool {
         let var = self.graph.values[value].var;
         let old = |v: ValueId| self.graph.values[v].var == var && self.graph.values[v].in_scope && v != value;
-        match &group.region {
+        match &group.space {
             Some(_) => {
                 let read = self.kept_reads.get(&var).into_iter().flatten();
                 whole && read.filter(|v| old(**v)).all(|v| self.reads[v].1)
@@ -234,7 +234,7 @@ impl MemoryPlanner<'_> {
             (alike && dies && !self.taken.contains(&buffer) && self.bytes(x) == self.bytes(value))
                 .then_some(buffer)
         };
-        match &group.region {
+        match &group.space {
             // Read element by element only, and not after that position.
             Some(_) if whole => node.reads().find_map(|x| {
                 let (last, whole) = self.reads[&x];
@@ -260,27 +260,27 @@ impl MemoryPlanner<'_> {
             }
         }
         let (offsets, arena_bytes) = offsets(&self.buffers);
-        let spot = |value: ValueId| match (&self.graph.values[value], self.buffer_of[value]) {
+        let location = |value: ValueId| match (&self.graph.values[value], self.buffer_of[value]) {
             _ if self.inside[value] => Location::Register,
             (_, Some(buffer)) => Location::Arena(offsets[buffer]),
             (GraphValue { meta, var, .. }, _) if meta.array => Location::Cell(*var),
             (GraphValue { source: ValueSource::Outer(k), .. }, _) => Location::Outer(*k),
             (GraphValue { var, .. }, _) => Location::Scope(*var),
         };
-        let spots: Vec<Location> = (0..self.graph.values.len()).map(spot).collect();
+        let locations: Vec<Location> = (0..self.graph.values.len()).map(location).collect();
         let mut copies = vec![];
         for (after, value) in &self.written_back {
             let to = Location::Scope(self.graph.values[*value].var);
-            copies.push(PlannedCopy { after: *after, value: *value, from: spots[*value], to });
+            copies.push(PlannedCopy { after: *after, value: *value, from: locations[*value], to });
         }
         let mut fetched_at = FxHashMap::default();
         for (value, buffer) in self.graph.fetches.iter().zip(fetch_buffers) {
-            let to = buffer.map_or(spots[*value], |b| Location::Arena(offsets[b]));
-            if to != spots[*value] {
+            let to = buffer.map_or(locations[*value], |b| Location::Arena(offsets[b]));
+            if to != locations[*value] {
                 copies.push(PlannedCopy {
                     after: end.saturating_sub(1),
                     value: *value,
-                    from: spots[*value],
+                    from: locations[*value],
                     to,
                 });
             }
@@ -290,7 +290,7 @@ impl MemoryPlanner<'_> {
             self.graph
                 .values
                 .iter()
-                .zip(&spots)
+                .zip(&locations)
                 .all(|(v, s)| v.source != ValueSource::Feed || *s != Location::Register)
         );
         let live_bytes = live_bytes(&self.buffers);
@@ -299,7 +299,7 @@ impl MemoryPlanner<'_> {
         for (value, buffer) in self.buffer_of.iter().enumerate().filter_map(|(v, b)| Some((v, (*b)?))) {
             buffers[buffer].2.push(value);
         }
-        MemoryPlan { live_bytes, locations: spots, fetched_at, copies, buffers, arena_bytes }
+        MemoryPlan { live_bytes, locations, fetched_at, copies, buffers, arena_bytes }
     }
 }
 

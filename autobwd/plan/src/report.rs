@@ -18,15 +18,15 @@ pub struct PlanReport {
     live_bytes: usize,
 }
 
-/// One call at run time: a kernel, or one or several regions.
+/// One call at run time: a kernel, or one or several fused kernels.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlannedInstruction {
     /// Types of the operators, in the order in which they run.
     pub operators: Vec<String>,
-    /// Dtype and shape of a region's iteration space; empty for a kernel, several entries for horizontally fused
-    /// regions.
-    pub extents: Vec<String>,
+    /// Dtype and shape of a fused kernel's iteration space; empty for a kernel, several entries for horizontally fused
+    /// fused kernels.
+    pub spaces: Vec<String>,
     /// Whether it computes constants: once, not in every run.
     pub once: bool,
 }
@@ -41,9 +41,9 @@ pub struct PlannedBuffer {
     pub bytes: usize,
     /// Its offset in bytes.
     pub offset: usize,
-    /// The first frame of its lifetime.
+    /// The first instruction of its lifetime.
     pub first: usize,
-    /// The last frame of its lifetime; the number of frames if it is needed afterwards.
+    /// The last instruction of its lifetime; the number of instructions if it is needed afterwards.
     pub last: usize,
 }
 
@@ -52,15 +52,18 @@ impl PlanReport {
     pub fn new(program: &Program, plan: &Plan) -> PlanReport {
         let nodes = |group: &FusionGroup| plan.graph.instructions[group.nodes.clone()].iter();
         let extent = |IterationSpace { dtype, dims }: &IterationSpace| format!("{dtype} {:?}", &dims[..]);
-        let frames = plan.frames().map(|(first, groups)| PlannedInstruction {
+        let instructions = plan.instruction_groups().map(|(first, groups)| PlannedInstruction {
             operators: groups.iter().flat_map(nodes).map(|node| node.desc.ty.to_string()).collect(),
-            extents: groups.iter().filter_map(|group| group.region.as_ref()).map(extent).collect(),
+            spaces: groups.iter().filter_map(|group| group.space.as_ref()).map(extent).collect(),
             once: first < plan.constants,
         });
         // By group, and one entry for the time after the last.
-        let mut frame_of: Vec<usize> =
-            plan.frames().enumerate().flat_map(|(i, (_, groups))| groups.iter().map(move |_| i)).collect();
-        frame_of.push(plan.frames().count());
+        let mut instruction_of: Vec<usize> = plan
+            .instruction_groups()
+            .enumerate()
+            .flat_map(|(i, (_, groups))| groups.iter().map(move |_| i))
+            .collect();
+        instruction_of.push(plan.instruction_groups().count());
         let mut buffers: Vec<PlannedBuffer> = vec![];
         for (buffer, offset, values) in &plan.memory.buffers {
             let mut variables: Vec<String> = vec![];
@@ -74,26 +77,27 @@ impl PlanReport {
                     variables.push(name);
                 }
             }
-            let (bytes, [first, last]) = (buffer.bytes, [buffer.first, buffer.last].map(|g| frame_of[g]));
+            let (bytes, [first, last]) =
+                (buffer.bytes, [buffer.first, buffer.last].map(|g| instruction_of[g]));
             buffers.push(PlannedBuffer { variables, bytes, offset: *offset, first, last });
         }
         buffers.sort_by_key(|b| (b.first, b.offset));
         let (arena_bytes, live_bytes) = (plan.memory.arena_bytes, plan.memory.live_bytes);
-        let late = plan.graph.tail.as_ref().and_then(|late| {
-            let op = program.root().ops.get(late.index)?;
-            Some(program.describe_op(BlockId::ROOT, late.index, op).to_string())
+        let tail = plan.graph.tail.as_ref().and_then(|tail| {
+            let op = program.root().ops.get(tail.index)?;
+            Some(program.describe_op(BlockId::ROOT, tail.index, op).to_string())
         });
-        PlanReport { instructions: frames.collect(), tail: late, buffers, arena_bytes, live_bytes }
+        PlanReport { instructions: instructions.collect(), tail, buffers, arena_bytes, live_bytes }
     }
 
-    /// The frames, in order.
-    pub fn frames(&self) -> &[PlannedInstruction] {
+    /// The instructions, in order.
+    pub fn instructions(&self) -> &[PlannedInstruction] {
         &self.instructions
     }
 
-    /// The operator after the frames if its output shapes depend on data: it and the operators after it are planned at
-    /// run time.
-    pub fn late(&self) -> Option<&str> {
+    /// The operator after the instructions if its output shapes depend on data: it and the operators after it are
+    /// planned at run time.
+    pub fn tail(&self) -> Option<&str> {
         self.tail.as_deref()
     }
 
@@ -103,7 +107,7 @@ impl PlanReport {
     }
 
     /// Bytes of the arena, which holds all values that are neither in the scope nor in block registers. Memory of
-    /// regions and scratch memory of kernels are known only after binding: `Session::peak_bytes`.
+    /// fused kernels and scratch memory of kernels are known only after binding: `Session::peak_bytes`.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
@@ -113,13 +117,13 @@ impl PlanReport {
         self.live_bytes
     }
 
-    /// The arena over time: frames from left to right, one box per buffer (width: lifetime, height: size), and a line
-    /// for the sum of live bytes. Names are tooltips.
+    /// The arena over time: instructions from left to right, one box per buffer (width: lifetime, height: size), and a
+    /// line for the sum of live bytes. Names are tooltips.
     pub fn to_svg(&self) -> String {
         const SIZE: (f64, f64) = (960.0, 480.0);
         const COLOURS: [&str; 3] = ["#dbe9f6", "#fde3cc", "#d8ecd2"];
         let columns = (self.instructions.len() + 1) as f64;
-        let across = |frame: usize| 60.0 + frame as f64 / columns * SIZE.0;
+        let across = |instruction: usize| 60.0 + instruction as f64 / columns * SIZE.0;
         let down = |bytes: usize| 20.0 + (1.0 - bytes as f64 / self.arena_bytes.max(1) as f64) * SIZE.1;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"Helvetica, sans-serif\" \
@@ -143,8 +147,8 @@ impl PlanReport {
             );
         }
         let mut line = String::new();
-        for (frame, bytes) in self.live().into_iter().enumerate() {
-            let (left, right, y) = (across(frame), across(frame + 1), down(bytes));
+        for (instruction, bytes) in self.live().into_iter().enumerate() {
+            let (left, right, y) = (across(instruction), across(instruction + 1), down(bytes));
             _ = write!(line, "{left:.1},{y:.1} {right:.1},{y:.1} ");
         }
         _ = writeln!(
@@ -163,16 +167,16 @@ impl PlanReport {
             );
         }
         let (below, middle) = (SIZE.1 + 45.0, 60.0 + SIZE.0 / 2.0);
-        let frames = self.instructions.len();
+        let instructions = self.instructions.len();
         _ = writeln!(
             svg,
-            "<text x=\"{middle}\" y=\"{below}\" text-anchor=\"middle\">{frames} frames; blue: values, orange: \
+            "<text x=\"{middle}\" y=\"{below}\" text-anchor=\"middle\">{instructions} instructions; blue: values, orange: \
              gradients, green: whole run; red: sum of what is needed</text>\n</svg>"
         );
         svg
     }
 
-    /// By frame, and one entry for the time after the last: live bytes.
+    /// By instruction, and one entry for the time after the last: live bytes.
     fn live(&self) -> Vec<usize> {
         let mut live = vec![0; self.instructions.len() + 1];
         for buffer in &self.buffers {
@@ -202,20 +206,20 @@ fn summary(operators: &[String]) -> String {
 
 impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>5}  {:>12}  runs", "frame", "live bytes")?;
-        for (i, (frame, live)) in self.instructions.iter().zip(self.live()).enumerate() {
-            write!(f, "{i:>5}  {live:>12}  {}", summary(&frame.operators))?;
-            match &frame.extents[..] {
-                [extent] if frame.operators.len() > 1 => write!(f, "; one pass over {extent}")?,
+        writeln!(f, "{:>5}  {:>12}  runs", "instruction", "live bytes")?;
+        for (i, (instruction, live)) in self.instructions.iter().zip(self.live()).enumerate() {
+            write!(f, "{i:>5}  {live:>12}  {}", summary(&instruction.operators))?;
+            match &instruction.spaces[..] {
+                [extent] if instruction.operators.len() > 1 => write!(f, "; one pass over {extent}")?,
                 [] | [_] => {}
                 several => write!(f, "; side by side over {}", several.join(", "))?,
             }
-            writeln!(f, "{}", if frame.once { "; once" } else { "" })?;
+            writeln!(f, "{}", if instruction.once { "; once" } else { "" })?;
         }
-        if let Some(late) = &self.tail {
-            writeln!(f, "then {late} and what is behind it, planned when they run")?;
+        if let Some(tail) = &self.tail {
+            writeln!(f, "then {tail} and what is behind it, planned when they run")?;
         }
-        writeln!(f, "{:>12}  {:>12}  {:>11}  holds", "at", "bytes", "frames")?;
+        writeln!(f, "{:>12}  {:>12}  {:>11}  holds", "at", "bytes", "instructions")?;
         for buffer in &self.buffers {
             let PlannedBuffer { variables, bytes, offset, first, last } = buffer;
             let life = if last == first { first.to_string() } else { format!("{first} to {last}") };

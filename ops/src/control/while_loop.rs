@@ -38,13 +38,13 @@ pub(super) fn copy(x: &Expr) -> Expr {
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
-/// use autobwd_ops::{Math, concat, control::{varying, while_loop}};
+/// use autobwd_ops::{Math, concat, control::{dynamic_dims, while_loop}};
 ///
 /// // Append doubled rows until their sum reaches a limit.
 /// let net = Builder::new();
 /// let row = net.input("row", DType::F32, &[1, 2]);
 /// let rows = while_loop(
-///     &[varying(&row, &[0])],
+///     &[dynamic_dims(&row, &[0])],
 ///     |x| x[0].sum(&[]).less_than(&((&row * 0.0).sum(&[]) + 40.0)),
 ///     |x| vec![concat(&[&x[0], &(&x[0] * 2.0)], 0)],
 /// );
@@ -98,7 +98,7 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 }
 
 /// Runs `body` on variables while `condition` holds, and returns their last values. Both receive the current values.
-/// `body` returns the next ones, of the same dtypes and shapes; dimensions that change must be unknown ([`varying`]).
+/// `body` returns the next ones, of the same dtypes and shapes; dimensions that change must be unknown ([`dynamic_dims`]).
 ///
 /// Gradients flow through the loop, also into variables of the surrounding block that the body reads. Variables of the
 /// surrounding block that the body overwrites, such as tensor arrays or the running statistics of a layer, are carried

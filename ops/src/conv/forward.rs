@@ -104,7 +104,8 @@ fn conv2d(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dOp<Dr
 }
 
 /// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
-/// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over images.
+/// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over
+/// images.
 #[register_op(grad_of = Conv2dOp, grad = Multilinear, inferred)]
 pub struct Conv2dGrad<V = Var> {
     pub input: V,

@@ -122,9 +122,10 @@ fn lstm([gates, weight]: [Draw; 2], [initial_hidden, initial_cell]: [Option<Draw
     LstmSequence { gates, weight, initial_hidden, initial_cell, hidden, cell, activations }
 }
 
-/// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`:
-/// `dgates[t]` is `(dc * g) * i * (1 - i)`, `(dc * cell[t-1]) * f * (1 - f)`, `(dc * i) * (1 - g²)`,
-/// `(dh * tanh(cell[t])) * o * (1 - o)`, and `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
+/// With `dh = dhidden[t] + dgates[t+1] · weightᵀ` and
+/// `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`: `dgates[t]` is `(dc * g) * i * (1 - i)`,
+/// `(dc * cell[t-1]) * f * (1 - f)`, `(dc * i) * (1 - g²)`, `(dh * tanh(cell[t])) * o * (1 - o)`, and
+/// `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
 #[register_op(grad_of = LstmSequence, grad = Composed, inferred)]
 pub struct LstmSequenceGrad<V = Var> {
     pub weight: V,

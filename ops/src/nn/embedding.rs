@@ -26,7 +26,7 @@ use crate::{Init, embedding::LookupTableV2};
 /// let mut session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&gradient])?;
 /// session.feed("words", &Tensor::from_vec([4], vec![7_i64, 40_000, 7, 123])?)?;
 /// session.run(&mut scope)?;
-/// assert_eq!(session.rows::<f32>(&gradient)?.numbers(), [7, 123, 40_000]);
+/// assert_eq!(session.rows::<f32>(&gradient)?.indices(), [7, 123, 40_000]);
 /// assert_eq!(session.fetch(&gradient)?.dims(), [50_000, 16]);
 /// // These rows only: the whole table would take 3.2 MB.
 /// assert!(session.arena_bytes() < 2_000);

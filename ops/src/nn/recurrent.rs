@@ -1,4 +1,4 @@
-//! Recurrent layers: the trait `Cell` of one step, and `Recurrence`, which runs it over sequences.
+//! Recurrent layers: the trait `RecurrentCell` of one step, and `Recurrence`, which runs it over sequences.
 
 use std::marker::PhantomData;
 
@@ -139,7 +139,7 @@ pub type Gru = Recurrence<GruCell>;
 /// ```
 pub type Lstm = Recurrence<LstmCell>;
 
-/// Recurrent layers of one kind of [`Cell`]: [`Rnn`], [`Gru`] and [`Lstm`].
+/// Recurrent layers of one kind of [`RecurrentCell`]: [`Rnn`], [`Gru`] and [`Lstm`].
 #[derive(Debug)]
 pub struct Recurrence<C> {
     /// Layer by layer: the forward direction, then the reverse direction, if the layer is bidirectional.

@@ -44,7 +44,7 @@ fn an_elementwise_operator_runs_with_its_neighbours() -> autobwd::Result<()> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     // With its derived gradient and the update.
     let session = executor.prepare(&net.program()?, &mut scope, &[], &[&loss.name()])?;
-    assert_eq!(session.frames(), 1, "{}", net.program()?);
+    assert_eq!(session.instruction_count(), 1, "{}", net.program()?);
     Ok(())
 }
 

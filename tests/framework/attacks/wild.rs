@@ -1,4 +1,4 @@
-//! An operator with a block whose `Call` is random and changes with every request.
+//! An operator with a block whose `BlockCall` is random and changes with every request.
 
 use std::cell::Cell;
 

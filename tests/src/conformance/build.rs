@@ -72,7 +72,7 @@ pub(super) fn run_call(ops: &OpInfoMap, program: &mut Program, call: &CorpusCall
             let backward = Backward {
                 parameters: asked.as_deref(),
                 no_grad: &no_grad,
-                checkpoints: Recompute::Named(&kept),
+                recompute: Recompute::Named(&kept),
                 allow_missing: true,
                 ops: Some(ops),
             };

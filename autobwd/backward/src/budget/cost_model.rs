@@ -111,7 +111,7 @@ impl CostModel {
                     } else {
                         let first = value.reads.map_or(time, |(first, _)| first);
                         value.reads = Some((first, time));
-                        value.fuses = group.region.is_some() && first == time;
+                        value.fuses = group.space.is_some() && first == time;
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Sets of operators to recompute, one for each memory limit, by dynamic programming over cut points.
 //!
 //! Each state decides, in program order, about the operators whose values gradients read (the cut points, here
-//! `Station`); the other operators follow from them. While the gradients of a cut point are computed, memory holds the
+//! `CutPoint`); the other operators follow from them. While the gradients of a cut point are computed, memory holds the
 //! values kept so far and, if the cut point is recomputed, the values of its current run: connected operators that are
 //! recomputed at the same time. A choice is summarised by its time so far and its bytes so far of both kinds. Of two
 //! choices that later operators cannot tell apart, the one that is better in all three is enough. On a chain of

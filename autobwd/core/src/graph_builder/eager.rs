@@ -37,7 +37,7 @@ impl Builder {
     /// # let tape = autobwd::eager();
     /// # let x = tape.leaf("x", Tensor::scalar(2.0)?);
     /// let y = tape.no_grad(|| x.square());
-    /// assert!(x.has_derivative() && !y.has_derivative());
+    /// assert!(x.requires_grad() && !y.requires_grad());
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     pub fn no_grad<T>(&self, function: impl FnOnce() -> T) -> T {

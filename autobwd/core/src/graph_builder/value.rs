@@ -207,7 +207,7 @@ impl Drop for TapeNode {
             // The count shows other owners without a lock.
             let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
             if let Some(TapeNode { origin: NodeOrigin::Computed(last), watches, .. }) = own {
-                last.hand_over(inputs);
+                last.into_parts(inputs);
                 last.outputs.clear();
                 watches.take();
                 let keep = |free: &RefCell<Vec<_>>| match free.try_borrow_mut() {
@@ -218,7 +218,7 @@ impl Drop for TapeNode {
                 let _ = FREE_NODES.try_with(keep);
             } else if let Some(mut last) = Arc::into_inner(node) {
                 match &mut last.origin {
-                    NodeOrigin::Computed(last) => last.hand_over(inputs),
+                    NodeOrigin::Computed(last) => last.into_parts(inputs),
                     NodeOrigin::Applied(last) => inputs.append(&mut last.inputs),
                     NodeOrigin::Source(_) => {}
                 }
@@ -242,7 +242,7 @@ impl OpCall {
 
     /// Moves its inputs to a list.
     #[inline]
-    fn hand_over(&mut self, others: &mut SmallVec<[Value; 2]>) {
+    fn into_parts(&mut self, others: &mut SmallVec<[Value; 2]>) {
         if others.is_empty() {
             mem::swap(&mut self.inputs, others);
         } else {

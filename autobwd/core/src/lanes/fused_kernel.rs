@@ -112,7 +112,7 @@ impl SummedOutput {
     }
 }
 
-/// A fused kernel: elementwise operators that run block by block. [`Regions`](super::Regions) runs it.
+/// A fused kernel: elementwise operators that run block by block. [`FusedKernels`](super::FusedKernels) runs it.
 pub struct FusedKernel {
     dtype: DType,
     numel: usize,
@@ -131,10 +131,10 @@ pub struct FusedKernel {
     touched: Vec<TouchedMemory>,
     _attrs: Vec<LaneAttrs>,
 }
-// SAFETY: the pointers lead to attributes, which are `Send` and `Sync` and which the region keeps alive, to registers
-// that it owns, and to places of plain bytes, which belong to no thread.
+// SAFETY: the pointers lead to attributes, which are `Send` and `Sync` and which the fused kernel keeps alive, to
+// registers that it owns, and to places of plain bytes, which belong to no thread.
 unsafe impl Send for FusedKernel {}
-// SAFETY: as above; the method of `&Region` that uses them is unsafe to call (`run_part`).
+// SAFETY: as above; the method of `&FusedKernel` that uses them is unsafe to call (`run_part`).
 unsafe impl Sync for FusedKernel {}
 
 impl FusedKernel {
@@ -200,11 +200,11 @@ impl FusedKernel {
     }
 
     /// # Safety
-    /// `T` is the region's dtype. Meanwhile, nothing else runs this chunk, or any chunk with this worker, or uses the
-    /// region's places, except for other chunks of the region.
+    /// `T` is the fused kernel's dtype. Meanwhile, nothing else runs this chunk, or any chunk with this worker, or uses
+    /// the fused kernel's places, except for other chunks of the fused kernel.
     ///
     /// Why it is sound: `touched` has checked the size of every place, and `check_apart` that a written place overlaps
-    /// only itself, element for element. So chunks of one region write elements that no other chunk uses.
+    /// only itself, element for element. So chunks of one fused kernel write elements that no other chunk uses.
     unsafe fn run_chunk<T: LaneType>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
         let Ok(registers) = registers.place(0, 0) else { return };
@@ -217,7 +217,7 @@ impl FusedKernel {
             let real = n.min(self.numel - first);
             for action in &self.actions {
                 match *action {
-                    // SAFETY: `Build::step` has pushed an argument for every slot, null only for slots that may be
+                    // SAFETY: `FusedKernelBuilder::step` has pushed an argument for every slot, null only for slots that may be
                     // absent, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
                     // `first..first + n` are whole cache lines of this chunk; registers hold a block, and are
                     // initialised (zeroed).
@@ -233,7 +233,7 @@ impl FusedKernel {
                             self.loads[operand].load(first, block);
                         }
                     }
-                    // SAFETY: as above; the place holds an element for each of `numel` (`Build::step` accepts no
+                    // SAFETY: as above; the place holds an element for each of `numel` (`FusedKernelBuilder::step` accepts no
                     // other), and these are of this chunk alone.
                     BlockAction::Store { place, dtype, register } => unsafe {
                         let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
@@ -247,9 +247,9 @@ impl FusedKernel {
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
                         let Ok(target) = target else { return };
-                        // SAFETY: the target holds the operand (`touched`, or `Sum::new`) and is disjoint from every
-                        // other place of the region (`check_apart`). It is this chunk's own: chunk 0 has the place,
-                        // others have partial sums; without these, chunks run sequentially (`parts`).
+                        // SAFETY: the target holds the operand (`touched`, or `SummedOutput::new`) and is disjoint from every
+                        // other place of the fused kernel (`check_apart`). It is this chunk's own: chunk 0 has the
+                        // place, others have partial sums; without these, chunks run sequentially (`parts`).
                         let (block, operand) = unsafe {
                             (
                                 std::slice::from_raw_parts(register_at(register), real),
@@ -283,8 +283,8 @@ impl FusedKernel {
     }
 
     /// # Safety
-    /// Meanwhile, nothing else runs this part, or any part with this worker, or uses the region's places, except for
-    /// other parts of the region.
+    /// Meanwhile, nothing else runs this part, or any part with this worker, or uses the fused kernel's places, except
+    /// for other parts of the fused kernel.
     pub(super) unsafe fn run_part(&self, part: usize, worker: usize) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -326,7 +326,8 @@ impl FusedKernel {
 
     fn clear_sums<T: LaneType>(&mut self) {
         for sum in &mut self.sums {
-            // SAFETY: the place holds that many elements (`touched`), and no part runs: the region is borrowed mutably.
+            // SAFETY: the place holds that many elements (`touched`), and no part runs: the fused kernel is borrowed
+            // mutably.
             unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), sum.spread.numel()) }
                 .fill(T::default());
             let n = sum.partial.len() / size_of::<T>();

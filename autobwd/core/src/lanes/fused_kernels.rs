@@ -8,7 +8,7 @@ use crate::{Cx, Error, Kernel, Result, runtime::CHUNK};
 #[derive(Debug)]
 pub struct FusedKernels {
     kernels: Vec<FusedKernel>,
-    /// By region: the end of its range of parts.
+    /// By fused kernel: the end of its range of parts.
     ends: Vec<usize>,
     /// The number of workers above which the work per worker is too small.
     workers: usize,
@@ -36,7 +36,7 @@ impl Kernel for FusedKernels {
         cx.parts(parts, (*workers).min(cx.threads()), &|part, worker| {
             let at = if regions.len() == 1 { 0 } else { ends.partition_point(|end| *end <= part) };
             let first = at.checked_sub(1).map_or(0, |before| ends[before]);
-            // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; regions are disjoint
+            // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; fused kernels are disjoint
             // (`check_apart`).
             unsafe { regions[at].run_part(part - first, worker) }
         });
@@ -46,7 +46,7 @@ impl Kernel for FusedKernels {
 }
 
 /// Checks the invariant of block functions: written memory is identical, element for element, to other memory of its
-/// region, or disjoint from it.
+/// fused kernel, or disjoint from it.
 fn check_apart(regions: &[FusedKernel]) -> Result<()> {
     let touched = |(i, region): (usize, &'_ FusedKernel)| {
         region.touched().iter().map(move |t| (i, t.clone())).collect()

@@ -47,7 +47,7 @@ where
 }
 
 impl IntegerKernel {
-    pub(crate) fn frame<O: IntegerLanes>(
+    pub(crate) fn kernel<O: IntegerLanes>(
         desc: &OpDesc,
         _: Lease,
         buf: BufOf<'_>,

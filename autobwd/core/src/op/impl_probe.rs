@@ -8,11 +8,11 @@ use crate::{
     schema::{Arity, ConstText, Schema, SlotDef, is_joined},
 };
 
-/// Detects the traits that a type implements: an inherent constant here hides that of [`Unwritten`].
+/// Detects the traits that a type implements: an inherent constant here hides that of [`ImplDefaults`].
 #[derive(Debug)]
 pub struct ImplProbe<T>(PhantomData<T>);
 
-/// The defaults of [`Written`], for traits that a type does not implement.
+/// The defaults of [`ImplProbe`], for traits that a type does not implement.
 pub trait ImplDefaults {
     /// For [`Infer`].
     const INFER: bool = false;

@@ -122,7 +122,7 @@ impl OpInfo {
     ) -> OpInfo {
         OpInfo {
             infer: infer_integers::<O>,
-            run: Implementation::Formula { others: Some(IntegerKernel::frame::<O>) },
+            run: Implementation::Formula { others: Some(IntegerKernel::kernel::<O>) },
             ..OpInfo::pointwise::<O>(krate, version)
         }
     }

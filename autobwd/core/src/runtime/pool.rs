@@ -107,12 +107,12 @@ impl Cx {
         let shared = &*self.shared;
         let _turn = match shared.turn.try_lock() {
             Ok(turn) => turn,
-            // An earlier call panicked; `Finish` has restored the state.
+            // An earlier call panicked; `FinishJob` has restored the state.
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             // The helpers are in use, or this is nested work: the caller does it all.
             Err(TryLockError::WouldBlock) => return (0..parts).for_each(|part| work(part, 0)),
         };
-        // SAFETY: helpers use the reference while they are active; `Finish` removes the job and waits until none is,
+        // SAFETY: helpers use the reference while they are active; `FinishJob` removes the job and waits until none is,
         // before this stack frame ends, also when it unwinds.
         let work = unsafe { mem::transmute::<&JobFn<'_>, &'static JobFn<'static>>(work) };
         let job = Job { work, parts, workers };

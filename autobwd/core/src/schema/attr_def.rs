@@ -47,7 +47,7 @@ pub struct AttrBound {
     pub text: &'static str,
 }
 
-/// The kind of a [`Bound`].
+/// The kind of an [`AttrBound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BoundKind {

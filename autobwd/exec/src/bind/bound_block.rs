@@ -12,14 +12,14 @@ use autobwd_core::{
 };
 use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};
 
-/// A block ready to run: its frames in order, and their memory.
+/// A block ready to run: its instructions in order, and their memory.
 pub(crate) struct BoundBlock {
     // Frames point into the arena, so they must be dropped first.
     pub(crate) instructions: Vec<BoundInstruction>,
-    /// The operators after the frames, planned at run time.
+    /// The operators after the instructions, planned at run time.
     tail: Option<Box<DynamicKernel>>,
     pub(crate) arena: Memory,
-    /// The operator of each frame, for messages.
+    /// The operator of each instruction, for messages.
     ops: Vec<OpContext>,
     cells: Vec<CellBinding>,
     journal: Journal,
@@ -53,7 +53,7 @@ impl BoundBlock {
         BoundBlock::new(program, block, plan, arena, bound, options.cx)
     }
 
-    /// Runs the frames that compute constants.
+    /// Runs the instructions that compute constants.
     pub(crate) fn new(
         program: &Program,
         block: BlockId,
@@ -67,30 +67,21 @@ impl BoundBlock {
             program.describe_op(block, node.index, &node.desc)
         };
         let BoundInstructions {
-            instructions: mut frames,
+            mut instructions,
             constants,
             cells,
-            tail: late,
+            tail,
             journal,
             scratch_bytes,
             lent_bytes,
         } = bound;
-        for mut frame in frames.drain(..constants) {
-            frame.kernel.run(cx).map_err(|e| e.at_op(|| describe(&frame)))?;
+        for mut instruction in instructions.drain(..constants) {
+            instruction.kernel.run(cx).map_err(|e| e.at_op(|| describe(&instruction)))?;
         }
-        let ops = frames.iter().map(describe).collect();
+        let ops = instructions.iter().map(describe).collect();
         let ends = vec![];
-        let mut body = BoundBlock {
-            ops,
-            instructions: frames,
-            tail: late,
-            arena,
-            cells,
-            journal,
-            ends,
-            scratch_bytes,
-            lent_bytes,
-        };
+        let mut body =
+            BoundBlock { ops, instructions, tail, arena, cells, journal, ends, scratch_bytes, lent_bytes };
         let end = |id: &ValueId| {
             let value = &plan.graph.values[*id];
             let cell = body.cell(value.var).filter(|_| value.meta.array).cloned();
@@ -103,14 +94,14 @@ impl BoundBlock {
 
     /// Bytes of tensor memory in use.
     pub(crate) fn bytes(&self) -> usize {
-        let late = self.tail.as_ref().map_or(0, |late| late.bytes());
-        self.arena.len().saturating_add(self.scratch_bytes).saturating_add(late)
+        let tail = self.tail.as_ref().map_or(0, |tail| tail.bytes());
+        self.arena.len().saturating_add(self.scratch_bytes).saturating_add(tail)
     }
 
     /// A value required at the end, with its memory.
     pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
         match &self.tail {
-            Some(late) => late.end(k),
+            Some(tail) => tail.end(k),
             None => {
                 let end = self.ends.get(k).ok_or_else(|| Error::internal("an end that was not requested"))?;
                 Ok((&self.arena, end))
@@ -140,22 +131,22 @@ impl BoundBlock {
     }
 
     pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
-        self.each_frame(cx, |frame| frame.kernel.run(cx))
+        self.each_instruction(cx, |instruction| instruction.kernel.run(cx))
     }
 
-    /// Runs all frames; restores the scope if one fails or panics.
+    /// Runs all instructions; restores the scope if one fails or panics.
     #[inline]
-    pub(crate) fn each_frame(
+    pub(crate) fn each_instruction(
         &mut self,
         cx: &Cx,
         mut run: impl FnMut(&mut BoundInstruction) -> Result<()>,
     ) -> Result<()> {
         let rollback = self.journal.begin(cx)?;
         self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
-        for (frame, op) in self.instructions.iter_mut().zip(&self.ops) {
-            run(frame).map_err(|e| e.at_op(|| op.clone()))?;
+        for (instruction, op) in self.instructions.iter_mut().zip(&self.ops) {
+            run(instruction).map_err(|e| e.at_op(|| op.clone()))?;
         }
-        self.tail.as_mut().map_or(Ok(()), |late| late.run(cx))?;
+        self.tail.as_mut().map_or(Ok(()), |tail| tail.run(cx))?;
         rollback.commit();
         Ok(())
     }

@@ -12,7 +12,7 @@ use autobwd_core::{
 };
 use autobwd_plan::{BlockInputs, StepEnds, StepPlan, ValueId};
 
-/// The bound inputs of a block, see [`Entering`].
+/// The bound inputs of a block, see [`BlockInputs`].
 pub(crate) struct BoundInputs {
     bufs: Vec<Buf<'static>>,
     condition: Option<usize>,

@@ -75,15 +75,15 @@ impl BlockCallKernel {
     }
 
     /// Sets it up to rerun the steps of another operator, which saved these inner values of every n-th step.
-    pub(crate) fn run_again(&mut self, mut frame: BlockCallKernel, again: &ReplayPlan) -> Result<()> {
-        let SubBlockPlan { step: StepPlan { plan, .. }, every, .. } = &again.called;
-        let span = |(id, at): &(ValueId, usize)| Ok((frame.block.step.body.span(plan, *id)?, *at));
+    pub(crate) fn run_again(&mut self, mut instruction: BlockCallKernel, again: &ReplayPlan) -> Result<()> {
+        let SubBlockPlan { step: StepPlan { plan, .. }, every, .. } = &again.sub_block;
+        let span = |(id, at): &(ValueId, usize)| Ok((instruction.block.step.body.span(plan, *id)?, *at));
         let starts = again.starts.iter().map(span).collect::<Result<_>>()?;
         // Each rerun step saves its state.
         let cell = Arc::new(ValueCell::Steps(Default::default()));
-        frame.steps.scopes = Some(cell.clone());
+        instruction.steps.scopes = Some(cell.clone());
         self.steps.replay =
-            Some(BoundReplay { frame: Box::new(frame), cell, starts, every: *every, before: 0 });
+            Some(BoundReplay { kernel: Box::new(instruction), cell, starts, every: *every, before: 0 });
         Ok(())
     }
 }

@@ -22,10 +22,10 @@ use autobwd_plan::{
 pub(crate) struct DynamicKernel {
     block: BlockId,
     steps: StepLoop,
-    called: DynamicBlock,
+    block_steps: DynamicBlock,
     /// Earlier values that the operators after it read, with their locations.
-    found: Vec<(InitialValue, CapturedValue)>,
-    behind: Segment,
+    captured: Vec<(InitialValue, CapturedValue)>,
+    rest: Segment,
     /// The shapes that the operators after it last ran with.
     now: SegmentKey,
 }
@@ -33,7 +33,7 @@ pub(crate) struct DynamicKernel {
 /// A sub-block whose steps may have different shapes.
 struct DynamicBlock {
     planner: Arc<SegmentPlanner>,
-    late: Arc<DynamicTail>,
+    tail: Arc<DynamicTail>,
     inputs: BoundInputs,
     /// Captured outer values.
     outer: Vec<CapturedValue>,
@@ -41,7 +41,7 @@ struct DynamicBlock {
     scopes: Arc<ValueCell>,
     /// Sums that are tensor arrays, by sum.
     lists: Vec<Arc<ValueCell>>,
-    stretch: Segment,
+    segment: Segment,
     state: DynamicState,
 }
 
@@ -85,7 +85,7 @@ impl DynamicKernel {
     pub(crate) fn new(
         planner: Arc<SegmentPlanner>,
         block: BlockId,
-        late: Arc<DynamicTail>,
+        tail: Arc<DynamicTail>,
         inputs: BoundInputs,
         outer: Vec<CapturedValue>,
         found: Vec<(InitialValue, CapturedValue)>,
@@ -98,37 +98,44 @@ impl DynamicKernel {
                 _ => Arc::new(ValueCell::Array(Default::default())),
             }
         };
-        let lists = late.call.sums.iter().map(list).collect();
-        let saves = late.call.is_recorded() || late.leave.is_some();
+        let lists = tail.call.sums.iter().map(list).collect();
+        let saves = tail.call.is_recorded() || tail.leave.is_some();
         let steps = StepLoop {
-            steps: late.call.steps,
-            count: late.entering.count.and_then(|(_, steps)| steps.get()).unwrap_or(0),
+            steps: tail.call.steps,
+            count: tail.entering.count.and_then(|(_, steps)| steps.get()).unwrap_or(0),
             limit: planner.loop_limit(),
             scopes: saves.then(|| scopes.clone()),
-            shared: late.shared,
+            shared: tail.shared,
             every: 1,
             replay: None,
         };
-        let behind = Segment::new(block, late.index + 1);
-        let (stretch, state) = (Segment::new(late.call.block, 0), DynamicState::default());
-        let called = DynamicBlock { planner, late, inputs, outer, scopes, lists, stretch, state };
-        Ok(DynamicKernel { block, steps, called, found, behind, now: SegmentKey::default() })
+        let behind = Segment::new(block, tail.index + 1);
+        let (segment, state) = (Segment::new(tail.call.block, 0), DynamicState::default());
+        let called = DynamicBlock { planner, tail, inputs, outer, scopes, lists, segment, state };
+        Ok(DynamicKernel {
+            block,
+            steps,
+            block_steps: called,
+            captured: found,
+            rest: behind,
+            now: SegmentKey::default(),
+        })
     }
 
     /// Bytes of tensor memory in use now.
     pub(crate) fn bytes(&self) -> usize {
-        self.called.stretch.bytes() + self.behind.bytes()
+        self.block_steps.segment.bytes() + self.rest.bytes()
     }
 
     /// A value required at the end, with its memory.
     pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
-        let body = self.behind.body(&self.now);
+        let body = self.rest.body(&self.now);
         body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
     }
 
     pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
         let outputs = self.call(cx).map_err(|e| {
-            let (program, index) = (self.called.planner.program(), self.called.late.index);
+            let (program, index) = (self.block_steps.planner.program(), self.block_steps.tail.index);
             let op = program.block(self.block).and_then(|block| block.ops.get(index));
             match op {
                 Some(op) => e.at_op(|| program.describe_op(self.block, index, op)),
@@ -139,22 +146,22 @@ impl DynamicKernel {
     }
 
     fn call(&mut self, cx: &Cx) -> Result<Vec<(Var, DynamicValue)>> {
-        self.called.state = self.called.start()?;
-        let outcome = self.steps.run(cx, &mut self.called);
-        let state = std::mem::take(&mut self.called.state);
+        self.block_steps.state = self.block_steps.start()?;
+        let outcome = self.steps.run(cx, &mut self.block_steps);
+        let state = std::mem::take(&mut self.block_steps.state);
         outcome?;
-        self.called.finish(self.steps.count, state)
+        self.block_steps.finish(self.steps.count, state)
     }
 
     /// Runs the operators after it.
     fn go_on(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
-        let DynamicBlock { planner, late, .. } = &self.called;
+        let DynamicBlock { planner, tail, .. } = &self.block_steps;
         let (mut given, mut inputs): (Vec<InitialValue>, _) = (vec![], StepInputs::default());
         let mut outer: Vec<CapturedValue> = vec![];
         let (mut key, mut fed) = (vec![], vec![]);
-        let kept = |var: Var| late.kept.iter().any(|(v, _)| *v == var);
+        let kept = |var: Var| tail.in_scope.iter().any(|(v, _)| *v == var);
         let stays = |given: &InitialValue| outputs.iter().all(|(var, _)| *var != given.var);
-        for (found, at) in self.found.iter().filter(|(given, _)| stays(given)) {
+        for (found, at) in self.captured.iter().filter(|(given, _)| stays(given)) {
             given.push(InitialValue { source: ValueSource::Outer(outer.len()), ..found.clone() });
             outer.push(at.clone());
         }
@@ -181,9 +188,9 @@ impl DynamicKernel {
             given.push(InitialValue { var, meta, source, record: None });
         }
         self.now = (key, None);
-        let ends = StepEnds { vars: late.ends.clone(), ..StepEnds::default() };
+        let ends = StepEnds { vars: tail.ends.clone(), ..StepEnds::default() };
         let found = || (given, inputs, ends);
-        let ready = self.behind.ready(cx, planner, &self.now, &outer, found)?;
+        let ready = self.rest.ready(cx, planner, &self.now, &outer, found)?;
         ready.step.feed(fed.iter().map(|tensor| Some(tensor.bytes())));
         ready.step.body.run(cx)
     }
@@ -192,7 +199,7 @@ impl DynamicKernel {
 impl DynamicBlock {
     /// The state before the first step.
     fn start(&self) -> Result<DynamicState> {
-        let DynamicTail { call, entering, sums, .. } = &*self.late;
+        let DynamicTail { call, entering, sums, .. } = &*self.tail;
         if !call.is_recorded() {
             *self.scopes.steps()? = Default::default();
         }
@@ -219,7 +226,7 @@ impl DynamicBlock {
 
     /// The outputs after all steps.
     fn finish(&self, count: usize, state: DynamicState) -> Result<Vec<(Var, DynamicValue)>> {
-        let DynamicTail { call, entering, sums, .. } = &*self.late;
+        let DynamicTail { call, entering, sums, .. } = &*self.tail;
         let name = |var: Var| self.planner.program().name(var);
         let mut outputs = vec![];
         for (each, value) in entering.carried.iter().zip(state.carried) {
@@ -241,7 +248,7 @@ impl DynamicBlock {
 
 impl StepBlock for DynamicBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
-        match self.late.entering.repeat.and_then(|k| self.state.carried[k].as_ref()) {
+        match self.tail.entering.repeat.and_then(|k| self.state.carried[k].as_ref()) {
             Some(DynamicValue::Tensor(value)) if ran > 0 => {
                 Ok(value.slice::<Bool>()?.first().is_some_and(|holds| holds.get()))
             }
@@ -250,13 +257,13 @@ impl StepBlock for DynamicBlock {
     }
 
     fn step(&mut self, cx: &Cx, _: usize, index: usize, mut saved: StateHandling<'_>) -> Result<()> {
-        let DynamicBlock { planner, late, inputs, outer, stretch, state, .. } = self;
-        let DynamicTail { call, entering, reads, leave, .. } = &**late;
+        let DynamicBlock { planner, tail, inputs, outer, segment, state, .. } = self;
+        let DynamicTail { call, entering, reads, leave, .. } = &**tail;
         let number = match &saved {
             StateHandling::Load(step) => step.record,
             _ => None,
         };
-        let record = number.map_or_else(|| late.record.clone(), |number| planner.record(number));
+        let record = number.map_or_else(|| tail.record.clone(), |number| planner.record(number));
         let known = entering.carried.iter().zip(&state.carried);
         let known = known.filter(|(each, _)| each.read || each.is_list());
         let key = (known.filter_map(|(_, value)| Some(value.as_ref()?.shape())).collect(), number);
@@ -271,7 +278,7 @@ impl StepBlock for DynamicBlock {
             let ends = StepEnds::new(program, call, &entering, &given, leave);
             (given, inputs, ends)
         };
-        let ready = stretch.ready(cx, planner, &key, outer, found)?;
+        let ready = segment.ready(cx, planner, &key, outer, found)?;
         ready.step.feed(state.carried.iter().map(|value| value.as_ref()?.bytes()));
         ready.step.slice(index, inputs)?;
         match &mut saved {
@@ -300,7 +307,7 @@ impl StepBlock for DynamicBlock {
                 parts.push((index, Tensor::copy_of(memory, end.at.at, &end.meta)?));
             }
         }
-        let metas = call.sums.iter().zip(&late.sums);
+        let metas = call.sums.iter().zip(&tail.sums);
         for (((var, out, _), meta), (sum, k)) in metas.zip(state.sums.iter_mut().zip(sums)) {
             let Some((memory, end)) = ready.end(*k)? else { continue };
             check_term(program, *var, &end.meta, *out, meta)?;

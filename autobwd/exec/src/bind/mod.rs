@@ -1,4 +1,4 @@
-//! Binding of plans to memory: every slot gets its memory, and every frame is proven sound.
+//! Binding of plans to memory: every slot gets its memory, and every instruction is proven sound.
 
 pub(crate) mod bound_block;
 pub(crate) mod bound_step;
@@ -36,7 +36,7 @@ use autobwd_plan::{
 /// A bound kernel (instruction): one call at run time.
 pub(crate) struct BoundInstruction {
     pub(crate) kernel: Box<dyn Kernel + Send>,
-    /// The operator (the first one of a region), for messages.
+    /// The operator (the first one of a fused kernel), for messages.
     pub(crate) node: usize,
 }
 
@@ -74,10 +74,10 @@ pub(crate) struct CopyKernel {
 impl CopyKernel {
     pub(crate) fn new(meta: &Meta, from: Place, to: Place) -> Result<CopyKernel> {
         let mut binder = Binder::default();
-        let frame =
+        let instruction =
             CopyKernel { from: binder.input(meta, from, AccessMode::Read)?, to: binder.output(meta, to)? };
         binder.finish()?;
-        Ok(frame)
+        Ok(instruction)
     }
 }
 impl Kernel for CopyKernel {
@@ -86,18 +86,18 @@ impl Kernel for CopyKernel {
     }
 }
 
-/// The frames of a plan, in order.
+/// The instructions of a plan, in order.
 pub(crate) struct BoundInstructions {
     pub(crate) instructions: Vec<BoundInstruction>,
-    /// The number of leading frames that compute constants.
+    /// The number of leading instructions that compute constants.
     pub(crate) constants: usize,
     /// Values that are not tensors.
     pub(crate) cells: Vec<CellBinding>,
-    /// The operators after the frames, planned at run time.
+    /// The operators after the instructions, planned at run time.
     pub(crate) tail: Option<Box<DynamicKernel>>,
-    /// Values of the scope overwritten ahead of a frame that may fail.
+    /// Values of the scope overwritten ahead of an instruction that may fail.
     pub(crate) journal: Journal,
-    /// Bytes of tensor memory in regions.
+    /// Bytes of tensor memory in fused kernels.
     pub(crate) scratch_bytes: usize,
     /// Maximum of scratch memory of a kernel, in bytes.
     pub(crate) lent_bytes: usize,
@@ -113,7 +113,7 @@ pub(crate) fn bind(
     outer: &[CapturedValue],
     options: BindOptions<'_>,
 ) -> Result<BoundInstructions> {
-    let (graph, spots) = (&plan.graph, &plan.memory.locations);
+    let (graph, locations) = (&plan.graph, &plan.memory.locations);
     let (check_finite, workers) = (options.check_finite, options.cx.threads());
     let mut bind = InstructionBinder {
         program,
@@ -124,11 +124,11 @@ pub(crate) fn bind(
         outer,
         options,
         cells: FxHashMap::default(),
-        held: 0,
+        held_bytes: 0,
     };
-    let (frames, cells, journal) = (vec![], vec![], bind.journal()?);
+    let (instructions, cells, journal) = (vec![], vec![], bind.journal()?);
     let mut bound = BoundInstructions {
-        instructions: frames,
+        instructions,
         constants: 0,
         cells,
         tail: None,
@@ -139,12 +139,12 @@ pub(crate) fn bind(
     bound.scratch_bytes = bound.journal.bytes();
     // In the order of the groups they follow.
     let mut copies = plan.memory.copies.iter().peekable();
-    for (first, groups) in plan.frames() {
+    for (first, groups) in plan.instruction_groups() {
         let node = groups[0].nodes.start;
-        let mut place = |v| bind.place(v, spots[v]);
-        let regions = groups.iter().filter_map(|group| Some((group, group.region.as_ref()?)));
+        let mut place = |v| bind.place(v, locations[v]);
+        let regions = groups.iter().filter_map(|group| Some((group, group.space.as_ref()?)));
         let regions = regions.map(|(group, extent)| {
-            kernel_binding::region(
+            kernel_binding::fused_kernel(
                 graph,
                 &graph.instructions[group.nodes.clone()],
                 extent,
@@ -173,12 +173,12 @@ pub(crate) fn bind(
             bound.constants = bound.instructions.len();
         }
     }
-    if let Some(late) = &graph.tail {
-        bound.tail = Some(Box::new(bind.late(late)?));
+    if let Some(tail) = &graph.tail {
+        bound.tail = Some(Box::new(bind.dynamic_kernel(tail)?));
     }
     // A value required at the end may be one that was given at the start.
     graph.ends.iter().filter(|id| graph.values[**id].meta.array).for_each(|id| drop(bind.cell(*id)));
-    bound.scratch_bytes = bound.scratch_bytes.saturating_add(bind.held);
+    bound.scratch_bytes = bound.scratch_bytes.saturating_add(bind.held_bytes);
     // The caller fills the inputs of a step.
     let given = |v: &GraphValue| matches!(v.source, ValueSource::Feed | ValueSource::Outer(_));
     let given: FxHashSet<Var> = plan.graph.values.iter().filter(|v| given(v)).map(|v| v.var).collect();
@@ -198,14 +198,14 @@ struct InstructionBinder<'a> {
     options: BindOptions<'a>,
     cells: FxHashMap<Var, Arc<ValueCell>>,
     /// Bytes of memory of sub-blocks.
-    held: usize,
+    held_bytes: usize,
 }
 
 impl InstructionBinder<'_> {
     /// The memory of a value; `None` for a block register.
-    fn place(&mut self, value: ValueId, spot: Location) -> Result<Option<Place>> {
+    fn place(&mut self, value: ValueId, location: Location) -> Result<Option<Place>> {
         let meta = &self.plan.graph.values[value].meta;
-        match spot {
+        match location {
             Location::Register => Ok(None),
             Location::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
             Location::Scope(var) => match (&mut self.scope, self.options.planner) {
@@ -225,8 +225,8 @@ impl InstructionBinder<'_> {
     fn journal(&mut self) -> Result<Journal> {
         let (plan, program) = (self.plan, self.program);
         let Some(scope) = &mut self.scope else { return Ok(Journal::default()) };
-        let late = plan.graph.tail.as_ref();
-        let end = match self.options.check_finite || late.is_some() {
+        let tail = plan.graph.tail.as_ref();
+        let end = match self.options.check_finite || tail.is_some() {
             true => plan.groups.len(),
             false => plan.may_fail.iter().rposition(|may_fail| *may_fail).map_or(0, |last| last + 1),
         };
@@ -234,9 +234,9 @@ impl InstructionBinder<'_> {
         let values = nodes.flat_map(Instruction::writes).map(|id| &plan.graph.values[id]);
         let mut kept: BTreeMap<&str, Meta> =
             values.filter(|v| v.in_scope).map(|v| (program.name(v.var), v.meta.clone())).collect();
-        if let Some(late) = late {
-            let written = program.root().ops[late.index..].iter().flat_map(OpDesc::writes);
-            for var in written.filter(|var| late.kept.iter().any(|(kept, _)| kept == var)) {
+        if let Some(tail) = tail {
+            let written = program.root().ops[tail.index..].iter().flat_map(OpDesc::writes);
+            for var in written.filter(|var| tail.in_scope.iter().any(|(kept, _)| kept == var)) {
                 let declared = || program.root().vars.get(&var).map(VarDesc::meta);
                 let known = scope.meta(program.name(var)).or_else(declared);
                 // A value of unknown shape does not exist yet, and cannot be written by operators of dynamic shape.
@@ -249,8 +249,8 @@ impl InstructionBinder<'_> {
         Journal::new(&kept.into_iter().map(place).collect::<Result<Vec<_>>>()?)
     }
 
-    fn memory(&mut self, value: ValueId, spot: Location) -> Result<Place> {
-        self.place(value, spot)?.ok_or_else(|| Error::internal("a block register is no memory"))
+    fn memory(&mut self, value: ValueId, location: Location) -> Result<Place> {
+        self.place(value, location)?.ok_or_else(|| Error::internal("a block register is no memory"))
     }
 
     /// The cell of a value that is not a tensor.
@@ -309,17 +309,18 @@ impl InstructionBinder<'_> {
     /// reads.
     fn call(&mut self, node: &Instruction, called: &SubBlockPlan) -> Result<BlockCallKernel> {
         let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
-        let mut frame = self.call_of(node, block, called, &node.outputs)?;
+        let mut instruction = self.call_of(node, block, called, &node.outputs)?;
         self.hold(called.held_bytes());
         if let Some(again) = &called.again {
             self.hold(again.held_bytes());
-            frame.run_again(self.call_of(node, again.block, &again.called, &Wires::new())?, again)?;
+            instruction
+                .run_again(self.call_of(node, again.block, &again.sub_block, &Wires::new())?, again)?;
         }
-        Ok(frame)
+        Ok(instruction)
     }
 
     fn hold(&mut self, bytes: usize) {
-        self.held = self.held.saturating_add(bytes);
+        self.held_bytes = self.held_bytes.saturating_add(bytes);
     }
 
     fn call_of(
@@ -329,7 +330,7 @@ impl InstructionBinder<'_> {
         called: &SubBlockPlan,
         out: &Wires,
     ) -> Result<BlockCallKernel> {
-        let outer = called.entering.outer.iter().map(|(_, id, _)| self.outside(*id));
+        let outer = called.entering.outer.iter().map(|(_, id, _)| self.captured(*id));
         let outer = outer.collect::<Result<Vec<_>>>()?;
         let step = BoundStep::new(self.program, block, &called.step, &outer, self.options)?;
         self.hold(step.body.bytes());
@@ -344,7 +345,7 @@ impl InstructionBinder<'_> {
     }
 
     /// A captured outer value of a sub-block or of operators of dynamic shape.
-    fn outside(&mut self, value: ValueId) -> Result<CapturedValue> {
+    fn captured(&mut self, value: ValueId) -> Result<CapturedValue> {
         let plan = self.plan;
         match plan.graph.values[value].meta.array {
             true => Ok(CapturedValue::Cell(self.cell(value))),
@@ -352,24 +353,24 @@ impl InstructionBinder<'_> {
         }
     }
 
-    fn late(&mut self, late: &Arc<DynamicTail>) -> Result<DynamicKernel> {
+    fn dynamic_kernel(&mut self, tail: &Arc<DynamicTail>) -> Result<DynamicKernel> {
         let planner = self
             .options
             .planner
             .ok_or_else(|| Error::internal("no planner for the operators of dynamic shape"))?;
         let mut inputs = vec![];
-        for id in late.entering.inputs().into_iter().filter_map(|(_, id)| id) {
+        for id in tail.entering.inputs().into_iter().filter_map(|(_, id)| id) {
             inputs.push((id, self.input(&mut Binder::default(), id)?));
         }
-        let outer = late.entering.outer.iter().map(|(_, id, _)| self.outside(*id));
+        let outer = tail.entering.outer.iter().map(|(_, id, _)| self.captured(*id));
         let outer = outer.collect::<Result<_>>()?;
         let mut found = vec![];
-        for id in &late.found {
+        for id in &tail.captured {
             let GraphValue { var, meta, source, record, .. } = self.plan.graph.values[*id].clone();
-            found.push((InitialValue { var, meta, source, record }, self.outside(*id)?));
+            found.push((InitialValue { var, meta, source, record }, self.captured(*id)?));
         }
-        let inputs = BoundInputs::new(&late.entering, inputs)?;
-        DynamicKernel::new(planner.clone(), self.block, late.clone(), inputs, outer, found)
+        let inputs = BoundInputs::new(&tail.entering, inputs)?;
+        DynamicKernel::new(planner.clone(), self.block, tail.clone(), inputs, outer, found)
     }
 
     /// The anomaly check of an operator's outputs, in a plan without buffer reuse.

@@ -50,12 +50,12 @@ impl SegmentPlanner {
     pub(crate) fn new(
         program: &Program,
         ops: &OpInfoMap,
-        late: &DynamicTail,
+        tail: &DynamicTail,
         scope: &mut Scope,
         options: BindOptions<'_>,
     ) -> Result<SegmentPlanner> {
         let mut kept = FxHashMap::default();
-        for (var, now) in &late.kept {
+        for (var, now) in &tail.in_scope {
             let name = program.name(*var);
             let declared = program.root().vars.get(var).map(|desc| desc.meta());
             let known = now.clone().or_else(|| scope.meta(name));
@@ -191,7 +191,7 @@ impl Segment {
             }
         }
         self.recent.push_back(key.clone());
-        let lost = || Error::internal("a stretch without a plan");
+        let lost = || Error::internal("a segment without a plan");
         let planned = self.known.get_mut(key).ok_or_else(lost)?;
         let PlannedSegment { plan, step } = planned;
         if step.is_none() {

@@ -133,7 +133,7 @@ impl StepLoop {
 
 /// Steps of another operator that are rerun to restore their state.
 pub(crate) struct BoundReplay {
-    pub(crate) frame: Box<BlockCallKernel>,
+    pub(crate) kernel: Box<BlockCallKernel>,
     pub(crate) cell: Arc<ValueCell>,
     /// The inputs of a saved step: location in the arena, and offset in saved state.
     pub(crate) starts: Vec<(ArenaRange, usize)>,
@@ -145,7 +145,7 @@ pub(crate) struct BoundReplay {
 impl BoundReplay {
     /// Reruns the steps up to `end` from the saved inputs of the first.
     fn run(&mut self, cx: &Cx, start: &SavedStep, end: usize) -> Result<()> {
-        let BlockCallKernel { steps, block } = &mut *self.frame;
+        let BlockCallKernel { steps, block } = &mut *self.kernel;
         block.step.body.load(&self.starts, start);
         for number in self.before..end {
             if number > self.before {

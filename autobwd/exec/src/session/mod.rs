@@ -49,11 +49,11 @@ use autobwd_plan::{Location, Plan, PlanRequest};
 pub struct Session {
     block: BoundBlock,
     cx: Arc<Cx>,
-    /// The stamp of the scope whose memory the frames point into.
+    /// The stamp of the scope whose memory the instructions point into.
     scope: u64,
     feeds: Vec<FeedSlot>,
     fetches: Vec<String>,
-    /// The operators of each frame, for profiles.
+    /// The operators of each instruction, for profiles.
     labels: Vec<String>,
     lent_bytes: usize,
     live_bytes: usize,
@@ -65,7 +65,9 @@ impl fmt::Debug for Session {
         let feeds: Vec<_> = self.feeds.iter().map(|slot| (&slot.name, &slot.meta)).collect();
         let mut text = f.debug_struct("Session");
         text.field("feeds", &feeds).field("fetches", &self.fetches);
-        text.field("frames", &self.frames()).field("peak_bytes", &self.peak_bytes()).finish_non_exhaustive()
+        text.field("instructions", &self.instruction_count())
+            .field("peak_bytes", &self.peak_bytes())
+            .finish_non_exhaustive()
     }
 }
 
@@ -91,23 +93,26 @@ impl Session {
         let plan = Plan::new(program, ops, &PlanRequest::new(feeds, &kept, fetches, check_finite))?;
         let arena = Memory::zeroed(plan.memory.arena_bytes)?;
         let planner =
-            plan.graph.tail.as_deref().map(|late| SegmentPlanner::new(program, ops, late, scope, options));
+            plan.graph.tail.as_deref().map(|tail| SegmentPlanner::new(program, ops, tail, scope, options));
         let planner = planner.transpose()?.map(Arc::new);
         options.planner = planner.as_ref();
         let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(&mut *scope), &[], options)?;
         let lent_bytes = cx.reserve(bound.lent_bytes)?;
-        let slot = |(name, value, spot): (&&str, usize, Location)| match spot {
+        let slot = |(name, value, location): (&&str, usize, Location)| match location {
             Location::Arena(at) => {
                 let meta = plan.graph.values[value].meta.clone();
                 Ok(FeedSlot { name: (*name).into(), meta, at, set: false })
             }
             _ => Err(Error::internal(format!("`{name}` has no place in the arena"))),
         };
-        let labels = bound.instructions[bound.constants..].iter().map(|frame| label(&plan, frame)).collect();
+        let labels = bound.instructions[bound.constants..]
+            .iter()
+            .map(|instruction| label(&plan, instruction))
+            .collect();
         let body = BoundBlock::new(program, BlockId::ROOT, &plan, arena, bound, &cx)?;
-        let spots = &plan.memory.locations;
+        let locations = &plan.memory.locations;
         let names = feeds.iter().map(|(name, _)| name);
-        let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, spots[*v])));
+        let fed = names.zip(&plan.graph.feeds).map(|(name, v)| slot((name, *v, locations[*v])));
         Ok(Session {
             feeds: fed.collect::<Result<_>>()?,
             fetches: fetches.iter().map(ToString::to_string).collect(),
@@ -160,18 +165,19 @@ impl Session {
     /// A missing feed; a scope other than the prepared one, or one in which a value was replaced by one of another
     /// shape; data that an operator rejects; a NaN or an infinity, if the executor checks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
-        self.each_frame(scope, |frame, cx| frame.kernel.run(cx))
+        self.each_instruction(scope, |instruction, cx| instruction.kernel.run(cx))
     }
 
-    /// As [`run`](Session::run), and returns for each frame its duration and its operator types, several for a region.
+    /// As [`run`](Session::run), and returns for each instruction its duration and its operator types, several for a
+    /// fused kernel.
     ///
     /// # Errors
     /// As [`run`](Session::run).
     pub fn profile(&mut self, scope: &mut Scope) -> Result<Vec<(&str, Duration)>> {
         let mut times = Vec::with_capacity(self.block.instructions.len());
-        self.each_frame(scope, |frame, cx| {
+        self.each_instruction(scope, |instruction, cx| {
             let start = Instant::now();
-            frame.kernel.run(cx)?;
+            instruction.kernel.run(cx)?;
             times.push(start.elapsed());
             Ok(())
         })?;
@@ -179,7 +185,7 @@ impl Session {
     }
 
     #[inline]
-    fn each_frame(
+    fn each_instruction(
         &mut self,
         scope: &mut Scope,
         mut each: impl FnMut(&mut BoundInstruction, &Cx) -> Result<()>,
@@ -196,7 +202,7 @@ impl Session {
         }
         self.feeds.iter_mut().for_each(|s| s.set = false);
         self.ran = false;
-        self.block.each_frame(&self.cx, |frame| each(frame, &self.cx))?;
+        self.block.each_instruction(&self.cx, |instruction| each(instruction, &self.cx))?;
         self.ran = true;
         Ok(())
     }
@@ -302,8 +308,8 @@ impl Session {
         self.block.bytes().saturating_add(self.lent_bytes)
     }
 
-    /// Bytes apart from the arena: regions, sub-blocks, and scratch memory of kernels, which sessions of one executor
-    /// share.
+    /// Bytes apart from the arena: fused kernels, sub-blocks, and scratch memory of kernels, which sessions of one
+    /// executor share.
     pub fn scratch_bytes(&self) -> usize {
         self.peak_bytes() - self.arena_bytes()
     }
@@ -318,8 +324,8 @@ impl Session {
         self.live_bytes
     }
 
-    /// The number of frames in a run: kernels, regions of elementwise operators, copies, anomaly checks.
-    pub fn frames(&self) -> usize {
+    /// The number of instructions in a run: kernels, fused kernels of elementwise operators, copies, anomaly checks.
+    pub fn instruction_count(&self) -> usize {
         self.block.instructions.len()
     }
 }
@@ -335,13 +341,13 @@ fn fed<'a>(feeds: &'a mut [FeedSlot], name: &str) -> Result<&'a mut FeedSlot> {
     }
 }
 
-/// The operator types of a frame, each once.
-fn label(plan: &Plan, frame: &BoundInstruction) -> String {
-    let first = plan.groups.partition_point(|group| group.nodes.start < frame.node);
+/// The operator types of an instruction, each once.
+fn label(plan: &Plan, instruction: &BoundInstruction) -> String {
+    let first = plan.groups.partition_point(|group| group.nodes.start < instruction.node);
     let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_instruction);
     let end = fused.last().unwrap_or(&plan.groups[first]).nodes.end;
     let mut types: Vec<&str> = vec![];
-    for node in &plan.graph.instructions[frame.node..end] {
+    for node in &plan.graph.instructions[instruction.node..end] {
         let ty = &*node.desc.ty;
         if !types.contains(&ty) {
             types.push(ty);

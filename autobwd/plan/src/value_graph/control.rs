@@ -89,7 +89,7 @@ pub struct SubBlockPlan {
 #[derive(Debug)]
 pub struct ReplayPlan {
     pub block: BlockId,
-    pub called: SubBlockPlan,
+    pub sub_block: SubBlockPlan,
     /// Inner values, and their offsets in the saved inputs of a step.
     pub starts: Vec<(ValueId, usize)>,
 }
@@ -114,7 +114,7 @@ impl SubBlockPlan {
 impl ReplayPlan {
     /// Bytes of the steps that are rerun at a time.
     pub fn held_bytes(&self) -> usize {
-        let SubBlockPlan { every, count, left_bytes, .. } = self.called;
+        let SubBlockPlan { every, count, left_bytes, .. } = self.sub_block;
         count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
     }
 }
@@ -142,7 +142,7 @@ impl GraphBuilder<'_> {
         let leave = leaves.map(|scopes| recorded(self.program, self.ops, scopes)).transpose()?;
         let entering = self.enter(call)?;
         let Some(planned) = self.planned(call, &entering, leave.clone())? else {
-            self.late = Some(self.late(index, call, entering, leave)?);
+            self.tail = Some(self.dynamic_tail(index, call, entering, leave)?);
             return Ok(());
         };
         let PlannedCall { mut called, inputs, metas, record } = planned;
@@ -197,7 +197,7 @@ impl GraphBuilder<'_> {
                 inputs.extend(planned.inputs);
                 let called = SubBlockPlan { every: *every, count: *count, ..planned.called };
                 let (starts, _) = starts(&called);
-                again = Some(Box::new(ReplayPlan { block: call.block, called, starts }));
+                again = Some(Box::new(ReplayPlan { block: call.block, sub_block: called, starts }));
                 record = planned.record.or(record);
             }
         } else if let Some((var, _)) = reads.first() {

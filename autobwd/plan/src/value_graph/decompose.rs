@@ -55,7 +55,7 @@ pub(crate) fn parts(
         })?;
         let writes = wires(schema.outputs, &desc.outputs, |var| {
             let end = *outputs.get(&var).ok_or_else(|| wrong("writes what the operator does not"))?;
-            let id = if last_writer.get(&var) == Some(&i) { end } else { graph.again(end) };
+            let id = if last_writer.get(&var) == Some(&i) { end } else { graph.redefine(end) };
             now.insert(var, id);
             Ok(id)
         })?;

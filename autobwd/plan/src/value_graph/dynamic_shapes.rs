@@ -26,15 +26,15 @@ pub struct DynamicTail {
     /// Dtypes and shapes of sums.
     pub sums: Vec<Meta>,
     /// Values before it that the later operators read, apart from the scope.
-    pub found: Vec<ValueId>,
+    pub captured: Vec<ValueId>,
     /// Variables of the scope that the later operators read or write, with their dtype and shape if accessed before.
-    pub kept: Vec<(Var, Option<Meta>)>,
+    pub in_scope: Vec<(Var, Option<Meta>)>,
     /// Variables required at the end.
     pub ends: Vec<Var>,
 }
 
 impl GraphBuilder<'_> {
-    pub(crate) fn late(
+    pub(crate) fn dynamic_tail(
         &mut self,
         index: usize,
         call: &BlockCall,
@@ -52,8 +52,8 @@ impl GraphBuilder<'_> {
             shared: self.shares_steps(index, call),
             call: call.clone(),
             entering,
-            found: vec![],
-            kept: vec![],
+            captured: vec![],
+            in_scope: vec![],
             ends: vec![],
         })
     }
@@ -61,7 +61,7 @@ impl GraphBuilder<'_> {
     /// Ends the plan before that operator; the inputs of it and of the later operators stay in memory.
     pub(crate) fn end_early<'b>(
         &mut self,
-        mut late: DynamicTail,
+        mut tail: DynamicTail,
         behind: impl Iterator<Item = &'b OpDesc>,
     ) -> Result<()> {
         for name in self.request.fetches {
@@ -71,32 +71,32 @@ impl GraphBuilder<'_> {
                 let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
                 return Err(refuse(text));
             }
-            late.ends.push(var);
+            tail.ends.push(var);
         }
-        late.ends.extend(self.request.ends);
+        tail.ends.extend(self.request.ends);
         let mut seen = vec![false; self.program.name_count()];
         let behind = behind.flat_map(|op| op.reads().chain(op.writes()));
-        for var in late.ends.iter().copied().chain(behind) {
+        for var in tail.ends.iter().copied().chain(behind) {
             if std::mem::replace(&mut seen[var.index()], true) {
                 continue;
             }
             let now = self.current[var.index()];
             match self.is_kept(var) {
-                true => late.kept.push((var, now.map(|id| self.graph.values[id].meta.clone()))),
-                false => late.found.extend(now),
+                true => tail.in_scope.push((var, now.map(|id| self.graph.values[id].meta.clone()))),
+                false => tail.captured.extend(now),
             }
         }
         let stays = |id: &ValueId| {
             let value = &self.graph.values[*id];
             !value.meta.array && !matches!(value.source, ValueSource::Outer(_) | ValueSource::Scope)
         };
-        let entering = late.entering.inputs().into_iter().filter_map(|(_, id)| id);
-        let all = (0..self.request.initial.len()).chain(late.found.iter().copied()).chain(entering);
+        let entering = tail.entering.inputs().into_iter().filter_map(|(_, id)| id);
+        let all = (0..self.request.initial.len()).chain(tail.captured.iter().copied()).chain(entering);
         let mut stay: Vec<ValueId> = all.filter(stays).collect();
         stay.sort_unstable();
         stay.dedup();
         self.graph.fetches = stay;
-        self.graph.tail = Some(Arc::new(late));
+        self.graph.tail = Some(Arc::new(tail));
         Ok(())
     }
 }

@@ -236,7 +236,7 @@ impl Graph {
     }
 
     /// Another definition of the same variable.
-    pub(crate) fn again(&mut self, value: ValueId) -> ValueId {
+    pub(crate) fn redefine(&mut self, value: ValueId) -> ValueId {
         self.values.push(self.values[value].clone());
         self.values.len() - 1
     }
@@ -282,7 +282,7 @@ impl Graph {
                 ends: vec![],
                 tail: None,
             },
-            late: None,
+            tail: None,
             checked: program.is_verified(),
         };
         build.feeds()?;
@@ -290,8 +290,8 @@ impl Graph {
         for (index, desc) in needed_ops() {
             let at = |e: Error| e.at_op(|| program.describe_op(request.block, index, desc));
             build.node(index, desc, infos.get(desc.ty).map_err(at)?).map_err(at)?;
-            if let Some(late) = build.late.take() {
-                build.end_early(late, needed_ops().filter(|(i, _)| *i >= index).map(|(_, op)| op))?;
+            if let Some(tail) = build.tail.take() {
+                build.end_early(tail, needed_ops().filter(|(i, _)| *i >= index).map(|(_, op)| op))?;
                 return Ok(build.graph);
             }
         }
@@ -311,7 +311,7 @@ pub(crate) struct GraphBuilder<'a> {
     pub(crate) current: Vec<Option<ValueId>>,
     pub(crate) graph: Graph,
     /// The operator before which the plan ends.
-    pub(crate) late: Option<DynamicTail>,
+    pub(crate) tail: Option<DynamicTail>,
     /// Whether verification has checked slots and attributes.
     checked: bool,
 }

@@ -25,8 +25,8 @@ const TWO_THIRDS: (f64, f64) = (0.666_666_666_666_666_6, 3.700_743_415_417_188e-
 
 /// The logarithm of a positive number as a sum of two numbers, with some 64 bits.
 ///
-/// As in FreeBSD's `e_pow.c`: `ln(m · 2^e) = e ln 2 + 2 artanh(s)` with `s = (m - 1) / (m + 1)`, the first two powers of
-/// s and the sum in twice the digits.
+/// As in FreeBSD's `e_pow.c`: `ln(m · 2^e) = e ln 2 + 2 artanh(s)` with `s = (m - 1) / (m + 1)`, the first two powers
+/// of s and the sum in twice the digits.
 #[inline(always)]
 fn precise_log<const FMA: bool>(x: F<FMA>) -> (F<FMA>, F<FMA>) {
     let (m, e) = split(x);
