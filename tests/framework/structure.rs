@@ -45,7 +45,7 @@ pub(crate) fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>
 }
 
 /// The code of a file, without comments and without its tests.
-fn code(file: &Path) -> String {
+pub(crate) fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.take_while(|line| !line.starts_with("mod tests {")).collect::<Vec<_>>().join("\n")
@@ -180,7 +180,7 @@ const SHARED_NAMES: [(&str, &str); 2] = [
 ];
 
 /// The types that a file defines: structs, enums, traits and, outside of implementations, aliases.
-fn types(code: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn types(code: &str) -> impl Iterator<Item = &str> {
     code.lines().filter_map(|line| {
         let item = line.trim_start();
         let item = match item.strip_prefix("pub") {
@@ -196,19 +196,23 @@ fn types(code: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The sources of the packages, of the tests' library, and of the benchmarks.
+pub(crate) fn sources() -> Vec<PathBuf> {
+    let mut found = vec![];
+    for package in PACKAGES {
+        files(&root().join(package).join("src"), &["rs"], &mut found);
+    }
+    files(&root().join("tests/src"), &["rs"], &mut found);
+    files(&root().join("benches"), &["rs"], &mut found);
+    // Other libraries' programs, in a workspace of their own.
+    found.retain(|file| !file.starts_with(root().join("benches/peers/rust")) && !file.ends_with("tests.rs"));
+    found
+}
+
 #[test]
 fn a_type_name_means_one_thing() {
-    let mut sources = vec![];
-    for package in PACKAGES {
-        files(&root().join(package).join("src"), &["rs"], &mut sources);
-    }
-    files(&root().join("tests/src"), &["rs"], &mut sources);
-    files(&root().join("benches"), &["rs"], &mut sources);
-    // Other libraries' programs, in a workspace of their own.
-    sources
-        .retain(|file| !file.starts_with(root().join("benches/peers/rust")) && !file.ends_with("tests.rs"));
     let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
-    for source in sources {
+    for source in sources() {
         for name in types(&code(&source)) {
             found.entry(name.to_string()).or_default().push(source.clone());
         }

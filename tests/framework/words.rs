@@ -77,3 +77,96 @@ fn prose_uses_the_words_of_the_field() {
     }
     assert!(faults.is_empty(), "{} places:\n{}", faults.len(), faults.join("\n"));
 }
+
+/// Names of files and types that the field has other words for.
+const NAMES: &[(&str, &str)] = &[
+    ("beside", "horizontal_fusion"),
+    ("copies", "copy_elision"),
+    ("join", "peephole"),
+    ("group", "fusion"),
+    ("place", "memory_planning"),
+    ("enter", "captures"),
+    ("late", "dynamic_shapes"),
+    ("graph", "value_graph"),
+    ("body", "bound_block"),
+    ("stretch", "segment"),
+    ("finite", "anomaly"),
+    ("spread", "broadcast_map"),
+    ("single", "scalar_path"),
+    ("loops", "dispatch"),
+    ("origin", "provenance"),
+    ("operand", "load_store"),
+    ("frame", "kernel_binding"),
+    ("cx", "runtime"),
+    ("words", "op_key"),
+    ("content", "slot_values"),
+    ("reach", "reachability"),
+    ("path", "relevance"),
+    ("keep", "preserve_overwritten"),
+    ("higher", "higher_order"),
+    ("trips", "trip_count"),
+    ("emit", "gradient_ops"),
+    ("stations", "cut_points"),
+    ("pick", "gather"),
+    ("places", "scatter"),
+    ("lookup", "embedding"),
+    ("binary", "binary_cross_entropy"),
+    ("extremum", "min_max_pow"),
+    ("division", "floor_division"),
+    ("vectors", "simd_loops"),
+    ("common", "kernel_helpers"),
+    ("cut", "tiling"),
+    ("halves", "max_pool_2x2"),
+    ("side", "image_layout"),
+    ("second", "double_backward"),
+    ("choice", "cond"),
+    ("branch", "conditional_block"),
+    ("repeat", "while_op"),
+    ("build", "graph_builder"),
+    ("Compose", "Decompose"),
+    ("Spot", "Location"),
+    ("Words", "OpKey"),
+    ("Content", "SlotValues"),
+    ("Notes", "AttrRecorder"),
+    ("Ready", "PreparedOp"),
+    ("Reach", "AccessMode"),
+    ("Home", "OperandLocation"),
+    ("Node", "TapeNode"),
+    ("Given", "a noun"),
+    ("Held", "a noun"),
+    ("Found", "a noun"),
+    ("Kept", "a noun"),
+    ("Made", "a noun"),
+    ("Built", "a noun"),
+    ("Bound", "a noun"),
+    ("Done", "a noun"),
+    ("Joined", "a noun"),
+    ("Woven", "a noun"),
+    ("Entered", "a noun"),
+    ("Called", "a noun"),
+    ("Late", "a noun"),
+];
+
+/// Files that have such a name in its usual sense.
+const NAME_EXCEPTIONS: &[(&str, &str)] = &[
+    ("ops/src/norm/group.rs", "group normalisation"),
+    ("autobwd/core/src/op/registry/lookup.rs", "the look-up of operators"),
+];
+
+#[test]
+fn files_and_types_have_the_names_of_the_field() {
+    let (root, mut faults) = (root(), vec![]);
+    for source in crate::structure::sources() {
+        let name = source.strip_prefix(&root).unwrap_or(&source);
+        let stem = source.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let folders = name.components().filter_map(|part| part.as_os_str().to_str());
+        let excepted = NAME_EXCEPTIONS.iter().any(|(except, _)| name == Path::new(except));
+        let code = crate::structure::code(&source);
+        let named = folders.chain([stem]).filter(|_| !excepted).chain(crate::structure::types(&code));
+        for word in named {
+            let instead = NAMES.iter().filter(|(old, _)| *old == word);
+            faults.extend(instead.map(|(old, new)| format!("{}: `{old}`; {new}", name.display())));
+        }
+    }
+    assert!(faults.is_empty(), "{} names:\n{}", faults.len(), faults.join("\n"));
+}

@@ -2,6 +2,7 @@
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to the backward pass.
 
+mod backward_ops;
 mod contract;
 mod decompose;
 mod derived;
@@ -9,11 +10,12 @@ mod gradient_ops;
 mod impl_probe;
 mod infallible;
 mod op_sequence;
-mod parts;
 mod peephole;
 mod registry;
 mod rule;
 
+pub(crate) use backward_ops::forward_op;
+pub use backward_ops::{check_emitted, part};
 pub use contract::{check_bounds, check_contract};
 pub use decompose::{Decompose, Parts};
 pub use derived::{
@@ -27,8 +29,6 @@ pub use impl_probe::{
 };
 pub use infallible::Infallible;
 pub use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
-pub(crate) use parts::forward_op;
-pub use parts::{check_emitted, part};
 pub use peephole::{Peephole, PeepholeEntry};
 pub use registry::{Implementation, Lookup, OpInfo, OpInfoMap, ShapeCache};
 pub(crate) use rule::sorted;

@@ -21,7 +21,7 @@ pub struct StepStateLayout {
     /// Step scopes of inner operators; their layout may be known only at run time.
     pub nested: Vec<(Var, Option<Arc<StepStateLayout>>)>,
     /// If only every n-th step is saved, its inputs: the call to rerun, n, and the number of steps, if known.
-    again: Option<(BlockCall, usize, Option<usize>)>,
+    replay: Option<(BlockCall, usize, Option<usize>)>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -190,7 +190,7 @@ impl GraphBuilder<'_> {
         if let Some(id) = entering.scopes {
             let Some(left) = self.graph.values[id].record.clone() else { return Ok(None) };
             record = Some(left.clone());
-            if let Some((call, every, count)) = &left.again {
+            if let Some((call, every, count)) = &left.replay {
                 let entering = self.enter(call)?;
                 let planned = self.planned(call, &entering, Some(reads.clone()))?;
                 let planned = planned.ok_or_else(|| Error::internal("steps of several shapes, again"))?;
@@ -303,7 +303,7 @@ impl GraphBuilder<'_> {
         let entries = leave.iter().map(entry).collect();
         let of = |(v, _): &(Var, bool)| (*v, end_of(*v).and_then(|id| plan.graph.values[id].record.clone()));
         let mut leaves =
-            StepStateLayout { entries, nested: inner_scopes.iter().map(of).collect(), again: None };
+            StepStateLayout { entries, nested: inner_scopes.iter().map(of).collect(), replay: None };
         step_inputs.nested.extend(inner_scopes.iter().map(|(var, _)| *var));
         inputs.sort();
         inputs.dedup();
@@ -321,7 +321,7 @@ impl GraphBuilder<'_> {
         };
         if let Some(every) = every {
             (called.left, called.left_bytes) = starts(&called);
-            leaves.again = Some((call.again(), every, called.count));
+            leaves.replay = Some((call.again(), every, called.count));
         }
         let record = fills.then(|| Arc::new(leaves));
         Ok(Some(PlannedCall { called, inputs, metas, record }))
