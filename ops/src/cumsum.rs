@@ -8,7 +8,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use crate::kernel_helpers::{PART, around, axis_if_any};
+use crate::kernel_helpers::{PART, axis_if_any, outer_axis_inner};
 
 /// Cumulative sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad)]
@@ -93,7 +93,7 @@ fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
     if flatten || x.dims().is_empty() {
         return (x.numel(), 1);
     }
-    let (_, n, inner) = around(x.dims(), x.axis(axis.into()));
+    let (_, n, inner) = outer_axis_inner(x.dims(), x.axis(axis.into()));
     (n, inner)
 }
 

@@ -10,7 +10,7 @@ use autobwd::{
 
 use crate::{
     gather::{Pick, are_numbers},
-    kernel_helpers::{around, infer_grad},
+    kernel_helpers::{infer_grad, outer_axis_inner},
 };
 
 /// Embedding look-up: `out = w[ids]`, for indices with a last dimension of 1.
@@ -78,7 +78,7 @@ fn looked_up(ids: &Meta, numbers: &[Dim], w: &Meta) -> Result<Dims> {
 }
 
 fn table<'a>(ids: &'a Buf<'a>, w: &Buf<'_>, padding_idx: i64) -> Pick<'a> {
-    let (_, n, width) = around(w.dims(), 0);
+    let (_, n, width) = outer_axis_inner(w.dims(), 0);
     Pick { numbers: ids, padding: (padding_idx != -1).then_some(padding_idx), n, width }
 }
 

@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, around, pieces};
+use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, outer_axis_inner, pieces};
 
 /// One-hot encoding: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
@@ -198,7 +198,7 @@ impl Infer for Gather<Meta> {
 impl Kernel for Gather<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let (_, n, width) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.axis.into()));
             let pick = Pick { numbers: &self.index, padding: None, n, width };
             pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
         })
@@ -249,7 +249,7 @@ pub struct GatherGrad<V = Var> {
 impl Kernel for GatherGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (_, n, width) = around(self.x.dims(), self.x.axis(self.axis.into()));
+            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.axis.into()));
             let pick = Pick { numbers: &self.index, padding: None, n, width };
             pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
         })

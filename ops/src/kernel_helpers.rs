@@ -3,7 +3,8 @@
 use std::ops::AddAssign;
 
 pub(crate) use autobwd::operators::{
-    AnyNumber, ConvertElement, PART, around, broadcast, check_grad, convert, nth_part, pieces, zip_broadcast,
+    AnyNumber, ConvertElement, PART, broadcast, check_grad, convert, nth_part, outer_axis_inner, pieces,
+    zip_broadcast,
 };
 use autobwd::{
     Buf, Cx, DType, Dims, Meta, Result,
@@ -74,7 +75,7 @@ pub(crate) fn axis_if_any(x: &Meta, axis: i64) -> Result<Option<usize>> {
 
 /// Extents before, along and after an axis, as in [`around`]; a scalar has one element along its axis.
 pub(crate) fn lanes_along(x: &Buf<'_>, axis: i64) -> (usize, usize, usize) {
-    if x.dims().is_empty() { (1, 1, 1) } else { around(x.dims(), x.axis(axis)) }
+    if x.dims().is_empty() { (1, 1, 1) } else { outer_axis_inner(x.dims(), x.axis(axis)) }
 }
 
 /// The shape rule of a gradient: `dout` has the floating-point dtype of `x` and the dimensions of the result.

@@ -109,7 +109,7 @@ impl GradientAccumulator<'_> {
     fn part(&mut self, i: usize) -> Var {
         let grad = self.repeated[i].grad;
         let part = op::part(self.program, self.names.shown(grad), &self.label);
-        self.names.note_part(part, grad);
+        self.names.record_part(part, grad);
         part
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Must not trust an estimate: the planner decides whether a choice fits. The candidate sets, cheapest first, do not
 //! depend on the budget, so a larger budget never costs more time. A small program tries all sets, a larger one those
-//! found by dynamic programming (`stations`).
+//! found by dynamic programming (`cut_points`).
 
 mod cost_model;
 mod cut_points;

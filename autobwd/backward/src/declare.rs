@@ -59,7 +59,7 @@ struct ShapeInference<'a> {
 }
 
 /// The error for a gradient that one writer makes sparse (rows of a tensor) and another dense.
-fn rows_and_whole(program: &Program, var: Var) -> Error {
+fn mixed_sparsity(program: &Program, var: Var) -> Error {
     let name = program.name(var);
     let text = format!(
         "`{name}` is rows of a tensor for one of its writers, and the whole tensor for this one, as what goes from step to \
@@ -135,7 +135,7 @@ impl ShapeInference<'_> {
                     let whole = meta.rows.is_none();
                     let kind = if whole { VarKind::SelectedRows } else { VarKind::Tensor };
                     if known.kind == kind && gradient_of.is_some() {
-                        return Err(at(rows_and_whole(program, var)));
+                        return Err(at(mixed_sparsity(program, var)));
                     }
                     continue;
                 }

@@ -215,7 +215,7 @@ impl<'a> Explanation<'a> {
     }
 
     /// The forward operator, and its inputs, whose gradients an operator writes.
-    fn way(&self, op: &OpDesc, is_meant: &dyn Fn(Var) -> bool) -> String {
+    fn path_text(&self, op: &OpDesc, is_meant: &dyn Fn(Var) -> bool) -> String {
         let Origin::Gradient { of } = op.origin else { return format!("`{}`", op.ty) };
         let place = self.place(of);
         match forward_ops(self.program, self.block).get(of).map(|fwd| self.inputs(op, fwd, is_meant)) {
@@ -256,7 +256,7 @@ impl<'a> Explanation<'a> {
                     }
                 }
             }
-            Origin::Gradient { .. } => format!("through {}", self.way(op, &|v| v != Var::EMPTY)),
+            Origin::Gradient { .. } => format!("through {}", self.path_text(op, &|v| v != Var::EMPTY)),
             Origin::Accumulate => {
                 let parts: Vec<Var> = op.reads().collect();
                 let (n, of) = (parts.len(), self.quoted(of.unwrap_or(out)));
@@ -265,7 +265,7 @@ impl<'a> Explanation<'a> {
                     let writer = self.writer.get(part).filter(|i| **i != index);
                     let from = match writer.map(|i| &self.block_ops()[*i]) {
                         Some(op) if op.origin != Origin::Seed => {
-                            format!("through {}", self.way(op, &|v| v == *part))
+                            format!("through {}", self.path_text(op, &|v| v == *part))
                         }
                         _ => "from the start".into(),
                     };

@@ -104,7 +104,7 @@ impl GradNames {
     }
 
     /// Records that `part` is part of a gradient.
-    pub(super) fn note_part(&mut self, part: Var, grad: Var) {
+    pub(super) fn record_part(&mut self, part: Var, grad: Var) {
         if let Some(base) = self.base(grad) {
             self.note(part, base);
         }
@@ -114,12 +114,12 @@ impl GradNames {
     }
 
     /// Records the stand-in for the value that `grad` belongs to.
-    pub(super) fn note_stand_in(&mut self, grad: Var, stand_in: Var) {
+    pub(super) fn record_stand_in(&mut self, grad: Var, stand_in: Var) {
         self.stand_ins.insert(grad, stand_in);
     }
 
     /// Records a contribution to a gradient.
-    pub(super) fn note_arrival(&mut self, grad: Var) {
+    pub(super) fn record_contribution(&mut self, grad: Var) {
         if let Some(Some(grad)) = self.grads.get_mut(grad.index()) {
             grad.arrives = true;
         }

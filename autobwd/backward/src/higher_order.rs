@@ -134,7 +134,7 @@ pub fn jacobian(
     let mut first: Option<JacobianRow> = None;
     for (i, element) in elements.iter().enumerate() {
         let grads = match &first {
-            Some(row) => row.again(&mut extended, i),
+            Some(row) => row.copy_for_element(&mut extended, i),
             None => {
                 let name = extended.name(*element).to_string();
                 let grads = gradients(&mut extended, &[&name], inputs, options)?.entries();
@@ -199,7 +199,7 @@ impl JacobianRow {
     }
 
     /// Appends the backward pass of another element, and returns its gradients.
-    fn again(&self, program: &mut Program, i: usize) -> Vec<Option<Var>> {
+    fn copy_for_element(&self, program: &mut Program, i: usize) -> Vec<Option<Var>> {
         let mut names: FxHashMap<Var, Var> = FxHashMap::default();
         names.insert(self.elements[0], self.elements[i]);
         for var in &self.vars {

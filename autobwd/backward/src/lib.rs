@@ -47,7 +47,7 @@ use autobwd_core::{
     VarKind, Vars,
     op::Lookup,
     operators::{Assign, FillAnyLike, FillConstant},
-    verify::{note_valid, require_valid},
+    verify::{mark_valid, require_valid},
 };
 pub use checkpoints::{Recompute, RecomputeCost, RecomputeReport};
 pub use explain::explain;
@@ -338,7 +338,7 @@ impl<'a> BackwardBuilder<'a> {
         let mut names = GradNames::new(program);
         let grads: Vec<Var> = targets.iter().map(|v| names.here(program, *v)).collect();
         for (_, grad) in targets.iter().zip(&grads).filter(|(v, _)| !cut[v.index()]) {
-            names.note_arrival(*grad);
+            names.record_contribution(*grad);
         }
         Ok(BackwardBuilder {
             question,
@@ -382,7 +382,7 @@ impl<'a> BackwardBuilder<'a> {
         let mut emitted = woven.ops;
         let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
         let grads: Vec<Option<Var>> = grads.collect();
-        let given = stand_for(&self.given, &grads, &mut emitted);
+        let given = substitute_targets(&self.given, &grads, &mut emitted);
         let summed =
             accumulate::accumulate(program, &mut self.names, BlockId::ROOT, &FxHashSet::default(), emitted);
         let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
@@ -412,7 +412,11 @@ impl<'a> BackwardBuilder<'a> {
 
 /// Uses the given variables as gradients of targets; makes a copy if there are other contributions or the gradient is
 /// requested. Returns the variables used.
-fn stand_for(given: &[(Var, Var)], asked: &[Option<Var>], emitted: &mut Vec<OpDesc>) -> FxHashSet<Var> {
+fn substitute_targets(
+    given: &[(Var, Var)],
+    asked: &[Option<Var>],
+    emitted: &mut Vec<OpDesc>,
+) -> FxHashSet<Var> {
     if given.is_empty() {
         return FxHashSet::default();
     }
@@ -498,7 +502,7 @@ impl FinishedBackward {
                 false => Error::internal(text),
             });
         }
-        note_valid(ops, program);
+        mark_valid(ops, program);
         Ok(())
     }
 

@@ -132,12 +132,12 @@ impl GradientLowering<'_> {
             }
             _ => return Ok(()),
         }
-        self.forget(pair.back.block);
+        self.clear_block(pair.back.block);
         Ok(())
     }
 
     /// Empties a block that is no longer run, with its sub-blocks; blocks keep their numbers.
-    fn forget(&mut self, block: BlockId) {
+    fn clear_block(&mut self, block: BlockId) {
         let mut within = vec![false; self.program.blocks().len()];
         for id in (block.index()..within.len()).map(BlockId::new) {
             let Some(old) = self.program.block_mut(id) else { continue };
@@ -191,7 +191,7 @@ impl GradientLowering<'_> {
 
     /// Gives the new version of an overwritten variable its own name, so that the step keeps the old version.
     fn leave(&mut self, body: BlockId, var: Var) -> Var {
-        let after = self.program.fresh_after(&format!("{}@AFTER@", self.program.name(var)));
+        let after = self.program.fresh_var(&format!("{}@AFTER@", self.program.name(var)));
         let desc = self.program.lookup(body, var).cloned();
         let desc = desc.map(|desc| VarDesc { persistable: false, parameter: false, ..desc });
         let Some(block) = self.program.block_mut(body) else { return var };
@@ -212,7 +212,7 @@ impl GradientLowering<'_> {
     }
 
     /// Whether a variable has a value at the operator's position.
-    fn is_there(&self, var: Var) -> bool {
+    fn is_declared(&self, var: Var) -> bool {
         let ops = self.program.block(self.block).map_or(&[][..], |block| &block.ops);
         let written = ops[..self.at.min(ops.len())].iter().any(|op| op.writes().any(|v| v == var));
         // In a gradient block, given gradients and loop-carried variables have values.
@@ -252,7 +252,7 @@ impl GradientLowering<'_> {
         let mut states = vec![];
         for start in pair.step.carried.iter().map(|carried| carried.start) {
             let Some(desc) = self.program.lookup(pair.step.block, start).cloned() else { continue };
-            let sequence = self.program.fresh_after(&format!("{}@BEFORE@", self.program.name(start)));
+            let sequence = self.program.fresh_var(&format!("{}@BEFORE@", self.program.name(start)));
             let dims = length.into_iter().chain(desc.dims.iter().copied()).collect::<Dims>();
             if let Some(block) = self.program.block_mut(pair.step.block) {
                 block.ops.push(Assign { x: start, out: sequence }.into());
@@ -291,7 +291,7 @@ impl GradientLowering<'_> {
     }
 
     fn branch(&mut self, pair: &ControlFlowPair, condition: Var) {
-        let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_there(v));
+        let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_declared(v));
         let mut fuse = self.fuse(pair);
         fuse.append(pair.step.block);
         for ((start, first), carried) in there.iter().zip(&pair.back.carried) {
@@ -326,9 +326,9 @@ impl GradientLowering<'_> {
             .back
             .slices
             .iter()
-            .map(|(outer, inner, like)| (*inner, *like, Some(*outer).filter(|v| self.is_there(*v))))
+            .map(|(outer, inner, like)| (*inner, *like, Some(*outer).filter(|v| self.is_declared(*v))))
             .collect();
-        let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_there(v));
+        let there: Vec<(Var, Option<Var>)> = starts(&pair.back, |v| self.is_declared(v));
         let mut before: Vec<OpDesc> = vec![];
         let mut fuse = self.fuse(pair);
         let mut inputs = vec![];

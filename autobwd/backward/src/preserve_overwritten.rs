@@ -36,12 +36,12 @@ impl ValueVersions {
     pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> ValueVersions {
         let mut values =
             ValueVersions { starts: found.iter().copied().collect(), ..ValueVersions::new(program) };
-        found.iter().for_each(|(var, _)| values.before_write(*var, len));
+        found.iter().for_each(|(var, _)| values.record_write(*var, len));
         values
     }
 
     /// Steps back over an operator that writes a variable.
-    pub(super) fn before_write(&mut self, var: Var, index: usize) {
+    pub(super) fn record_write(&mut self, var: Var, index: usize) {
         self.overwritten[var.index()] = index as u32 + 1;
         if !self.stand_ins.is_empty() {
             self.stand_ins.remove(&var);
@@ -160,7 +160,7 @@ fn copyable(
 
 fn copy(program: &mut Program, block: BlockId, var: Var, before: usize) -> (Var, OpDesc) {
     let prefix = format!("{}@KEPT@", program.name(var));
-    let copy = program.fresh_after(&prefix);
+    let copy = program.fresh_var(&prefix);
     let site = ops_of(program, block).get(before).and_then(|op| op.site);
     (copy, OpDesc { site, origin: Origin::Kept, ..Assign { x: var, out: copy }.into() })
 }

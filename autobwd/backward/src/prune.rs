@@ -30,15 +30,15 @@ pub(super) fn prune(
         // A value that is no gradient is kept, because another operator of the same rule reads it.
         let for_itself = op.writes().any(|v| names.base(v).is_none());
         if !for_itself && !produced.flows_into(op) {
-            produced.note_dropped(op);
+            produced.record_dropped(op);
             return false;
         }
         if op.origin == Origin::Accumulate {
-            op.inputs.retain(|v| !produced.lacks(v) || produced.stopped.contains(&v));
+            op.inputs.retain(|v| !produced.is_missing(v) || produced.stopped.contains(&v));
         }
         // An operator with a sub-block takes a gradient without writer as zero.
         let filled = op.attrs.blocks().next().is_none();
-        for grad in op.reads().filter(|v| produced.lacks(*v) && (filled || produced.cut(*v))) {
+        for grad in op.reads().filter(|v| produced.is_missing(*v) && (filled || produced.cut(*v))) {
             let Some(value) = names.value(grad) else { continue };
             fills.push((kept, OpDesc { site: op.site, ..zeros(value, grad) }));
         }
@@ -70,7 +70,7 @@ impl ProducedGradients<'_> {
         self.there.get(var.index()).is_some_and(|there| *there) || self.given.contains(&var)
     }
 
-    fn lacks(&self, var: Var) -> bool {
+    fn is_missing(&self, var: Var) -> bool {
         self.is_grad(var) && !self.has(var)
     }
 
@@ -79,7 +79,7 @@ impl ProducedGradients<'_> {
         !op.reads().any(|v| self.is_grad(v)) || op.reads().any(|v| self.has(v))
     }
 
-    fn note_dropped(&mut self, op: &OpDesc) {
+    fn record_dropped(&mut self, op: &OpDesc) {
         let mut grads = op.reads().filter(|v| self.is_grad(*v));
         if grads.all(|v| self.cut(v) || self.stopped.contains(&v)) {
             self.stopped.extend(op.writes());

@@ -62,7 +62,7 @@ impl Gradients {
             if let Err(e) = program.check_structure() {
                 return write!(f, "{e}");
             }
-            let hops = hops(program);
+            let hops = gradient_hops(program);
             let mut newline = "";
             for (var, grad) in &self.pairs {
                 write!(f, "{newline}`{}` has the gradient `{}`", program.name(*var), program.name(*grad))?;
@@ -114,7 +114,7 @@ impl Hop {
 }
 
 /// By gradient: the shortest path to it.
-fn hops(program: &Program) -> Vec<Option<Hop>> {
+fn gradient_hops(program: &Program) -> Vec<Option<Hop>> {
     let root = program.root();
     let mut hops: Vec<Option<Hop>> = vec![None; program.name_count()];
     let mut written = vec![false; program.name_count()];

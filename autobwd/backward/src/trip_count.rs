@@ -126,7 +126,7 @@ impl KnownIntegers<'_> {
             scaled(input(scale.x)?, &scale)
         } else if let Some(LogicalNot { x, .. }) = op.as_op() {
             Some(i64::from(input(x)? == 0))
-        } else if let Some(([x, y], of_two)) = binary(op) {
+        } else if let Some(([x, y], of_two)) = binary_integer_fn(op) {
             of_two(input(x)?, input(y)?)
         } else {
             None
@@ -150,7 +150,7 @@ fn scaled(x: i64, by: &Scale) -> Option<i64> {
 type BinaryIntegerFn = fn(i64, i64) -> Option<i64>;
 
 /// The operands of an operator on two numbers, and its function.
-fn binary(op: &OpDesc) -> Option<([Var; 2], BinaryIntegerFn)> {
+fn binary_integer_fn(op: &OpDesc) -> Option<([Var; 2], BinaryIntegerFn)> {
     let of_two: BinaryIntegerFn = if op.is::<ElementwiseAdd>() {
         i64::checked_add
     } else if op.is::<ElementwiseSub>() {

@@ -7,7 +7,7 @@ use super::{
     derivatives::{GradientFunction, change, check_derivatives},
     function::{ProgramFunction, failure},
     kernels::check_kernels,
-    panics::catch,
+    panics::catch_panic,
     shapes::{check_unknown, resized},
     values::{check_eager, check_in_place, check_single, check_subsets, check_threads},
 };
@@ -55,7 +55,7 @@ pub struct CheckedSample {
 /// A violated check: with slot and index of the worst element, or the source line of a panic.
 pub fn check_sample(sample: &Sample) -> Result<CheckedSample> {
     let ops = OpInfoMap::linked()?;
-    let mut checked = catch(|| match sample.error {
+    let mut checked = catch_panic(|| match sample.error {
         Some(expected) => check_refused(ops, sample, expected),
         None => check(ops, sample),
     })
@@ -85,7 +85,7 @@ fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<Che
 }
 
 /// Adds the case in which an error occurred.
-fn when(case: &str) -> impl Fn(Error) -> Error {
+fn in_case(case: &str) -> impl Fn(Error) -> Error {
     move |e| Error::new(e.kind(), format!("{case}{e}"))
 }
 
@@ -107,7 +107,7 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
         check_gradients(ops, sample, (&function, &single), &many, &mut checked)?;
     }
     for (case, small) in resized(sample) {
-        check_resized(ops, &small, &many).map_err(when(&case))?;
+        check_resized(ops, &small, &many).map_err(in_case(&case))?;
     }
     Ok(checked)
 }
@@ -149,7 +149,7 @@ fn check_values(
     match check_eager(ops, function, built) {
         // Tensor arrays and hand-written blocks exist in programs only.
         Err(e) if sample.program.is_some() && e.kind() == ErrorKind::Program => Ok(()),
-        outcome => outcome.map_err(when("eagerly, ")),
+        outcome => outcome.map_err(in_case("eagerly, ")),
     }
 }
 
@@ -167,7 +167,7 @@ fn check_gradients(
             warnings.push(format!("its gradient has no gradient: {}", e.message()));
             None
         }
-        outcome => Some(outcome.map_err(when("second order, "))?),
+        outcome => Some(outcome.map_err(in_case("second order, "))?),
     };
     let whole = second.as_ref().map_or(&built.gradient, |second| &second.gradient);
     check_kernels(ops, whole, many, warnings)?;
@@ -175,7 +175,7 @@ fn check_gradients(
     check_unknown(ops, whole, sample, warnings)?;
     check_values(ops, sample, (function, single), Some(&built))?;
     check_threads(ops, whole, many)?;
-    check_composition(ops, function, &built).map_err(when("composed, "))?;
+    check_composition(ops, function, &built).map_err(in_case("composed, "))?;
     if sample.smooth.is_some() {
         return Ok(());
     }
@@ -187,7 +187,7 @@ fn check_gradients(
         let kinks = warnings[before..].join("; ");
         let case =
             if kinks.is_empty() { "second order, ".into() } else { format!("second order, where {kinks}: ") };
-        checked.second_order = outcome.map_err(when(&case))?.0;
+        checked.second_order = outcome.map_err(in_case(&case))?.0;
     }
     check_subsets(ops, function, &built)?;
     for same in repeatable(sample, function) {
@@ -195,7 +195,7 @@ fn check_gradients(
         if let Ok(function) = ProgramFunction::of(ops, sample, DType::F64, Some(same)) {
             let built = GradientFunction::of(ops, &function)?;
             let outcome = check_derivatives(&function, &built, bound, &mut vec![]);
-            outcome.map_err(when("the same variable twice, "))?;
+            outcome.map_err(in_case("the same variable twice, "))?;
         }
     }
     Ok(())
@@ -204,12 +204,12 @@ fn check_gradients(
 /// Whenever the shape rule accepts the resized sample, so must the kernels; errors about data are accepted, because
 /// indices may be out of bounds of the smaller shape.
 fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
-    let function = match catch(|| ProgramFunction::of(ops, sample, DType::F64, None)) {
+    let function = match catch_panic(|| ProgramFunction::of(ops, sample, DType::F64, None)) {
         Err(e) if e.kind() == ErrorKind::Check => return Err(e),
         Err(_) => return Ok(()),
         Ok(function) => function,
     };
-    let outcome = catch(|| {
+    let outcome = catch_panic(|| {
         function.run()?;
         if let GradKind::None | GradKind::Zero = ops.get(sample.op())?.grad_kind() {
             return check_kernels(ops, &function, many, &mut vec![]);

@@ -55,12 +55,12 @@ pub(super) fn gaps(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<S
     if !rows.iter().any(|s| clear(s)) {
         found.push("in every sample some shape has two equal dimensions".into());
     }
-    found.extend(never_wanted(info, &rows));
+    found.extend(unrequested_gradients(info, &rows));
     found
 }
 
 /// Gradients that the gradient operator writes, but for which no sample has floating point inputs.
-fn never_wanted(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
+fn unrequested_gradients(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     let GradKind::Operator(gradient) = info.grad_kind() else { return vec![] };
     let holds_floats = |slot: &str| {
         let vars = rows.iter().flat_map(|s| s.desc.inputs.get(slot).iter().map(move |v| (s, *v)));

@@ -75,7 +75,7 @@ impl ProgramFunction {
         }
         let executor = executor(ops);
         let (program, outputs) = match sample.program {
-            Some(make) => made(ops, program, &vars, make)?,
+            Some(make) => build_program(ops, program, &vars, make)?,
             None => of_one(ops, program, desc)?,
         };
         let found = ProgramFunction { program, executor, inputs, outputs, make: sample.program };
@@ -158,7 +158,7 @@ impl ProgramFunction {
             let ((desc, vars), mut args) = (stand_ins(op), OpArgs::new());
             for (role, var) in &vars {
                 let arg = match role {
-                    Role::Input => known.get(var).cloned().ok_or_else(unwritten)?.into(),
+                    Role::Input => known.get(var).cloned().ok_or_else(unwritten_error)?.into(),
                     Role::Output => Arg::New,
                 };
                 args.push((*role, "", Some(arg)));
@@ -285,7 +285,7 @@ fn executor(ops: &OpInfoMap) -> Executor {
 }
 
 /// The program that a builder makes of these inputs, with its outputs.
-fn made(
+fn build_program(
     ops: &OpInfoMap,
     inputs: Program,
     vars: &[Var],
@@ -334,7 +334,7 @@ pub(super) fn stand_ins(op: &OpDesc) -> (OpDesc, Vec<(Role, Var)>) {
     (desc, args)
 }
 
-pub(super) fn unwritten() -> Error {
+pub(super) fn unwritten_error() -> Error {
     failure("an operator reads a variable that is not written")
 }
 

@@ -4,8 +4,8 @@ use std::{collections::HashMap, rc::Rc};
 
 use super::{
     allocations,
-    function::{ProgramFunction, failure, stand_ins, unwritten},
-    panics::catch,
+    function::{ProgramFunction, failure, stand_ins, unwritten_error},
+    panics::catch_panic,
 };
 use autobwd_core::{
     Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
@@ -51,12 +51,12 @@ pub(super) fn check_kernels(
         }
         let (desc, args) = stand_ins(op);
         let reads = args.iter().filter(|(role, _)| *role == Role::Input);
-        let reads = reads.map(|(_, var)| values.get(var).cloned().ok_or_else(unwritten));
+        let reads = reads.map(|(_, var)| values.get(var).cloned().ok_or_else(unwritten_error));
         let reads: Vec<(Meta, Rc<Memory>)> = reads.collect::<Result<_>>()?;
         let metas: Vec<Meta> = reads.iter().map(|(meta, _)| meta.clone()).collect();
         let ready = prepare(ops, &desc, &metas)?;
         let alone = SingleKernel { ready: &ready, reads: &reads };
-        let outputs = catch(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
+        let outputs = catch_panic(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
         let outputs = outputs.map_err(|e| of_kernel(&e, &op.ty))?;
         let written = args.iter().filter(|(role, _)| *role == Role::Output).map(|(_, var)| *var);
         let outputs = ready.outputs.iter().cloned().zip(outputs.into_iter().map(Rc::new));

@@ -15,7 +15,7 @@ thread_local! {
 }
 
 /// Converts a panic of this thread into an error with its message and source line; suppresses the report on stderr.
-pub(super) fn catch<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let others = panic::take_hook();

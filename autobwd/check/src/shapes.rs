@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    function::{ProgramFunction, failure, unwritten},
-    panics::catch,
+    function::{ProgramFunction, failure, unwritten_error},
+    panics::catch_panic,
 };
 use autobwd_core::sample::Sample;
 use autobwd_core::{Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
@@ -36,7 +36,7 @@ pub(super) fn check_unknown(
         let mut inputs: Vec<(Var, Meta)> = vec![];
         for var in op.reads().filter(|v| *v != Var::EMPTY) {
             if inputs.iter().all(|(v, _)| *v != var) {
-                inputs.push((var, known.get(&var).cloned().ok_or_else(unwritten)?));
+                inputs.push((var, known.get(&var).cloned().ok_or_else(unwritten_error)?));
             }
         }
         let outputs = infer(info, op, &inputs)?;
@@ -76,10 +76,10 @@ fn input(op: &OpDesc, var: Var, meta: &Meta) -> String {
 fn infer(info: &OpInfo, op: &OpDesc, inputs: &[(Var, Meta)]) -> Result<Vec<(Var, Meta)>> {
     let of = |var: Var| {
         let known = inputs.iter().find(|(v, _)| *v == var);
-        known.map(|(_, meta)| meta.clone()).ok_or_else(unwritten)
+        known.map(|(_, meta)| meta.clone()).ok_or_else(unwritten_error)
     };
     let mut outputs = vec![];
-    catch(|| info.infer(op, &of, &mut |var, meta| outputs.push((var, meta))))?;
+    catch_panic(|| info.infer(op, &of, &mut |var, meta| outputs.push((var, meta))))?;
     Ok(outputs)
 }
 

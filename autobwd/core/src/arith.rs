@@ -67,9 +67,9 @@ fn call<D: Describe<()>, const N: usize>(op: D, inputs: [&Expr; N]) -> Expr {
 
 /// The eager values of all expressions, if all have one.
 fn values<const N: usize>(of: [&Expr; N]) -> Option<[&Value; N]> {
-    let mut values = [of[0].held_value()?; N];
+    let mut values = [of[0].eager_value()?; N];
     for (value, expr) in values.iter_mut().zip(of) {
-        *value = expr.held_value()?;
+        *value = expr.eager_value()?;
     }
     Some(values)
 }

@@ -97,12 +97,12 @@ pub fn require_valid(ops: &OpInfoMap, program: &Program) -> Result<()> {
         return Ok(());
     }
     ops.verify(program)?;
-    note_valid(ops, program);
+    mark_valid(ops, program);
     Ok(())
 }
 
 /// Records that a program is valid.
-pub fn note_valid(ops: &OpInfoMap, program: &Program) {
+pub fn mark_valid(ops: &OpInfoMap, program: &Program) {
     if is_linked(ops) {
         program.mark_verified();
     }
@@ -133,7 +133,7 @@ fn declarations(program: &Program) -> Vec<Error> {
 }
 
 /// Gradients that an operator with a sub-block reads as zero if they are not written.
-fn may_lack(op: &OpDesc) -> impl Iterator<Item = Var> + '_ {
+fn optional_reads(op: &OpDesc) -> impl Iterator<Item = Var> + '_ {
     let control = op.attrs.blocks().next().is_some();
     let gradients = op.inputs.iter().filter(move |(slot, _)| control && slot.ends_with("@GRAD"));
     gradients.flat_map(|(_, args)| args).copied()
@@ -191,7 +191,7 @@ impl BlockVerifier<'_, '_> {
                     && !self.program.lookup(self.id, *v).is_some_and(|d| d.persistable)
                     && self.block.vars.contains_key(v)
                     // It counts as zero there; a later backward pass may compute it.
-                    && !may_lack(op).any(|lacking| lacking == *v)
+                    && !optional_reads(op).any(|lacking| lacking == *v)
             };
             found.extend(
                 op.reads()
@@ -219,7 +219,7 @@ impl BlockVerifier<'_, '_> {
             return vec![];
         }
         let mut unknown: Vec<Var> = op.reads().chain(op.writes()).filter(|v| !known(v)).collect();
-        unknown.retain(|v| op.writes().any(|w| w == *v) || !may_lack(op).any(|lacking| lacking == *v));
+        unknown.retain(|v| op.writes().any(|w| w == *v) || !optional_reads(op).any(|lacking| lacking == *v));
         unknown.sort_unstable();
         unknown.dedup();
         let undeclared =
@@ -269,7 +269,7 @@ impl BlockVerifier<'_, '_> {
         let array = |v: &Var| {
             self.program.lookup(call.block, *v).is_some_and(|desc| desc.kind == VarKind::TensorArray)
         };
-        let zero: HashSet<Var> = block.ops.iter().flat_map(may_lack).collect();
+        let zero: HashSet<Var> = block.ops.iter().flat_map(optional_reads).collect();
         let missing = self.program.captures(call.block).into_iter().filter(|v| !supplied.contains(v));
         let there = |v: &Var| left(v) || zero.contains(v) || (array(v) && block.vars.contains_key(v));
         for var in missing.filter(|v| !there(v)) {

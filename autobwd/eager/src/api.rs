@@ -83,7 +83,7 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &GradOptions<'_>) -> Resul
         let text = format!("{} seeds for {} outputs", seeds.len(), roots.len());
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
-    let goal = GradientTarget::asked(&roots, &inputs);
+    let goal = GradientTarget::inputs(&roots, &inputs);
     let goal = builder.recording(how.create_graph, || {
         let mut walk = BackwardWalk::new(builder, engine(builder)?, goal, site);
         for (i, (root, expr)) in roots.iter().zip(outputs).enumerate() {

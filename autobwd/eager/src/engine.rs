@@ -126,7 +126,7 @@ impl Eager {
         (*number, call.site) = (0, site);
         if records {
             refuse_leaves(ready, into).map_err(|e| e.at_op(|| ready.describe(site)))?;
-            *number = call.remember(inputs);
+            *number = call.record_inputs(inputs);
         }
         for size in &ready.sizes {
             call.outputs.push(Memory::any(*size)?);
@@ -228,7 +228,7 @@ impl Eager {
     }
 
     /// Whether results are neither recorded nor traced.
-    pub(crate) fn forgets(&self) -> bool {
+    pub(crate) fn skips_recording(&self) -> bool {
         !self.records.get() && !self.is_traced()
     }
 

@@ -64,7 +64,7 @@ impl Gradient {
 
     /// The elements, unshared; copied if they are shared. A bare buffer gets dtype and shape from `meta`.
     #[inline]
-    fn loose(&mut self, meta: &Meta) -> Result<&mut Memory> {
+    fn own_memory(&mut self, meta: &Meta) -> Result<&mut Memory> {
         if let Gradient::Value(value, shared) = self {
             *self = Gradient::Loose(Tensor::memory_of(value.memory(shared.as_ref())?, meta)?);
         }
@@ -121,7 +121,7 @@ impl<'a> Adder<'a> {
         }
         let Some((_, ready)) = &self.ready else { return Ok(()) };
         if self.forgets {
-            self.eager.compute_over(ready, sum.loose(meta)?, derivative.memory()?, site)?;
+            self.eager.compute_over(ready, sum.own_memory(meta)?, derivative.memory()?, site)?;
         } else {
             let terms = [sum.share(meta)?, derivative.share(meta)?];
             *sum = Gradient::of(Value::of(self.eager.run(ready, &terms, &[], site)?, 0));

@@ -47,7 +47,7 @@ pub struct History {
 /// # Errors
 /// A failed expression; a variable of a program.
 pub fn history(of: &Expr) -> Result<History> {
-    let value = of.check()?.held_value().ok_or_else(|| {
+    let value = of.check()?.eager_value().ok_or_else(|| {
         let text = format!("`{}` is a variable of a program, which prints and draws itself", of.name());
         Error::new(ErrorKind::NoValue, text)
     })?;

@@ -92,22 +92,22 @@ impl<'a> Ancestry<'a> {
     /// Walks backwards as the backward pass does.
     fn reason(&self, of: &Expr) -> Result<Option<String>> {
         let ops = of.builder().ops()?;
-        let goal = GradientTarget::asked(self.outputs, std::slice::from_ref(self.input));
+        let goal = GradientTarget::inputs(self.outputs, std::slice::from_ref(self.input));
         let mut arrived: FxHashMap<*const TapeNode, Vec<u32>> = FxHashMap::default();
         let arrive = |arrived: &mut FxHashMap<_, Vec<u32>>, value: &Value| {
             arrived.entry(Arc::as_ptr(&value.node)).or_default().push(value.out());
         };
-        self.outputs.iter().filter(|v| goal.wants(v)).for_each(|v| arrive(&mut arrived, v));
+        self.outputs.iter().filter(|v| goal.visits(v)).for_each(|v| arrive(&mut arrived, v));
         let mut cut = None;
         for node in &self.nodes {
             let Some(outs) = arrived.get(&std::ptr::from_ref(*node)) else { continue };
-            let wanted: Vec<bool> = node.inputs().iter().map(|input| goal.wants(input)).collect();
+            let wanted: Vec<bool> = node.inputs().iter().map(|input| goal.visits(input)).collect();
             if !wanted.contains(&true) {
                 continue;
             }
             let Some(call) = node.call() else {
                 // A user-defined function.
-                node.inputs().iter().filter(|v| goal.wants(v)).for_each(|v| arrive(&mut arrived, v));
+                node.inputs().iter().filter(|v| goal.visits(v)).for_each(|v| arrive(&mut arrived, v));
                 continue;
             };
             let there = (0..call.outputs.len()).map(|out| outs.contains(&(out as u32))).collect();

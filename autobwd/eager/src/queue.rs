@@ -178,7 +178,7 @@ pub(super) enum GradientTarget<'a> {
 }
 
 impl<'a> GradientTarget<'a> {
-    pub(super) fn asked(outputs: &[Value], inputs: &'a [Value]) -> GradientTarget<'a> {
+    pub(super) fn inputs(outputs: &[Value], inputs: &'a [Value]) -> GradientTarget<'a> {
         // A node older than all inputs does not depend on them.
         let oldest = inputs.iter().map(|v| v.node.number).min().unwrap_or(u64::MAX);
         let mut seen: FxHashMap<*const TapeNode, &TapeNode> = FxHashMap::default();
@@ -206,7 +206,7 @@ impl<'a> GradientTarget<'a> {
     }
 
     #[inline]
-    pub(super) fn wants(&self, value: &Value) -> bool {
+    pub(super) fn visits(&self, value: &Value) -> bool {
         value.requires_grad()
             && match self {
                 GradientTarget::Leaves => true,
@@ -230,7 +230,7 @@ impl<'a> BackwardWalk<'a> {
         goal: GradientTarget<'a>,
         site: &'static Location<'static>,
     ) -> BackwardWalk<'a> {
-        let forgets = eager.forgets();
+        let forgets = eager.skips_recording();
         let adder = Adder { builder, eager, forgets, ready: None, site };
         let (queue, arrived, made) = (Queue::default(), vec![], vec![]);
         BackwardWalk { builder, eager, queue, goal, forgets, adder, arrived, made, site }
@@ -238,7 +238,7 @@ impl<'a> BackwardWalk<'a> {
 
     /// Adds a value with its gradient, if it is differentiable.
     pub(super) fn start(&mut self, of: &'a Value, derivative: Value) -> Result<()> {
-        if self.goal.wants(of) { self.push(of, Gradient::of(derivative)) } else { Ok(()) }
+        if self.goal.visits(of) { self.push(of, Gradient::of(derivative)) } else { Ok(()) }
     }
 
     /// Adds a value to the queue; if it is queued, adds the contribution to its gradient.
@@ -262,7 +262,7 @@ impl<'a> BackwardWalk<'a> {
             look(&self.queue);
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
             let of = entry.of;
-            self.arrive(&mut entry)?;
+            self.finish_gradient(&mut entry)?;
             let call = match &of.node.origin {
                 NodeOrigin::Computed(call) => call,
                 NodeOrigin::Applied(applied) => {
@@ -277,7 +277,7 @@ impl<'a> BackwardWalk<'a> {
                 self.arrived.resize_with(call.outputs.len(), || None);
                 self.arrived[of.out() as usize] = Some(entry);
                 while let Some(mut entry) = self.queue.pop_of(&of.node) {
-                    self.arrive(&mut entry)?;
+                    self.finish_gradient(&mut entry)?;
                     let out = entry.of.out();
                     self.arrived[out as usize] = Some(entry);
                 }
@@ -292,10 +292,10 @@ impl<'a> BackwardWalk<'a> {
     }
 
     /// Handles a value whose gradient is complete.
-    fn arrive(&mut self, entry: &mut PendingGradient<'a>) -> Result<()> {
+    fn finish_gradient(&mut self, entry: &mut PendingGradient<'a>) -> Result<()> {
         let PendingGradient { of, derivative, more } = entry;
         let leaf = of.is_leaf();
-        if more.is_empty() && !of.is_watched() && !leaf && matches!(self.goal, GradientTarget::Leaves) {
+        if more.is_empty() && !of.has_settings() && !leaf && matches!(self.goal, GradientTarget::Leaves) {
             return Ok(());
         }
         let site = of.node.call().map_or(self.site, |call| call.site);
@@ -303,17 +303,17 @@ impl<'a> BackwardWalk<'a> {
             let parts = [&mut *derivative].into_iter().chain(more).map(|part| part.share(of.meta()));
             *derivative = Gradient::of(self.sum(&parts.collect::<Result<Vec<_>>>()?, site)?);
         }
-        let (hooks, retain) = of.watched(|w| (w.hooks.clone(), w.retain)).unwrap_or_default();
+        let (hooks, retain) = of.settings(|w| (w.hooks.clone(), w.retain)).unwrap_or_default();
         for (_, hook) in hooks {
             *derivative = Gradient::of(self.hooked(of, derivative.share(of.meta())?, &*hook)?);
         }
         match &mut self.goal {
             GradientTarget::Leaves if retain || leaf => {
-                let sum = match of.watched(|w| w.derivative.take()).flatten() {
+                let sum = match of.settings(|w| w.derivative.take()).flatten() {
                     Some(known) => self.sum(&[&known, derivative.share(of.meta())?], site)?,
                     None => derivative.share(of.meta())?.clone(),
                 };
-                of.watch(|w| w.derivative = Some(sum));
+                of.with_settings(|w| w.derivative = Some(sum));
             }
             GradientTarget::Leaves => {}
             GradientTarget::Asked { inputs, found, .. } => {
@@ -350,11 +350,11 @@ impl<'a> BackwardWalk<'a> {
     #[inline(always)]
     fn chain_rule(&mut self, of: &'a Value, call: &'a OpCall) -> Result<()> {
         let (goal, arrived) = (&self.goal, &self.arrived);
-        if matches!(goal, GradientTarget::Asked { .. }) && !call.inputs.iter().any(|input| goal.wants(input))
+        if matches!(goal, GradientTarget::Asked { .. }) && !call.inputs.iter().any(|input| goal.visits(input))
         {
             return Ok(());
         }
-        let wanted = || call.inputs.iter().map(|input| goal.wants(input));
+        let wanted = || call.inputs.iter().map(|input| goal.visits(input));
         let arrives = || arrived.iter().map(Option::is_some);
         let fits = |rule: &ChainRule| {
             rule.wanted.iter().zip(wanted()).all(|(a, b)| *a == b)
@@ -385,7 +385,7 @@ impl<'a> BackwardWalk<'a> {
         let PendingGradient { of, derivative, .. } = entry;
         let gradient = Tensor::copy_of(derivative.memory()?, 0, derivative.meta(of))?;
         for (input, gradient) in applied.inputs.iter().zip(applied.backward(&gradient)?) {
-            if self.goal.wants(input) {
+            if self.goal.visits(input) {
                 self.push(input, Gradient::Loose(gradient.into_memory()?))?;
             }
         }
@@ -406,8 +406,8 @@ impl<'a> BackwardWalk<'a> {
             let input = |i: usize| match inputs[i] {
                 RuleSource::Input(i) => reading.memory(i, &call.inputs[i]),
                 RuleSource::Output(i) => Ok(&call.outputs[i]),
-                RuleSource::Arrived(i) => there(&arrived[i])?.derivative.memory(),
-                RuleSource::Made(i) => there(&made[i]),
+                RuleSource::Arrived(i) => expect_gradient(&arrived[i])?.derivative.memory(),
+                RuleSource::Made(i) => expect_gradient(&made[i]),
             };
             self.eager.compute(ready, input, new.iter_mut().flatten(), call.site)?;
             self.eager.check(ready, new.iter().flatten(), call.site)?;
@@ -445,7 +445,7 @@ impl<'a> BackwardWalk<'a> {
                 read.push(match *source {
                     RuleSource::Input(i) => &call.inputs[i],
                     RuleSource::Output(i) => &outs[i],
-                    RuleSource::Arrived(i) => there(&self.arrived[i])?.derivative.value()?,
+                    RuleSource::Arrived(i) => expect_gradient(&self.arrived[i])?.derivative.value()?,
                     RuleSource::Made(i) => &made[i],
                 });
             }
@@ -462,7 +462,7 @@ impl<'a> BackwardWalk<'a> {
         for (input, source) in &rule.derivatives {
             let derivative = match source {
                 RuleSource::Made(i) => made[*i].clone(),
-                RuleSource::Arrived(i) => there(&self.arrived[*i])?.derivative.value()?.clone(),
+                RuleSource::Arrived(i) => expect_gradient(&self.arrived[*i])?.derivative.value()?.clone(),
                 RuleSource::Input(_) | RuleSource::Output(_) => return Err(no_derivative()),
             };
             self.push(&call.inputs[*input], Gradient::of(derivative))?;
@@ -472,7 +472,7 @@ impl<'a> BackwardWalk<'a> {
 }
 
 #[inline]
-fn there<T>(derivative: &Option<T>) -> Result<&T> {
+fn expect_gradient<T>(derivative: &Option<T>) -> Result<&T> {
     derivative.as_ref().ok_or_else(|| Error::internal("a derivative is read before it is there"))
 }
 

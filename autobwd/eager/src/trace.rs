@@ -63,7 +63,7 @@ pub fn trace(
     let notes = Rc::new(RefCell::new(TraceWriter::default()));
     for (name, expr) in inputs {
         let value =
-            expr.check()?.held_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
+            expr.check()?.eager_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
         notes.borrow_mut().input(name, value)?;
     }
     let heard = notes.clone();
@@ -81,7 +81,7 @@ pub fn trace(
     let mut outputs = vec![];
     for expr in &values {
         let value =
-            expr.check()?.held_value().ok_or_else(|| refuse("an output is a variable of a program"))?;
+            expr.check()?.eager_value().ok_or_else(|| refuse("an output is a variable of a program"))?;
         let var = notes.var(value);
         outputs.push(notes.program.name(var).to_string());
     }
@@ -107,7 +107,7 @@ struct TraceWriter {
 }
 
 impl TraceWriter {
-    fn know(&mut self, value: &Value, var: Var) {
+    fn record_var(&mut self, value: &Value, var: Var) {
         let key = (Arc::as_ptr(&value.node), value.out(), value.requires_grad());
         self.vars.insert(key, (var, value.node.clone()));
     }
@@ -124,7 +124,7 @@ impl TraceWriter {
         check_name(name)?;
         let twice = || Error::new(ErrorKind::Program, format!("two inputs are called `{name}`"));
         let var = self.declare(name, desc).ok_or_else(twice)?;
-        self.know(value, var);
+        self.record_var(value, var);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl TraceWriter {
             }
             None => self.captured(value),
         };
-        self.know(value, var);
+        self.record_var(value, var);
         var
     }
 
@@ -195,7 +195,7 @@ impl TraceWriter {
                 // It is overwritten.
                 None => self.var(value),
             };
-            self.know(value, var);
+            self.record_var(value, var);
             writes.push(var);
         }
         let mut desc = OpDesc { site: Some(Site::Here(site)), ..ready.desc.clone() };

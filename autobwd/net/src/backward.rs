@@ -127,7 +127,7 @@ impl<'a> NetBackward<'a> {
         Ok(())
     }
 
-    fn is_there(&self, name: &str) -> bool {
+    fn has_gradient(&self, name: &str) -> bool {
         let grad = self.names.find(name).and_then(|var| self.grads.get(&var));
         grad.is_some_and(|grad| self.there.contains(grad))
     }
@@ -139,10 +139,12 @@ impl<'a> NetBackward<'a> {
             Operator::Op(op) => self.single(op).map_err(|e| e.at_op(|| op.describe())),
             Operator::Net(net) => self.net(net),
             Operator::Rnn(rnn) => self.rnn(rnn),
-            Operator::RnnGrad(grad) => match grad.outputs().into_iter().find(|name| self.is_there(name)) {
-                None => Ok(Operator::Nop),
-                Some(name) => Err(self.without_gradient(name).at_op(|| op.describe())),
-            },
+            Operator::RnnGrad(grad) => {
+                match grad.outputs().into_iter().find(|name| self.has_gradient(name)) {
+                    None => Ok(Operator::Nop),
+                    Some(name) => Err(self.without_gradient(name).at_op(|| op.describe())),
+                }
+            }
         }
     }
 
@@ -168,7 +170,9 @@ impl<'a> NetBackward<'a> {
 
     fn single(&mut self, op: &NamedOp) -> Result<Operator> {
         let info = op.info(self.ops)?;
-        let Some(arriving) = op.writes().find(|name| self.is_there(name)) else { return Ok(Operator::Nop) };
+        let Some(arriving) = op.writes().find(|name| self.has_gradient(name)) else {
+            return Ok(Operator::Nop);
+        };
         if !op.reads().any(|name| self.reached.contains(name)) {
             return Ok(Operator::Nop);
         }
@@ -246,7 +250,8 @@ impl<'a> NetBackward<'a> {
 
     fn rnn(&mut self, rnn: &RnnOp) -> Result<Operator> {
         let NetBackward { ops, no_grad, reached, .. } = *self;
-        let arriving: Vec<bool> = rnn.step_outputs().iter().map(|link| self.is_there(&link.outer)).collect();
+        let arriving: Vec<bool> =
+            rnn.step_outputs().iter().map(|link| self.has_gradient(&link.outer)).collect();
         if !arriving.contains(&true) {
             return Ok(Operator::Nop);
         }
@@ -259,10 +264,10 @@ impl<'a> NetBackward<'a> {
             steps.push(walk.step(rnn, &arriving, &carried, &wanted)?);
             let given = rnn.step_inputs().iter().map(|link| &*link.inner);
             let given = given.chain(rnn.memories().iter().map(|memory| &*memory.pre));
-            let there = given.chain(wanted.iter().copied()).filter(|name| walk.is_there(name));
+            let there = given.chain(wanted.iter().copied()).filter(|name| walk.has_gradient(name));
             computed.extend(there.map(String::from));
             let hands_on =
-                rnn.memories().iter().zip(&carried).map(|(m, known)| *known || walk.is_there(&m.pre));
+                rnn.memories().iter().zip(&carried).map(|(m, known)| *known || walk.has_gradient(&m.pre));
             let next: Vec<bool> = hands_on.collect();
             if next == carried {
                 break;

@@ -16,7 +16,7 @@ impl<'f> Indented<'_, 'f> {
         writeln!(self.0, "{:1$}{text}", "", 2 * self.1)
     }
 
-    fn deeper(&mut self) -> Indented<'_, 'f> {
+    fn indented(&mut self) -> Indented<'_, 'f> {
         Indented(self.0, self.1 + 1)
     }
 
@@ -37,12 +37,12 @@ impl<'f> Indented<'_, 'f> {
 
     pub(super) fn net(&mut self, net: &NetOp) -> fmt::Result {
         self.head("net", net.name(), net.inputs(), net.outputs())?;
-        net.ops().iter().try_for_each(|op| self.deeper().operator(op))
+        net.ops().iter().try_for_each(|op| self.indented().operator(op))
     }
 
     pub(super) fn rnn(&mut self, rnn: &RnnOp) -> fmt::Result {
         self.head("rnn", rnn.name(), rnn.inputs(), rnn.outputs())?;
-        let mut inside = self.deeper();
+        let mut inside = self.indented();
         for link in rnn.step_inputs() {
             inside.line(format_args!("{} = {}[t]", link.inner, link.outer))?;
         }
@@ -59,14 +59,14 @@ impl<'f> Indented<'_, 'f> {
     pub(super) fn rnn_grad(&mut self, grad: &RnnGradOp) -> fmt::Result {
         let forward = grad.forward();
         self.head("rnn_grad", forward.name(), grad.inputs(), grad.outputs())?;
-        let mut inside = self.deeper();
+        let mut inside = self.indented();
         for (i, step) in grad.steps.iter().enumerate() {
             match (i + 1 == grad.steps.len(), i) {
                 (true, 0) => inside.line("for every t, the last first")?,
                 (true, _) => inside.line(format_args!("for t = T-{}, …, 0", i + 1))?,
                 (false, _) => inside.line(format_args!("for t = T-{}", i + 1))?,
             }
-            inside.deeper().grad_step(grad, step)?;
+            inside.indented().grad_step(grad, step)?;
         }
         for (link, to) in forward.step_inputs().iter().zip(&grad.input_grads) {
             if let Some(to) = to {

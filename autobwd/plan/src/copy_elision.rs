@@ -45,7 +45,7 @@ pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()
             graph.instructions.push(node);
         }
     }
-    graph.number_writers();
+    graph.index_writers();
     Ok(())
 }
 

@@ -21,7 +21,7 @@ pub struct IterationSpace {
 
 impl IterationSpace {
     /// Whether the same blocks run over both.
-    fn meets(&self, other: &IterationSpace) -> bool {
+    fn matches(&self, other: &IterationSpace) -> bool {
         let dtypes = self.dtype == other.dtype || [self.dtype, other.dtype].contains(&DType::Bool);
         dtypes && self.dims == other.dims
     }
@@ -128,7 +128,7 @@ fn writes_as_formula(graph: &Graph, node: &Instruction, full: &Dims) -> bool {
 
 /// Rejects a part that cannot run block by block: the author of the decomposition is responsible for its shapes, and
 /// there is no shape rule.
-fn line_up(graph: &Graph, part: &Instruction) -> Result<()> {
+fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
     let wrong = || Error::internal(format!("the parts of operator `{}` do not line up", part.desc.ty));
     let extent = extent(graph, part).ok_or_else(wrong)?;
     for value in part.inputs.iter().chain(&part.outputs).filter_map(|(_, v)| *v) {
@@ -168,7 +168,7 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Fus
     for node in nodes {
         let parts = parts(graph, ops, &node)?.unwrap_or_default();
         for part in &parts {
-            line_up(graph, part)?;
+            check_alignment(graph, part)?;
         }
         sort.grow(graph.values.len());
         match sort.runs_in_parts(graph, &parts) {
@@ -190,7 +190,7 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Fus
             shares_instruction: false,
         });
     }
-    graph.number_writers();
+    graph.index_writers();
     Ok((groups, constants))
 }
 
@@ -238,7 +238,7 @@ impl GroupBuilder {
         let reduced = part.writes().find(|v| !is_whole(graph, part, *v, &extent));
         let Some(reduced) = reduced else {
             let read = rest.last().unwrap_or(part).writes().any(|v| self.in_formulas[v]);
-            return read || self.home(graph, part, &extent).is_some();
+            return read || self.fusion_target(graph, part, &extent).is_some();
         };
         if !rest.is_empty() {
             return false;
@@ -257,7 +257,8 @@ impl GroupBuilder {
             return;
         }
         let extents = iteration_spaces(graph, &node);
-        let home = extents.iter().find_map(|extent| Some((self.home(graph, &node, extent)?, extent)));
+        let home =
+            extents.iter().find_map(|extent| Some((self.fusion_target(graph, &node, extent)?, extent)));
         let (at, extent) =
             home.map_or((self.drafts.len(), extents.first()), |(at, extent)| (at, Some(extent)));
         for value in node.reads() {
@@ -274,7 +275,7 @@ impl GroupBuilder {
         }
         match (self.drafts.get_mut(at), extent) {
             (Some(draft), Some(extent)) => {
-                draft.region.retain(|region| region.meets(extent));
+                draft.region.retain(|region| region.matches(extent));
                 for region in draft.region.iter_mut().filter(|region| region.dtype == DType::Bool) {
                     region.dtype = extent.dtype;
                 }
@@ -297,19 +298,19 @@ impl GroupBuilder {
     }
 
     /// The fused kernel that an operator can join: the latest that shares a value with it, or the last one.
-    fn home(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
+    fn fusion_target(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
         // Recomputed operators are placed tail on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
-        let moves = !again && self.frees_what_it_takes(graph, node);
-        let earliest = self.earliest(graph, node);
+        let moves = !again && self.grows_no_lifetime(graph, node);
+        let earliest = self.earliest_position(graph, node);
         let shared = node.reads().flat_map(|v| [self.written[v].map(|(at, _)| at), self.read[v]]).flatten();
         let homes = shared.filter(|_| moves).chain([last]);
-        homes.filter(|at| *at >= earliest && self.joins(graph, node, extent, *at)).max()
+        homes.filter(|at| *at >= earliest && self.can_fuse(graph, node, extent, *at)).max()
     }
 
     /// The last draft that an operator depends on.
-    fn earliest(&self, graph: &Graph, node: &Instruction) -> usize {
+    fn earliest_position(&self, graph: &Graph, node: &Instruction) -> usize {
         let written = node.reads().filter_map(|v| Some(self.written[v]?.0));
         let kept = node.writes().filter(|v| graph.values[*v].in_scope);
         let before = kept.filter_map(|v| self.kept.get(&graph.values[v].var).copied());
@@ -317,14 +318,14 @@ impl GroupBuilder {
     }
 
     /// Whether running it early allocates no more bytes than it frees.
-    fn frees_what_it_takes(&self, graph: &Graph, node: &Instruction) -> bool {
+    fn grows_no_lifetime(&self, graph: &Graph, node: &Instruction) -> bool {
         let bytes = |v: ValueId| graph.values[v].meta.bytes().unwrap_or(0);
         let takes: usize = node.writes().filter(|v| !graph.values[*v].in_scope).map(bytes).sum();
         let frees: usize = node.reads().filter(|v| self.unread[*v] == 1).map(bytes).sum();
         takes <= frees
     }
 
-    fn joins(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace, at: usize) -> bool {
+    fn can_fuse(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace, at: usize) -> bool {
         // Within the fused kernel that writes it, a sum is incomplete, a broadcast operand partial, and a converted
         // number not converted.
         let is_converted =
@@ -335,6 +336,6 @@ impl GroupBuilder {
             }
             _ => true,
         };
-        self.drafts[at].region.iter().any(|region| region.meets(extent)) && node.reads().all(is_there)
+        self.drafts[at].region.iter().any(|region| region.matches(extent)) && node.reads().all(is_there)
     }
 }

@@ -22,8 +22,8 @@ pub(super) fn mark(graph: &Graph, groups: &mut [FusionGroup], constants: usize, 
         }
         let (mut reads, mut writes) = (FxHashSet::default(), FxHashSet::default());
         for node in &graph.instructions[group.nodes.clone()] {
-            reads.extend(node.reads().filter_map(|v| kept(graph, v)));
-            writes.extend(node.writes().filter_map(|v| kept(graph, v)));
+            reads.extend(node.reads().filter_map(|v| scope_var(graph, v)));
+            writes.extend(node.writes().filter_map(|v| scope_var(graph, v)));
         }
         match &mut instruction {
             Some((read, written))
@@ -41,7 +41,7 @@ pub(super) fn mark(graph: &Graph, groups: &mut [FusionGroup], constants: usize, 
 }
 
 /// The scope's variable that a value is a version of.
-fn kept(graph: &Graph, value: ValueId) -> Option<Var> {
+fn scope_var(graph: &Graph, value: ValueId) -> Option<Var> {
     Some(&graph.values[value]).filter(|value| value.in_scope).map(|value| value.var)
 }
 

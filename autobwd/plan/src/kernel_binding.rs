@@ -57,7 +57,7 @@ pub fn kernel(
             Role::Input if slots[number].shape_only => binder.shape_only(&meta),
             Role::Input => {
                 let at = place(value)?;
-                let taken = taken_over(graph, node, number, at, &mut place)?;
+                let taken = shares_memory(graph, node, number, at, &mut place)?;
                 binder.input(&meta, at, if taken { AccessMode::TakenOver } else { AccessMode::Read })
             }
         }
@@ -67,7 +67,7 @@ pub fn kernel(
 }
 
 /// Whether an output that declares this input as its partner has reused its memory.
-fn taken_over(
+fn shares_memory(
     graph: &Graph,
     node: &Instruction,
     input: usize,

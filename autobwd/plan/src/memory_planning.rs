@@ -128,7 +128,7 @@ impl MemoryPlanner<'_> {
     fn group(&mut self, g: usize, group: &FusionGroup) {
         self.taken.clear();
         if let Some(extent) = &group.space {
-            self.note_reads(group, extent);
+            self.record_reads(group, extent);
         }
         for position in group.nodes.clone() {
             let node = &self.graph.instructions[position];
@@ -154,7 +154,7 @@ impl MemoryPlanner<'_> {
                     self.inside[value] = true;
                     continue;
                 }
-                match self.takes_over(g, group, position, slot, value, whole) {
+                match self.reuses_input(g, group, position, slot, value, whole) {
                     Some(buffer) => {
                         self.taken.push(buffer);
                         self.buffers[buffer].last = self.last_read[value].unwrap_or(g).max(g);
@@ -166,7 +166,7 @@ impl MemoryPlanner<'_> {
         }
     }
 
-    fn note_reads(&mut self, group: &FusionGroup, extent: &IterationSpace) {
+    fn record_reads(&mut self, group: &FusionGroup, extent: &IterationSpace) {
         self.reads.clear();
         self.kept_reads.clear();
         for position in group.nodes.clone() {
@@ -211,7 +211,7 @@ impl MemoryPlanner<'_> {
     }
 
     /// The buffer of a dying input that the output may reuse.
-    fn takes_over(
+    fn reuses_input(
         &self,
         g: usize,
         group: &FusionGroup,

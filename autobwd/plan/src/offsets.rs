@@ -14,7 +14,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    fn meets(&self, other: &Buffer) -> bool {
+    fn overlaps(&self, other: &Buffer) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
@@ -66,7 +66,7 @@ fn place_in(order: &[usize], buffers: &[Buffer], comparisons: usize) -> Option<(
         let mut at = 0;
         for (offset, other) in &placed {
             compared += 1;
-            if !other.meets(buffer) {
+            if !other.overlaps(buffer) {
                 continue;
             }
             if *offset >= at + buffer.bytes {
@@ -204,7 +204,7 @@ mod tests {
                     assert!(offsets[i] + a.bytes <= top);
                     for (j, b) in buffers.iter().enumerate().take(i) {
                         let apart = offsets[i] + a.bytes <= offsets[j] || offsets[j] + b.bytes <= offsets[i];
-                        assert!(apart || !a.meets(b), "{a:?} {b:?}");
+                        assert!(apart || !a.overlaps(b), "{a:?} {b:?}");
                     }
                 }
                 assert!(top >= live_bytes(&buffers));

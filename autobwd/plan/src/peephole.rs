@@ -29,7 +29,7 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     }
     let mut gone = gone.into_iter();
     graph.instructions.retain(|_| gone.next() == Some(false));
-    graph.number_writers();
+    graph.index_writers();
     Ok(())
 }
 
@@ -57,7 +57,7 @@ fn partner(
             continue;
         }
         if let Some(desc) = join(&before.desc, &then.desc)? {
-            return Ok(Some((first, joined(graph, ops, before, then, &desc)?)));
+            return Ok(Some((first, replacement(graph, ops, before, then, &desc)?)));
         }
     }
     Ok(None)
@@ -97,7 +97,7 @@ fn can_run_at(
 }
 
 /// The replacement, on the values of both.
-fn joined(
+fn replacement(
     graph: &Graph,
     ops: &OpInfoMap,
     first: &Instruction,

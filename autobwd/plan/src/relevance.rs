@@ -89,5 +89,5 @@ fn prune(graph: &mut Graph, unread: Vec<ValueId>) {
     }
     let nodes = mem::take(&mut graph.instructions).into_iter().zip(left_out);
     graph.instructions = nodes.filter(|(_, left_out)| !left_out).map(|(node, _)| node).collect();
-    graph.number_writers();
+    graph.index_writers();
 }

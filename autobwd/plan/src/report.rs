@@ -147,7 +147,7 @@ impl PlanReport {
             );
         }
         let mut line = String::new();
-        for (instruction, bytes) in self.live().into_iter().enumerate() {
+        for (instruction, bytes) in self.live_bytes_by_instruction().into_iter().enumerate() {
             let (left, right, y) = (across(instruction), across(instruction + 1), down(bytes));
             _ = write!(line, "{left:.1},{y:.1} {right:.1},{y:.1} ");
         }
@@ -177,7 +177,7 @@ impl PlanReport {
     }
 
     /// By instruction, and one entry for the time after the last: live bytes.
-    fn live(&self) -> Vec<usize> {
+    fn live_bytes_by_instruction(&self) -> Vec<usize> {
         let mut live = vec![0; self.instructions.len() + 1];
         for buffer in &self.buffers {
             live[buffer.first..=buffer.last].iter_mut().for_each(|bytes| *bytes += buffer.bytes);
@@ -207,7 +207,9 @@ fn summary(operators: &[String]) -> String {
 impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:>5}  {:>12}  runs", "instruction", "live bytes")?;
-        for (i, (instruction, live)) in self.instructions.iter().zip(self.live()).enumerate() {
+        for (i, (instruction, live)) in
+            self.instructions.iter().zip(self.live_bytes_by_instruction()).enumerate()
+        {
             write!(f, "{i:>5}  {live:>12}  {}", summary(&instruction.operators))?;
             match &instruction.spaces[..] {
                 [extent] if instruction.operators.len() > 1 => write!(f, "; one pass over {extent}")?,

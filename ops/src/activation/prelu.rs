@@ -15,7 +15,7 @@ use crate::{
     Math,
     elementwise::ElementwiseMul,
     fill::FillZerosLike,
-    kernel_helpers::{KernelFloat, around},
+    kernel_helpers::{KernelFloat, outer_axis_inner},
     norm::{DataLayout, NormTiling, sums},
 };
 
@@ -135,7 +135,7 @@ fn check_slopes(x: &Meta, alpha: &Meta, mode: PreluMode, layout: DataLayout) -> 
 fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> NormTiling {
     let (outer, groups, inner) = match mode {
         PreluMode::All => (1, 1, x.numel()),
-        PreluMode::Channel => around(x.dims(), layout.channels(x.dims().len())),
+        PreluMode::Channel => outer_axis_inner(x.dims(), layout.channels(x.dims().len())),
         PreluMode::Element => (x.dims()[0], x.dims()[1..].iter().product(), 1),
     };
     NormTiling { outer, groups, inner }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use autobwd::{Buf, Cx};
 
 use super::DataLayout;
-use crate::kernel_helpers::{KernelFloat, PART, around, pieces};
+use crate::kernel_helpers::{KernelFloat, PART, outer_axis_inner, pieces};
 
 /// Groups whose sums are computed at a time.
 const GROUPS: usize = 512;
@@ -23,7 +23,7 @@ pub(crate) struct NormTiling {
 impl NormTiling {
     /// Each channel is a group.
     pub(crate) fn channels(x: &Buf<'_>, layout: DataLayout) -> NormTiling {
-        let (outer, groups, inner) = around(x.dims(), layout.channels(x.dims().len()));
+        let (outer, groups, inner) = outer_axis_inner(x.dims(), layout.channels(x.dims().len()));
         NormTiling { outer, groups, inner }
     }
 

@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    operators::{remember, restore},
+    operators::{infer_from_x_shape, set_x_shape},
     register_op,
     tensor::Dim,
 };
@@ -45,7 +45,7 @@ fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
 impl Infer for Squeeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.x.dtype, squeezed(&self.x, &self.axes)?);
-        remember(&self.x, &mut self.x_shape);
+        set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
     }
 }
@@ -80,7 +80,7 @@ pub struct Squeeze2Grad<V = Var> {
 }
 impl Infer for Squeeze2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx, |x| squeezed(x, &self.axes))
+        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| squeezed(x, &self.axes))
     }
 }
 copies!(Squeeze2Grad, dx from dout);
@@ -116,7 +116,7 @@ fn unsqueezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
 impl Infer for Unsqueeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.x.dtype, unsqueezed(&self.x, &self.axes)?);
-        remember(&self.x, &mut self.x_shape);
+        set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
     }
 }
@@ -149,7 +149,7 @@ pub struct Unsqueeze2Grad<V = Var> {
 }
 impl Infer for Unsqueeze2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx, |x| unsqueezed(x, &self.axes))
+        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| unsqueezed(x, &self.axes))
     }
 }
 copies!(Unsqueeze2Grad, dx from dout);
@@ -190,7 +190,7 @@ fn flattened(x: &Meta, start_axis: i32, stop_axis: i32) -> Result<Dims> {
 impl Infer for FlattenContiguousRange<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.x.dtype, flattened(&self.x, self.start_axis, self.stop_axis)?);
-        remember(&self.x, &mut self.x_shape);
+        set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
     }
 }
@@ -227,7 +227,7 @@ pub struct FlattenContiguousRangeGrad<V = Var> {
 impl Infer for FlattenContiguousRangeGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let forward = |x: &Meta| flattened(x, self.start_axis, self.stop_axis);
-        restore(&self.x_shape, &self.dout, &mut self.dx, forward)
+        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, forward)
     }
 }
 copies!(FlattenContiguousRangeGrad, dx from dout);

@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::{kernel_helpers::around, reduce::ReductionTiling};
+use crate::{kernel_helpers::outer_axis_inner, reduce::ReductionTiling};
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
 #[register_op(grad = ExpandV2Grad)]
@@ -37,7 +37,7 @@ impl Kernel for ExpandV2<Buf<'_>> {
             let added = self.out.dims().len() - self.x.dims().len();
             for (axis, n) in self.out.dims().iter().enumerate() {
                 let (own, stride) = match axis.checked_sub(added) {
-                    Some(axis) => (self.x.dims()[axis], around(self.x.dims(), axis).2),
+                    Some(axis) => (self.x.dims()[axis], outer_axis_inner(self.x.dims(), axis).2),
                     None => (1, 0),
                 };
                 loops.push(*n, if own == *n { stride as isize } else { 0 });

@@ -9,7 +9,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement, PART, around, pieces};
+use crate::kernel_helpers::{AnyNumber, ConvertElement, PART, outer_axis_inner, pieces};
 
 /// Padding with a constant.
 #[register_op(grad = PadGrad)]
@@ -80,7 +80,7 @@ fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
 fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> StridedLayout {
     let mut loops = StridedLayout::default();
     for (axis, n) in dims.iter().enumerate() {
-        let (_, _, stride) = around(frame, axis);
+        let (_, _, stride) = outer_axis_inner(frame, axis);
         loops.skip(paddings[2 * axis] as isize * stride as isize);
         loops.push(*n, stride as isize);
     }

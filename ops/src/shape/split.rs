@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Cx, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
     check::*,
-    operators::{Concat, cut_out, row_bytes, same_count},
+    operators::{Concat, row_bytes, same_count, slice_part},
     register_op,
     tensor::Dim,
 };
@@ -49,7 +49,7 @@ impl Kernel for Split<Buf<'_>> {
         let (axis, mut at) = (self.x.axis(self.axis.into()), 0);
         for out in &mut self.out {
             let width = row_bytes(out, axis);
-            cut_out(&self.x, axis, &mut at, width, Some(out))?;
+            slice_part(&self.x, axis, &mut at, width, Some(out))?;
         }
         Ok(())
     }

@@ -4,11 +4,11 @@ use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{SelfAdjoint, with_dtype},
-    operators::{MAX_RANK, StridedLayout, few_dims, remember, remembered},
+    operators::{MAX_RANK, StridedLayout, few_dims, remembered, set_x_shape},
     register_op,
 };
 
-use crate::kernel_helpers::around;
+use crate::kernel_helpers::outer_axis_inner;
 
 /// Implements the kernel of an operator that copies elements without moving them.
 macro_rules! copies {
@@ -42,7 +42,7 @@ impl Infer for Transpose2<Meta> {
     fn infer(&mut self) -> Result<()> {
         let axes = permutation(&self.axis, self.x.rank())?;
         self.out.set(self.x.dtype, axes.iter().map(|axis| self.x.dims[*axis]).collect::<Dims>());
-        remember(&self.x, &mut self.x_shape);
+        set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
     }
 }
@@ -51,7 +51,7 @@ impl Kernel for Transpose2<Buf<'_>> {
         with_dtype!(self.x.dtype(), T => {
             let mut loops = StridedLayout::default();
             for axis in &self.axis {
-                let (_, n, stride) = around(self.x.dims(), self.x.axis(i64::from(*axis)));
+                let (_, n, stride) = outer_axis_inner(self.x.dims(), self.x.axis(i64::from(*axis)));
                 loops.push(n, stride as isize);
             }
             loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
@@ -127,7 +127,7 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
             let mut loops = StridedLayout::default();
             for to in 0..self.axis.len() {
                 let from = self.axis.iter().position(|axis| self.dx.axis(i64::from(*axis)) == to).unwrap_or(to);
-                let (_, n, stride) = around(self.dout.dims(), from);
+                let (_, n, stride) = outer_axis_inner(self.dout.dims(), from);
                 loops.push(n, stride as isize);
             }
             loops.gather::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
@@ -169,7 +169,7 @@ impl Kernel for Flip<Buf<'_>> {
         with_dtype!(self.x.dtype(), T => {
             let mut loops = StridedLayout::default();
             for axis in 0..self.x.dims().len() {
-                let (_, n, stride) = around(self.x.dims(), axis);
+                let (_, n, stride) = outer_axis_inner(self.x.dims(), axis);
                 let stride = stride as isize;
                 if self.axis.iter().any(|reversed| self.x.axis(i64::from(*reversed)) == axis) {
                     loops.skip(n.saturating_sub(1) as isize * stride);

@@ -70,7 +70,7 @@ impl CostModel {
             memory: vec![],
         };
 
-        let lives = lives(plan);
+        let lives = lifetimes(plan);
         let mut known: FxHashMap<usize, usize> = FxHashMap::default();
         let mut value = |model: &mut CostModel, id: usize| {
             let value = &plan.graph.values[id];
@@ -139,11 +139,11 @@ impl CostModel {
 
     /// Whether gradients or recomputed operators read an output of this operator.
     pub(super) fn is_needed(&self, op: usize, again: &[bool]) -> bool {
-        self.writes[op].iter().any(|id| self.waits(&self.values[*id], again))
+        self.writes[op].iter().any(|id| self.is_live(&self.values[*id], again))
     }
 
     /// Whether a value must be in memory when the backward pass begins, unless it is recomputed.
-    fn waits(&self, value: &ForwardValue, again: &[bool]) -> bool {
+    fn is_live(&self, value: &ForwardValue, again: &[bool]) -> bool {
         value.reads.is_some() || value.readers.iter().any(|op| again[*op])
     }
 
@@ -246,7 +246,7 @@ fn candidates(needs: &ForwardReads, count: usize) -> Vec<usize> {
 
 /// By value: the first and the last group in which it has its own memory; a value that reuses the memory of another
 /// begins after it.
-fn lives(plan: &Plan) -> Vec<(usize, usize)> {
+fn lifetimes(plan: &Plan) -> Vec<(usize, usize)> {
     let mut group_of = vec![0; plan.graph.instructions.len()];
     for (g, group) in plan.groups.iter().enumerate() {
         group_of[group.nodes.clone()].fill(g);

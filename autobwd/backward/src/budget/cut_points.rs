@@ -68,7 +68,7 @@ struct CutChoice {
 }
 
 impl CutChoice {
-    fn is_again(&self, k: usize) -> bool {
+    fn is_recomputed(&self, k: usize) -> bool {
         self.again[k / 64] >> (k % 64) & 1 == 1
     }
 
@@ -84,16 +84,16 @@ impl CutChoice {
 
 /// The sets found, with decreasing memory and increasing time.
 pub(super) fn sets(model: &CostModel) -> Vec<RecomputeSet> {
-    let (stations, start) = stations(model);
-    let count = stations.len().max(1);
+    let (cut_points, start) = cut_points(model);
+    let count = cut_points.len().max(1);
     let (most, parts) = ((CHOICES / count).clamp(64, 256), (LIMITS / count).clamp(16, 1024));
     let nothing = vec![false; model.costs.len()];
     let mut limit = model.arena_bytes(&nothing).saturating_sub(1);
     let mut sets = vec![model.set(nothing)];
-    while let Some(choice) = cheapest(&stations, start, limit, most) {
+    while let Some(choice) = cheapest(&cut_points, start, limit, most) {
         let mut again = vec![false; model.costs.len()];
-        for (_, station) in stations.iter().enumerate().filter(|(k, _)| choice.is_again(*k)) {
-            station.with.iter().flatten().chain([&station.op]).for_each(|op| again[*op] = true);
+        for (_, cut_point) in cut_points.iter().enumerate().filter(|(k, _)| choice.is_recomputed(*k)) {
+            cut_point.with.iter().flatten().chain([&cut_point.op]).for_each(|op| again[*op] = true);
         }
         let arena_bytes = model.arena_bytes(&again);
         // An eighth of slack, because the planner does better than the estimate.
@@ -108,63 +108,63 @@ pub(super) fn sets(model: &CostModel) -> Vec<RecomputeSet> {
 }
 
 /// The cheapest choice, among those kept, within a limit.
-fn cheapest(stations: &[CutPoint], start: usize, limit: usize, most: usize) -> Option<CutChoice> {
-    let again = vec![0; stations.len() / 64 + 1];
+fn cheapest(cut_points: &[CutPoint], start: usize, limit: usize, most: usize) -> Option<CutChoice> {
+    let again = vec![0; cut_points.len() / 64 + 1];
     let mut choices = vec![CutChoice { again, time: 0, kept: 0, run: None }];
     // Earlier cut points that later ones read.
     let mut open: Vec<usize> = vec![];
-    for (k, station) in stations.iter().enumerate() {
+    for (k, cut_point) in cut_points.iter().enumerate() {
         let mut next = Vec::with_capacity(3 * choices.len());
         for choice in choices {
-            if choice.kept + choice.run_bytes() + station.gap > limit {
+            if choice.kept + choice.run_bytes() + cut_point.gap > limit {
                 continue;
             }
-            if station.with.is_some() {
-                next.extend(again_at(station, k, &choice, limit));
+            if cut_point.with.is_some() {
+                next.extend(recompute_from(cut_point, k, &choice, limit));
             }
-            let kept = choice.kept + station.own;
-            let room = limit.checked_sub(kept + station.fixed);
+            let kept = choice.kept + cut_point.own;
+            let room = limit.checked_sub(kept + cut_point.fixed);
             let fits = room.is_some_and(|room| choice.run_bytes() <= room);
             // The run continues after this cut point,
             if fits && choice.run.is_some_and(|run| run.last_reader > k) {
-                next.push(CutChoice { kept: kept + station.later, ..choice.clone() });
+                next.push(CutChoice { kept: kept + cut_point.later, ..choice.clone() });
             }
             // or ends with the previous one.
-            let read_before = k > 0 && choice.is_again(k - 1) && stations[k - 1].read_before;
+            let read_before = k > 0 && choice.is_recomputed(k - 1) && cut_points[k - 1].read_before;
             if fits || (room.is_some() && !read_before) {
-                next.push(CutChoice { kept: kept + station.later, run: None, ..choice });
+                next.push(CutChoice { kept: kept + cut_point.later, run: None, ..choice });
             }
         }
         open.push(k);
-        open.retain(|j| stations[*j].last_reader > k);
-        choices = thin(next, &open, limit, most);
+        open.retain(|j| cut_points[*j].last_reader > k);
+        choices = prune_choices(next, &open, limit, most);
     }
     choices.retain(|choice| choice.kept + start <= limit);
     choices.into_iter().min_by_key(|choice| (choice.time, choice.kept))
 }
 
 /// The choice with the cut point recomputed, in the current run or as the first of a new one.
-fn again_at(station: &CutPoint, k: usize, choice: &CutChoice, limit: usize) -> Option<CutChoice> {
+fn recompute_from(cut_point: &CutPoint, k: usize, choice: &CutChoice, limit: usize) -> Option<CutChoice> {
     let needs = |run: &RepeatedRun| {
-        run.last_reader > k || station.inputs.iter().any(|j| *j >= run.start && choice.is_again(*j))
+        run.last_reader > k || cut_point.inputs.iter().any(|j| *j >= run.start && choice.is_recomputed(*j))
     };
     let new = RepeatedRun { start: k, bytes: 0, fused: 0, last_reader: k };
     let run = choice.run.filter(needs).unwrap_or(new);
     // Reading a value of a finished run would make that run part of this one.
-    if station.inputs.iter().any(|j| *j < run.start && choice.is_again(*j)) {
+    if cut_point.inputs.iter().any(|j| *j < run.start && choice.is_recomputed(*j)) {
         return None;
     }
-    let bytes = run.bytes + run.fused + station.own + station.later - station.fused;
-    if choice.kept + bytes.saturating_sub(station.later) + station.fixed > limit {
+    let bytes = run.bytes + run.fused + cut_point.own + cut_point.later - cut_point.fused;
+    if choice.kept + bytes.saturating_sub(cut_point.later) + cut_point.fixed > limit {
         return None;
     }
     let mut again = choice.again.clone();
     again[k / 64] |= 1 << (k % 64);
-    let last_reader = run.last_reader.max(station.last_reader);
-    let run = RepeatedRun { start: run.start, bytes, fused: station.fused, last_reader };
+    let last_reader = run.last_reader.max(cut_point.last_reader);
+    let run = RepeatedRun { start: run.start, bytes, fused: cut_point.fused, last_reader };
     Some(CutChoice {
         again,
-        time: choice.time.saturating_add(station.time),
+        time: choice.time.saturating_add(cut_point.time),
         kept: choice.kept,
         run: Some(run),
     })
@@ -172,12 +172,12 @@ fn again_at(station: &CutPoint, k: usize, choice: &CutChoice, limit: usize) -> O
 
 /// Drops dominated choices, then, if there are too many, the more expensive ones of those that keep about as many
 /// bytes.
-fn thin(choices: Vec<CutChoice>, open: &[usize], limit: usize, most: usize) -> Vec<CutChoice> {
+fn prune_choices(choices: Vec<CutChoice>, open: &[usize], limit: usize, most: usize) -> Vec<CutChoice> {
     // Equal for choices that later cut points cannot tell apart.
     let look = |choice: &CutChoice| {
         let mut hasher = FxHasher::default();
         choice.run.is_some().hash(&mut hasher);
-        open.iter().for_each(|k| choice.is_again(*k).hash(&mut hasher));
+        open.iter().for_each(|k| choice.is_recomputed(*k).hash(&mut hasher));
         hasher.finish()
     };
     let mut choices: Vec<_> = choices.into_iter().map(|choice| (look(&choice), choice)).collect();
@@ -199,7 +199,7 @@ fn thin(choices: Vec<CutChoice>, open: &[usize], limit: usize, most: usize) -> V
 }
 
 /// The cut points in program order, and the bytes, apart from their values, when the backward pass begins.
-fn stations(model: &CostModel) -> (Vec<CutPoint>, usize) {
+fn cut_points(model: &CostModel) -> (Vec<CutPoint>, usize) {
     let count = model.costs.len();
     // By operator: the maximum of bytes, apart from values, while its gradients are computed.
     let mut fixed = vec![0; count + 1];
@@ -211,12 +211,12 @@ fn stations(model: &CostModel) -> (Vec<CutPoint>, usize) {
     for value in &model.values {
         value.readers.iter().for_each(|reader| inputs[*reader].extend(value.writer));
     }
-    let mut stations: Vec<CutPoint> = vec![];
+    let mut cut_points: Vec<CutPoint> = vec![];
     let mut station_of = vec![None; count];
     let mut from = 0;
     let read = |op: &usize| model.writes[*op].iter().any(|id| model.values[*id].reads.is_some());
     for op in (0..count).filter(read) {
-        let k = stations.len();
+        let k = cut_points.len();
         let (mut with, mut before, mut next) = (vec![], vec![], inputs[op].clone());
         while let Some(input) = next.pop() {
             match station_of[input] {
@@ -228,8 +228,8 @@ fn stations(model: &CostModel) -> (Vec<CutPoint>, usize) {
                 }
             }
         }
-        before.iter().for_each(|j: &usize| stations[*j].last_reader = k);
-        let mut station = CutPoint {
+        before.iter().for_each(|j: &usize| cut_points[*j].last_reader = k);
+        let mut cut_point = CutPoint {
             op,
             time: with.iter().chain([&op]).map(|op| model.costs[*op].picoseconds()).sum(),
             with: model.candidates.binary_search(&op).is_ok().then_some(with),
@@ -244,14 +244,14 @@ fn stations(model: &CostModel) -> (Vec<CutPoint>, usize) {
         };
         for value in model.writes[op].iter().map(|id| &model.values[*id]) {
             let Some((first, last)) = value.reads else { continue };
-            station.read_before |= model.rule[first] > op;
-            *(if model.rule[last] > op { &mut station.later } else { &mut station.own }) += value.bytes;
-            station.fused += if value.fuses { value.bytes } else { 0 };
+            cut_point.read_before |= model.rule[first] > op;
+            *(if model.rule[last] > op { &mut cut_point.later } else { &mut cut_point.own }) += value.bytes;
+            cut_point.fused += if value.fuses { value.bytes } else { 0 };
         }
         from = op + 1;
         station_of[op] = Some(k);
-        stations.push(station);
+        cut_points.push(cut_point);
     }
     let start = fixed[from..].iter().copied().max().unwrap_or(0);
-    (stations, start)
+    (cut_points, start)
 }

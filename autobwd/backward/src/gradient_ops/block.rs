@@ -156,7 +156,7 @@ impl GradBlockBuilder<'_> {
         let mut given: FxHashMap<Var, Var> = FxHashMap::default();
         for var in &targets {
             let grad = names.here(program, *var);
-            names.note_arrival(grad);
+            names.record_contribution(grad);
             given.insert(grad, *var);
         }
         let mut emitted = vec![];

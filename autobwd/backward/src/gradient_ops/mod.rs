@@ -54,7 +54,7 @@ pub(crate) fn emit(mut walk: GradientEmitter<'_>, path: &[usize]) -> Result<()> 
     for (index, fwd) in forward.iter().enumerate().rev() {
         if path.next_if_eq(&index).is_none() {
             walk.program.full_overwrites(id, fwd).for_each(|v| walk.names.start_older(v, index));
-            walk.step_back(index, fwd);
+            walk.visit(index, fwd);
         } else if let Err(e) = walk.operator(index, fwd, &forward[..index]) {
             outcome = Err(e.at_op(|| walk.program.describe_op(id, index, fwd)));
             break;
@@ -82,9 +82,9 @@ fn finder<T: Copy>(slots: &GradientSlots<T>) -> impl Fn(Var) -> Option<T> {
 
 impl GradientEmitter<'_> {
     /// Steps back over the writes of an operator. A recomputed value equals the original.
-    fn step_back(&mut self, index: usize, op: &OpDesc) {
+    fn visit(&mut self, index: usize, op: &OpDesc) {
         if !matches!(op.origin, Origin::Recompute { .. }) {
-            op.writes().for_each(|v| self.values.before_write(v, index));
+            op.writes().for_each(|v| self.values.record_write(v, index));
         }
     }
 
@@ -96,7 +96,7 @@ impl GradientEmitter<'_> {
         for var in op.writes() {
             let (grad, value) = (self.names.here(self.program, var), self.values.here(var));
             if value != var {
-                self.names.note_stand_in(grad, value);
+                self.names.record_stand_in(grad, value);
                 replace(fwd.to_mut().outputs.args_mut(), var, value);
             }
             outputs.push((value, grad));
@@ -111,7 +111,7 @@ impl GradientEmitter<'_> {
         // A sub-block saves the values that it overwrites for its own gradient.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {
-            self.step_back(index, op);
+            self.visit(index, op);
         }
         if arrives || !in_block {
             let inner = if in_block { self.inner(info, op, &outputs, earlier)? } else { None };
@@ -127,24 +127,30 @@ impl GradientEmitter<'_> {
                 inputs.push((value, grad));
             }
             let before = self.emitted.len();
-            let asked =
-                self.ask(info, index, &fwd, &outputs, &inputs, inner.as_ref().map(|inner| &inner.block));
+            let asked = self.apply_rule(
+                info,
+                index,
+                &fwd,
+                &outputs,
+                &inputs,
+                inner.as_ref().map(|inner| &inner.block),
+            );
             if arrives {
                 asked?;
                 let own = &self.emitted[before..];
-                own.iter().flat_map(OpDesc::writes).for_each(|grad| self.names.note_arrival(grad));
-            } else if asked.is_err() || !self.emitted[before..].iter().all(|op| self.only_passes_on(op)) {
+                own.iter().flat_map(OpDesc::writes).for_each(|grad| self.names.record_contribution(grad));
+            } else if asked.is_err() || !self.emitted[before..].iter().all(|op| self.is_pass_through(op)) {
                 self.emitted.truncate(before);
             }
         }
         if in_block {
-            self.step_back(index, op);
+            self.visit(index, op);
         }
         Ok(())
     }
 
     /// Whether an operator computes only gradients from gradients, and no value for another operator of its rule.
-    fn only_passes_on(&self, op: &OpDesc) -> bool {
+    fn is_pass_through(&self, op: &OpDesc) -> bool {
         let is_gradient = |v: Var| self.names.base(v).is_some();
         op.reads().any(is_gradient) && op.writes().all(is_gradient)
     }
@@ -189,7 +195,7 @@ impl GradientEmitter<'_> {
         block::build(ops, program, (op, &call), *into, no_grad, &arriving, inners)
     }
 
-    fn ask(
+    fn apply_rule(
         &mut self,
         info: &OpInfo,
         index: usize,

@@ -27,7 +27,7 @@ impl<'a> LoopFusion<'a> {
         LoopFusion { program, into, from, renamed, own, ops: vec![] }
     }
 
-    fn now(&self, var: Var) -> Var {
+    fn current(&self, var: Var) -> Var {
         self.renamed.get(&var).copied().unwrap_or(var)
     }
 
@@ -43,7 +43,7 @@ impl<'a> LoopFusion<'a> {
     }
 
     fn own_like(&mut self, var: Var) -> Var {
-        let own = self.program.fresh_after(&format!("{}@AGAIN@", self.program.name(var)));
+        let own = self.program.fresh_var(&format!("{}@AGAIN@", self.program.name(var)));
         self.declare_like(own, var);
         own
     }
@@ -60,7 +60,7 @@ impl<'a> LoopFusion<'a> {
 
     /// The new name of a variable that the block computes.
     fn written(&mut self, var: Var) -> Var {
-        let now = self.now(var);
+        let now = self.current(var);
         if self.own.contains(&now) {
             return now;
         }
@@ -71,7 +71,7 @@ impl<'a> LoopFusion<'a> {
     }
 
     pub(super) fn zeros(&mut self, var: Var, like: Var) {
-        let x = self.now(like);
+        let x = self.current(like);
         let own = self.own_gradient(like);
         self.rename(var, own);
         self.ops.push(FillZerosLike { x, out: own }.into());
@@ -79,7 +79,7 @@ impl<'a> LoopFusion<'a> {
 
     /// Zeros in the enclosing block.
     pub(super) fn outer_zeros(&mut self, like: Var, before: &mut Vec<OpDesc>) -> Var {
-        let var = self.program.fresh_after(&format!("{}@ZEROS@", self.program.name(like)));
+        let var = self.program.fresh_var(&format!("{}@ZEROS@", self.program.name(like)));
         let parent = self.program.block(self.into).and_then(|block| block.parent).unwrap_or(BlockId::ROOT);
         if let Some(desc) = self.program.lookup(parent, like) {
             let desc = VarDesc::new(desc.dtype, desc.dims.clone());
@@ -93,7 +93,7 @@ impl<'a> LoopFusion<'a> {
     pub(super) fn give(&mut self, inner: Var, outer: Var, like: Var) {
         let op = match self.renamed.get(&inner) {
             Some(now) => Assign { x: *now, out: outer }.into(),
-            None => FillZerosLike { x: self.now(like), out: outer }.into(),
+            None => FillZerosLike { x: self.current(like), out: outer }.into(),
         };
         self.ops.push(op);
     }
@@ -120,14 +120,14 @@ impl<'a> LoopFusion<'a> {
                 // A variable that a sub-block updates has one name before and after.
                 let changed: Vec<Var> = op.writes().filter(|w| op.reads().any(|r| r == *w)).collect();
                 for var in changed {
-                    let now = self.now(var);
+                    let now = self.current(var);
                     let own = self.written(var);
                     if own != now {
                         self.ops.push(Assign { x: now, out: own }.into());
                     }
                 }
             }
-            op.inputs.args_mut().for_each(|v| *v = self.now(*v));
+            op.inputs.args_mut().for_each(|v| *v = self.current(*v));
             for var in op.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
                 *var = self.written(*var);
             }
@@ -161,7 +161,7 @@ impl<'a> LoopFusion<'a> {
     }
 
     fn name_now(&self, name: String) -> String {
-        self.program.find(&name).map_or(name, |var| self.program.name(self.now(var)).to_string())
+        self.program.find(&name).map_or(name, |var| self.program.name(self.current(var)).to_string())
     }
 
     fn copy(&mut self, of: BlockId, parent: BlockId) -> BlockId {
@@ -169,10 +169,10 @@ impl<'a> LoopFusion<'a> {
         let Some(block) = self.program.block(of).cloned() else { return into };
         let mut ops = block.ops;
         for op in &mut ops {
-            op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = self.now(*v));
+            op.inputs.args_mut().chain(op.outputs.args_mut()).for_each(|v| *v = self.current(*v));
             self.blocks(op, into);
         }
-        let vars: Vec<_> = block.vars.iter().map(|(var, desc)| (self.now(*var), desc.clone())).collect();
+        let vars: Vec<_> = block.vars.iter().map(|(var, desc)| (self.current(*var), desc.clone())).collect();
         if let Some(copy) = self.program.block_mut(into) {
             copy.ops = ops;
             copy.vars.extend(vars);

@@ -261,7 +261,7 @@ impl Program {
 
     /// As [`fresh`](Program::fresh), with the number directly behind the prefix.
     #[doc(hidden)]
-    pub fn fresh_after(&mut self, prefix: &str) -> Var {
+    pub fn fresh_var(&mut self, prefix: &str) -> Var {
         self.numbered(prefix, "")
     }
 

@@ -70,7 +70,7 @@ impl Builder {
             None => self.failed_at(error, at),
         };
         if let Some(e) = failed.error() {
-            given.iter().for_each(|expr| expr.builder().remember(e));
+            given.iter().for_each(|expr| expr.builder().record_failure(e));
         }
         for (role, _, arg) in args.iter_mut() {
             if let Some(arg) = arg
@@ -156,7 +156,7 @@ impl Builder {
         for (role, slot, arg) in args.iter_mut() {
             let Some(arg) = arg else { continue };
             vars.push(match arg {
-                Arg::New if *role == Role::Input => return Err(not_there(&desc.ty, slot)),
+                Arg::New if *role == Role::Input => return Err(missing_argument(&desc.ty, slot)),
                 Arg::New => {
                     new.push(self.change(|program| program.fresh(&desc.ty)));
                     new[new.len() - 1]
@@ -232,7 +232,7 @@ impl<'a> Operands<'a> {
             };
             match (role, value) {
                 (Role::Input, Some(value)) => operands.inputs.push(value),
-                (Role::Input, None) => return Err(not_there(op, slot)),
+                (Role::Input, None) => return Err(missing_argument(op, slot)),
                 (Role::Output, Some(value)) => operands.overwritten.push((operands.outputs, value)),
                 (Role::Output, None) => {}
             }
@@ -242,7 +242,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-fn not_there(op: &str, slot: &str) -> Error {
+fn missing_argument(op: &str, slot: &str) -> Error {
     let text = format!("operator `{op}`, input `{slot}`: an input is a variable that exists");
     Error::new(ErrorKind::Slot, text)
 }
@@ -287,7 +287,7 @@ pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
     match builder {
         Some(builder) => builder.append::<D::Op>(&mut content, left, at),
         None => {
-            let e = belongs_nowhere(name, &content.values);
+            let e = no_builder(name, &content.values);
             Builder::new().filled::<D::Op>(&mut content, left, Err(e), at)
         }
     }
@@ -295,9 +295,9 @@ pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
 
 /// The error for an operator whose arguments have no builder.
 #[cold]
-fn belongs_nowhere(op: &str, args: &OpArgs) -> Error {
+fn no_builder(op: &str, args: &OpArgs) -> Error {
     match args.iter().find(|(role, ..)| *role == Role::Input) {
-        Some((_, slot, _)) => not_there(op, slot),
+        Some((_, slot, _)) => missing_argument(op, slot),
         None => {
             let text = format!("operator `{op}` has no input to say where it belongs; use `Builder::emit`");
             Error::new(ErrorKind::Slot, text)

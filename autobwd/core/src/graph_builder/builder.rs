@@ -197,12 +197,12 @@ impl Builder {
     #[cold]
     pub(crate) fn failed_at(&self, error: Error, at: &'static Location<'static>) -> Expr {
         let error = error.of_failure(at);
-        self.remember(&error);
+        self.record_failure(&error);
         Expr::of_error(self, error)
     }
 
     /// Records the error of an expression, if it is the first to fail.
-    pub(super) fn remember(&self, error: &Error) {
+    pub(super) fn record_failure(&self, error: &Error) {
         if !self.is_eager() {
             self.0.failure.borrow_mut().get_or_insert_with(|| error.clone());
         }
@@ -265,7 +265,7 @@ impl Builder {
     }
 
     /// Sets the block to which operators are appended, and returns the previous one.
-    pub(super) fn go_to(&self, block: BlockId) -> BlockId {
+    pub(super) fn set_block(&self, block: BlockId) -> BlockId {
         self.0.block.replace(block)
     }
 
@@ -407,7 +407,7 @@ impl Builder {
         dims: &[usize],
         init: impl FnOnce(&Expr) -> Expr,
     ) -> Expr {
-        self.kept(name, VarDesc::parameter(dtype, dims.into()), init)
+        self.persistable_var(name, VarDesc::parameter(dtype, dims.into()), init)
     }
 
     /// A value that is kept between runs but not trained; otherwise as [`parameter`](Builder::parameter).
@@ -420,11 +420,11 @@ impl Builder {
         init: impl FnOnce(&Expr) -> Expr,
     ) -> Expr {
         let desc = VarDesc { persistable: true, ..VarDesc::data(dtype, dims.into()) };
-        self.kept(name, desc, init)
+        self.persistable_var(name, desc, init)
     }
 
     #[track_caller]
-    fn kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Expr {
+    fn persistable_var(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Expr {
         let transaction = self.transaction();
         match self.declare_kept(name, desc, init) {
             Ok(kept) => {

@@ -88,7 +88,7 @@ impl Expr {
     /// The computed value.
     #[doc(hidden)]
     pub fn value(&self) -> Result<&Value> {
-        self.check()?.held_value().ok_or_else(|| {
+        self.check()?.eager_value().ok_or_else(|| {
             let text = format!("`{}` is a variable of a program, not a value that was computed", self.name());
             Error::new(ErrorKind::NoValue, text)
         })
@@ -127,7 +127,7 @@ impl Expr {
     #[track_caller]
     pub fn named(self, name: &str) -> Expr {
         match self.value() {
-            Ok(value) => value.watch(|w| w.name = name.into()),
+            Ok(value) => value.with_settings(|w| w.name = name.into()),
             Err(e) => return self.builder().failed(e),
         }
         self
@@ -135,12 +135,12 @@ impl Expr {
 
     /// Whether it has a gradient: it is a leaf or was computed from one.
     pub fn requires_grad(&self) -> bool {
-        self.held_value().is_some_and(Value::requires_grad)
+        self.eager_value().is_some_and(Value::requires_grad)
     }
 
     /// Whether it is a leaf, which accumulates gradients.
     pub fn is_leaf(&self) -> bool {
-        self.held_value().is_some_and(Value::is_leaf)
+        self.eager_value().is_some_and(Value::is_leaf)
     }
 
     /// The backward pass: accumulates the gradients of this value, which has one element, into all leaves it was
@@ -191,14 +191,14 @@ impl Expr {
     /// No gradient has reached it.
     pub fn gradient(&self) -> Result<Expr> {
         let value = self.value()?;
-        let derivative = value.watched(|w| w.derivative.clone()).flatten();
+        let derivative = value.settings(|w| w.derivative.clone()).flatten();
         let text = || format!("no gradient has reached {value}: `tape::missing` tells why");
         derivative.map(|d| self.builder().hold(d)).ok_or_else(|| Error::new(ErrorKind::NoValue, text()))
     }
 
     /// Clears the gradient that [`backward`](Expr::backward) has accumulated here.
     pub fn zero_grad(&self) {
-        self.held_value().map(|value| value.watched(|w| w.derivative = None));
+        self.eager_value().map(|value| value.settings(|w| w.derivative = None));
     }
 
     /// Lets [`backward`](Expr::backward) keep the gradient of this value as for a leaf.
@@ -206,7 +206,7 @@ impl Expr {
     /// # Errors
     /// It has no gradient.
     pub fn retain_grad(&self) -> Result<()> {
-        self.with_derivative()?.watch(|w| w.retain = true);
+        self.with_derivative()?.with_settings(|w| w.retain = true);
         Ok(())
     }
 
@@ -229,13 +229,13 @@ impl Expr {
     pub fn hook(&self, hook: impl Fn(&Expr) -> Expr + Send + Sync + 'static) -> Result<HookId> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.with_derivative()?.watch(|w| w.hooks.push((id, Arc::new(hook))));
+        self.with_derivative()?.with_settings(|w| w.hooks.push((id, Arc::new(hook))));
         Ok(HookId(id))
     }
 
     /// Removes a hook of this value.
     pub fn remove_hook(&self, hook: HookId) {
-        self.held_value().map(|value| value.watched(|w| w.hooks.retain(|(id, _)| *id != hook.0)));
+        self.eager_value().map(|value| value.settings(|w| w.hooks.retain(|(id, _)| *id != hook.0)));
     }
 
     fn with_derivative(&self) -> Result<&Value> {

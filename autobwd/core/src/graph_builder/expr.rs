@@ -147,7 +147,7 @@ impl Expr {
     /// The value of an eager expression.
     #[inline]
     #[doc(hidden)]
-    pub fn held_value(&self) -> Option<&Value> {
+    pub fn eager_value(&self) -> Option<&Value> {
         match &self.0 {
             ExprState::Built(_, ExprValue::Value(value)) => Some(value),
             ExprState::Built(_, ExprValue::Var(_)) | ExprState::Failed(_) => None,
@@ -216,7 +216,7 @@ impl Expr {
     /// Element type; for a failed expression that of [`meta`](Expr::meta).
     #[inline]
     pub fn dtype(&self) -> DType {
-        match self.held_value() {
+        match self.eager_value() {
             Some(value) => value.meta().dtype,
             None => self.meta().dtype,
         }

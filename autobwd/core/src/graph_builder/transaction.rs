@@ -53,7 +53,7 @@ impl Drop for Transaction {
             return;
         }
         let Savepoint { block, replaced, blocks, lens } = &self.before;
-        self.builder.go_to(*block);
+        self.builder.set_block(*block);
         if self.builder.times_replaced() != *replaced {
             return;
         }
@@ -77,12 +77,12 @@ pub(super) struct BlockGuard<'a> {
 
 impl BlockGuard<'_> {
     pub(super) fn new(builder: &Builder, block: BlockId) -> BlockGuard<'_> {
-        BlockGuard { builder, before: builder.go_to(block) }
+        BlockGuard { builder, before: builder.set_block(block) }
     }
 }
 
 impl Drop for BlockGuard<'_> {
     fn drop(&mut self) {
-        self.builder.go_to(self.before);
+        self.builder.set_block(self.before);
     }
 }

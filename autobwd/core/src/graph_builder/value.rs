@@ -231,7 +231,7 @@ impl OpCall {
     /// Records the inputs of the operator. Returns the number of its node.
     #[inline]
     #[doc(hidden)]
-    pub fn remember(&mut self, inputs: &[&Value]) -> u64 {
+    pub fn record_inputs(&mut self, inputs: &[&Value]) -> u64 {
         let mut least = 0;
         for input in inputs {
             least = least.max(input.node.number + 1);
@@ -378,7 +378,7 @@ impl Value {
             NodeOrigin::Source(given) => Some(given.name.clone()),
             NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => None,
         };
-        let watched = self.watched(|w| w.name.clone()).filter(|name| !name.is_empty());
+        let watched = self.settings(|w| w.name.clone()).filter(|name| !name.is_empty());
         watched.or_else(given).filter(|name| !name.is_empty())
     }
 
@@ -463,7 +463,7 @@ impl Value {
     }
 
     /// Accesses its settings, which are created if missing.
-    pub fn watch<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> T {
+    pub fn with_settings<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> T {
         let mut watches = locked(self.node.watches.get_or_init(Box::default));
         let at = watches.iter().position(|w| w.out == self.out()).unwrap_or_else(|| {
             watches.push(ValueSettings { out: self.out(), ..ValueSettings::default() });
@@ -474,12 +474,12 @@ impl Value {
 
     #[inline]
     #[doc(hidden)]
-    pub fn is_watched(&self) -> bool {
+    pub fn has_settings(&self) -> bool {
         self.node.watches.get().is_some()
     }
 
     /// As [`watch`](Value::watch), if settings exist.
-    pub fn watched<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> Option<T> {
+    pub fn settings<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> Option<T> {
         let mut watches = locked(self.node.watches.get()?);
         watches.iter_mut().find(|w| w.out == self.out()).map(look)
     }

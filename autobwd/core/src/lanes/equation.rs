@@ -193,7 +193,7 @@ struct TermText {
 }
 
 impl TermText {
-    fn whole(text: impl Into<String>) -> TermText {
+    fn atom(text: impl Into<String>) -> TermText {
         TermText { text: text.into(), level: Precedence::Whole }
     }
 
@@ -256,7 +256,7 @@ impl EquationWriter<'_> {
 
     fn text(&self, node: usize) -> TermText {
         match &self.names[node] {
-            Some(name) => TermText::whole(name.as_str()),
+            Some(name) => TermText::atom(name.as_str()),
             None => self.definition(node),
         }
     }
@@ -268,10 +268,10 @@ impl EquationWriter<'_> {
         };
         let call = |name: &str, args: &[usize]| {
             let args: Vec<String> = args.iter().map(|arg| self.text(*arg).text).collect();
-            TermText::whole(format!("{name}({})", args.join(", ")))
+            TermText::atom(format!("{name}({})", args.join(", ")))
         };
         match self.formula.nodes[node] {
-            FormulaNode::Input(slot) => TermText::whole(self.inputs[slot].as_str()),
+            FormulaNode::Input(slot) => TermText::atom(self.inputs[slot].as_str()),
             FormulaNode::Constant(x) | FormulaNode::Literal(x) => {
                 let level = if x.is_sign_negative() { Precedence::Sign } else { Precedence::Whole };
                 TermText { text: number(x), level }

@@ -7,7 +7,7 @@ use crate::{Arity, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Schema,
 /// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
 pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
     let prefix = [names.name(grad), "@RENAME@", label].concat();
-    names.fresh_after(&prefix)
+    names.fresh_var(&prefix)
 }
 
 /// The forward operator of a gradient operator, as far as it can be reconstructed: of its outputs, only their number.

@@ -79,7 +79,7 @@ pub fn row_bytes(x: &Buf<'_>, axis: usize) -> usize {
 ///
 /// # Errors
 /// Memory that cannot be read or written.
-pub fn cut_out(
+pub fn slice_part(
     whole: &Buf<'_>,
     axis: usize,
     at: &mut usize,
@@ -109,7 +109,7 @@ impl Kernel for ConcatGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let (axis, mut at) = (self.dout.axis(self.axis.into()), 0);
         for (x, dx) in self.x.iter().zip(&mut self.dx) {
-            cut_out(&self.dout, axis, &mut at, row_bytes(x, axis), dx.as_mut())?;
+            slice_part(&self.dout, axis, &mut at, row_bytes(x, axis), dx.as_mut())?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The interval given by an attribute `checkpoint_every`.
-pub(super) fn every(steps: i32) -> Option<usize> {
+pub(super) fn checkpoint_interval(steps: i32) -> Option<usize> {
     usize::try_from(steps).ok().filter(|steps| *steps > 0)
 }
 
@@ -83,7 +83,7 @@ impl Control for Recurrent {
         call.reads = self.parameters.clone();
         call.stacks = self.outputs.iter().map(|out| (*out, *out)).collect();
         call.scopes = Some(self.step_scopes);
-        call.every = every(self.checkpoint_every);
+        call.every = checkpoint_interval(self.checkpoint_every);
         Ok(call)
     }
 }

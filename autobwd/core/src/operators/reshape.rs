@@ -24,7 +24,7 @@ impl Infer for Reshape2<Meta> {
     fn infer(&mut self) -> Result<()> {
         let dims = reshaped(&self.x, &self.shape)?;
         self.out.set(self.x.dtype, dims);
-        remember(&self.x, &mut self.x_shape);
+        set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
     }
 }
@@ -85,7 +85,7 @@ fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
 }
 
 /// Stores the shape of `x` in an output without elements: `[0]` followed by its dimensions.
-pub fn remember(x: &Meta, x_shape: &mut Meta) {
+pub fn set_x_shape(x: &Meta, x_shape: &mut Meta) {
     x_shape.set(x.dtype, [Dim::from(0)].into_iter().chain(x.dims.iter().copied()).collect::<Dims>());
 }
 
@@ -102,7 +102,7 @@ pub fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
 }
 
 /// Gives `dx` the stored shape of `x`; `dout` must have the shape that `forward` computes from it.
-pub fn restore(
+pub fn infer_from_x_shape(
     x_shape: &Meta,
     dout: &Meta,
     dx: &mut Meta,
@@ -128,7 +128,7 @@ pub struct Reshape2Grad<V = Var> {
 }
 impl Infer for Reshape2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        restore(&self.x_shape, &self.dout, &mut self.dx, |x| reshaped(x, &self.shape))
+        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| reshaped(x, &self.shape))
     }
 }
 impl Kernel for Reshape2Grad<Buf<'_>> {

@@ -5,7 +5,7 @@ use crate::{
     with_dtype,
 };
 
-use super::{StridedLayout, around, few_dims};
+use super::{StridedLayout, few_dims, outer_axis_inner};
 
 /// A slice of a tensor: `out = input[start..end]` along each axis.
 ///
@@ -128,7 +128,7 @@ fn bounds(n: usize, start: i32, end: i32) -> (usize, usize) {
 fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> StridedLayout {
     let mut loops = StridedLayout::default();
     for axis in 0..whole.dims().len() {
-        let (_, n, stride) = around(whole.dims(), axis);
+        let (_, n, stride) = outer_axis_inner(whole.dims(), axis);
         let cut = axes.iter().position(|cut| whole.axis(i64::from(*cut)) == axis);
         let (start, n) = cut.map_or((0, n), |cut| bounds(n, starts[cut], ends[cut]));
         loops.skip((start * stride) as isize);

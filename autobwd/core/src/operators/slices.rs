@@ -9,7 +9,7 @@ pub fn nth_part<T>(all: &[T], part: usize, len: usize) -> &[T] {
 }
 
 /// The number of positions before, on and after an axis.
-pub fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+pub fn outer_axis_inner(dims: &[usize], axis: usize) -> (usize, usize, usize) {
     (dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product())
 }
 

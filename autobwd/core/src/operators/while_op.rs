@@ -5,7 +5,7 @@ use crate::{
     StepCount, Var, register_op,
 };
 
-use super::recurrent::every;
+use super::recurrent::checkpoint_interval;
 
 /// Runs a block while a condition is true. Variables of enclosing blocks that the block overwrites are carried from
 /// step to step.
@@ -37,7 +37,7 @@ impl Control for While {
         let own = |v: Var| CarriedValue { first: CarriedInit::Value(v, v), start: v, end: v, last: Some(v) };
         call.carried = self.out.iter().map(|out| own(*out)).collect();
         call.scopes = Some(self.step_scopes);
-        call.every = every(self.checkpoint_every);
+        call.every = checkpoint_interval(self.checkpoint_every);
         Ok(call)
     }
 }

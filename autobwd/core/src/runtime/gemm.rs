@@ -58,7 +58,7 @@ impl<T> Strided<'_, T> {
 
     /// The stride, limited to the number of elements, if the slice contains the whole matrix.
     #[inline]
-    fn fitting(&self) -> Option<usize> {
+    fn checked_len(&self) -> Option<usize> {
         stride(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
     }
 
@@ -173,7 +173,7 @@ pub fn products_allocate() -> bool {
 
 /// Makes the libraries allocate their thread-local memory.
 pub(super) fn warm_up() {
-    fn once<T: GemmElement>() {
+    fn warm_up_library<T: GemmElement>() {
         let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);
         // SAFETY: three matrices of 16 by 16 in row-major order; nothing else writes `out`.
         unsafe {
@@ -186,8 +186,8 @@ pub(super) fn warm_up() {
             )
         };
     }
-    once::<f32>();
-    once::<f64>();
+    warm_up_library::<f32>();
+    warm_up_library::<f64>();
 }
 
 impl Cx {
@@ -251,7 +251,7 @@ impl Cx {
         y: Strided<'_, T>,
     ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.mat.shape(), y.mat.shape());
-        let fitting = (x.fitting(), y.fitting(), self::stride(out.len(), m, n, stride));
+        let fitting = (x.checked_len(), y.checked_len(), self::stride(out.len(), m, n, stride));
         let (Some(x_stride), Some(y_stride), Some(stride)) = fitting else {
             return Err(no_product(&x.mat, &y.mat, out.len()));
         };

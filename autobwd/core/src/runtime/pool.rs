@@ -193,7 +193,7 @@ impl Cx {
             // SAFETY: `worker` is below the number of workers, and a worker does one part at a time.
             let scratch = unsafe { scratch.slice(worker * share, share) };
             if let Err(e) = work(part, chunks, scratch) {
-                remember_first(&failed, part, e);
+                record_first_failure(&failed, part, e);
             }
         });
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +203,7 @@ impl Cx {
 
 /// Keeps the error of the part with the lowest number.
 #[cold]
-fn remember_first(failed: &Mutex<Option<(usize, Error)>>, part: usize, error: Error) {
+fn record_first_failure(failed: &Mutex<Option<(usize, Error)>>, part: usize, error: Error) {
     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
     if failed.as_ref().is_none_or(|(first, _)| part < *first) {
         *failed = Some((part, error));

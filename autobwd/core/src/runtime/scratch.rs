@@ -54,7 +54,7 @@ impl Scratch {
         held.map_or_else(|| Memory::zeroed(bytes), Ok)
     }
 
-    fn give_back(&self, memory: Memory, bytes: usize) {
+    fn return_memory(&self, memory: Memory, bytes: usize) {
         let mut state = self.state();
         if let Some(watched) = &mut state.watched {
             watched.lent = watched.lent.saturating_sub(bytes);
@@ -78,7 +78,7 @@ impl Cx {
         let bytes = len.saturating_mul(size_of::<T>());
         let mut memory = self.scratch.take(bytes)?;
         let result = work(memory.slice_mut(0, len));
-        self.scratch.give_back(memory, bytes);
+        self.scratch.return_memory(memory, bytes);
         result
     }
 
@@ -88,7 +88,7 @@ impl Cx {
         if bytes == 0 {
             return Ok(0);
         }
-        self.scratch.give_back(self.scratch.take(bytes)?, bytes);
+        self.scratch.return_memory(self.scratch.take(bytes)?, bytes);
         Ok(padded(bytes))
     }
 

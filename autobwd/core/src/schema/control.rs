@@ -111,7 +111,7 @@ impl BlockCall {
 
     /// The same steps, for recomputation from saved inputs: only their step state is wanted.
     #[doc(hidden)]
-    pub fn again(&self) -> BlockCall {
+    pub fn replay(&self) -> BlockCall {
         let like = |first: CarriedInit| match first {
             CarriedInit::Value(_, like) | CarriedInit::ZerosLike(like) => CarriedInit::ZerosLike(like),
         };

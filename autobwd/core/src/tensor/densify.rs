@@ -39,7 +39,7 @@ impl Memory {
 
     /// Copies the value at byte `from`, as a dense tensor, to byte `to`; they must not overlap.
     #[doc(hidden)]
-    pub fn move_whole(&mut self, from: usize, meta: &Meta, to: usize) {
+    pub fn move_dense(&mut self, from: usize, meta: &Meta, to: usize) {
         let whole = dense_bytes(meta);
         let Some(room) = meta.rows.and_then(Dim::get) else {
             let bytes = self.slice_mut::<u8>(0, self.len());

@@ -44,7 +44,7 @@ impl BoundInputs {
     }
 
     /// By carried value: its initial value; zeros if there is none.
-    pub(crate) fn firsts(&self) -> impl Iterator<Item = Option<&Buf<'static>>> {
+    pub(crate) fn initial_values(&self) -> impl Iterator<Item = Option<&Buf<'static>>> {
         self.firsts.iter().map(|at| Some(&self.bufs[(*at)?]))
     }
 

@@ -75,7 +75,7 @@ impl BlockCallKernel {
     }
 
     /// Sets it up to rerun the steps of another operator, which saved these inner values of every n-th step.
-    pub(crate) fn run_again(&mut self, mut instruction: BlockCallKernel, again: &ReplayPlan) -> Result<()> {
+    pub(crate) fn set_replay(&mut self, mut instruction: BlockCallKernel, again: &ReplayPlan) -> Result<()> {
         let SubBlockPlan { step: StepPlan { plan, .. }, every, .. } = &again.sub_block;
         let span = |(id, at): &(ValueId, usize)| Ok((instruction.block.step.body.span(plan, *id)?, *at));
         let starts = again.starts.iter().map(span).collect::<Result<_>>()?;
@@ -92,7 +92,7 @@ impl BoundSubBlock {
     /// Copies the inputs of the first step.
     fn enter(&mut self) -> Result<()> {
         let BoundStep { body, starts, .. } = &mut self.step;
-        for (start, first) in starts.iter().zip(self.inputs.firsts()) {
+        for (start, first) in starts.iter().zip(self.inputs.initial_values()) {
             match (*start, first) {
                 (Some(start), Some(first)) => first.copy_whole(&mut body.arena, start.at)?,
                 (Some(ArenaRange { at, bytes }), None) => body.arena.slice_mut::<u8>(at, bytes).fill(0),
@@ -103,11 +103,11 @@ impl BoundSubBlock {
     }
 
     /// Copies carried values to the inputs of the next step.
-    pub(crate) fn hand_on(&mut self) {
+    pub(crate) fn carry_over(&mut self) {
         let BoundStep { body: BoundBlock { arena, ends: values, .. }, starts, ends, .. } = &mut self.step;
         for (start, end) in starts.iter().zip(&ends.carried) {
             match (*start, end.map(|k| &values[k])) {
-                (Some(start), Some(end)) => arena.move_whole(end.at.at, &end.meta, start.at),
+                (Some(start), Some(end)) => arena.move_dense(end.at.at, &end.meta, start.at),
                 (Some(ArenaRange { at, bytes }), None) => arena.slice_mut::<u8>(at, bytes).fill(0),
                 (None, _) => {}
             }
@@ -117,7 +117,7 @@ impl BoundSubBlock {
     /// Copies the final carried values to the outputs; without any step, the initial ones.
     fn leave(&mut self, ran: bool) -> Result<()> {
         let BoundBlock { arena, ends, .. } = &self.step.body;
-        let values = self.step.ends.carried.iter().zip(self.inputs.firsts());
+        let values = self.step.ends.carried.iter().zip(self.inputs.initial_values());
         for (last, (end, first)) in self.lasts.iter_mut().zip(values) {
             let Some(last) = last else { continue };
             match (ran, end.map(|k| &ends[k]), first) {
@@ -189,7 +189,7 @@ impl StepBlock for BoundSubBlock {
     fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StateHandling<'_>) -> Result<()> {
         match ran {
             0 => self.enter()?,
-            _ => self.hand_on(),
+            _ => self.carry_over(),
         }
         self.run_step(cx, index, state)?;
         self.gather(cx, ran, index)

@@ -142,7 +142,7 @@ impl DynamicKernel {
                 None => e,
             }
         })?;
-        self.go_on(cx, outputs)
+        self.run_rest(cx, outputs)
     }
 
     fn call(&mut self, cx: &Cx) -> Result<Vec<(Var, DynamicValue)>> {
@@ -154,7 +154,7 @@ impl DynamicKernel {
     }
 
     /// Runs the operators after it.
-    fn go_on(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
+    fn run_rest(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
         let DynamicBlock { planner, tail, .. } = &self.block_steps;
         let (mut given, mut inputs): (Vec<InitialValue>, _) = (vec![], StepInputs::default());
         let mut outer: Vec<CapturedValue> = vec![];
@@ -204,7 +204,7 @@ impl DynamicBlock {
             *self.scopes.steps()? = Default::default();
         }
         let mut state = DynamicState::default();
-        for (each, first) in entering.carried.iter().zip(self.inputs.firsts()) {
+        for (each, first) in entering.carried.iter().zip(self.inputs.initial_values()) {
             state.carried.push(match (first, &each.meta) {
                 (Some(list), Some(meta)) if meta.array => {
                     Some(DynamicValue::Cell(meta.clone(), list.cell()?.clone()))

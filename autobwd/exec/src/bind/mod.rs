@@ -314,7 +314,7 @@ impl InstructionBinder<'_> {
         if let Some(again) = &called.again {
             self.hold(again.held_bytes());
             instruction
-                .run_again(self.call_of(node, again.block, &again.sub_block, &Wires::new())?, again)?;
+                .set_replay(self.call_of(node, again.block, &again.sub_block, &Wires::new())?, again)?;
         }
         Ok(instruction)
     }

@@ -149,7 +149,7 @@ impl BoundReplay {
         block.step.body.load(&self.starts, start);
         for number in self.before..end {
             if number > self.before {
-                block.hand_on();
+                block.carry_over();
             }
             block.run_step(cx, steps.index(number), StateHandling::Save(&self.cell))?;
         }

@@ -321,7 +321,7 @@ impl GraphBuilder<'_> {
         };
         if let Some(every) = every {
             (called.left, called.left_bytes) = starts(&called);
-            leaves.replay = Some((call.again(), every, called.count));
+            leaves.replay = Some((call.replay(), every, called.count));
         }
         let record = fills.then(|| Arc::new(leaves));
         Ok(Some(PlannedCall { called, inputs, metas, record }))

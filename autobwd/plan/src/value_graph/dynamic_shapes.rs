@@ -81,7 +81,7 @@ impl GraphBuilder<'_> {
                 continue;
             }
             let now = self.current[var.index()];
-            match self.is_kept(var) {
+            match self.is_in_scope(var) {
                 true => tail.in_scope.push((var, now.map(|id| self.graph.values[id].meta.clone()))),
                 false => tail.captured.extend(now),
             }

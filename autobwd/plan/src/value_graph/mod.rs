@@ -242,7 +242,7 @@ impl Graph {
     }
 
     /// Updates the writer index of every value to the current positions of operators.
-    pub(crate) fn number_writers(&mut self) {
+    pub(crate) fn index_writers(&mut self) {
         for (position, node) in self.instructions.iter().enumerate() {
             node.writes().for_each(|v| self.values[v].source = ValueSource::Instruction(position));
         }
@@ -318,12 +318,12 @@ pub(crate) struct GraphBuilder<'a> {
 
 impl GraphBuilder<'_> {
     /// Whether a variable lives in the scope.
-    pub(crate) fn is_kept(&self, var: Var) -> bool {
+    pub(crate) fn is_in_scope(&self, var: Var) -> bool {
         self.block.vars.get(&var).is_some_and(|d| d.persistable)
     }
 
     pub(crate) fn define(&mut self, var: Var, mut meta: Meta, source: ValueSource) -> ValueId {
-        let kept = self.is_kept(var);
+        let kept = self.is_in_scope(var);
         if let Some(before) = self.current[var.index()].map(|id| &self.graph.values[id].meta)
             && meta.array
         {

@@ -1,6 +1,6 @@
 //! Sine and cosine, by Payne-Hanek argument reduction and minimax polynomials.
 
-use super::{Float, Lane, MathFloat, SelectMask, exact_sum, exact_sum_of_any, horner};
+use super::{Float, Lane, MathFloat, SelectMask, exact_sum, horner, two_sum};
 
 /// 2 / π in 32-bit words from the binary point on, after 64 zero bits.
 const TWO_OVER_PI: [u32; 42] = [
@@ -148,10 +148,10 @@ fn reduced_double<const FMA: bool>(x: Lane<f64, FMA>) -> (u64, Lane<f64, FMA>, L
         |x: F<FMA>, unit: f64| x - ((x + F::from(F::<FMA>::MAGIC * unit)) - F::from(F::<FMA>::MAGIC * unit));
     let (a, b, c) = (without(without(a, 1_048_576.0), 4.0), without(b, 4.0), without(c, 4.0));
     let shifted = a + b + c + F::from(F::<FMA>::MAGIC);
-    let (sum, b) = exact_sum_of_any(a - (shifted - F::from(F::<FMA>::MAGIC)), b);
-    let (sum, c) = exact_sum_of_any(sum, c);
-    let (sum, d) = exact_sum_of_any(sum, d);
-    let (sum, e) = exact_sum_of_any(sum, e);
+    let (sum, b) = two_sum(a - (shifted - F::from(F::<FMA>::MAGIC)), b);
+    let (sum, c) = two_sum(sum, c);
+    let (sum, d) = two_sum(sum, d);
+    let (sum, e) = two_sum(sum, e);
     let (sum, rest) = exact_sum(sum, b + c + d + e + g);
     let quarter = (F::from(std::f64::consts::FRAC_PI_2), F::from(6.123_233_995_736_766e-17));
     let (r, r_rest) = sum.exact_product(quarter.0);

@@ -1,9 +1,9 @@
 //! Error function and normal distribution, by minimax polynomials.
 
 use super::{
-    MathFloat, exact_sum_of_any,
+    MathFloat,
     exp::{NONE, reduced},
-    horner,
+    horner, two_sum,
 };
 
 /// Error 2^-25.8.
@@ -122,7 +122,7 @@ pub(in super::super) fn normal_cdf<F: MathFloat>(x: F) -> F {
     let (q, shifted) = reduced(-half * square, -half * rest);
     let scale = F::from(F::CDF_SCALE);
     // The relative rounding error of the sum is also that of the quotient.
-    let (sum, lost) = exact_sum_of_any(s, scale);
+    let (sum, lost) = two_sum(s, scale);
     let inverse = one / sum;
     let p = horner((s - scale) * inverse, F::CDF) / sum;
     let tail = p.mul_add(q - lost * inverse, p).times_power_of_2(shifted);

@@ -192,7 +192,7 @@ fn exact_sum<F: Float>(large: F, small: F) -> (F, F) {
 
 /// As [`exact_sum`], for any order of magnitudes (Knuth's algorithm).
 #[inline(always)]
-fn exact_sum_of_any<F: Float>(a: F, b: F) -> (F, F) {
+fn two_sum<F: Float>(a: F, b: F) -> (F, F) {
     let sum = a + b;
     let from_b = sum - a;
     (sum, (a - (sum - from_b)) + (b - from_b))

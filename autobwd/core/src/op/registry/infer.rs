@@ -131,7 +131,7 @@ fn infer_by_forward(
             as_many(slot.name, grads.len(), inputs.len())?;
         }
         for (i, dx) in grads.iter().enumerate().filter(|(_, dx)| **dx != Var::EMPTY) {
-            let x = inputs.get(i).ok_or_else(|| of_nothing(slot.name))?;
+            let x = inputs.get(i).ok_or_else(|| missing_forward_input(slot.name))?;
             let x = of(*x)?.in_slot(of_gradient(slot));
             x.float()?;
             let mut meta = Meta::new(x.dtype, []).in_slot(slot.name);
@@ -149,7 +149,7 @@ fn of_gradient(slot: &SlotDef) -> &'static str {
 }
 
 #[cold]
-fn of_nothing(slot: &str) -> Error {
+fn missing_forward_input(slot: &str) -> Error {
     Error::new(ErrorKind::Slot, format!("output `{slot}` is the gradient of an input that is absent"))
 }
 

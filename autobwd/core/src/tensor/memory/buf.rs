@@ -46,7 +46,7 @@ impl Lease {
     }
 
     #[inline]
-    fn lasts(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -166,7 +166,7 @@ impl Buf<'_> {
             | Access::WriteRows(_)
             | Access::Cell => false,
         };
-        let allowed = allowed && self.lease.lasts();
+        let allowed = allowed && self.lease.is_active();
         if T::DTYPE == self.dtype && allowed { Ok(self.ptr.cast()) } else { Err(self.refuse(T::DTYPE)) }
     }
 
@@ -176,7 +176,7 @@ impl Buf<'_> {
         Error::new(
             ErrorKind::Slot,
             match self.access {
-                _ if !self.lease.lasts() => format!("`{slot}` has no memory any more: its frame is gone"),
+                _ if !self.lease.is_active() => format!("`{slot}` has no memory any more: its frame is gone"),
                 _ if wanted != self.dtype => {
                     format!("`{slot}` holds {}, the kernel asked for {wanted}", self.dtype)
                 }
@@ -305,7 +305,7 @@ impl Buf<'_> {
     /// The capacity in rows, and the addresses of row indices and values.
     fn row_parts<T: Element>(&self, write: bool) -> Result<(usize, *mut i64, *mut T)> {
         let n = match self.access {
-            _ if T::DTYPE != self.dtype || !self.lease.lasts() => return Err(self.refuse(T::DTYPE)),
+            _ if T::DTYPE != self.dtype || !self.lease.is_active() => return Err(self.refuse(T::DTYPE)),
             Access::ReadRows(n) if !write => n,
             Access::WriteRows(n) => n,
             Access::ReadRows(_) => return Err(self.wrong("an output is needed")),
@@ -322,7 +322,7 @@ impl Buf<'_> {
     /// As [`slice`](Buf::slice), except for the dtype.
     pub fn bytes(&self) -> Result<&[u8]> {
         match self.access {
-            Access::Read | Access::Write if self.lease.lasts() => {
+            Access::Read | Access::Write if self.lease.is_active() => {
                 // SAFETY: as in `slice`.
                 Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.byte_len()) })
             }
@@ -336,7 +336,7 @@ impl Buf<'_> {
     /// An input.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         match self.access {
-            Access::Write if self.lease.lasts() => {
+            Access::Write if self.lease.is_active() => {
                 // SAFETY: as in `slice_mut`; any bytes are elements.
                 Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.byte_len()) })
             }
