@@ -130,7 +130,7 @@ impl FieldOptions {
         let name: LitStr = input.parse()?;
         not_empty(&name)?;
         if self.name.is_some() {
-            return Err(Error::new_spanned(name, "a field has one name in programs, this is the second"));
+            return Err(Error::new_spanned(name, "a field has one name in programs; remove the second"));
         }
         self.name = Some(name);
         Ok(())

@@ -61,24 +61,25 @@ fn one_parameter(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for param in &op.item.generics.params {
         match param {
             GenericParam::Type(ty) if found.is_none() => found = Some(ty),
-            other => cx.error(other, format!("an operator has one parameter, what its slots hold: {wanted}")),
+            other => cx
+                .error(other, format!("an operator has one type parameter, the type of its slots: {wanted}")),
         }
     }
     match found {
-        None => cx.error(op.ident, format!("an operator is generic over what its slots hold: {wanted}")),
+        None => cx.error(op.ident, format!("an operator is generic over the type of its slots: {wanted}")),
         Some(param) if !param.bounds.is_empty() => {
-            cx.error(
-                &param.bounds,
-                format!("slots can hold anything, `{}` has no bounds: {wanted}", param.ident),
-            );
+            cx.error(&param.bounds, format!("the slot type `{}` has no bounds: {wanted}", param.ident));
         }
         Some(param) if param.default.is_none() => {
-            cx.error(param, format!("`{}` needs a default, what a description holds: {wanted}", param.ident));
+            cx.error(param, format!("the slot type `{}` needs a default: {wanted}", param.ident));
         }
         Some(_) => {}
     }
     if let Some(clause) = &op.item.generics.where_clause {
-        cx.error(clause.where_token, format!("slots can hold anything, there is no `where`: {wanted}"));
+        cx.error(
+            clause.where_token,
+            format!("the slot type has no bounds, so there is no `where` clause: {wanted}"),
+        );
     }
 }
 
@@ -190,7 +191,7 @@ fn scratch_is_like_a_slot(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for (field, like) in op.scratch() {
         let Some(like) = like else {
             let message =
-                "is scratch memory of unknown size; say which slot it is like: `#[scratch(like = ..)]`";
+                "is scratch memory of unknown size; name a slot of the same size: `#[scratch(like = ..)]`";
             cx.error(field.ident, format!("`{}` {message}", field.ident));
             continue;
         };
@@ -209,7 +210,7 @@ fn scratch_is_like_a_slot(op: &OperatorDecl<'_>, cx: &ErrorSink) {
             }
             Some(Some(takes)) if takes != "one" => {
                 let message =
-                    format!("`{like}` takes {takes}; scratch memory is like a slot that is always there");
+                    format!("`{like}` takes {takes}; scratch memory needs a slot that is always present");
                 cx.error(like, message);
             }
             Some(_) => {}
@@ -221,7 +222,10 @@ fn scratch_is_like_a_slot(op: &OperatorDecl<'_>, cx: &ErrorSink) {
 fn scratch_is_of_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for (field, _) in op.scratch().filter(|_| op.pointwise || op.has_block()) {
         let has = if op.pointwise { "a pointwise operator" } else { "an operator with a block" };
-        cx.error(field.ident, format!("`{}` is memory of a kernel; {has} has none", field.ident));
+        cx.error(
+            field.ident,
+            format!("`{}` is scratch memory of a kernel; {has} has no kernel", field.ident),
+        );
     }
 }
 
@@ -263,8 +267,7 @@ fn composed_is_not_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
 fn derived_is_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let derived = ["Derived", "DerivedFromInputs"].iter().any(|name| types::is_named(op.grad, name));
     if !op.pointwise && derived {
-        let message =
-            "`Derived` is made from a formula; add `pointwise`, or name an operator or a gradient rule";
+        let message = "`Derived` needs a formula; add `pointwise`, or name an operator or a gradient rule";
         cx.push(Error::new(span::last_segment(op.grad), message));
     }
 }
@@ -275,7 +278,7 @@ fn inferred_is_of_a_gradient(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     if op.grad_of.is_none() {
         cx.error(
             inferred,
-            "`inferred` takes the shape rule of the forward operator; say which, `grad_of = ..`",
+            "`inferred` takes the shape rule of the forward operator; name it with `grad_of = ..`",
         );
     } else if !op.has_kernel() {
         cx.error(
@@ -284,7 +287,7 @@ fn inferred_is_of_a_gradient(op: &OperatorDecl<'_>, cx: &ErrorSink) {
         );
     }
     for field in op.outputs().filter(|field| field.is_like()) {
-        cx.error(field.ident, format!("`{}` has a shape by `inferred`; remove `like`", field.ident));
+        cx.error(field.ident, format!("`{}` has an `inferred` shape; remove `like`", field.ident));
     }
 }
 
@@ -337,7 +340,7 @@ fn defaults_are_within_bounds(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
             if number(&bound.limit).is_some_and(|limit| !holds(bound, limit)) {
                 let (value, key, limit) =
                     (text::of_tokens(default), &bound.key, text::of_tokens(&bound.limit));
-                cx.error(default, format!("the default {value} is out of its own bounds, `{key} = {limit}`"));
+                cx.error(default, format!("the default {value} is out of bounds, `{key} = {limit}`"));
             }
         }
     }

@@ -48,7 +48,7 @@ impl ErrorSink {
 impl Drop for ErrorSink {
     fn drop(&mut self) {
         if !thread::panicking() && self.errors.borrow().is_some() {
-            panic!("autobwd bug: the mistakes of an item were not checked");
+            panic!("autobwd bug: the errors of an item were not reported");
         }
     }
 }

@@ -37,7 +37,7 @@ fn read<'a>(item: &'a DeriveInput, cx: &ErrorSink) -> Vec<FieldDecl<'a>> {
     let fields: Vec<_> =
         named.named.iter().filter_map(|field| FieldDecl::read(field, StructKind::Operator, cx)).collect();
     for field in fields.iter().filter(|field| !matches!(field.role, Some(FieldRole::Attr { .. }))) {
-        cx.error(field.ident, format!("`{}` is no attribute; mark it `#[attr]`", field.ident));
+        cx.error(field.ident, format!("`{}` is not an attribute; mark it `#[attr]`", field.ident));
     }
     check::attributes(&fields, cx);
     fields

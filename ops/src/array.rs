@@ -13,7 +13,7 @@ fn is_index(i: &Meta) -> Result<()> {
 }
 
 fn is_array(x: &Meta) -> Result<()> {
-    x.require(x.array, || "a list of tensors is needed".into())
+    x.require(x.array, || "a tensor array is needed".into())
 }
 
 fn index(i: &Buf<'_>) -> Result<usize> {
@@ -129,8 +129,8 @@ impl Kernel for ReadFromArray<Buf<'_>> {
             return Ok(());
         }
         let text = match array.len() {
-            n if i < n => format!("element {i} of the list has not been written"),
-            n => format!("element {i} is read of a list of {n}"),
+            n if i < n => format!("element {i} of the tensor array has not been written"),
+            n => format!("element {i} is out of range: the tensor array has {n} elements"),
         };
         Err(Error::new(ErrorKind::Data, text))
     }

@@ -92,7 +92,7 @@ macro_rules! division {
                     row(uniform([0, 4]), uniform([4])),
                     row(given([1], [-2147483648.0]).of(DType::I32), given([1], [-1.0]).of(DType::I32)),
                     row(integers_below(9, [2]), given([2], [1.0, 0.0]).of(DType::I64))
-                        .fails("`Y`: nothing can be divided by 0"),
+                        .fails("`Y`: division of an integer by 0"),
                     row(uniform([2]), integers_below(9, [2])).fails("`Y`: dtype int64 does not match"),
                     row(integers_below(9, [2]).of(DType::U8), integers_below(9, [2]).of(DType::U8))
                         .fails("`X`: signed or floating point numbers are needed"),
@@ -110,7 +110,7 @@ fn divide<T: Divide>(
     f: fn(T, T) -> T,
 ) -> Result<()> {
     if out.numel() > 0 && y.slice::<T>()?.iter().any(|y| y.is_no_divisor()) {
-        return Err(Error::data(format!("`{}`: nothing can be divided by 0", y.slot())));
+        return Err(Error::data(format!("`{}`: division of an integer by 0", y.slot())));
     }
     zip_broadcast(cx, (x, y), out, axis, f)
 }

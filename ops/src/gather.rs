@@ -34,7 +34,7 @@ impl Infer for OneHotV2<Meta> {
     fn infer(&mut self) -> Result<()> {
         are_numbers(&self.x)?;
         let depth = usize::try_from(self.depth)
-            .map_err(|_| Error::attr("depth", format!("{} is no dimension", self.depth)))?;
+            .map_err(|_| Error::attr("depth", format!("{} is not a dimension", self.depth)))?;
         let mut dims = self.x.dims.clone();
         dims.push(depth);
         self.out.set(self.dtype, dims);
@@ -69,7 +69,8 @@ autobwd::samples!(
         one_hot(given([2], [0.0, 3.0]).of(DType::I64), 3, DType::F32, false)
             .fails("`X`: 3 is not within 0..3"),
         one_hot(uniform([2]), 3, DType::F32, false).fails("`X`: int64 or int32 is needed"),
-        one_hot(integers_below(3, [2]), -1, DType::F32, false).fails("attribute `depth`: -1 is no dimension"),
+        one_hot(integers_below(3, [2]), -1, DType::F32, false)
+            .fails("attribute `depth`: -1 is not a dimension"),
     ]
 );
 

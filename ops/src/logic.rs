@@ -15,7 +15,7 @@ use crate::{
 };
 
 fn is_bool(x: &Meta) -> Result<()> {
-    if x.dtype == DType::Bool { Ok(()) } else { Err(x.wrong("booleans are needed")) }
+    if x.dtype == DType::Bool { Ok(()) } else { Err(x.wrong("bool is needed")) }
 }
 
 fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
@@ -74,7 +74,7 @@ autobwd::samples!(
         Where { condition: booleans([3]), x: uniform([2]), y: uniform([2]), out: out() }
             .fails("`Condition`: the shape [2] of `X` is needed"),
         Where { condition: uniform([2]), x: uniform([2]), y: uniform([2]), out: out() }
-            .fails("`Condition`: booleans are needed"),
+            .fails("`Condition`: bool is needed"),
         Where { condition: booleans([2]), x: uniform([2]), y: integers_below(3, [2]), out: out() }
             .fails("`Y`: dtype int64 does not match"),
     ]

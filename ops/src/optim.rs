@@ -151,7 +151,7 @@ impl UntrainedParameter {
                 let name = self.parameter.name();
                 let found = missing(&[loss], &self.parameter);
                 let found = found.unwrap_or_else(|e| Some(e.to_string()));
-                found.unwrap_or_else(|| format!("`{name}` had no gradient when this was asked"))
+                found.unwrap_or_else(|| format!("`{name}` had no gradient when its update was requested"))
             }
         }
     }
@@ -167,7 +167,7 @@ fn reasons(untrained: &[UntrainedParameter]) -> String {
 }
 
 fn nothing_trained(reasons: &str) -> Error {
-    let why = if reasons.is_empty() { "there is no parameter" } else { reasons };
+    let why = if reasons.is_empty() { "there are no parameters" } else { reasons };
     Error::new(ErrorKind::NoGradient, format!("nothing is trained\n{why}"))
 }
 
@@ -207,7 +207,7 @@ fn is_excluded(missing: &MissingGradient) -> bool {
 fn derivatives(loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
     let (net, refuse) = (loss.builder(), |text| Err(Error::new(ErrorKind::NoGradient, text)));
     if !matches!(backward.recompute, Recompute::None) {
-        return refuse("checkpoints are for programs: a tape keeps all values".into());
+        return refuse("checkpoints need a program: a tape keeps all values".into());
     }
     if loss.check()?.dims().numel() != 1 {
         return refuse(format!("a loss has one element, not shape {}; take the mean", loss.dims()));

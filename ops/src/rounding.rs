@@ -168,10 +168,11 @@ autobwd::samples!(
             max: f64::INFINITY
         },
         Clip { x: integers_below(9, [2, 3]), out: out(), min: -1e30, max: 16777217.0 },
-        Clip { x: integers_below(9, [2]), out: out(), min: -0.5, max: 2.0 }
-            .fails("attribute `min`: -0.5 is no int64; `cast` the input to a floating point dtype first"),
+        Clip { x: integers_below(9, [2]), out: out(), min: -0.5, max: 2.0 }.fails(
+            "attribute `min`: -0.5 is not representable in int64; `cast` the input to a floating point dtype first"
+        ),
         Clip { x: integers_below(9, [2]).of(DType::I32), out: out(), min: 3e9, max: 4e9 }
-            .fails("attribute `min`: 3000000000 is no int32"),
+            .fails("attribute `min`: 3000000000 is not representable in int32"),
     ]
 );
 

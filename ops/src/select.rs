@@ -16,7 +16,7 @@ fn is_mask(mask: &Meta) -> Result<()> {
 fn chosen(mask: &Buf<'_>, count: usize) -> Result<usize> {
     let mask = whole_number(mask)?;
     let known = usize::try_from(mask).ok().filter(|mask| *mask < count);
-    known.ok_or_else(|| Error::data(format!("`Mask`: {mask} chooses none of {count}")))
+    known.ok_or_else(|| Error::data(format!("`Mask`: {mask} is not within 0..{count}")))
 }
 
 /// Selects one of several tensors: `out = x[mask]`.
@@ -73,7 +73,8 @@ autobwd::samples!(
             .fails("does not match [2, 3]"),
         select_input(vec![], given([1], [1.0]).of(DType::I32)).fails("at least one"),
         select_input(vec![Some(uniform([2]))], uniform([1])).fails("one integer"),
-        select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32)).fails("1 chooses none of 1"),
+        select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32))
+            .fails("1 is not within 0..1"),
     ]
 );
 
@@ -139,7 +140,7 @@ autobwd::samples!(
         ),
         select_output(uniform([2]), uniform([1]), vec![Some(out())]).fails("one integer"),
         select_output(uniform([2]), given([1], [-1.0]).of(DType::I32), vec![Some(out())])
-            .fails("-1 chooses none of 1"),
+            .fails("-1 is not within 0..1"),
     ]
 );
 

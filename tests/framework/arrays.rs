@@ -152,7 +152,7 @@ pub(crate) struct ReverseRows<V = Var> {
 impl Kernel for ReverseRows<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let e = self.out.view_mut::<f32, Ix3>().unwrap_err().to_string();
-        assert_eq!(e, "`Out`: an array of 3 dimensions is asked for, not float32 [2, 2]");
+        assert_eq!(e, "`Out`: 3 dimensions are needed, not float32 [2, 2]");
         assert!(self.x.view::<f64, Ix2>().is_err());
         let x = self.x.view::<f32, Ix2>()?;
         assert_eq!(self.x.view::<f32, IxDyn>()?, x.into_dyn());

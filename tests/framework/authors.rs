@@ -119,7 +119,7 @@ fn optional_slots_are_read_and_written_in_one_line() -> Result<()> {
     // Errors name the slot.
     let single = tape.constant(autobwd::Tensor::scalar(1.0_f32)?);
     let e = copies(Some(Arg::from(&single)), None).out.item().unwrap_err().to_string();
-    assert!(e.contains("`Bias` holds float32, the kernel asked for float64"), "{e}");
+    assert!(e.contains("`Bias` holds float32, but the kernel asks for float64"), "{e}");
     Ok(())
 }
 

@@ -112,7 +112,7 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
     let (loss, label) = (h.mean(), net.input("label", DType::F64, &[]));
     let p = &mut net.program()?.clone();
     let none = Backward::default();
-    refused(p, &h.name(), &none, ErrorKind::Shape, "`tanh_0` of shape [2, 3] is no loss");
+    refused(p, &h.name(), &none, ErrorKind::Shape, "`tanh_0` of shape [2, 3] is not a loss");
     refused(p, "los", &none, ErrorKind::UnknownVar, "no variable `los`");
     refused(p, &label.name(), &none, ErrorKind::NoGradient, "no operator computes `label`");
     let no_grad = Backward { no_grad: &["v"], ..none };
@@ -191,7 +191,7 @@ fn an_operator_without_gradient_is_an_error_where_one_is_needed() -> Result<()> 
     let fine = (&w + opaque(&x)?).mean();
     append_backward(&mut net.program()?.clone(), &fine.name(), &Backward::default())?;
     let bad = opaque(&w)?.mean();
-    let message = "it has no gradient, but that of `opaque_1` has to pass through it";
+    let message = "the operator has no gradient, but the gradient of `opaque_1` passes through it";
     refused(&mut net.program()?.clone(), &bad.name(), &Backward::default(), ErrorKind::NoGradient, message);
     Ok(())
 }

@@ -55,7 +55,7 @@ fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
     expect(
         bad.out.check(),
         ErrorKind::Slot,
-        &["operator `scale`, input `X`: an input is a variable that exists"],
+        &["operator `scale`, input `X`: an input must be an existing variable, not `New`"],
     );
     // The program reports the first error, whatever follows it.
     assert_eq!(net.program().unwrap_err().to_string(), e.to_string());
@@ -139,20 +139,21 @@ fn feeds_and_fetches_are_checked() {
     expect(
         run(&[], &out),
         ErrorKind::Feed,
-        &["`images` is read, but neither fed nor written before", "operator `matmul_v2`"],
+        &["`images` is read, but neither fed nor written before; feed it", "operator `matmul_v2`"],
     );
     expect(run(&[("image", &x)], &out), ErrorKind::Feed, &["no variable `image`; did you mean `images`?"]);
     expect(run(&[("images", &x), ("images", &x)], &out), ErrorKind::Feed, &["it is fed twice"]);
     expect(
         run(&[("images", &x), ("weights", &x)], &out),
         ErrorKind::Feed,
-        &["`weights` cannot be fed: it is kept"],
+        &["`weights` cannot be fed: it is persistable"],
     );
     let wrong = Tensor::zeros(DType::F64, &[3, 4]).unwrap();
-    let message = "`images` cannot be fed: the program says float32, the tensor is float64";
+    let message = "`images` cannot be fed: the program declares float32, but the tensor is float64";
     expect(run(&[("images", &wrong)], &out), ErrorKind::Feed, &[message]);
     let wrong = Tensor::zeros(DType::F32, &[4, 3]).unwrap();
-    let message = "`images` cannot be fed: the program says shape [-1, 4], the tensor has [4, 3]";
+    let message =
+        "`images` cannot be fed: the program declares shape [-1, 4], but the tensor has shape [4, 3]";
     expect(run(&[("images", &wrong)], &out), ErrorKind::Feed, &[message]);
     expect(
         run(&[("images", &x)], "logits"),
@@ -173,7 +174,11 @@ fn the_scope_is_checked() {
     let e = run(&mut Scope::new(), &mut executor);
     expect(e, ErrorKind::NoValue, &["`weights` has no value in the scope; run the start-up program"]);
     let mut session = executor.prepare(&program, &mut scope, &[("images", x.meta())], &[&out]).unwrap();
-    expect(session.run(&mut scope), ErrorKind::Feed, &["`images` has not been fed since the last run"]);
+    expect(
+        session.run(&mut scope),
+        ErrorKind::Feed,
+        &["`images` has not been fed since the last run; feed it before every run"],
+    );
     session.feed("images", &x).unwrap();
     expect(session.run(&mut scope.clone()), ErrorKind::NoValue, &["prepared for another scope"]);
     expect(session.fetch(&out), ErrorKind::Fetch, &["has not run yet"]);
@@ -200,7 +205,7 @@ fn data_that_an_operator_cannot_take_is_named() {
     expect(
         outcome,
         ErrorKind::Data,
-        &["`softmax_with_cross_entropy`", "Label = `y`", "`Label`: 3 is none of the 3 classes"],
+        &["`softmax_with_cross_entropy`", "Label = `y`", "`Label`: class index 3 is not within 0..3"],
     );
 }
 
@@ -228,7 +233,7 @@ fn programs_edited_into_nonsense_are_refused_when_planned() {
         let w = p.find("weights").unwrap();
         p.root_mut().vars.remove(&w);
     };
-    refused(&undeclare, ErrorKind::UnknownVar, "`weights` is declared nowhere");
+    refused(&undeclare, ErrorKind::UnknownVar, "`weights` is not declared");
     let retype = |p: &mut autobwd::Program| {
         let out = p.root().ops[0].writes().next().unwrap();
         p.root_mut().vars.insert(out, VarDesc::new(DType::I64, [1].into()));
@@ -265,7 +270,7 @@ fn files_that_are_not_what_they_should_be_are_refused() {
         expect(
             loaded.load(&path),
             ErrorKind::Format,
-            &["weights.safetensors", "not a whole safetensors file"],
+            &["weights.safetensors", "not a complete safetensors file"],
         );
         assert!(loaded.is_empty());
     }

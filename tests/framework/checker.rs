@@ -281,7 +281,7 @@ fn kernels_do_not_allocate() {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    wrong("cut_by_threads", &["`Out`[0, 0] is another with three threads than with one"]);
+    wrong("cut_by_threads", &["`Out`[0, 0] differs between one thread and three"]);
 }
 
 #[test]
@@ -302,19 +302,19 @@ fn shape_rules_are_right_where_dimensions_are_unknown() {
         ],
     );
     let warnings = outcome("refuses_unknown").unwrap().warnings;
-    let text = "refused where dimensions are unknown: the shape rule of `refuses_unknown`, where `X` is float64 [-1, 3]: \
-                `X`: two rows are needed";
+    let text = "an error where dimensions are unknown: the shape rule of `refuses_unknown`, where `X` is float64 \
+                [-1, 3]: `X`: two rows are needed";
     assert!(warnings.iter().any(|warning| warning.starts_with(text)), "{warnings:?}");
 }
 
 #[test]
 fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
-    let start = "its gradient is declared to be `ZeroGrad`, but its outputs change with `X`[";
+    let start = "the gradient is declared `ZeroGrad`, but its outputs change with `X`[";
     wrong("smooth_zero", &[start, "by differences, the derivative is "]);
     assert_eq!(outcome("whole_zero")?, CheckedSample::default());
     let warnings = outcome("smooth_without_gradient")?.warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].starts_with("it is declared to have `NoGrad`, though its outputs change with `X`["));
+    assert!(warnings[0].starts_with("the operator declares `NoGrad`, though its outputs change with `X`["));
     Ok(())
 }
 
@@ -328,7 +328,7 @@ fn the_worst_element_of_a_gradient_is_named() {
 
 #[test]
 fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
-    let kink = "`X`[0, 1] is at a kink, so its gradient says little: the derivative is ";
+    let kink = "`X`[0, 1] is at a kink, where the comparison of gradients means little: the derivative is ";
     let warnings = outcome("on_kink")?.warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("its gradient has no gradient: ") && warnings[1].starts_with(kink));

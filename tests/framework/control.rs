@@ -115,13 +115,16 @@ fn refused(construct: impl Fn(&Expr) -> Vec<Expr>) -> String {
 fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
     let flag = |x: &Expr| x.mean().less_than(&x.mean());
     let e = refused(|x| while_loop(from_ref(x), |_| flag(x), |v| vec![v[0].cast(DType::F32)]));
-    assert!(e.starts_with("the body of a loop changes a variable: before it is assign_"), "{e}");
+    assert!(
+        e.starts_with("the body of a loop changes dtype or shape of a variable: before it is assign_"),
+        "{e}"
+    );
     assert!(e.ends_with("after it is cast_0: float32 [2, 2]"), "{e}");
     let e = refused(|x| while_loop(from_ref(x), |_| flag(x), |v| vec![v[0].mean()]));
     assert!(e.contains("float64 [2, 2], after it is mean_"), "{e}");
     let e = refused(|x| while_loop(from_ref(x), |v| v[0].clone(), |v| v.to_vec()));
     assert!(
-        e.starts_with("the condition assign_") && e.ends_with("float64 [2, 2] is not one boolean"),
+        e.starts_with("the condition assign_") && e.ends_with("float64 [2, 2] is not a bool of one element"),
         "{e}"
     );
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], || vec![x.mean()]));
@@ -134,7 +137,7 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
     let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(Vec::new)));
     assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is not an integer"), "{e}");
     let e = refused(|x| cond(x, || vec![x.clone(); 2], Vec::new));
-    assert!(e.ends_with("float64 [2, 2] is not one boolean"), "{e}");
+    assert!(e.ends_with("float64 [2, 2] is not a bool of one element"), "{e}");
     let e = while_loop(&[], |_| unreachable!(), |_| unreachable!());
     assert_eq!(e[0].check().unwrap_err().message(), "a loop needs at least one variable");
 }
@@ -173,9 +176,9 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
         e.message().to_string()
     };
     let e = refused(&|rnn, x, _| rnn.step_output(x));
-    assert_eq!(e, "there is no sequence to go through");
+    assert_eq!(e, "a recurrence needs at least one sequence");
     let e = refused(&|rnn, x, _| drop(rnn.step_input(&x.mean())));
-    assert!(e.ends_with("float64 [] has no dimension to go through"), "{e}");
+    assert!(e.ends_with("float64 [] has no first dimension to iterate over"), "{e}");
     let e = refused(&|rnn, x, _| {
         let sequence = |name, length| x.builder().input(name, DType::F64, &[length]);
         rnn.step_input(&sequence("two", 2));
@@ -191,33 +194,39 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
         let step = rnn.step_input(x);
         rnn.memory(&(step * 2.0));
     });
-    assert!(e.ends_with("float64 [2] is computed by the step: there is none before the first"), "{e}");
+    assert!(
+        e.ends_with("float64 [2] is computed within the step, so it has no value before the first step"),
+        "{e}"
+    );
     let e = refused(&|rnn, _, first| rnn.update_memory(first, first));
-    assert_eq!(e, "first: float64 [2] is no memory of this recurrence");
+    assert_eq!(e, "first: float64 [2] is not a memory of this recurrence");
     let e = refused(&|rnn, _, first| {
         let memory = rnn.memory(first);
         rnn.update_memory(&memory, &memory.mean());
     });
-    assert!(e.starts_with("a step changes a memory: before it is memory_"), "{e}");
+    assert!(e.starts_with("a step changes dtype or shape of a memory: before it is memory_"), "{e}");
     let e = refused(&|rnn, x, first| {
         rnn.step_input(x);
         let memory = rnn.memory(first);
         rnn.last_output(&memory);
         rnn.update_memory(&memory, first);
     });
-    assert!(e.ends_with("is not updated before its last value is asked for"), "{e}");
+    assert!(
+        e.ends_with("is not updated before its last value is requested; call `update_memory` first"),
+        "{e}"
+    );
     let e = refused(&|rnn, x, first| {
         let (step, memory) = (rnn.step_input(x), rnn.memory(first));
         rnn.update_memory(&memory, &step);
         rnn.last_output(first);
     });
-    assert_eq!(e, "first: float64 [2] is no memory of this recurrence");
+    assert_eq!(e, "first: float64 [2] is not a memory of this recurrence");
     let net = Builder::new();
     let (x, first) = (net.input("x", DType::F64, &[-1, 2]), net.input("first", DType::F64, &[2]));
     let e = scan(from_ref(&x), from_ref(&first), false, |x, _| (vec![], x.to_vec()))[0].check().unwrap_err();
     assert_eq!(e.message(), "a step with 1 states returns 0");
     let e = scan(&[], &[], false, |_, _| unreachable!())[0].check().unwrap_err();
-    assert_eq!(e.message(), "there is no sequence to go through");
+    assert_eq!(e.message(), "a recurrence needs at least one sequence");
 }
 
 #[test]
@@ -236,7 +245,10 @@ fn errors_name_all_blocks_around_them() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let e = cond(&x, || vec![x.clone()], || vec![x.clone()])[0].check().unwrap_err().to_string();
-    assert!(e.contains("is not one boolean\n  within block 0, at ") && e.contains("control.rs:"), "{e}");
+    assert!(
+        e.contains("is not a bool of one element\n  within block 0, at ") && e.contains("control.rs:"),
+        "{e}"
+    );
 }
 
 #[test]
@@ -330,8 +342,8 @@ fn a_list_is_read_where_it_has_been_written() -> Result<()> {
     };
     assert_eq!(read(2)?, "[4.0, 4.0, 4.0, 4.0]");
     for (position, expected) in [
-        (1, "element 1 of the list has not been written"),
-        (3, "element 3 is read of a list of 3"),
+        (1, "element 1 of the tensor array has not been written"),
+        (3, "element 3 is out of range: the tensor array has 3 elements"),
         (-1, "`I`: there is no element -1"),
     ] {
         let e = read(position)?;
@@ -369,10 +381,11 @@ fn what_a_file_says_of_loops_is_checked() -> Result<()> {
         p.root_mut().ops[i].inputs.set("Condition", [x]);
     });
     assert!(
-        verified.starts_with(at) && verified.contains("the condition `x` is float64 [2, 2], not one boolean"),
+        verified.starts_with(at)
+            && verified.contains("the condition `x` is float64 [2, 2], not a bool of one element"),
         "{verified}"
     );
-    assert!(run.contains("the condition `x` is float64 [2, 2], not one boolean"), "{run}");
+    assert!(run.contains("the condition `x` is float64 [2, 2], not a bool of one element"), "{run}");
     // A body that reads a variable that is not an input.
     let (verified, run) = refused(&|p| {
         let i = loop_of(p);
@@ -473,9 +486,12 @@ fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
     let before = program.clone();
     let e = gradients(&mut program, &["w@GRAD"], &["w"], &Default::default()).unwrap_err().to_string();
     assert!(e.starts_with("operator `while_grad` (block 0, operator"), "{e}");
-    assert!(e.contains("it has no gradient, which would be of second order, but that of"), "{e}");
+    assert!(
+        e.contains("the operator has no gradient, which would be of second order, but the gradient of"),
+        "{e}"
+    );
     assert!(e.contains("how often operator `while` (block 0, operator") && e.contains("control.rs:"), "{e}");
-    assert!(e.ends_with("runs is not known before: `end` is given from outside"), "{e}");
+    assert!(e.ends_with("runs is not known before: `end` is an input of the program"), "{e}");
     assert_eq!(program, before);
 
     let (mut program, _) = counted(0, |net| number(net, 1_i64 << 40))?;

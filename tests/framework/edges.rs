@@ -164,7 +164,10 @@ fn a_limit_of_steps_holds_for_loops_within_loops() -> Result<()> {
     let e = executor.run(&program, &mut scope, &[("x", &x)], &[&name]).unwrap_err().to_string();
     assert!(e.contains("operator `while` (block 1, operator ") && e.contains("edges.rs:"), "{e}");
     assert!(
-        e.ends_with("the loop has not ended after 5 steps, its limit; `Executor::loop_limit` sets another"),
+        e.ends_with(
+            "the loop has not ended after 5 steps, its limit; change its condition, or raise the limit with \
+             `Executor::loop_limit`"
+        ),
         "{e}"
     );
     // The limit is for one run of a loop; all runs together may take more steps.

@@ -213,7 +213,7 @@ fn names_that_are_no_gradients_are_refused() -> Result<()> {
     let loss = parameter(&net, "weights", &[3]).exp().mean();
     let e = explain(&*net.program()?, "weights@GRAD").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoGradient);
-    assert_eq!(e.to_string(), "the program has no backward part that could hold `weights@GRAD`");
+    assert_eq!(e.to_string(), "the program has no backward pass that computes `weights@GRAD`");
     let (program, _) = differentiate(&net, &loss, &Backward::default())?;
     for (name, hint) in [
         ("weight@GRAD", "; did you mean `weights@GRAD`?"),

@@ -250,7 +250,7 @@ fn memory_that_a_loop_cannot_have_is_an_error() {
         let output = limited.env(LOOP, width.to_string()).output().unwrap();
         let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         assert!(output.status.success(), "{width} elements: {text}{errors}");
-        assert!(text.contains("no memory: a step saves "), "{width} elements: {text}");
+        assert!(text.contains("out of memory: a step saves "), "{width} elements: {text}");
         assert!(text.contains("told: operator `while` (block 0, operator "), "{width} elements: {text}");
     }
 }

@@ -306,7 +306,7 @@ fn the_fourth_derivative_of_a_formula_says_where_derivatives_end() -> Result<()>
         target = found[0].map(|grad| program.name(grad).to_string()).unwrap_or_default();
     }
     let e = gradients(&mut program, &[&target], &["w"], &Default::default()).unwrap_err();
-    let expected = "it has no gradient, which would be of 4th order";
+    let expected = "the operator has no gradient, which would be of 4th order";
     assert!(e.message().contains(expected), "{e}");
     assert!(e.message().contains("three times at most: declare the gradient of `"), "{e}");
     Ok(())

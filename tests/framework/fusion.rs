@@ -481,5 +481,5 @@ fn parts_and_pairs_that_do_not_fit_are_refused() {
     let once = emit(Mistaken { x: (&x).into(), out: New }).out;
     let twice = emit(Mistaken { x: (&once).into(), out: New }).out;
     let e = refused(&twice);
-    assert!(e.contains("`mean` does not do what the two operators in its place do"), "{e}");
+    assert!(e.contains("`mean` is not equivalent to the two operators that it replaces"), "{e}");
 }

@@ -144,7 +144,7 @@ fn what_is_not_declared_is_no_bug_of_the_backward_part() -> Result<()> {
     let var = program.expect_var("scale_0")?;
     program.root_mut().vars.remove(&var);
     let words = verify(&program).unwrap_err().to_string();
-    assert_eq!(words.matches("`scale_0` is declared nowhere").count(), 2, "{words}");
+    assert_eq!(words.matches("`scale_0` is not declared").count(), 2, "{words}");
     let e = append_backward(&mut program, &loss, &Backward::default()).unwrap_err();
     assert_eq!((e.kind(), e.to_string()), (ErrorKind::Program, words.clone()));
     let e = gradients(&mut program, &[&loss], &["w"], &Default::default()).unwrap_err();
@@ -163,7 +163,7 @@ fn a_program_is_looked_at_again_when_it_has_changed() -> Result<()> {
     // An operator that is not needed.
     let (var, ghost) = (program.expect_var("x")?, program.var("ghost"));
     program.root_mut().ops.push(OpDesc::new("relu").input("X", [var]).output("Out", [ghost]));
-    assert!(run(&program).unwrap_err().to_string().contains("`ghost` is declared nowhere"));
+    assert!(run(&program).unwrap_err().to_string().contains("`ghost` is not declared"));
     assert_eq!(run(&fine)?[0].item()?, 2.0);
     Ok(())
 }
@@ -271,7 +271,8 @@ fn loops_of_programs_from_files_end() -> Result<()> {
     let e = run(Executor::with_threads(1));
     assert_eq!(e.kind(), ErrorKind::Endless);
     let e = e.to_string();
-    let limit = "the loop has not ended after 1000000 steps, its limit; `Executor::loop_limit` sets another";
+    let limit = "the loop has not ended after 1000000 steps, its limit; change its condition, or raise the limit \
+                 with `Executor::loop_limit`";
     assert!(e.ends_with(limit), "{e}");
     assert!(run(Executor::with_threads(1).loop_limit(7)).to_string().contains("after 7 steps"));
     Ok(())
@@ -306,7 +307,7 @@ fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
     let net = Builder::new();
     net.input("x", DType::F32, &[2]);
     let e = Executor::new().run(&net.program()?, &mut Scope::new(), &[], &["x"]).unwrap_err();
-    assert_eq!(e.to_string(), "`x` is fetched, but neither fed nor written before");
+    assert_eq!(e.to_string(), "`x` is fetched, but neither fed nor written before; feed it");
     Ok(())
 }
 

@@ -39,7 +39,7 @@ fn training_nothing_is_refused() -> Result<()> {
         let empty = if net.is_eager() { autobwd::eager() } else { Builder::new() };
         let x = empty.persistable("x", DType::F32, &[1], |x| Init::Constant(1.0).emit(x, 0));
         let e = Adam::new(0.1).minimize(&x.mean()).unwrap_err();
-        assert!(e.to_string().ends_with("nothing is trained\nthere is no parameter"), "{e}");
+        assert!(e.to_string().ends_with("nothing is trained\nthere are no parameters"), "{e}");
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
     assert!(why(&loss, &y)?.contains(", whose history ends at the result of `exp` at "));
     assert!(why(&loss, &constant)?.ends_with("it is a constant"));
     assert!(why(&loss, &numbers)?.ends_with("only floating point numbers have gradients"));
-    assert!(why(&y.detach().sum(&[]), &y)?.ends_with("was computed from constants alone"));
+    assert!(why(&y.detach().sum(&[]), &y)?.ends_with("was computed from constants only"));
     assert!(why(&loss, &tape.no_grad(|| x.exp()))?.contains("it has no history"));
     // Exactly the missing ones are reported.
     for input in [&x, &y, &constant, &numbers] {
@@ -225,7 +225,7 @@ fn checkpoints_without_effect_are_reported() -> Result<()> {
     };
     let (recomputed, report) = found(&[&names[0], &names[1]])?;
     assert_eq!((recomputed.names.len(), &recomputed.without_effect), (0, &names));
-    let expected = format!("nothing is computed again for the checkpoints `{}`, `{}`: ", names[0], names[1]);
+    let expected = format!("nothing is recomputed for the checkpoints `{}`, `{}`: ", names[0], names[1]);
     assert!(report.lines().last().is_some_and(|line| line.starts_with(&expected)), "{report}");
     let (recomputed, report) = found(&[&names[1]])?;
     assert!(!recomputed.names.is_empty() && recomputed.without_effect.is_empty(), "{report}");

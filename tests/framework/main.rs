@@ -32,6 +32,7 @@ mod kinks;
 mod laws;
 mod layers;
 mod lost_gradients;
+mod messages;
 mod net;
 mod net_bad_input;
 mod net_laws;

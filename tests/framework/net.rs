@@ -126,7 +126,12 @@ fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
     refused(
         build_grad_op(named(&sgd)),
         ErrorKind::NoGradient,
-        &["operator `sgd`", "net.rs:", "Param = `w`", "it has no gradient, but that of `v` has to pass"],
+        &[
+            "operator `sgd`",
+            "net.rs:",
+            "Param = `w`",
+            "the operator has no gradient, but the gradient of `v` passes",
+        ],
     );
     Ok(())
 }

@@ -40,11 +40,11 @@ fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {
         ["operator `tanh`", "Y = `x`", "there is no input `Y`; it has X", ""],
         ["operator `scale`", "Out = `c`", "attribute `scale`", ""],
         ["operator `unstack`", "Y = `d` `d`", "`d` is written to twice", ""],
-        ["operator `tanh`", "Out = `e`", "it has a block, and nets have none", ""],
+        ["operator `tanh`", "Out = `e`", "nets have no blocks: use a program", ""],
         ["operator `tanh`", "input `X` takes exactly one variable, got 0", "", ""],
         ["operator `tanh`", "Out = `f`", "input `X` takes exactly one variable, got 0", ""],
-        ["recurrent operator `idle`: it has no step input", "", "", ""],
-        ["recurrent operator `idle`: another one of that name", "", "", ""],
+        ["recurrent operator `idle`: a step input is missing", "", "", ""],
+        ["recurrent operator `idle`: another recurrent operator of the same scope has this name", "", "", ""],
         ["operator `ttanh`", "did you mean `tanh`", "", ""],
     ]
     .iter()
@@ -64,7 +64,11 @@ fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {
         assert!(op.to_string().contains(&*named(op).ty));
     }
     let idle = Operator::from(idle);
-    refused(idle.lower(&[("x", Meta::new(DType::F64, [2]))]), ErrorKind::Program, &["it has no step input"]);
+    refused(
+        idle.lower(&[("x", Meta::new(DType::F64, [2]))]),
+        ErrorKind::Program,
+        &["a step input is missing"],
+    );
     Ok(())
 }
 
@@ -88,7 +92,11 @@ fn gradients_that_cannot_be_are_refused() {
         (vec![tanh("x", "y"), net("inner", [tanh("z", "y")])], "writes"),
     ] {
         let tree = net("net", ops);
-        refused(backward(&tree, &[]), ErrorKind::NoGradient, &["is overwritten, which", message, "Out = `"]);
+        refused(
+            backward(&tree, &[]),
+            ErrorKind::NoGradient,
+            &["the operator overwrites `", message, "Out = `"],
+        );
     }
     let step = NetOp::new("step", [tanh("x", "h"), tanh("h", "x")]).unwrap();
     refused(
@@ -119,7 +127,7 @@ fn gradients_that_cannot_be_are_refused() {
         ErrorKind::Program,
         &["`hh` cannot be a step output: the step net does not write it; did you mean `h` or `x`?"],
     );
-    refused(backward(&rnn.into(), &[]), ErrorKind::NoGradient, &["operator `tanh`", "`x` is overwritten"]);
+    refused(backward(&rnn.into(), &[]), ErrorKind::NoGradient, &["operator `tanh`", "overwrites `x`"]);
     // A gradient over time has no gradient.
     let tree = Operator::from(recurrent("boot").unwrap());
     let first = backward(&tree, &[]).unwrap();
@@ -127,7 +135,7 @@ fn gradients_that_cannot_be_are_refused() {
     refused(
         backward(&second, &["xs", "boot", "w"]),
         ErrorKind::NoGradient,
-        &["the gradient of recurrent operator `rnn`: it has no gradient"],
+        &["the gradient of recurrent operator `rnn`: the operator has no gradient"],
     );
 }
 
@@ -142,8 +150,8 @@ fn sequences_that_do_not_fit_are_refused() -> Result<()> {
     for (x, z, message) in [
         (of(&[2, 3]), of(&[4, 3]), "`zs` has 4 steps, but `xs` has 2"),
         (of(&[0, 3]), of(&[4, 3]), "`zs` has 4 steps, but `xs` has 0"),
-        (of(&[]), of(&[]), "`xs` of shape [] is no sequence of steps"),
-        (of(&[1 << 40, 1]), of(&[1 << 40, 1]), "`zs` has 1099511627776 steps; a program of more than 100000"),
+        (of(&[]), of(&[]), "`xs` of shape [] is not a sequence of steps"),
+        (of(&[1 << 40, 1]), of(&[1 << 40, 1]), "`zs` has 1099511627776 steps; a net unrolls at most 100000"),
     ] {
         refused(lower(x, z), ErrorKind::Shape, &["recurrent operator `rnn`", message]);
     }
@@ -156,7 +164,7 @@ fn sequences_that_do_not_fit_are_refused() -> Result<()> {
     refused(
         net("net", [tree.clone(), tree.clone()]).lower(&[("xs", of(&[2, 3])), ("zs", of(&[2, 3]))]),
         ErrorKind::Program,
-        &["recurrent operator `rnn`: another one of that name"],
+        &["recurrent operator `rnn`: another recurrent operator of the same scope has this name"],
     );
     // Its gradient needs the saved step state.
     let gradient = backward(&tree, &[])?;
@@ -225,7 +233,7 @@ impl GradRule<Wrong> for WrongGrad {
 #[test]
 fn rules_that_are_wrong_are_refused() {
     for (how, message) in [
-        "emits `scale`: it writes `x`, a variable of the model",
+        "emits `scale`: a gradient rule may not write `x`, a variable of the model",
         "reads `x@GRAD` after writing it",
         "emits `scale`: there is no input `Y`",
         "emits `scaled`: operator `scaled` is not among",

@@ -217,7 +217,7 @@ fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
     let e = append_backward(&mut net.program()?.clone(), &three, &Backward::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NoGradient);
     assert!(e.to_string().contains("operator `sgd`"), "{e}");
-    assert!(e.message().contains("that of `w` has to pass through it"), "{e}");
+    assert!(e.message().contains("the gradient of `w` passes through it"), "{e}");
     // The first part is the same without the second.
     let own = first_part.root().ops.iter().map(|op| op.ty);
     let kept: Vec<_> = program.root().ops.iter().filter(|op| op.origin != Origin::Kept).collect();
@@ -301,7 +301,7 @@ fn what_a_block_reads_by_name_cannot_be_kept() -> Result<()> {
         e.op().is_some_and(|op| op.to_string().starts_with("operator `while` (block 0, operator")),
         "{e}"
     );
-    assert!(e.message().starts_with("its gradient needs version 1 of `tanh_0`, which is overwritten"), "{e}");
+    assert!(e.message().starts_with("the gradient needs version 1 of `tanh_0`, which is overwritten"), "{e}");
     assert!(e.message().contains("and cannot be copied: a sub-block reads it by its name"), "{e}");
     Ok(())
 }
@@ -344,7 +344,7 @@ fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
         "{e}"
     );
     for part in [
-        "its gradient needs version 1 of `tanh_0`, which is overwritten before the backward part runs (version 1: \
+        "the gradient needs version 1 of `tanh_0`, which is overwritten before the backward pass runs (version 1: \
          operator 0 `tanh`, added at ",
         "; version 2: operator 2 `elementwise_add`, added at ",
         ") and cannot be copied: no operator `assign` is linked; write to another variable",

@@ -58,7 +58,7 @@ impl Matrix {
 fn number(op: &OpDesc, name: &str) -> f64 {
     let attr = op.attrs.get(name).map(f64::from_attr);
     attr.and_then(std::result::Result::ok)
-        .unwrap_or_else(|| panic!("attribute `{name}` of {op:?} is no number"))
+        .unwrap_or_else(|| panic!("attribute `{name}` of {op:?} is not a number"))
 }
 
 /// An elementwise function and its derivative.

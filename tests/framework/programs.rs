@@ -133,7 +133,7 @@ fn verify_reports_every_fault() -> Result<()> {
     let e = verify(&program).unwrap_err().to_string();
     let faults: Vec<_> = e.lines().collect();
     for (fault, message) in faults.iter().zip([
-        "operator `relu` (block 0, operator 5; X = `late`, Out = `ghost`): `ghost` is declared nowhere",
+        "operator `relu` (block 0, operator 5; X = `late`, Out = `ghost`): `ghost` is not declared",
         "`late` is read before it is written",
         "there is no input `Y`; it has X",
         "`Out` is float32 [-1, 4], but `late` is declared float64 [2]",

@@ -137,7 +137,7 @@ fn a_loss_has_one_element_and_any_rank() -> Result<()> {
     let program = &mut net.program()?.clone();
     let e = append_backward(program, &loss, &Backward::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Shape);
-    assert!(e.to_string().contains(&format!("`{loss}` of shape [3] is no loss: ")), "{e}");
+    assert!(e.to_string().contains(&format!("`{loss}` of shape [3] is not a loss: ")), "{e}");
     Ok(())
 }
 
@@ -304,7 +304,7 @@ fn a_gradient_of_too_high_an_order_is_refused_with_operator_and_order() -> Resul
         "{e}"
     );
     let text = format!(
-        "it has no gradient, which would be of third order, but that of `{}` has to pass through it",
+        "the operator has no gradient, which would be of third order, but the gradient of `{}` passes through it",
         names[2]
     );
     assert_eq!(e.message(), text);

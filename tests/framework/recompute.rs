@@ -392,18 +392,18 @@ fn results_can_be_given_back() -> Result<()> {
 #[test]
 fn the_choice_is_put_into_words() -> Result<()> {
     let model = layers(4, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
-    assert_eq!(model.build(Recompute::None)?.found.recomputed.to_string(), "nothing is computed again");
+    assert_eq!(model.build(Recompute::None)?.found.recomputed.to_string(), "nothing is recomputed");
     let found = model.build(Recompute::Named(&["tanh_1"]))?.found;
     let names = "`matmul_v2_0`, `tanh_0`, `matmul_v2_1`";
-    assert_eq!(found.recomputed.to_string(), format!("computed again: {names}"));
+    assert_eq!(found.recomputed.to_string(), format!("recomputed: {names}"));
     let computed = model.computed();
     let all: Vec<&str> = computed.iter().map(String::as_str).collect();
     let text = model.build(Recompute::Without(&all))?.found.recomputed.to_string();
-    assert!(text.starts_with("computed again: `matmul_v2_0`, `tanh_0`,"), "{text}");
+    assert!(text.starts_with("recomputed: `matmul_v2_0`, `tanh_0`,"), "{text}");
     let recomputed = model.build(Recompute::auto(model.least(), &model.feeds))?.found.recomputed;
     let (planned, text) = (recomputed.planned.unwrap(), recomputed.to_string());
     let bytes = format!(" {} bytes instead of {}", planned.arena_bytes, planned.kept_arena_bytes);
-    assert!(text.contains("% of the forward part's work once more,") && text.ends_with(&bytes), "{text}");
+    assert!(text.contains("% of the forward pass's work is repeated,") && text.ends_with(&bytes), "{text}");
     Ok(())
 }
 
@@ -428,10 +428,18 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
         (
             Recompute::Without(&["x"]),
             ErrorKind::Program,
-            "`x` cannot be computed again: no operator computes it",
+            "`x` cannot be recomputed: no operator computes it",
         ),
-        (Recompute::auto(least - 1, &model.feeds), ErrorKind::Budget, "bytes cannot be met: computing again"),
-        (Recompute::auto(least, &[]), ErrorKind::Feed, "`x` is read, but neither fed nor written before"),
+        (
+            Recompute::auto(least - 1, &model.feeds),
+            ErrorKind::Budget,
+            "bytes cannot be met: computing again",
+        ),
+        (
+            Recompute::auto(least, &[]),
+            ErrorKind::Feed,
+            "`x` is read, but neither fed nor written before; feed it",
+        ),
         (Recompute::auto(least, &wrong), ErrorKind::Feed, "`x` cannot be fed"),
     ];
     for (checkpoints, kind, text) in cases {

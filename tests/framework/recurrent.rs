@@ -283,9 +283,12 @@ fn what_recurrent_layers_cannot_do_is_refused() {
     let text = error(DType::F32, &[3, 6], two);
     assert!(text.contains("6 rows are needed"), "{text}");
     let text = error(DType::F32, &[4, 3], masked);
-    assert!(text.starts_with("other: float32 [4, 3] is no mask: booleans [steps, batch]\n"), "{text}");
+    assert!(
+        text.starts_with("other: float32 [4, 3] is not a mask: bool [steps, batch] is needed\n"),
+        "{text}"
+    );
     let text = error(DType::Bool, &[4], masked);
-    assert!(text.starts_with("other: bool [4] is no mask: booleans [steps, batch]\n"), "{text}");
+    assert!(text.starts_with("other: bool [4] is not a mask: bool [steps, batch] is needed\n"), "{text}");
     let text = error(DType::Bool, &[3, 3], masked);
     assert!(
         text.contains("bool [3, 3, 1] has 3 steps, but a sequence before it has 4\n")

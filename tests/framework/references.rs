@@ -126,7 +126,7 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
         let [param, learning_rate, grad, param_out] = ["w", "rate", "g", "v"].map(|name| program.var(name));
         SgdOp { param, learning_rate, grad, param_out }.into()
     });
-    assert_eq!((e.kind(), e.message()), (ErrorKind::NoGradient, "it has no gradient"));
+    assert_eq!((e.kind(), e.message()), (ErrorKind::NoGradient, "the operator has no gradient"));
     assert!(e.to_string().starts_with("operator `sgd` (by itself; Grad = `g`, LearningRate = `rate`"), "{e}");
     let e = refused(&|_| OpDesc::new("fourier"));
     assert_eq!(e.kind(), ErrorKind::UnknownOp);

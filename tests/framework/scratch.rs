@@ -140,5 +140,5 @@ impl Kernel for NotCleared<Buf<'_>> {
 fn what_it_held_before_must_not_matter() {
     let row = NotCleared { x: uniform([2, 3]), out: out(), sum: out() };
     let e = check_sample(&Sample::from(row)).unwrap_err().to_string();
-    assert!(e.contains("`Out`[0, 0] depends on what memory held before, of outputs or of scratch"), "{e}");
+    assert!(e.contains("`Out`[0, 0] depends on the previous contents of outputs or scratch memory"), "{e}");
 }

@@ -10,7 +10,7 @@ fn dimensions_whose_product_overflows_are_refused_whether_there_are_elements_or_
     for dims in [[usize::MAX, 2, 0], [0, usize::MAX, 2], [HUGE, HUGE, 0], [HUGE, 0, HUGE], [HUGE, HUGE, 1]] {
         for dtype in DType::ALL {
             let e = Tensor::zeros(dtype, &dims).unwrap_err();
-            assert!(e.message().starts_with("no memory holds "), "{e}");
+            assert!(e.message().ends_with(" exceeds the address space"), "{e}");
         }
         assert!(Tensor::from_vec(dims, Vec::<f32>::new()).is_err());
         assert_eq!(Meta::new(DType::F32, dims).bytes(), None);

@@ -258,7 +258,10 @@ fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
     let e = session.rows::<f32>(GRADIENT).unwrap_err();
     assert_eq!(e.to_string(), "`embedding_0.w@GRAD` holds rows of float64 [11, 3], not rows of float32");
     let e = session.slice::<f64>(GRADIENT).unwrap_err();
-    assert!(e.to_string().contains("`rows` gives them, `fetch` the whole tensor"), "{e}");
+    assert!(
+        e.to_string().contains("is sparse; use `rows` for its rows, or `fetch` for the dense tensor"),
+        "{e}"
+    );
     assert!(session.item(GRADIENT).is_err());
     Ok(())
 }
@@ -307,7 +310,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
     let mut program = net.program()?.clone();
     let e = append_backward(&mut program, &loss.name(), &Backward::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Shape);
-    for part in ["operator `tanh_grad`", "`Out@GRAD`: a whole tensor is needed, not rows of float32 [4, 2]"] {
+    for part in ["operator `tanh_grad`", "`Out@GRAD`: a dense tensor is needed, not rows of float32 [4, 2]"] {
         assert!(e.to_string().contains(part), "{e}");
     }
     assert_eq!(program, *net.program()?);
@@ -316,7 +319,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
     let (_, loss) = model(true, false);
     let (w, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let e = gradient.tanh().check().unwrap_err();
-    assert!(e.to_string().contains("`X`: a whole tensor is needed, not rows of float64 [11, 3]"), "{e}");
+    assert!(e.to_string().contains("`X`: a dense tensor is needed, not rows of float64 [11, 3]"), "{e}");
     let e = emit(Tanh { x: (&w).into(), out: (&gradient).into() }).out.check().unwrap_err();
     assert!(e.to_string().contains("but `embedding_0.w@GRAD` is rows of float64 [11, 3]"), "{e}");
     let (net, loss) = model(true, false);
@@ -337,14 +340,14 @@ fn rows_are_neither_fed_nor_kept() -> Result<()> {
     let mut feeds: Vec<(&str, &dyn Feed)> = feeds.iter().map(|(name, t)| (*name, t as _)).collect();
     feeds.push((GRADIENT, &whole));
     let e = Executor::new().run(&program, &mut scope(), &feeds, &[GRADIENT]).unwrap_err();
-    assert_eq!(e.to_string(), "`embedding_0.w@GRAD` cannot be fed: it is no whole tensor");
+    assert_eq!(e.to_string(), "`embedding_0.w@GRAD` cannot be fed: it is not a dense tensor");
     feeds.pop();
 
     let var = program.find(GRADIENT).unwrap();
     let desc = program.root().vars.get(&var).unwrap().clone();
     program.root_mut().vars.insert(var, VarDesc { persistable: true, ..desc.clone() });
     let e = Executor::new().run(&program, &mut scope(), &feeds, &[]).unwrap_err();
-    let text = "but `embedding_0.w@GRAD` is kept in the scope, as a whole tensor";
+    let text = "but `embedding_0.w@GRAD` is kept in the scope as a dense tensor";
     assert!(e.to_string().contains(text), "{e}");
 
     // Nor does a program run if its declarations contradict its operators.
@@ -384,7 +387,7 @@ fn gradients_go_on_through_rows() -> Result<()> {
     let (net, loss) = model(true, false);
     let e = jacobian(&mut net.program()?.clone(), &loss.name(), &["embedding_0.w"], &Default::default())
         .unwrap_err();
-    let text = "`X`: a whole tensor is needed, not rows of float64 [11, 3]";
+    let text = "`X`: a dense tensor is needed, not rows of float64 [11, 3]";
     assert!(e.to_string().contains(text), "{e}");
     Ok(())
 }

@@ -263,7 +263,7 @@ fn derivatives_of_derivatives() -> Result<()> {
                 assert!((a - b).abs() <= 1e-12 * (1.0 + b.abs()), "{sparse:?}, not {dense:?}");
             }
         }
-        Err(e) => assert!(e.to_string().contains("a whole tensor is needed, not rows of"), "{e}"),
+        Err(e) => assert!(e.to_string().contains("a dense tensor is needed, not rows of"), "{e}"),
     }
     Ok(())
 }
@@ -280,7 +280,7 @@ fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
     });
     let e = e.unwrap_err().to_string();
     assert!(
-        e.contains("@GRAD` is rows of a tensor for one of its writers, and the whole tensor for this"),
+        e.contains("@GRAD` is sparse (rows of a tensor) for one of its writers and dense for this"),
         "{e}"
     );
     assert!(e.starts_with("operator `while_grad` (block 0, "), "{e}");
@@ -292,5 +292,5 @@ fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
         m.look(&chosen[0], &one).sum(&[])
     });
     let e = e.unwrap_err().to_string();
-    assert!(e.contains("a whole tensor is needed, not rows of float64 [5, 2]"), "{e}");
+    assert!(e.contains("a dense tensor is needed, not rows of float64 [5, 2]"), "{e}");
 }

@@ -131,7 +131,7 @@ fn only_leaves_keep_a_derivative_unless_it_is_retained() -> Result<()> {
     assert_eq!((y.gradient()?.item()?, x.gradient()?.item()?), (5.0, 60.0));
     assert_eq!(
         c.retain_grad().unwrap_err().to_string(),
-        "a constant has no derivative: it was not computed from any leaf"
+        "a constant has no gradient: it does not depend on any leaf"
     );
     assert!(x.is_leaf() && !y.is_leaf() && !c.is_leaf() && !c.requires_grad());
     Ok(())
@@ -406,18 +406,21 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
     refused((&x + &variable).check().cloned(), "expressions of two programs");
     refused((&variable + &x).check().cloned(), "expressions of two programs");
     refused(tape.input("x", DType::F32, &[3]).check().cloned(), "`x` cannot be fed later");
-    refused(x.backward().map(|()| x.clone()), "`x` of shape [3] is no loss");
+    refused(x.backward().map(|()| x.clone()), "`x` of shape [3] is not a loss");
     refused(variable.backward().map(|()| x.clone()), "`v` is a variable of a program");
     refused(x.matmul(&tape.constant(numbers(&[2, 2], 0))).check().cloned(), "operator `matmul_v2` (run at ");
     refused(tape.expr("nothing").check().cloned(), "nothing");
-    refused(emit(Relu { x: New, out: New }).out.check().cloned(), "an input is a variable that exists");
+    refused(
+        emit(Relu { x: New, out: New }).out.check().cloned(),
+        "an input must be an existing variable, not `New`",
+    );
     let seed = tape.constant(numbers(&[2], 0));
     let sum = x.square();
     refused(
         autobwd::tape::backward_with(&sum, Some(&seed), &mut |_| {}).map(|()| x.clone()),
         "`seed`: shape [2] does not match [3] of `output`",
     );
-    refused(grad(&[], &[&x], &GradOptions::default()).map(|_| x.clone()), "derivatives of nothing");
+    refused(grad(&[], &[&x], &GradOptions::default()).map(|_| x.clone()), "no outputs to differentiate are given");
     refused(
         grad(&[&sum], &[&x], &GradOptions { seeds: Some(&[]), create_graph: false }).map(|_| x.clone()),
         "0 seeds for 1 outputs",
@@ -433,10 +436,10 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
         *inner.borrow_mut() = trace(&tape, &[], || Ok(vec![])).err();
         Ok(vec![])
     })?;
-    assert_eq!(inner.take().unwrap().to_string(), "it is being traced already");
+    assert_eq!(inner.take().unwrap().to_string(), "the builder is being traced already");
     refused(
         trace(&tape, &[("a", &x), ("a", &sum)], || Ok(vec![])).map(|_| x.clone()),
-        "two inputs are called `a`",
+        "two inputs have the name `a`",
     );
     Ok(())
 }

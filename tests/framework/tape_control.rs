@@ -182,19 +182,19 @@ fn what_control_flow_cannot_do_is_refused_at_once() {
         );
     };
     let x = || from_ref(&x);
-    refused(while_loop(x(), |v| v[0].clone(), |v| v.to_vec()), "is not one boolean");
+    refused(while_loop(x(), |v| v[0].clone(), |v| v.to_vec()), "is not a bool of one element");
     refused(while_loop(x(), |_| always(), |_| vec![]), "over 1 variables returns 0");
     let cast = |v: &[Expr]| vec![v[0].cast(DType::F32)];
-    refused(while_loop(x(), |_| always(), cast), "the body of a loop changes a variable");
+    refused(while_loop(x(), |_| always(), cast), "the body of a loop changes dtype or shape of a variable");
     assert_eq!(while_loop(x(), |_| never(), cast)[0].dtype(), DType::F64);
-    refused(cond(&x()[0], Vec::new, Vec::new), "is not one boolean");
+    refused(cond(&x()[0], Vec::new, Vec::new), "is not a bool of one element");
     let wrong = x()[0].matmul(&x()[0]);
     assert!(cond(&wrong, || unreachable!(), || unreachable!())[0].check().is_err(), "neither is called");
     refused(while_loop(x(), |_| always(), |v| vec![v[0].matmul(&v[0])]), "operator `matmul_v2` (run at ");
 
     let step = |step: &dyn Fn(&mut StaticRnn)| static_rnn(&tape, false, |rnn| step(rnn));
-    refused(step(&|_| ()), "there is no sequence to go through");
-    refused(step(&|rnn| drop(rnn.step_input(&x()[0].sum(&[])))), "has no dimension to go through");
+    refused(step(&|_| ()), "a recurrence needs at least one sequence");
+    refused(step(&|rnn| drop(rnn.step_input(&x()[0].sum(&[])))), "has no first dimension to iterate over");
     let none =
         FillConstant { out: New, shape: vec![0, 2], dtype: DType::F64, value: 0.0, str_value: String::new() };
     let none = tape.emit(none).out;
@@ -213,5 +213,5 @@ fn what_control_flow_cannot_do_is_refused_at_once() {
         let memory = memory(rnn);
         rnn.update_memory(&memory, &x()[0]);
     };
-    refused(step(&changed), "a step changes a memory");
+    refused(step(&changed), "a step changes dtype or shape of a memory");
 }

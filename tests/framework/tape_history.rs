@@ -199,10 +199,10 @@ fn what_is_wrong_with_a_function_is_said_with_its_line() -> Result<()> {
     // Its backward pass is not recorded.
     let y = told(fine);
     let again = grad(&[&y], &[&x], &GradOptions { create_graph: true, ..GradOptions::default() });
-    refused(again.map(drop), ErrorKind::NoGradient, "no derivative of its derivative");
+    refused(again.map(drop), ErrorKind::NoGradient, "so its gradient has no gradient");
     // A program consists of operators only.
     let traced = trace(&tape, &[("x", &x)], || Ok(vec![apply(Told(fine), &[&x])]));
-    refused(traced.map(drop), ErrorKind::Program, "register it as one");
+    refused(traced.map(drop), ErrorKind::Program, "write an operator instead");
     // Values that its backward pass needs must be saved.
     let y = told(fine);
     x.set(number(3.0))?;

@@ -210,7 +210,7 @@ fn what_a_traced_function_sets_is_refused() -> Result<()> {
     });
     let e = traced.err().unwrap();
     assert_eq!(e.kind(), ErrorKind::Program);
-    assert_eq!(e.to_string(), "`x` is set while a function is traced: use an operator, `assign` say");
+    assert_eq!(e.to_string(), "`x` is set while a function is traced: use an operator such as `assign`");
     // It is unchanged, and can be set afterwards.
     assert_eq!(x.item()?, 2.0);
     x.set(Tensor::scalar(3.0)?)?;

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use crate::structure::{files, root};
 
 /// What the prose does without, and what it says instead.
-const WORDS: &[(&str, &str)] = &[
+pub(crate) const WORDS: &[(&str, &str)] = &[
     ("nobody", "`no operator`, `none`"),
     ("somebody", "who it is"),
     ("whoever", "who it is"),
@@ -35,11 +35,11 @@ fn comment(line: &str) -> Option<&str> {
 }
 
 /// A line without its code spans.
-fn without_code(line: &str) -> String {
+pub(crate) fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
 
-fn contains_word(text: &str, word: &str) -> bool {
+pub(crate) fn contains_word(text: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(word).any(|(at, _)| {
         !is_part(text[..at].chars().next_back()) && !is_part(text[at + word.len()..].chars().next())

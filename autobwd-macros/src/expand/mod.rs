@@ -294,8 +294,8 @@ fn contract(op: &OperatorDecl<'_>) -> TokenStream {
 
 /// Rejects implementations of traits that the operator does not use: their author expects them to be called.
 fn unused(op: &OperatorDecl<'_>) -> TokenStream {
-    const ADD_KERNEL: &str = "the formula takes its place; remove it, or add `kernel` to `pointwise`";
-    const NOT_INFERRED: &str = "`inferred` takes its place; remove either";
+    const ADD_KERNEL: &str = "a formula replaces it; remove it, or add `kernel` to `pointwise`";
+    const NOT_INFERRED: &str = "`inferred` replaces it; remove either";
     let (formula, at) = (op.pointwise && !op.has_kernel(), span::generated_at(op.ident.span()));
     let unused = |used: bool, name: &str, held: TokenStream, instead: &str| {
         let (ident, constant) = (op.ident, format_ident!("{}", name.to_uppercase()));

@@ -59,7 +59,8 @@ pub(super) fn choose(
     };
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
     if let Some(late) = &all_kept.graph.tail {
-        let text = "shapes are known only when it has run: there is no telling whether a budget is met";
+        let text = "a memory budget needs shapes that are known before the run, and this operator has a shape that \
+                    is known only at run time: use `Checkpoints::Named`";
         let e = Error::new(ErrorKind::Budget, text);
         return Err(match program.root().ops.get(late.index) {
             Some(op) => e.at_op(|| program.describe_op(BlockId::ROOT, late.index, op)),
@@ -98,8 +99,8 @@ pub(super) fn choose(
         reached = reached.min(plan(&set.again)?.memory.arena_bytes.max(set.least));
     }
     let text = format!(
-        "a budget of {budget} bytes cannot be met: computing again what can be, a run takes {reached} bytes at least, \
-         and {kept_arena_bytes} with everything kept"
+        "a budget of {budget} bytes cannot be met: a run takes at least {reached} bytes with recomputation and \
+         {kept_arena_bytes} without; raise the budget or reduce the batch"
     );
     Err(Error::new(ErrorKind::Budget, text))
 }

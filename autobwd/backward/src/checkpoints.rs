@@ -99,14 +99,14 @@ impl fmt::Display for RecomputeReport {
         if !self.without_effect.is_empty() {
             let names = quoted(&self.without_effect).join(", ");
             let more = if self.without_effect.len() > LISTED { ", …" } else { "" };
-            let why = "no operators stand before or between them that could be";
-            return write!(f, "nothing is computed again for the checkpoints {names}{more}: {why}");
+            let why = "no operator before or between them can be recomputed";
+            return write!(f, "nothing is recomputed for the checkpoints {names}{more}: {why}");
         }
         let names = quoted(&self.names);
         match (names.join(", "), self.names.len().saturating_sub(LISTED)) {
-            (none, _) if none.is_empty() => write!(f, "nothing is computed again")?,
-            (names, 0) => write!(f, "computed again: {names}")?,
-            (names, more) => write!(f, "computed again: {names} and {more} more")?,
+            (none, _) if none.is_empty() => write!(f, "nothing is recomputed")?,
+            (names, 0) => write!(f, "recomputed: {names}")?,
+            (names, more) => write!(f, "recomputed: {names} and {more} more")?,
         }
         let Some(RecomputeCost { again, forward, arena_bytes, kept_arena_bytes }) = self.planned else {
             return Ok(());
@@ -114,7 +114,7 @@ impl fmt::Display for RecomputeReport {
         let share = again.picoseconds() as f64 / forward.picoseconds().max(1) as f64;
         write!(
             f,
-            "; {:.1} % of the forward part's work once more, {arena_bytes} bytes instead of {kept_arena_bytes}",
+            "; {:.1} % of the forward pass's work is repeated, {arena_bytes} bytes instead of {kept_arena_bytes}",
             100.0 * share
         )
     }

@@ -62,8 +62,8 @@ struct ShapeInference<'a> {
 fn mixed_sparsity(program: &Program, var: Var) -> Error {
     let name = program.name(var);
     let text = format!(
-        "`{name}` is rows of a tensor for one of its writers, and the whole tensor for this one, as what goes from step to \
-         step is: have look-ups of that variable write whole gradients (`is_sparse = false`)"
+        "`{name}` is sparse (rows of a tensor) for one of its writers and dense for this one, since values carried \
+         from step to step are dense: look up that variable with `is_sparse = false`"
     );
     Error::new(ErrorKind::NoGradient, text)
 }

@@ -69,7 +69,7 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
     let gradient_of = |v: Var| vars.get(&v).and_then(|desc| desc.gradient_of);
     let targets: Vec<Var> = seeds.flat_map(OpDesc::writes).filter_map(gradient_of).collect();
     if targets.is_empty() {
-        let text = format!("the program has no backward part that could hold `{gradient}`");
+        let text = format!("the program has no backward pass that computes `{gradient}`");
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
     let having = vars.values().filter_map(|desc| desc.gradient_of);
@@ -78,7 +78,7 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
         text = missing.to_string();
         if let PathEnd::Operator { name, .. } = &missing.cut {
             // The program does not record which gradients were requested.
-            text += &format!("; or `{name}` was in the no-grad set, or not asked for");
+            text += &format!("; or `{name}` was in the no-grad set, or not requested");
         }
     }
     Ok(text)
@@ -170,7 +170,7 @@ impl<'a> Explanation<'a> {
         let (mut text, mut index) = (String::new(), of);
         loop {
             let Some(op) = forward_ops(self.program, self.block).get(index) else {
-                return text + &format!("operator {index}, which is not there");
+                return text + &format!("operator {index}, which does not exist");
             };
             match op.origin {
                 Origin::Gradient { of } if of < index => {
@@ -232,7 +232,7 @@ impl<'a> Explanation<'a> {
         let of = self.gradient_of(out);
         match op.origin {
             Origin::Model => String::new(),
-            Origin::Recompute { of } => format!("computes again what is not kept, as {}", self.place(of)),
+            Origin::Recompute { of } => format!("recomputes the result of {}", self.place(of)),
             Origin::Kept => {
                 let value = op.reads().next().unwrap_or(out);
                 let mut later = self.block_ops().iter().enumerate().skip(index + 1);

@@ -77,7 +77,7 @@ fn require_no_target_gradients(function: &str, options: &GradientOptions<'_>) ->
     if options.target_gradients.is_none() {
         return Ok(());
     }
-    let text = format!("`{function}` takes no gradients of targets; `gradients` does");
+    let text = format!("`{function}` takes no target gradients; use `gradients`");
     Err(Error::new(ErrorKind::NoGradient, text))
 }
 
@@ -162,8 +162,8 @@ fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
     match dims.known() {
         Some(known) if !known.contains(&0) => Ok((var, known)),
         known => {
-            let fault = if known.is_some() { "it has no elements" } else { "it has to be known" };
-            let text = format!("the Jacobian of or for `{name}` of shape {dims}: {fault}");
+            let fault = if known.is_some() { "it has no elements" } else { "its shape must be known" };
+            let text = format!("`{name}` of shape {dims} cannot be part of a Jacobian: {fault}");
             Err(Error::new(ErrorKind::Shape, text))
         }
     }
@@ -277,5 +277,6 @@ impl ModelWriter<'_> {
 
 /// Converts to the integer type of `reshape2` and `slice`.
 fn wire(n: usize) -> Result<i32> {
-    i32::try_from(n).map_err(|_| Error::new(ErrorKind::Shape, format!("{n} elements are too many")))
+    i32::try_from(n)
+        .map_err(|_| Error::new(ErrorKind::Shape, format!("{n} elements are more than int32 can count")))
 }

@@ -145,7 +145,7 @@ fn expect_loss(program: &Program, name: &str) -> Result<Var> {
     let desc = program.root().vars.get(&loss);
     if let Some(desc) = desc.filter(|desc| desc.dims.numel() != 1) {
         let text = format!(
-            "`{name}` of shape {} is no loss: a loss has one element; take the mean, or use `gradients`",
+            "`{name}` of shape {} is not a loss: a loss has one element; take the mean, or use `gradients`",
             desc.dims
         );
         return Err(Error::new(ErrorKind::Shape, text));
@@ -244,7 +244,7 @@ pub fn gradients(
     let (targets, inputs) = (vars(targets)?, vars(inputs)?);
     let count = target_gradients.map_or(targets.len(), <[_]>::len);
     if targets.is_empty() || count != targets.len() {
-        let text = format!("{count} target gradients for {} targets", targets.len());
+        let text = format!("{count} target gradients are given for {} targets", targets.len());
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
     let mut given = vec![];
@@ -320,7 +320,8 @@ impl<'a> BackwardBuilder<'a> {
         let is_tensor = |kind| matches!(kind, VarKind::Tensor | VarKind::SelectedRows);
         let listed = |v: &&Var| program.root().vars.get(v).is_some_and(|desc| !is_tensor(desc.kind));
         if let Some(var) = targets.iter().find(listed) {
-            let text = format!("`{}` is no tensor: it has no gradient to start from", program.name(*var));
+            let text =
+                format!("`{}` is not a tensor, so it has no gradient to start from", program.name(*var));
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         lower_control_flow::lower(ops, program, targets)?;
@@ -494,7 +495,7 @@ impl FinishedBackward {
         {
             // Gradient operators from a file need not satisfy every rule of `verify` about their forward operators.
             let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;
-            let text = format!("the backward part is not valid\n{e}");
+            let text = format!("the backward pass is not valid\n{e}");
             let has_gradients = before.blocks().iter().any(|block| block.ops.iter().any(foreign));
             *program = before;
             return Err(match has_gradients {

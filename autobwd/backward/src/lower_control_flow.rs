@@ -43,7 +43,7 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
         && ops.verify(&before).is_ok()
     {
         *program = before;
-        let text = format!("gradients of nested loops cannot be differentiated here: {e}");
+        let text = format!("the gradient of this nested loop cannot be differentiated: {e}");
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
     Ok(())
@@ -54,7 +54,7 @@ pub(super) fn obstacle(ops: &OpInfoMap, program: &Program, block: BlockId, at: u
     let (home, index, pair) = pair(ops, program, block, at).ok().flatten()?;
     let why = trips(ops, program, (home, index), &pair.step).err()?;
     let op = program.describe_op(home, index, &pair.forward);
-    Some(format!("how often {op} runs is not known before: {why}"))
+    Some(format!("the trip count of {op} is not known before the run: {why}"))
 }
 
 /// Replaces operators of a block, from last to first.

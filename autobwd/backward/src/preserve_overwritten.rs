@@ -237,8 +237,8 @@ fn refuse(program: &Program, block: BlockId, reader: &OpDesc, var: Var, before: 
         list.push(format!("version {}: operator {i} `{}`{site}", list.len() + 1, op.ty));
     }
     let text = format!(
-        "its gradient needs version {version} of `{name}`, which is overwritten before the backward part runs \
-         ({}) and cannot be copied: {why}; write to another variable",
+        "the gradient needs version {version} of `{name}`, which is overwritten before the backward pass runs ({}) \
+         and cannot be copied: {why}; write to another variable",
         list.join("; ")
     );
     let error = Error::new(ErrorKind::NoGradient, text);

@@ -338,8 +338,8 @@ impl ForwardReads {
         for name in names {
             let writer = self.writer[program.expect_var(name)?.index()].ok_or_else(|| {
                 let text = format!(
-                    "`{name}` cannot be computed again: no operator computes it, or the one that does changes what is \
-                     kept, or it or what it is computed from is overwritten"
+                    "`{name}` cannot be recomputed: no operator computes it, its operator writes a variable of the \
+                     scope, or an operator overwrites it or one of its inputs"
                 );
                 Error::new(ErrorKind::Program, text)
             })?;

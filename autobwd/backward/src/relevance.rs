@@ -104,14 +104,16 @@ fn without_gradient(infos: &OpInfoMap, program: &Program, block: BlockId, index:
         |of: usize| infos.get(&ops[of].ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Derived(_)));
     let why = match ops[index].origin {
         Origin::Gradient { of } if of < index && is_derived(of) => Some(format!(
-            "gradients are derived from a formula three times at most: declare the gradient of `{}` as an operator \
+            "gradients are derived from a formula at most three times: declare the gradient of `{}` as an operator \
              whose own gradient is derived, or compose it of other operators",
             ops[at].ty
         )),
         _ => obstacle(infos, program, block, index),
     };
     let obstacle = why.map_or(String::new(), |why| format!("; {why}"));
-    let text = format!("it has no gradient{order}, but that of `{name}` has to pass through it{obstacle}");
+    let text = format!(
+        "the operator has no gradient{order}, but the gradient of `{name}` passes through it{obstacle}"
+    );
     let error = Error::new(ErrorKind::NoGradient, text);
     error.at_op(|| program.describe_op(block, index, &ops[index]))
 }

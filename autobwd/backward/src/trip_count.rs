@@ -21,7 +21,7 @@ pub(super) fn trips(
     (block, index): (BlockId, usize),
     call: &BlockCall,
 ) -> Result<usize, String> {
-    let StepCount::While(condition) = call.steps else { return Err("it is no loop".into()) };
+    let StepCount::While(condition) = call.steps else { return Err("the operator is not a loop".into()) };
     let is_list = |var: Var| program.lookup(block, var).is_some_and(|d| d.kind == VarKind::TensorArray);
     let ops_of = |block: BlockId| program.block(block).map_or(&[][..], |block| &block.ops);
     let is_read = |var: Var| ops_of(block)[index].reads().any(|v| v == var);
@@ -29,11 +29,11 @@ pub(super) fn trips(
     for var in call.carried.iter().map(|carried| carried.start) {
         let name = program.name(var);
         if is_list(var) || !is_read(var) {
-            return Err(format!("`{name}` is a list, or has no value before the first step"));
+            return Err(format!("`{name}` is a tensor array, or has no value before the first step"));
         }
         let mut changed = ops_of(call.block).iter().skip_while(|op| op.writes().all(|v| v != var));
         if changed.any(|op| op.attrs.blocks().next().is_some() && uses(op, var)) {
-            return Err(format!("a block within its body uses `{name}` when that has changed"));
+            return Err(format!("a block within the body uses `{name}` after it has changed"));
         }
     }
     let known = KnownIntegers { ops, program };
@@ -63,7 +63,7 @@ pub(super) fn trips(
         }
         now = next;
     }
-    Err(format!("it takes more than {MOST} steps"))
+    Err(format!("the loop takes more than {MOST} steps"))
 }
 
 struct KnownIntegers<'a> {
@@ -75,7 +75,7 @@ impl KnownIntegers<'_> {
     /// The integer that a variable holds before that operator.
     fn value(&self, block: BlockId, before: usize, var: Var, depth: usize) -> Result<i64, String> {
         self.within(block, before, var, depth, &mut |var| {
-            let unknown = || format!("`{}` is given from outside", self.program.name(var));
+            let unknown = || format!("`{}` is an input of the program", self.program.name(var));
             let parent = self.program.block(block).and_then(|block| block.parent).ok_or_else(unknown)?;
             let mut around =
                 self.program.block(parent).into_iter().flat_map(|block| block.ops.iter().enumerate());
@@ -102,7 +102,7 @@ impl KnownIntegers<'_> {
             .lookup(block, var)
             .is_some_and(|desc| !desc.dtype.is_float() && desc.dims.numel() == Dim::from(1));
         if !is_number || depth > DEPTH {
-            return Err(format!("`{name}` is not one whole number"));
+            return Err(format!("`{name}` is not one integer"));
         }
         let ops = self.program.block(block).map_or(&[][..], |block| &block.ops);
         let Some(at) = ops[..before.min(ops.len())].iter().rposition(|op| op.writes().any(|v| v == var))
@@ -110,7 +110,7 @@ impl KnownIntegers<'_> {
             return found(var);
         };
         let op = &ops[at];
-        let unknown = || format!("`{name}` comes from operator `{}`", op.ty);
+        let unknown = || format!("`{name}` is computed by operator `{}`", op.ty);
         let mut input = |var: Var| self.within(block, at, var, depth + 1, found);
         let value = if let Some(fill) = op.as_op::<FillConstant>() {
             if fill.str_value.is_empty() {

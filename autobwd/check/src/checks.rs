@@ -78,7 +78,7 @@ fn slots(sample: &Sample, text: &str) -> String {
 
 fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<CheckedSample> {
     match ProgramFunction::of(ops, sample, DType::F64, None).and_then(|f| f.run()) {
-        Ok(_) => Err(failure(format!("it was accepted; expected the error \"{expected}\""))),
+        Ok(_) => Err(failure(format!("the sample is accepted, but should fail with \"{expected}\""))),
         Err(e) if e.to_string().contains(expected) => Ok(CheckedSample::default()),
         Err(e) => Err(failure(format!("expected the error \"{expected}\", got \"{e}\""))),
     }
@@ -127,11 +127,9 @@ fn check_constant(
         return Ok(());
     }
     match (change(function, bound(sample))?, is_zero) {
-        (Some(change), true) => {
-            Err(failure(format!("its gradient is declared to be `ZeroGrad`, but {change}")))
-        }
+        (Some(change), true) => Err(failure(format!("the gradient is declared `ZeroGrad`, but {change}"))),
         (Some(change), false) => {
-            warnings.push(format!("it is declared to have `NoGrad`, though {change}"));
+            warnings.push(format!("the operator declares `NoGrad`, though {change}"));
             Ok(())
         }
         (None, _) => Ok(()),
@@ -164,7 +162,7 @@ fn check_gradients(
     let built = GradientFunction::of(ops, function)?;
     let second = match GradientFunction::of(ops, &built.gradient) {
         Err(e) if e.kind() == ErrorKind::NoGradient => {
-            warnings.push(format!("its gradient has no gradient: {}", e.message()));
+            warnings.push(format!("the gradient operators have no gradient: {}", e.message()));
             None
         }
         outcome => Some(outcome.map_err(in_case("second order, "))?),

@@ -33,10 +33,10 @@ pub(super) fn check_composition(
                 compare(&format!("gradient of `{input}` by the composition"), found, expected)?;
             }
             (None, Some(expected)) if expected.to_f64s().iter().any(|x| *x != 0.0) => {
-                return Err(failure(format!("by its composition, `{input}` has no gradient")));
+                return Err(failure(format!("by the composition, `{input}` has no gradient")));
             }
             (Some(found), None) if found.to_f64s().iter().any(|x| *x != 0.0) => {
-                return Err(failure(format!("by its composition, `{input}` has a gradient")));
+                return Err(failure(format!("by the composition, `{input}` has a gradient")));
             }
             _ => {}
         }

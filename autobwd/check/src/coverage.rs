@@ -28,7 +28,7 @@ pub(super) fn gaps(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<S
     let schema = info.schema();
     let rows: Vec<&Sample> = samples.iter().filter(|s| s.error.is_none()).copied().collect();
     if rows.is_empty() {
-        return vec!["it has no samples".into()];
+        return vec!["the operator has no samples".into()];
     }
     let (all, rows_descs) = (descs(ops, info, samples), descs(ops, info, &rows));
     let mut found = vec![];
@@ -133,7 +133,7 @@ fn dtypes(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
     }
     let accepted: Vec<String> = accepted.iter().map(DType::to_string).collect();
     vec![format!(
-        "its shape rule takes {}, and samples have floating point numbers alone",
+        "the shape rule accepts {}, but all samples have floating point numbers",
         accepted.join(", ")
     )]
 }

@@ -93,7 +93,7 @@ pub(super) fn check_derivatives(
             let e = distance.error(&what, "by differences", (&found_values, &numeric), dims);
             let text = match kink(&slopes[distance.at]) {
                 Some(kink) => format!(
-                    "{e}; {kink}: a row there is `not_a_derivative`, and `away_from` draws numbers elsewhere"
+                    "{e}; {kink}: mark the row `not_a_derivative`, or draw numbers elsewhere with `away_from`"
                 ),
                 None => e.to_string(),
             };
@@ -101,7 +101,7 @@ pub(super) fn check_derivatives(
         }
         if let Some((at, kink)) = slopes.iter().enumerate().find_map(|(at, slope)| Some((at, kink(slope)?))) {
             warnings.push(format!(
-                "`{input}`{:?} is at a kink, so its gradient says little: {kink}",
+                "`{input}`{:?} is at a kink, where the comparison of gradients means little: {kink}",
                 index(dims, at)
             ));
         }
@@ -134,7 +134,7 @@ pub(super) fn change(function: &ProgramFunction, bound: f64) -> Result<Option<St
         let distance = Distance::of(&vec![0.0; numeric.len()], &numeric, bound);
         if distance.worst > bound {
             let (at, is) = (index(function.dims(&input), distance.at), numeric[distance.at]);
-            let what = "its outputs change with";
+            let what = "the outputs change with";
             return Ok(Some(format!("{what} `{input}`{at:?}: by differences, the derivative is {is:.3}")));
         }
     }

@@ -308,7 +308,7 @@ fn of_one(ops: &OpInfoMap, mut program: Program, desc: OpDesc) -> Result<(Progra
     let (info, mut outputs) = (ops.get(&desc.ty)?, vec![]);
     let of = |var: Var| {
         let known = program.root().vars.get(&var).map(VarDesc::meta);
-        known.ok_or_else(|| failure(format!("`{}` is no input", program.name(var))))
+        known.ok_or_else(|| failure(format!("`{}` is not an input", program.name(var))))
     };
     let inferred =
         info.check(&desc).and_then(|()| info.infer(&desc, &of, &mut |var, meta| outputs.push((var, meta))));

@@ -120,13 +120,13 @@ impl SingleKernel<'_> {
         if asked < second.scratch {
             let (ty, said) = (ready.desc.ty, second.scratch);
             warnings.push(format!(
-                "the kernel of `{ty}` says in `scratch_bytes` that it needs {said} bytes, and asks for {asked}"
+                "the kernel of `{ty}` declares {said} bytes in `scratch_bytes`, but uses {asked}"
             ));
         }
         if second.allocations > 0 && !products_allocate() {
             let n = second.allocations;
             return Err(failure(format!(
-                "it allocates memory, {n} times; a kernel gets what it needs from `Cx::scratch`"
+                "the kernel allocates memory {n} times; take it from `Cx::scratch` instead"
             )));
         }
         Ok(first.outputs)
@@ -144,7 +144,7 @@ impl SingleKernel<'_> {
             let hostile = SingleKernel { ready: self.ready, reads: &reads };
             hostile.trial(cx, FILLS[0]).map_err(|e| {
                 failure(format!(
-                    "it is declared `infallible!`, but refuses bytes of {fill:#04x}: {}",
+                    "the kernel is declared `infallible!`, but fails on inputs with all bytes {fill:#04x}: {}",
                     e.message()
                 ))
             })?;
@@ -190,7 +190,8 @@ impl SingleKernel<'_> {
         if asked.exceeded || asked.most > scratch {
             let most = asked.most;
             return Err(failure(format!(
-                "it has {most} bytes of scratch memory at a time; `scratch_bytes` says {scratch}, in one piece"
+                "the kernel uses {most} bytes of scratch memory at a time, but `scratch_bytes` declares {scratch}, \
+                 in one piece"
             )));
         }
         Ok(Trial { outputs, scratch, allocations })
@@ -210,9 +211,9 @@ impl SingleKernel<'_> {
             let text = if a.iter().all(|x| *x == FILLS[0]) && b.iter().all(|x| *x == FILLS[1]) {
                 "is not written"
             } else if a != b {
-                "depends on what memory held before, of outputs or of scratch"
+                "depends on the previous contents of outputs or scratch memory"
             } else if a != c {
-                "is another with three threads than with one"
+                "differs between one thread and three"
             } else {
                 continue;
             };
@@ -226,7 +227,7 @@ impl SingleKernel<'_> {
         let stand_in = |v: &Var| *v != Var::EMPTY && self.ready.arg(*v) == (Role::Output, output);
         let args = self.ready.desc.outputs.get(meta.slot());
         match args.iter().position(stand_in) {
-            Some(at) if args.len() > 1 => format!("number {at} of `{}`", meta.slot()),
+            Some(at) if args.len() > 1 => format!("variable {at} of `{}`", meta.slot()),
             _ => format!("`{}`", meta.slot()),
         }
     }
@@ -279,7 +280,7 @@ impl Spans {
 
     fn name(&self, element: OutputElement) -> String {
         match (element, self.rows) {
-            (OutputElement::Number(i), _) => format!(", the number of row {i},"),
+            (OutputElement::Number(i), _) => format!(", row index {i},"),
             (OutputElement::Value(i), None) => format!("{:?}", index(&self.dims, i)),
             (OutputElement::Value(i), Some((_, there))) => {
                 let dims: Vec<_> = [there].into_iter().chain(self.dims.iter().skip(1).copied()).collect();

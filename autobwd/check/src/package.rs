@@ -63,7 +63,7 @@ pub fn check_crate(krate: &str) -> Result<CheckReport> {
         warnings.push(format!("{op}, row {}: {warning}", rows.join(", ")));
     }
     if !allocations::are_counted() {
-        warnings.push("allocations of kernels are not checked: no `CountingAllocator` is at work".into());
+        warnings.push("allocations of kernels are not checked: no `CountingAllocator` is installed".into());
     }
     if !failures.is_empty() {
         return Err(failure(failures.join("\n")));

@@ -28,7 +28,7 @@ pub(super) fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 fn note(info: &PanicHookInfo<'_>) {
-    let message = info.payload_as_str().unwrap_or("a value that is no text");
+    let message = info.payload_as_str().unwrap_or("a value that is not text");
     let at = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-    CAUGHT.set(format!("it panicked{at}: {message}"));
+    CAUGHT.set(format!("a panic{at}: {message}"));
 }

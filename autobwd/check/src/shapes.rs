@@ -61,7 +61,7 @@ pub(super) fn check_unknown(
                 Ok(said) => compare(&said, &outputs).map_err(|e| failure(at(&e)))?,
             }
         }
-        warnings.extend(refused.map(|text| format!("refused where dimensions are unknown: {text}")));
+        warnings.extend(refused.map(|text| format!("an error where dimensions are unknown: {text}")));
         known.extend(outputs);
     }
     Ok(())
@@ -87,7 +87,9 @@ fn compare(said: &[(Var, Meta)], known: &[(Var, Meta)]) -> Result<()> {
     for ((_, said), (_, is)) in said.iter().zip(known) {
         if !said.agrees(is) {
             let slot = is.slot();
-            return Err(failure(format!("it says that `{slot}` is {said}, which turns out to be {is}")));
+            return Err(failure(format!(
+                "`{slot}` is {said} by the shape rule, but {is} with known dimensions"
+            )));
         }
     }
     Ok(())

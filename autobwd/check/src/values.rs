@@ -34,7 +34,7 @@ pub(super) fn check_in_place(function: &ProgramFunction) -> Result<()> {
     let all: Vec<&str> = outputs.iter().copied().chain(inputs).collect();
     let (free, kept) = (function.fetch(&outputs)?, function.fetch(&all)?);
     if !free.iter().zip(&kept).all(|(a, b)| same_bits(a, b)) {
-        return Err(failure("results differ between memory of its own and in place"));
+        return Err(failure("results differ between separate memory and in-place memory"));
     }
     let changed = function
         .inputs
@@ -52,7 +52,7 @@ pub(super) fn check_threads(ops: &OpInfoMap, function: &ProgramFunction, many: &
     let others = function.run_by(&Executor::of_cx(many.clone()).with_ops(ops.clone()))?;
     for ((name, _), (a, b)) in function.outputs.iter().zip(function.run()?.iter().zip(&others)) {
         if !same_bits(a, b) {
-            return Err(failure(format!("output `{name}` is another with {} threads", many.threads())));
+            return Err(failure(format!("output `{name}` differs with {} threads", many.threads())));
         }
     }
     Ok(())
@@ -80,7 +80,7 @@ pub(super) fn check_eager(
             let inputs: Vec<&Expr> = leaves.iter().filter(|leaf| leaf.requires_grad()).collect();
             let found = grad(&roots, &inputs, &GradOptions { seeds: Some(&seeds), create_graph: false })?;
             if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
-                return Err(failure("other inputs have a gradient than in the program"));
+                return Err(failure("the inputs with a gradient differ from those in the program"));
             }
             expected.extend(gradient.run()?);
             values.extend(found.into_iter().flatten());
@@ -131,7 +131,7 @@ pub(super) fn check_subsets(
             };
             if !holds {
                 return Err(failure(format!(
-                    "without the gradients of {excluded:?}, that of `{input}` is another"
+                    "without the gradients of {excluded:?}, that of `{input}` differs"
                 )));
             }
         }

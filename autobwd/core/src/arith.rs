@@ -176,8 +176,7 @@ fn no_fractions(x: &Expr) -> Option<Error> {
         return None;
     }
     let text = format!(
-        "{} is {dtype}, and a quotient with a number has a fraction; `cast` it to a floating point dtype first, or use \
-         `floor_divide`",
+        "{} is {dtype}, but division by a number needs a floating point dtype; `cast` it first, or use `floor_divide`",
         x.subject()
     );
     Some(Error::new(ErrorKind::DType, text))

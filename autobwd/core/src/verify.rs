@@ -121,7 +121,7 @@ fn declarations(program: &Program) -> Vec<Error> {
             let fault = if !is_name(name) {
                 "a name is not empty, has no spaces and is not `@EMPTY@`"
             } else if b > 0 && desc.persistable {
-                "it is declared persistable, but only the root block has variables that stay in the scope"
+                "only the root block has persistable variables"
             } else {
                 continue;
             };
@@ -223,7 +223,7 @@ impl BlockVerifier<'_, '_> {
         unknown.sort_unstable();
         unknown.dedup();
         let undeclared =
-            |v: Var| Error::new(ErrorKind::UnknownVar, format!("`{}` is declared nowhere", self.name(v)));
+            |v: Var| Error::new(ErrorKind::UnknownVar, format!("`{}` is not declared", self.name(v)));
         let mut found: Vec<_> = unknown.into_iter().map(undeclared).collect();
         let mut written: SmallVec<[Var; 4]> = op.writes().collect();
         written.sort_unstable();
@@ -249,7 +249,7 @@ impl BlockVerifier<'_, '_> {
             let meta = self.program.lookup(self.id, var).map(VarDesc::meta);
             let is_boolean = |m: &Meta| m.dtype == DType::Bool && m.dims.numel().get().is_none_or(|n| n == 1);
             if let Some(meta) = meta.filter(|meta| !is_boolean(meta)) {
-                let text = format!("the condition `{}` is {meta}, not one boolean", self.name(var));
+                let text = format!("the condition `{}` is {meta}, not a bool of one element", self.name(var));
                 found.push(Error::new(ErrorKind::DType, text));
             }
         }

@@ -77,10 +77,10 @@ pub fn grad(outputs: &[&Expr], inputs: &[&Expr], how: &GradOptions<'_>) -> Resul
     let (roots, inputs) = (values(outputs)?, values(inputs)?);
     let seeds = how.seeds.map(values).transpose()?;
     let Some(builder) = outputs.first().map(|e| e.builder()) else {
-        return Err(Error::new(ErrorKind::NoGradient, "derivatives of nothing"));
+        return Err(Error::new(ErrorKind::NoGradient, "no outputs to differentiate are given"));
     };
     if let Some(seeds) = seeds.as_ref().filter(|seeds| seeds.len() != roots.len()) {
-        let text = format!("{} seeds for {} outputs", seeds.len(), roots.len());
+        let text = format!("{} seeds are given for {} outputs", seeds.len(), roots.len());
         return Err(Error::new(ErrorKind::NoGradient, text));
     }
     let goal = GradientTarget::inputs(&roots, &inputs);

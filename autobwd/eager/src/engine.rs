@@ -32,7 +32,7 @@ pub(crate) type Listener = Box<dyn FnMut(&PreparedOp, &[&Value], &[Value], &'sta
 /// The engine of an eager builder.
 pub(crate) fn engine(of: &Builder) -> Result<&Eager> {
     let eager = of.engine().and_then(|engine| (engine as &dyn Any).downcast_ref());
-    eager.ok_or_else(|| Error::new(ErrorKind::Program, "only an eager builder has an engine"))
+    eager.ok_or_else(|| Error::new(ErrorKind::Program, "an eager builder is needed, from `autobwd::eager()`"))
 }
 
 /// The engine: runs operators one by one, as soon as they are described.
@@ -118,7 +118,7 @@ impl Eager {
         let mut node = TapeNode::of(ready, site);
         let Some(TapeNode { number, origin: NodeOrigin::Computed(call), .. }) = Arc::get_mut(&mut node)
         else {
-            return Err(Error::internal("a new node that others have"));
+            return Err(Error::internal("a new node that is shared"));
         };
         if !Arc::ptr_eq(&call.prepared, ready) {
             call.prepared = ready.clone();
@@ -161,7 +161,8 @@ impl Eager {
     ) -> Result<Value> {
         let named = || describe_function(&*function, site);
         if self.is_traced() {
-            let text = "a traced function calls it, and a program has operators alone: register it as one";
+            let text = "a program cannot contain a Rust function, so a traced function cannot call one: write an \
+                        operator instead";
             return Err(Error::new(ErrorKind::Program, text).at_op(named));
         }
         let tensors = inputs.iter().map(|input| input.tensor()).collect::<Result<Vec<_>>>()?;
@@ -260,8 +261,10 @@ impl Eager {
 fn refuse_leaves(ready: &PreparedOp, into: &[(usize, &Value)]) -> Result<()> {
     match into.iter().find(|(_, value)| value.is_leaf()) {
         Some((_, leaf)) if !matches!(ready.info.grad_kind(), GradKind::None) => {
-            let text =
-                format!("the leaf {leaf} would lose the derivative of what overwrites it; use `no_grad`");
+            let text = format!(
+                "the leaf {leaf} cannot be overwritten by a recorded operator, whose gradient would be lost; use \
+                 `no_grad`"
+            );
             Err(Error::new(ErrorKind::NoGradient, text))
         }
         _ => Ok(()),

@@ -70,14 +70,14 @@ impl Gradient {
         }
         match self {
             Gradient::Loose(memory) => Ok(memory),
-            Gradient::Value(..) => Err(Error::internal("a derivative that others have")),
+            Gradient::Value(..) => Err(Error::internal("a gradient that is shared")),
         }
     }
 
     pub(super) fn value(&self) -> Result<&Value> {
         match self {
             Gradient::Value(value, _) => Ok(value),
-            Gradient::Loose(_) => Err(Error::internal("a derivative that is no value")),
+            Gradient::Loose(_) => Err(Error::internal("a gradient that is not a value")),
         }
     }
 }

@@ -48,7 +48,10 @@ pub struct History {
 /// A failed expression; a variable of a program.
 pub fn history(of: &Expr) -> Result<History> {
     let value = of.check()?.eager_value().ok_or_else(|| {
-        let text = format!("`{}` is a variable of a program, which prints and draws itself", of.name());
+        let text = format!(
+            "`{}` is a variable of a program, not an eager value: print or draw the program instead",
+            of.name()
+        );
         Error::new(ErrorKind::NoValue, text)
     })?;
     let mut nodes: Vec<&Arc<TapeNode>> = vec![];
@@ -75,7 +78,9 @@ impl History {
     /// An unknown name.
     pub fn value(&self, name: &str) -> Result<&Expr> {
         let var = self.program.expect_var(name)?;
-        self.held(var).ok_or_else(|| Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value here")))
+        self.held(var).ok_or_else(|| {
+            Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value in this history"))
+        })
     }
 
     /// The history as a graph in Graphviz's language, as [`Program::to_dot`], with values of up to four elements.

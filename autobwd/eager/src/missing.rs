@@ -24,7 +24,7 @@ const LISTED: usize = 3;
 /// let y = x.detach().square();
 /// let why = missing(&[&y], &x)?.expect("a detached value has no gradient");
 /// assert!(why.starts_with("`x` has no gradient: the result of `square` at "));
-/// assert!(why.ends_with(" was computed from constants alone"));
+/// assert!(why.ends_with(" was computed from constants only"));
 /// assert_eq!(missing(&[&x.square()], &x)?, None);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
@@ -51,7 +51,7 @@ fn own_reason(value: &Value) -> Option<&'static str> {
         _ if !value.meta().dtype.is_float() => Some("only floating point numbers have gradients"),
         NodeOrigin::Source(_) => Some("it is a constant"),
         NodeOrigin::Computed(_) | NodeOrigin::Applied(_) => {
-            Some("it has no history: constants alone are read, or nothing was recorded")
+            Some("it has no history, because it was computed from constants only or without recording")
         }
     }
 }
@@ -125,7 +125,7 @@ impl<'a> Ancestry<'a> {
         }
         let targets = listed(self.outputs);
         if !self.outputs.iter().any(Value::requires_grad) {
-            return Ok(Some(format!("{targets} was computed from constants alone")));
+            return Ok(Some(format!("{targets} was computed from constants only")));
         }
         Ok(Some(match cut {
             Some((call, i)) => {

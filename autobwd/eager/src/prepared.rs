@@ -64,7 +64,8 @@ pub(crate) enum RuleSource {
 pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<PreparedOp> {
     let info = ops.get(&desc.ty)?;
     if info.needs_program() {
-        let text = "it has a sub-block or a list, which only a program can hold; eager functions use `if`, `for` and `Vec` themselves";
+        let text = "the operator has a sub-block or a tensor array, which only a program can contain; in eager \
+                    mode, use `if`, `for` and `Vec`";
         return Err(Error::new(ErrorKind::Program, text));
     }
     info.check(desc)?;

@@ -378,8 +378,8 @@ impl<'a> BackwardWalk<'a> {
     /// Differentiates a user-defined function.
     fn applied(&mut self, applied: &'a FunctionCall, entry: &PendingGradient<'a>) -> Result<()> {
         if !self.forgets {
-            let text = "its backward is Rust that no tape records, so there is no derivative of its derivative: make it \
-                        an operator";
+            let text = "the tape does not record the `backward` of a Rust function, so its gradient has no \
+                        gradient: write an operator instead";
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         let PendingGradient { of, derivative, .. } = entry;
@@ -473,10 +473,10 @@ impl<'a> BackwardWalk<'a> {
 
 #[inline]
 fn expect_gradient<T>(derivative: &Option<T>) -> Result<&T> {
-    derivative.as_ref().ok_or_else(|| Error::internal("a derivative is read before it is there"))
+    derivative.as_ref().ok_or_else(|| Error::internal("a gradient is read before it is computed"))
 }
 
 #[cold]
 fn no_derivative() -> Error {
-    Error::internal("a value that was there before passes for a derivative")
+    Error::internal("an older value is taken for a gradient")
 }

@@ -58,12 +58,14 @@ pub fn trace(
     let refuse = |text: &str| Error::new(ErrorKind::Program, text);
     let eager = engine(tape).map_err(|_| refuse("only an eager builder can be traced"))?;
     if eager.is_traced() {
-        return Err(refuse("it is being traced already"));
+        return Err(refuse("the builder is being traced already"));
     }
     let notes = Rc::new(RefCell::new(TraceWriter::default()));
     for (name, expr) in inputs {
-        let value =
-            expr.check()?.eager_value().ok_or_else(|| refuse("an input is a variable of a program"))?;
+        let value = expr
+            .check()?
+            .eager_value()
+            .ok_or_else(|| refuse("an input is a variable of a program, not an eager value"))?;
         notes.borrow_mut().input(name, value)?;
     }
     let heard = notes.clone();
@@ -80,8 +82,10 @@ pub fn trace(
     }
     let mut outputs = vec![];
     for expr in &values {
-        let value =
-            expr.check()?.eager_value().ok_or_else(|| refuse("an output is a variable of a program"))?;
+        let value = expr
+            .check()?
+            .eager_value()
+            .ok_or_else(|| refuse("an output is a variable of a program, not an eager value"))?;
         let var = notes.var(value);
         outputs.push(notes.program.name(var).to_string());
     }
@@ -122,7 +126,7 @@ impl TraceWriter {
         let stop_gradient = !value.requires_grad();
         let desc = VarDesc { stop_gradient, ..VarDesc::of(value.meta().clone()) };
         check_name(name)?;
-        let twice = || Error::new(ErrorKind::Program, format!("two inputs are called `{name}`"));
+        let twice = || Error::new(ErrorKind::Program, format!("two inputs have the name `{name}`"));
         let var = self.declare(name, desc).ok_or_else(twice)?;
         self.record_var(value, var);
         Ok(())

@@ -146,12 +146,15 @@ impl Scope {
     /// The memory of a value, allocated if necessary.
     pub(super) fn place(&mut self, name: &str, meta: &Meta) -> Result<Place> {
         if !self.values.contains_key(name) {
-            let dims = meta.dims.known().ok_or_else(|| Error::internal("a kept value of unknown shape"))?;
+            let dims = meta
+                .dims
+                .known()
+                .ok_or_else(|| Error::internal("a value of the scope with unknown shape"))?;
             self.set(name, Tensor::zeros(meta.dtype, &dims)?);
         }
         let Some(tensor) = self.values.get_mut(name) else { return Err(self.unknown(name)) };
         if tensor.meta().bytes() != meta.bytes() {
-            return Err(Error::internal(format!("`{name}` stands in the scope with another size")));
+            return Err(Error::internal(format!("`{name}` is in the scope with another size")));
         }
         let bytes = tensor.bytes().len();
         tensor.memory()?.place(0, bytes)

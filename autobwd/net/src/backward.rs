@@ -164,7 +164,7 @@ impl<'a> NetBackward<'a> {
     }
 
     fn without_gradient(&self, name: &str) -> Error {
-        let text = format!("it has no gradient, but that of `{name}` has to pass through it");
+        let text = format!("the operator has no gradient, but the gradient of `{name}` passes through it");
         Error::new(ErrorKind::NoGradient, text)
     }
 

@@ -163,7 +163,8 @@ impl<'a> NetLowering<'a> {
     fn unstack(&mut self, sequence: String, parts: Vec<String>) -> Result<()> {
         let sequence = self.program.var(&sequence);
         let parts: Vec<Var> = parts.iter().map(|name| self.program.var(name)).collect();
-        let num = i32::try_from(parts.len()).map_err(|_| Error::attr("num", "there are too many steps"))?;
+        let num = i32::try_from(parts.len())
+            .map_err(|_| Error::attr("num", "the steps are more than int32 can count"))?;
         self.push(Unstack { x: sequence, y: parts, axis: 0, num }.into())
     }
 
@@ -185,7 +186,7 @@ impl<'a> NetLowering<'a> {
             let steps = steps.ok_or_else(|| {
                 Error::new(
                     ErrorKind::Shape,
-                    format!("`{}` of shape {dims} is no sequence of steps", link.outer),
+                    format!("`{}` of shape {dims} is not a sequence of steps", link.outer),
                 )
             })?;
             match found {
@@ -199,8 +200,7 @@ impl<'a> NetLowering<'a> {
         match found {
             None => Err(rnn.no_sequence()),
             Some((steps, name)) if steps > MOST_STEPS => {
-                let text =
-                    format!("`{name}` has {steps} steps; a program of more than {MOST_STEPS} is not made");
+                let text = format!("`{name}` has {steps} steps; a net unrolls at most {MOST_STEPS}");
                 Err(Error::new(ErrorKind::Shape, text))
             }
             Some((steps, _)) => Ok(steps),

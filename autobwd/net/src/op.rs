@@ -139,7 +139,7 @@ impl NamedOp {
         let mut names = Program::new();
         let desc = self.desc(&mut |name| names.var(name));
         if desc.attrs.blocks().next().is_some() {
-            let text = "it has a block, and nets have none: make it an operator of a program";
+            let text = "nets have no blocks: use a program for this operator";
             return Err(Error::new(ErrorKind::Attr, text));
         }
         info.check(&desc)?;

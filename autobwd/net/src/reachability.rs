@@ -50,8 +50,8 @@ pub(super) fn check_written_once(tree: &[Operator]) -> Result<()> {
             {
                 let other = if std::ptr::eq(other, op) { "it".into() } else { other.describe().to_string() };
                 let text = format!(
-                    "`{name}` is overwritten, which {other} {verb}: gradients may need the older value; write to \
-                     another variable"
+                    "the operator overwrites `{name}`, which {other} {verb}: gradients may need the older value; \
+                     write to another variable"
                 );
                 outcome = Err(Error::new(ErrorKind::NoGradient, text).at_op(|| op.describe()));
             }

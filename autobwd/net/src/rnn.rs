@@ -139,11 +139,13 @@ impl RnnOp {
     }
 
     pub(super) fn no_sequence(&self) -> Error {
-        self.error("it has no step input, so nothing says how many steps there are".into())
+        self.error(
+            "a step input is missing, which sets the number of steps; add one with `step_input`".into(),
+        )
     }
 
     pub(super) fn same_name(&self) -> Error {
-        self.error("another one of that name has steps in the same scope; give it a name of its own".into())
+        self.error("another recurrent operator of the same scope has this name; rename one of them".into())
     }
 
     /// Its name, the prefix of its steps' variables.

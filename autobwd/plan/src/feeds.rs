@@ -37,7 +37,10 @@ fn writer(program: &Program, var: Var) -> Result<Option<usize>, String> {
         return Ok(None);
     }
     if ops[first].attrs.blocks().next().is_some() {
-        return Err(format!("`{}` computes it in a sub-block; feed what that reads", ops[first].ty));
+        return Err(format!(
+            "`{}` computes it in a sub-block; feed an input of that operator",
+            ops[first].ty
+        ));
     }
     let again = ops[first + 1..].iter().find(|op| op.writes().any(|v| v == var));
     match again {

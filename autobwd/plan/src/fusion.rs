@@ -129,7 +129,8 @@ fn writes_as_formula(graph: &Graph, node: &Instruction, full: &Dims) -> bool {
 /// Rejects a part that cannot run block by block: the author of the decomposition is responsible for its shapes, and
 /// there is no shape rule.
 fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
-    let wrong = || Error::internal(format!("the parts of operator `{}` do not line up", part.desc.ty));
+    let wrong =
+        || Error::internal(format!("the shapes of the parts of operator `{}` do not match", part.desc.ty));
     let extent = extent(graph, part).ok_or_else(wrong)?;
     for value in part.inputs.iter().chain(&part.outputs).filter_map(|(_, v)| *v) {
         let dims = operand_dims(graph, part, value, &extent).ok_or_else(wrong)?;

@@ -26,7 +26,7 @@ pub fn kernel(
 ) -> Result<Box<dyn Kernel + Send>> {
     let (Implementation::Kernel(make) | Implementation::Formula { others: Some(make) }) = node.info.run()
     else {
-        return Err(Error::internal("a formula without region"));
+        return Err(Error::internal("a formula without fused kernel"));
     };
     let mut place =
         |value| place(value)?.ok_or_else(|| Error::internal("a block register was asked for its place"));
@@ -38,7 +38,8 @@ pub fn kernel(
     let mut scratch = node.scratch.iter().copied();
     let kernel = make(&node.desc, binder.lease(), &mut |role, slot, var| {
         if var == Var::EMPTY {
-            let value = scratch.next().ok_or_else(|| Error::internal("scratch memory like no slot"))?;
+            let value =
+                scratch.next().ok_or_else(|| Error::internal("scratch memory without a slot of its size"))?;
             return binder.output(&graph.values[value].meta, place(value)?);
         }
         let (slots, next) = match role {
@@ -97,7 +98,7 @@ pub fn fused_kernel(
     for node in nodes {
         let (info, desc) = node.runs();
         let Some(entry) = info.lanes() else {
-            return Err(Error::internal("a kernel in a region"));
+            return Err(Error::internal("a kernel in a fused kernel"));
         };
         let mut home = |value: ValueId| -> Result<usize> {
             let dims = operand_dims(graph, node, value, extent);

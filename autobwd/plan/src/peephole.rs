@@ -108,7 +108,12 @@ fn replacement(
     info.check(desc)?;
     let find = |sides: [&Wires; 2], var: Var| {
         let mut values = sides.into_iter().flatten().filter_map(|(_, v)| *v);
-        let unknown = || Error::internal(format!("`{}` has a slot that neither of two has", desc.ty));
+        let unknown = || {
+            Error::internal(format!(
+                "`{}` has a slot that neither of the two replaced operators has",
+                desc.ty
+            ))
+        };
         values.find(|v| graph.values[*v].var == var).ok_or_else(unknown)
     };
     let schema = info.schema();
@@ -133,7 +138,7 @@ fn fits(
         known.find(|value| value.var == var).map(|value| value.meta.clone())
     };
     let wrong =
-        || Error::internal(format!("`{}` does not do what the two operators in its place do", desc.ty));
+        || Error::internal(format!("`{}` is not equivalent to the two operators that it replaces", desc.ty));
     let mut all_fit = true;
     let of = |var: Var| meta(inputs, var).ok_or_else(wrong);
     infer(&of, &mut |var, inferred| {

@@ -58,7 +58,9 @@ impl Infer for ScaledDotProductAttention<Meta> {
         k.require(keys != Dim::from(0), || "at least one key is needed".into())?;
         v.same_as(k)?;
         if self.causal && !queries.agrees(keys) {
-            let text = format!("there are {queries} queries and {keys} keys, and must be as many of both");
+            let text = format!(
+                "there are {queries} queries and {keys} keys, but causal attention needs equal numbers"
+            );
             return Err(Error::attr("causal", text));
         }
         self.log_sum.set(self.q.dtype, [batch, queries, heads].into_iter().collect::<Dims>());

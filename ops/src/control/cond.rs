@@ -94,13 +94,18 @@ fn choose(
     let no = branch(&otherwise, if_false, count);
     let (yes, no) = (yes?, no?);
     if yes.len() != no.len() {
-        let text = format!("the branches return different things: {} values and {}", yes.len(), no.len());
+        let text = format!("the branches return different numbers of values: {} and {}", yes.len(), no.len());
         return Err(asked(Error::new(ErrorKind::Slot, text)));
     }
     let mut chosen = vec![];
     for (yes, no) in yes.iter().zip(&no) {
-        same("the branches return different things", ("if the condition holds, one", "else it"), yes, no)
-            .map_err(&asked)?;
+        same(
+            "the branches return different results",
+            ("one of the true branch", "that of the false branch"),
+            yes,
+            no,
+        )
+        .map_err(&asked)?;
         let x = vec![Some(no.into()), Some(yes.into())];
         let op = emit(SelectInput { x, mask: (&mask).into(), out: New });
         op.out.check()?;

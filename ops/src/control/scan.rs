@@ -42,14 +42,14 @@ pub fn scan(
 ) -> Vec<Expr> {
     let Some(net) = sequences.first().map(|x| x.builder().clone()) else {
         let net = states.first().map_or_else(Builder::new, |state| state.builder().clone());
-        return vec![net.failed(Error::new(ErrorKind::Slot, "there is no sequence to go through"))];
+        return vec![net.failed(Error::new(ErrorKind::Slot, "a recurrence needs at least one sequence"))];
     };
     static_rnn(&net, reverse, |rnn| {
         let inputs: Vec<Expr> = sequences.iter().map(|x| rnn.step_input(x)).collect();
         let before: Vec<Expr> = states.iter().map(|state| rnn.memory(state)).collect();
         let (after, outputs) = step(&inputs, &before);
         if after.len() != before.len() {
-            let text = format!("a step with {} states returns {}", before.len(), after.len());
+            let text = format!("a step with {} states returns {} values", before.len(), after.len());
             rnn.fail(Error::new(ErrorKind::Slot, text));
         }
         before.iter().zip(&after).for_each(|(before, after)| rnn.update_memory(before, after));

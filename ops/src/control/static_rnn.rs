@@ -226,7 +226,10 @@ impl StaticRnn {
     fn step_of(&mut self, sequence: &Expr) -> Result<Expr> {
         let (dims, dtype) = (sequence.check()?.dims(), sequence.dtype());
         let Some((steps, dims)) = dims.split_first() else {
-            return Err(Error::new(ErrorKind::Shape, format!("{sequence} has no dimension to go through")));
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("{sequence} has no first dimension to iterate over"),
+            ));
         };
         if let Some(length) = self.length.filter(|length| !length.agrees(*steps)) {
             let text = format!("{sequence} has {steps} steps, but a sequence before it has {length}");
@@ -280,7 +283,9 @@ impl StaticRnn {
             }
             RnnLowering::Program { block, around } => {
                 if self.net.program()?.lookup(*around, first.var()).is_none() {
-                    let text = format!("{first} is computed by the step: there is none before the first");
+                    let text = format!(
+                        "{first} is computed within the step, so it has no value before the first step"
+                    );
                     return Err(Error::new(ErrorKind::UnknownVar, text));
                 }
                 self.net.variable(*block, "memory", like(first))
@@ -307,7 +312,7 @@ impl StaticRnn {
     #[track_caller]
     fn set_memory(&mut self, memory: &Expr, next: &Expr) -> Result<()> {
         self.memory_of(memory)?;
-        same("a step changes a memory", ("before it", "after it"), memory, next)?;
+        same("a step changes dtype or shape of a memory", ("before it", "after it"), memory, next)?;
         let next = self.own(next)?;
         self.memory_of(memory)?.after = Some(next);
         Ok(())
@@ -333,7 +338,8 @@ impl StaticRnn {
         let memory = self.memory_of(memory)?;
         let Some(after) = &memory.after else {
             let text = format!(
-                "the memory that is {} at first is not updated before its last value is asked for",
+                "the memory with initial value {} is not updated before its last value is requested; call \
+                 `update_memory` first",
                 memory.first
             );
             return Err(Error::new(ErrorKind::Slot, text));
@@ -350,7 +356,7 @@ impl StaticRnn {
     fn memory_of(&mut self, memory: &Expr) -> Result<&mut RnnMemory> {
         memory.check()?;
         let unknown = || {
-            let text = format!("{memory} is no memory of this recurrence");
+            let text = format!("{memory} is not a memory of this recurrence");
             Error::new(ErrorKind::UnknownVar, text)
         };
         self.memories.iter_mut().find(|m| m.before.is(memory)).ok_or_else(unknown)
@@ -383,10 +389,13 @@ impl StaticRnn {
             return Err(first.clone());
         }
         let Some(length) = self.length else {
-            return Err(Error::new(ErrorKind::Slot, "there is no sequence to go through"));
+            return Err(Error::new(ErrorKind::Slot, "a recurrence needs at least one sequence"));
         };
         if let Some(memory) = self.memories.iter().find(|m| m.after.is_none()) {
-            let text = format!("the memory that is {} at first is never updated", memory.first);
+            let text = format!(
+                "the memory with initial value {} is never updated; call `update_memory`",
+                memory.first
+            );
             return Err(Error::new(ErrorKind::Slot, text));
         }
         Ok(length)

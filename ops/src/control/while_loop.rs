@@ -156,7 +156,8 @@ fn repeat(
     let mut step = |vars: &[Expr]| {
         let next = body(vars);
         if next.len() != vars.len() {
-            let text = format!("the body of a loop over {} variables returns {}", vars.len(), next.len());
+            let text =
+                format!("the body of a loop over {} variables returns {} values", vars.len(), next.len());
             return Err(Error::new(ErrorKind::Slot, text));
         }
         for (var, next) in vars.iter().zip(&next) {
@@ -164,7 +165,12 @@ fn repeat(
             next.check()?;
             let may_change = net.is_eager() && var.dtype() == next.dtype() && rank(var) == rank(next);
             if !may_change {
-                same("the body of a loop changes a variable", ("before it", "after it"), var, next)?;
+                same(
+                    "the body of a loop changes dtype or shape of a variable",
+                    ("before it", "after it"),
+                    var,
+                    next,
+                )?;
             }
         }
         Ok(next)
@@ -230,7 +236,7 @@ fn is_boolean(condition: &Expr) -> Result<()> {
     if meta.dtype == DType::Bool && meta.dims.numel().get().is_none_or(|n| n == 1) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::DType, format!("the condition {condition} is not one boolean")))
+    Err(Error::new(ErrorKind::DType, format!("the condition {condition} is not a bool of one element")))
 }
 
 /// The value of a condition in eager mode.

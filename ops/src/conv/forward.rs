@@ -82,7 +82,7 @@ autobwd::samples!(
         conv2d([2, 3, 5, 4], [4, 2, 3, 1], plain())
             .fails("`Filter`: filters of 3 channels in 1 groups are needed"),
         conv2d([2, 4, 5, 3], [5, 2, 3, 1], plain().groups(2))
-            .fails("`Filter`: filters that make 2 groups are needed"),
+            .fails("`Filter`: a number of filters divisible by 2 groups is needed"),
         conv2d([2, 3, 5, 4], [4, 3, 0, 1], plain())
             .fails("`Filter`: windows of at least one element are needed"),
         conv2d([1, 3, 4, 2], [4, 3, 7, 1], plain().paddings([1, 0]))
@@ -151,7 +151,7 @@ impl Infer for DepthwiseConv2d<Meta> {
         self.output.set(self.input.dtype, self.conv.convolved(&self.input, &self.filter)?);
         let [_, channels, ..] = self.filter.unpack::<4>()?;
         self.filter.require(channels.agrees(1.into()), || {
-            "as many groups as channels, thus filters of one channel, are needed".into()
+            "as many groups as channels (filters of one channel) are needed".into()
         })
     }
 }
@@ -184,7 +184,7 @@ autobwd::samples!(
         depthwise([0, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         depthwise([2, 1, 5, 4], [3, 1, 2, 4], plain()),
         depthwise([2, 4, 5, 3], [6, 2, 3, 1], plain().groups(2))
-            .fails("`Filter`: as many groups as channels, thus filters of one channel, are needed"),
+            .fails("`Filter`: as many groups as channels (filters of one channel) are needed"),
         depthwise([2, 4, 5, 3], [6, 1, 3, 2], plain().groups(2))
             .fails("`Filter`: filters of 4 channels in 2 groups are needed"),
     ]

@@ -57,7 +57,8 @@ impl ConvAttrs {
         let (images, channels, size) = self.data_format.split(input.unpack()?);
         let filters: [Dim; 4] = filter.unpack()?;
         let even = filters[0].get().is_none_or(|n| n.is_multiple_of(self.groups as usize));
-        filter.require(even, || format!("filters that make {} groups are needed", self.groups))?;
+        filter
+            .require(even, || format!("a number of filters divisible by {} groups is needed", self.groups))?;
         let empty = filters[2] == 0 || filters[3] == 0;
         filter.require(!empty, || "windows of at least one element are needed".into())?;
         Ok((images, channels, size, filters))

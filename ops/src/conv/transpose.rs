@@ -66,7 +66,7 @@ impl Conv2dTransposeOp<Meta> {
                 return Ok(sizes.map_or(Dim::UNKNOWN, |sizes| sizes[i].into()));
             };
             let windows = axes[i].windows(kernel, size);
-            let needed = || input.wrong("more rows and columns than paddings take away are needed");
+            let needed = || input.wrong("more rows and columns than the paddings remove are needed");
             let least = windows.covered(size).ok_or_else(needed)?;
             if let Some(size) = sizes.map(|sizes| sizes[i]) {
                 let possible = least..least.saturating_add(windows.stride);
@@ -127,11 +127,11 @@ autobwd::samples!(
         biased(0, transpose([2, 3, 5, 4], [3, 0, 2, 1], plain())),
         transpose([2, 3, 5, 4], [4, 3, 2, 1], plain()).fails("`Filter`: filters for 3 channels are needed"),
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().groups(2))
-            .fails("`Filter`: filters that make 2 groups are needed"),
+            .fails("`Filter`: a number of filters divisible by 2 groups is needed"),
         biased(3, transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()))
             .fails("`Bias`: [4] is needed, one for each channel"),
         transpose([2, 3, 5, 4], [3, 4, 2, 1], plain().paddings([3, 0]))
-            .fails("`Input`: more rows and columns than paddings take away are needed"),
+            .fails("`Input`: more rows and columns than the paddings remove are needed"),
         Conv2dTransposeOp { output_size: vec![6, 5], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }
             .fails("attribute `output_size`: 5 is not within 4..5"),
         Conv2dTransposeOp { output_padding: vec![1, 0], ..transpose([2, 3, 5, 4], [3, 4, 2, 1], plain()) }

@@ -74,11 +74,11 @@ fn infer_loss(x: &Meta, label: &Meta, axis: i32, soft: bool) -> Result<Dims> {
         return Ok(dims);
     }
     if !matches!(label.dtype, DType::I64 | DType::I32) {
-        return Err(label.wrong("class numbers (int64 or int32) are needed"));
+        return Err(label.wrong("class indices (int64 or int32) are needed"));
     }
     let without_axis: Dims = [&x.dims[..axis], &x.dims[axis + 1..]].concat().into_iter().collect();
     if !label.dims.agrees(&dims) && !label.dims.agrees(&without_axis) {
-        return Err(label.wrong(&format!("class numbers of shape {dims} are needed")));
+        return Err(label.wrong(&format!("class indices of shape {dims} are needed")));
     }
     Ok(dims)
 }
@@ -136,7 +136,7 @@ impl<'a> ClassLabels<'a> {
         match (0..label.numel()).find(|i| labels.class(*i).as_ref().is_some_and(is_bad)) {
             Some(i) => {
                 let (slot, number) = (label.slot(), labels.number(i));
-                Err(Error::data(format!("`{slot}`: {number} is none of the {classes} classes")))
+                Err(Error::data(format!("`{slot}`: class index {number} is not within 0..{classes}")))
             }
             None => Ok(labels),
         }

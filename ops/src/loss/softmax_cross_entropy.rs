@@ -116,7 +116,8 @@ autobwd::samples!(
             use_softmax: false,
             ..soft(between(0.2, 0.9, [2, 4, 3]), probabilities([2, 4, 3]), -1)
         },
-        hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1).fails("`Label`: 3 is none"),
+        hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1)
+            .fails("`Label`: class index 3 is not within 0.."),
         hard(uniform([2, 3]), integers_below(3, [3, 1]), -100, -1).fails("`Label`"),
         hard(uniform([2, 3]), uniform([2, 1]), -100, -1).fails("int64 or int32"),
         soft(uniform([2, 3]), uniform([2, 1]), -1).fails("`Label`: shape [2, 1] does not match"),

@@ -71,7 +71,7 @@ fn before(states: &Expr, initial: &Option<Expr>) -> Expr {
 /// Each step as a sequence of one step.
 fn steps(x: &Expr) -> Vec<Expr> {
     let Some(steps) = x.dims()[0].get() else {
-        let text = "how many steps there are must be known where a sequence is differentiated step by step";
+        let text = "the number of steps must be known, because this gradient is computed step by step";
         return vec![x.builder().failed(Error::new(ErrorKind::NoGradient, text))];
     };
     (0..steps as i32).map(|t| x.slice(0, t, t + 1)).collect()

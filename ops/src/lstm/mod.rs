@@ -111,7 +111,7 @@ autobwd::samples!(
         lstm([uniform([3, 2, 20]), uniform([4, 20])], [None, None])
             .fails("`Weight`: [5, 20] is needed, the weights of 5 units"),
         lstm([uniform([3, 2, 6]), uniform([2, 6])], [None, None])
-            .fails("`Gates`: the gates of whole units, four each, are needed"),
+            .fails("`Gates`: a last dimension divisible by 4 (four gates a unit) is needed"),
         lstm([uniform([3, 2, 4]), uniform([1, 4])], [None, Some(uniform([1, 2]))])
             .fails("`InitialCell`: [2, 1] is needed, a number for each unit"),
     ]
@@ -245,7 +245,7 @@ fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Di
     let [steps, batch, width] = gates.unpack()?;
     let units = width.get().map_or(Dim::UNKNOWN, |width| Dim::from(width / 4));
     let whole = (Dim::from(4) * units).agrees(width);
-    gates.require(whole, || "the gates of whole units, four each, are needed".into())?;
+    gates.require(whole, || "a last dimension divisible by 4 (four gates a unit) is needed".into())?;
     weight.same_dtype(gates)?;
     let fits = weight.dims.agrees(&[units, width]);
     weight.require(fits, || format!("[{units}, {width}] is needed, the weights of {units} units"))?;

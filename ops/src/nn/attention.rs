@@ -97,7 +97,7 @@ impl MultiHeadAttentionBuilder<'_> {
         let MultiHeadAttentionBuilder { net, width, heads, dtype, weight, causal, seed } = self;
         let uneven = heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err();
         let failed = uneven.then(|| {
-            let text = format!("{heads} heads do not share {width} numbers out evenly");
+            let text = format!("a width of {width} is not divisible by {heads} heads");
             net.failed(Error::attr("heads", text))
         });
         let linear = || match &failed {

@@ -226,7 +226,7 @@ impl<'a, L> Conv2dBuilder<'a, L> {
                 parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)
             }
             None => {
-                let text = format!("{shared} channels do not make {groups} equal shares");
+                let text = format!("{shared} channels are not divisible by {groups} groups");
                 net.failed(Error::attr("groups", text))
             }
         };

@@ -251,7 +251,7 @@ fn checked(x: &Expr, states: Option<&[Expr]>, needed: usize, mask: Option<&Expr>
     if let Some(mask) = mask
         && (mask.check()?.dims().len() != 2 || mask.dtype() != DType::Bool)
     {
-        let text = format!("{mask} is no mask: booleans [steps, batch]");
+        let text = format!("{mask} is not a mask: bool [steps, batch] is needed");
         return Err(Error::new(ErrorKind::Shape, text));
     }
     if let Some(states) = states.filter(|states| states.len() != needed) {

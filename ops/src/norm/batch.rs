@@ -332,7 +332,7 @@ impl Infer for BatchNormGrad<Meta> {
         let statistics = match (self.given(), &self.mean, &self.variance) {
             (true, Some(mean), Some(variance)) => [mean, variance],
             (true, ..) => {
-                return Err(self.x.wrong("`Mean` and `Variance`, which are to be used, are needed"));
+                return Err(self.x.wrong("the running `Mean` and `Variance` are needed"));
             }
             (false, ..) => [&self.saved_mean, &self.saved_variance],
         };

@@ -54,7 +54,7 @@ impl Infer for GroupNormOp<Meta> {
         let (x, groups) = (&self.x, self.groups as usize);
         let channels = channels(x, self.data_layout, [&self.scale, &self.bias])?;
         let divided = channels.get().is_none_or(|channels| channels.is_multiple_of(groups));
-        x.require(divided, || format!("channels that {groups} groups divide are needed"))?;
+        x.require(divided, || format!("a number of channels divisible by {groups} groups is needed"))?;
         self.y.like(x);
         self.mean.set(x.dtype, Dims::from_iter([x.dims[0], groups.into()]));
         self.variance.like(&self.mean);
@@ -108,7 +108,7 @@ autobwd::samples!(
         group_norm(uniform([0, 4, 3]), 4, 2),
         group_norm(uniform([2, 4, 0]), 4, 2),
         group_norm(uniform([3]), 3, 1).fails("`X`: two dimensions or more are needed"),
-        group_norm(uniform([2, 4]), 4, 3).fails("`X`: channels that 3 groups divide are needed"),
+        group_norm(uniform([2, 4]), 4, 3).fails("`X`: a number of channels divisible by 3 groups is needed"),
         group_norm(uniform([2, 4]), 4, 0).fails("attribute `groups`"),
         group_norm(uniform([2, 4, 3]), 3, 2).fails("`Scale`: [4] is needed, a number for each channel"),
     ]

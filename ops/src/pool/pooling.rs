@@ -43,7 +43,7 @@ impl PoolAttrs {
         let last = (count - 1).saturating_mul(windows.stride);
         let filled = windows.before < windows.size && last < input.saturating_add(windows.before);
         let zeros = self.pooling_type == PoolingType::Avg && !self.exclusive;
-        x.require(filled || zeros, || "a window would hold nothing but padding".into())?;
+        x.require(filled || zeros, || "a window would contain padding only".into())?;
         Ok(count.into())
     }
 

@@ -66,8 +66,7 @@ impl Composition for ReduceProd<Expr> {
 /// gradients of any order are correct where factors are 0.
 fn product_along(mut x: Expr, axis: i32) -> Expr {
     let Some(mut len) = x.dims()[axis as usize].get().map(|len| len as i32) else {
-        let text =
-            "how many factors there are must be known where the gradient of a product is differentiated";
+        let text = "the number of factors must be known, because the gradient of a product is differentiated";
         return x.builder().failed(Error::new(ErrorKind::NoGradient, text));
     };
     if len == 0 {

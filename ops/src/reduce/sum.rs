@@ -157,7 +157,7 @@ autobwd::samples!(
         reduce_sum(uniform([2, 3]).of(DType::F32), ReduceAttrs::over([0]).in_dtype(DType::F64))
             .fails("`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"),
         reduce_sum(uniform([2, 3]), ReduceAttrs::over([0]).out_dtype(DType::Bool))
-            .fails("attribute `out_dtype`: bool is none of float32, float64, int32, int64"),
+            .fails("attribute `out_dtype`: bool is not one of float32, float64, int32, int64"),
         reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0]))
             .fails("`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"),
         reduce_sum(uniform([2, 3]), ReduceAttrs::over([2])).fails("attribute `dim` = 2"),

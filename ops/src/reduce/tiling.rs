@@ -54,7 +54,7 @@ impl ReduceAttrs {
         }
         let dtypes = [DType::F32, DType::F64, DType::I32, DType::I64].map(DType::name).join(", ");
         match self.out_dtype {
-            Some(dtype) => Err(Error::attr("out_dtype", format!("{dtype} is none of {dtypes}"))),
+            Some(dtype) => Err(Error::attr("out_dtype", format!("{dtype} is not one of {dtypes}"))),
             None => Err(x.wrong(&format!("attribute `out_dtype` is needed, {dtypes}"))),
         }
     }

@@ -30,7 +30,8 @@ pub struct Squeeze2<V = Var> {
 fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
     let mut dropped = vec![axes.is_empty(); x.rank()];
     if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
-        let text = format!("which dimensions of {} are 1 is not known; name them", x.dims);
+        let text =
+            format!("shape {} has unknown dimensions, so those of length 1 are not known; list them", x.dims);
         return Err(Error::attr("axes", text));
     }
     for axis in axes {
@@ -108,7 +109,8 @@ fn unsqueezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
         let places = dims.len() as i64 + 1;
         let at = usize::try_from(i64::from(*axis) + if *axis < 0 { places } else { 0 });
         let at = at.ok().filter(|at| *at <= dims.len());
-        let refuse = || Error::attr("axes", format!("{axis} is no place among {} dimensions", dims.len()));
+        let refuse =
+            || Error::attr("axes", format!("{axis} is not a position among {} dimensions", dims.len()));
         dims.insert(at.ok_or_else(refuse)?, 1.into());
     }
     Ok(dims.into_iter().collect())
@@ -131,9 +133,9 @@ autobwd::samples!(
         Unsqueeze2 { x: uniform([0]), out: out(), x_shape: out(), axes: vec![1] },
         Unsqueeze2 { x: integers_below(9, [3]), out: out(), x_shape: out(), axes: vec![] },
         Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![3] }
-            .fails("attribute `axes`: 3 is no place among 2 dimensions"),
+            .fails("attribute `axes`: 3 is not a position among 2 dimensions"),
         Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-4] }
-            .fails("attribute `axes`: -4 is no place among 2 dimensions"),
+            .fails("attribute `axes`: -4 is not a position among 2 dimensions"),
     ]
 );
 

@@ -62,7 +62,7 @@ autobwd::samples!(
         ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![3] }
             .fails("`X`: a shape that broadcasts to [3] is needed"),
         ExpandV2 { x: uniform([3]), out: out(), shape: vec![-1, 3] }
-            .fails("attribute `shape`: -1 is no dimension"),
+            .fails("attribute `shape`: -1 is not a dimension"),
     ]
 );
 
@@ -82,7 +82,7 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
                 n.into()
             }
             (Err(_), Some(own)) if *n == -1 => own,
-            _ => return Err(Error::attr("shape", format!("{n} is no dimension"))),
+            _ => return Err(Error::attr("shape", format!("{n} is not a dimension"))),
         };
         dims.push(dim);
     }
@@ -162,7 +162,7 @@ autobwd::samples!(
         Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![0, 1] },
         Tile { x: integers_below(9, [3]).of(DType::U8), out: out(), repeat_times: vec![2] },
         Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![1, -1] }
-            .fails("attribute `repeat_times`: a thing cannot be repeated -1 times"),
+            .fails("attribute `repeat_times`: must be at least 0, is -1"),
         Tile { x: uniform([3]), out: out(), repeat_times: vec![1; 10] }
             .fails("`Out`: at most 9 dimensions are possible"),
     ]
@@ -175,7 +175,7 @@ fn tiled(x: &Meta, repeat_times: &[i32]) -> Result<Dims> {
         let own = (axis + x.rank()).checked_sub(rank).map_or(Dim::from(1), |own| x.dims[own]);
         let times = (axis + repeat_times.len()).checked_sub(rank).map_or(1, |own| repeat_times[own]);
         let times = usize::try_from(times)
-            .map_err(|_| Error::attr("repeat_times", format!("a thing cannot be repeated {times} times")))?;
+            .map_err(|_| Error::attr("repeat_times", format!("must be at least 0, is {times}")))?;
         dims.push(own * Dim::from(times));
     }
     Ok(dims)

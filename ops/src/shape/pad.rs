@@ -61,7 +61,7 @@ autobwd::samples!(
         Pad { x: uniform([2, 3]), out: out(), paddings: vec![1, 1], pad_value: 0.0 }
             .fails("attribute `paddings`: 4 numbers are needed"),
         Pad { x: uniform([3]), out: out(), paddings: vec![1, -1], pad_value: 0.0 }
-            .fails("attribute `paddings`: -1 is no length"),
+            .fails("attribute `paddings`: -1 is not a length"),
     ]
 );
 
@@ -72,7 +72,7 @@ fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
         return Err(Error::attr("paddings", text));
     }
     let length =
-        |n: i32| usize::try_from(n).map_err(|_| Error::attr("paddings", format!("{n} is no length")));
+        |n: i32| usize::try_from(n).map_err(|_| Error::attr("paddings", format!("{n} is not a length")));
     paddings.chunks_exact(2).map(|pair| Ok((length(pair[0])?, length(pair[1])?))).collect()
 }
 

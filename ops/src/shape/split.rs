@@ -32,7 +32,7 @@ impl Infer for Split<Meta> {
         let axis = self.x.axis("axis", self.axis.into())?;
         let (num, sections) = (self.num as usize, &self.sections);
         if num == 0 && sections.is_empty() {
-            return Err(Error::attr("num", "0 needs `sections` to say how many pieces"));
+            return Err(Error::attr("num", "0 needs `sections`, which has a length for each part"));
         }
         same_count("Out", self.out.len(), if num == 0 { sections.len() } else { num })?;
         let lengths =
@@ -72,7 +72,7 @@ autobwd::samples!(
         Split { x: uniform([4]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![] }
             .fails("attribute `num`: 0 needs `sections`"),
         Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 2, sections: vec![] }
-            .fails("`X`: a length that 2 divides is needed"),
+            .fails("`X`: a length divisible by 2 is needed"),
         Split { x: uniform([5, 2]), out: vec![out(), out()], axis: 0, num: 0, sections: vec![3, 3] }
             .fails("`X`: a length of 6 is needed"),
         Split { x: uniform([4, 2]), out: vec![out(), out(), out()], axis: 0, num: 2, sections: vec![] }
@@ -83,7 +83,7 @@ autobwd::samples!(
 /// Length of each of `num` equal pieces.
 fn equal(x: &Meta, axis: usize, num: usize) -> Result<Dim> {
     match x.dims[axis].get() {
-        Some(n) if n % num != 0 => Err(x.wrong(&format!("a length that {num} divides is needed"))),
+        Some(n) if n % num != 0 => Err(x.wrong(&format!("a length divisible by {num} is needed"))),
         n => Ok(n.map_or(Dim::UNKNOWN, |n| (n / num).into())),
     }
 }
@@ -97,7 +97,9 @@ fn lengths(x: &Meta, axis: usize, sections: &[i32]) -> Result<Vec<Dim>> {
                 sum += length;
                 lengths.push(length.into());
             }
-            Err(_) if *length < -1 => return Err(Error::attr("sections", format!("{length} is no length"))),
+            Err(_) if *length < -1 => {
+                return Err(Error::attr("sections", format!("{length} is not a length")));
+            }
             Err(_) if rest.replace(i).is_some() => return Err(Error::attr("sections", "-1 is given twice")),
             Err(_) => lengths.push(Dim::UNKNOWN),
         }

@@ -127,7 +127,7 @@ impl GradBlockBuilder<'_> {
         let Some((var, at)) = far else { return Ok(()) };
         let name = self.program.name(*var);
         let text = format!(
-            "no gradient passes through `{name}`, which a block within a block overwrites: write another variable"
+            "no gradient passes through `{name}`, which a nested block overwrites: write to another variable"
         );
         let (id, op) = (self.call.block, &self.forward().ops[*at]);
         Err(Error::new(ErrorKind::NoGradient, text).at_op(|| self.program.describe_op(id, *at, op)))

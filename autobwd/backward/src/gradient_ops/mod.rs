@@ -184,8 +184,8 @@ impl GradientEmitter<'_> {
             };
             if let Some(var) = arriving.iter().find(kept) {
                 let text = format!(
-                    "`{}` keeps an older value when the block does not run, whose gradient has no place: name it among \
-                     the inputs",
+                    "`{}` keeps its older value when the block does not run, and the gradient of that value would \
+                     be lost: add it to the inputs",
                     self.program.name(*var)
                 );
                 return Err(Error::new(ErrorKind::NoGradient, text));

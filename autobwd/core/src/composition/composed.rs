@@ -198,7 +198,7 @@ impl OpSequence {
     ) -> Result<()> {
         let info = ops.get(&op.ty)?;
         if matches!(info.grad_kind(), GradKind::None) {
-            let text = format!("operator `{}` of its composition has no gradient", op.ty);
+            let text = format!("operator `{}` of the composition has no gradient", op.ty);
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         let (mut arriving, mut missing, mut wanted) =

@@ -93,7 +93,7 @@ fn line(
 }
 
 fn unknown_shapes() -> Error {
-    let text = "its composition needs the shapes of its inputs, which are declared in programs only";
+    let text = "the composition needs the shapes of its inputs, which only a program declares";
     Error::new(ErrorKind::NoGradient, text)
 }
 
@@ -130,7 +130,7 @@ fn by_variable(
     for (slot, expr) in outputs {
         let Some(var) = args.get_mut(slot).and_then(Iterator::next) else { continue };
         if expr.check()?.var() == Var::EMPTY {
-            let text = format!("its composition does not set output `{}`", schema.outputs[slot].name);
+            let text = format!("the composition does not set output `{}`", schema.outputs[slot].name);
             return Err(Error::new(ErrorKind::Slot, text));
         }
         found.push((schema.outputs[slot].name, *var, expr));

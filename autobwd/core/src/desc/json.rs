@@ -131,7 +131,7 @@ macro_rules! number {
                         "inf" => <$t>::INFINITY,
                         "-inf" => <$t>::NEG_INFINITY,
                         "NaN" => return Err(de::Error::custom(
-                            "an attribute is NaN: a program that holds one would not equal its copies",
+                            "an attribute is NaN: programs with NaN cannot be compared; let an operator compute it",
                         )),
                         other => return Err(de::Error::custom(format!("`{other}` is not a number"))),
                     },
@@ -261,7 +261,10 @@ fn format_error(message: String) -> Error {
 
 fn name(text: &str) -> Result<Name> {
     if text.len() > NAME_LIMIT {
-        return Err(format_error(format!("a name of {} bytes; at most {NAME_LIMIT} are read", text.len())));
+        return Err(format_error(format!(
+            "a name has {} bytes, more than the limit of {NAME_LIMIT}",
+            text.len()
+        )));
     }
     Ok(Name::new(text))
 }
@@ -280,16 +283,14 @@ impl ProgramJson {
                 _ => Err(format_error(format!("block {index}: {what} block {to} does not exist before it"))),
             };
             if block.idx != index {
-                return Err(format_error(format!("block {} stands at position {index}", block.idx)));
+                return Err(format_error(format!("block {} is at position {index}", block.idx)));
             }
             let (parent, forward) = (
                 refers(block.parent_idx, "parent", index)?,
                 refers(block.forward_block_idx, "forward", count)?,
             );
             if (index == 0) != parent.is_none() {
-                return Err(format_error(format!(
-                    "block {index}: the first block, and it alone, has no parent"
-                )));
+                return Err(format_error(format!("block {index}: only the first block has no parent")));
             }
             if index > 0 {
                 program.add_block(parent, forward);
@@ -373,7 +374,9 @@ impl AttrJson {
     fn into_attr(self, blocks: usize) -> Result<Attr> {
         let block = |index: usize| match index {
             i if i < blocks => Ok(BlockId::new(i)),
-            i => Err(format_error(format!("an attribute names block {i} of {blocks}"))),
+            i => {
+                Err(format_error(format!("an attribute refers to block {i}, but there are {blocks} blocks")))
+            }
         };
         Ok(match self {
             AttrJson::Bool(x) => Attr::Bool(x),

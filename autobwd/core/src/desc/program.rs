@@ -423,8 +423,8 @@ impl Program {
             let in_block = |var: Var| self.blocks.iter().position(|block| block.vars.contains_key(&var));
             if let Some(block) = self.find(name).and_then(in_block) {
                 let text = format!(
-                    "`{name}` is a variable of block {block}, which exists only while that runs: name a variable of the \
-                     root block"
+                    "`{name}` is a variable of block {block}, which exists only while that block runs: use a \
+                     variable of the root block"
                 );
                 return Error::new(ErrorKind::UnknownVar, text);
             }

@@ -179,7 +179,8 @@ impl Builder {
             let of = |var: Var| match program.lookup(block, var) {
                 Some(known) => Ok(known.meta()),
                 None => {
-                    let text = format!("`{}` is no variable of block {}", program.name(var), block.index());
+                    let text =
+                        format!("`{}` is not a variable of block {}", program.name(var), block.index());
                     Err(Error::new(ErrorKind::UnknownVar, text))
                 }
             };
@@ -243,13 +244,13 @@ impl<'a> Operands<'a> {
 }
 
 fn missing_argument(op: &str, slot: &str) -> Error {
-    let text = format!("operator `{op}`, input `{slot}`: an input is a variable that exists");
+    let text = format!("operator `{op}`, input `{slot}`: an input must be an existing variable, not `New`");
     Error::new(ErrorKind::Slot, text)
 }
 
 fn two_programs(op: &str, at: &'static Location<'static>) -> Error {
     let at = Site::Here(at);
-    let text = format!("operator `{op}`, added at {at}: expressions of two programs");
+    let text = format!("operator `{op}`, added at {at}: the inputs are expressions of two programs");
     Error::new(ErrorKind::UnknownVar, text)
 }
 
@@ -299,7 +300,8 @@ fn no_builder(op: &str, args: &OpArgs) -> Error {
     match args.iter().find(|(role, ..)| *role == Role::Input) {
         Some((_, slot, _)) => missing_argument(op, slot),
         None => {
-            let text = format!("operator `{op}` has no input to say where it belongs; use `Builder::emit`");
+            let text =
+                format!("operator `{op}` has no inputs, so its builder is unknown; use `Builder::emit`");
             Error::new(ErrorKind::Slot, text)
         }
     }

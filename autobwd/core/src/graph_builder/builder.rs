@@ -281,7 +281,7 @@ impl Builder {
     #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
-            let text = "only a program has sub-blocks";
+            let text = "an eager builder has no sub-blocks; use a program's builder";
             return Err(Error::new(ErrorKind::Program, text));
         }
         let (around, at) = (self.block(), Location::caller());

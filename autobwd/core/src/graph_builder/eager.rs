@@ -89,7 +89,7 @@ impl Expr {
     #[doc(hidden)]
     pub fn value(&self) -> Result<&Value> {
         self.check()?.eager_value().ok_or_else(|| {
-            let text = format!("`{}` is a variable of a program, not a value that was computed", self.name());
+            let text = format!("`{}` is a variable of a program, not an eager value", self.name());
             Error::new(ErrorKind::NoValue, text)
         })
     }
@@ -153,7 +153,7 @@ impl Expr {
     pub fn backward(&self) -> Result<()> {
         if self.check()?.dims().numel() != 1 {
             let text = format!(
-                "{} of shape {} is no loss: a loss has one element; take the mean, or use `backward_with` a seed",
+                "{} of shape {} is not a loss: a loss has one element; take the mean, or use `backward_with` a seed",
                 self.value()?,
                 self.dims()
             );
@@ -240,7 +240,7 @@ impl Expr {
 
     fn with_derivative(&self) -> Result<&Value> {
         let value = self.value()?;
-        let text = || format!("{value} has no derivative: it was not computed from any leaf");
+        let text = || format!("{value} has no gradient: it does not depend on any leaf");
         if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
@@ -253,7 +253,7 @@ impl Expr {
     pub fn set(&self, tensor: Tensor) -> Result<()> {
         let (value, meta) = (self.value()?, tensor.meta().in_slot("tensor"));
         if self.engine()?.is_traced() {
-            let text = format!("{value} is set while a function is traced: use an operator, `assign` say");
+            let text = format!("{value} is set while a function is traced: use an operator such as `assign`");
             return Err(Error::new(ErrorKind::Program, text));
         }
         value.overwrite(&meta, tensor.into_memory()?, ("set", Location::caller()))

@@ -60,13 +60,13 @@ impl FunctionCall {
         let found = self.function.backward(&inputs.collect::<Result<Vec<_>>>()?, &output, gradient)?;
         if found.len() != self.inputs.len() {
             let (n, inputs) = (found.len(), self.inputs.len());
-            let text = format!("its backward returns {n} gradients for {inputs} inputs");
+            let text = format!("`backward` returns {n} gradients for {inputs} inputs");
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         for (k, (input, gradient)) in self.inputs.iter().zip(&found).enumerate() {
             if input.requires_grad() && !input.meta().agrees(&gradient.meta()) {
                 let text = format!(
-                    "its backward returns {} as the gradient of input {k}, which is {}",
+                    "`backward` returns {} as the gradient of input {k}, which is {}",
                     gradient.meta(),
                     input.meta()
                 );

@@ -427,7 +427,7 @@ impl Value {
         by: (&'static str, &'static Location<'static>),
     ) -> Result<()> {
         let NodeOrigin::Source(given) = &self.node.origin else {
-            let text = format!("{self} was computed; only a value that was given can be overwritten");
+            let text = format!("{self} cannot be overwritten: only leaves and constants can");
             return Err(Error::new(ErrorKind::Slot, text));
         };
         if !given.meta.agrees(meta) {

@@ -396,7 +396,8 @@ impl FusedKernelBuilder {
 
     fn step(&mut self, index: usize, step: &FusedOp<'_>, dtype: DType) -> Result<()> {
         let schema = step.entry.schema();
-        let missing = || Error::internal(format!("a slot of `{}` in a region is not filled", schema.name));
+        let missing =
+            || Error::internal(format!("a slot of `{}` in a fused kernel is not filled", schema.name));
         if step.inputs.len() != schema.inputs.len() || step.outputs.len() != schema.outputs.len() {
             return Err(missing());
         }
@@ -471,7 +472,7 @@ impl FusedKernelBuilder {
             OperandLocation::FullShape(place) => ArgAt::Whole(place),
             OperandLocation::Register => match self.register_of.get(&value) {
                 Some(r) => ArgAt::Register(*r),
-                None => return Err(Error::internal("a region reads a register before it is written")),
+                None => return Err(Error::internal("a fused kernel reads a register before it is written")),
             },
             OperandLocation::Spread(place, spread) => self.load(value, place, spread, dtype),
             OperandLocation::Converted(place, spread, dtype) => self.load(value, place, spread, dtype),

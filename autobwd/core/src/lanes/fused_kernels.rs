@@ -61,7 +61,7 @@ fn check_apart(regions: &[FusedKernel]) -> Result<()> {
         for other in &open {
             let same = other.0 == next.0 && other.1.bytes == next.1.bytes && other.1.whole && next.1.whole;
             if (other.1.written || next.1.written) && !same {
-                return Err(Error::internal("two buffers of a region overlap in part"));
+                return Err(Error::internal("two buffers of a fused kernel partly overlap"));
             }
         }
         open.push(next);

@@ -88,7 +88,7 @@ impl FormulaCall {
             written += 1;
         }
         if written < self.writes.len() {
-            return Err(Error::internal("fewer memories than outputs"));
+            return Err(Error::internal("fewer buffers than outputs"));
         }
         // SAFETY: an argument for every slot, null only for optional and `shape_only` ones (checked in `new`), each
         // with `bytes` bytes (just checked); outputs are borrowed mutably, so they are disjoint from all else; the
@@ -104,7 +104,7 @@ impl FormulaCall {
     #[doc(hidden)]
     pub fn run_over(&self, first: &mut Memory, second: &Memory) -> Result<()> {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
-            return Err(Error::internal("a formula that is none of two inputs and one output"));
+            return Err(Error::internal("a formula without two inputs and one output"));
         };
         let mut args: [ArgAddress; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
         let place = first.start(self.bytes)?.ptr();

@@ -90,6 +90,7 @@ integers!(i32, i64);
 
 #[cold]
 fn no_integer(attr: &str, number: f64, dtype: DType) -> Error {
-    let text = format!("{number} is no {dtype}; `cast` the input to a floating point dtype first");
+    let text =
+        format!("{number} is not representable in {dtype}; `cast` the input to a floating point dtype first");
     Error::attr(attr, text)
 }

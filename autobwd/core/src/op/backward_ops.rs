@@ -46,7 +46,8 @@ pub fn check_emitted(
         };
         let info = ops.get(&op.ty).map_err(place)?;
         if let Some(var) = op.writes().filter(|v| !is_gradient(*v)).find_map(of_model) {
-            let text = format!("it writes `{}`, a variable of the model", names.name(var));
+            let text =
+                format!("a gradient rule may not write `{}`, a variable of the model", names.name(var));
             return Err(place(Error::new(ErrorKind::NoGradient, text)));
         }
         // An operator without outputs is dropped later; its slots may be empty.
@@ -58,7 +59,8 @@ pub fn check_emitted(
     for (i, op) in own.iter().enumerate() {
         if let Some(grad) = op.reads().find(|v| written.contains(v) && is_gradient(*v)) {
             let text = format!(
-                "the gradient rule of `{}` reads `{}` after writing it; others may contribute to it, use a fresh variable",
+                "the gradient rule of `{}` reads `{}` after writing it, although other rules may contribute to it; \
+                 use a fresh variable",
                 fwd.ty,
                 names.name(grad)
             );

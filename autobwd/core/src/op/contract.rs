@@ -43,7 +43,7 @@ const fn check_scratch(op: &Schema) {
         };
         if let Some(SlotDef { array: true, .. }) = find_slot(slots, like, "") {
             let text = ContractText::EMPTY.add("scratch memory `").add(field).add("` of `").add(op.name);
-            let text = text.add("` is like `").add(like).add("`, which may hold a list of tensors");
+            let text = text.add("` is like `").add(like).add("`, which may hold a tensor array");
             panic!("{}", text.as_str());
         }
         i += 1;
@@ -106,13 +106,13 @@ const fn check_read(op: &Schema, grad: &Schema, slot: &SlotDef) {
         Arity::Holes => matches!(slot.arity, Arity::Holes),
     };
     if !fits {
-        let of = if is_gradient { "), the gradient of what is " } else { "), which is " };
+        let of = if is_gradient { "), the gradient of a slot that is " } else { "), which is " };
         let text = at(grad, slot.line, "reads slot `", slot.name).add(of).add(own.arity.written());
         panic!("{}", differs(text, op, own.arity, slot.arity).as_str());
     }
     if own.array && !slot.array {
         let text =
-            at(grad, slot.line, "reads slot `", slot.name).add("), which may hold a list of tensors in `");
+            at(grad, slot.line, "reads slot `", slot.name).add("), which may hold a tensor array in `");
         panic!("{}", text.add(op.name).add("`; mark it `array`").as_str());
     }
 }
@@ -129,7 +129,7 @@ const fn check_write(op: &Schema, grad: &Schema, slot: &SlotDef) {
     };
     if grad.outputs.len() > 1 && matches!(slot.arity, Arity::One) {
         let text = at(grad, slot.line, "writes slot `", slot.name);
-        panic!("{}", text.add(") whether it is wanted or not; make it `Option<V>`").as_str());
+        panic!("{}", text.add(") even if that gradient is not wanted; make it `Option<V>`").as_str());
     }
     let fits = match own.arity {
         Arity::One => matches!(slot.arity, Arity::One | Arity::Optional),
@@ -137,14 +137,14 @@ const fn check_write(op: &Schema, grad: &Schema, slot: &SlotDef) {
         Arity::Many | Arity::Holes => matches!(slot.arity, Arity::Holes),
     };
     if !fits {
-        let text = at(grad, slot.line, "writes slot `", slot.name).add("), the gradient of what is ");
+        let text = at(grad, slot.line, "writes slot `", slot.name).add("), the gradient of a slot that is ");
         let needed = if own.arity.is_list() { Arity::Holes } else { Arity::Optional };
         panic!("{}", differs(text.add(own.arity.written()), op, needed, slot.arity).as_str());
     }
     if own.array && !slot.array {
         let text = at(grad, slot.line, "writes slot `", slot.name)
-            .add("), the gradient of what may hold a list of ");
-        panic!("{}", text.add("tensors in `").add(op.name).add("`; mark it `array`").as_str());
+            .add("), the gradient of a slot that may hold a tensor ");
+        panic!("{}", text.add("array in `").add(op.name).add("`; mark it `array`").as_str());
     }
 }
 
@@ -160,7 +160,7 @@ const fn check_attr(op: &Schema, grad: &Schema, attr: &AttrDef) {
         None => {
             let text = at(grad, attr.line, "has attribute `", attr.name).add("), which `").add(op.name);
             let near = Nearest::NONE.or_attr(attr.name, op.attrs);
-            panic!("{}", text.add("` has not").did_you_mean(near).as_str());
+            panic!("{}", text.add("` does not have").did_you_mean(near).as_str());
         }
         Some(own) if own.ty as u8 != attr.ty as u8 => {
             let text =

@@ -10,7 +10,7 @@ use crate::{Meta, Op, OpDesc, Shape, Var};
 /// The operator still has a kernel, which runs where its parts cannot: when an input is not a dense tensor, or when it
 /// would reduce a value that is in memory anyway.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not say what it is decomposed into",
+    message = "`{Self}` has no decomposition",
     label = "this operator is declared `decomposed`",
     note = "write `impl Decompose for {Self}`"
 )]

@@ -52,9 +52,11 @@ impl OpInfoMap {
         let refuse = |text: &str| Err(Error::new(ErrorKind::NoGradient, text));
         match info.grad_kind() {
             GradKind::Zero => return Ok(GradientOps::default()),
-            GradKind::None => return refuse("it has no gradient"),
+            GradKind::None => return refuse("the operator has no gradient"),
             _ if info.is_control() => {
-                return refuse("its gradient needs that of its block: `append_backward` builds both");
+                return refuse(
+                    "the gradient needs the gradient of the block: use `append_backward`, which builds both",
+                );
             }
             GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Composed | GradKind::Rule => {}
         }

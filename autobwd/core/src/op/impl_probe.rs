@@ -93,11 +93,11 @@ pub const fn check_multilinear(op: &str, grad_of: Option<&Schema>, own: &Schema)
 pub const fn check_self_adjoint(op: &str, own: &Schema) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` cannot have `grad = SelfAdjoint`: ");
     if !matches!(own.outputs, [output] if !output.arity.is_list()) {
-        panic!("{}", text.add("that is for operators with one output, which is no list").as_str());
+        panic!("{}", text.add("that is for operators with one output, which is not a list").as_str());
     }
     if linear_input(own).is_none() {
         let text = text.add("that is for operators with one input, or one gradient among their inputs");
-        panic!("{}", text.add(", which is no list").as_str());
+        panic!("{}", text.add(", which is not a list").as_str());
     }
 }
 

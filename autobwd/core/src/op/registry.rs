@@ -35,7 +35,7 @@ type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
 /// The reason why attributes must not be NaN.
-const NO_NAN: &str = "a program that holds one would not equal its copies; let an operator compute it";
+const NO_NAN: &str = "programs with NaN cannot be compared; let an operator compute it";
 
 /// The way an operator runs.
 #[derive(Clone, Copy, Debug)]

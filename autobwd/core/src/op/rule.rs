@@ -203,7 +203,7 @@ impl<'a> GradCx<'a> {
             }
             None => Err(Error::new(
                 ErrorKind::NoGradient,
-                "its gradient rule asks for a composition, which it has not",
+                "the gradient rule asks for a composition, but the operator has none: write `impl Composition`",
             )),
         });
         if let Err(e) = outcome {

@@ -318,12 +318,12 @@ broadcast_samples!(
         out: out(),
         axis: -1
     }
-    .fails("`Y`: no integer can be divided by 0")
+    .fails("`Y`: division of an integer by 0")
 );
 
 /// The error of an integer division by 0.
 fn divided_by_zero() -> Error {
-    Error::data("`Y`: no integer can be divided by 0")
+    Error::data("`Y`: division of an integer by 0")
 }
 
 /// `dx = dout / y`, `dy = -dout * out / y`, each summed over the broadcast dimensions of its operand.

@@ -62,7 +62,7 @@ crate::samples!(
         FillConstant { out: out(), shape: vec![3], dtype: DType::Bool, value: 1.0, str_value: "".into() },
         FillConstant { out: out(), shape: vec![0, 2], dtype: DType::I32, value: -1.0, str_value: "".into() },
         FillConstant { out: out(), shape: vec![2], dtype: DType::I32, value: 1.5, str_value: "".into() }
-            .fails("attribute `value`: 1.5 is no int32"),
+            .fails("attribute `value`: 1.5 is not representable in int32"),
         FillConstant {
             out: out(),
             shape: vec![2],
@@ -70,11 +70,11 @@ crate::samples!(
             value: 0.0,
             str_value: "9223372036854775808".into()
         }
-        .fails("attribute `str_value`: 9223372036854776000 is no int64"),
+        .fails("attribute `str_value`: 9223372036854776000 is not representable in int64"),
         FillConstant { out: out(), shape: vec![2, -1], dtype: DType::F32, value: 0.0, str_value: "".into() }
-            .fails("attribute `shape`: -1 is no dimension"),
+            .fails("attribute `shape`: -1 is not a dimension"),
         FillConstant { out: out(), shape: vec![2], dtype: DType::F32, value: 0.0, str_value: "ten".into() }
-            .fails("attribute `str_value`: \"ten\" is no number"),
+            .fails("attribute `str_value`: \"ten\" is not a number"),
     ]
 );
 
@@ -83,7 +83,7 @@ fn number(value: f32, text: &str) -> Result<AnyNumber> {
         return Ok(AnyNumber::Float(value.into()));
     }
     let number = text.parse().map(AnyNumber::Int).or_else(|_| text.parse().map(AnyNumber::Float));
-    number.map_err(|_| Error::attr("str_value", format!("{text:?} is no number")))
+    number.map_err(|_| Error::attr("str_value", format!("{text:?} is not a number")))
 }
 
 /// Rejects a number that an integer dtype cannot represent. A number other than 0 is true as a bool.
@@ -95,13 +95,14 @@ fn exact(attr: &str, number: AnyNumber, dtype: DType) -> Result<()> {
         (AnyNumber::Int(x), AnyNumber::Int(narrow)) if x == narrow => Ok(()),
         // The conversion of the largest int64 to `f64` rounds up to a number out of range.
         (AnyNumber::Float(x), AnyNumber::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
-        _ => Err(Error::attr(attr, format!("{number} is no {dtype}"))),
+        _ => Err(Error::attr(attr, format!("{number} is not representable in {dtype}"))),
     })
 }
 
 /// The shape in an attribute, with every dimension known.
 pub fn shape_of_attr(shape: &[i64]) -> Result<Dims> {
-    let dim = |n: &i64| usize::try_from(*n).map_err(|_| Error::attr("shape", format!("{n} is no dimension")));
+    let dim =
+        |n: &i64| usize::try_from(*n).map_err(|_| Error::attr("shape", format!("{n} is not a dimension")));
     shape.iter().map(dim).collect()
 }
 
@@ -170,8 +171,8 @@ crate::samples!(
         FillAnyLike { x: uniform([]), out: out(), value: -1.0, dtype: Some(DType::I32) },
         FillAnyLike { x: uniform([3]).of(DType::F64), out: out(), value: 0.1, dtype: None },
         FillAnyLike { x: integers_below(3, [2]), out: out(), value: 0.5, dtype: None }
-            .fails("attribute `value`: 0.5 is no int64"),
+            .fails("attribute `value`: 0.5 is not representable in int64"),
         FillAnyLike { x: uniform([2]), out: out(), value: 256.0, dtype: Some(DType::U8) }
-            .fails("attribute `value`: 256 is no uint8"),
+            .fails("attribute `value`: 256 is not representable in uint8"),
     ]
 );

@@ -38,7 +38,7 @@ crate::samples!(
         Increment { x: integers_below(9, []), out: out(), step: 2.0 },
         Increment { x: given([2], [2147483647.0, -1.0]).of(DType::I32), out: out(), step: 1.0 },
         Increment { x: integers_below(9, [1]), out: out(), step: 1.75 }
-            .fails("attribute `step`: 1.75 is no int64"),
+            .fails("attribute `step`: 1.75 is not representable in int64"),
         Increment { x: integers_below(2, [1]).of(DType::Bool), out: out(), step: 1.0 }
             .fails("`X`: signed or floating point numbers are needed"),
     ]

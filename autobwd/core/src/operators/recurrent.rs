@@ -15,7 +15,7 @@ fn named(program: &Program, attr: &str, names: &[String], states: usize) -> Resu
     if names.len() != states {
         return Err(Error::attr(
             attr,
-            format!("names {} variables for {states} initial states", names.len()),
+            format!("{} names are given for {states} initial states", names.len()),
         ));
     }
     let find = |name: &String| program.find(name);

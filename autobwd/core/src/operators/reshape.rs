@@ -61,13 +61,13 @@ fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
         match (*n, x.dims.get(axis)) {
             (0, Some(dim)) => dims.push(*dim),
             (0, None) => {
-                return Err(x.wrong(&format!("attribute `shape` copies dimension {axis}, which is needed")));
+                return Err(x.wrong(&format!("dimension {axis}, which attribute `shape` copies, is needed")));
             }
             (-1, _) if rest.replace(axis).is_some() => return Err(Error::attr("shape", "-1 is given twice")),
             (-1, _) => dims.push(Dim::UNKNOWN),
             (n, _) => {
-                let n =
-                    usize::try_from(n).map_err(|_| Error::attr("shape", format!("{n} is no dimension")))?;
+                let n = usize::try_from(n)
+                    .map_err(|_| Error::attr("shape", format!("{n} is not a dimension")))?;
                 placed = placed.saturating_mul(n);
                 dims.push(n);
             }
@@ -98,7 +98,7 @@ pub fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
         .dims
         .split_first()
         .map(|(_, dims)| dims)
-        .ok_or_else(|| x_shape.wrong("a remembered shape is needed"))
+        .ok_or_else(|| x_shape.wrong("the shape saved by the forward operator is needed"))
 }
 
 /// Gives `dx` the stored shape of `x`; `dout` must have the shape that `forward` computes from it.

@@ -43,10 +43,11 @@ crate::samples!(
         scale(given([2], [2147483647.0, -1.0]).of(DType::I32), 2.0, 1.0, false),
         scale(integers_below(2, [2]).of(DType::Bool), 1.0, 0.0, true)
             .fails("signed or floating point numbers are needed"),
-        scale(integers_below(9, [3]), 1.9, 0.0, true)
-            .fails("attribute `scale`: 1.9 is no int64; `cast` the input to a floating point dtype first"),
+        scale(integers_below(9, [3]), 1.9, 0.0, true).fails(
+            "attribute `scale`: 1.9 is not representable in int64; `cast` the input to a floating point dtype first"
+        ),
         scale(integers_below(9, [3]).of(DType::I32), 1.0, 2147483648.0, false)
-            .fails("attribute `bias`: 2147483648 is no int32"),
+            .fails("attribute `bias`: 2147483648 is not representable in int32"),
         scale(uniform([2, 3]), -2.5, 0.75, true),
         scale(uniform([3]), 0.5, -1.0, false),
         scale(uniform([]), 1.0, 0.0, true),

@@ -65,7 +65,7 @@ crate::samples!(
         slice(uniform([2, 3]), &[(2, 0, 1)], &[]).fails("attribute `axes` = 2"),
         slice(uniform([2, 3]), &[(1, 0, 1), (-1, 0, 1)], &[]).fails("attribute `axes`: -1 is given twice"),
         slice(uniform([2, 3]), &[(1, 0, 2)], &[1])
-            .fails("attribute `decrease_axis`: dimension 1 of the part is 2, not 1"),
+            .fails("attribute `decrease_axis`: dimension 1 of the slice is 2, not 1"),
         Slice {
             input: uniform([2, 3]),
             out: out(),
@@ -74,7 +74,7 @@ crate::samples!(
             ends: vec![1],
             decrease_axis: vec![]
         }
-        .fails("attribute `starts`: a number for each of `axes` is needed"),
+        .fails("attribute `starts`: one element for each of `axes` is needed"),
     ]
 );
 
@@ -90,7 +90,7 @@ fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -
     few_dims(input)?;
     for (attr, bounds) in [("starts", starts), ("ends", ends)] {
         if bounds.len() != axes.len() {
-            return Err(Error::attr(attr, "a number for each of `axes` is needed"));
+            return Err(Error::attr(attr, "one element for each of `axes` is needed"));
         }
     }
     let (mut dims, mut done) = (input.dims.clone(), 0u32);
@@ -106,7 +106,7 @@ fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -
     for axis in decrease_axis {
         let at = input.axis("decrease_axis", i64::from(*axis))?;
         if !dims[at].agrees(1.into()) {
-            let text = format!("dimension {axis} of the part is {}, not 1", dims[at]);
+            let text = format!("dimension {axis} of the slice is {}, not 1", dims[at]);
             return Err(Error::attr("decrease_axis", text));
         }
         dropped |= 1 << at;

@@ -46,7 +46,7 @@ crate::samples!(
         Stack { x: vec![], y: out(), axis: 0 }.fails("at least one"),
         Stack { x: vec![uniform([2, 3]), uniform([3, 2])], y: out(), axis: 0 }
             .fails("`X`: shape [3, 2] does not match [2, 3]"),
-        Stack { x: vec![uniform([2, 3])], y: out(), axis: 3 }.fails("attribute `axis`: 3 is no place"),
+        Stack { x: vec![uniform([2, 3])], y: out(), axis: 3 }.fails("attribute `axis`: 3 is not a position"),
     ]
 );
 
@@ -63,7 +63,7 @@ fn stacked(x: &[Meta], axis: i32, y: &mut Meta) -> Result<()> {
     let place = i64::from(axis) + if axis < 0 { dims.len() as i64 + 1 } else { 0 };
     let place = usize::try_from(place).ok().filter(|place| *place <= dims.len());
     let rank = dims.len();
-    let refuse = || Error::attr("axis", format!("{axis} is no place among {rank} dimensions"));
+    let refuse = || Error::attr("axis", format!("{axis} is not a position among {rank} dimensions"));
     dims.insert(place.ok_or_else(refuse)?, x.len().into());
     y.set(first.dtype, dims.into_iter().collect::<Dims>());
     Ok(())

@@ -44,7 +44,7 @@ impl Infer for Sum<Meta> {
         if first.array {
             self.out.array = true;
             let tensor = self.x.iter().find(|x| !x.array);
-            return tensor.map_or(Ok(()), |x| Err(x.wrong("a list of tensors is needed")));
+            return tensor.map_or(Ok(()), |x| Err(x.wrong("a tensor array is needed")));
         }
         if let Some(rows) = self.x.iter().find(|x| x.rows.is_some()) {
             rows.float()?;

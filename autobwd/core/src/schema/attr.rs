@@ -166,7 +166,7 @@ impl AttrValue for DType {
     }
     fn from_attr(attr: &Attr) -> Result<Self, String> {
         let code = i32::from_attr(attr)?;
-        DType::from_code(code).ok_or_else(|| format!("{code} is the code of no dtype"))
+        DType::from_code(code).ok_or_else(|| format!("{code} is not the code of a dtype"))
     }
 }
 

@@ -186,7 +186,7 @@ pub fn check_value<A: AttrValue>(desc: &OpDesc, def: &AttrDef) -> Result<()> {
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no group of attributes",
+    message = "`{Self}` is not a group of attributes",
     label = "an `#[attrs]` field is a struct with `#[derive(Attrs)]`"
 )]
 pub trait Attrs: Clone + fmt::Debug + 'static {

@@ -7,7 +7,7 @@ use crate::{BlockId, Error, ErrorKind, OpDesc, Program, Result, Var};
 ///
 /// It determines how the operator is planned, run and differentiated.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` has a block, but does not say how it runs it",
+    message = "`{Self}` has a block, but no `impl Control`",
     label = "this operator needs `impl Control for {Self}`"
 )]
 pub trait Control {
@@ -140,7 +140,7 @@ impl BlockCall {
             && !(written(var) && self.carried.iter().any(|c| c.end == var))
         {
             let name = program.name(var);
-            refuse(format!("the body never changes the condition `{name}`: the loop would not end"));
+            refuse(format!("the body never changes the condition `{name}`, so the loop would not end"));
         }
         let counted = matches!(self.steps, StepCount::Times(_)) || !self.slices.is_empty();
         for (var, _) in &self.stacks {

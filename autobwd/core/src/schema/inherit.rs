@@ -53,8 +53,10 @@ const fn named(slots: &[SlotDef], prefix: &str, field: &str) -> Option<SlotDef> 
 pub const fn check_slot(forward: &Schema, field: &str, role: Role) {
     let text = ConstText::<512>::EMPTY.add("`").add(field).add("` ");
     let Some(found) = find(forward, field) else {
-        let text =
-            text.add("is no slot of `").add(forward.name).add("`, nor the gradient of one: its inputs are [");
+        let text = text
+            .add("is not a slot of `")
+            .add(forward.name)
+            .add("`, nor the gradient of one: its inputs are [");
         let text = text.fields(forward.inputs).add("], its outputs [").fields(forward.outputs).add("]");
         let near = Nearest::NONE
             .or_field(field, "", forward.inputs)
@@ -143,7 +145,7 @@ pub const fn check_attr(forward: &Schema, field: &str, ty: AttrType) {
     let text = ConstText::<512>::EMPTY.add("`").add(field).add("` ");
     match find_attr(forward, field) {
         None => {
-            let text = text.add("is no attribute of `").add(forward.name).add("`");
+            let text = text.add("is not an attribute of `").add(forward.name).add("`");
             panic!("{}", text.did_you_mean(Nearest::NONE.or_attr(field, forward.attrs)).as_str());
         }
         Some(own) if own.ty as u8 != ty as u8 => {

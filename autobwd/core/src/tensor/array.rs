@@ -81,7 +81,7 @@ impl TensorArray {
     /// Elements of different dtypes or shapes.
     pub fn add(&self, other: &TensorArray) -> Result<()> {
         if std::ptr::eq(self, other) {
-            return Err(Error::internal("an array is added to itself"));
+            return Err(Error::internal("a tensor array is added to itself"));
         }
         let (mut elements, other) = (self.elements(), other.elements());
         elements.len = elements.len.max(other.len);
@@ -111,8 +111,12 @@ impl TensorArray {
 impl ArrayElements {
     /// Reserves space for one more element.
     fn reserve(&mut self, position: usize) -> Result<()> {
-        let refuse =
-            |_| Error::new(ErrorKind::OutOfMemory, format!("no memory for element {position} of a list"));
+        let refuse = |_| {
+            Error::new(
+                ErrorKind::OutOfMemory,
+                format!("out of memory for element {position} of a tensor array"),
+            )
+        };
         self.list.try_reserve(1).map_err(refuse)
     }
 
@@ -199,7 +203,8 @@ impl SavedSteps {
         let before = self.list.len();
         *self = SavedSteps::default();
         let text = format!(
-            "no memory: a step saves {bytes} bytes for the backward pass, as did {before} steps before it"
+            "out of memory: a step saves {bytes} bytes for the backward pass, as did the {before} steps before it; \
+             reduce the batch, or save fewer steps with `checkpoint_every`"
         );
         Error::new(ErrorKind::OutOfMemory, text)
     }

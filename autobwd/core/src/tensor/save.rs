@@ -48,17 +48,19 @@ pub fn save_tensors<'a>(
     let (mut names, mut views) = (HashSet::new(), vec![]);
     for (name, t) in tensors {
         if name == NOTES {
-            return Err(refuse(format!("a safetensors file keeps `{NOTES}` for itself: rename the value")));
+            return Err(refuse(format!(
+                "the safetensors format reserves the name `{NOTES}`: rename the value"
+            )));
         }
         if !names.insert(name) {
-            return Err(refuse(format!("two tensors are called `{name}`")));
+            return Err(refuse(format!("two tensors have the name `{name}`")));
         }
         let view = TensorView::new(to_file_dtype(t.dtype()), t.dims().to_vec(), t.bytes());
         views.push((name, view.map_err(format)?));
     }
     let bytes = safetensors::serialize(views, None).map_err(format)?;
     if bytes.len() as u64 > LIMIT {
-        return Err(refuse(format!("{} bytes are more than the {LIMIT} that are read", bytes.len())));
+        return Err(refuse(format!("{} bytes are more than the limit of {LIMIT}", bytes.len())));
     }
     // The reader finds all other faults of names and sizes.
     SafeTensors::read_metadata(&bytes).map_err(format)?;
@@ -75,17 +77,20 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     let size = fs::metadata(path).map_err(|e| failure(path, "read", &e).caused_by(e))?.len();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
     if size > LIMIT {
-        return Err(refuse(format!("{size} bytes are more than the {LIMIT} that are read")));
+        return Err(refuse(format!("{size} bytes are more than the limit of {LIMIT}")));
     }
     let bytes = fs::read(path).map_err(|e| failure(path, "read", &e).caused_by(e))?;
     let file = SafeTensors::deserialize(&bytes)
-        .map_err(|e| refuse(format!("not a whole safetensors file: {e}")).caused_by(e))?;
+        .map_err(|e| refuse(format!("not a complete safetensors file: {e}")).caused_by(e))?;
     let mut tensors = file
         .tensors()
         .into_iter()
         .map(|(name, view)| {
             let dtype = from_file_dtype(view.dtype()).ok_or_else(|| {
-                refuse(format!("tensor `{name}` holds {:?}, which autobwd has not", view.dtype()))
+                refuse(format!(
+                    "tensor `{name}` has dtype {:?}, which autobwd does not support",
+                    view.dtype()
+                ))
             })?;
             let mut tensor = Tensor::zeros(dtype, view.shape())?;
             if view.data_len() != tensor.bytes().len() {

@@ -58,7 +58,7 @@ impl Tensor {
         let dims = dims.as_ref();
         if bytes(T::DTYPE, dims)? != size_of_val(&*elements) {
             let n = elements.len();
-            return Err(Error::new(ErrorKind::Shape, format!("{n} elements given for shape {dims:?}")));
+            return Err(Error::new(ErrorKind::Shape, format!("{n} elements do not fill shape {dims:?}")));
         }
         Ok(Tensor { dtype: T::DTYPE, dims: dims.into(), elements: TensorData::Vector(elements.into()) })
     }
@@ -270,7 +270,7 @@ impl Tensor {
 
 /// Size of a tensor in bytes.
 fn bytes(dtype: DType, dims: &[usize]) -> Result<usize> {
-    let refuse = || Error::new(ErrorKind::Shape, format!("no memory holds {dtype} {dims:?}"));
+    let refuse = || Error::new(ErrorKind::Shape, format!("{dtype} {dims:?} exceeds the address space"));
     Meta::new(dtype, dims).bytes().ok_or_else(refuse)
 }
 
@@ -297,7 +297,7 @@ fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
 /// Another dtype or shape.
 pub fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
     if sum.meta() != x.meta() {
-        let text = format!("{} {:?} is added to {} {:?}", x.dtype, x.dims, sum.dtype, sum.dims);
+        let text = format!("cannot add {} {:?} to {} {:?}", x.dtype, x.dims, sum.dtype, sum.dims);
         return Err(Error::new(ErrorKind::Shape, text));
     }
     fn add<T: Element + AddAssign>(sum: &mut Tensor, x: &Tensor) -> Result<()> {

@@ -103,7 +103,7 @@ impl BoundBlock {
         match &self.tail {
             Some(tail) => tail.end(k),
             None => {
-                let end = self.ends.get(k).ok_or_else(|| Error::internal("an end that was not requested"))?;
+                let end = self.ends.get(k).ok_or_else(|| Error::internal("an output that was not requested"))?;
                 Ok((&self.arena, end))
             }
         }
@@ -115,7 +115,7 @@ impl BoundBlock {
         // A fetched outer value is copied into the block's arena.
         match plan.memory.fetched_at.get(&id).copied().unwrap_or(plan.memory.locations[id]) {
             Location::Arena(at) => Ok(ArenaRange { at, bytes }),
-            _ => Err(Error::internal("what a sub-block takes or gives has no place in its arena")),
+            _ => Err(Error::internal("an input or output of a sub-block has no place in its arena")),
         }
     }
 

@@ -130,7 +130,7 @@ impl DynamicKernel {
     /// A value required at the end, with its memory.
     pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
         let body = self.rest.body(&self.now);
-        body.ok_or_else(|| Error::internal("the end of what has not run"))?.end(k)
+        body.ok_or_else(|| Error::internal("the end of a segment that has not run"))?.end(k)
     }
 
     pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -385,7 +385,7 @@ fn stack(count: usize, parts: Vec<(usize, Tensor)>, name: &str) -> Result<Tensor
     let bytes = first.bytes().len();
     for (index, part) in &parts {
         if part.meta() != first.meta() {
-            let text = format!("a step has `{name}` as {}, another as {}", part.meta(), first.meta());
+            let text = format!("`{name}` is {} in one step and {} in another", part.meta(), first.meta());
             return Err(Error::new(ErrorKind::Shape, text));
         }
         all.bytes_mut()[index * bytes..][..bytes].copy_from_slice(part.bytes());

@@ -217,7 +217,7 @@ impl InstructionBinder<'_> {
                 Some(CapturedValue::Tensor(place)) => Ok(Some(*place)),
                 _ => Err(Error::internal("a sub-block looks for a tensor that is not there")),
             },
-            Location::Cell(_) => Err(Error::internal("a list of tensors was asked for its place")),
+            Location::Cell(_) => Err(Error::internal("a tensor array was asked for its place")),
         }
     }
 
@@ -250,7 +250,7 @@ impl InstructionBinder<'_> {
     }
 
     fn memory(&mut self, value: ValueId, location: Location) -> Result<Place> {
-        self.place(value, location)?.ok_or_else(|| Error::internal("a block register is no memory"))
+        self.place(value, location)?.ok_or_else(|| Error::internal("a block register has no memory"))
     }
 
     /// The cell of a value that is not a tensor.

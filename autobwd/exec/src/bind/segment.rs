@@ -97,7 +97,7 @@ impl SegmentPlanner {
         let (place, meta) = (self.place(var)?, tensor.meta());
         if let Some(kept) = self.kept.get(&var).filter(|kept| !kept.meta.agrees(&meta)) {
             let name = self.program.name(var);
-            let text = format!("`{name}` is {meta}, but stands in the scope as {}", kept.meta);
+            let text = format!("`{name}` is {meta}, but is in the scope as {}", kept.meta);
             return Err(Error::new(ErrorKind::Shape, text));
         }
         Binder::default().output(&meta, place)?.bytes_mut()?.copy_from_slice(tensor.bytes());

@@ -94,7 +94,7 @@ impl StepLoop {
 
     /// Runs over the saved steps in reverse, and consumes them unless another operator needs them, too.
     fn backward(&mut self, cx: &Cx, block: &mut impl StepBlock) -> Result<usize> {
-        let no_scopes = || Error::internal("a backward part without what the steps have left");
+        let no_scopes = || Error::internal("a backward pass without the saved step state");
         let scopes = self.scopes.clone().ok_or_else(no_scopes)?;
         let kept = self.shared.then(|| scopes.steps()?.try_clone()).transpose()?;
         // A failed run may have left some.
@@ -163,7 +163,9 @@ impl BoundReplay {
 
 /// The error of a loop that has reached its limit.
 fn endless(steps: usize) -> Error {
-    let text =
-        format!("the loop has not ended after {steps} steps, its limit; `Executor::loop_limit` sets another");
+    let text = format!(
+        "the loop has not ended after {steps} steps, its limit; change its condition, or raise the limit with \
+         `Executor::loop_limit`"
+    );
     Error::new(ErrorKind::Endless, text)
 }

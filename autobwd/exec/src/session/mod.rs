@@ -191,13 +191,14 @@ impl Session {
         mut each: impl FnMut(&mut BoundInstruction, &Cx) -> Result<()>,
     ) -> Result<()> {
         if scope.stamp() != self.scope {
-            let text = "the session was prepared for another scope, or a value of it has changed its shape";
+            let text = "the session was prepared for another scope, or a value of the scope has changed its shape; \
+                        prepare it again";
             return Err(Error::new(ErrorKind::NoValue, text));
         }
         if let Some(slot) = self.feeds.iter().find(|s| !s.set) {
             return Err(Error::new(
                 ErrorKind::Feed,
-                format!("`{}` has not been fed since the last run", slot.name),
+                format!("`{}` has not been fed since the last run; feed it before every run", slot.name),
             ));
         }
         self.feeds.iter_mut().for_each(|s| s.set = false);
@@ -209,7 +210,7 @@ impl Session {
 
     fn fetched_at(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
         if !self.ran {
-            return Err(Error::new(ErrorKind::Fetch, "the session has not run yet, or failed"));
+            return Err(Error::new(ErrorKind::Fetch, "the session has not run yet, or its last run failed"));
         }
         self.block.end(k)
     }
@@ -241,7 +242,7 @@ impl Session {
         }
         if meta.rows.is_some() {
             let text =
-                format!("`{name}` holds rows of a tensor; `rows` gives them, `fetch` the whole tensor");
+                format!("`{name}` is sparse; use `rows` for its rows, or `fetch` for the dense tensor");
             return Err(Error::new(ErrorKind::Fetch, text));
         }
         Ok(memory.slice(at.at, meta.dims.numel().get().unwrap_or(0)))

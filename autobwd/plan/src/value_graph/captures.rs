@@ -139,8 +139,7 @@ pub fn check_carried(name: &str, before: &Meta, after: &Meta) -> Result<()> {
     if before.dtype == after.dtype && before.rank() == after.rank() {
         return Ok(());
     }
-    let text =
-        format!("a step finds `{name}` as {before} and leaves it as {after}; dtype and rank must stay");
+    let text = format!("a step changes `{name}` from {before} to {after}; dtype and rank must stay the same");
     Err(Error::new(ErrorKind::Shape, text))
 }
 
@@ -150,7 +149,7 @@ pub fn check_term(program: &Program, var: Var, term: &Meta, out: Var, sum: &Meta
         return Ok(());
     }
     let [var, out] = [var, out].map(|v| program.name(v));
-    let text = format!("steps add up `{var}`, which is {term}, to `{out}`, which is {sum}");
+    let text = format!("`{var}` is {term}, but its sum over the steps, `{out}`, is {sum}");
     Err(Error::new(ErrorKind::Shape, text))
 }
 
@@ -257,7 +256,10 @@ impl GraphBuilder<'_> {
             let meta = self.graph.values[id].meta.clone();
             let (name, of) = (program.name(*var), &meta.dims);
             let Some((steps, dims)) = of.split_first() else {
-                return Err(Error::new(ErrorKind::Shape, format!("`{name}` has no dimension to go through")));
+                return Err(Error::new(
+                    ErrorKind::Shape,
+                    format!("`{name}` has no first dimension to iterate over"),
+                ));
             };
             if let Some((other, known)) = entering.count.filter(|(_, known)| *known != *steps) {
                 let text = match other {
@@ -309,7 +311,7 @@ impl GraphBuilder<'_> {
             return Ok(());
         }
         let name = self.program.name(value.var);
-        let text = format!("the condition `{name}` is {}, not one boolean", value.meta);
+        let text = format!("the condition `{name}` is {}, not a bool of one element", value.meta);
         Err(Error::new(ErrorKind::DType, text))
     }
 }

@@ -219,7 +219,7 @@ impl GraphBuilder<'_> {
         let every = call.every.filter(|_| fills).map(root);
         let leave = leave.filter(|_| every.is_none()).unwrap_or_default();
         if every.is_some() && call.carried.iter().any(|c| self.is_list(c.start)) {
-            let text = "its steps change a list of tensors: they cannot be run again";
+            let text = "the steps change a tensor array, so they cannot be rerun; remove `checkpoint_every`";
             return Err(Error::new(ErrorKind::Program, text));
         }
 

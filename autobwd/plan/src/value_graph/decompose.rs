@@ -65,7 +65,7 @@ pub(crate) fn parts(
             if let Some((_, dims)) = aligned.iter().find(|(var, _)| *var == value.var) {
                 // Regions rely on it.
                 if value.meta.dims.numel().get() != dims.iter().copied().try_fold(1, usize::checked_mul) {
-                    return Err(wrong("lines up more or fewer elements than there are"));
+                    return Err(wrong("aligns another number of elements than its value has"));
                 }
                 lined_up.push((id, dims.clone()));
             }

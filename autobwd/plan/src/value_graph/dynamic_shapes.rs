@@ -68,7 +68,7 @@ impl GraphBuilder<'_> {
             let refuse = |e: String| Error::new(ErrorKind::Fetch, e);
             let var = self.program.expect_var(name).map_err(|e| refuse(format!("cannot fetch: {e}")))?;
             if self.is_list(var) {
-                let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
+                let text = format!("`{name}` is fetched, but it is a tensor array; fetch an element of it");
                 return Err(refuse(text));
             }
             tail.ends.push(var);

@@ -358,20 +358,25 @@ impl GraphBuilder<'_> {
             let var = self
                 .program
                 .expect_var(name)
-                .map_err(|e| Error::new(ErrorKind::Feed, format!("fed, but {e}")))?;
+                .map_err(|e| Error::new(ErrorKind::Feed, format!("cannot feed: {e}")))?;
             let refuse =
                 |why: String| Err(Error::new(ErrorKind::Feed, format!("`{name}` cannot be fed: {why}")));
             match self.desc(var) {
                 Some(desc) if desc.persistable => {
-                    return refuse("it is kept in the scope; set it there".into());
+                    return refuse("it is persistable; set it in the scope".into());
                 }
-                Some(desc) if desc.kind != VarKind::Tensor => return refuse("it is no whole tensor".into()),
+                Some(desc) if desc.kind != VarKind::Tensor => {
+                    return refuse("it is not a dense tensor".into());
+                }
                 Some(desc) if desc.dtype != meta.dtype => {
-                    return refuse(format!("the program says {}, the tensor is {}", desc.dtype, meta.dtype));
+                    return refuse(format!(
+                        "the program declares {}, but the tensor is {}",
+                        desc.dtype, meta.dtype
+                    ));
                 }
                 Some(desc) if !desc.dims.agrees(&meta.dims) => {
                     return refuse(format!(
-                        "the program says shape {}, the tensor has {}",
+                        "the program declares shape {}, but the tensor has shape {}",
                         desc.dims, meta.dims
                     ));
                 }
@@ -422,16 +427,13 @@ impl GraphBuilder<'_> {
                 Ok(self.define(var, meta, ValueSource::Scope))
             }
             Some(_) => {
-                let text = format!("`{name}` is {used}, but neither fed nor written before");
+                let text = format!("`{name}` is {used}, but neither fed nor written before; feed it");
                 Err(Error::new(ErrorKind::Feed, text))
             }
             None => {
                 let known = self.program.root().vars.keys().map(|v| self.program.name(*v));
                 let hint = did_you_mean(name, known);
-                Err(Error::new(
-                    ErrorKind::UnknownVar,
-                    format!("`{name}` is {used}, but declared nowhere{hint}"),
-                ))
+                Err(Error::new(ErrorKind::UnknownVar, format!("`{name}` is {used}, but not declared{hint}")))
             }
         }
     }
@@ -484,7 +486,7 @@ impl GraphBuilder<'_> {
             return Err(Error::new(ErrorKind::Shape, text));
         }
         let Some(desc) = self.desc(var) else {
-            let text = format!("`{slot}`: `{name}` is declared nowhere");
+            let text = format!("`{slot}`: `{name}` is not declared");
             return Err(Error::new(ErrorKind::UnknownVar, text));
         };
         let mut declared = vec![];
@@ -493,11 +495,10 @@ impl GraphBuilder<'_> {
         }
         if desc.persistable {
             if meta.rows.is_some() {
-                let text =
-                    format!("`{slot}` is {meta}, but `{name}` is kept in the scope, as a whole tensor");
+                let text = format!("`{slot}` is {meta}, but `{name}` is kept in the scope as a dense tensor");
                 return Err(Error::new(ErrorKind::Shape, text));
             }
-            declared.extend((self.request.scope)(name).map(|meta| (meta, "stands in the scope")));
+            declared.extend((self.request.scope)(name).map(|meta| (meta, "is in the scope")));
         }
         for (known, how) in declared {
             if !known.agrees(meta) {
@@ -518,7 +519,7 @@ impl GraphBuilder<'_> {
             let id =
                 self.value_used(var, "fetched").map_err(|e| Error::new(ErrorKind::Fetch, e.message()))?;
             if self.graph.values[id].meta.array {
-                let text = format!("`{name}` is fetched, but it is no tensor; read an element of it");
+                let text = format!("`{name}` is fetched, but it is a tensor array; fetch an element of it");
                 return Err(Error::new(ErrorKind::Fetch, text));
             }
             self.graph.ends.push(id);

@@ -213,7 +213,7 @@ fn put_outputs(
 #[cold]
 fn no_list(slot: &str) -> Error {
     let text = format!(
-        "the shape rule makes a list of `{slot}`, which is not declared `array`, without reading one"
+        "the shape rule makes a tensor array of `{slot}`, which is not declared `array`, without reading one"
     );
     Error::new(ErrorKind::Slot, text)
 }
@@ -227,7 +227,7 @@ fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
         (false, Some(_)) => takes(|s| s.sparse || s.shape_only),
         (false, None) => true,
     };
-    if takes_it { Ok(meta) } else { Err(meta.wrong("a whole tensor is needed")) }
+    if takes_it { Ok(meta) } else { Err(meta.wrong("a dense tensor is needed")) }
 }
 
 /// Runs the shape rule of all formulas, on a description whose attributes have been checked.

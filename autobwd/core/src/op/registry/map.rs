@@ -141,7 +141,7 @@ impl OpInfoMap {
                 false => hint,
             };
             let n = self.infos.len();
-            Error::new(ErrorKind::UnknownOp, format!("operator `{ty}` is not among the {n} that are linked{hint}"))
+            Error::new(ErrorKind::UnknownOp, format!("operator `{ty}` is not among the {n} linked operators{hint}"))
         })
     }
 

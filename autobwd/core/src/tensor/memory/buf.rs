@@ -176,9 +176,9 @@ impl Buf<'_> {
         Error::new(
             ErrorKind::Slot,
             match self.access {
-                _ if !self.lease.is_active() => format!("`{slot}` has no memory any more: its frame is gone"),
+                _ if !self.lease.is_active() => format!("`{slot}` is used after its kernel has finished"),
                 _ if wanted != self.dtype => {
-                    format!("`{slot}` holds {}, the kernel asked for {wanted}", self.dtype)
+                    format!("`{slot}` holds {}, but the kernel asks for {wanted}", self.dtype)
                 }
                 Access::TakenOver => {
                     format!("`{slot}` shares its memory with an output; the kernel must use `inout`")
@@ -189,8 +189,10 @@ impl Buf<'_> {
                 Access::ReadRows(_) | Access::WriteRows(_) => {
                     format!("`{slot}` holds rows of a tensor; the kernel must use `rows` or `rows_mut`")
                 }
-                Access::Cell => format!("`{slot}` holds a list of tensors; the kernel must use `array`"),
-                Access::Read | Access::Write => format!("`{slot}` is an input, kernels write outputs only"),
+                Access::Cell => format!("`{slot}` holds a tensor array; the kernel must use `array`"),
+                Access::Read | Access::Write => {
+                    format!("`{slot}` is an input, and kernels write outputs only")
+                }
             },
         )
     }
@@ -238,7 +240,7 @@ impl Buf<'_> {
 
     #[cold]
     fn other_rank<D: Dimension>(&self) -> Error {
-        self.wrong(&format!("an array of {} dimensions is asked for", D::NDIM.unwrap_or_default()))
+        self.wrong(&format!("{} dimensions are needed", D::NDIM.unwrap_or_default()))
     }
 
     /// For `#[output(inplace = x)]`: one slice if the executor lets them share memory, else two.
@@ -293,7 +295,7 @@ impl Buf<'_> {
     pub fn array(&self) -> Result<&TensorArray> {
         match self.cell.as_deref() {
             Some(ValueCell::Array(array)) => Ok(array),
-            _ => Err(self.wrong("a list of tensors is needed")),
+            _ => Err(self.wrong("a tensor array is needed")),
         }
     }
 
