@@ -114,7 +114,7 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
     let none = Backward::default();
     refused(p, &h.name(), &none, ErrorKind::Shape, "`tanh_0` of shape [2, 3] is not a loss");
     refused(p, "los", &none, ErrorKind::UnknownVar, "no variable `los`");
-    refused(p, &label.name(), &none, ErrorKind::NoGradient, "no operator computes `label`");
+    refused(p, &label.name(), &none, ErrorKind::NoGradient, "no operator computes the loss `label`");
     let no_grad = Backward { no_grad: &["v"], ..none };
     refused(p, &loss.name(), &no_grad, ErrorKind::UnknownVar, "no variable `v`; did you mean `w`?");
     let asked = Backward { parameters: Some(&["wv"]), ..none };
@@ -255,8 +255,8 @@ fn the_backward_part_writes_no_variable_of_the_model() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]) * 2.0;
     emit(Undone { x: (&w).into(), out: (&w).into() }).out.check()?;
-    let message =
-        "the gradient rule of `undone` emits `undone`: it writes `scale_0`, a variable of the model";
+    let message = "the gradient rule of `undone` emits `undone`: a gradient rule may not write `scale_0`, a \
+                   variable of the model";
     let loss = w.mean().name();
     refused(&mut net.program()?.clone(), &loss, &Backward::default(), ErrorKind::NoGradient, message);
     Ok(())

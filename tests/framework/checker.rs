@@ -261,22 +261,29 @@ fn wrong(op: &str, parts: &[&str]) {
 #[test]
 fn elements_that_are_not_written_are_named() {
     wrong("last_left_out", &["the kernel of `last_left_out`: `Out`[1, 2] is not written"]);
-    wrong("added_to_what_was_there", &["`Out`[0, 0] depends on what memory held before"]);
-    wrong("uncleared_scratch", &["`Out`[0, 0] depends on what memory held before"]);
+    wrong(
+        "added_to_what_was_there",
+        &["`Out`[0, 0] depends on the previous contents of outputs or scratch memory"],
+    );
+    wrong(
+        "uncleared_scratch",
+        &["`Out`[0, 0] depends on the previous contents of outputs or scratch memory"],
+    );
 }
 
 #[test]
 fn scratch_memory_is_what_was_said() {
-    let text = "it has 24 bytes of scratch memory at a time; `scratch_bytes` says 16, in one piece";
+    let text =
+        "the kernel uses 24 bytes of scratch memory at a time, but `scratch_bytes` declares 16, in one piece";
     wrong("more_scratch_than_said", &[text]);
     let warnings = outcome("less_scratch_than_said").unwrap().warnings;
-    let text = "`less_scratch_than_said` says in `scratch_bytes` that it needs 16 bytes, and asks for 12";
+    let text = "`less_scratch_than_said` declares 16 bytes in `scratch_bytes`, but uses 12";
     assert!(warnings.iter().any(|warning| warning.contains(text)), "{warnings:?}");
 }
 
 #[test]
 fn kernels_do_not_allocate() {
-    wrong("allocates", &["the kernel of `allocates`: it allocates memory, 1 times"]);
+    wrong("allocates", &["the kernel of `allocates`: the kernel allocates memory 1 times"]);
 }
 
 #[test]
@@ -286,19 +293,20 @@ fn results_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_panic_is_told_with_its_line() {
-    let start = "the kernel of `panics_in_kernel`: it panicked at ";
+    let start = "the kernel of `panics_in_kernel`: a panic at ";
     wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
-    wrong("needs_elements", &["dimensions of 2 made 0, it panicked at ", "checker.rs:", "out of bounds"]);
+    wrong("needs_elements", &["dimensions of 2 made 0, a panic at ", "checker.rs:", "out of bounds"]);
 }
 
 #[test]
 fn shape_rules_are_right_where_dimensions_are_unknown() {
-    let start = "the shape rule of `knows_all_dims`, where `X` is float64 [-1, 3]: it panicked at ";
+    let start = "the shape rule of `knows_all_dims`, where `X` is float64 [-1, 3]: a panic at ";
     wrong("knows_all_dims", &[start, "checker.rs:"]);
     wrong(
         "guesses_dims",
         &[
-            "where `X` is float64 [-1, 3]: it says that `Out` is float64 [1, 3], which turns out to be float64 [2, 3]",
+            "where `X` is float64 [-1, 3]: `Out` is float64 [1, 3] by the shape rule, but float64 [2, 3] with known \
+             dimensions",
         ],
     );
     let warnings = outcome("refuses_unknown").unwrap().warnings;
@@ -309,12 +317,12 @@ fn shape_rules_are_right_where_dimensions_are_unknown() {
 
 #[test]
 fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
-    let start = "the gradient is declared `ZeroGrad`, but its outputs change with `X`[";
+    let start = "the gradient is declared `ZeroGrad`, but the outputs change with `X`[";
     wrong("smooth_zero", &[start, "by differences, the derivative is "]);
     assert_eq!(outcome("whole_zero")?, CheckedSample::default());
     let warnings = outcome("smooth_without_gradient")?.warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].starts_with("the operator declares `NoGrad`, though its outputs change with `X`["));
+    assert!(warnings[0].starts_with("the operator declares `NoGrad`, though the outputs change with `X`["));
     Ok(())
 }
 
@@ -331,7 +339,9 @@ fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
     let kink = "`X`[0, 1] is at a kink, where the comparison of gradients means little: the derivative is ";
     let warnings = outcome("on_kink")?.warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("its gradient has no gradient: ") && warnings[1].starts_with(kink));
+    assert!(
+        warnings[0].starts_with("the gradient operators have no gradient: ") && warnings[1].starts_with(kink)
+    );
     wrong(
         "on_kink_twice",
         &["second order, where `X`[0, 1] is at a kink", "the gradient of `X` is 0.0 at [0, 1]"],
@@ -339,7 +349,7 @@ fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
     let cube = outcome("cube")?;
     assert_eq!((cube.elements, cube.second_order), (4, 0));
     assert_eq!(cube.warnings.len(), 1, "{:?}", cube.warnings);
-    assert!(cube.warnings[0].starts_with("its gradient has no gradient: "), "{:?}", cube.warnings);
+    assert!(cube.warnings[0].starts_with("the gradient operators have no gradient: "), "{:?}", cube.warnings);
     Ok(())
 }
 
@@ -479,7 +489,8 @@ autobwd::op::infallible!(ScaledBy);
 
 #[test]
 fn infallible_operators_are_given_bad_data() {
-    let bytes = "it is declared `infallible!`, but refuses bytes of 0x00: nothing can be scaled by 0";
+    let bytes = "the kernel is declared `infallible!`, but fails on inputs with all bytes 0x00: nothing can be \
+                 scaled by 0";
     wrong("scaled_by", &["the kernel of `scaled_by`", bytes]);
 }
 
@@ -499,8 +510,8 @@ fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
         |all: &[String], text: &str| assert!(all.iter().any(|said| said == text), "{all:#?}\nlacks\n{text}");
     has(&coverage.gaps, "operator `first_of`: attribute `idle` has one value in all samples");
     has(&coverage.corners, "operator `first_of`: input `X` has 1 variables in all samples");
-    let dtypes = "operator `first_of`: its shape rule takes bool, uint8, int32, int64, and samples have floating point \
-                  numbers alone";
+    let dtypes = "operator `first_of`: the shape rule accepts bool, uint8, int32, int64, but all samples have \
+                  floating point numbers";
     has(&coverage.corners, dtypes);
     has(&coverage.corners, "operator `one_sided`: in no sample operands are broadcast");
     has(&coverage.corners, "operator `one_sided`: input `X` has no negative numbers in any sample");

@@ -128,10 +128,7 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
         "{e}"
     );
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], || vec![x.mean()]));
-    assert!(
-        e.starts_with("the branches return different things: if the condition holds, one is cond_"),
-        "{e}"
-    );
+    assert!(e.starts_with("the branches return different results: one of the true branch is cond_"), "{e}");
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], Vec::new));
     assert_eq!(e, "the branches return different things: 1 values and 0");
     let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(Vec::new)));
@@ -189,7 +186,7 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
         rnn.step_input(x);
         rnn.memory(first);
     });
-    assert_eq!(e, "the memory that is first: float64 [2] at first is never updated");
+    assert_eq!(e, "the memory with initial value first: float64 [2] is never updated; call `update_memory`");
     let e = refused(&|rnn, x, _| {
         let step = rnn.step_input(x);
         rnn.memory(&(step * 2.0));
@@ -405,7 +402,10 @@ fn what_a_file_says_of_loops_is_checked() -> Result<()> {
         let body = id.and_then(|id| p.block_mut(id)).expect("it is there");
         body.ops.pop();
     });
-    assert!(run.contains("the body never changes the condition `assign_1`: the loop would not end"), "{run}");
+    assert!(
+        run.contains("the body never changes the condition `assign_1`, so the loop would not end"),
+        "{run}"
+    );
     Ok(())
 }
 

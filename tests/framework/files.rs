@@ -196,11 +196,11 @@ fn what_is_saved_can_be_loaded() -> Result<()> {
     let save = |names: &[&str]| save_tensors(&path, names.iter().map(|name| (*name, &one)));
     let notes = save(&["w", "__metadata__"]).unwrap_err().to_string();
     assert!(
-        notes.ends_with("a safetensors file keeps `__metadata__` for itself: rename the value"),
+        notes.ends_with("the safetensors format reserves the name `__metadata__`: rename the value"),
         "{notes}"
     );
     let twice = save(&["a", "b", "a"]).unwrap_err().to_string();
-    assert!(twice.ends_with("two tensors are called `a`"), "{twice}");
+    assert!(twice.ends_with("two tensors have the name `a`"), "{twice}");
     assert!(!path.exists());
     let strange = ["", "\"", "\\u0000", "\u{0}", "a\nb", "é", "__metadata__ ", "null", "{}"];
     save(&strange)?;

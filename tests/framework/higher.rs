@@ -190,9 +190,9 @@ fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
     assert_eq!(product(&[("w", "pq")], &loss).kind(), ErrorKind::UnknownVar);
     let program = &mut net.program()?.clone();
     let e = hessian_vector_product(program, &loss, &[("w", "p")], &given).unwrap_err();
-    assert!(e.to_string().contains("`hessian_vector_product` takes no gradients of targets"), "{e}");
+    assert!(e.to_string().contains("`hessian_vector_product` takes no target gradients"), "{e}");
     let e = jacobian(program, &vector, &["w"], &given).unwrap_err();
-    assert!(e.to_string().contains("`jacobian` takes no gradients of targets"), "{e}");
+    assert!(e.to_string().contains("`jacobian` takes no target gradients"), "{e}");
     for (target, input, text) in [
         (&empty, "w", "of shape [0]: it has no elements"),
         (&vector, empty.as_str(), "of shape [0]: it has no elements"),

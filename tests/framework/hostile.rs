@@ -77,11 +77,11 @@ fn blocks_that_contain_themselves_are_refused() -> Result<()> {
     let json = net.program()?.to_json();
     let e = Program::from_json(&json.replace(r#"{"block":1}"#, r#"{"block":0}"#)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Format);
-    assert!(e.to_string().contains("block 0 is not within block 0"), "{e}");
+    assert!(e.to_string().contains("block 0 is not nested in block 0"), "{e}");
 
     let mut program = net.program()?.clone();
     redirect(&mut program, BlockId::ROOT);
-    all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "block 0 is not within block 0");
+    all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "block 0 is not nested in block 0");
 
     // Two operators of each block that run the next block would run 2^n blocks.
     let mut program = net.program()?.clone();
@@ -183,7 +183,9 @@ fn only_the_root_block_keeps_values() -> Result<()> {
     desc.persistable = true;
     let words = verify(&program).unwrap_err().to_string();
     assert!(
-        words.starts_with("variable \"elementwise_add_0\" of block 1: it is declared persistable"),
+        words.starts_with(
+            "variable \"elementwise_add_0\" of block 1: only the root block has persistable variables"
+        ),
         "{words}"
     );
     let (x, z) = (Tensor::zeros(DType::F32, &[3, 2])?, Tensor::zeros(DType::F32, &[2])?);

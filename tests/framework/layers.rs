@@ -229,7 +229,7 @@ fn keys_may_be_others_than_queries_unless_they_are_ordered() {
     let uneven = MultiHeadAttention::builder(&net, 8, 3).build();
     for failed in [&uneven.query.weight, &uneven.output.weight, &uneven.forward(&x)] {
         let error = failed.check().unwrap_err().to_string();
-        assert!(error.starts_with("attribute `heads`: 3 heads do not share 8 numbers out evenly\n  at "));
+        assert!(error.starts_with("attribute `heads`: a width of 8 is not divisible by 3 heads\n  at "));
     }
 }
 
@@ -360,7 +360,7 @@ fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
     assert_eq!(values[2].len(), 2 * 6 * 9 * 9);
     let uneven = Conv2dTranspose::builder(&net.net, 4, 3, 1).groups(2).build();
     let refused = uneven.forward(&x).check().unwrap_err().to_string();
-    assert!(refused.contains("3 channels do not make 2 equal shares"), "{refused}");
+    assert!(refused.contains("3 channels are not divisible by 2 groups"), "{refused}");
     Ok(())
 }
 

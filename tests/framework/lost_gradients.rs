@@ -176,7 +176,7 @@ fn variables_of_sub_blocks_are_told_from_unknown_ones() -> Result<()> {
     let (program, loss, _) = marked_loop(|x, _| x.detach())?;
     let (var, _) = program.blocks()[1].vars.iter().next().expect("the body computes something");
     let inner = program.name(*var).to_string();
-    let expected = format!("`{inner}` is a variable of block 1, which exists only while that runs");
+    let expected = format!("`{inner}` is a variable of block 1, which exists only while that block runs");
     let as_loss = append_backward(&mut program.clone(), &inner, &Backward::default());
     let no_grad = [inner.as_str()];
     let cut =

@@ -168,8 +168,7 @@ fn integers_refuse_what_is_no_integer_of_their_dtype() {
             &format!("attribute `scale`: 9223372036854776000 {hint}"),
         );
         names(refused(dtype, |x| x.clip(0.5, 2.0)), &format!("attribute `min`: 0.5 {hint}"));
-        let fraction =
-            format!("is {dtype}, and a quotient with a number has a fraction; `cast` it to a floating");
+        let fraction = format!("is {dtype}, but division by a number needs a floating");
         names(refused(dtype, |x| x / 2.0), &fraction);
         names(refused(dtype, |x| 2.0 / x), &fraction);
         names(refused(dtype, |x| x / 0.0), "or use `floor_divide`");

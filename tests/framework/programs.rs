@@ -75,10 +75,7 @@ fn foreign_json_is_refused() {
             r#"{"blocks": [{"idx": 0, "parent_idx": 0, "vars": [], "ops": []}]}"#,
             "block 0: parent block 0 does not exist",
         ),
-        (
-            r#"{"blocks": [{"idx": 1, "parent_idx": -1, "vars": [], "ops": []}]}"#,
-            "block 1 stands at position 0",
-        ),
+        (r#"{"blocks": [{"idx": 1, "parent_idx": -1, "vars": [], "ops": []}]}"#, "block 1 is at position 0"),
         (
             r#"{"blocks": [{"idx": 0, "parent_idx": -1, "ops": [], "vars": [{"name": "x", "type": "lod_tensor",
                "dtype": "float16", "shape": [], "persistable": false, "stop_gradient": true, "is_parameter": false}]}]}"#,
@@ -87,7 +84,7 @@ fn foreign_json_is_refused() {
         (
             r#"{"blocks": [{"idx": 0, "parent_idx": -1, "vars": [], "ops": [{"type": "while", "inputs": {},
                "outputs": {}, "attrs": {"sub_block": {"block": 3}}}]}]}"#,
-            "an attribute names block 3 of 1",
+            "an attribute refers to block 3, but there are 1 blocks",
         ),
     ] {
         let e = Program::from_json(json).unwrap_err();

@@ -117,7 +117,7 @@ impl Model {
     fn least(&self) -> usize {
         let e = self.build(Recompute::auto(0, &self.feeds)).err().unwrap();
         assert_eq!(e.kind(), ErrorKind::Budget, "{e}");
-        let (_, rest) = e.message().split_once("a run takes ").unwrap();
+        let (_, rest) = e.message().split_once("a run takes at least ").unwrap();
         rest.split_once(' ').unwrap().0.parse().unwrap()
     }
 }
@@ -433,13 +433,9 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
         (
             Recompute::auto(least - 1, &model.feeds),
             ErrorKind::Budget,
-            "bytes cannot be met: computing again",
+            "bytes cannot be met: a run takes at",
         ),
-        (
-            Recompute::auto(least, &[]),
-            ErrorKind::Feed,
-            "`x` is read, but neither fed nor written before; feed it",
-        ),
+        (Recompute::auto(least, &[]), ErrorKind::Feed, "`x` is read, but neither fed nor written before"),
         (Recompute::auto(least, &wrong), ErrorKind::Feed, "`x` cannot be fed"),
     ];
     for (checkpoints, kind, text) in cases {

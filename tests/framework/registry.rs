@@ -28,7 +28,7 @@ fn operators_given_twice_are_all_named() -> Result<()> {
 fn an_unknown_operator_is_compared_with_those_there_are() -> Result<()> {
     let linked = OpInfoMap::linked()?;
     let e = linked.get("elementwise_ad").err().unwrap();
-    let text = format!("operator `elementwise_ad` is not among the {} that are linked", linked.len());
+    let text = format!("operator `elementwise_ad` is not among the {} linked operators", linked.len());
     assert!(
         e.message().starts_with(&text) && e.message().contains("; did you mean `elementwise_add`"),
         "{e}"

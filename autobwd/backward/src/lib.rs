@@ -151,7 +151,7 @@ fn expect_loss(program: &Program, name: &str) -> Result<Var> {
         return Err(Error::new(ErrorKind::Shape, text));
     }
     if !program.root().ops.iter().rev().any(|op| op.writes().any(|v| v == loss)) {
-        return Err(Error::new(ErrorKind::NoGradient, format!("no operator computes `{name}`")));
+        return Err(Error::new(ErrorKind::NoGradient, format!("no operator computes the loss `{name}`")));
     }
     Ok(loss)
 }

@@ -243,7 +243,7 @@ impl BlockVerifier<'_, '_> {
         let (mut found, number) = (vec![], call.block.index());
         let Some(block) = self.program.block(call.block) else { return found };
         if block.parent != Some(self.id) {
-            found.push(fault(format!("block {number} is not within block {}", self.id.index())));
+            found.push(fault(format!("block {number} is not nested in block {}", self.id.index())));
         }
         if let Some(var) = call.condition() {
             let meta = self.program.lookup(self.id, var).map(VarDesc::meta);

@@ -124,7 +124,7 @@ static LAST_WORDS: OpInfo = OpInfo::kernel::<LastWords>("attacks", "0");
 fn assert_told() {
     let told = TOLD.take();
     assert_eq!(told.len(), 5, "{told:?}");
-    assert!(told.iter().all(|told| told.contains("its frame is gone")), "{told:?}");
+    assert!(told.iter().all(|told| told.contains("is used after its kernel has finished")), "{told:?}");
 }
 
 #[test]

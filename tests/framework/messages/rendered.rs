@@ -1,6 +1,6 @@
 //! Representative errors, complete, as a user sees them.
 
-use std::{fs, path::Path, slice::from_ref};
+use std::{fs, slice::from_ref};
 
 use autobwd::{
     Arg, Attr, Backward, BlockId, Builder, DType, Executor, Expr, Feed, Meta, New, OpDesc, OpInfoMap,
@@ -25,6 +25,7 @@ use crate::{
     compare,
     net::{net as tree, tanh},
     numeric::parameter,
+    unrolled::number,
 };
 
 /// The text of the file.
@@ -129,8 +130,8 @@ fn operators(all: &mut Rendered) -> Result<()> {
     let twice = OpDesc::new("tanhh").input("X", [w]).output("Out", [a]);
     program.root_mut().ops.extend([twice, OpDesc::new("tanh").input("X", [a])]);
     all.case("several faults", verify(&program));
+    all.case("a part of a program", Program::from_json("{\"blocks\": ["));
     let json = net.program()?.to_json();
-    all.case("half of a program", Program::from_json(&json[..json.len() / 2]).map_err(|e| e));
     all.case(
         "a parent that does not exist",
         Program::from_json(&json.replace("\"parent_idx\":-1", "\"parent_idx\":3")),
@@ -145,7 +146,7 @@ fn derivatives(all: &mut Rendered) -> Result<()> {
     };
     let net = Builder::new();
     let (w, b) = (parameter(&net, "w", &[3]), parameter(&net, "b", &[3]));
-    let x = net.input("x", DType::F64, &[3]);
+    net.input("x", DType::F64, &[3]);
     let h = w.tanh();
     let (loss, none) = ((&h + b.detach()).mean(), Backward::default());
     all.case("nothing to train", Sgd { rate: 0.1 }.minimize(&w.argmax(0).cast(DType::F64).mean()));
@@ -161,17 +162,18 @@ fn derivatives(all: &mut Rendered) -> Result<()> {
     let opaque = emit(Opaque { x: (&w).into(), out: New }).out;
     all.case("an operator without gradient", with(&net, &opaque.mean(), &none));
     let mut program = (*net.program()?).clone();
-    let seed = GradientOptions { target_gradients: Some(&["x"]), ..Default::default() };
+    let seed = GradientOptions { target_gradients: Some(&[Some("x")]), ..Default::default() };
     all.case("a target gradient of another shape", gradients(&mut program, &[&loss.name()], &["w"], &seed));
-    all.case("the story of a gradient that does not exist", explain(&program, "w@GRAD"));
+    all.case("the story of a gradient that does not exist", explain(&program, "v@GRAD"));
 
     let checkpoints = |checkpoints| Backward { checkpoints, ..Backward::default() };
     all.case("an unknown checkpoint", with(&net, &loss, &checkpoints(Checkpoints::Named(&["tanh_7"]))));
     all.case("a checkpoint that is an input", with(&net, &loss, &checkpoints(Checkpoints::Without(&["w"]))));
-    let feeds = [("x", Meta::new(DType::F64, [3]))];
-    let long = (0..4).fold(&x * &w, |x, _| x.tanh().exp()).mean();
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[-1, 3]);
+    let long = (0..4).fold(&x * parameter(&net, "w", &[3]), |x, _| x.tanh().exp()).mean();
+    let feeds = [("x", Meta::new(DType::F64, [8, 3]))];
     all.case("a budget that is too small", with(&net, &long, &checkpoints(Checkpoints::auto(8, &feeds))));
-    drop(program);
 
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).tanh();
@@ -277,7 +279,7 @@ fn control(all: &mut Rendered) -> Result<()> {
     let feeds: [(&str, &dyn Feed); 1] = [("x", &zeros(&[2, 2]))];
     all.case("a loop without end", executor.run(&*n.program()?, &mut Scope::new(), &feeds, &[&last]));
     let (n, x) = net();
-    let [two, three] = [2, 3].map(|i| n.constant(Tensor::from_vec([1], vec![i]).unwrap()));
+    let (two, three) = (number(&n, 2), number(&n, 3));
     let array = emit(WriteToArray { x: (&x).into(), i: (&two).into(), out: New }).out;
     let read = emit(ReadFromArray { x: (&array).into(), i: (&three).into(), x_w: None, out: New }).out;
     let fetches = [&*read.name()];
@@ -306,8 +308,8 @@ fn eager(all: &mut Rendered) -> Result<()> {
     all.part("Eager mode");
     let tape = crate::tape::tape();
     let x = tape.leaf("x", Tensor::scalar(2.0)?);
-    let constant = tape.constant(Tensor::from_vec([2], vec![1.0, 2.0])?);
-    all.case("shapes", constant.matmul(&tape.constant(zeros(&[3, 3]).clone())).check());
+    let constant = tape.constant(Tensor::from_vec([1, 2], vec![1.0, 2.0])?);
+    all.case("shapes", constant.matmul(&tape.constant(Tensor::zeros(DType::F64, &[3, 3])?)).check());
     all.case("a variable that is fed later", tape.input("y", DType::F32, &[1]).check());
     all.case("a sub-block", tape.sub_block(|| Ok(())));
     all.case("a variable of a program", Builder::new().input("y", DType::F32, &[1]).item());
@@ -376,7 +378,8 @@ fn errors_read_as_in_the_list() -> Result<()> {
     for part in [descriptions, operators, derivatives, runs, control, eager, nets, saved_files] {
         part(&mut all)?;
     }
-    assert!(!all.0.contains(env!("CARGO_MANIFEST_DIR")) && Path::new(file!()).is_relative());
-    compare("framework/messages/rendered.txt", &all.0);
+    // The number of operators changes with each new one.
+    let linked = format!("the {} linked operators", OpInfoMap::linked()?.len());
+    compare("framework/messages/rendered.txt", &all.0.replace(&linked, "the _ linked operators"));
     Ok(())
 }

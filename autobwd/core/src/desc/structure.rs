@@ -21,7 +21,8 @@ pub fn check_name(name: &str) -> Result<()> {
     if is_name(name) && !name.contains('@') {
         return Ok(());
     }
-    let text = format!("{name:?} cannot be a variable: names are not empty and have neither `@` nor spaces");
+    let text =
+        format!("{name:?} cannot be a variable name: names are not empty and have neither `@` nor spaces");
     Err(Error::new(ErrorKind::UnknownVar, text))
 }
 
@@ -71,7 +72,7 @@ impl Program {
                 for inner in op.attrs.blocks().map(BlockId::index) {
                     let fault = match named.get(inner) {
                         None => format!("there is no block {inner}"),
-                        Some(_) if inner <= b => format!("block {inner} is not within block {b}"),
+                        Some(_) if inner <= b => format!("block {inner} is not nested in block {b}"),
                         Some(true) => format!("another operator runs block {inner}, too"),
                         Some(false) if depth[b] == MAX_DEPTH => {
                             format!("blocks are nested more than {MAX_DEPTH} deep")

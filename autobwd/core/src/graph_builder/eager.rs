@@ -167,7 +167,12 @@ impl Expr {
     #[doc(hidden)]
     pub fn with_history(&self) -> Result<&Value> {
         let value = self.value()?;
-        let text = || format!("{value} has no history that leads to a leaf");
+        let text = || {
+            format!(
+                "{value} has no gradient: it does not depend on any leaf; create one with `Builder::leaf` or \
+                 `Builder::parameter`"
+            )
+        };
         if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
