@@ -326,7 +326,7 @@ fn gradients_answer_for_every_input() -> Result<()> {
         &GradientOptions { target_gradients: Some(&[]), ..Default::default() },
     )
     .unwrap_err();
-    assert_eq!(e.to_string(), "0 target gradients for 1 targets");
+    assert_eq!(e.to_string(), "0 target gradients are given for 1 targets");
     let wrong = parameter(&net, "wrong", &[3]);
     let program = &mut net.program()?.clone();
     let e = gradients(

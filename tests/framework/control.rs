@@ -130,7 +130,7 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], || vec![x.mean()]));
     assert!(e.starts_with("the branches return different results: one of the true branch is cond_"), "{e}");
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], Vec::new));
-    assert_eq!(e, "the branches return different things: 1 values and 0");
+    assert_eq!(e, "the branches return different numbers of values: 1 and 0");
     let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(Vec::new)));
     assert!(e.starts_with("the index mean_") && e.ends_with("float64 [] is not an integer"), "{e}");
     let e = refused(|x| cond(x, || vec![x.clone(); 2], Vec::new));
@@ -221,7 +221,7 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
     let net = Builder::new();
     let (x, first) = (net.input("x", DType::F64, &[-1, 2]), net.input("first", DType::F64, &[2]));
     let e = scan(from_ref(&x), from_ref(&first), false, |x, _| (vec![], x.to_vec()))[0].check().unwrap_err();
-    assert_eq!(e.message(), "a step with 1 states returns 0");
+    assert_eq!(e.message(), "a step with 1 states returns 0 values");
     let e = scan(&[], &[], false, |_, _| unreachable!())[0].check().unwrap_err();
     assert_eq!(e.message(), "a recurrence needs at least one sequence");
 }
@@ -490,8 +490,11 @@ fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
         e.contains("the operator has no gradient, which would be of second order, but the gradient of"),
         "{e}"
     );
-    assert!(e.contains("how often operator `while` (block 0, operator") && e.contains("control.rs:"), "{e}");
-    assert!(e.ends_with("runs is not known before: `end` is an input of the program"), "{e}");
+    assert!(
+        e.contains("the trip count of operator `while` (block 0, operator") && e.contains("control.rs:"),
+        "{e}"
+    );
+    assert!(e.ends_with("is not known before the run: `end` is an input of the program"), "{e}");
     assert_eq!(program, before);
 
     let (mut program, _) = counted(0, |net| number(net, 1_i64 << 40))?;

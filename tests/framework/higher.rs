@@ -194,9 +194,9 @@ fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
     let e = jacobian(program, &vector, &["w"], &given).unwrap_err();
     assert!(e.to_string().contains("`jacobian` takes no target gradients"), "{e}");
     for (target, input, text) in [
-        (&empty, "w", "of shape [0]: it has no elements"),
-        (&vector, empty.as_str(), "of shape [0]: it has no elements"),
-        (&open, "w", "of shape [-1, 3]: it has to be known"),
+        (&empty, "w", "of shape [0] cannot be part of a Jacobian: it has no elements"),
+        (&vector, empty.as_str(), "of shape [0] cannot be part of a Jacobian: it has no elements"),
+        (&open, "w", "of shape [-1, 3] cannot be part of a Jacobian: its shape must be known"),
         (&loss, "ww", "no variable `ww`"),
     ] {
         let mut program = net.program()?.clone();

@@ -517,7 +517,7 @@ fn what_would_come_out_differently_is_kept() -> Result<()> {
         assert_eq!(model.run(&built)?, expected, "{way:?}");
     }
     let e = model.build(Recompute::Without(&["dropout_0"])).err().unwrap();
-    assert!(e.to_string().contains("or it or what it is computed from is overwritten"), "{e}");
+    assert!(e.to_string().contains("or an operator overwrites it or one of its inputs"), "{e}");
     Ok(())
 }
 
