@@ -140,7 +140,7 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
     assert_eq!(last.len(), 1);
     let op = net.program()?.root().ops.iter().find(|op| &*op.ty == "while").unwrap().clone();
     let e = OpInfoMap::linked()?.gradient_ops(&mut net.program()?.clone(), &op, &[]).unwrap_err();
-    assert!(e.message().contains("its gradient needs that of its block"), "{e}");
+    assert!(e.message().contains("the gradient needs the gradient of the block"), "{e}");
     Ok(())
 }
 

@@ -167,12 +167,7 @@ impl Expr {
     #[doc(hidden)]
     pub fn with_history(&self) -> Result<&Value> {
         let value = self.value()?;
-        let text = || {
-            format!(
-                "{value} has no gradient: it does not depend on any leaf; create one with `Builder::leaf` or \
-                 `Builder::parameter`"
-            )
-        };
+        let text = || format!("{value} has no history that leads to a leaf: `tape::missing` tells why");
         if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
@@ -245,7 +240,7 @@ impl Expr {
 
     fn with_derivative(&self) -> Result<&Value> {
         let value = self.value()?;
-        let text = || format!("{value} has no gradient: it does not depend on any leaf");
+        let text = || format!("{value} has no gradient: no history leads from it to a leaf");
         if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
