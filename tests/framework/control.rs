@@ -499,6 +499,6 @@ fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
 
     let (mut program, _) = counted(0, |net| number(net, 1_i64 << 40))?;
     let e = gradients(&mut program, &["w@GRAD"], &["w"], &Default::default()).unwrap_err().to_string();
-    assert!(e.ends_with("runs is not known before: it takes more than 65536 steps"), "{e}");
+    assert!(e.ends_with("is not known before the run: the loop takes more than 65536 steps"), "{e}");
     Ok(())
 }
