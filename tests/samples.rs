@@ -10,13 +10,13 @@ static ALLOCATOR: check::CountingAllocator = check::CountingAllocator;
 /// Expected warnings: operator, and text of the warning.
 const KNOWN: &[(&str, &str)] = &[
     // Updates are not differentiated.
-    ("adam", "it is declared to have `NoGrad`"),
-    ("momentum", "it is declared to have `NoGrad`"),
-    ("sgd", "it is declared to have `NoGrad`"),
-    ("matmul_v2_grad_sgd", "it is declared to have `NoGrad`"),
+    ("adam", "the operator declares `NoGrad`"),
+    ("momentum", "the operator declares `NoGrad`"),
+    ("sgd", "the operator declares `NoGrad`"),
+    ("matmul_v2_grad_sgd", "the operator declares `NoGrad`"),
     // The rank of the output depends on these dimensions.
-    ("gather_nd", "refused where dimensions are unknown"),
-    ("squeeze2", "refused where dimensions are unknown"),
+    ("gather_nd", "an error where dimensions are unknown"),
+    ("squeeze2", "an error where dimensions are unknown"),
     // A variance; small negative ones are possible because of epsilon.
     ("batch_norm", "input `Variance` has no negative numbers"),
 ];
