@@ -31,7 +31,7 @@ use crate::{
 /// let x = p.var("x");
 /// p.root_mut().ops.push(OpDesc::new("no_such_op").input("X", [x]));
 /// let e = verify(&p).unwrap_err().to_string();
-/// assert!(e.contains("`x` is declared nowhere"), "{e}");
+/// assert!(e.contains("`x` is not declared"), "{e}");
 /// assert!(e.contains("those of the library come with `use autobwd_ops as _;`"), "{e}");
 /// ```
 pub fn verify(program: &Program) -> Result<()> {
