@@ -1,0 +1,187 @@
+//! `grad`: appends the backward pass, and the updates of an optimizer.
+
+use std::str::FromStr;
+
+use autobwd::{
+    Backward, Builder, Program, append_backward,
+    backward::Checkpoints,
+    program::{BlockId, Site},
+    tensor::write_atomically,
+};
+use autobwd_ops::optim::{Adam, Momentum, Optimizer, Sgd};
+use clap::Args;
+
+use super::{Model, as_strs};
+use crate::{
+    feeds::{NamedShape, feeds},
+    program_file::{Format, read_program, write_program},
+    terminal::{Failure, Outcome, Terminal},
+};
+
+/// Append the backward pass to a program
+///
+/// The gradient of `w` is the variable `w@GRAD`. Parameters without gradient are reported with the reason. An optimizer
+/// also updates the parameters; the program that initialises its learning rate and its states goes to the file of
+/// --startup.
+#[derive(Debug, Args)]
+pub(crate) struct Grad {
+    #[command(flatten)]
+    model: Model,
+    /// The variable to differentiate, of one element
+    #[arg(long, value_name = "VAR")]
+    loss: String,
+    /// The variables whose gradients are needed, instead of all parameters
+    #[arg(long, value_name = "VAR", value_delimiter = ',')]
+    parameters: Option<Vec<String>>,
+    /// Variables without gradient
+    #[arg(long, value_name = "VAR", value_delimiter = ',')]
+    no_grad: Vec<String>,
+    /// The forward values to keep, as names, or `auto:BYTES` for a budget; the others are recomputed
+    #[arg(long, value_name = "VAR", value_delimiter = ',')]
+    checkpoints: Vec<String>,
+    /// The shape of an input for a budget, such as `x=32,784`; may be repeated
+    #[arg(long = "shape", value_name = "VAR=DIMS", requires = "checkpoints")]
+    shapes: Vec<NamedShape>,
+    /// The optimizer: `sgd:RATE`, `momentum:RATE:MOMENTUM` or `adam:RATE`
+    #[arg(long, value_name = "OPTIMIZER")]
+    optimizer: Option<Update>,
+    /// The file for the program that initialises the optimizer, for `run --startup`
+    #[arg(long, value_name = "FILE", requires = "optimizer")]
+    startup: Option<String>,
+    /// The file to write; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: String,
+}
+
+/// An optimizer with its hyperparameters.
+#[derive(Clone, Copy, Debug)]
+enum Update {
+    Sgd(Sgd),
+    Momentum(Momentum),
+    Adam(Adam),
+}
+
+impl FromStr for Update {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Update, String> {
+        let expected = || "`sgd:RATE`, `momentum:RATE:MOMENTUM` or `adam:RATE` is expected".to_string();
+        let (name, numbers) = text.split_once(':').ok_or_else(expected)?;
+        let numbers: Vec<f32> =
+            numbers.split(':').map(str::parse).collect::<Result<_, _>>().map_err(|_| expected())?;
+        match (name, &numbers[..]) {
+            ("sgd", [rate]) => Ok(Update::Sgd(Sgd { rate: *rate })),
+            ("momentum", [rate, momentum]) => {
+                let (rate, momentum) = (*rate, *momentum);
+                Ok(Update::Momentum(Momentum { rate, momentum, nesterov: false, lazy: false }))
+            }
+            ("adam", [rate]) => Ok(Update::Adam(Adam::new(*rate))),
+            _ => Err(expected()),
+        }
+    }
+}
+
+impl Update {
+    fn optimizer(&self) -> &dyn Optimizer {
+        match self {
+            Update::Sgd(sgd) => sgd,
+            Update::Momentum(momentum) => momentum,
+            Update::Adam(adam) => adam,
+        }
+    }
+}
+
+impl Grad {
+    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+        let model = read_program(&self.model.model)?;
+        let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
+        let feeds = if budget.is_some() { feeds(&model, &self.shapes)? } else { vec![] };
+        let (no_grad, kept) = (as_strs(&self.no_grad), as_strs(&self.checkpoints));
+        let parameters = self.parameters.as_deref().map(as_strs);
+        let backward = Backward {
+            parameters: parameters.as_deref(),
+            no_grad: &no_grad,
+            checkpoints: match budget {
+                Some(bytes) => Checkpoints::auto(bytes_of(bytes)?, &feeds),
+                None if kept.is_empty() => Checkpoints::None,
+                None => Checkpoints::Named(&kept),
+            },
+            ..Backward::default()
+        };
+        let (mut program, startup) = match &self.optimizer {
+            None => (self.differentiated(terminal, &model, &backward)?, None),
+            Some(update) => self.trained(terminal, &model, &backward, update.optimizer())?,
+        };
+        forget_sites(&mut program);
+        if let (Some(path), Some(mut startup)) = (&self.startup, startup) {
+            forget_sites(&mut startup);
+            write_atomically(path, Format::Json.write(&startup).as_bytes())?;
+        }
+        write_program(terminal, &self.output, None, &program)
+    }
+
+    fn differentiated(
+        &self,
+        terminal: Terminal,
+        model: &Program,
+        backward: &Backward<'_>,
+    ) -> Outcome<Program> {
+        let mut program = model.clone();
+        let found = append_backward(&mut program, &self.loss, backward)?;
+        found.missing.iter().for_each(|missing| terminal.warn(&missing.to_string()));
+        found.partial.iter().for_each(|cut| terminal.warn(&cut.to_string()));
+        if !self.checkpoints.is_empty() {
+            terminal.warn(&found.recomputed.to_string());
+        }
+        Ok(program)
+    }
+
+    /// The training program, and the start-up program of the optimizer.
+    fn trained(
+        &self,
+        terminal: Terminal,
+        model: &Program,
+        backward: &Backward<'_>,
+        optimizer: &dyn Optimizer,
+    ) -> Outcome<(Program, Option<Program>)> {
+        let net = Builder::new();
+        net.set_program(model.clone());
+        let updates = optimizer.minimize_with(&net.expr(&self.loss), backward)?;
+        updates.untrained.iter().for_each(|untrained| terminal.warn(&untrained.reason()));
+        if !self.checkpoints.is_empty() {
+            terminal.warn(&updates.recomputed.to_string());
+        }
+        let (program, startup) = (net.program()?.clone(), net.startup().program()?.clone());
+        if self.startup.is_none() {
+            terminal.warn("the learning rate and the states of the optimizer need values: see --startup");
+        }
+        Ok((program, Some(startup)))
+    }
+}
+
+/// Bytes, with an optional unit: `64MB`.
+fn bytes_of(text: &str) -> Outcome<usize> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => Some(1),
+        "KB" => Some(1_000),
+        "MB" => Some(1_000_000),
+        "GB" => Some(1_000_000_000),
+        _ => None,
+    };
+    let bytes = digits.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+    bytes.ok_or_else(|| {
+        let text = format!("`auto:{text}` has no number of bytes, such as `auto:64MB`");
+        Failure::Unreadable(text)
+    })
+}
+
+/// Drops source lines of this file, which say nothing about the model.
+fn forget_sites(program: &mut Program) {
+    for block in (0..program.blocks().len()).map(BlockId::new) {
+        let ops = program.block_mut(block).map(|block| &mut block.ops);
+        for op in ops.into_iter().flatten() {
+            op.site = op.site.filter(|site| matches!(site, Site::Loaded(_)));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `ops`: the registered operators.
+
+use autobwd::{
+    Attr, DType, Dims, Meta, OpDesc, OpInfo, OpInfoMap, Program, VarDesc,
+    op::{Arity, AttrDef, AttrType, GradKind, SlotDef},
+};
+use clap::Args;
+use serde::Serialize;
+
+use super::Report;
+use crate::terminal::{Outcome, Terminal, table};
+
+/// List the operators, or describe one
+#[derive(Debug, Args)]
+pub(crate) struct Ops {
+    /// The operator to describe
+    name: Option<String>,
+    /// The form of the result
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    format: Report,
+}
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    operators: Vec<Operator>,
+}
+
+#[derive(Serialize)]
+struct Operator {
+    name: &'static str,
+    package: &'static str,
+    documentation: &'static str,
+    inputs: Vec<Slot>,
+    outputs: Vec<Slot>,
+    attributes: Vec<Attribute>,
+    formula: Option<String>,
+    gradient: &'static str,
+    gradient_operator: Option<&'static str>,
+    composition: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Slot {
+    name: &'static str,
+    arity: &'static str,
+    documentation: &'static str,
+}
+
+#[derive(Serialize)]
+struct Attribute {
+    name: &'static str,
+    r#type: &'static str,
+    default: Option<String>,
+    bounds: String,
+    documentation: &'static str,
+}
+
+impl Ops {
+    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+        let ops = OpInfoMap::linked()?;
+        let infos = match &self.name {
+            Some(name) => vec![ops.get(name)?],
+            None => ops.iter().collect(),
+        };
+        match (self.format, &infos[..]) {
+            (Report::Json, infos) => terminal.print_json(&Document {
+                schema: "autobwd.ops/1",
+                operators: infos.iter().map(|info| operator(ops, info)).collect(),
+            }),
+            (Report::Text, [info]) if self.name.is_some() => terminal.print(&reference(ops, info)),
+            (Report::Text, infos) => terminal.print(&list(infos)),
+        }
+    }
+}
+
+fn list(infos: &[&OpInfo]) -> String {
+    let names = |slots: &[SlotDef]| slots.iter().map(|slot| slot.name).collect::<Vec<_>>().join(" ");
+    let rows: Vec<[String; 5]> = infos
+        .iter()
+        .map(|info| {
+            let (schema, (kind, gradient)) = (info.schema(), gradient(info));
+            [
+                schema.name.into(),
+                names(schema.inputs),
+                names(schema.outputs),
+                gradient.unwrap_or(kind).into(),
+                info.crate_name().into(),
+            ]
+        })
+        .collect();
+    table(["operator", "inputs", "outputs", "gradient", "package"], &rows)
+}
+
+fn reference(ops: &OpInfoMap, info: &OpInfo) -> String {
+    let composition = composition(ops, info).map(|lines| format!("  composition:\n    {}\n", lines.join("\n    ")));
+    format!("{info}{}", composition.unwrap_or_default())
+}
+
+fn operator(ops: &OpInfoMap, info: &OpInfo) -> Operator {
+    let (schema, (gradient, gradient_operator)) = (info.schema(), gradient(info));
+    let formula = info.formula(&example(info).1).ok().flatten();
+    Operator {
+        name: schema.name,
+        package: info.crate_name(),
+        documentation: schema.doc,
+        inputs: schema.inputs.iter().map(slot).collect(),
+        outputs: schema.outputs.iter().map(slot).collect(),
+        attributes: schema.attrs.iter().map(attribute).collect(),
+        formula: formula.map(|formula| formula.to_string()),
+        gradient,
+        gradient_operator,
+        composition: composition(ops, info),
+    }
+}
+
+/// The kind of its gradient rule, and its gradient operator.
+fn gradient(info: &OpInfo) -> (&'static str, Option<&'static str>) {
+    match info.grad_kind() {
+        GradKind::Operator(schema) => ("operator", Some(schema.name)),
+        GradKind::Derived(derived) => ("derived", Some(derived.schema().name)),
+        GradKind::Composed => ("composed", None),
+        GradKind::Rule => ("rule", None),
+        GradKind::None => ("none", None),
+        GradKind::Zero => ("zero", None),
+    }
+}
+
+fn slot(slot: &SlotDef) -> Slot {
+    let arity = match slot.arity {
+        Arity::One => "one",
+        Arity::Optional => "optional",
+        Arity::Many => "many",
+        Arity::Holes => "many_optional",
+    };
+    Slot { name: slot.name, arity, documentation: slot.doc }
+}
+
+fn attribute(attr: &AttrDef) -> Attribute {
+    Attribute {
+        name: attr.name,
+        r#type: attr.ty.name(),
+        default: attr.default.map(|default| default().to_string()),
+        bounds: attr.bounds_text(),
+        documentation: attr.doc,
+    }
+}
+
+/// Ranks of inputs for which a composition is tried: that of most operators is the same for all.
+const RANKS: [usize; 5] = [2, 4, 3, 1, 0];
+
+/// The operators that an operator is composed of, for inputs of the first rank that it accepts.
+fn composition(ops: &OpInfoMap, info: &OpInfo) -> Option<Vec<String>> {
+    RANKS.into_iter().find_map(|rank| {
+        let (mut program, op) = example(info);
+        let dims: Dims = vec![autobwd::tensor::Dim::UNKNOWN; rank].into_iter().collect();
+        let read: Vec<_> = op.reads().collect();
+        let declare = |var| (var, VarDesc::of(Meta::new(DType::F32, dims.clone())));
+        program.root_mut().vars.extend(read.into_iter().map(declare));
+        let parts = ops.composition(&mut program, &op).ok()??;
+        Some(parts.iter().map(|part| program.op_text(part).to_string()).collect())
+    })
+}
+
+/// The operator with one variable in every slot that needs one, named as the slot. Required numbers are 2.
+fn example(info: &OpInfo) -> (Program, OpDesc) {
+    let (mut program, mut desc) = (Program::new(), OpDesc::new(info.schema().name));
+    let schema = info.schema();
+    for (slots, of) in [(schema.inputs, &mut desc.inputs), (schema.outputs, &mut desc.outputs)] {
+        for slot in slots.iter().filter(|slot| slot.arity != Arity::Optional) {
+            of.set(slot.name, [program.var(slot.name)]);
+        }
+    }
+    for attr in schema.attrs.iter().filter(|attr| attr.default.is_none()) {
+        let value = match attr.ty {
+            AttrType::F32 => Attr::F32(2.0),
+            AttrType::F64 => Attr::F64(2.0),
+            AttrType::I32 => Attr::I32(2),
+            AttrType::I64 => Attr::I64(2),
+            _ => continue,
+        };
+        desc.attrs.set(attr.name, value);
+    }
+    (program, desc)
+}

@@ -1,0 +1,131 @@
+//! `plan`: what a run will do, and its memory.
+
+use autobwd::{Executor, Meta, Program, Scope, exec::RunPlan};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::{Model, as_strs, run::executor};
+use crate::{
+    feeds::{NamedShape, feeds, fill_scope, results},
+    program_file::read_program,
+    terminal::{Outcome, Terminal, grouped},
+};
+
+/// Show what a run does, and its memory, before it runs
+///
+/// Lists the instructions with the operators that each runs, and the buffers of the arena with their lifetimes.
+#[derive(Debug, Args)]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    model: Model,
+    /// The shape of an input, such as `x=32,784`; may be repeated
+    #[arg(long = "shape", value_name = "VAR=DIMS")]
+    shapes: Vec<NamedShape>,
+    /// The variables to fetch, instead of all results
+    #[arg(long, value_name = "VAR", value_delimiter = ',')]
+    fetch: Vec<String>,
+    /// The number of threads
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// The form of the result
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    format: Form,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    /// A table
+    Text,
+    /// One line of JSON
+    Json,
+    /// A drawing of the arena over time
+    Svg,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    fetches: &'a [&'a str],
+    peak_bytes: Option<usize>,
+    arena_bytes: usize,
+    live_bytes: usize,
+    instructions: Vec<Instruction<'a>>,
+    buffers: Vec<Buffer<'a>>,
+    planned_at_run_time: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Instruction<'a> {
+    operators: &'a [String],
+    extents: &'a [String],
+    once: bool,
+}
+
+#[derive(Serialize)]
+struct Buffer<'a> {
+    variables: &'a [String],
+    offset: usize,
+    bytes: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Plan {
+    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+        let program = read_program(&self.model.model)?;
+        let feeds = feeds(&program, &self.shapes)?;
+        let fetches: Vec<&str> = match &self.fetch[..] {
+            [] => results(&program),
+            fetch => as_strs(fetch),
+        };
+        let (executor, mut scope) = (executor(self.threads), Scope::new());
+        fill_scope(&program, &mut scope)?;
+        let plan = executor.plan(&program, &scope, &feeds, &fetches)?;
+        // A plan may be for a machine with more memory: without a session, only the peak is unknown.
+        let mut peak = || peak_bytes(&executor, &program, &mut scope, &feeds, &fetches);
+        match self.format {
+            Form::Svg => terminal.print(&plan.to_svg()),
+            Form::Json => terminal.print_json(&document(&plan, &fetches, peak())),
+            Form::Text => {
+                let peak = peak().map(|peak| format!("peak of {} bytes\n", grouped(peak as u64)));
+                terminal.print(&format!("{plan}{}", peak.unwrap_or_default()))
+            }
+        }
+    }
+}
+
+/// The peak, which is known when kernels are bound to memory.
+fn peak_bytes(
+    executor: &Executor,
+    program: &Program,
+    scope: &mut Scope,
+    feeds: &[(&str, Meta)],
+    fetches: &[&str],
+) -> Option<usize> {
+    Some(executor.prepare(program, scope, feeds, fetches).ok()?.peak_bytes())
+}
+
+fn document<'a>(plan: &'a RunPlan, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> Document<'a> {
+    let instructions = plan.frames().iter().map(|frame| Instruction {
+        operators: &frame.operators,
+        extents: &frame.extents,
+        once: frame.once,
+    });
+    let buffers = plan.buffers().iter().map(|buffer| Buffer {
+        variables: &buffer.variables,
+        offset: buffer.offset,
+        bytes: buffer.bytes,
+        first: buffer.first,
+        last: buffer.last,
+    });
+    Document {
+        schema: "autobwd.plan/1",
+        fetches,
+        peak_bytes,
+        arena_bytes: plan.arena_bytes(),
+        live_bytes: plan.live_bytes(),
+        instructions: instructions.collect(),
+        buffers: buffers.collect(),
+        planned_at_run_time: plan.late(),
+    }
+}

@@ -1,0 +1,182 @@
+//! `run`: executes a program and times it.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Instant};
+
+use autobwd::{Executor, Program, Result, Scope, Session, Tensor};
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Model, as_strs};
+use crate::{
+    npz::{read_npz, write_npz},
+    program_file::read_program,
+    terminal::{Failure, Outcome, Terminal},
+};
+
+/// Run a program
+///
+/// Prints one line of JSON with the time of a step and the peak of tensor memory, after one line for each step with
+/// --steps. The scope starts with the values of --weights, and those that the programs of --startup compute.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    model: Model,
+    /// Values that the program keeps, in safetensors format
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// A program to run first, once; may be repeated
+    #[arg(long, value_name = "FILE")]
+    startup: Vec<String>,
+    /// The inputs, by name, in npz format
+    #[arg(long, value_name = "FILE")]
+    feeds: Option<PathBuf>,
+    /// The variables to fetch
+    #[arg(long, value_name = "VAR", value_delimiter = ',')]
+    fetch: Vec<String>,
+    /// The number of steps, all with the same inputs; prints the fetched scalars of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// The number of threads, instead of one a core; results do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Fail at the first operator that writes a NaN or an infinity
+    #[arg(long)]
+    check_finite: bool,
+    /// The file for the fetched values of the last step, in npz format
+    #[arg(long, value_name = "FILE", requires = "fetch")]
+    out: Option<PathBuf>,
+    /// The file for the values that the program keeps, in safetensors format
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Step {
+    schema: &'static str,
+    step: u64,
+    seconds: f64,
+    scalars: BTreeMap<String, Value>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    steps: u64,
+    threads: usize,
+    /// The median.
+    seconds_per_step: f64,
+    first_step_seconds: f64,
+    peak_bytes: usize,
+    fetched: BTreeMap<String, Fetched>,
+}
+
+#[derive(Serialize)]
+struct Fetched {
+    dtype: String,
+    shape: Vec<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
+}
+
+/// An executor with so many threads, or one a core.
+pub(super) fn executor(threads: Option<usize>) -> Executor {
+    threads.map_or_else(Executor::new, Executor::with_threads)
+}
+
+impl Run {
+    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+        let program = read_program(&self.model.model)?;
+        let mut executor = executor(self.threads).check_finite(self.check_finite);
+        let mut scope = self.scope(&mut executor)?;
+        let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
+        let session = self.session(&executor, &program, &mut scope, &feeds)?;
+        self.train(terminal, executor.threads(), session, &mut scope, &feeds)
+    }
+
+    /// The scope before the first step.
+    fn scope(&self, executor: &mut Executor) -> Outcome<Scope> {
+        let mut scope = Scope::new();
+        for path in &self.startup {
+            executor.run(&read_program(path)?, &mut scope, &[], &[])?;
+        }
+        if let Some(path) = &self.weights {
+            scope.load(path).map_err(|e| Failure::Unreadable(e.to_string()))?;
+        }
+        Ok(scope)
+    }
+
+    fn session(
+        &self,
+        executor: &Executor,
+        program: &Program,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+    ) -> Result<Session> {
+        let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.meta())).collect();
+        executor.prepare(program, scope, &metas, &as_strs(&self.fetch))
+    }
+
+    /// Runs the steps, then writes the files.
+    fn train(
+        &self,
+        terminal: Terminal,
+        threads: usize,
+        mut session: Session,
+        scope: &mut Scope,
+        feeds: &[(String, Tensor)],
+    ) -> Outcome {
+        let steps = self.steps.unwrap_or(1);
+        let (progress, mut seconds) = (terminal.progress(steps), vec![]);
+        for step in 1..=steps {
+            feeds.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
+            let start = Instant::now();
+            session.run(scope)?;
+            seconds.push(start.elapsed().as_secs_f64());
+            if let (Some(_), Some(seconds)) = (self.steps, seconds.last()) {
+                let document =
+                    Step { schema: "autobwd.step/1", step, seconds: *seconds, scalars: self.scalars(&session) };
+                progress.suspend(|| terminal.print_json(&document))?;
+            }
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        let fetched = self.fetch.iter().map(|name| Ok((name.as_str(), session.fetch(name)?)));
+        let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
+        if let Some(path) = &self.out {
+            write_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
+        }
+        if let Some(path) = &self.save {
+            scope.save(path)?;
+        }
+        let first_step_seconds = seconds[0];
+        seconds.sort_by(f64::total_cmp);
+        terminal.print_json(&Document {
+            schema: "autobwd.run/1",
+            steps,
+            threads,
+            seconds_per_step: seconds[seconds.len() / 2],
+            first_step_seconds,
+            peak_bytes: session.peak_bytes(),
+            fetched: fetched.iter().map(|(name, tensor)| (name.to_string(), Fetched::of(tensor))).collect(),
+        })
+    }
+
+    /// The fetched values of one element.
+    fn scalars(&self, session: &Session) -> BTreeMap<String, Value> {
+        let scalars = self.fetch.iter().filter_map(|name| Some((name.clone(), number(session.item(name).ok()?))));
+        scalars.collect()
+    }
+}
+
+impl Fetched {
+    fn of(tensor: &Tensor) -> Fetched {
+        let (dtype, shape) = (tensor.dtype().to_string(), tensor.dims().to_vec());
+        Fetched { dtype, shape, value: tensor.item().ok().map(number) }
+    }
+}
+
+/// A number; JSON has no NaN and no infinities, so they are strings.
+fn number(x: f64) -> Value {
+    if x.is_finite() { json!(x) } else { json!(x.to_string()) }
+}

@@ -1,0 +1,200 @@
+//! The summary of a program: one row an operator, and totals.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use autobwd::{
+    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
+    op::Cost,
+    program::Origin,
+};
+use serde::Serialize;
+
+use crate::terminal::{grouped, table};
+
+#[derive(Serialize)]
+pub(super) struct Summary<'a> {
+    schema: &'static str,
+    operators: Vec<Row<'a>>,
+    not_linked: BTreeSet<&'a str>,
+    totals: Totals,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    block: usize,
+    index: usize,
+    name: &'a str,
+    backward: bool,
+    outputs: Vec<Output<'a>>,
+    /// The elements of parameters that it is the first to read.
+    parameters: u64,
+    flops: Option<u64>,
+    bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    name: &'a str,
+    r#type: Option<String>,
+}
+
+#[derive(Default, Serialize)]
+struct Totals {
+    blocks: usize,
+    operators: usize,
+    backward_operators: usize,
+    parameters: u64,
+    parameter_bytes: u64,
+    /// Bytes of values that the scope keeps, parameters and others.
+    kept_bytes: u64,
+    flops: u64,
+    bytes: u64,
+    /// Operators whose flops and bytes are not in the sums.
+    unknown: usize,
+}
+
+impl<'a> Summary<'a> {
+    /// The summary for inputs of these dtypes and shapes; others are as declared.
+    pub(super) fn of(program: &'a Program, shapes: &[(Var, Meta)]) -> Summary<'a> {
+        let mut walk = Walk { program, metas: shapes.iter().cloned().collect(), counted: HashSet::new() };
+        let mut summary = Summary {
+            schema: "autobwd.show/1",
+            operators: vec![],
+            not_linked: BTreeSet::new(),
+            totals: Totals { blocks: program.blocks().len(), ..Totals::default() },
+        };
+        let ops = OpInfoMap::linked().ok();
+        for (b, block) in program.blocks().iter().enumerate() {
+            for (i, op) in block.ops.iter().enumerate() {
+                if ops.is_none_or(|ops| ops.get(&op.ty).is_err()) {
+                    summary.not_linked.insert(op.ty.as_str());
+                }
+                let row = walk.row(ops, BlockId::new(b), i, op);
+                summary.totals.add(&row);
+                summary.operators.push(row);
+            }
+        }
+        let kept = program.root().vars.values().filter(|desc| desc.persistable);
+        kept.for_each(|desc| summary.totals.keep(desc));
+        summary
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let unknown = |number: Option<u64>| number.map_or("?".into(), grouped);
+        let rows: Vec<[String; 6]> = self
+            .operators
+            .iter()
+            .map(|row| {
+                let place = if row.block == 0 { row.index.to_string() } else { format!("{}.{}", row.block, row.index) };
+                let output = |output: &Output<'_>| match &output.r#type {
+                    Some(ty) => format!("{}: {ty}", output.name),
+                    None => output.name.into(),
+                };
+                let outputs: Vec<String> = row.outputs.iter().map(output).collect();
+                let parameters = if row.parameters == 0 { String::new() } else { grouped(row.parameters) };
+                [place, row.name.into(), outputs.join(", "), parameters, unknown(row.flops), unknown(row.bytes)]
+            })
+            .collect();
+        let mut text = table([" #", "operator", "outputs", " parameters", " FLOPs", " bytes"], &rows);
+        let Totals { blocks, operators, backward_operators, parameters, parameter_bytes, .. } = self.totals;
+        let Totals { kept_bytes, flops, bytes, unknown, .. } = self.totals;
+        let blocks = if blocks == 1 { String::new() } else { format!(" in {blocks} blocks") };
+        let mut line = |name: &str, value: String| text += &format!("{name:<12}{value}\n");
+        line("operators", format!("{operators}{blocks}, {backward_operators} of the backward pass"));
+        line("parameters", format!("{} ({} bytes)", grouped(parameters), grouped(parameter_bytes)));
+        line("kept", format!("{} bytes", grouped(kept_bytes)));
+        line("work", format!("{} FLOPs, {} bytes read and written", grouped(flops), grouped(bytes)));
+        if unknown > 0 {
+            line("unknown", format!("the work of {unknown} operators; --shape gives the shapes of inputs"));
+        }
+        if !self.not_linked.is_empty() {
+            let names: Vec<&str> = self.not_linked.iter().copied().collect();
+            line("not linked", names.join(", "));
+        }
+        text
+    }
+}
+
+impl Totals {
+    fn add(&mut self, row: &Row<'_>) {
+        self.operators += 1;
+        self.backward_operators += usize::from(row.backward);
+        match (row.flops, row.bytes) {
+            (Some(flops), Some(bytes)) => {
+                self.flops = self.flops.saturating_add(flops);
+                self.bytes = self.bytes.saturating_add(bytes);
+            }
+            _ => self.unknown += 1,
+        }
+    }
+
+    fn keep(&mut self, desc: &VarDesc) {
+        let bytes = desc.meta().bytes().unwrap_or(0) as u64;
+        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
+        if desc.parameter {
+            self.parameters = self.parameters.saturating_add(elements(desc));
+            self.parameter_bytes = self.parameter_bytes.saturating_add(bytes);
+        }
+    }
+}
+
+fn elements(desc: &VarDesc) -> u64 {
+    desc.dims.numel().get().unwrap_or(0) as u64
+}
+
+/// A walk over the operators in order, in which shapes become known.
+struct Walk<'a> {
+    program: &'a Program,
+    /// By variable: dtype and shape, if they are known better than declared.
+    metas: HashMap<Var, Meta>,
+    /// Parameters that some row counts.
+    counted: HashSet<Var>,
+}
+
+impl<'a> Walk<'a> {
+    fn row(&mut self, ops: Option<&OpInfoMap>, block: BlockId, index: usize, op: &'a OpDesc) -> Row<'a> {
+        let cost = ops.and_then(|ops| self.cost(ops, block, op).ok());
+        let mut parameters = 0_u64;
+        for var in op.reads() {
+            let desc = self.program.root().vars.get(&var).filter(|desc| desc.parameter);
+            if let Some(desc) = desc.filter(|_| self.counted.insert(var)) {
+                parameters = parameters.saturating_add(elements(desc));
+            }
+        }
+        let outputs = op.writes().map(|var| Output {
+            name: self.program.name(var),
+            r#type: self.meta(block, var).map(|meta| meta.to_string()),
+        });
+        Row {
+            block: block.index(),
+            index,
+            name: op.ty.as_str(),
+            backward: op.origin != Origin::Model,
+            outputs: outputs.collect(),
+            parameters,
+            flops: cost.map(|cost| cost.flops),
+            bytes: cost.map(|cost| cost.bytes),
+        }
+    }
+
+    fn meta(&self, block: BlockId, var: Var) -> Option<Meta> {
+        self.metas.get(&var).cloned().or_else(|| Some(self.program.lookup(block, var)?.meta()))
+    }
+
+    /// Infers the shapes of the outputs; returns the cost of running it if all shapes are known. The cost of a block is
+    /// that of its own operators.
+    fn cost(&mut self, ops: &OpInfoMap, block: BlockId, op: &OpDesc) -> Result<Cost> {
+        let unknown = || Error::new(ErrorKind::Shape, "a shape is unknown");
+        let (info, mut found) = (ops.get(&op.ty)?, vec![]);
+        let of = |var| self.meta(block, var).ok_or_else(unknown);
+        info.infer(op, &of, &mut |var, meta| found.push((var, meta)))?;
+        let is_known = |var| self.meta(block, var).is_some_and(|meta| meta.bytes().is_some());
+        let cost = match op.reads().all(is_known) {
+            true if op.attrs.blocks().next().is_some() => Ok(Cost::default()),
+            true => info.cost(op, &of),
+            false => Err(unknown()),
+        };
+        self.metas.extend(found);
+        cost
+    }
+}

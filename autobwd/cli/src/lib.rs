@@ -1,0 +1,81 @@
+//! The command `autobwd`, as a library: inspects, checks, differentiates and runs programs of [`autobwd`].
+//!
+//! `cargo install autobwd-cli` installs the command with the operators of [`autobwd_ops`]. A crate with operators of its
+//! own gets the same command for them in three lines, because operators are found at link time:
+//!
+//! ```no_run
+//! # mod my_operators {}
+//! use my_operators as _; // links them
+//!
+//! fn main() -> std::process::ExitCode {
+//!     autobwd_cli::main_with("my-autobwd") // in a package with a binary: `env!("CARGO_BIN_NAME")`
+//! }
+//! ```
+//!
+//! `cargo run -p autobwd-cli --example own_operators -- ops cube` runs such a command.
+//!
+//! # Rules of all commands
+//!
+//! - Results go to standard output; diagnostics, and progress on a terminal, to standard error.
+//! - Exit status: 0 for success, 1 if the request fails (an invalid program, a failed check, programs that differ, a
+//!   file that cannot be written), 2 for bad usage and unreadable input.
+//! - A program is a file in the JSON of [`autobwd::Program::to_json`]; `-` is standard input.
+//! - Files are replaced as a whole: a failure leaves the old file or none.
+//! - Control characters of names are escaped.
+//!
+#![doc = include_str!("../JSON.md")]
+
+mod command;
+mod feeds;
+mod npz;
+mod program_file;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, error::ErrorKind};
+
+// Operators of the library are found at link time.
+use autobwd_ops as _;
+
+use command::Command;
+use terminal::{Failure, Outcome, Terminal};
+
+/// Inspects, checks, differentiates and runs programs of autobwd
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Runs the command with the arguments of this process, and returns its exit status. `name` is the name of the binary,
+/// as in usage, diagnostics, completions and the manual page.
+///
+/// The operators are those that are linked into the binary, including [`autobwd_ops`].
+pub fn main_with(name: &'static str) -> ExitCode {
+    let terminal = Terminal { name };
+    terminal.exit(parsed(terminal).and_then(|command| command.run(terminal)))
+}
+
+/// The definition of the command.
+fn definition(name: &'static str) -> clap::Command {
+    Arguments::command().name(name).bin_name(name)
+}
+
+/// Parses the arguments; help and version are printed here.
+fn parsed(terminal: Terminal) -> Outcome<Command> {
+    let matches = definition(terminal.name).try_get_matches();
+    match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        Ok(arguments) => Ok(arguments.command),
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            // Standard output may be closed.
+            _ = e.print();
+            Err(Failure::Closed)
+        }
+        Err(e) => {
+            let text = e.render().to_string();
+            Err(Failure::Unreadable(text.strip_prefix("error: ").unwrap_or(&text).to_string()))
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Arrays in NumPy's `.npz` files: zip archives of `.npy` files.
+//!
+//! The format is that of `numpy.lib.format`, versions 1 to 3. The crates that implement it parse the header with a
+//! grammar of Python literals, at ten times the build time of this file.
+
+mod header;
+
+use std::{
+    fs::File,
+    io::{BufReader, Cursor, Read, Write},
+    path::Path,
+};
+
+use autobwd::{
+    DType, Error, ErrorKind, Result, Tensor,
+    ndarray::{ArrayView, IxDyn, ShapeBuilder},
+    op::with_dtype,
+    tensor::write_atomically,
+};
+use header::Header;
+use zip::{ZipArchive, ZipWriter, write::SimpleFileOptions};
+
+use crate::terminal::{Failure, Outcome};
+
+/// The limit of the bytes of all arrays of a file, as for safetensors.
+const LIMIT: u64 = 1 << 34;
+
+/// Reads all arrays of a file, in its order.
+pub(crate) fn read_npz(path: &Path) -> Outcome<Vec<(String, Tensor)>> {
+    let refuse = |e: &dyn std::fmt::Display| Failure::unreadable(path.display(), e);
+    let file = File::open(path).map_err(|e| refuse(&e))?;
+    let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| refuse(&format!("not an npz file: {e}")))?;
+    let (mut arrays, mut left) = (vec![], LIMIT);
+    for i in 0..archive.len() {
+        let mut entry = archive.by_index(i).map_err(|e| refuse(&e))?;
+        let name = entry.name().strip_suffix(".npy").unwrap_or(entry.name()).to_string();
+        // The archive may lie about sizes.
+        let array = read_npy(&mut entry, left).map_err(|why| refuse(&format!("array `{name}`: {why}")))?;
+        left -= array.bytes().len() as u64;
+        arrays.push((name, array));
+    }
+    Ok(arrays)
+}
+
+fn read_npy(entry: &mut impl Read, limit: u64) -> Result<Tensor, String> {
+    let Header { dtype, dims, is_column_major } = Header::read(entry)?;
+    let numel = dims.iter().try_fold(dtype.size() as u64, |n, dim| n.checked_mul(*dim as u64));
+    let size = numel.filter(|size| *size <= limit).ok_or(format!("more than {limit} bytes"))?;
+    let mut bytes = vec![];
+    entry.take(size + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+    if bytes.len() as u64 != size {
+        return Err(format!("{size} bytes of elements are expected; the file has fewer or more"));
+    }
+    let tensor = || -> Result<Tensor> {
+        let mut tensor = Tensor::zeros(dtype, &dims)?;
+        tensor.bytes_mut().copy_from_slice(&bytes);
+        if is_column_major { row_major(&tensor) } else { Ok(tensor) }
+    };
+    tensor().map_err(|e| e.to_string())
+}
+
+/// The elements of a tensor that were written in column-major order.
+fn row_major(tensor: &Tensor) -> Result<Tensor> {
+    with_dtype!(tensor.dtype(), T => {
+        let shape = IxDyn(tensor.dims()).f();
+        let view = ArrayView::from_shape(shape, tensor.slice::<T>()?);
+        Tensor::try_from(&view.map_err(|e| Error::new(ErrorKind::Shape, e.to_string()))?)
+    })
+}
+
+/// Writes arrays to a file, which is replaced as a whole.
+pub(crate) fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Outcome {
+    let refuse = |e: &dyn std::fmt::Display| Failure::Failed(format!("cannot write `{}`: {e}", path.display()));
+    let mut archive = ZipWriter::new(Cursor::new(vec![]));
+    for (name, tensor) in arrays {
+        let options = SimpleFileOptions::default()
+            .compression_method(zip::CompressionMethod::Stored)
+            .large_file(tensor.bytes().len() as u64 >= u64::from(u32::MAX));
+        archive.start_file(format!("{name}.npy"), options).map_err(|e| refuse(&e))?;
+        let header = Header { dtype: tensor.dtype(), dims: tensor.dims().to_vec(), is_column_major: false };
+        let written = archive.write_all(&header.to_bytes()).and_then(|()| archive.write_all(tensor.bytes()));
+        written.map_err(|e| refuse(&e))?;
+    }
+    let file = archive.finish().map_err(|e| refuse(&e))?;
+    Ok(write_atomically(path, file.get_ref())?)
+}
+
+/// The dtypes of arrays with their names in NumPy.
+const DTYPES: [(DType, &str); 6] = [
+    (DType::Bool, "|b1"),
+    (DType::U8, "|u1"),
+    (DType::I32, "<i4"),
+    (DType::I64, "<i8"),
+    (DType::F32, "<f4"),
+    (DType::F64, "<f8"),
+];

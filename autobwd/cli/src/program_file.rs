@@ -1,0 +1,105 @@
+//! Files of programs: one format an extension.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+use autobwd::{Program, Result, tensor::write_atomically};
+use clap::ValueEnum;
+
+use crate::terminal::{Failure, Outcome, Terminal};
+
+/// The largest file that is read, in bytes.
+const LIMIT: u64 = 1 << 27;
+
+/// The path that stands for standard input or output.
+const STANDARD: &str = "-";
+
+/// A format of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// JSON, which keeps the whole program
+    Json,
+    /// One line an operator
+    Text,
+    /// A drawing for Graphviz
+    Dot,
+    /// A drawing for pages that show Mermaid charts
+    Mermaid,
+}
+
+impl Format {
+    /// The formats by extension. A further one needs a row here, and a line in `read` or `write`.
+    const EXTENSIONS: [(&str, Format); 4] =
+        [("json", Format::Json), ("txt", Format::Text), ("dot", Format::Dot), ("mmd", Format::Mermaid)];
+
+    /// The format of a file; that of a path without extension is JSON.
+    fn of(path: &str) -> Outcome<Format> {
+        let Some(extension) = Path::new(path).extension() else { return Ok(Format::Json) };
+        let known = Format::EXTENSIONS.iter().find(|(known, _)| extension == *known);
+        known.map(|(_, format)| *format).ok_or_else(|| {
+            let known = Format::EXTENSIONS.map(|(known, _)| format!(".{known}")).join(", ");
+            Failure::unreadable(path, format!("no format has this extension; known are {known}"))
+        })
+    }
+
+    fn read(self, text: &str) -> Option<Result<Program>> {
+        match self {
+            Format::Json => Some(Program::from_json(text)),
+            Format::Text | Format::Dot | Format::Mermaid => None,
+        }
+    }
+
+    pub(crate) fn write(self, program: &Program) -> String {
+        match self {
+            Format::Json => program.to_json(),
+            Format::Text => program.to_string(),
+            Format::Dot => program.to_dot(),
+            Format::Mermaid => program.to_mermaid(),
+        }
+    }
+}
+
+/// Reads a program; `-` is JSON on standard input.
+pub(crate) fn read_program(path: &str) -> Outcome<Program> {
+    let format = if path == STANDARD { Format::Json } else { Format::of(path)? };
+    let bytes = read_bytes(path).map_err(|e| Failure::unreadable(path, e))?;
+    let text = str::from_utf8(&bytes).map_err(|e| Failure::unreadable(path, format!("not text: {e}")))?;
+    match format.read(text) {
+        Some(program) => program.map_err(|e| Failure::unreadable(path, e)),
+        None => Err(Failure::unreadable(path, "programs are read from JSON; this format is for output only")),
+    }
+}
+
+/// Reads a file of at most [`LIMIT`] bytes: longer input, which may be endless, fails before it fills the memory.
+fn read_bytes(path: &str) -> io::Result<Vec<u8>> {
+    let too_long = || io::Error::other(format!("longer than the {LIMIT} bytes that are read"));
+    let mut bytes = vec![];
+    if path == STANDARD {
+        io::stdin().lock().take(LIMIT + 1).read_to_end(&mut bytes)?;
+    } else {
+        let file = File::open(path)?;
+        if file.metadata()?.len() > LIMIT {
+            return Err(too_long());
+        }
+        file.take(LIMIT + 1).read_to_end(&mut bytes)?;
+    }
+    if bytes.len() as u64 > LIMIT { Err(too_long()) } else { Ok(bytes) }
+}
+
+/// Writes a program, in this format or that of the extension; `-` is standard output, where the default is JSON.
+pub(crate) fn write_program(
+    terminal: Terminal,
+    path: &str,
+    format: Option<Format>,
+    program: &Program,
+) -> Outcome {
+    match (path, format) {
+        (STANDARD, Some(Format::Json) | None) => terminal.print(&Format::Json.write(program)),
+        (STANDARD, Some(format)) => terminal.print(&format.write(program)),
+        (path, Some(format)) => Ok(write_atomically(path, format.write(program).as_bytes())?),
+        (path, None) => Ok(write_atomically(path, Format::of(path)?.write(program).as_bytes())?),
+    }
+}

@@ -1,0 +1,156 @@
+//! Standard output and standard error, and failures as exit statuses.
+
+use std::{
+    fmt::{Display, Write as _},
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use autobwd::{Error, ErrorKind};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+/// The reason why a command ends early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The request cannot be met; the message says why. Status 1.
+    Failed(String),
+    /// Bad usage or unreadable input; the message says why. Status 2.
+    Unreadable(String),
+    /// The printed result is negative: programs differ, a check fails. Status 1.
+    Negative,
+    /// The reader of standard output has closed it. Status 0.
+    Closed,
+}
+
+impl Failure {
+    /// The failure to read a file.
+    pub(crate) fn unreadable(path: impl Display, why: impl Display) -> Failure {
+        Failure::Unreadable(format!("`{path}`: {why}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        Failure::Failed(e.to_string())
+    }
+}
+
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Writes results to standard output, diagnostics and progress to standard error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    /// The name of the command.
+    pub(crate) name: &'static str,
+}
+
+impl Terminal {
+    /// Writes text to standard output, with a newline at its end.
+    pub(crate) fn print(self, text: &str) -> Outcome {
+        let text = escaped(text);
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+        let mut stdout = io::stdout().lock();
+        let written = write!(stdout, "{text}{end}").and_then(|()| stdout.flush());
+        written.map_err(|e| match e.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::Failed(format!("cannot write to standard output: {e}")),
+        })
+    }
+
+    /// Writes a document to standard output, as one line of JSON.
+    pub(crate) fn print_json(self, document: &impl Serialize) -> Outcome {
+        let json = serde_json::to_string(document).map_err(|e| Error::new(ErrorKind::Format, e.to_string()))?;
+        self.print(&json_escaped(&json))
+    }
+
+    /// Writes a diagnostic to standard error.
+    pub(crate) fn warn(self, message: &str) {
+        // Standard error may be closed.
+        _ = writeln!(io::stderr(), "{}: {}", self.name, escaped(message.trim_end()));
+    }
+
+    /// A progress bar on standard error; hidden if that is no terminal.
+    pub(crate) fn progress(self, steps: u64) -> ProgressBar {
+        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} {eta}");
+        ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    }
+
+    /// Reports the outcome of a command.
+    pub(crate) fn exit(self, outcome: Outcome) -> ExitCode {
+        let status = match outcome {
+            Ok(()) | Err(Failure::Closed) => 0,
+            Err(Failure::Negative) => 1,
+            Err(Failure::Failed(message)) => {
+                self.warn(&message);
+                1
+            }
+            Err(Failure::Unreadable(message)) => {
+                self.warn(&message);
+                2
+            }
+        };
+        ExitCode::from(status)
+    }
+}
+
+/// Escapes control characters except newlines: names come from files and must not control the terminal.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => out.push(c),
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Escapes the control characters that JSON text may contain: those from U+007F.
+fn json_escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            // Writing to a string does not fail.
+            c if c.is_control() => _ = write!(out, "\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Lays out rows below their headers, in columns; a header that starts with a space is of a column of numbers, which is
+/// aligned to the right.
+pub(crate) fn table<const N: usize>(headers: [&str; N], rows: &[[String; N]]) -> String {
+    let numeric = headers.map(|header| header.starts_with(' '));
+    let cell = |text: &str| escaped(text).replace('\n', "\\n");
+    let header = headers.map(|header| header.trim().to_string());
+    let lines: Vec<[String; N]> =
+        std::iter::once(header).chain(rows.iter().map(|row| row.each_ref().map(|text| cell(text)))).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for line in &lines {
+        let padded = (0..N).map(|i| match numeric[i] {
+            true => format!("{:>1$}", line[i], widths[i]),
+            false => format!("{:<1$}", line[i], widths[i]),
+        });
+        text += padded.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Groups digits: `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
