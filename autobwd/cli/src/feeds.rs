@@ -65,8 +65,11 @@ pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> Outcome<
     Ok(feeds)
 }
 
-/// The results of a program: variables that it computes and does not read.
-pub(crate) fn results(program: &Program) -> Vec<&str> {
+/// The variables to fetch: the named ones, or all results, which the program computes and does not read.
+pub(crate) fn fetches<'a>(program: &'a Program, names: &'a [String]) -> Vec<&'a str> {
+    if !names.is_empty() {
+        return names.iter().map(String::as_str).collect();
+    }
     let ops = program.blocks().iter().flat_map(|block| &block.ops);
     let read: HashSet<Var> = ops.flat_map(OpDesc::reads).collect();
     let written: HashSet<Var> = program.root().ops.iter().flat_map(OpDesc::writes).collect();

@@ -73,6 +73,10 @@ fn parsed(terminal: Terminal) -> Outcome<Command> {
             _ = e.print();
             Err(Failure::Closed)
         }
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            _ = e.print();
+            Err(Failure::Usage)
+        }
         Err(e) => {
             let text = e.render().to_string();
             Err(Failure::Unreadable(text.strip_prefix("error: ").unwrap_or(&text).to_string()))

@@ -6,6 +6,7 @@
 mod header;
 
 use std::{
+    fmt::Display,
     fs::File,
     io::{BufReader, Cursor, Read, Write},
     path::Path,
@@ -27,9 +28,10 @@ const LIMIT: u64 = 1 << 34;
 
 /// Reads all arrays of a file, in its order.
 pub(crate) fn read_npz(path: &Path) -> Outcome<Vec<(String, Tensor)>> {
-    let refuse = |e: &dyn std::fmt::Display| Failure::unreadable(path.display(), e);
+    let refuse = |e: &dyn Display| Failure::Unreadable(format!("`{}`: {e}", path.display()));
     let file = File::open(path).map_err(|e| refuse(&e))?;
-    let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| refuse(&format!("not an npz file: {e}")))?;
+    let mut archive =
+        ZipArchive::new(BufReader::new(file)).map_err(|e| refuse(&format!("not an npz file: {e}")))?;
     let (mut arrays, mut left) = (vec![], LIMIT);
     for i in 0..archive.len() {
         let mut entry = archive.by_index(i).map_err(|e| refuse(&e))?;
@@ -70,7 +72,7 @@ fn row_major(tensor: &Tensor) -> Result<Tensor> {
 
 /// Writes arrays to a file, which is replaced as a whole.
 pub(crate) fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Outcome {
-    let refuse = |e: &dyn std::fmt::Display| Failure::Failed(format!("cannot write `{}`: {e}", path.display()));
+    let refuse = |e: &dyn Display| Failure::Failed(format!("cannot write `{}`: {e}", path.display()));
     let mut archive = ZipWriter::new(Cursor::new(vec![]));
     for (name, tensor) in arrays {
         let options = SimpleFileOptions::default()

@@ -1,6 +1,7 @@
 //! Files of programs: one format an extension.
 
 use std::{
+    fmt::Display,
     fs::File,
     io::{self, Read},
     path::Path,
@@ -41,7 +42,7 @@ impl Format {
         let known = Format::EXTENSIONS.iter().find(|(known, _)| extension == *known);
         known.map(|(_, format)| *format).ok_or_else(|| {
             let known = Format::EXTENSIONS.map(|(known, _)| format!(".{known}")).join(", ");
-            Failure::unreadable(path, format!("no format has this extension; known are {known}"))
+            Failure::Unreadable(format!("`{path}`: no format has this extension; known are {known}"))
         })
     }
 
@@ -64,12 +65,16 @@ impl Format {
 
 /// Reads a program; `-` is JSON on standard input.
 pub(crate) fn read_program(path: &str) -> Outcome<Program> {
-    let format = if path == STANDARD { Format::Json } else { Format::of(path)? };
-    let bytes = read_bytes(path).map_err(|e| Failure::unreadable(path, e))?;
-    let text = str::from_utf8(&bytes).map_err(|e| Failure::unreadable(path, format!("not text: {e}")))?;
+    let (format, source) = match path {
+        STANDARD => (Format::Json, "standard input".to_string()),
+        path => (Format::of(path)?, format!("`{path}`")),
+    };
+    let refuse = |why: &dyn Display| Failure::Unreadable(format!("{source}: {why}"));
+    let bytes = read_bytes(path).map_err(|e| refuse(&e))?;
+    let text = str::from_utf8(&bytes).map_err(|e| refuse(&format!("not text: {e}")))?;
     match format.read(text) {
-        Some(program) => program.map_err(|e| Failure::unreadable(path, e)),
-        None => Err(Failure::unreadable(path, "programs are read from JSON; this format is for output only")),
+        Some(program) => program.map_err(|e| refuse(&e)),
+        None => Err(refuse(&"this format is for output only; programs are read from JSON")),
     }
 }
 

@@ -17,17 +17,12 @@ pub(crate) enum Failure {
     Failed(String),
     /// Bad usage or unreadable input; the message says why. Status 2.
     Unreadable(String),
+    /// Bad usage, of which clap has told. Status 2.
+    Usage,
     /// The printed result is negative: programs differ, a check fails. Status 1.
     Negative,
     /// The reader of standard output has closed it. Status 0.
     Closed,
-}
-
-impl Failure {
-    /// The failure to read a file.
-    pub(crate) fn unreadable(path: impl Display, why: impl Display) -> Failure {
-        Failure::Unreadable(format!("`{path}`: {why}"))
-    }
 }
 
 impl From<Error> for Failure {
@@ -60,7 +55,8 @@ impl Terminal {
 
     /// Writes a document to standard output, as one line of JSON.
     pub(crate) fn print_json(self, document: &impl Serialize) -> Outcome {
-        let json = serde_json::to_string(document).map_err(|e| Error::new(ErrorKind::Format, e.to_string()))?;
+        let json =
+            serde_json::to_string(document).map_err(|e| Error::new(ErrorKind::Format, e.to_string()))?;
         self.print(&json_escaped(&json))
     }
 
@@ -81,6 +77,7 @@ impl Terminal {
         let status = match outcome {
             Ok(()) | Err(Failure::Closed) => 0,
             Err(Failure::Negative) => 1,
+            Err(Failure::Usage) => 2,
             Err(Failure::Failed(message)) => {
                 self.warn(&message);
                 1

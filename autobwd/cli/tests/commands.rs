@@ -1,1 +1,59 @@
-//! Placeholder
+//! Every command, by example: `cmd/commands.md` and `cmd/mistakes.md`.
+//!
+//! `TRYCMD=overwrite cargo test -p autobwd-cli` writes what the commands say now.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use trycmd::{TestCases, schema::Bin};
+
+const AUTOBWD: &str = env!("CARGO_BIN_EXE_autobwd");
+
+#[test]
+fn commands_say_what_the_examples_show() {
+    let cases = TestCases::new();
+    cases.register_bin("autobwd", Bin::Path(AUTOBWD.into()));
+    // `cargo test` builds the examples, unless it is to build this test alone.
+    let own = Path::new(AUTOBWD).with_file_name("examples").join("own_operators").with_extension(
+        std::env::consts::EXE_EXTENSION,
+    );
+    cases.register_bin("own-operators", if own.exists() { Bin::Path(own) } else { Bin::Ignore });
+    cases.case("tests/cmd/*.md").case("tests/cmd/*.toml");
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn endless_input_fails_before_it_fills_the_memory() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("huge.json");
+    // Occupies no space.
+    File::create(&path).and_then(|file| file.set_len(1 << 40)).unwrap();
+    let output = Command::new(AUTOBWD).arg("show").arg(&path).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("longer than the"), "{}", stderr(&output));
+
+    let (input, out) = (Stdio::piped(), Stdio::piped());
+    let mut child = Command::new(AUTOBWD).args(["show", "-"]).stdin(input).stderr(out).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let brackets = vec![b'['; 1 << 20];
+    let written = (0..1 << 10).take_while(|_| stdin.write_all(&brackets).is_ok()).count();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert!(written < 1 << 9, "{written} MiB are read");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
+fn a_closed_reader_is_no_failure() {
+    let out = || Stdio::piped();
+    let mut child = Command::new(AUTOBWD).arg("ops").stdout(out()).stderr(out()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}

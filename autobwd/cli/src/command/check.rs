@@ -76,7 +76,9 @@ impl Check {
             let text = "this build has no samples; build it with the feature `samples`";
             return Err(Failure::Failed(text.into()));
         }
-        for sample in all.into_iter().filter(|s| self.ops.is_empty() || self.ops.iter().any(|op| op == s.op())) {
+        for sample in
+            all.into_iter().filter(|s| self.ops.is_empty() || self.ops.iter().any(|op| op == s.op()))
+        {
             chosen.entry(sample.op()).or_default().push(sample);
         }
         match self.ops.iter().find(|op| !chosen.contains_key(op.as_str())) {
@@ -110,8 +112,8 @@ impl Checked {
         let Checked { name, samples, derivatives, worst, second_order, .. } = self;
         let verdict = if self.failures.is_empty() { "ok" } else { "FAILED" };
         let mut text = format!(
-            "{name}: {verdict}, {samples} samples, {derivatives} derivatives within {worst:.1e}, {second_order} of \
-             second order\n"
+            "{name}: {verdict}; samples: {samples}, derivatives: {derivatives} within {worst:.1e}, of second order: \
+             {second_order}\n"
         );
         for line in self.warnings.iter().map(|w| format!("  warning: {w}")).chain(
             self.failures.iter().map(|failure| format!("  failure: {}", failure.replace('\n', "\n    "))),

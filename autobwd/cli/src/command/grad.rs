@@ -11,7 +11,7 @@ use autobwd::{
 use autobwd_ops::optim::{Adam, Momentum, Optimizer, Sgd};
 use clap::Args;
 
-use super::{Model, as_strs};
+use super::Model;
 use crate::{
     feeds::{NamedShape, feeds},
     program_file::{Format, read_program, write_program},
@@ -70,6 +70,7 @@ impl FromStr for Update {
         let numbers: Vec<f32> =
             numbers.split(':').map(str::parse).collect::<Result<_, _>>().map_err(|_| expected())?;
         match (name, &numbers[..]) {
+            (_, numbers) if !numbers.iter().all(|number| number.is_finite()) => Err(expected()),
             ("sgd", [rate]) => Ok(Update::Sgd(Sgd { rate: *rate })),
             ("momentum", [rate, momentum]) => {
                 let (rate, momentum) = (*rate, *momentum);
@@ -95,6 +96,7 @@ impl Grad {
     pub(super) fn run(&self, terminal: Terminal) -> Outcome {
         let model = read_program(&self.model.model)?;
         let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
+        let budget = budget.map(bytes_of).transpose()?;
         let feeds = if budget.is_some() { feeds(&model, &self.shapes)? } else { vec![] };
         let (no_grad, kept) = (as_strs(&self.no_grad), as_strs(&self.checkpoints));
         let parameters = self.parameters.as_deref().map(as_strs);
@@ -102,7 +104,7 @@ impl Grad {
             parameters: parameters.as_deref(),
             no_grad: &no_grad,
             checkpoints: match budget {
-                Some(bytes) => Checkpoints::auto(bytes_of(bytes)?, &feeds),
+                Some(bytes) => Checkpoints::auto(bytes, &feeds),
                 None if kept.is_empty() => Checkpoints::None,
                 None => Checkpoints::Named(&kept),
             },
@@ -157,6 +159,10 @@ impl Grad {
         }
         Ok((program, Some(startup)))
     }
+}
+
+fn as_strs(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
 }
 
 /// Bytes, with an optional unit: `64MB`.

@@ -67,10 +67,6 @@ struct Model {
     model: String,
 }
 
-fn as_strs(list: &[String]) -> Vec<&str> {
-    list.iter().map(String::as_str).collect()
-}
-
 /// Convert a program to another format
 #[derive(Debug, Args)]
 pub(crate) struct Convert {

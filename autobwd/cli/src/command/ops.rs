@@ -75,25 +75,18 @@ impl Ops {
 }
 
 fn list(infos: &[&OpInfo]) -> String {
-    let names = |slots: &[SlotDef]| slots.iter().map(|slot| slot.name).collect::<Vec<_>>().join(" ");
-    let rows: Vec<[String; 5]> = infos
-        .iter()
-        .map(|info| {
-            let (schema, (kind, gradient)) = (info.schema(), gradient(info));
-            [
-                schema.name.into(),
-                names(schema.inputs),
-                names(schema.outputs),
-                gradient.unwrap_or(kind).into(),
-                info.crate_name().into(),
-            ]
-        })
-        .collect();
-    table(["operator", "inputs", "outputs", "gradient", "package"], &rows)
+    let row = |info: &&OpInfo| {
+        let (schema, (kind, gradient)) = (info.schema(), gradient(info));
+        let first_line = schema.doc.lines().next().unwrap_or_default();
+        [schema.name, gradient.unwrap_or(kind), info.crate_name(), first_line].map(String::from)
+    };
+    let rows: Vec<[String; 4]> = infos.iter().map(row).collect();
+    table(["operator", "gradient", "package", "documentation"], &rows)
 }
 
 fn reference(ops: &OpInfoMap, info: &OpInfo) -> String {
-    let composition = composition(ops, info).map(|lines| format!("  composition:\n    {}\n", lines.join("\n    ")));
+    let composition =
+        composition(ops, info).map(|lines| format!("  composition:\n    {}\n", lines.join("\n    ")));
     format!("{info}{}", composition.unwrap_or_default())
 }
 

@@ -4,9 +4,9 @@ use autobwd::{Executor, Meta, Program, Scope, exec::RunPlan};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Model, as_strs, run::executor};
+use super::{Model, run::executor};
 use crate::{
-    feeds::{NamedShape, feeds, fill_scope, results},
+    feeds::{NamedShape, feeds, fetches, fill_scope},
     program_file::read_program,
     terminal::{Outcome, Terminal, grouped},
 };
@@ -74,10 +74,7 @@ impl Plan {
     pub(super) fn run(&self, terminal: Terminal) -> Outcome {
         let program = read_program(&self.model.model)?;
         let feeds = feeds(&program, &self.shapes)?;
-        let fetches: Vec<&str> = match &self.fetch[..] {
-            [] => results(&program),
-            fetch => as_strs(fetch),
-        };
+        let fetches = fetches(&program, &self.fetch);
         let (executor, mut scope) = (executor(self.threads), Scope::new());
         fill_scope(&program, &mut scope)?;
         let plan = executor.plan(&program, &scope, &feeds, &fetches)?;

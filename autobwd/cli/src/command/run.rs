@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
-use autobwd::{Executor, Program, Result, Scope, Session, Tensor};
+use autobwd::{Executor, Result, Scope, Session, Tensor};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Model, as_strs};
+use super::Model;
 use crate::{
+    feeds::fetches,
     npz::{read_npz, write_npz},
     program_file::read_program,
     terminal::{Failure, Outcome, Terminal},
@@ -17,7 +18,7 @@ use crate::{
 /// Run a program
 ///
 /// Prints one line of JSON with the time of a step and the peak of tensor memory, after one line for each step with
-/// --steps. The scope starts with the values of --weights, and those that the programs of --startup compute.
+/// --steps. The programs of --startup run first, and the values of --weights replace theirs.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -31,7 +32,7 @@ pub(crate) struct Run {
     /// The inputs, by name, in npz format
     #[arg(long, value_name = "FILE")]
     feeds: Option<PathBuf>,
-    /// The variables to fetch
+    /// The variables to fetch, instead of all results
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     fetch: Vec<String>,
     /// The number of steps, all with the same inputs; prints the fetched scalars of each
@@ -44,7 +45,7 @@ pub(crate) struct Run {
     #[arg(long)]
     check_finite: bool,
     /// The file for the fetched values of the last step, in npz format
-    #[arg(long, value_name = "FILE", requires = "fetch")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
@@ -60,15 +61,15 @@ struct Step {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
     schema: &'static str,
-    steps: u64,
+    steps: usize,
     threads: usize,
     /// The median.
     seconds_per_step: f64,
     first_step_seconds: f64,
     peak_bytes: usize,
-    fetched: BTreeMap<String, Fetched>,
+    fetched: BTreeMap<&'a str, Fetched>,
 }
 
 #[derive(Serialize)]
@@ -90,8 +91,27 @@ impl Run {
         let mut executor = executor(self.threads).check_finite(self.check_finite);
         let mut scope = self.scope(&mut executor)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
-        let session = self.session(&executor, &program, &mut scope, &feeds)?;
-        self.train(terminal, executor.threads(), session, &mut scope, &feeds)
+        let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.meta())).collect();
+        let fetches = fetches(&program, &self.fetch);
+        let mut session = executor.prepare(&program, &mut scope, &metas, &fetches)?;
+        let seconds = self.steps(terminal, &mut session, &mut scope, &feeds, &fetches)?;
+        let fetched = fetches.iter().map(|name| Ok((*name, session.fetch(name)?)));
+        let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
+        if let Some(path) = &self.out {
+            write_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
+        }
+        if let Some(path) = &self.save {
+            scope.save(path)?;
+        }
+        terminal.print_json(&Document {
+            schema: "autobwd.run/1",
+            steps: seconds.len(),
+            threads: executor.threads(),
+            seconds_per_step: median(&seconds),
+            first_step_seconds: seconds[0],
+            peak_bytes: session.peak_bytes(),
+            fetched: fetched.iter().map(|(name, tensor)| (*name, Fetched::of(tensor))).collect(),
+        })
     }
 
     /// The scope before the first step.
@@ -106,67 +126,40 @@ impl Run {
         Ok(scope)
     }
 
-    fn session(
-        &self,
-        executor: &Executor,
-        program: &Program,
-        scope: &mut Scope,
-        feeds: &[(String, Tensor)],
-    ) -> Result<Session> {
-        let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.meta())).collect();
-        executor.prepare(program, scope, &metas, &as_strs(&self.fetch))
-    }
-
-    /// Runs the steps, then writes the files.
-    fn train(
+    /// Runs the steps; returns the seconds of each.
+    fn steps(
         &self,
         terminal: Terminal,
-        threads: usize,
-        mut session: Session,
+        session: &mut Session,
         scope: &mut Scope,
         feeds: &[(String, Tensor)],
-    ) -> Outcome {
+        fetches: &[&str],
+    ) -> Outcome<Vec<f64>> {
         let steps = self.steps.unwrap_or(1);
-        let (progress, mut seconds) = (terminal.progress(steps), vec![]);
+        let (progress, mut times) = (terminal.progress(steps), vec![]);
         for step in 1..=steps {
             feeds.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
             let start = Instant::now();
             session.run(scope)?;
-            seconds.push(start.elapsed().as_secs_f64());
-            if let (Some(_), Some(seconds)) = (self.steps, seconds.last()) {
-                let document =
-                    Step { schema: "autobwd.step/1", step, seconds: *seconds, scalars: self.scalars(&session) };
+            let seconds = start.elapsed().as_secs_f64();
+            times.push(seconds);
+            if self.steps.is_some() {
+                let scalar = |name: &&str| Some((name.to_string(), number(session.item(name).ok()?)));
+                let scalars = fetches.iter().filter_map(scalar).collect();
+                let document = Step { schema: "autobwd.step/1", step, seconds, scalars };
                 progress.suspend(|| terminal.print_json(&document))?;
             }
             progress.inc(1);
         }
         progress.finish_and_clear();
-        let fetched = self.fetch.iter().map(|name| Ok((name.as_str(), session.fetch(name)?)));
-        let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
-        if let Some(path) = &self.out {
-            write_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
-        }
-        if let Some(path) = &self.save {
-            scope.save(path)?;
-        }
-        let first_step_seconds = seconds[0];
-        seconds.sort_by(f64::total_cmp);
-        terminal.print_json(&Document {
-            schema: "autobwd.run/1",
-            steps,
-            threads,
-            seconds_per_step: seconds[seconds.len() / 2],
-            first_step_seconds,
-            peak_bytes: session.peak_bytes(),
-            fetched: fetched.iter().map(|(name, tensor)| (name.to_string(), Fetched::of(tensor))).collect(),
-        })
+        Ok(times)
     }
+}
 
-    /// The fetched values of one element.
-    fn scalars(&self, session: &Session) -> BTreeMap<String, Value> {
-        let scalars = self.fetch.iter().filter_map(|name| Some((name.clone(), number(session.item(name).ok()?))));
-        scalars.collect()
-    }
+fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 impl Fetched {

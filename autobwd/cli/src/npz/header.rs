@@ -43,7 +43,8 @@ impl Header {
 
     fn parse(text: &str) -> Result<Header, String> {
         let value = |key: &str| {
-            let (_, after) = text.split_once(&format!("'{key}':")).ok_or(format!("its header has no `{key}`"))?;
+            let (_, after) =
+                text.split_once(&format!("'{key}':")).ok_or(format!("its header has no `{key}`"))?;
             Ok::<_, String>(after.trim_start())
         };
         let descr = value("descr")?;

@@ -3,8 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use autobwd::{
-    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
-    op::Cost,
+    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, op::Cost,
     program::Origin,
 };
 use serde::Serialize;
@@ -45,8 +44,8 @@ struct Totals {
     backward_operators: usize,
     parameters: u64,
     parameter_bytes: u64,
-    /// Bytes of values that the scope keeps, parameters and others.
-    kept_bytes: u64,
+    /// Parameters and other values that the scope keeps.
+    persistable_bytes: u64,
     flops: u64,
     bytes: u64,
     /// Operators whose flops and bytes are not in the sums.
@@ -74,8 +73,8 @@ impl<'a> Summary<'a> {
                 summary.operators.push(row);
             }
         }
-        let kept = program.root().vars.values().filter(|desc| desc.persistable);
-        kept.for_each(|desc| summary.totals.keep(desc));
+        let persistable = program.root().vars.values().filter(|desc| desc.persistable);
+        persistable.for_each(|desc| summary.totals.add_persistable(desc));
         summary
     }
 
@@ -85,24 +84,35 @@ impl<'a> Summary<'a> {
             .operators
             .iter()
             .map(|row| {
-                let place = if row.block == 0 { row.index.to_string() } else { format!("{}.{}", row.block, row.index) };
+                let place = if row.block == 0 {
+                    row.index.to_string()
+                } else {
+                    format!("{}.{}", row.block, row.index)
+                };
                 let output = |output: &Output<'_>| match &output.r#type {
                     Some(ty) => format!("{}: {ty}", output.name),
                     None => output.name.into(),
                 };
                 let outputs: Vec<String> = row.outputs.iter().map(output).collect();
                 let parameters = if row.parameters == 0 { String::new() } else { grouped(row.parameters) };
-                [place, row.name.into(), outputs.join(", "), parameters, unknown(row.flops), unknown(row.bytes)]
+                [
+                    place,
+                    row.name.into(),
+                    outputs.join(", "),
+                    parameters,
+                    unknown(row.flops),
+                    unknown(row.bytes),
+                ]
             })
             .collect();
         let mut text = table([" #", "operator", "outputs", " parameters", " FLOPs", " bytes"], &rows);
         let Totals { blocks, operators, backward_operators, parameters, parameter_bytes, .. } = self.totals;
-        let Totals { kept_bytes, flops, bytes, unknown, .. } = self.totals;
+        let Totals { persistable_bytes, flops, bytes, unknown, .. } = self.totals;
         let blocks = if blocks == 1 { String::new() } else { format!(" in {blocks} blocks") };
-        let mut line = |name: &str, value: String| text += &format!("{name:<12}{value}\n");
+        let mut line = |name: &str, value: String| text += &format!("{name:<13}{value}\n");
         line("operators", format!("{operators}{blocks}, {backward_operators} of the backward pass"));
         line("parameters", format!("{} ({} bytes)", grouped(parameters), grouped(parameter_bytes)));
-        line("kept", format!("{} bytes", grouped(kept_bytes)));
+        line("persistable", format!("{} bytes", grouped(persistable_bytes)));
         line("work", format!("{} FLOPs, {} bytes read and written", grouped(flops), grouped(bytes)));
         if unknown > 0 {
             line("unknown", format!("the work of {unknown} operators; --shape gives the shapes of inputs"));
@@ -128,9 +138,9 @@ impl Totals {
         }
     }
 
-    fn keep(&mut self, desc: &VarDesc) {
+    fn add_persistable(&mut self, desc: &VarDesc) {
         let bytes = desc.meta().bytes().unwrap_or(0) as u64;
-        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
+        self.persistable_bytes = self.persistable_bytes.saturating_add(bytes);
         if desc.parameter {
             self.parameters = self.parameters.saturating_add(elements(desc));
             self.parameter_bytes = self.parameter_bytes.saturating_add(bytes);
