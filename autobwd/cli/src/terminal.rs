@@ -1,7 +1,7 @@
 //! Standard output and standard error, and failures as exit statuses.
 
 use std::{
-    fmt::{Display, Write as _},
+    fmt::Write as _,
     io::{self, Write as _},
     process::ExitCode,
 };

@@ -15,6 +15,9 @@ use crate::terminal::{Outcome, Terminal, table};
 pub(crate) struct Ops {
     /// The operator to describe
     name: Option<String>,
+    /// List gradient operators, too
+    #[arg(long, conflicts_with = "name")]
+    gradients: bool,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     format: Report,
@@ -61,7 +64,7 @@ impl Ops {
         let ops = OpInfoMap::linked()?;
         let infos = match &self.name {
             Some(name) => vec![ops.get(name)?],
-            None => ops.iter().collect(),
+            None => ops.iter().filter(|info| self.gradients || !info.is_gradient()).collect(),
         };
         match (self.format, &infos[..]) {
             (Report::Json, infos) => terminal.print_json(&Document {
