@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 10] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -16,6 +16,7 @@ const PACKAGES: [&str; 9] = [
     "autobwd/eager",
     "autobwd/net",
     "autobwd/check",
+    "autobwd/cli",
     "autobwd-macros",
     "ops",
 ];

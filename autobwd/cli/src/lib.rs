@@ -1,29 +1,4 @@
-//! The command `autobwd`, as a library: inspects, checks, differentiates and runs programs of [`autobwd`].
-//!
-//! `cargo install autobwd-cli` installs the command with the operators of [`autobwd_ops`]. A crate with operators of its
-//! own gets the same command for them in three lines, because operators are found at link time:
-//!
-//! ```no_run
-//! # mod my_operators {}
-//! use my_operators as _; // links them
-//!
-//! fn main() -> std::process::ExitCode {
-//!     autobwd_cli::main_with("my-autobwd") // in a package with a binary: `env!("CARGO_BIN_NAME")`
-//! }
-//! ```
-//!
-//! `cargo run -p autobwd-cli --example own_operators -- ops cube` runs such a command.
-//!
-//! # Rules of all commands
-//!
-//! - Results go to standard output; diagnostics, and progress on a terminal, to standard error.
-//! - Exit status: 0 for success, 1 if the request fails (an invalid program, a failed check, programs that differ, a
-//!   file that cannot be written), 2 for bad usage and unreadable input.
-//! - A program is a file in the JSON of [`autobwd::Program::to_json`]; `-` is standard input.
-//! - Files are replaced as a whole: a failure leaves the old file or none.
-//! - Control characters of names are escaped.
-//!
-#![doc = include_str!("../JSON.md")]
+#![doc = include_str!("../README.md")]
 
 mod command;
 mod feeds;

@@ -80,7 +80,8 @@ pub(crate) fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a s
             .large_file(tensor.bytes().len() as u64 >= u64::from(u32::MAX));
         archive.start_file(format!("{name}.npy"), options).map_err(|e| refuse(&e))?;
         let header = Header { dtype: tensor.dtype(), dims: tensor.dims().to_vec(), is_column_major: false };
-        let written = archive.write_all(&header.to_bytes()).and_then(|()| archive.write_all(tensor.bytes()));
+        let header = header.to_bytes().map_err(|why| refuse(&format!("`{name}`: {why}")))?;
+        let written = archive.write_all(&header).and_then(|()| archive.write_all(tensor.bytes()));
         written.map_err(|e| refuse(&e))?;
     }
     let file = archive.finish().map_err(|e| refuse(&e))?;

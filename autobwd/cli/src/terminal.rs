@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Failed(String),
     /// Bad usage or unreadable input; the message says why. Status 2.
     Unreadable(String),
-    /// Bad usage, of which clap has told. Status 2.
+    /// Bad usage, which clap has reported. Status 2.
     Usage,
     /// The printed result is negative: programs differ, a check fails. Status 1.
     Negative,

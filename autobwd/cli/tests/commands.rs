@@ -18,9 +18,10 @@ fn commands_say_what_the_examples_show() {
     let cases = TestCases::new();
     cases.register_bin("autobwd", Bin::Path(AUTOBWD.into()));
     // `cargo test` builds the examples, unless it is to build this test alone.
-    let own = Path::new(AUTOBWD).with_file_name("examples").join("own_operators").with_extension(
-        std::env::consts::EXE_EXTENSION,
-    );
+    let own = Path::new(AUTOBWD)
+        .with_file_name("examples")
+        .join("own_operators")
+        .with_extension(std::env::consts::EXE_EXTENSION);
     cases.register_bin("own-operators", if own.exists() { Bin::Path(own) } else { Bin::Ignore });
     cases.case("tests/cmd/*.md").case("tests/cmd/*.toml");
 }

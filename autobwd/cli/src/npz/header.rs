@@ -10,6 +10,8 @@ use super::DTYPES;
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// Elements start at a multiple of this number of bytes.
 const ALIGNMENT: usize = 64;
+/// The limit of NumPy, which also keeps headers below the 64 KiB of version 1.
+const MAX_RANK: usize = 64;
 /// The longest header that is read, in bytes.
 const LIMIT: u32 = 1 << 16;
 
@@ -62,7 +64,11 @@ impl Header {
         Ok(Header { dtype: *dtype, dims, is_column_major })
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, String> {
+        let rank = self.dims.len();
+        if rank > MAX_RANK {
+            return Err(format!("{rank} dimensions; arrays of NumPy have at most {MAX_RANK}"));
+        }
         let descr = DTYPES.iter().find(|(dtype, _)| *dtype == self.dtype).map_or("", |(_, descr)| descr);
         let order = if self.is_column_major { "True" } else { "False" };
         let dims: String = self.dims.iter().map(|dim| format!("{dim}, ")).collect();
@@ -72,10 +78,9 @@ impl Header {
         text.extend(std::iter::repeat_n(' ', padding).chain(['\n']));
         let mut bytes = MAGIC.to_vec();
         bytes.extend([1, 0]);
-        // A shape has at most a few dimensions of at most 20 digits.
         bytes.extend((text.len() as u16).to_le_bytes());
         bytes.extend(text.as_bytes());
-        bytes
+        Ok(bytes)
     }
 }
 
@@ -87,7 +92,7 @@ mod tests {
     fn headers_are_read_as_written() {
         for dims in [vec![], vec![3], vec![2, 0, 4]] {
             let header = Header { dtype: DType::I64, dims, is_column_major: true };
-            let bytes = header.to_bytes();
+            let bytes = header.to_bytes().unwrap();
             assert_eq!(bytes.len() % ALIGNMENT, 0);
             assert_eq!(Header::read(&mut &bytes[..]).unwrap(), header);
         }
@@ -95,6 +100,8 @@ mod tests {
 
     #[test]
     fn other_headers_are_refused() {
+        let many = Header { dtype: DType::F32, dims: vec![1; 65], is_column_major: false };
+        assert!(many.to_bytes().unwrap_err().starts_with("65 dimensions"));
         let refused = |text: &str| Header::parse(text).unwrap_err();
         assert!(refused("{'descr': '<f2', 'fortran_order': False, 'shape': ()}").starts_with("dtype `<f2`"));
         assert!(refused("{'descr': [('a', '<f4')], 'shape': ()}").starts_with("dtype `[('a'"));
