@@ -10,7 +10,7 @@ use std::{
 use autobwd::{Program, Result, tensor::write_atomically};
 use clap::ValueEnum;
 
-use crate::terminal::{Failure, Outcome, Terminal};
+use crate::terminal::{Failure, Outcome, Terminal, json_escaped};
 
 /// The largest file that is read, in bytes.
 const LIMIT: u64 = 1 << 27;
@@ -102,7 +102,7 @@ pub(crate) fn write_program(
     program: &Program,
 ) -> Outcome {
     match (path, format) {
-        (STANDARD, Some(Format::Json) | None) => terminal.print(&Format::Json.write(program)),
+        (STANDARD, Some(Format::Json) | None) => terminal.print(&json_escaped(&Format::Json.write(program))),
         (STANDARD, Some(format)) => terminal.print(&format.write(program)),
         (path, Some(format)) => Ok(write_atomically(path, format.write(program).as_bytes())?),
         (path, None) => Ok(write_atomically(path, Format::of(path)?.write(program).as_bytes())?),

@@ -105,7 +105,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Escapes the control characters that JSON text may contain: those from U+007F.
-fn json_escaped(json: &str) -> String {
+pub(crate) fn json_escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
