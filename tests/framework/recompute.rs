@@ -425,16 +425,8 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
             ErrorKind::UnknownVar,
             "no variable `tanh_1`; did you mean `tanh_0`",
         ),
-        (
-            Recompute::Without(&["x"]),
-            ErrorKind::Program,
-            "`x` cannot be recomputed: no operator computes it",
-        ),
-        (
-            Recompute::auto(least - 1, &model.feeds),
-            ErrorKind::Budget,
-            "bytes cannot be met: a run takes at",
-        ),
+        (Recompute::Without(&["x"]), ErrorKind::Program, "`x` cannot be recomputed: no operator computes it"),
+        (Recompute::auto(least - 1, &model.feeds), ErrorKind::Budget, "bytes cannot be met: a run takes at"),
         (Recompute::auto(least, &[]), ErrorKind::Feed, "`x` is read, but neither fed nor written before"),
         (Recompute::auto(least, &wrong), ErrorKind::Feed, "`x` cannot be fed"),
     ];

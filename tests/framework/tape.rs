@@ -420,7 +420,10 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
         autobwd::tape::backward_with(&sum, Some(&seed), &mut |_| {}).map(|()| x.clone()),
         "`seed`: shape [2] does not match [3] of `output`",
     );
-    refused(grad(&[], &[&x], &GradOptions::default()).map(|_| x.clone()), "no outputs to differentiate are given");
+    refused(
+        grad(&[], &[&x], &GradOptions::default()).map(|_| x.clone()),
+        "no outputs to differentiate are given",
+    );
     refused(
         grad(&[&sum], &[&x], &GradOptions { seeds: Some(&[]), create_graph: false }).map(|_| x.clone()),
         "0 seeds are given for 1 outputs",

@@ -103,7 +103,8 @@ impl BoundBlock {
         match &self.tail {
             Some(tail) => tail.end(k),
             None => {
-                let end = self.ends.get(k).ok_or_else(|| Error::internal("an output that was not requested"))?;
+                let end =
+                    self.ends.get(k).ok_or_else(|| Error::internal("an output that was not requested"))?;
                 Ok((&self.arena, end))
             }
         }
