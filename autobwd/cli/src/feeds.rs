@@ -26,7 +26,7 @@ impl FromStr for NamedShape {
 
 /// The variables to be fed: those that the program reads and neither computes nor keeps.
 fn data(program: &Program) -> impl Iterator<Item = (Var, &VarDesc)> {
-    let vars = program.outside(BlockId::ROOT).into_iter();
+    let vars = program.captures(BlockId::ROOT).into_iter();
     vars.filter_map(|var| Some((var, program.root().vars.get(&var)?))).filter(|(_, desc)| !desc.persistable)
 }
 

@@ -5,10 +5,10 @@ use std::{fs, slice::from_ref};
 use autobwd::{
     Arg, Attr, Backward, BlockId, Builder, DType, Executor, Expr, Feed, Meta, New, OpDesc, OpInfoMap,
     Program, Result, Scope, Tensor, VarDesc, append_backward,
-    backward::{Checkpoints, GradientOptions, explain},
+    backward::{Recompute, GradientOptions, explain},
     emit, gradients,
     net::{NetOp, Operator, RnnOp, backward},
-    tape::{Function, Grad, apply, grad, missing, trace},
+    tape::{Function, GradOptions, apply, grad, missing, trace},
     verify,
 };
 use autobwd_ops::{
@@ -166,14 +166,14 @@ fn derivatives(all: &mut Rendered) -> Result<()> {
     all.case("a target gradient of another shape", gradients(&mut program, &[&loss.name()], &["w"], &seed));
     all.case("the story of a gradient that does not exist", explain(&program, "v@GRAD"));
 
-    let checkpoints = |checkpoints| Backward { checkpoints, ..Backward::default() };
-    all.case("an unknown checkpoint", with(&net, &loss, &checkpoints(Checkpoints::Named(&["tanh_7"]))));
-    all.case("a checkpoint that is an input", with(&net, &loss, &checkpoints(Checkpoints::Without(&["w"]))));
+    let checkpoints = |recompute| Backward { recompute, ..Backward::default() };
+    all.case("an unknown checkpoint", with(&net, &loss, &checkpoints(Recompute::Named(&["tanh_7"]))));
+    all.case("a checkpoint that is an input", with(&net, &loss, &checkpoints(Recompute::Without(&["w"]))));
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[-1, 3]);
     let long = (0..4).fold(&x * parameter(&net, "w", &[3]), |x, _| x.tanh().exp()).mean();
     let feeds = [("x", Meta::new(DType::F64, [8, 3]))];
-    all.case("a budget that is too small", with(&net, &long, &checkpoints(Checkpoints::auto(8, &feeds))));
+    all.case("a budget that is too small", with(&net, &long, &checkpoints(Recompute::auto(8, &feeds))));
 
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).tanh();
@@ -319,7 +319,7 @@ fn eager(all: &mut Rendered) -> Result<()> {
     all.case("a hook of a constant", constant.hook(Expr::clone));
     let why = missing(&[&x.detach().exp()], &x)?.unwrap_or_default();
     all.text("the reason for a missing gradient", &why);
-    all.case("gradients of no outputs", grad(&[], &[&x], &Grad::default()));
+    all.case("gradients of no outputs", grad(&[], &[&x], &GradOptions::default()));
     let y = &x * &x;
     x.set(Tensor::scalar(3.0)?)?;
     all.case("a value that was overwritten", y.backward());
@@ -328,7 +328,7 @@ fn eager(all: &mut Rendered) -> Result<()> {
         emit(Square { x: Arg::from(&y), out: (&x).into() }).out.check(),
     );
     all.case("a result that is set", y.set(Tensor::scalar(1.0)?));
-    let again = Grad { create_graph: true, ..Grad::default() };
+    let again = GradOptions { create_graph: true, ..GradOptions::default() };
     all.case("the second derivative of a function", grad(&[&apply(Own, &[&x])], &[&x], &again));
     all.case("a function in a trace", trace(&tape, &[("x", &x)], || Ok(vec![apply(Own, &[&x])])));
     let list = emit(WriteToArray { x: Arg::from(&x), i: Arg::from(&constant), out: New });

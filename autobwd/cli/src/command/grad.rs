@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use autobwd::{
     Backward, Builder, Program, append_backward,
-    backward::Checkpoints,
+    backward::Recompute,
     program::{BlockId, Site},
     tensor::write_atomically,
 };
@@ -103,10 +103,10 @@ impl Grad {
         let backward = Backward {
             parameters: parameters.as_deref(),
             no_grad: &no_grad,
-            checkpoints: match budget {
-                Some(bytes) => Checkpoints::auto(bytes, &feeds),
-                None if kept.is_empty() => Checkpoints::None,
-                None => Checkpoints::Named(&kept),
+            recompute: match budget {
+                Some(bytes) => Recompute::auto(bytes, &feeds),
+                None if kept.is_empty() => Recompute::None,
+                None => Recompute::Named(&kept),
             },
             ..Backward::default()
         };

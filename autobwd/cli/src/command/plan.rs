@@ -1,6 +1,6 @@
 //! `plan`: what a run will do, and its memory.
 
-use autobwd::{Executor, Meta, Program, Scope, exec::RunPlan};
+use autobwd::{Executor, Meta, Program, Scope, exec::PlanReport};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -102,10 +102,10 @@ fn peak_bytes(
     Some(executor.prepare(program, scope, feeds, fetches).ok()?.peak_bytes())
 }
 
-fn document<'a>(plan: &'a RunPlan, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> Document<'a> {
-    let instructions = plan.frames().iter().map(|frame| Instruction {
+fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> Document<'a> {
+    let instructions = plan.instructions().iter().map(|frame| Instruction {
         operators: &frame.operators,
-        extents: &frame.extents,
+        extents: &frame.spaces,
         once: frame.once,
     });
     let buffers = plan.buffers().iter().map(|buffer| Buffer {
@@ -123,6 +123,6 @@ fn document<'a>(plan: &'a RunPlan, fetches: &'a [&'a str], peak_bytes: Option<us
         live_bytes: plan.live_bytes(),
         instructions: instructions.collect(),
         buffers: buffers.collect(),
-        planned_at_run_time: plan.late(),
+        planned_at_run_time: plan.tail(),
     }
 }
