@@ -232,6 +232,8 @@ pub use autobwd_eager::eager;
 pub use autobwd_exec::{Executor, Feed, Scope, Session};
 #[doc(inline)]
 pub use autobwd_net as net;
+#[doc(inline)]
+pub use autobwd_viewer as viewer;
 
 /// Execution of programs, and reports of their plans.
 pub mod exec {
@@ -289,6 +291,6 @@ pub mod prelude {
     #[doc(no_inline)]
     pub use crate::{
         Backward, Builder, DType, Error, Executor, Expr, Feed, Program, Result, Scope, Session, Tensor,
-        append_backward, eager, explain, gradients,
+        append_backward, eager, explain, gradients, viewer::ToHtml,
     };
 }
