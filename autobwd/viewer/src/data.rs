@@ -64,7 +64,7 @@ pub(crate) struct OpData {
     #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
     pub(crate) blocks: Vec<usize>,
     #[serde(rename = "s")]
-    site: i64,
+    pub(crate) site: i64,
     /// Kind, and the index of the forward operator.
     #[serde(rename = "g", skip_serializing_if = "is_model")]
     origin: (u8, i64),

@@ -12,15 +12,19 @@ const VISITS: usize = 2_000_000;
 /// By variable: the lines of its story. Parameters without gradient have one, too, if the program has a backward pass.
 pub(crate) fn stories(program: &Program, texts: &mut Texts) -> Vec<(Var, Vec<usize>)> {
     let root = program.root();
-    let parameter = |v: Var| root.vars.get(&v).is_some_and(|desc| desc.parameter);
-    let of_parameter = |v: Var| root.vars.get(&v).and_then(|desc| desc.gradient_of).is_some_and(parameter);
+    let mut of_parameter = vec![false; program.name_count()];
+    program
+        .parameters()
+        .filter_map(|v| program.gradient_name(v))
+        .for_each(|v| of_parameter[v.index()] = true);
     let mut asked: Vec<(Var, String)> =
         gradients(program).into_iter().map(|v| (v, program.name(v).to_string())).collect();
-    asked.sort_by_key(|(v, _)| !of_parameter(*v));
+    asked.sort_by_key(|(v, _)| !of_parameter[v.index()]);
     if root.ops.iter().any(|op| op.origin == Origin::Seed) {
         let mut written = vec![false; program.name_count()];
         asked.iter().for_each(|(v, _)| written[v.index()] = true);
-        let has_gradient = |v: &Var| program.gradient_name(*v).is_some_and(|gradient| written[gradient.index()]);
+        let has_gradient =
+            |v: &Var| program.gradient_name(*v).is_some_and(|gradient| written[gradient.index()]);
         let without = program.parameters().filter(|v| !has_gradient(v));
         let without: Vec<_> = without.map(|v| (v, format!("{}@GRAD", program.name(v)))).collect();
         asked.splice(0..0, without);

@@ -8,7 +8,7 @@ use autobwd_core::Program;
 use crate::{
     data::Tables,
     layout::{Row, home},
-    repeats::repeats,
+    repeats::{Repeat, repeats},
 };
 
 /// A line that may have others below it.
@@ -73,7 +73,7 @@ impl Tree<'_> {
 
     /// The nodes of a block, and a text that is equal for equal blocks.
     fn block(&self, block: usize) -> (Vec<Node>, String) {
-        let (mut nodes, mut signatures) = (vec![], vec![]);
+        let (mut nodes, mut signatures): (Vec<Node>, Vec<String>) = (vec![], vec![]);
         for row in &self.rows[block] {
             let (node, signature) = self.row(row);
             nodes.push(node);
@@ -129,11 +129,22 @@ impl Tree<'_> {
         (Node::Row { left: row.left, right: row.right.clone(), below }, signature)
     }
 
+    /// Repeated stretches: of equal operators from the same source lines, as a loop over layers adds them, or else of equal
+    /// operators.
+    fn stretches(&self, rows: &[Row], signatures: &[String]) -> Vec<Repeat> {
+        let site = |row: &Row| row.left.map(|op| self.tables.ops[op].site);
+        let with_sites: Vec<_> = rows.iter().map(site).zip(signatures).collect();
+        match repeats(&with_sites) {
+            found if found.is_empty() => repeats(signatures),
+            found => found,
+        }
+    }
+
     /// Puts repeated stretches below headings.
     fn with_repeats(&self, nodes: Vec<Node>, rows: &[Row], signatures: &[String]) -> Vec<Node> {
         let (mut found, mut at) = (vec![], 0);
         let mut nodes = nodes.into_iter();
-        for repeat in repeats(signatures) {
+        for repeat in self.stretches(rows, signatures) {
             found.extend(nodes.by_ref().take(repeat.start - at));
             at = repeat.start + repeat.period * repeat.count;
             let (period, count) = (repeat.period, repeat.count);

@@ -158,8 +158,9 @@ function drawing() {
     s("title", {}, data.title), s("rect", { width: "100%", height: "100%", fill: "#ffffff" }));
   const label = (op, x, y) => {
     const text = s("text", { x, y, fill: "#555e6a" }, `${MARKS[op.status] || ""} ${op.index} `);
-    const list = (all) => all.slice(0, MOST_ARGS).map((value) => value.text).join(" ") + (all.length > MOST_ARGS ? " …" : "");
-    const rest = ` ${list(op.reads)} → ${list(op.writes)}  ${op.writes[0]?.type ?? ""}`;
+    const list = (all) => all.slice(0, MOST_ARGS).map((value) => shortName(value.text)).join(" ") + (all.length > MOST_ARGS ? " …" : "");
+    const written = principal(op);
+    const rest = ` ${list(written)} ← ${list(op.reads)}  ${written[0]?.type ?? ""}`;
     text.append(s("tspan", { fill: colours[ROLES[op.role]], "font-weight": "bold" }, op.type), rest.length > 62 ? `${rest.slice(0, 61)}…` : rest);
     svg.append(text);
   };

@@ -76,7 +76,7 @@ function slotValues(slots, valueOf) {
 function readsAndWrites(op, read, write) {
   op.inputs = slotValues(op.inputs, read);
   op.reads = op.inputs.flatMap((slot) => slot.values).filter(Boolean);
-  for (const value of new Set(op.reads)) value.readers.push(op);
+  if (op.status !== REMOVED) for (const value of new Set(op.reads)) value.readers.push(op);
   op.blocks.forEach(write.before ?? (() => {}));
   op.outputs = slotValues(op.outputs, write.value);
   op.writes = op.outputs.flatMap((slot) => slot.values).filter(Boolean);

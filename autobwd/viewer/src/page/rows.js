@@ -58,23 +58,37 @@ function layOut() {
 }
 
 const MOST_ARGS = 5;
+const LONGEST_NAME = 22;
+
+/** A name whose middle is left out if it is long: names differ at the end. */
+function shortName(name) {
+  return name.length <= LONGEST_NAME ? name : `${name.slice(0, 7)}…${name.slice(8 - LONGEST_NAME)}`;
+}
+
+/** What an operator writes, the most important first: a parameter, then what most operators of the model read. */
+function principal(op) {
+  const weight = (value) => (value.flags & PARAMETER ? Infinity : value.readers.filter((op) => !op.right).length);
+  return op.right ? op.writes : [...op.writes].sort((a, b) => (weight(a) === weight(b) ? 0 : weight(b) - weight(a)));
+}
 
 function tokens(list) {
   const items = list.slice(0, MOST_ARGS).map((value) =>
-    h("span", { class: "item value", role: "gridcell", "data-value": value.id }, value.text));
+    h("span", { class: "item value", role: "gridcell", "data-value": value.id }, shortName(value.text)));
   const more = list.length > MOST_ARGS ? h("span", { class: "more" }, `+${list.length - MOST_ARGS}`) : "";
   return [...items, more];
 }
 
 function cell(op, side) {
   if (!op) return h("div", { class: side, role: "none" });
-  const mark = op.status ? h("span", { class: "mark", title: STATUS[op.status] }, MARKS[op.status]) : "";
+  const mark = data.compared ? h("span", { class: "mark", "aria-hidden": "true" }, MARKS[op.status]) : "";
   const type = h("span", { class: "item op", role: "gridcell", "data-op": op.id,
     "aria-label": `${op.status ? `${STATUS[op.status]}, ` : ""}operator ${op.index} ${op.type}` }, op.type);
+  const written = principal(op);
+  const from = op.reads.length ? h("span", { class: "from", "aria-hidden": "true" }, "←") : "";
   return h("div", { class: `${side} ${ROLES[op.role]} ${STATUS[op.status]}`, role: "none" },
     mark, h("span", { class: "index", "aria-hidden": "true" }, String(op.index)), type,
-    tokens(op.reads), h("span", { class: "to", "aria-hidden": "true" }, "→"), tokens(op.writes),
-    h("span", { class: "type", "aria-hidden": "true" }, op.writes[0]?.type ?? ""));
+    h("span", { class: "args", role: "none" }, tokens(written), from, h("span", { class: "read", role: "none" }, tokens([...new Set(op.reads)]))),
+    h("span", { class: "type", "aria-hidden": "true" }, (written[0]?.type ?? "").replace(/^float32 /, "")));
 }
 
 function folder(node) {

@@ -73,6 +73,7 @@ function valueKind(value) {
 function tellValue(value) {
   const all = valuesOf.get(value.name) ?? [];
   const gradients = [...new Map((gradientsOf.get(value.name) ?? []).map((value) => [value.name, value])).values()];
+  const whole = gradients.find((gradient) => gradient.text === `${value.text}@GRAD`);
   const others = all.filter((other) => other !== value && other.writer).map((other) => other.writer);
   const role = value.writer ? ROLES[value.writer.role] : "";
   return [
@@ -87,6 +88,7 @@ function tellValue(value) {
       ["source", value.writer ? visible(value.writer.site) : ""],
     ]),
     storyBlock(value.name, value.of >= 0 ? "How it is computed" : "Its gradient"),
+    whole && !stories.has(value.name) ? storyBlock(whole.name, `How ${whole.text} is computed`) : "",
     storyLeftOut(value),
   ];
 }
