@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 
 use autobwd_core::{Block, BlockId, OpDesc, Program};
 
-use crate::{data::type_text, layout::At};
+use crate::{
+    data::type_text,
+    layout::{At, Row},
+};
 
 /// The matching of two programs.
 pub(crate) struct Comparison {
@@ -54,4 +57,84 @@ fn key<'a>(program: &'a Program, op: &OpDesc) -> (&'a str, &'static str) {
 fn text(program: &Program, block: BlockId, op: &OpDesc) -> String {
     let types = op.writes().filter_map(|v| program.lookup(block, v)).map(type_text);
     format!("{}: {}", program.op_text(op), types.collect::<Vec<_>>().join(", "))
+}
+
+/// Where an operator stands: in a row of the new program, or in an inserted one.
+#[derive(Clone, Copy)]
+enum Spot {
+    Row(usize, usize),
+    Inserted(usize),
+}
+
+/// Operators of the older program that are put into the rows of the new one.
+pub(crate) struct Insertion<'a> {
+    rows: &'a mut Vec<Vec<Row>>,
+    /// By number of the operator.
+    spots: FxHashMap<usize, Spot>,
+    /// Block, position before which it goes, and the row.
+    inserted: Vec<(usize, usize, Row)>,
+}
+
+impl Insertion<'_> {
+    pub(crate) fn of(rows: &mut Vec<Vec<Row>>) -> Insertion<'_> {
+        let mut spots = FxHashMap::default();
+        for (b, rows) in rows.iter().enumerate() {
+            for (i, row) in rows.iter().enumerate() {
+                spots.extend(row.left.iter().chain(&row.right).map(|op| (*op, Spot::Row(b, i))));
+            }
+        }
+        Insertion { rows, spots, inserted: vec![] }
+    }
+
+    /// Puts an operator into the row of `beside`, else into a new row behind that of `before`, else first in its block.
+    pub(crate) fn add(
+        &mut self,
+        block: usize,
+        op: usize,
+        right: bool,
+        beside: Option<&usize>,
+        before: Option<&usize>,
+    ) {
+        let spot = |op: Option<&usize>| self.spots.get(op?).copied();
+        if let Some(spot) = spot(beside) {
+            let row = match spot {
+                Spot::Row(b, i) => &mut self.rows[b][i],
+                Spot::Inserted(k) => &mut self.inserted[k].2,
+            };
+            row.right.insert(0, op);
+            self.spots.insert(op, spot);
+            return;
+        }
+        let (block, at) = match spot(before) {
+            Some(Spot::Row(b, i)) => (b, i + 1),
+            Some(Spot::Inserted(k)) => (self.inserted[k].0, self.inserted[k].1),
+            None => (block, 0),
+        };
+        let row = match right {
+            true => Row { left: None, right: vec![op] },
+            false => Row { left: Some(op), right: vec![] },
+        };
+        self.spots.insert(op, Spot::Inserted(self.inserted.len()));
+        self.inserted.push((block, at, row));
+    }
+
+    /// Puts the new rows in.
+    pub(crate) fn complete(mut self) {
+        // Stable: rows for the same position keep the old program's order.
+        self.inserted.sort_by_key(|(block, at, _)| (*block, *at));
+        let mut inserted = self.inserted.into_iter().peekable();
+        for (b, rows) in self.rows.iter_mut().enumerate() {
+            let mut all = vec![];
+            for (i, row) in std::mem::take(rows).into_iter().enumerate() {
+                while let Some((_, _, new)) = inserted.next_if(|(block, at, _)| (*block, *at) <= (b, i)) {
+                    all.push(new);
+                }
+                all.push(row);
+            }
+            while let Some((_, _, new)) = inserted.next_if(|(block, ..)| *block == b) {
+                all.push(new);
+            }
+            *rows = all;
+        }
+    }
 }

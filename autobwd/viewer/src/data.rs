@@ -1,13 +1,13 @@
 //! The data of a page: texts, variables, operators and rows as tables of numbers, which the script reads as JSON.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use autobwd_core::{Block, BlockId, OpDesc, Origin, Program, Result, Slots, Var, VarDesc, VarKind};
 
 use crate::{
     Page,
-    compare::compare,
+    compare::{Insertion, compare},
     layout::{At, Place, Role, Row, places, rows},
     memory::{Memory, memory},
     stories::stories,
@@ -250,12 +250,12 @@ impl Tables {
         }
         rows.resize(rows.len().max(old.blocks().len()), vec![]);
         let old_places = places(old);
-        let mut numbers: FxHashMap<At, usize> = FxHashMap::default();
+        let (mut numbers, mut gone): (FxHashMap<At, usize>, Vec<At>) = Default::default();
         for (b, block) in old.blocks().iter().enumerate() {
             let data = self.block(old, block);
             match self.blocks.get_mut(b) {
                 Some(known) => {
-                    let names: Vec<usize> = known.vars.iter().map(|var| var.0).collect();
+                    let names: FxHashSet<usize> = known.vars.iter().map(|var| var.0).collect();
                     let gone = data.vars.into_iter().filter(|var| !names.contains(&var.0));
                     known.vars.extend(gone);
                 }
@@ -269,34 +269,21 @@ impl Tables {
                         // Its blocks are the old program's.
                         (data.status, data.blocks) = (Status::Removed as u8, vec![]);
                         self.ops.push(data);
+                        gone.push((b, i));
                         self.ops.len() - 1
                     }
                 };
                 numbers.insert((b, i), number);
             }
         }
-        for (b, block) in old.blocks().iter().enumerate() {
-            for i in (0..block.ops.len()).filter(|i| comparison.to_new[b][*i].is_none()) {
-                let (place, number) = (&old_places[b][i], numbers[&(b, i)]);
-                let row_of = |rows: &[Vec<Row>], number: usize| {
-                    let stands = |row: &Row| row.left == Some(number) || row.right.contains(&number);
-                    let block = rows.iter().position(|rows| rows.iter().any(stands))?;
-                    Some((block, rows[block].iter().position(stands)?))
-                };
-                let shared =
-                    place.row.filter(|_| place.right).and_then(|at| row_of(rows, *numbers.get(&at)?));
-                let before = i.checked_sub(1).and_then(|before| row_of(rows, numbers[&(b, before)]));
-                let row = match place.right {
-                    true => Row { left: None, right: vec![number] },
-                    false => Row { left: Some(number), right: vec![] },
-                };
-                match (shared, before) {
-                    (Some((block, at)), _) => rows[block][at].right.insert(0, number),
-                    (None, Some((block, at))) => rows[block].insert(at + 1, row),
-                    (None, None) => rows[b].insert(0, row),
-                }
-            }
+        let mut insertion = Insertion::of(rows);
+        for (b, i) in gone {
+            let place = &old_places[b][i];
+            let beside = place.row.filter(|_| place.right).and_then(|at| numbers.get(&at));
+            let before = i.checked_sub(1).and_then(|before| numbers.get(&(b, before)));
+            insertion.add(b, numbers[&(b, i)], place.right, beside, before);
         }
+        insertion.complete();
     }
 
     /// What must be equal in repeated operators: of an update its type, otherwise the types of the outputs, too.
