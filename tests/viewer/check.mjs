@@ -51,7 +51,7 @@ const names = Object.keys(expected);
 const removed = (page) => page.evaluate(() => ops.filter((op) => op.status === REMOVED).length);
 const itemText = (page) => page.locator("#story").innerText();
 
-for (const name of names) {
+for (const name of process.env.ONLY_ACTIONS ? [] : names) {
   const { operators, stories } = expected[name];
 
   await check(`${name}: one element for each of ${operators} operators`, async () => {
@@ -124,7 +124,7 @@ await check("folding by mouse and keyboard", async () => {
   await page.keyboard.press("Enter");
   assert.equal(await count(), before);
   await page.getByRole("button", { name: "Fold", exact: true }).click();
-  assert.ok((await count()) < 15);
+  assert.ok((await count()) < before / 3);
   await close();
 
   const lstm = await open("lstm");
@@ -149,7 +149,8 @@ await check("search", async () => {
   await page.keyboard.press("Shift+Enter");
   assert.equal(await page.locator("#hits").textContent(), "4 of 4");
   await page.locator("#search").fill("models.rs:");
-  assert.ok(Number(await page.locator("#hits").textContent()) > 200, "source lines are searched");
+  const found = Number(await page.locator("#hits").textContent());
+  assert.ok(found >= 100, `source lines are searched: ${found} hits`);
   await page.locator("#search").fill("no such thing");
   assert.equal(await page.locator("#hits").textContent(), "none");
   await page.keyboard.press("Escape");
@@ -249,23 +250,44 @@ await check("no other script runs", async () => {
   await context.close();
 });
 
-const times = {};
-for (const name of names) {
-  const { page, close } = await open(name);
-  times[name] = await page.evaluate(() => new Promise((resolve) => {
-    const found = () => performance.getEntriesByName("first-contentful-paint")[0];
-    const wait = () => found() ? resolve(Math.round(found().startTime)) : setTimeout(wait, 20);
-    wait();
-  }));
-  if (screenshots && ["digits", "gpt", "lstm", "differences"].includes(name)) {
-    for (const scheme of ["light", "dark"]) {
-      await page.emulateMedia({ colorScheme: scheme });
-      await page.evaluate(() => goTo(ops.findLast((op) => op.right && op.block === 0)));
-      await page.screenshot({ path: path.join(screenshots, `${name}-${scheme}.png`) });
-    }
+/** Milliseconds from the request of a page to the frame that shows its rows: the least of several loads. */
+async function timeToRows(name) {
+  const times = [];
+  for (let i = 0; i < 5; i++) {
+    const context = await browser.newContext({ viewport: SIZE });
+    const page = await context.newPage();
+    await page.addInitScript(() => {
+      const painted = () => requestAnimationFrame(() => setTimeout(() => (globalThis.painted = performance.now())));
+      const ready = () => document.documentElement?.dataset.ready && (observer.disconnect(), painted());
+      const observer = new MutationObserver(ready);
+      observer.observe(document, { subtree: true, attributes: true, childList: true });
+    });
+    await page.goto(urlOf(name));
+    await page.waitForFunction(() => globalThis.painted);
+    times.push(await page.evaluate(() => globalThis.painted));
+    await context.close();
   }
-  await close();
+  return Math.round(Math.min(...times));
+}
+
+const rows = [];
+for (const name of names) {
+  const { operators, bytes } = expected[name];
+  rows.push([name, { operators, bytes, rows_painted_ms: await timeToRows(name) }]);
+}
+
+const POINTED_AT = { digits: "relu_0@GRAD", gpt: "gelu_1@GRAD", lstm: "wh@GRAD", differences: "linear_1.w@GRAD" };
+for (const [name, gradient] of screenshots ? Object.entries(POINTED_AT) : []) {
+  for (const colorScheme of ["light", "dark"]) {
+    const { page, close } = await open(name, { colorScheme });
+    await page.evaluate((gradient) => {
+      const value = values.find((value) => data.names[value.name] === gradient && value.writer?.block === 0);
+      goTo(value.writer);
+      select({ value });
+    }, gradient);
+    await page.screenshot({ path: path.join(screenshots, `${name}-${colorScheme}.png`) });
+    await close();
+  }
 }
 await browser.close();
-const rows = names.map((name) => [name, { operators: expected[name].operators, bytes: expected[name].bytes, first_paint_ms: times[name] }]);
 console.log(JSON.stringify(Object.fromEntries(rows)));

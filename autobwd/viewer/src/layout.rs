@@ -130,11 +130,11 @@ fn join_neighbours(ops: &[OpDesc], rows: &mut [Option<At>], right: &dyn Fn(usize
         }
     }
     let mut last = None;
-    for i in 0..ops.len() {
-        match rows[i] {
-            Some(row) if right(i) => last = Some(row),
+    for (i, row) in rows.iter_mut().enumerate() {
+        match row {
+            Some(row) if right(i) => last = Some(*row),
             Some(_) => {}
-            None => rows[i] = last,
+            None => *row = last,
         }
     }
 }

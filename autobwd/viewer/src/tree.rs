@@ -52,7 +52,7 @@ pub(crate) fn tree(program: &Program, rows: &[Vec<Row>], tables: &Tables) -> Vec
     }
     let tree = Tree { program, rows, tables };
     let mut nodes = tree.block(0).0;
-    for b in (0..rows.len()).filter(|b| !rows[*b].is_empty() && !(is_run[*b] && tree.is_own(*b))) {
+    for b in (0..rows.len()).filter(|b| !(rows[*b].is_empty() || is_run[*b] && tree.is_own(*b))) {
         let text = format!("Block {b}, which no operator runs");
         nodes.push(Node::Heading { text, folded: false, below: tree.block(b).0 });
     }
