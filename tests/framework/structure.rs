@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 11] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -17,6 +17,7 @@ const PACKAGES: [&str; 10] = [
     "autobwd/net",
     "autobwd/check",
     "autobwd/cli",
+    "autobwd/viewer",
     "autobwd-macros",
     "ops",
 ];

@@ -279,7 +279,7 @@ for (const name of names) {
 const POINTED_AT = { digits: "relu_0@GRAD", gpt: "gelu_1@GRAD", lstm: "wh@GRAD", differences: "linear_1.w@GRAD" };
 for (const [name, gradient] of screenshots ? Object.entries(POINTED_AT) : []) {
   for (const colorScheme of ["light", "dark"]) {
-    const { page, close } = await open(name, { colorScheme });
+    const { page, close } = await open(name, { colorScheme, viewport: { width: 1240, height: 700 } });
     await page.evaluate((gradient) => {
       const value = values.find((value) => data.names[value.name] === gradient && value.writer?.block === 0);
       goTo(value.writer);

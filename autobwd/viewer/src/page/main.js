@@ -151,17 +151,21 @@ window.matchMedia("print").addEventListener("change", (event) => showAll(event.m
 /** The unfolded rows as a drawing of its own. */
 function drawing() {
   const column = 520;
-  const colours = { forward: "#1f5fa8", backward: "#a04300", update: "#236b38", "": "#555e6a" };
+  const LETTER = 6.7;
+  const colours = { forward: "#1f5fa8", backward: "#a04300", update: "#236b38", text: "#555e6a" };
   const solo = !ops.some((op) => op.right);
   const width = column * (solo ? 1 : 2) + lanes.width;
   const svg = s("svg", { xmlns: SVG, width, height: (lines.length + 2) * LINE, "font-family": "ui-monospace, monospace", "font-size": 11 },
     s("title", {}, data.title), s("rect", { width: "100%", height: "100%", fill: "#ffffff" }));
-  const label = (op, x, y) => {
-    const text = s("text", { x, y, fill: "#555e6a" }, `${MARKS[op.status] || ""} ${op.index} `);
+  const label = (op, x, y, end) => {
+    const before = `${MARKS[op.status]}${op.index} `;
     const list = (all) => all.slice(0, MOST_ARGS).map((value) => shortName(value.text)).join(" ") + (all.length > MOST_ARGS ? " …" : "");
     const written = principal(op);
     const rest = ` ${list(written)} ← ${list(op.reads)}  ${written[0]?.type ?? ""}`;
-    text.append(s("tspan", { fill: colours[ROLES[op.role]], "font-weight": "bold" }, op.type), rest.length > 62 ? `${rest.slice(0, 61)}…` : rest);
+    const room = Math.max(1, Math.floor((end - x) / LETTER) - before.length - op.type.length);
+    const type = s("tspan", { fill: colours[ROLES[op.role]], "font-weight": "bold" }, op.type);
+    const text = s("text", { x, y, fill: colours.text }, before);
+    text.append(type, rest.length > room ? `${rest.slice(0, room - 1)}…` : rest);
     svg.append(text);
   };
   const paths = s("g", { transform: `translate(${column} ${LINE})`, fill: "none", "stroke-width": 1.2 });
@@ -171,8 +175,8 @@ function drawing() {
     const y = (i + 1) * LINE + LINE / 2 + 4;
     const x = 12 + line.depth * 14;
     if (line.node.h !== undefined) svg.append(s("text", { x, y, fill: "#20262d", "font-weight": "bold" }, line.node.h));
-    if (line.left) label(line.left, x, y);
-    if (line.right) label(line.right, column + lanes.width + 12, y);
+    if (line.left) label(line.left, x, y, column);
+    if (line.right) label(line.right, column + lanes.width + 12, y, width);
   });
   return new XMLSerializer().serializeToString(svg);
 }
@@ -192,7 +196,9 @@ byId("export").addEventListener("click", () => {
   const changes = [ADDED, REMOVED, CHANGED].map((status) => `${MARKS[status]} ${ops.filter((op) => op.status === status).length}`);
   byId("summary").textContent = `${live.length} operators${blocks}${parts.length ? `: ${parts.join(", ")}` : ""}`
     + (data.compared ? ` · differences: ${changes.join("  ")}` : "");
-  document.body.classList.toggle("solo", !ops.some((op) => op.right));
+  const solo = !ops.some((op) => op.right);
+  document.body.classList.toggle("solo", solo);
+  if (solo) document.querySelector(".columns .left").textContent = "Operators ↓";
   startMemory();
   layOut();
   render(true);
