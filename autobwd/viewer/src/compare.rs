@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use autobwd_core::{Block, BlockId, OpDesc, Program};
 
 use crate::{
-    data::type_text,
     layout::{At, Row},
+    texts::type_text,
 };
 
 /// The matching of two programs.

@@ -1,8 +1,9 @@
 //! Programs as self-contained HTML pages: a training step as rows of operators, with the story of every gradient and the
 //! memory plan.
 //!
-//! Must not run anything. Steps, in call order: `layout` (the column and row of every operator) → `data` (tables of the
-//! page, with `compare`, `memory` and `stories`) → `tree` (rows that fold, with `repeats`) → the page itself.
+//! Must not run anything. Steps, in call order: `layout` (the column and row of every operator) → `tables` (with
+//! `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with `repeats`) → `data`,
+//! and the page itself.
 
 mod compare;
 mod data;
@@ -10,6 +11,8 @@ mod layout;
 mod memory;
 mod repeats;
 mod stories;
+mod tables;
+mod texts;
 mod tree;
 
 use std::fmt;

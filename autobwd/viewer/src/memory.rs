@@ -5,7 +5,7 @@ use serde::Serialize;
 use autobwd_core::{Meta, OpDesc, OpInfoMap, Origin, Program, Result, Var, verify::require_valid};
 use autobwd_plan::{Plan, Request, RunPlan, cut};
 
-use crate::data::Texts;
+use crate::texts::Texts;
 
 /// The memory plan as the page reads it.
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@
 use autobwd_backward::explain;
 use autobwd_core::{Origin, Program, Var};
 
-use crate::{data::Texts, layout::gradients};
+use crate::{layout::gradients, texts::Texts};
 
 /// The number of operators that all stories together may visit. An explanation visits all operators of the program, so
 /// pages of more than some 2,000 operators have the stories of parameters' gradients, and of as many others as possible.

@@ -6,9 +6,9 @@ use serde::Serialize;
 use autobwd_core::Program;
 
 use crate::{
-    data::Tables,
     layout::{Row, home},
     repeats::{Repeat, repeats},
+    tables::Tables,
 };
 
 /// A line that may have others below it.
