@@ -115,7 +115,7 @@ function rowElement(line, number) {
 
 /** Draws the lines in view; with `anew` even if they are drawn already. */
 function render(anew) {
-  const CHUNK = 16;
+  const CHUNK = 8;
   const top = Math.floor(grid.scrollTop / LINE / CHUNK) * CHUNK - CHUNK;
   const first = shown.all ? 0 : Math.max(0, top);
   const height = Math.ceil(grid.clientHeight / LINE / CHUNK + 3) * CHUNK;
