@@ -1,6 +1,9 @@
 //! The rows as a tree: rows of sub-blocks below the operator that runs them, and headings of repeated stretches and
 //! updates, which fold.
 
+use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use autobwd_core::Program;
@@ -133,9 +136,8 @@ impl Tree<'_> {
     /// operators.
     fn stretches(&self, rows: &[Row], signatures: &[String]) -> Vec<Repeat> {
         let site = |row: &Row| row.left.map(|op| self.tables.ops[op].site);
-        let with_sites: Vec<_> = rows.iter().map(site).zip(signatures).collect();
-        match repeats(&with_sites) {
-            found if found.is_empty() => repeats(signatures),
+        match repeats(&numbered(rows.iter().map(site).zip(signatures))) {
+            found if found.is_empty() => repeats(&numbered(signatures)),
             found => found,
         }
     }
@@ -165,4 +167,14 @@ impl Tree<'_> {
         found.extend(nodes);
         found
     }
+}
+
+/// Items as numbers, equal for equal items.
+fn numbered<T: Hash + Eq>(items: impl IntoIterator<Item = T>) -> Vec<usize> {
+    let mut known = FxHashMap::default();
+    let number = |item| {
+        let next = known.len();
+        *known.entry(item).or_insert(next)
+    };
+    items.into_iter().map(number).collect()
 }
