@@ -7,7 +7,7 @@ use autobwd_core::Result;
 use crate::{
     Page,
     layout::{places, rows},
-    memory::{Memory, memory},
+    memory::{MemoryTimeline, memory},
     stories::stories,
     tables::{BlockData, OpData, Tables},
     tree::{Node, tree},
@@ -23,7 +23,7 @@ pub(crate) struct Data {
     ops: Vec<OpData>,
     rows: Vec<Node>,
     stories: Vec<(usize, Vec<usize>)>,
-    memory: Option<Memory>,
+    memory: Option<MemoryTimeline>,
     /// The reason why there is no memory plan.
     no_memory: Option<String>,
     compared: bool,

@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 use autobwd_core::{Meta, OpDesc, OpInfoMap, Origin, Program, Result, Var, verify::require_valid};
-use autobwd_plan::{Plan, Request, RunPlan, cut};
+use autobwd_plan::{FusionGroup, Plan, PlanReport, PlanRequest, cut};
 
 use crate::texts::Texts;
 
 /// The memory plan as the page reads it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryTimeline {
     /// By instruction: the operators of the root block that it runs.
     instructions: Vec<Vec<usize>>,
     /// Names (texts), bytes, offset, first and last instruction.
@@ -22,7 +22,7 @@ pub(crate) struct Memory {
 
 /// The plan of a program with the linked operators. Variables of the scope have their declared shapes, or those among the
 /// feeds.
-pub(crate) fn memory(program: &Program, feeds: &[(&str, Meta)], texts: &mut Texts) -> Result<Memory> {
+pub(crate) fn memory(program: &Program, feeds: &[(&str, Meta)], texts: &mut Texts) -> Result<MemoryTimeline> {
     let ops = OpInfoMap::linked()?;
     require_valid(ops, program)?;
     let declared = |name: &str| program.find(name).and_then(|var| program.root().vars.get(&var));
@@ -35,10 +35,10 @@ pub(crate) fn memory(program: &Program, feeds: &[(&str, Meta)], texts: &mut Text
     let fetches = fetches(program);
     let fetches: Vec<&str> = fetches.iter().map(|v| program.name(*v)).collect();
     let program = &*cut(program, &fed)?;
-    let plan = Plan::new(program, ops, &Request::new(&fed, &kept, &fetches, false))?;
-    let report = RunPlan::new(program, &plan);
-    let instruction = |groups: &[autobwd_plan::Group]| {
-        let nodes = groups.iter().flat_map(|group| &plan.graph.nodes[group.nodes.clone()]);
+    let plan = Plan::new(program, ops, &PlanRequest::new(&fed, &kept, &fetches, false))?;
+    let report = PlanReport::new(program, &plan);
+    let instruction = |groups: &[FusionGroup]| {
+        let nodes = groups.iter().flat_map(|group| &plan.graph.instructions[group.nodes.clone()]);
         let mut ops: Vec<usize> = nodes.map(|node| node.index).collect();
         ops.dedup();
         ops
@@ -47,12 +47,12 @@ pub(crate) fn memory(program: &Program, feeds: &[(&str, Meta)], texts: &mut Text
         let names = buffer.variables.iter().map(|name| texts.id(name)).collect();
         (names, buffer.bytes, buffer.offset, buffer.first, buffer.last)
     });
-    Ok(Memory {
+    Ok(MemoryTimeline {
         buffers: buffers.collect(),
-        instructions: plan.frames().map(|(_, groups)| instruction(groups)).collect(),
+        instructions: plan.instruction_groups().map(|(_, groups)| instruction(groups)).collect(),
         arena: report.arena_bytes(),
         peak: report.live_bytes(),
-        dynamic: report.late().map(String::from),
+        dynamic: report.tail().map(String::from),
     })
 }
 

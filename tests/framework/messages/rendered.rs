@@ -5,7 +5,7 @@ use std::{fs, slice::from_ref};
 use autobwd::{
     Arg, Attr, Backward, BlockId, Builder, DType, Executor, Expr, Feed, Meta, New, OpDesc, OpInfoMap,
     Program, Result, Scope, Tensor, VarDesc, append_backward,
-    backward::{Recompute, GradientOptions, explain},
+    backward::{GradientOptions, Recompute, explain},
     emit, gradients,
     net::{NetOp, Operator, RnnOp, backward},
     tape::{Function, GradOptions, apply, grad, missing, trace},
