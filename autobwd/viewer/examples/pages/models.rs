@@ -4,7 +4,7 @@ use autobwd::{Builder, DType, Expr, Meta, Program, Result};
 use autobwd_ops::{
     Init, Math,
     control::{cond, static_rnn, while_loop},
-    nn::{Cell, Embedding, LayerNorm, Linear, LstmCell, MultiHeadAttention},
+    nn::{Embedding, LayerNorm, Linear, LstmCell, MultiHeadAttention, RecurrentCell},
     optim::{Adam, Optimizer, Sgd},
 };
 
