@@ -28,9 +28,9 @@ struct Args {
 }
 
 /// The next value, from the last one and a leaf.
-type Step = fn(&Expr, &Expr) -> Expr;
+type TapeStep = fn(&Expr, &Expr) -> Expr;
 
-const OPERATORS: [(&str, Step); 10] = [
+const OPERATORS: [(&str, TapeStep); 10] = [
     ("elementwise_add", |y, w| y + w),
     ("elementwise_sub", |y, w| y - w),
     ("elementwise_mul", |y, w| y * w),
@@ -55,7 +55,7 @@ fn run(args: &Args) -> BenchResult<ExitCode> {
 }
 
 /// Durations of recording a row of operators, and of its backward pass and destruction.
-fn row(tape: &Builder, step: Step, length: usize) -> autobwd::Result<[Duration; 2]> {
+fn row(tape: &Builder, step: TapeStep, length: usize) -> autobwd::Result<[Duration; 2]> {
     let (x, w) = (tape.leaf("x", Tensor::scalar(0.5_f32)?), tape.leaf("w", Tensor::scalar(1.01_f32)?));
     let start = Instant::now();
     let mut y = step(&x, &w);

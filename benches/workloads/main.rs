@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<WorkloadCommand>,
     /// Workload to train.
     #[arg(required = true)]
     workload: Option<Workload>,
@@ -40,7 +40,7 @@ struct Args {
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum WorkloadCommand {
     /// Times building the backward part, on one thread, and prints one JSON line for each size and shape of the forward
     /// part.
     Build {
@@ -66,11 +66,11 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> BenchResult<ExitCode> {
     match &args.command {
-        Some(Command::Build { .. }) if args.threads.is_some_and(|threads| threads != 1) => {
+        Some(WorkloadCommand::Build { .. }) if args.threads.is_some_and(|threads| threads != 1) => {
             return Err("`build` runs on one thread: leave `--threads` out".into());
         }
-        Some(Command::Build { ops, shape }) => build::run(ops, *shape, args.check)?,
-        Some(Command::Gemm { seconds }) => gemm::run(args.threads, *seconds, args.check)?,
+        Some(WorkloadCommand::Build { ops, shape }) => build::run(ops, *shape, args.check)?,
+        Some(WorkloadCommand::Gemm { seconds }) => gemm::run(args.threads, *seconds, args.check)?,
         None => return train(args),
     }
     Ok(ExitCode::SUCCESS)

@@ -4,10 +4,9 @@ use autobwd::{
     DType, Float, GradCx, GradRule, Pointwise, Result, Var, ZeroGrad,
     check::*,
     op::{Integer, PointwiseInteger, SelfAdjoint},
+    operators::Scale,
     register_op,
 };
-
-use crate::activation::Scale;
 
 /// Rounds down: `out = ⌊x⌋`.
 #[register_op(grad = FloorGrad, pointwise)]

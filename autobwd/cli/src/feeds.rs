@@ -4,7 +4,7 @@ use std::{collections::HashSet, str::FromStr};
 
 use autobwd::{BlockId, Meta, OpDesc, Program, Result, Scope, Tensor, Var, VarDesc, program::VarKind};
 
-use crate::terminal::{Failure, Outcome};
+use crate::terminal::{CommandFailure, CommandResult};
 
 /// The shape of a variable, `x=32,784`.
 #[derive(Clone, Debug)]
@@ -31,14 +31,17 @@ fn data(program: &Program) -> impl Iterator<Item = (Var, &VarDesc)> {
 }
 
 /// Dtypes and shapes of these variables, with the given dimensions.
-pub(crate) fn shaped(program: &Program, shapes: &[NamedShape]) -> Outcome<Vec<(Var, Meta)>> {
+pub(crate) fn shaped(program: &Program, shapes: &[NamedShape]) -> CommandResult<Vec<(Var, Meta)>> {
     let mut metas = vec![];
     for NamedShape { name, dims } in shapes {
         let var = program.expect_var(name)?;
         let declared = program.root().vars.get(&var).map(VarDesc::meta);
         let given = Meta::new(declared.as_ref().map_or(autobwd::DType::F32, |meta| meta.dtype), &dims[..]);
         if let Some(declared) = declared.filter(|declared| !declared.agrees(&given)) {
-            return Err(Failure::Failed(format!("`{name}` is {declared}, not of shape {}", given.dims)));
+            return Err(CommandFailure::Failed(format!(
+                "`{name}` is {declared}, not of shape {}",
+                given.dims
+            )));
         }
         metas.push((var, given));
     }
@@ -46,7 +49,7 @@ pub(crate) fn shaped(program: &Program, shapes: &[NamedShape]) -> Outcome<Vec<(V
 }
 
 /// Dtypes and shapes of all variables to be fed: as given, else as declared.
-pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> Outcome<Vec<(&'a str, Meta)>> {
+pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> CommandResult<Vec<(&'a str, Meta)>> {
     let mut feeds: Vec<(&str, Meta)> =
         shaped(program, shapes)?.into_iter().map(|(var, meta)| (program.name(var), meta)).collect();
     for (var, desc) in data(program) {
@@ -58,7 +61,7 @@ pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> Outcome<
             let dims = desc.dims.iter().map(|dim| dim.get().map_or("N".into(), |n| n.to_string()));
             let (shape, dims) = (&desc.dims, dims.collect::<Vec<_>>().join(","));
             let text = format!("`{name}` has shape {shape}: say which with `--shape {name}={dims}`");
-            return Err(Failure::Failed(text));
+            return Err(CommandFailure::Failed(text));
         }
         feeds.push((name, desc.meta()));
     }

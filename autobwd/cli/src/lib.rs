@@ -14,7 +14,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, error::ErrorKind};
 use autobwd_ops as _;
 
 use command::Command;
-use terminal::{Failure, Outcome, Terminal};
+use terminal::{CommandFailure, CommandResult, Terminal};
 
 /// Inspects, checks, differentiates and runs programs of autobwd
 #[derive(Debug, Parser)]
@@ -39,22 +39,22 @@ fn definition(name: &'static str) -> clap::Command {
 }
 
 /// Parses the arguments; help and version are printed here.
-fn parsed(terminal: Terminal) -> Outcome<Command> {
+fn parsed(terminal: Terminal) -> CommandResult<Command> {
     let matches = definition(terminal.name).try_get_matches();
     match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => Ok(arguments.command),
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             // Standard output may be closed.
             _ = e.print();
-            Err(Failure::Closed)
+            Err(CommandFailure::Closed)
         }
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             _ = e.print();
-            Err(Failure::Usage)
+            Err(CommandFailure::Usage)
         }
         Err(e) => {
             let text = e.render().to_string();
-            Err(Failure::Unreadable(text.strip_prefix("error: ").unwrap_or(&text).to_string()))
+            Err(CommandFailure::Unreadable(text.strip_prefix("error: ").unwrap_or(&text).to_string()))
         }
     }
 }

@@ -21,14 +21,14 @@ use autobwd::{
 use header::Header;
 use zip::{ZipArchive, ZipWriter, write::SimpleFileOptions};
 
-use crate::terminal::{Failure, Outcome};
+use crate::terminal::{CommandFailure, CommandResult};
 
 /// The limit of the bytes of all arrays of a file, as for safetensors.
 const LIMIT: u64 = 1 << 34;
 
 /// Reads all arrays of a file, in its order.
-pub(crate) fn read_npz(path: &Path) -> Outcome<Vec<(String, Tensor)>> {
-    let refuse = |e: &dyn Display| Failure::Unreadable(format!("`{}`: {e}", path.display()));
+pub(crate) fn read_npz(path: &Path) -> CommandResult<Vec<(String, Tensor)>> {
+    let refuse = |e: &dyn Display| CommandFailure::Unreadable(format!("`{}`: {e}", path.display()));
     let file = File::open(path).map_err(|e| refuse(&e))?;
     let mut archive =
         ZipArchive::new(BufReader::new(file)).map_err(|e| refuse(&format!("not an npz file: {e}")))?;
@@ -71,8 +71,11 @@ fn row_major(tensor: &Tensor) -> Result<Tensor> {
 }
 
 /// Writes arrays to a file, which is replaced as a whole.
-pub(crate) fn write_npz<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Outcome {
-    let refuse = |e: &dyn Display| Failure::Failed(format!("cannot write `{}`: {e}", path.display()));
+pub(crate) fn write_npz<'a>(
+    path: &Path,
+    arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+) -> CommandResult {
+    let refuse = |e: &dyn Display| CommandFailure::Failed(format!("cannot write `{}`: {e}", path.display()));
     let mut archive = ZipWriter::new(Cursor::new(vec![]));
     for (name, tensor) in arrays {
         let options = SimpleFileOptions::default()

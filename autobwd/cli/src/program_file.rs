@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-use autobwd::{Program, Result, tensor::write_atomically};
+use autobwd::{Program, Result, tensor::write_atomically, viewer::ToHtml};
 use clap::ValueEnum;
 
-use crate::terminal::{Failure, Outcome, Terminal, json_escaped};
+use crate::terminal::{CommandFailure, CommandResult, Terminal, json_escaped};
 
 /// The largest file that is read, in bytes.
 const LIMIT: u64 = 1 << 27;
@@ -29,47 +29,55 @@ pub(crate) enum Format {
     Dot,
     /// A drawing for pages that show Mermaid charts
     Mermaid,
+    /// A page that shows the program
+    Html,
 }
 
 impl Format {
     /// The formats by extension. A further one needs a row here, and a line in `read` or `write`.
-    const EXTENSIONS: [(&str, Format); 4] =
-        [("json", Format::Json), ("txt", Format::Text), ("dot", Format::Dot), ("mmd", Format::Mermaid)];
+    const EXTENSIONS: [(&str, Format); 5] = [
+        ("json", Format::Json),
+        ("txt", Format::Text),
+        ("dot", Format::Dot),
+        ("mmd", Format::Mermaid),
+        ("html", Format::Html),
+    ];
 
     /// The format of a file; that of a path without extension is JSON.
-    fn of(path: &str) -> Outcome<Format> {
+    fn of(path: &str) -> CommandResult<Format> {
         let Some(extension) = Path::new(path).extension() else { return Ok(Format::Json) };
         let known = Format::EXTENSIONS.iter().find(|(known, _)| extension == *known);
         known.map(|(_, format)| *format).ok_or_else(|| {
             let known = Format::EXTENSIONS.map(|(known, _)| format!(".{known}")).join(", ");
-            Failure::Unreadable(format!("`{path}`: no format has this extension; known are {known}"))
+            CommandFailure::Unreadable(format!("`{path}`: no format has this extension; known are {known}"))
         })
     }
 
     fn read(self, text: &str) -> Option<Result<Program>> {
         match self {
             Format::Json => Some(Program::from_json(text)),
-            Format::Text | Format::Dot | Format::Mermaid => None,
+            Format::Text | Format::Dot | Format::Mermaid | Format::Html => None,
         }
     }
 
-    pub(crate) fn write(self, program: &Program) -> String {
-        match self {
+    pub(crate) fn write(self, program: &Program) -> Result<String> {
+        Ok(match self {
             Format::Json => program.to_json(),
             Format::Text => program.to_string(),
             Format::Dot => program.to_dot(),
             Format::Mermaid => program.to_mermaid(),
-        }
+            Format::Html => program.to_html()?,
+        })
     }
 }
 
 /// Reads a program; `-` is JSON on standard input.
-pub(crate) fn read_program(path: &str) -> Outcome<Program> {
+pub(crate) fn read_program(path: &str) -> CommandResult<Program> {
     let (format, source) = match path {
         STANDARD => (Format::Json, "standard input".to_string()),
         path => (Format::of(path)?, format!("`{path}`")),
     };
-    let refuse = |why: &dyn Display| Failure::Unreadable(format!("{source}: {why}"));
+    let refuse = |why: &dyn Display| CommandFailure::Unreadable(format!("{source}: {why}"));
     let bytes = read_bytes(path).map_err(|e| refuse(&e))?;
     let text = str::from_utf8(&bytes).map_err(|e| refuse(&format!("not text: {e}")))?;
     match format.read(text) {
@@ -100,11 +108,16 @@ pub(crate) fn write_program(
     path: &str,
     format: Option<Format>,
     program: &Program,
-) -> Outcome {
+) -> CommandResult {
+    let format = match (path, format) {
+        (_, Some(format)) => format,
+        (STANDARD, None) => Format::Json,
+        (path, None) => Format::of(path)?,
+    };
+    let text = format.write(program)?;
     match (path, format) {
-        (STANDARD, Some(Format::Json) | None) => terminal.print(&json_escaped(&Format::Json.write(program))),
-        (STANDARD, Some(format)) => terminal.print(&format.write(program)),
-        (path, Some(format)) => Ok(write_atomically(path, format.write(program).as_bytes())?),
-        (path, None) => Ok(write_atomically(path, Format::of(path)?.write(program).as_bytes())?),
+        (STANDARD, Format::Json) => terminal.print(&json_escaped(&text)),
+        (STANDARD, _) => terminal.print(&text),
+        (path, _) => Ok(write_atomically(path, text.as_bytes())?),
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// The reason why a command ends early.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CommandFailure {
     /// The request cannot be met; the message says why. Status 1.
     Failed(String),
     /// Bad usage or unreadable input; the message says why. Status 2.
@@ -25,13 +25,13 @@ pub(crate) enum Failure {
     Closed,
 }
 
-impl From<Error> for Failure {
-    fn from(e: Error) -> Failure {
-        Failure::Failed(e.to_string())
+impl From<Error> for CommandFailure {
+    fn from(e: Error) -> CommandFailure {
+        CommandFailure::Failed(e.to_string())
     }
 }
 
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub(crate) type CommandResult<T = ()> = Result<T, CommandFailure>;
 
 /// Writes results to standard output, diagnostics and progress to standard error.
 #[derive(Clone, Copy, Debug)]
@@ -42,19 +42,19 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     /// Writes text to standard output, with a newline at its end.
-    pub(crate) fn print(self, text: &str) -> Outcome {
+    pub(crate) fn print(self, text: &str) -> CommandResult {
         let text = escaped(text);
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         let mut stdout = io::stdout().lock();
         let written = write!(stdout, "{text}{end}").and_then(|()| stdout.flush());
         written.map_err(|e| match e.kind() {
-            io::ErrorKind::BrokenPipe => Failure::Closed,
-            _ => Failure::Failed(format!("cannot write to standard output: {e}")),
+            io::ErrorKind::BrokenPipe => CommandFailure::Closed,
+            _ => CommandFailure::Failed(format!("cannot write to standard output: {e}")),
         })
     }
 
     /// Writes a document to standard output, as one line of JSON.
-    pub(crate) fn print_json(self, document: &impl Serialize) -> Outcome {
+    pub(crate) fn print_json(self, document: &impl Serialize) -> CommandResult {
         let json =
             serde_json::to_string(document).map_err(|e| Error::new(ErrorKind::Format, e.to_string()))?;
         self.print(&json_escaped(&json))
@@ -73,16 +73,16 @@ impl Terminal {
     }
 
     /// Reports the outcome of a command.
-    pub(crate) fn exit(self, outcome: Outcome) -> ExitCode {
+    pub(crate) fn exit(self, outcome: CommandResult) -> ExitCode {
         let status = match outcome {
-            Ok(()) | Err(Failure::Closed) => 0,
-            Err(Failure::Negative) => 1,
-            Err(Failure::Usage) => 2,
-            Err(Failure::Failed(message)) => {
+            Ok(()) | Err(CommandFailure::Closed) => 0,
+            Err(CommandFailure::Negative) => 1,
+            Err(CommandFailure::Usage) => 2,
+            Err(CommandFailure::Failed(message)) => {
                 self.warn(&message);
                 1
             }
-            Err(Failure::Unreadable(message)) => {
+            Err(CommandFailure::Unreadable(message)) => {
                 self.warn(&message);
                 2
             }

@@ -4,6 +4,7 @@ use autobwd::{
     Buf, Cx, DType, Float, Infer, Kernel, Meta, Multilinear, Pointwise, Result, Var,
     check::*,
     op::{Decompose, Parts, SelfAdjoint, with_float, with_signed},
+    operators::Scale,
     register_op,
 };
 
@@ -11,10 +12,7 @@ use super::{
     ReduceAttrs,
     tiling::{Reduce, total},
 };
-use crate::{
-    activation::Scale,
-    kernel_helpers::{KernelFloat, converted_bytes, elements},
-};
+use crate::kernel_helpers::{KernelFloat, converted_bytes, elements};
 
 /// Mean of all elements: `out = Σ x / n`.
 #[register_op(grad = MeanGrad, decomposed)]

@@ -9,25 +9,25 @@ use autobwd::{
 use clap::Args;
 use serde::Serialize;
 
-use super::Report;
-use crate::terminal::{Failure, Outcome, Terminal};
+use super::ReportForm;
+use crate::terminal::{CommandFailure, CommandResult, Terminal};
 
 /// Check operators by their samples
 ///
 /// Compares values of kernels on all dtypes and numbers of threads, and gradients with central differences to second
 /// order. A build has samples if it has debug assertions, or the feature `samples`.
 #[derive(Debug, Args)]
-pub(crate) struct Check {
+pub(crate) struct CheckCommand {
     /// The operators to check, instead of all
     #[arg(value_name = "OP")]
     ops: Vec<String>,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Report,
+    format: ReportForm,
 }
 
 #[derive(Serialize)]
-struct Document {
+struct CheckJson {
     schema: &'static str,
     failed: usize,
     operators: Vec<Checked>,
@@ -45,36 +45,36 @@ struct Checked {
     failures: Vec<String>,
 }
 
-impl Check {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl CheckCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let samples = self.samples()?;
         let progress = terminal.progress(samples.values().map(Vec::len).sum::<usize>() as u64);
         let mut operators = vec![];
         for (name, rows) in samples {
             progress.set_message(name);
             let checked = check(name, &rows, || progress.inc(1));
-            if self.format == Report::Text {
+            if self.format == ReportForm::Text {
                 progress.suspend(|| terminal.print(&checked.to_text()))?;
             }
             operators.push(checked);
         }
         progress.finish_and_clear();
         let failed = operators.iter().filter(|checked| !checked.failures.is_empty()).count();
-        if self.format == Report::Json {
-            terminal.print_json(&Document { schema: "autobwd.check/1", failed, operators })?;
+        if self.format == ReportForm::Json {
+            terminal.print_json(&CheckJson { schema: "autobwd.check/1", failed, operators })?;
         }
-        if failed == 0 { Ok(()) } else { Err(Failure::Negative) }
+        if failed == 0 { Ok(()) } else { Err(CommandFailure::Negative) }
     }
 
     /// The samples of the chosen operators.
-    fn samples(&self) -> Outcome<BTreeMap<&'static str, Vec<Sample>>> {
+    fn samples(&self) -> CommandResult<BTreeMap<&'static str, Vec<Sample>>> {
         let ops = OpInfoMap::linked()?;
         self.ops.iter().try_for_each(|name| ops.get(name).map(drop))?;
         let mut chosen: BTreeMap<&'static str, Vec<Sample>> = BTreeMap::new();
         let all = samples();
         if all.is_empty() {
             let text = "this build has no samples; build it with the feature `samples`";
-            return Err(Failure::Failed(text.into()));
+            return Err(CommandFailure::Failed(text.into()));
         }
         for sample in
             all.into_iter().filter(|s| self.ops.is_empty() || self.ops.iter().any(|op| op == s.op()))
@@ -82,7 +82,7 @@ impl Check {
             chosen.entry(sample.op()).or_default().push(sample);
         }
         match self.ops.iter().find(|op| !chosen.contains_key(op.as_str())) {
-            Some(op) => Err(Failure::Failed(format!(
+            Some(op) => Err(CommandFailure::Failed(format!(
                 "operator `{op}` has no samples; a gradient operator is checked with its forward operator"
             ))),
             None => Ok(chosen),

@@ -15,7 +15,7 @@ use super::Model;
 use crate::{
     feeds::{NamedShape, feeds},
     program_file::{Format, read_program, write_program},
-    terminal::{Failure, Outcome, Terminal},
+    terminal::{CommandFailure, CommandResult, Terminal},
 };
 
 /// Append the backward pass to a program
@@ -24,7 +24,7 @@ use crate::{
 /// also updates the parameters; the program that initialises its learning rate and its states goes to the file of
 /// --startup.
 #[derive(Debug, Args)]
-pub(crate) struct Grad {
+pub(crate) struct GradCommand {
     #[command(flatten)]
     model: Model,
     /// The variable to differentiate, of one element
@@ -92,8 +92,8 @@ impl Update {
     }
 }
 
-impl Grad {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl GradCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let model = read_program(&self.model.model)?;
         let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
         let budget = budget.map(bytes_of).transpose()?;
@@ -117,7 +117,7 @@ impl Grad {
         forget_sites(&mut program);
         if let (Some(path), Some(mut startup)) = (&self.startup, startup) {
             forget_sites(&mut startup);
-            write_atomically(path, Format::Json.write(&startup).as_bytes())?;
+            write_atomically(path, Format::Json.write(&startup)?.as_bytes())?;
         }
         write_program(terminal, &self.output, None, &program)
     }
@@ -127,7 +127,7 @@ impl Grad {
         terminal: Terminal,
         model: &Program,
         backward: &Backward<'_>,
-    ) -> Outcome<Program> {
+    ) -> CommandResult<Program> {
         let mut program = model.clone();
         let found = append_backward(&mut program, &self.loss, backward)?;
         found.missing.iter().for_each(|missing| terminal.warn(&missing.to_string()));
@@ -145,7 +145,7 @@ impl Grad {
         model: &Program,
         backward: &Backward<'_>,
         optimizer: &dyn Optimizer,
-    ) -> Outcome<(Program, Option<Program>)> {
+    ) -> CommandResult<(Program, Option<Program>)> {
         let net = Builder::new();
         net.set_program(model.clone());
         let updates = optimizer.minimize_with(&net.expr(&self.loss), backward)?;
@@ -166,7 +166,7 @@ fn as_strs(list: &[String]) -> Vec<&str> {
 }
 
 /// Bytes, with an optional unit: `64MB`.
-fn bytes_of(text: &str) -> Outcome<usize> {
+fn bytes_of(text: &str) -> CommandResult<usize> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" => Some(1),
@@ -178,7 +178,7 @@ fn bytes_of(text: &str) -> Outcome<usize> {
     let bytes = digits.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
     bytes.ok_or_else(|| {
         let text = format!("`auto:{text}` has no number of bytes, such as `auto:64MB`");
-        Failure::Unreadable(text)
+        CommandFailure::Unreadable(text)
     })
 }
 

@@ -1,49 +1,49 @@
 //! `verify`, `explain` and `diff`: questions about programs with a text as the answer.
 
-use autobwd::{explain, program, verify};
-use clap::Args;
+use autobwd::{explain, program, verify, viewer::Page};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Model, Report};
+use super::{Model, ReportForm};
 use crate::{
     program_file::read_program,
-    terminal::{Failure, Outcome, Terminal},
+    terminal::{CommandFailure, CommandResult, Terminal},
 };
 
 /// Check a program against the linked operators
 ///
 /// Lists every fault; the status is 1 if there is one.
 #[derive(Debug, Args)]
-pub(crate) struct Verify {
+pub(crate) struct VerifyCommand {
     #[command(flatten)]
     model: Model,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Report,
+    format: ReportForm,
 }
 
 #[derive(Serialize)]
-struct Verified<'a> {
+struct VerifyReport<'a> {
     schema: &'static str,
     valid: bool,
     faults: &'a [String],
 }
 
-impl Verify {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl VerifyCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let program = read_program(&self.model.model)?;
         let faults = verify(&program).map_or_else(|e| faults(&e.to_string()), |()| vec![]);
         let ops: usize = program.blocks().iter().map(|block| block.ops.len()).sum();
         match self.format {
-            Report::Text if faults.is_empty() => terminal.print(&format!("valid: {ops} operators")),
-            Report::Text => terminal.print(&faults.join("\n")),
-            Report::Json => terminal.print_json(&Verified {
+            ReportForm::Text if faults.is_empty() => terminal.print(&format!("valid: {ops} operators")),
+            ReportForm::Text => terminal.print(&faults.join("\n")),
+            ReportForm::Json => terminal.print_json(&VerifyReport {
                 schema: "autobwd.verify/1",
                 valid: faults.is_empty(),
                 faults: &faults,
             }),
         }?;
-        if faults.is_empty() { Ok(()) } else { Err(Failure::Negative) }
+        if faults.is_empty() { Ok(()) } else { Err(CommandFailure::Negative) }
     }
 }
 
@@ -61,29 +61,29 @@ fn faults(text: &str) -> Vec<String> {
 
 /// Tell how a gradient is computed, or why there is none
 #[derive(Debug, Args)]
-pub(crate) struct Explain {
+pub(crate) struct ExplainCommand {
     #[command(flatten)]
     model: Model,
     /// The gradient, such as `w@GRAD`
     variable: String,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Report,
+    format: ReportForm,
 }
 
 #[derive(Serialize)]
-struct Explained<'a> {
+struct ExplainReport<'a> {
     schema: &'static str,
     variable: &'a str,
     lines: Vec<&'a str>,
 }
 
-impl Explain {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl ExplainCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let story = explain(&read_program(&self.model.model)?, &self.variable)?;
         match self.format {
-            Report::Text => terminal.print(&story),
-            Report::Json => terminal.print_json(&Explained {
+            ReportForm::Text => terminal.print(&story),
+            ReportForm::Json => terminal.print_json(&ExplainReport {
                 schema: "autobwd.explain/1",
                 variable: &self.variable,
                 lines: story.lines().collect(),
@@ -96,36 +96,50 @@ impl Explain {
 ///
 /// `-` removes, `+` adds, `~` changes and `>` moves a variable or an operator. The status is 1 if the programs differ.
 #[derive(Debug, Args)]
-pub(crate) struct Diff {
+pub(crate) struct DiffCommand {
     /// The old program
     old: String,
     /// The new program
     new: String,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Report,
+    format: DiffForm,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DiffForm {
+    /// One line a difference
+    Text,
+    /// One line of JSON
+    Json,
+    /// A page of the new program with the differences marked
+    Html,
 }
 
 #[derive(Serialize)]
-struct Difference<'a> {
+struct DiffReport<'a> {
     schema: &'static str,
     equal: bool,
     lines: Vec<&'a str>,
 }
 
-impl Diff {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl DiffCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let (old, new) = (read_program(&self.old)?, read_program(&self.new)?);
         let diff = program::diff(&old, &new);
         let text = diff.to_string();
         match self.format {
-            Report::Text => terminal.print(&text),
-            Report::Json => terminal.print_json(&Difference {
+            DiffForm::Text => terminal.print(&text),
+            DiffForm::Json => terminal.print_json(&DiffReport {
                 schema: "autobwd.diff/1",
                 equal: diff.is_empty(),
                 lines: text.lines().collect(),
             }),
+            DiffForm::Html => {
+                let title = format!("{} → {}", self.old, self.new);
+                terminal.print(&Page::new(&new).title(&title).compare_with(&old).to_html()?)
+            }
         }?;
-        if diff.is_empty() { Ok(()) } else { Err(Failure::Negative) }
+        if diff.is_empty() { Ok(()) } else { Err(CommandFailure::Negative) }
     }
 }

@@ -13,27 +13,27 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{
     program_file::{Format, read_program, write_program},
-    terminal::{Outcome, Terminal},
+    terminal::{CommandResult, Terminal},
 };
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Ops(ops::Ops),
-    Show(show::Show),
-    Verify(inspect::Verify),
-    Explain(inspect::Explain),
-    Diff(inspect::Diff),
-    Plan(plan::Plan),
-    Grad(grad::Grad),
-    Run(run::Run),
-    Convert(Convert),
-    Check(check::Check),
-    Completions(shell::Completions),
-    Man(shell::Man),
+    Ops(ops::OpsCommand),
+    Show(show::ShowCommand),
+    Verify(inspect::VerifyCommand),
+    Explain(inspect::ExplainCommand),
+    Diff(inspect::DiffCommand),
+    Plan(plan::PlanCommand),
+    Grad(grad::GradCommand),
+    Run(run::RunCommand),
+    Convert(ConvertCommand),
+    Check(check::CheckCommand),
+    Completions(shell::CompletionsCommand),
+    Man(shell::ManCommand),
 }
 
 impl Command {
-    pub(crate) fn run(&self, terminal: Terminal) -> Outcome {
+    pub(crate) fn run(&self, terminal: Terminal) -> CommandResult {
         match self {
             Command::Ops(ops) => ops.run(terminal),
             Command::Show(show) => show.run(terminal),
@@ -53,7 +53,7 @@ impl Command {
 
 /// The form of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Report {
+enum ReportForm {
     /// For people
     Text,
     /// For programs: one line of JSON
@@ -69,18 +69,18 @@ struct Model {
 
 /// Convert a program to another format
 #[derive(Debug, Args)]
-pub(crate) struct Convert {
+pub(crate) struct ConvertCommand {
     /// The program to read; `-` is standard input
     input: String,
-    /// The file to write: .json, .txt, .dot or .mmd; `-` is standard output
+    /// The file to write: .json, .txt, .dot, .mmd or .html; `-` is standard output
     output: String,
     /// The format to write, instead of that of the extension
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
 }
 
-impl Convert {
-    fn run(&self, terminal: Terminal) -> Outcome {
+impl ConvertCommand {
+    fn run(&self, terminal: Terminal) -> CommandResult {
         write_program(terminal, &self.output, self.to, &read_program(&self.input)?)
     }
 }

@@ -7,12 +7,12 @@ use autobwd::{
 use clap::Args;
 use serde::Serialize;
 
-use super::Report;
-use crate::terminal::{Outcome, Terminal, table};
+use super::ReportForm;
+use crate::terminal::{CommandResult, Terminal, table};
 
 /// List the operators, or describe one
 #[derive(Debug, Args)]
-pub(crate) struct Ops {
+pub(crate) struct OpsCommand {
     /// The operator to describe
     name: Option<String>,
     /// List gradient operators, too
@@ -20,17 +20,17 @@ pub(crate) struct Ops {
     gradients: bool,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Report,
+    format: ReportForm,
 }
 
 #[derive(Serialize)]
-struct Document {
+struct OpsJson {
     schema: &'static str,
-    operators: Vec<Operator>,
+    operators: Vec<OperatorJson>,
 }
 
 #[derive(Serialize)]
-struct Operator {
+struct OperatorJson {
     name: &'static str,
     package: &'static str,
     documentation: &'static str,
@@ -59,20 +59,20 @@ struct Attribute {
     documentation: &'static str,
 }
 
-impl Ops {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl OpsCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let ops = OpInfoMap::linked()?;
         let infos = match &self.name {
             Some(name) => vec![ops.get(name)?],
             None => ops.iter().filter(|info| self.gradients || !info.is_gradient()).collect(),
         };
         match (self.format, &infos[..]) {
-            (Report::Json, infos) => terminal.print_json(&Document {
+            (ReportForm::Json, infos) => terminal.print_json(&OpsJson {
                 schema: "autobwd.ops/1",
                 operators: infos.iter().map(|info| operator(ops, info)).collect(),
             }),
-            (Report::Text, [info]) if self.name.is_some() => terminal.print(&reference(ops, info)),
-            (Report::Text, infos) => terminal.print(&list(infos)),
+            (ReportForm::Text, [info]) if self.name.is_some() => terminal.print(&reference(ops, info)),
+            (ReportForm::Text, infos) => terminal.print(&list(infos)),
         }
     }
 }
@@ -93,10 +93,10 @@ fn reference(ops: &OpInfoMap, info: &OpInfo) -> String {
     format!("{info}{}", composition.unwrap_or_default())
 }
 
-fn operator(ops: &OpInfoMap, info: &OpInfo) -> Operator {
+fn operator(ops: &OpInfoMap, info: &OpInfo) -> OperatorJson {
     let (schema, (gradient, gradient_operator)) = (info.schema(), gradient(info));
     let formula = info.formula(&example(info).1).ok().flatten();
-    Operator {
+    OperatorJson {
         name: schema.name,
         package: info.crate_name(),
         documentation: schema.doc,

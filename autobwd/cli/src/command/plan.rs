@@ -8,14 +8,14 @@ use super::{Model, run::executor};
 use crate::{
     feeds::{NamedShape, feeds, fetches, fill_scope},
     program_file::read_program,
-    terminal::{Outcome, Terminal, grouped},
+    terminal::{CommandResult, Terminal, grouped},
 };
 
 /// Show what a run does, and its memory, before it runs
 ///
 /// Lists the instructions with the operators that each runs, and the buffers of the arena with their lifetimes.
 #[derive(Debug, Args)]
-pub(crate) struct Plan {
+pub(crate) struct PlanCommand {
     #[command(flatten)]
     model: Model,
     /// The shape of an input, such as `x=32,784`; may be repeated
@@ -29,11 +29,11 @@ pub(crate) struct Plan {
     threads: Option<usize>,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Form,
+    format: PlanForm,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Form {
+enum PlanForm {
     /// A table
     Text,
     /// One line of JSON
@@ -43,26 +43,26 @@ enum Form {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct PlanJson<'a> {
     schema: &'static str,
     fetches: &'a [&'a str],
     peak_bytes: Option<usize>,
     arena_bytes: usize,
     live_bytes: usize,
-    instructions: Vec<Instruction<'a>>,
-    buffers: Vec<Buffer<'a>>,
+    instructions: Vec<InstructionJson<'a>>,
+    buffers: Vec<BufferJson<'a>>,
     planned_at_run_time: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct Instruction<'a> {
+struct InstructionJson<'a> {
     operators: &'a [String],
     extents: &'a [String],
     once: bool,
 }
 
 #[derive(Serialize)]
-struct Buffer<'a> {
+struct BufferJson<'a> {
     variables: &'a [String],
     offset: usize,
     bytes: usize,
@@ -70,8 +70,8 @@ struct Buffer<'a> {
     last: usize,
 }
 
-impl Plan {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl PlanCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let program = read_program(&self.model.model)?;
         let feeds = feeds(&program, &self.shapes)?;
         let fetches = fetches(&program, &self.fetch);
@@ -81,9 +81,9 @@ impl Plan {
         // A plan may be for a machine with more memory: without a session, only the peak is unknown.
         let mut peak = || peak_bytes(&executor, &program, &mut scope, &feeds, &fetches);
         match self.format {
-            Form::Svg => terminal.print(&plan.to_svg()),
-            Form::Json => terminal.print_json(&document(&plan, &fetches, peak())),
-            Form::Text => {
+            PlanForm::Svg => terminal.print(&plan.to_svg()),
+            PlanForm::Json => terminal.print_json(&document(&plan, &fetches, peak())),
+            PlanForm::Text => {
                 let peak = peak().map(|peak| format!("peak of {} bytes\n", grouped(peak as u64)));
                 terminal.print(&format!("{plan}{}", peak.unwrap_or_default()))
             }
@@ -102,20 +102,20 @@ fn peak_bytes(
     Some(executor.prepare(program, scope, feeds, fetches).ok()?.peak_bytes())
 }
 
-fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> Document<'a> {
-    let instructions = plan.instructions().iter().map(|frame| Instruction {
+fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> PlanJson<'a> {
+    let instructions = plan.instructions().iter().map(|frame| InstructionJson {
         operators: &frame.operators,
         extents: &frame.spaces,
         once: frame.once,
     });
-    let buffers = plan.buffers().iter().map(|buffer| Buffer {
+    let buffers = plan.buffers().iter().map(|buffer| BufferJson {
         variables: &buffer.variables,
         offset: buffer.offset,
         bytes: buffer.bytes,
         first: buffer.first,
         last: buffer.last,
     });
-    Document {
+    PlanJson {
         schema: "autobwd.plan/1",
         fetches,
         peak_bytes,

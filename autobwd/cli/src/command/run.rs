@@ -12,7 +12,7 @@ use crate::{
     feeds::fetches,
     npz::{read_npz, write_npz},
     program_file::read_program,
-    terminal::{Failure, Outcome, Terminal},
+    terminal::{CommandFailure, CommandResult, Terminal},
 };
 
 /// Run a program
@@ -20,7 +20,7 @@ use crate::{
 /// Prints one line of JSON with the time of a step and the peak of tensor memory, after one line for each step with
 /// --steps. The programs of --startup run first, and the values of --weights replace theirs.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct RunCommand {
     #[command(flatten)]
     model: Model,
     /// Values that the program keeps, in safetensors format
@@ -53,7 +53,7 @@ pub(crate) struct Run {
 }
 
 #[derive(Serialize)]
-struct Step {
+struct StepJson {
     schema: &'static str,
     step: u64,
     seconds: f64,
@@ -61,7 +61,7 @@ struct Step {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct RunJson<'a> {
     schema: &'static str,
     steps: usize,
     threads: usize,
@@ -85,8 +85,8 @@ pub(super) fn executor(threads: Option<usize>) -> Executor {
     threads.map_or_else(Executor::new, Executor::with_threads)
 }
 
-impl Run {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl RunCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let program = read_program(&self.model.model)?;
         let mut executor = executor(self.threads).check_finite(self.check_finite);
         let mut scope = self.scope(&mut executor)?;
@@ -103,7 +103,7 @@ impl Run {
         if let Some(path) = &self.save {
             scope.save(path)?;
         }
-        terminal.print_json(&Document {
+        terminal.print_json(&RunJson {
             schema: "autobwd.run/1",
             steps: seconds.len(),
             threads: executor.threads(),
@@ -115,13 +115,13 @@ impl Run {
     }
 
     /// The scope before the first step.
-    fn scope(&self, executor: &mut Executor) -> Outcome<Scope> {
+    fn scope(&self, executor: &mut Executor) -> CommandResult<Scope> {
         let mut scope = Scope::new();
         for path in &self.startup {
             executor.run(&read_program(path)?, &mut scope, &[], &[])?;
         }
         if let Some(path) = &self.weights {
-            scope.load(path).map_err(|e| Failure::Unreadable(e.to_string()))?;
+            scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
         }
         Ok(scope)
     }
@@ -134,7 +134,7 @@ impl Run {
         scope: &mut Scope,
         feeds: &[(String, Tensor)],
         fetches: &[&str],
-    ) -> Outcome<Vec<f64>> {
+    ) -> CommandResult<Vec<f64>> {
         let steps = self.steps.unwrap_or(1);
         let (progress, mut times) = (terminal.progress(steps), vec![]);
         for step in 1..=steps {
@@ -146,7 +146,7 @@ impl Run {
             if self.steps.is_some() {
                 let scalar = |name: &&str| Some((name.to_string(), number(session.item(name).ok()?)));
                 let scalars = fetches.iter().filter_map(scalar).collect();
-                let document = Step { schema: "autobwd.step/1", step, seconds, scalars };
+                let document = StepJson { schema: "autobwd.step/1", step, seconds, scalars };
                 progress.suspend(|| terminal.print_json(&document))?;
             }
             progress.inc(1);

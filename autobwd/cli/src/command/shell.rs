@@ -6,18 +6,18 @@ use clap::Args;
 
 use crate::{
     definition,
-    terminal::{Failure, Outcome, Terminal},
+    terminal::{CommandFailure, CommandResult, Terminal},
 };
 
 /// Print the completions of a shell
 #[derive(Debug, Args)]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsCommand {
     /// The shell
     shell: clap_complete::Shell,
 }
 
-impl Completions {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl CompletionsCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let mut script = vec![];
         clap_complete::generate(self.shell, &mut definition(terminal.name), terminal.name, &mut script);
         terminal.print(&String::from_utf8_lossy(&script))
@@ -26,25 +26,25 @@ impl Completions {
 
 /// Print the manual page, in roff
 #[derive(Debug, Args)]
-pub(crate) struct Man {
+pub(crate) struct ManCommand {
     /// The command whose page is printed, instead of the overview
     command: Option<String>,
 }
 
-impl Man {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl ManCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let mut whole = definition(terminal.name);
         // Gives commands their full names.
         whole.build();
         let command = match &self.command {
             None => whole,
             Some(name) => whole.find_subcommand(name).cloned().ok_or_else(|| {
-                Failure::Unreadable(format!("there is no command `{name}` with a manual page"))
+                CommandFailure::Unreadable(format!("there is no command `{name}` with a manual page"))
             })?,
         };
         let mut page = vec![];
         let rendered: io::Result<()> = clap_mangen::Man::new(command).render(&mut page);
-        rendered.map_err(|e| Failure::Failed(e.to_string()))?;
+        rendered.map_err(|e| CommandFailure::Failed(e.to_string()))?;
         terminal.print(&String::from_utf8_lossy(&page))
     }
 }

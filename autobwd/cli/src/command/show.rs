@@ -2,15 +2,16 @@
 
 mod summary;
 
+use autobwd::{Program, viewer::Page};
 use clap::{Args, ValueEnum};
 
 use super::Model;
 use crate::{
-    feeds::{NamedShape, shaped},
+    feeds::{NamedShape, feeds, shaped},
     program_file::{Format, read_program},
-    terminal::{Outcome, Terminal},
+    terminal::{CommandResult, Terminal},
 };
-use summary::Summary;
+use summary::ProgramSummary;
 
 /// Summarise a program: operators, shapes, parameters, work
 ///
@@ -18,7 +19,7 @@ use summary::Summary;
 /// operators is in the bytes that they read and write. Operators need not be linked, but the work of those that are not
 /// is unknown.
 #[derive(Debug, Args)]
-pub(crate) struct Show {
+pub(crate) struct ShowCommand {
     #[command(flatten)]
     model: Model,
     /// The shape of an input, such as `x=32,784`; may be repeated
@@ -29,11 +30,11 @@ pub(crate) struct Show {
     ops: bool,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
-    format: Form,
+    format: ShowForm,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Form {
+enum ShowForm {
     /// A table
     Text,
     /// One line of JSON
@@ -42,18 +43,33 @@ enum Form {
     Dot,
     /// A drawing for pages that show Mermaid charts
     Mermaid,
+    /// A page: rows of operators, stories of gradients, and the memory plan for the given shapes
+    Html,
 }
 
-impl Show {
-    pub(super) fn run(&self, terminal: Terminal) -> Outcome {
+impl ShowCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let program = read_program(&self.model.model)?;
-        let summary = || -> Outcome<_> { Ok(Summary::of(&program, &shaped(&program, &self.shapes)?)) };
+        let summary =
+            || -> CommandResult<_> { Ok(ProgramSummary::of(&program, &shaped(&program, &self.shapes)?)) };
         match self.format {
-            _ if self.ops => terminal.print(&Format::Text.write(&program)),
-            Form::Text => terminal.print(&summary()?.to_text()),
-            Form::Json => terminal.print_json(&summary()?),
-            Form::Dot => terminal.print(&Format::Dot.write(&program)),
-            Form::Mermaid => terminal.print(&Format::Mermaid.write(&program)),
+            _ if self.ops => terminal.print(&Format::Text.write(&program)?),
+            ShowForm::Text => terminal.print(&summary()?.to_text()),
+            ShowForm::Json => terminal.print_json(&summary()?),
+            ShowForm::Dot => terminal.print(&Format::Dot.write(&program)?),
+            ShowForm::Mermaid => terminal.print(&Format::Mermaid.write(&program)?),
+            ShowForm::Html => terminal.print(&self.page(&program)?),
         }
+    }
+
+    /// The page of a program. Without shapes, the memory plan is there if the program declares all of them.
+    fn page(&self, program: &Program) -> CommandResult<String> {
+        let page = Page::new(program).title(&self.model.model);
+        let html = match feeds(program, &self.shapes) {
+            Ok(feeds) => page.feeds(&feeds).to_html(),
+            Err(_) if self.shapes.is_empty() => page.to_html(),
+            Err(e) => return Err(e),
+        };
+        Ok(html?)
     }
 }

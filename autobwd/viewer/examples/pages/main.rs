@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, env, error::Error, fs, path::Path, time::Instan
 
 use autobwd::program::{Origin, diff};
 use autobwd::{DType, Dims, OpDesc, Program, VarDesc, explain, viewer::Page};
+use autobwd_ops::activation::Tanh;
 use serde_json::json;
 
 use models::{Model, chain, digits, gpt, lstm};
@@ -93,7 +94,7 @@ fn hostile() -> Program {
         root.vars.insert(var, VarDesc::new(DType::F32, Dims::from([4])));
     }
     for pair in vars.windows(2) {
-        root.ops.push(OpDesc::new("tanh").input("X", [pair[0]]).output("Out", [pair[1]]));
+        root.ops.push(Tanh { x: pair[0], out: pair[1] }.into());
     }
     program
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::terminal::{grouped, table};
 
 #[derive(Serialize)]
-pub(super) struct Summary<'a> {
+pub(super) struct ProgramSummary<'a> {
     schema: &'static str,
     operators: Vec<Row<'a>>,
     not_linked: BTreeSet<&'a str>,
@@ -52,11 +52,11 @@ struct Totals {
     unknown: usize,
 }
 
-impl<'a> Summary<'a> {
+impl<'a> ProgramSummary<'a> {
     /// The summary for inputs of these dtypes and shapes; others are as declared.
-    pub(super) fn of(program: &'a Program, shapes: &[(Var, Meta)]) -> Summary<'a> {
+    pub(super) fn of(program: &'a Program, shapes: &[(Var, Meta)]) -> ProgramSummary<'a> {
         let mut walk = Walk { program, metas: shapes.iter().cloned().collect(), counted: HashSet::new() };
-        let mut summary = Summary {
+        let mut summary = ProgramSummary {
             schema: "autobwd.show/1",
             operators: vec![],
             not_linked: BTreeSet::new(),
