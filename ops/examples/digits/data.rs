@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use autobwd::{DType, Tensor};
+use autobwd::{DType, Meta, Tensor};
 use flate2::read::GzDecoder;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
@@ -56,6 +56,11 @@ impl Batch {
             pixels: Tensor::zeros(DType::F32, &[n, PIXELS])?,
             labels: Tensor::zeros(DType::I64, &[n, 1])?,
         })
+    }
+
+    /// Dtypes and shapes of what a training step takes.
+    pub(crate) fn feeds(&self) -> [(&'static str, Meta); 2] {
+        [("pixels", self.pixels.meta()), ("label", self.labels.meta())]
     }
 
     /// A batch of these images.

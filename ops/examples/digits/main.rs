@@ -9,7 +9,8 @@
 //! folder:
 //!
 //! - `program.txt`, `program.json`: the inference program, as text and for loading;
-//! - `training-program.txt`, `training-program.json`: the training program with backward part and updates;
+//! - `training-program.txt`, `training-program.json`: the training program with its backward pass and updates;
+//! - `training-program.html`: a page of it, with the memory plan of a step;
 //! - `weights.safetensors`: trained weights and optimizer state;
 //! - `learning-curve.svg`: loss and test accuracy by epoch;
 //! - `misread.svg`: misclassified test images.
@@ -27,13 +28,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_atomically};
+use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_atomically, viewer::Page};
 use clap::Parser;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use serde_json::json;
 
-use data::Image;
+use data::{Batch, Image};
 use network::{Network, Reader};
 
 /// Number of training images; the others are for the test.
@@ -71,6 +72,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     network.reader.program.save(out("program.json"))?;
     write_atomically(out("training-program.txt"), network.training.to_string().as_bytes())?;
     network.training.save(out("training-program.json"))?;
+    let feeds = Batch::zeros(training::BATCH)?.feeds();
+    let page = Page::new(&network.training).title("A training step of digits").feeds(&feeds).to_html()?;
+    write_atomically(out("training-program.html"), page.as_bytes())?;
 
     // Train it.
     let mut executor = Executor::new();

@@ -13,7 +13,7 @@ use crate::{
 };
 
 // Chosen by `--validate`, as described in network.rs.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 const EPOCHS: usize = 40;
 
 /// Results of training.
@@ -54,8 +54,7 @@ pub(crate) fn train(
 
     // A session is a program bound to memory: running it step after step allocates nothing.
     let mut batch = Batch::zeros(BATCH)?;
-    let feeds = [("pixels", batch.pixels.meta()), ("label", batch.labels.meta())];
-    let mut session = executor.prepare(&network.training, scope, &feeds, &[&network.loss])?;
+    let mut session = executor.prepare(&network.training, scope, &batch.feeds(), &[&network.loss])?;
 
     let mut epochs = vec![];
     let start = Instant::now();
