@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use autobwd_core::{Block, BlockId, OpDesc, Program};
 
 use crate::{
-    layout::{At, Row},
+    layout::{At, PageRow},
     texts::type_text,
 };
 
@@ -61,26 +61,26 @@ fn text(program: &Program, block: BlockId, op: &OpDesc) -> String {
 
 /// Where an operator stands: in a row of the new program, or in an inserted one.
 #[derive(Clone, Copy)]
-enum Spot {
+enum OpPosition {
     Row(usize, usize),
     Inserted(usize),
 }
 
 /// Operators of the older program that are put into the rows of the new one.
 pub(crate) struct Insertion<'a> {
-    rows: &'a mut Vec<Vec<Row>>,
+    rows: &'a mut Vec<Vec<PageRow>>,
     /// By number of the operator.
-    spots: FxHashMap<usize, Spot>,
+    spots: FxHashMap<usize, OpPosition>,
     /// Block, position before which it goes, and the row.
-    inserted: Vec<(usize, usize, Row)>,
+    inserted: Vec<(usize, usize, PageRow)>,
 }
 
 impl Insertion<'_> {
-    pub(crate) fn of(rows: &mut Vec<Vec<Row>>) -> Insertion<'_> {
+    pub(crate) fn of(rows: &mut Vec<Vec<PageRow>>) -> Insertion<'_> {
         let mut spots = FxHashMap::default();
         for (b, rows) in rows.iter().enumerate() {
             for (i, row) in rows.iter().enumerate() {
-                spots.extend(row.left.iter().chain(&row.right).map(|op| (*op, Spot::Row(b, i))));
+                spots.extend(row.left.iter().chain(&row.right).map(|op| (*op, OpPosition::Row(b, i))));
             }
         }
         Insertion { rows, spots, inserted: vec![] }
@@ -98,23 +98,23 @@ impl Insertion<'_> {
         let spot = |op: Option<&usize>| self.spots.get(op?).copied();
         if let Some(spot) = spot(beside) {
             let row = match spot {
-                Spot::Row(b, i) => &mut self.rows[b][i],
-                Spot::Inserted(k) => &mut self.inserted[k].2,
+                OpPosition::Row(b, i) => &mut self.rows[b][i],
+                OpPosition::Inserted(k) => &mut self.inserted[k].2,
             };
             row.right.insert(0, op);
             self.spots.insert(op, spot);
             return;
         }
         let (block, at) = match spot(before) {
-            Some(Spot::Row(b, i)) => (b, i + 1),
-            Some(Spot::Inserted(k)) => (self.inserted[k].0, self.inserted[k].1),
+            Some(OpPosition::Row(b, i)) => (b, i + 1),
+            Some(OpPosition::Inserted(k)) => (self.inserted[k].0, self.inserted[k].1),
             None => (block, 0),
         };
         let row = match right {
-            true => Row { left: None, right: vec![op] },
-            false => Row { left: Some(op), right: vec![] },
+            true => PageRow { left: None, right: vec![op] },
+            false => PageRow { left: Some(op), right: vec![] },
         };
-        self.spots.insert(op, Spot::Inserted(self.inserted.len()));
+        self.spots.insert(op, OpPosition::Inserted(self.inserted.len()));
         self.inserted.push((block, at, row));
     }
 

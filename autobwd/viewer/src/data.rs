@@ -10,7 +10,7 @@ use crate::{
     memory::{MemoryTimeline, memory},
     stories::stories,
     tables::{BlockData, OpData, Tables},
-    tree::{Node, tree},
+    tree::{TreeRow, tree},
 };
 
 /// The data of a page.
@@ -21,7 +21,7 @@ pub(crate) struct Data {
     texts: Vec<String>,
     blocks: Vec<BlockData>,
     ops: Vec<OpData>,
-    rows: Vec<Node>,
+    rows: Vec<TreeRow>,
     stories: Vec<(usize, Vec<usize>)>,
     memory: Option<MemoryTimeline>,
     /// The reason why there is no memory plan.

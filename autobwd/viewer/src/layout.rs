@@ -10,7 +10,7 @@ pub(crate) type At = (usize, usize);
 
 /// The part of a training step that an operator belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum StepPart {
     Forward,
     Backward,
     Update,
@@ -18,8 +18,8 @@ pub(crate) enum Role {
 
 /// The place of an operator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) role: Role,
+pub(crate) struct OpPlacement {
+    pub(crate) part: StepPart,
     /// Whether it stands in the right column.
     pub(crate) right: bool,
     /// The operator of the left column whose row it shares; `None` for the right column of a row of its own.
@@ -27,13 +27,13 @@ pub(crate) struct Place {
 }
 
 /// The places of all operators, by block and index. The program's structure must be valid.
-pub(crate) fn places(program: &Program) -> Vec<Vec<Place>> {
-    let roles = roles(program);
+pub(crate) fn places(program: &Program) -> Vec<Vec<OpPlacement>> {
+    let parts = parts(program);
     let right = |(b, i): At| {
         let block = &program.blocks()[b];
         block.forward.is_some() || block.ops[i].origin != Origin::Model
     };
-    let limit = roles.iter().map(Vec::len).sum::<usize>() + 1;
+    let limit = parts.iter().map(Vec::len).sum::<usize>() + 1;
     let mut rows: Vec<Vec<Option<At>>> = vec![];
     for (b, block) in program.blocks().iter().enumerate() {
         let row = |i| {
@@ -51,8 +51,8 @@ pub(crate) fn places(program: &Program) -> Vec<Vec<Place>> {
         join_neighbours(&block.ops, &mut found, &|i| right((b, i)));
         rows.push(found);
     }
-    let place = |b: usize, i: usize| Place { role: roles[b][i], right: right((b, i)), row: rows[b][i] };
-    (0..roles.len()).map(|b| (0..roles[b].len()).map(|i| place(b, i)).collect()).collect()
+    let place = |b: usize, i: usize| OpPlacement { part: parts[b][i], right: right((b, i)), row: rows[b][i] };
+    (0..parts.len()).map(|b| (0..parts[b].len()).map(|i| place(b, i)).collect()).collect()
 }
 
 /// The block in whose rows the operators of a block stand: for a gradient block, its forward block.
@@ -67,11 +67,11 @@ pub(crate) fn home(program: &Program, block: usize) -> usize {
     block
 }
 
-fn roles(program: &Program) -> Vec<Vec<Role>> {
+fn parts(program: &Program) -> Vec<Vec<StepPart>> {
     let blocks = program.blocks();
     // Operators run blocks after their own.
-    let mut inherited = vec![Role::Forward; blocks.len()];
-    let mut roles = vec![];
+    let mut inherited = vec![StepPart::Forward; blocks.len()];
+    let mut parts = vec![];
     for (b, block) in blocks.iter().enumerate() {
         let seed = block.ops.iter().position(|op| op.origin == Origin::Seed).unwrap_or(usize::MAX);
         let mut differentiated = vec![false; block.ops.len()];
@@ -82,20 +82,20 @@ fn roles(program: &Program) -> Vec<Vec<Role>> {
                 *op = true;
             }
         }
-        let role = |(i, op): (usize, &OpDesc)| match op.origin {
-            _ if inherited[b] != Role::Forward => inherited[b],
-            Origin::Model if block.forward.is_some() => Role::Backward,
-            Origin::Model if i > seed && !differentiated[i] => Role::Update,
-            Origin::Model => Role::Forward,
-            _ => Role::Backward,
+        let part = |(i, op): (usize, &OpDesc)| match op.origin {
+            _ if inherited[b] != StepPart::Forward => inherited[b],
+            Origin::Model if block.forward.is_some() => StepPart::Backward,
+            Origin::Model if i > seed && !differentiated[i] => StepPart::Update,
+            Origin::Model => StepPart::Forward,
+            _ => StepPart::Backward,
         };
-        let own: Vec<Role> = block.ops.iter().enumerate().map(role).collect();
-        for (op, role) in block.ops.iter().zip(&own) {
-            op.attrs.blocks().for_each(|inner| inherited[inner.index()] = *role);
+        let own: Vec<StepPart> = block.ops.iter().enumerate().map(part).collect();
+        for (op, part) in block.ops.iter().zip(&own) {
+            op.attrs.blocks().for_each(|inner| inherited[inner.index()] = *part);
         }
-        roles.push(own);
+        parts.push(own);
     }
-    roles
+    parts
 }
 
 /// The operator that an operator differentiates or recomputes; for a seed, the one that computes the loss.
@@ -142,26 +142,30 @@ fn join_neighbours(ops: &[OpDesc], rows: &mut [Option<At>], right: &dyn Fn(usize
 /// A line of the picture: an operator on the left, and those on the right from the last to the first to run, so that both
 /// columns meet at the loss.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct PageRow {
     pub(crate) left: Option<usize>,
     pub(crate) right: Vec<usize>,
 }
 
 /// The rows of every block, in program order. `number` gives the number of an operator.
-pub(crate) fn rows(program: &Program, places: &[Vec<Place>], number: impl Fn(At) -> usize) -> Vec<Vec<Row>> {
-    let mut rows: Vec<Vec<Row>> = vec![vec![]; places.len()];
+pub(crate) fn rows(
+    program: &Program,
+    places: &[Vec<OpPlacement>],
+    number: impl Fn(At) -> usize,
+) -> Vec<Vec<PageRow>> {
+    let mut rows: Vec<Vec<PageRow>> = vec![vec![]; places.len()];
     let mut row_of: FxHashMap<At, At> = FxHashMap::default();
     for (b, places) in places.iter().enumerate() {
         for (i, _) in places.iter().enumerate().filter(|(_, place)| !place.right) {
             row_of.insert((b, i), (b, rows[b].len()));
-            rows[b].push(Row { left: Some(number((b, i))), right: vec![] });
+            rows[b].push(PageRow { left: Some(number((b, i))), right: vec![] });
         }
     }
     for (b, places) in places.iter().enumerate() {
         for (i, place) in places.iter().enumerate().filter(|(_, place)| place.right) {
             match place.row.and_then(|at| row_of.get(&at)) {
                 Some((block, row)) => rows[*block][*row].right.push(number((b, i))),
-                None => rows[home(program, b)].push(Row { left: None, right: vec![number((b, i))] }),
+                None => rows[home(program, b)].push(PageRow { left: None, right: vec![number((b, i))] }),
             }
         }
     }

@@ -7,7 +7,7 @@ use autobwd_core::{Block, BlockId, OpDesc, Origin, Program, Slots, Var};
 
 use crate::{
     compare::{Insertion, compare},
-    layout::{At, Place, Role, Row, places},
+    layout::{At, OpPlacement, PageRow, StepPart, places},
     texts::{Texts, shortened, type_text},
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct OpData {
     #[serde(rename = "g", skip_serializing_if = "is_model")]
     origin: (u8, i64),
     #[serde(rename = "r", skip_serializing_if = "is_zero")]
-    role: u8,
+    part: u8,
     #[serde(rename = "d", skip_serializing_if = "is_zero")]
     status: u8,
     /// The old text of a changed operator.
@@ -63,7 +63,7 @@ fn is_zero(number: &u8) -> bool {
 
 impl OpData {
     pub(crate) fn is_update(&self) -> bool {
-        self.role == Role::Update as u8
+        self.part == StepPart::Update as u8
     }
 }
 
@@ -87,14 +87,14 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Adds the blocks and operators of a program; returns the number of each block's first operator.
-    pub(crate) fn program(&mut self, program: &Program, places: &[Vec<Place>]) -> Vec<usize> {
+    pub(crate) fn program(&mut self, program: &Program, places: &[Vec<OpPlacement>]) -> Vec<usize> {
         let mut first = vec![];
         for (b, block) in program.blocks().iter().enumerate() {
             first.push(self.ops.len());
             let data = self.block(program, block);
             self.blocks.push(data);
             for (i, op) in block.ops.iter().enumerate() {
-                let data = self.op(program, (b, i), op, places[b][i].role);
+                let data = self.op(program, (b, i), op, places[b][i].part);
                 self.ops.push(data);
             }
         }
@@ -114,7 +114,7 @@ impl Tables {
         BlockData { parent: number(block.parent), forward: number(block.forward), vars }
     }
 
-    fn op(&mut self, program: &Program, place: At, op: &OpDesc, role: Role) -> OpData {
+    fn op(&mut self, program: &Program, place: At, op: &OpDesc, part: StepPart) -> OpData {
         let origin = match op.origin {
             Origin::Model => (0, -1),
             Origin::Seed => (1, -1),
@@ -137,7 +137,7 @@ impl Tables {
             blocks: op.attrs.blocks().map(BlockId::index).collect(),
             site: op.site.map_or(-1, |site| self.texts.id(&site.to_string()) as i64),
             origin,
-            role: role as u8,
+            part: part as u8,
             status: Status::Same as u8,
             was: None,
         }
@@ -166,7 +166,7 @@ impl Tables {
         old: &Program,
         new: &Program,
         first: &[usize],
-        rows: &mut Vec<Vec<Row>>,
+        rows: &mut Vec<Vec<PageRow>>,
     ) {
         let comparison = compare(old, new);
         for (b, i) in &comparison.added {
@@ -194,7 +194,7 @@ impl Tables {
                 let number = match comparison.to_new[b][i] {
                     Some(j) => first[b] + j,
                     None => {
-                        let mut data = self.op(old, (b, i), op, old_places[b][i].role);
+                        let mut data = self.op(old, (b, i), op, old_places[b][i].part);
                         // Its blocks are the old program's.
                         (data.status, data.blocks) = (Status::Removed as u8, vec![]);
                         self.ops.push(data);
@@ -219,7 +219,7 @@ impl Tables {
     pub(crate) fn signature(&self, program: &Program, number: usize) -> String {
         let op = &self.ops[number];
         let mut text = format!("{} {}", op.ty, op.status);
-        if op.role == Role::Forward as u8 && op.status != Status::Removed as u8 {
+        if op.part == StepPart::Forward as u8 && op.status != Status::Removed as u8 {
             let (block, index) = op.place;
             let types = program.blocks()[block].ops[index].writes();
             let types = types.filter_map(|v| program.lookup(BlockId::new(block), v));

@@ -9,7 +9,7 @@ use serde::Serialize;
 use autobwd_core::Program;
 
 use crate::{
-    layout::{Row, home},
+    layout::{PageRow, home},
     repeats::{Repeat, repeats},
     tables::Tables,
 };
@@ -17,7 +17,7 @@ use crate::{
 /// A line that may have others below it.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Node {
+pub(crate) enum TreeRow {
     /// Operators: one on the left, and those on the right.
     Row {
         #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
@@ -25,7 +25,7 @@ pub(crate) enum Node {
         #[serde(rename = "r", skip_serializing_if = "Vec::is_empty")]
         right: Vec<usize>,
         #[serde(rename = "c", skip_serializing_if = "Vec::is_empty")]
-        below: Vec<Node>,
+        below: Vec<TreeRow>,
     },
     /// A heading.
     Heading {
@@ -35,7 +35,7 @@ pub(crate) enum Node {
         #[serde(rename = "f", skip_serializing_if = "is_false")]
         folded: bool,
         #[serde(rename = "c")]
-        below: Vec<Node>,
+        below: Vec<TreeRow>,
     },
 }
 
@@ -47,7 +47,7 @@ fn is_false(value: &bool) -> bool {
 const MANY: usize = 8;
 
 /// The tree of a program with these rows by block. The structure of the program must be valid.
-pub(crate) fn tree(program: &Program, rows: &[Vec<Row>], tables: &Tables) -> Vec<Node> {
+pub(crate) fn tree(program: &Program, rows: &[Vec<PageRow>], tables: &Tables) -> Vec<TreeRow> {
     let mut is_run = vec![false; rows.len()];
     is_run[0] = true;
     for op in &tables.ops {
@@ -57,14 +57,14 @@ pub(crate) fn tree(program: &Program, rows: &[Vec<Row>], tables: &Tables) -> Vec
     let mut nodes = tree.block(0).0;
     for b in (0..rows.len()).filter(|b| !(rows[*b].is_empty() || is_run[*b] && tree.is_own(*b))) {
         let text = format!("Block {b}, which no operator runs");
-        nodes.push(Node::Heading { text, folded: false, below: tree.block(b).0 });
+        nodes.push(TreeRow::Heading { text, folded: false, below: tree.block(b).0 });
     }
     nodes
 }
 
 struct Tree<'a> {
     program: &'a Program,
-    rows: &'a [Vec<Row>],
+    rows: &'a [Vec<PageRow>],
     tables: &'a Tables,
 }
 
@@ -75,8 +75,8 @@ impl Tree<'_> {
     }
 
     /// The nodes of a block, and a text that is equal for equal blocks.
-    fn block(&self, block: usize) -> (Vec<Node>, String) {
-        let (mut nodes, mut signatures): (Vec<Node>, Vec<String>) = (vec![], vec![]);
+    fn block(&self, block: usize) -> (Vec<TreeRow>, String) {
+        let (mut nodes, mut signatures): (Vec<TreeRow>, Vec<String>) = (vec![], vec![]);
         for row in &self.rows[block] {
             let (node, signature) = self.row(row);
             nodes.push(node);
@@ -90,14 +90,14 @@ impl Tree<'_> {
         let (mut found, mut at) = (vec![], 0);
         let mut nodes = nodes.into_iter();
         for run in updates.chunk_by(|a, b| a == b) {
-            let own: Vec<Node> = nodes.by_ref().take(run.len()).collect();
+            let own: Vec<TreeRow> = nodes.by_ref().take(run.len()).collect();
             let below = self.with_repeats(
                 own,
                 &self.rows[block][at..at + run.len()],
                 &signatures[at..at + run.len()],
             );
             match run[0] && block == 0 {
-                true => found.push(Node::Heading {
+                true => found.push(TreeRow::Heading {
                     text: format!("Updates: {} operators", run.len()),
                     folded: false,
                     below,
@@ -109,7 +109,7 @@ impl Tree<'_> {
         (found, whole)
     }
 
-    fn row(&self, row: &Row) -> (Node, String) {
+    fn row(&self, row: &PageRow) -> (TreeRow, String) {
         let (mut below, mut signature) = (vec![], String::new());
         if let Some(op) = row.left {
             signature += &self.tables.signature(self.program, op);
@@ -124,18 +124,20 @@ impl Tree<'_> {
             signature += &format!("({text})");
             match inner.len() {
                 1 => below.extend(nodes),
-                _ => {
-                    below.push(Node::Heading { text: format!("Block {block}"), folded: false, below: nodes })
-                }
+                _ => below.push(TreeRow::Heading {
+                    text: format!("Block {block}"),
+                    folded: false,
+                    below: nodes,
+                }),
             }
         }
-        (Node::Row { left: row.left, right: row.right.clone(), below }, signature)
+        (TreeRow::Row { left: row.left, right: row.right.clone(), below }, signature)
     }
 
     /// Repeated stretches: of equal operators from the same source lines, as a loop over layers adds them, or else of equal
     /// operators.
-    fn stretches(&self, rows: &[Row], signatures: &[String]) -> Vec<Repeat> {
-        let site = |row: &Row| row.left.map(|op| self.tables.ops[op].site);
+    fn stretches(&self, rows: &[PageRow], signatures: &[String]) -> Vec<Repeat> {
+        let site = |row: &PageRow| row.left.map(|op| self.tables.ops[op].site);
         match repeats(&numbered(rows.iter().map(site).zip(signatures))) {
             found if found.is_empty() => repeats(&numbered(signatures)),
             found => found,
@@ -143,7 +145,7 @@ impl Tree<'_> {
     }
 
     /// Puts repeated stretches below headings.
-    fn with_repeats(&self, nodes: Vec<Node>, rows: &[Row], signatures: &[String]) -> Vec<Node> {
+    fn with_repeats(&self, nodes: Vec<TreeRow>, rows: &[PageRow], signatures: &[String]) -> Vec<TreeRow> {
         let (mut found, mut at) = (vec![], 0);
         let mut nodes = nodes.into_iter();
         for repeat in self.stretches(rows, signatures) {
@@ -153,16 +155,20 @@ impl Tree<'_> {
             let name = rows[repeat.start].left.map_or("backward operators", |op| self.tables.type_name(op));
             if period == 1 {
                 let below = nodes.by_ref().take(count).collect();
-                found.push(Node::Heading { text: format!("{count} × {name}"), folded: count > MANY, below });
+                found.push(TreeRow::Heading {
+                    text: format!("{count} × {name}"),
+                    folded: count > MANY,
+                    below,
+                });
                 continue;
             }
             let stretch = |i: usize| {
                 let below = nodes.by_ref().take(period).collect();
-                Node::Heading { text: format!("{} of {count}", i + 1), folded: i > 0, below }
+                TreeRow::Heading { text: format!("{} of {count}", i + 1), folded: i > 0, below }
             };
             let below = (0..count).map(stretch).collect();
             let text = format!("{count} × {period} operators, from {name}");
-            found.push(Node::Heading { text, folded: false, below });
+            found.push(TreeRow::Heading { text, folded: false, below });
         }
         found.extend(nodes);
         found

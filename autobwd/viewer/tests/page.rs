@@ -176,7 +176,7 @@ fn malformed_blocks_are_errors() {
     refused(&cyclic, "block 1: its parent is not a block before it");
     let (mut cyclic, block) = program();
     cyclic.block_mut(block).unwrap().ops.push(OpDesc::new("while").attr("sub_block", Attr::Block(block)));
-    refused(&cyclic, "block 1 is not within block 1");
+    refused(&cyclic, "block 1 is not nested in block 1");
     let (mut missing, _) = program();
     let (mut other, _) = program();
     missing

@@ -76,7 +76,7 @@ function lanePaths(first, last, hot) {
   }
   return found.map((interval) => ({
     path: lanePath(interval, first),
-    role: interval.value.writer?.right ? "backward" : ROLES[interval.value.writer?.role ?? 0],
+    role: interval.value.writer?.right ? "backward" : PARTS[interval.value.writer?.part ?? 0],
     hot: hot.has(interval.value),
   }));
 }

@@ -163,7 +163,7 @@ function drawing() {
     const written = principal(op);
     const rest = ` ${list(written)} ← ${list(op.reads)}  ${written[0]?.type ?? ""}`;
     const room = Math.max(1, Math.floor((end - x) / LETTER) - before.length - op.type.length);
-    const type = s("tspan", { fill: colours[ROLES[op.role]], "font-weight": "bold" }, op.type);
+    const type = s("tspan", { fill: colours[PARTS[op.part]], "font-weight": "bold" }, op.type);
     const text = s("text", { x, y, fill: colours.text }, before);
     text.append(type, rest.length > room ? `${rest.slice(0, room - 1)}…` : rest);
     svg.append(text);
@@ -190,9 +190,9 @@ byId("export").addEventListener("click", () => {
 
 {
   const live = ops.filter((op) => op.status !== REMOVED);
-  const count = (role) => live.filter((op) => op.role === role).length;
+  const count = (role) => live.filter((op) => op.part === role).length;
   const blocks = data.blocks.length > 1 ? ` in ${data.blocks.length} blocks` : "";
-  const parts = ROLES.map((role, i) => [count(i), role]).filter(([n]) => n).map(([n, role]) => `${n} ${role}`);
+  const parts = PARTS.map((role, i) => [count(i), role]).filter(([n]) => n).map(([n, role]) => `${n} ${role}`);
   const changes = [ADDED, REMOVED, CHANGED].map((status) => `${MARKS[status]} ${ops.filter((op) => op.status === status).length}`);
   byId("summary").textContent = `${live.length} operators${blocks}${parts.length ? `: ${parts.join(", ")}` : ""}`
     + (data.compared ? ` · differences: ${changes.join("  ")}` : "");

@@ -4,7 +4,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
-const ROLES = ["forward", "backward", "update"];
+const PARTS = ["forward", "backward", "update"];
 const STATUS = ["", "added", "removed", "changed"];
 const MARKS = ["", "+", "−", "~"];
 const [SEED, GRADIENT, ACCUMULATE, ZERO_FILL, KEPT, RECOMPUTE] = [1, 2, 3, 4, 5, 6];
@@ -31,7 +31,7 @@ const ops = data.ops.map((op, id) => ({
   site: op.s < 0 ? "" : data.texts[op.s],
   kind: op.g ? op.g[0] : 0,
   of: op.g ? op.g[1] : -1,
-  role: op.r ?? 0,
+  part: op.r ?? 0,
   status: op.d ?? 0,
   was: op.w === undefined ? "" : data.texts[op.w],
   right: false,

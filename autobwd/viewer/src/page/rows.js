@@ -85,7 +85,7 @@ function cell(op, side) {
     "aria-label": `${op.status ? `${STATUS[op.status]}, ` : ""}operator ${op.index} ${op.type}` }, op.type);
   const written = principal(op);
   const from = op.reads.length ? h("span", { class: "from", "aria-hidden": "true" }, "←") : "";
-  return h("div", { class: `${side} ${ROLES[op.role]} ${STATUS[op.status]}`, role: "none" },
+  return h("div", { class: `${side} ${PARTS[op.part]} ${STATUS[op.status]}`, role: "none" },
     mark, h("span", { class: "index", "aria-hidden": "true" }, String(op.index)), type,
     h("span", { class: "args", role: "none" }, tokens(written), from, h("span", { class: "read", role: "none" }, tokens([...new Set(op.reads)]))),
     h("span", { class: "type", "aria-hidden": "true" }, (written[0]?.type ?? "").replace(/^float32 /, "")));

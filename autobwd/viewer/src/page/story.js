@@ -18,7 +18,7 @@ function originText(op) {
 
 function opLink(op) {
   const where = op.block === 0 ? "" : `block ${op.block}, `;
-  const button = h("button", { type: "button", class: `link ${ROLES[op.role]}` }, `${where}${op.index} ${op.type}`);
+  const button = h("button", { type: "button", class: `link ${PARTS[op.part]}` }, `${where}${op.index} ${op.type}`);
   button.addEventListener("click", () => goTo(op));
   return button;
 }
@@ -75,7 +75,7 @@ function tellValue(value) {
   const gradients = [...new Map((gradientsOf.get(value.name) ?? []).map((value) => [value.name, value])).values()];
   const whole = gradients.find((gradient) => gradient.text === `${value.text}@GRAD`);
   const others = all.filter((other) => other !== value && other.writer).map((other) => other.writer);
-  const role = value.writer ? ROLES[value.writer.role] : "";
+  const role = value.writer ? PARTS[value.writer.role] : "";
   return [
     h("h2", { class: role }, value.text),
     h("p", { class: "sub" }, [value.type, valueKind(value)].filter(Boolean).join(" · ")),
@@ -97,8 +97,8 @@ function tellOp(op) {
   const written = op.right ? op.writes.find((value) => stories.has(value.name)) : undefined;
   const inner = op.blocks.map((block) => `block ${block}: ${opsOf[block]?.length ?? 0} operators`).join(", ");
   return [
-    h("h2", { class: ROLES[op.role] }, op.type),
-    h("p", { class: "sub" }, `operator ${op.index} of block ${op.block} · ${ROLES[op.role]}`,
+    h("h2", { class: PARTS[op.part] }, op.type),
+    h("p", { class: "sub" }, `operator ${op.index} of block ${op.block} · ${PARTS[op.part]}`,
       op.status ? ` · ${MARKS[op.status]} ${STATUS[op.status]}` : ""),
     facts([
       ["origin", originText(op)],
