@@ -8,7 +8,7 @@ use proc_macro2::Span;
 use quote::ToTokens;
 use syn::Error;
 
-/// Mistakes found so far. Dropping it without [`check`](Ctxt::check) is a bug, and panics.
+/// Mistakes found so far. Dropping it without [`check`](ErrorSink::check) is a bug, and panics.
 pub(crate) struct ErrorSink {
     /// `None` after the check. A cell, so that readers can report while they borrow the item.
     errors: RefCell<Option<Vec<Error>>>,

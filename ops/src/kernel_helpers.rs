@@ -73,7 +73,7 @@ pub(crate) fn axis_if_any(x: &Meta, axis: i64) -> Result<Option<usize>> {
     if x.rank() == 0 && matches!(axis, -1 | 0) { Ok(None) } else { x.axis("axis", axis).map(Some) }
 }
 
-/// Extents before, along and after an axis, as in [`around`]; a scalar has one element along its axis.
+/// Extents before, along and after an axis, as in [`outer_axis_inner`]; a scalar has one element along its axis.
 pub(crate) fn lanes_along(x: &Buf<'_>, axis: i64) -> (usize, usize, usize) {
     if x.dims().is_empty() { (1, 1, 1) } else { outer_axis_inner(x.dims(), x.axis(axis)) }
 }

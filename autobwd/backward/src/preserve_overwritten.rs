@@ -32,7 +32,7 @@ impl ValueVersions {
     }
 
     /// The versions at the end of a sub-block of so many operators. `found` is as for
-    /// [`GradNames`](crate::names::GradNames).
+    /// [`GradNames`](crate::grad_names::GradNames).
     pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> ValueVersions {
         let mut values =
             ValueVersions { starts: found.iter().copied().collect(), ..ValueVersions::new(program) };

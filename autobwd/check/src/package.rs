@@ -20,7 +20,7 @@ use autobwd_core::{OpInfo, OpInfoMap, Result};
 pub struct CheckReport {
     /// The number of checked samples.
     pub samples: usize,
-    /// Observations that are no faults, with operator and rows: [those of the samples](super::Checked::warnings), and
+    /// Observations that are no faults, with operator and rows: [those of the samples](super::CheckedSample::warnings), and
     /// corners that no sample reaches.
     pub warnings: Vec<String>,
 }

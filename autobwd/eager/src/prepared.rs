@@ -122,7 +122,7 @@ fn prepared(ready: &PreparedOp) -> Result<&EagerPlan> {
     ready.prepared.downcast_ref().ok_or_else(|| Error::internal("an operator of another engine"))
 }
 
-/// Computes the outputs, into memory of the required [size](Ready::sizes).
+/// Computes the outputs, into memory of the required [size](PreparedOp::sizes).
 ///
 /// # Errors
 /// No memory; data that the operator rejects.

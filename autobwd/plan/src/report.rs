@@ -7,7 +7,7 @@ use autobwd_core::{BlockId, Program};
 
 /// The plan of a program, known before it runs. `Executor::plan` returns it.
 ///
-/// `Display` writes it as a table, [`to_svg`](RunPlan::to_svg) as a drawing.
+/// `Display` writes it as a table, [`to_svg`](PlanReport::to_svg) as a drawing.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlanReport {

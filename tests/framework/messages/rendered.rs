@@ -251,7 +251,7 @@ fn control(all: &mut Rendered) -> Result<()> {
         cond(&positive(&x), || vec![x.tanh()], || vec![x.mean()])[0].check(),
     );
     let (_, x) = net();
-    all.case("branches of different lengths", cond(&positive(&x), || vec![], || vec![x.mean()])[0].check());
+    all.case("branches of different lengths", cond(&positive(&x), Vec::new, || vec![x.mean()])[0].check());
     let (_, x) = net();
     all.case("a condition", while_loop(from_ref(&x), |v| v[0].mean(), |v| vec![v[0].tanh()])[0].check());
     let (_, x) = net();

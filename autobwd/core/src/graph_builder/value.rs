@@ -207,7 +207,7 @@ impl Drop for TapeNode {
             // The count shows other owners without a lock.
             let own = if Arc::strong_count(&node) == 1 { Arc::get_mut(&mut node) } else { None };
             if let Some(TapeNode { origin: NodeOrigin::Computed(last), watches, .. }) = own {
-                last.into_parts(inputs);
+                last.move_inputs(inputs);
                 last.outputs.clear();
                 watches.take();
                 let keep = |free: &RefCell<Vec<_>>| match free.try_borrow_mut() {
@@ -218,7 +218,7 @@ impl Drop for TapeNode {
                 let _ = FREE_NODES.try_with(keep);
             } else if let Some(mut last) = Arc::into_inner(node) {
                 match &mut last.origin {
-                    NodeOrigin::Computed(last) => last.into_parts(inputs),
+                    NodeOrigin::Computed(last) => last.move_inputs(inputs),
                     NodeOrigin::Applied(last) => inputs.append(&mut last.inputs),
                     NodeOrigin::Source(_) => {}
                 }
@@ -242,7 +242,7 @@ impl OpCall {
 
     /// Moves its inputs to a list.
     #[inline]
-    fn into_parts(&mut self, others: &mut SmallVec<[Value; 2]>) {
+    fn move_inputs(&mut self, others: &mut SmallVec<[Value; 2]>) {
         if others.is_empty() {
             mem::swap(&mut self.inputs, others);
         } else {
@@ -260,7 +260,7 @@ impl SourceValue {
         SourceValue::of(name, meta, memory, leaf)
     }
 
-    /// As [`new`](Given::new), from memory.
+    /// As [`new`](SourceValue::new), from memory.
     pub fn of(name: String, meta: Meta, memory: Memory, leaf: bool) -> Box<SourceValue> {
         let memory = Arc::new(memory);
         let first = (memory.len() <= LINE).then(|| memory.clone());
@@ -478,7 +478,7 @@ impl Value {
         self.node.watches.get().is_some()
     }
 
-    /// As [`watch`](Value::watch), if settings exist.
+    /// As [`with_settings`](Value::with_settings), if settings exist.
     pub fn settings<T>(&self, look: impl FnOnce(&mut ValueSettings) -> T) -> Option<T> {
         let mut watches = locked(self.node.watches.get()?);
         watches.iter_mut().find(|w| w.out == self.out()).map(look)

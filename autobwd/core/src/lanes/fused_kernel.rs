@@ -296,7 +296,7 @@ impl FusedKernel {
     }
 
     /// # Safety
-    /// As [`run_part`](Region::run_part).
+    /// As [`run_part`](FusedKernel::run_part).
     unsafe fn run_chunks<T: LaneType>(&self, part: usize, worker: usize) {
         // With a set of registers for every chunk, a worker's number may exceed the number of sets.
         let set = if self.workers.len() < self.parts() { worker } else { part };

@@ -33,7 +33,7 @@ impl LoadedOperand {
     }
 
     /// # Safety
-    /// As [`load`](Operand::load).
+    /// As [`load`](LoadedOperand::load).
     #[inline(never)]
     unsafe fn convert<T: LaneType>(&self, first: usize, block: &mut [T]) {
         // SAFETY: the caller's promise.
@@ -41,7 +41,7 @@ impl LoadedOperand {
     }
 
     /// # Safety
-    /// As [`load`](Operand::load), for elements of this type.
+    /// As [`load`](LoadedOperand::load), for elements of this type.
     #[inline(always)]
     unsafe fn read<U: Element, T: Copy>(&self, first: usize, block: &mut [T], of: impl Fn(U) -> T) {
         let elements = self.place.ptr().cast::<U>();

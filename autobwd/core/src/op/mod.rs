@@ -63,7 +63,7 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// Reads the operator from its description.
     ///
     /// # Errors
-    /// As [`gather`](Op::gather).
+    /// As [`from_desc_with`](Op::from_desc_with).
     fn from_desc(desc: &OpDesc) -> Result<Self>;
 
     /// The same operator with slot values from `fill`: first in the order of its fields, then for scratch memory.

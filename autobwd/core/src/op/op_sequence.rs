@@ -62,7 +62,7 @@ impl CompositionEntry {
     /// that it does not read, and to input gradients that it does not write.
     ///
     /// # Errors
-    /// As [`emit`](Composing::emit).
+    /// As [`emit`](CompositionEntry::emit).
     pub(super) fn emit_rest(self, gradient: &Schema, g: &mut GradCx<'_>) -> Result<()> {
         let any = |slots: &[SlotDef], of: &str| {
             slots.iter().any(|slot| slot.name.strip_suffix("@GRAD") == Some(of))

@@ -89,7 +89,7 @@ pub fn set_x_shape(x: &Meta, x_shape: &mut Meta) {
     x_shape.set(x.dtype, [Dim::from(0)].into_iter().chain(x.dims.iter().copied()).collect::<Dims>());
 }
 
-/// The dimensions stored by [`remember`].
+/// The dimensions stored by [`set_x_shape`].
 ///
 /// # Errors
 /// A value that does not store a shape.

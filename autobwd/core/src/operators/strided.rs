@@ -93,7 +93,7 @@ impl StridedLayout {
         });
     }
 
-    /// Copies the elements of `x` to the positions where [`gather`](Loops::gather) reads them; strides must be
+    /// Copies the elements of `x` to the positions where [`gather`](StridedLayout::gather) reads them; strides must be
     /// positive.
     pub fn scatter<T: Element>(&self, x: &[T], out: &mut [T]) {
         let (outer, (cols, right)) = match &self.all[..self.len] {

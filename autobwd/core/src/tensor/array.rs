@@ -154,7 +154,7 @@ impl SavedSteps {
     /// A step state to be filled, with this many bytes and nested control flow operators.
     ///
     /// # Errors
-    /// Memory runs out. The saved step state is then freed, here as in [`push`](Steps::push), so that there is memory
+    /// Memory runs out. The saved step state is then freed, here as in [`push`](SavedSteps::push), so that there is memory
     /// to report it.
     #[doc(hidden)]
     pub fn step(&mut self, bytes: usize, nested: usize) -> Result<SavedStep> {
@@ -172,7 +172,7 @@ impl SavedSteps {
     /// Memory for a step.
     ///
     /// # Errors
-    /// As [`step`](Steps::step).
+    /// As [`step`](SavedSteps::step).
     #[doc(hidden)]
     pub fn memory(&mut self, bytes: usize) -> Result<Memory> {
         Memory::try_zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes))
@@ -181,7 +181,7 @@ impl SavedSteps {
     /// Saves the state of a step.
     ///
     /// # Errors
-    /// As [`step`](Steps::step).
+    /// As [`step`](SavedSteps::step).
     #[doc(hidden)]
     pub fn push(&mut self, step: SavedStep) -> Result<()> {
         if self.list.try_reserve(1).is_err() {
