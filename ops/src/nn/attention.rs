@@ -96,10 +96,13 @@ impl MultiHeadAttentionBuilder<'_> {
     pub fn build(self) -> MultiHeadAttention {
         let MultiHeadAttentionBuilder { net, width, heads, dtype, weight, causal, seed } = self;
         let uneven = heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err();
-        let failed = uneven.then(|| {
+        // In no closure, so that the error names the caller's line.
+        let failed = if uneven {
             let text = format!("a width of {width} is not divisible by {heads} heads");
-            net.failed(Error::attr("heads", text))
-        });
+            Some(net.failed(Error::attr("heads", text)))
+        } else {
+            None
+        };
         let linear = || match &failed {
             Some(weight) => Linear { weight: weight.clone(), bias: None },
             None => Linear::builder(net, width, width).dtype(dtype).init(weight).seed(seed).build(),
