@@ -6,10 +6,13 @@
 mod anomaly;
 mod bind;
 mod executor;
+mod monitor;
+mod norm;
 mod scope;
 mod session;
 
 pub use executor::Executor;
+pub use monitor::Monitor;
 pub use scope::Scope;
 pub use session::Session;
 pub use session::feed::Feed;

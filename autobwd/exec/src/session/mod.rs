@@ -17,6 +17,7 @@ use crate::{
         bound_block::{BlockEnd, BoundBlock},
         segment::SegmentPlanner,
     },
+    norm::l2_norm,
 };
 use autobwd_core::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
@@ -297,6 +298,15 @@ impl Session {
             return self.fetch(name)?.item();
         }
         Ok(with_dtype!(meta.dtype, T => memory.slice::<T>(at.at, 1)[0].to_f64()))
+    }
+
+    /// The Euclidean norm of a fetched value.
+    pub(crate) fn norm(&self, name: &str) -> Result<f64> {
+        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
+        Ok(with_dtype!(meta.dtype, T => match meta.rows {
+            Some(_) => l2_norm(memory.rows::<T>(at.at, meta).values()),
+            None => l2_norm(memory.slice::<T>(at.at, meta.dims.numel().get().unwrap_or(0))),
+        }))
     }
 
     /// Bytes of tensor memory of a run, known before it runs: [`arena_bytes`](Session::arena_bytes) and

@@ -1,0 +1,334 @@
+//! The monitor: a log of a training run, one JSON line a step.
+
+use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
+
+use serde::{Serialize, Serializer};
+
+use crate::{Session, norm::l2_norm};
+use autobwd_core::{Error, ErrorKind, Meta, Program, Result, Tensor, Var, with_dtype};
+
+/// The schema of a log. A new version removes a key or changes its meaning; keys may be added to this one.
+const SCHEMA: &str = "autobwd.log/1";
+
+/// The slot of update operators that reads the learning rate.
+const LEARNING_RATE: &str = "LearningRate";
+
+/// Writes a log of a training run: one JSON line a step, with losses and other scalars, learning rates, the norm of every
+/// parameter's gradient, time and memory.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, exec::Monitor};
+/// use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
+///
+/// let net = Builder::new();
+/// let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+/// let loss = w.square().mean();
+/// Sgd { rate: 0.5 }.minimize(&loss)?.complete()?;
+/// let (mut executor, mut scope) = (Executor::new(), Scope::new());
+/// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+///
+/// let mut log = vec![]; // or `Monitor::create("run.jsonl", …)`
+/// let mut monitor = Monitor::new(&mut log, &net.program()?, &[&loss.name()])?;
+/// let mut session = executor.prepare(&net.program()?, &mut scope, &[], &monitor.fetches())?;
+/// for step in 1..=3 {
+///     session.run(&mut scope)?;
+///     monitor.record(step, &session)?;
+/// }
+///
+/// let log = String::from_utf8_lossy(&log);
+/// let lines: Vec<&str> = log.lines().collect();
+/// assert_eq!(
+///     lines[0],
+///     r#"{"schema":"autobwd.log/1","values":["mean_0"],"learning_rates":["learning_rate_0"],"parameters":[{"name":"w","gradient":"w@GRAD"}]}"#
+/// );
+/// assert!(lines[1].starts_with(r#"{"step":1,"time_s":"#));
+/// assert!(lines[1].contains(r#""values":{"mean_0":9.0},"learning_rates":{"learning_rate_0":0.5},"gradient_norms":{"w":4.24"#));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # What is recorded
+///
+/// - The named variables of one element, such as the loss. The mean of a larger one, or its norm, is an operator of the
+///   model.
+/// - Learning rates: the variables that operators of the outermost block read in their slot `LearningRate`, as those of
+///   all optimizers of `autobwd_ops` do. Name the rate of another optimizer among the values.
+/// - The Euclidean norm of the gradient of every parameter, `w@GRAD` for `w`, computed in float64. Parameters without
+///   gradient are in the header, with `null`.
+/// - `time_s`: seconds since the monitor was made. The time between two records contains all that the loop does.
+/// - `peak_bytes`: [`Session::peak_bytes`]; [`record_fetched`](Monitor::record_fetched) does not know it.
+///
+/// All numbers are those after the step. NaN and infinities are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
+///
+/// # Costs
+///
+/// Gradients that are fetched live until the end of a step, and are neither fused with updates nor overwritten by them: a
+/// step takes more memory, and one pass over all gradients more. Each line is one write, so the log of a killed run has
+/// whole lines, except perhaps for the last one.
+///
+/// Eager mode has no monitor.
+pub struct Monitor<W> {
+    log: W,
+    watched: Watched,
+    start: Instant,
+    last_step: Option<u64>,
+    /// Whether a write failed: the log may end within a line then.
+    is_broken: bool,
+}
+
+impl<W> fmt::Debug for Monitor<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("Monitor");
+        text.field("watched", &self.watched).field("last_step", &self.last_step).finish_non_exhaustive()
+    }
+}
+
+/// The variables that a monitor records.
+#[derive(Debug)]
+struct Watched {
+    values: Vec<String>,
+    learning_rates: Vec<String>,
+    /// Parameters with their gradients.
+    gradients: Vec<(String, String)>,
+}
+
+impl Watched {
+    fn of(program: &Program, names: &[&str]) -> Result<Watched> {
+        let root = program.root();
+        let mut values: Vec<String> = vec![];
+        for name in names {
+            let desc = root.vars.get(&program.expect_var(name)?);
+            if let Some(desc) = desc.filter(|desc| desc.dims.numel().get().is_some_and(|n| n != 1)) {
+                return Err(not_a_scalar(name, &desc.meta()));
+            }
+            if !values.iter().any(|known| known == name) {
+                values.push(name.to_string());
+            }
+        }
+        let mut learning_rates: Vec<String> = vec![];
+        for var in root.ops.iter().flat_map(|op| op.inputs.get(LEARNING_RATE)) {
+            let name = program.name(*var);
+            if !values.iter().chain(&learning_rates).any(|known| known == name) {
+                learning_rates.push(name.into());
+            }
+        }
+        let gradient = |var: Var| {
+            let gradient = program.gradient_name(var).filter(|gradient| root.vars.contains_key(gradient))?;
+            Some((program.name(var).to_string(), program.name(gradient).to_string()))
+        };
+        Ok(Watched { values, learning_rates, gradients: program.parameters().filter_map(gradient).collect() })
+    }
+
+    fn fetches(&self) -> impl Iterator<Item = &str> {
+        let gradients = self.gradients.iter().map(|(_, gradient)| gradient);
+        self.values.iter().chain(&self.learning_rates).chain(gradients).map(String::as_str)
+    }
+}
+
+#[derive(Serialize)]
+struct Header<'a> {
+    schema: &'static str,
+    values: &'a [String],
+    learning_rates: &'a [String],
+    parameters: Vec<Parameter<'a>>,
+}
+
+#[derive(Serialize)]
+struct Parameter<'a> {
+    name: &'a str,
+    gradient: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    step: u64,
+    time_s: f64,
+    values: Numbers<'a>,
+    learning_rates: Numbers<'a>,
+    gradient_norms: Numbers<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bytes: Option<usize>,
+}
+
+/// Numbers by name, as a JSON object in this order.
+struct Numbers<'a>(Vec<(&'a String, f64)>);
+
+impl Serialize for Numbers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, x)| (name, Number(*x))))
+    }
+}
+
+/// A number; JSON has no NaN and no infinities, so they are strings.
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            x if x.is_finite() => serializer.serialize_f64(x),
+            x if x.is_nan() => serializer.serialize_str("NaN"),
+            x if x > 0.0 => serializer.serialize_str("Infinity"),
+            _ => serializer.serialize_str("-Infinity"),
+        }
+    }
+}
+
+impl Monitor<File> {
+    /// A monitor that writes a file; an existing file is replaced. A run that is resumed has a log of its own, which may
+    /// go on with the numbers of steps.
+    ///
+    /// # Errors
+    /// Those of [`new`](Monitor::new), and of the file system, with the path.
+    pub fn create(
+        path: impl AsRef<Path>,
+        program: &impl AsRef<Program>,
+        values: &[&str],
+    ) -> Result<Monitor<File>> {
+        let path = path.as_ref();
+        let watched = Watched::of(program.as_ref(), values)?;
+        let file = File::create(path).map_err(|e| {
+            Error::new(ErrorKind::Io, format!("cannot write the log `{}`: {e}", path.display())).caused_by(e)
+        })?;
+        Monitor::begin(file, program.as_ref(), watched)
+    }
+}
+
+impl<W: Write> Monitor<W> {
+    /// A monitor that writes to `log`, one line a write, each followed by a flush. `values` are names of variables of one
+    /// element, such as the loss.
+    ///
+    /// # Errors
+    /// An unknown variable, or one of several elements; a log that cannot be written.
+    pub fn new(log: W, program: &impl AsRef<Program>, values: &[&str]) -> Result<Monitor<W>> {
+        Monitor::begin(log, program.as_ref(), Watched::of(program.as_ref(), values)?)
+    }
+
+    fn begin(log: W, program: &Program, watched: Watched) -> Result<Monitor<W>> {
+        let gradient = |name: &str| watched.gradients.iter().find(|(parameter, _)| parameter == name);
+        let parameter = |var: Var| {
+            let name = program.name(var);
+            Parameter { name, gradient: gradient(name).map(|(_, gradient)| gradient.as_str()) }
+        };
+        let header = line(&Header {
+            schema: SCHEMA,
+            values: &watched.values,
+            learning_rates: &watched.learning_rates,
+            parameters: program.parameters().map(parameter).collect(),
+        })?;
+        let mut monitor = Monitor { log, watched, start: Instant::now(), last_step: None, is_broken: false };
+        monitor.write(&header)?;
+        Ok(monitor)
+    }
+
+    /// The variables that a run must fetch for [`record`](Monitor::record): values, learning rates and gradients.
+    pub fn fetches(&self) -> Vec<&str> {
+        self.watched.fetches().collect()
+    }
+
+    /// Records a step after a session has run it. Steps ascend; not every step need be recorded.
+    ///
+    /// # Errors
+    /// A session without one of the [`fetches`](Monitor::fetches), or that has not run; a value of several elements; a
+    /// step that is not after the last one; a log that cannot be written, after which no step is recorded.
+    pub fn record(&mut self, step: u64, session: &Session) -> Result<()> {
+        let item = |_, name: &str| session.item(name);
+        let norm = |_, name: &str| session.norm(name);
+        self.append(step, Some(session.peak_bytes()), item, norm)
+    }
+
+    /// Records a step by the values that [`Executor::run`](crate::Executor::run) returned for
+    /// [`fetches`](Monitor::fetches); further ones may follow them.
+    ///
+    /// ```
+    /// # use autobwd::{Backward, Builder, DType, Executor, Scope, append_backward, exec::Monitor};
+    /// # use autobwd_ops::{Init, Math};
+    /// # let net = Builder::new();
+    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// # let loss = w.square().mean();
+    /// # net.edit(|program| append_backward(program, &loss.name(), &Backward::default()))?;
+    /// # let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    /// # executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    /// let mut monitor = Monitor::new(std::io::sink(), &net.program()?, &[&loss.name()])?;
+    /// for step in 1..=3 {
+    ///     let fetched = executor.run(&net.program()?, &mut scope, &[], &monitor.fetches())?;
+    ///     monitor.record_fetched(step, &fetched)?;
+    /// }
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fewer values than fetches; otherwise as [`record`](Monitor::record).
+    pub fn record_fetched(&mut self, step: u64, fetched: &[Tensor]) -> Result<()> {
+        let fetches = self.watched.fetches().count();
+        if fetched.len() < fetches {
+            let text = format!(
+                "{} values are given to a monitor of {fetches}: run the program with `Monitor::fetches`",
+                fetched.len()
+            );
+            return Err(Error::new(ErrorKind::Fetch, text));
+        }
+        let item = |k: usize, name: &str| match fetched[k].meta() {
+            meta if meta.dims.numel() == 1 => fetched[k].item(),
+            meta => Err(not_a_scalar(name, &meta)),
+        };
+        let norm = |k: usize, _: &str| {
+            let tensor = &fetched[k];
+            with_dtype!(tensor.dtype(), T => Ok(l2_norm(tensor.slice::<T>()?)))
+        };
+        self.append(step, None, item, norm)
+    }
+
+    /// Appends the record of a step; `item` and `norm` take the position and the name of a fetch.
+    fn append(
+        &mut self,
+        step: u64,
+        peak_bytes: Option<usize>,
+        item: impl Fn(usize, &str) -> Result<f64>,
+        norm: impl Fn(usize, &str) -> Result<f64>,
+    ) -> Result<()> {
+        if let Some(last) = self.last_step.filter(|last| *last >= step) {
+            let text = format!("step {step} cannot be recorded after step {last}: steps ascend");
+            return Err(Error::new(ErrorKind::Data, text));
+        }
+        let Watched { values, learning_rates, gradients } = &self.watched;
+        let (rates, norms) = (values.len(), values.len() + learning_rates.len());
+        let items = |first: usize, names: &'_ [String]| -> Result<Vec<f64>> {
+            names.iter().enumerate().map(|(k, name)| item(first + k, name)).collect()
+        };
+        let gradients = gradients.iter().enumerate();
+        let gradient_norms = gradients.map(|(k, (parameter, name))| Ok((parameter, norm(norms + k, name)?)));
+        let record = line(&Record {
+            step,
+            time_s: self.start.elapsed().as_secs_f64(),
+            values: Numbers(values.iter().zip(items(0, values)?).collect()),
+            learning_rates: Numbers(learning_rates.iter().zip(items(rates, learning_rates)?).collect()),
+            gradient_norms: Numbers(gradient_norms.collect::<Result<_>>()?),
+            peak_bytes,
+        })?;
+        self.write(&record)?;
+        self.last_step = Some(step);
+        Ok(())
+    }
+
+    fn write(&mut self, line: &[u8]) -> Result<()> {
+        if self.is_broken {
+            let text = "the log ended when it could not be written; make another monitor";
+            return Err(Error::new(ErrorKind::Io, text));
+        }
+        self.log.write_all(line).and_then(|()| self.log.flush()).map_err(|e| {
+            self.is_broken = true;
+            Error::new(ErrorKind::Io, format!("cannot write the log of the run: {e}")).caused_by(e)
+        })
+    }
+}
+
+/// A document as a line of JSON.
+fn line(document: &impl Serialize) -> Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(document).map_err(Error::internal)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn not_a_scalar(name: &str, meta: &Meta) -> Error {
+    let text = format!("`{name}` is {meta}; a monitor records variables of one element, such as its mean");
+    Error::new(ErrorKind::Shape, text)
+}
