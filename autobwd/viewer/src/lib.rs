@@ -1,15 +1,17 @@
-//! Programs as self-contained HTML pages: a training step as rows of operators, with the story of every gradient and the
-//! memory plan.
+//! Self-contained HTML pages: programs, as rows of operators with the story of every gradient and the memory plan, and
+//! training runs, as curves ([`RunReport`]).
 //!
-//! Must not run anything. Steps, in call order: `layout` (the column and row of every operator) → `tables` (with
-//! `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with `repeats`) → `data`,
-//! and the page itself.
+//! Must not run anything. Steps of a program's page, in call order: `layout` (the column and row of every operator) → `tables` (with
+//! `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with `repeats`) → `data`.
+//! `assembly` makes both pages.
 
+mod assembly;
 mod compare;
 mod data;
 mod layout;
 mod memory;
 mod repeats;
+mod report;
 mod stories;
 mod tables;
 mod texts;
@@ -17,20 +19,25 @@ mod tree;
 
 use std::fmt;
 
-use autobwd_core::{Error, Meta, Program, Result};
+use autobwd_core::{Meta, Program, Result};
 
+use assembly::Template;
 use data::Data;
+pub use report::RunReport;
 
-const HTML: &str = include_str!("page/page.html");
-const STYLE: &str = include_str!("page/page.css");
-const SCRIPT: &str = concat!(
-    include_str!("page/model.js"),
-    include_str!("page/lanes.js"),
-    include_str!("page/rows.js"),
-    include_str!("page/memory.js"),
-    include_str!("page/story.js"),
-    include_str!("page/main.js"),
-);
+const TEMPLATE: Template = Template {
+    html: include_str!("page/page.html"),
+    style: concat!(include_str!("shared/theme.css"), include_str!("page/page.css")),
+    script: concat!(
+        include_str!("shared/elements.js"),
+        include_str!("page/model.js"),
+        include_str!("page/lanes.js"),
+        include_str!("page/rows.js"),
+        include_str!("page/memory.js"),
+        include_str!("page/story.js"),
+        include_str!("page/main.js"),
+    ),
+};
 
 /// A program as one self-contained HTML page.
 ///
@@ -102,38 +109,8 @@ impl<'a> Page<'a> {
     /// # Errors
     /// A program whose blocks are malformed: cyclic, missing, or nested too deep.
     pub fn to_html(&self) -> Result<String> {
-        let data = serde_json::to_string(&Data::of(self)?).map_err(Error::internal)?;
-        let policy = format!(
-            "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
-            source_hash(SCRIPT),
-            source_hash(STYLE)
-        );
-        let parts = [
-            ("policy", policy),
-            ("title", escaped(self.title)),
-            ("style", STYLE.into()),
-            // `<` ends no script and begins no comment then.
-            ("data", data.replace('<', "\\u003c")),
-            ("script", SCRIPT.into()),
-        ];
-        let mut html =
-            String::with_capacity(parts.iter().map(|(_, text)| text.len()).sum::<usize>() + HTML.len());
-        let mut rest = HTML;
-        while let Some((before, (name, after))) = next_part(rest) {
-            html += before;
-            let part = parts.iter().find(|(known, _)| *known == name);
-            html += part.map_or("", |(_, text)| text);
-            rest = after;
-        }
-        html += rest;
-        Ok(html)
+        TEMPLATE.fill(self.title, &Data::of(self)?)
     }
-}
-
-/// The text before the next `{{name}}`, the name, and the text after it.
-fn next_part(text: &str) -> Option<(&str, (&str, &str))> {
-    let (before, after) = text.split_once("{{")?;
-    Some((before, after.split_once("}}")?))
 }
 
 /// Programs that can be shown.
@@ -156,33 +133,4 @@ impl ToHtml for Program {
     fn to_html(&self) -> Result<String> {
         Page::new(self).to_html()
     }
-}
-
-/// A source of a Content-Security-Policy: `sha256-…`.
-fn source_hash(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut encoded = String::from("sha256-");
-    for bytes in hmac_sha256::Hash::hash(text.as_bytes()).chunks(3) {
-        let group = (0..3).fold(0, |group, i| group << 8 | u32::from(bytes.get(i).copied().unwrap_or(0)));
-        for i in 0..4 {
-            let digit = DIGITS[(group >> (18 - 6 * i) & 63) as usize];
-            encoded.push(if i <= bytes.len() { char::from(digit) } else { '=' });
-        }
-    }
-    encoded
-}
-
-fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            c if c.is_control() => escaped.push(char::REPLACEMENT_CHARACTER),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

@@ -127,17 +127,7 @@ window.addEventListener("resize", () => render(true));
 byId("fold").addEventListener("click", () => foldAll(true));
 byId("unfold").addEventListener("click", () => foldAll(false));
 
-{
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const button = byId("theme");
-  const show = (on) => {
-    document.documentElement.dataset.theme = on ? "dark" : "light";
-    button.setAttribute("aria-pressed", String(on));
-  };
-  show(dark.matches);
-  dark.addEventListener("change", (event) => show(event.matches));
-  button.addEventListener("click", () => show(document.documentElement.dataset.theme !== "dark"));
-}
+startTheme();
 
 // All lines are printed.
 function showAll(all) {

@@ -5,12 +5,6 @@ const timeline = { cursor: 0, live: [], peak: 0, top: 0, WIDTH: 1000, HEIGHT: 10
 /** By operator: its first instruction. */
 const instructionOf = new Map();
 
-function bytes(n) {
-  const units = ["bytes", "kB", "MB", "GB", "TB"];
-  const power = n < 1000 ? 0 : Math.min(units.length - 1, Math.floor(Math.log10(n) / 3));
-  return `${power ? (n / 1000 ** power).toPrecision(3) : n} ${units[power]}`;
-}
-
 function instructionText(op) {
   if (!plan || op.block !== 0 || op.status === REMOVED) return "";
   const at = instructionOf.get(op.id);

@@ -1,8 +1,4 @@
-"use strict";
-
 // The program: operators and values, from the tables of the page.
-
-const data = JSON.parse(document.getElementById("data").textContent);
 
 const PARTS = ["forward", "backward", "update"];
 const STATUS = ["", "added", "removed", "changed"];
@@ -10,12 +6,6 @@ const MARKS = ["", "+", "−", "~"];
 const [SEED, GRADIENT, ACCUMULATE, ZERO_FILL, KEPT, RECOMPUTE] = [1, 2, 3, 4, 5, 6];
 const [ADDED, REMOVED, CHANGED] = [1, 2, 3];
 const [PARAMETER, PERSISTABLE, STOP_GRADIENT] = [1, 2, 4];
-
-/** A text with control characters and changes of direction made visible. */
-function visible(text) {
-  return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g, (c) =>
-    `\\u{${c.codePointAt(0).toString(16)}}`);
-}
 
 const names = data.names.map(visible);
 

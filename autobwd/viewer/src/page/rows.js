@@ -1,27 +1,7 @@
 // The grid of rows. Only lines in view are in the document.
 
-const SVG = "http://www.w3.org/2000/svg";
-const byId = (id) => document.getElementById(id);
 const grid = byId("grid");
 const rowWindow = byId("window");
-
-/** An element with attributes and children. */
-function h(tag, attributes, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (value !== undefined && value !== false) element.setAttribute(name, value);
-  }
-  element.append(...children.flat().filter((child) => child !== "" && child !== undefined && child !== null));
-  return element;
-}
-
-/** An element of a drawing. */
-function s(tag, attributes, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 
 let lines = [];
 const shown = { first: 0, last: 0, all: false };
