@@ -5,6 +5,7 @@ mod grad;
 mod inspect;
 mod ops;
 mod plan;
+mod report;
 mod run;
 mod shell;
 mod show;
@@ -26,6 +27,7 @@ pub(crate) enum Command {
     Plan(plan::PlanCommand),
     Grad(grad::GradCommand),
     Run(run::RunCommand),
+    Report(report::ReportCommand),
     Convert(ConvertCommand),
     Check(check::CheckCommand),
     Completions(shell::CompletionsCommand),
@@ -43,6 +45,7 @@ impl Command {
             Command::Plan(plan) => plan.run(terminal),
             Command::Grad(grad) => grad.run(terminal),
             Command::Run(run) => run.run(terminal),
+            Command::Report(report) => report.run(),
             Command::Convert(convert) => convert.run(terminal),
             Command::Check(check) => check.run(terminal),
             Command::Completions(completions) => completions.run(terminal),

@@ -1,8 +1,8 @@
 //! `run`: executes a program and times it.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Instant};
+use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
-use autobwd::{Executor, Result, Scope, Session, Tensor};
+use autobwd::{Executor, Program, Result, Scope, Session, Tensor, exec::Monitor};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -47,6 +47,10 @@ pub(crate) struct RunCommand {
     /// The file for the fetched values of the last step, in npz format
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// The file for a log of the steps, in JSON lines, which `report` draws: the fetched scalars, learning rates, norms of
+    /// gradients, time and memory
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -93,8 +97,16 @@ impl RunCommand {
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
         let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.meta())).collect();
         let fetches = fetches(&program, &self.fetch);
-        let mut session = executor.prepare(&program, &mut scope, &metas, &fetches)?;
-        let seconds = self.steps(terminal, &mut session, &mut scope, &feeds, &fetches)?;
+        let mut monitor = self.monitor(&program, &fetches)?;
+        let mut watched = fetches.clone();
+        for name in monitor.iter().flat_map(Monitor::fetches) {
+            if !watched.contains(&name) {
+                watched.push(name);
+            }
+        }
+        let mut session = executor.prepare(&program, &mut scope, &metas, &watched)?;
+        drop(watched);
+        let seconds = self.steps(terminal, &mut session, &mut scope, &feeds, &fetches, &mut monitor)?;
         let fetched = fetches.iter().map(|name| Ok((*name, session.fetch(name)?)));
         let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
         if let Some(path) = &self.out {
@@ -126,6 +138,17 @@ impl RunCommand {
         Ok(scope)
     }
 
+    /// The monitor of the fetches that have one element by their declaration.
+    fn monitor(&self, program: &Program, fetches: &[&str]) -> CommandResult<Option<Monitor<File>>> {
+        let Some(path) = &self.log else { return Ok(None) };
+        let is_scalar = |name: &&&str| {
+            let desc = program.find(name).and_then(|var| program.root().vars.get(&var));
+            desc.is_some_and(|desc| desc.dims.numel() == 1)
+        };
+        let scalars: Vec<&str> = fetches.iter().filter(is_scalar).copied().collect();
+        Ok(Some(Monitor::create(path, program, &scalars)?))
+    }
+
     /// Runs the steps; returns the seconds of each.
     fn steps(
         &self,
@@ -134,6 +157,7 @@ impl RunCommand {
         scope: &mut Scope,
         feeds: &[(String, Tensor)],
         fetches: &[&str],
+        monitor: &mut Option<Monitor<File>>,
     ) -> CommandResult<Vec<f64>> {
         let steps = self.steps.unwrap_or(1);
         let (progress, mut times) = (terminal.progress(steps), vec![]);
@@ -143,6 +167,9 @@ impl RunCommand {
             session.run(scope)?;
             let seconds = start.elapsed().as_secs_f64();
             times.push(seconds);
+            if let Some(monitor) = monitor {
+                monitor.record(step, session)?;
+            }
             if self.steps.is_some() {
                 let scalar = |name: &&str| Some((name.to_string(), number(session.item(name).ok()?)));
                 let scalars = fetches.iter().filter_map(scalar).collect();

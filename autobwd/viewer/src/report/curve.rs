@@ -63,8 +63,8 @@ pub(super) enum Quantity {
 /// A quantity over the steps of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
-    pub(super) quantity: Quantity,
-    pub(super) name: String,
+    quantity: Quantity,
+    name: String,
     points: Vec<Point>,
     last: Option<f64>,
     least: Option<(u64, f64)>,
@@ -84,6 +84,10 @@ impl Curve {
             not_finite: 0,
             first_not_finite: None,
         }
+    }
+
+    pub(super) fn is_of_parameter(&self) -> bool {
+        self.quantity == Quantity::ParameterGradientNorm
     }
 
     /// Adds the value of a step to a point.

@@ -99,6 +99,8 @@ pub(super) struct Run {
     records: u64,
     /// Steps and times of the points.
     spans: Vec<Span>,
+    /// The points that are one in the curves of parameters: these are many, and drawn small.
+    coarse: usize,
     curves: Vec<Curve>,
     /// Parameters without gradient.
     without_gradient: Vec<String>,
@@ -115,16 +117,13 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn read(name: &str, mut log: impl BufRead) -> Result<Run> {
-        let fault = |line: usize, why: &str| {
-            let text = format!("run `{name}`, line {line}: {why}");
-            Error::new(ErrorKind::Format, text)
-        };
+        let fault = |line: usize, why: &str| Error::new(ErrorKind::Format, format!("line {line}: {why}"));
         let (mut run, mut bytes) = (Run::new(name), vec![]);
         for number in 1.. {
             bytes.clear();
             let read = log.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes);
             let length = read.map_err(|e| {
-                Error::new(ErrorKind::Io, format!("run `{name}` cannot be read: {e}")).caused_by(e)
+                Error::new(ErrorKind::Io, format!("cannot read the log of a run: {e}")).caused_by(e)
             })?;
             if length == 0 {
                 if number == 1 {
@@ -154,6 +153,7 @@ impl Run {
             name: name.into(),
             records: 0,
             spans: vec![],
+            coarse: 1,
             curves: vec![],
             without_gradient: vec![],
             cut_line: None,
@@ -174,7 +174,15 @@ impl Run {
 
     /// The numbers that the page has of it.
     pub(super) fn numbers(&self) -> usize {
-        self.spans.len() * (self.curves.len() + 1) * if self.width > 1 { 3 } else { 1 }
+        let parameters = self.curves.iter().filter(|curve| curve.is_of_parameter()).count();
+        let numbers = |points: usize, curves, width| points * curves * if width > 1 { 3 } else { 1 };
+        numbers(self.points(), self.curves.len() - parameters + 1, self.width)
+            + numbers(self.coarse_points(), parameters, self.width * self.coarse as u64)
+    }
+
+    /// The number of points of each curve of a parameter.
+    pub(super) fn coarse_points(&self) -> usize {
+        self.spans.len().div_ceil(self.coarse)
     }
 
     /// Merges pairs of points.
@@ -183,6 +191,12 @@ impl Run {
         self.curves.iter_mut().for_each(Curve::halve);
         let merged = |pair: &[Span]| Span { first: pair[0].first, ..pair[pair.len() - 1] };
         self.spans = self.spans.chunks(2).map(merged).collect();
+    }
+
+    /// Merges pairs of points in the curves of parameters.
+    pub(super) fn halve_parameters(&mut self) {
+        self.coarse *= 2;
+        self.curves.iter_mut().filter(|curve| curve.is_of_parameter()).for_each(Curve::halve);
     }
 
     /// Declares the curves in the order of the header.

@@ -28,6 +28,9 @@ const TEMPLATE: Template = Template {
 /// The numbers in the page of a report, roughly: some eight bytes each.
 const NUMBERS: usize = 120_000;
 
+/// Curves of more points may lose points to stay within [`NUMBERS`].
+const FEWEST_POINTS: usize = 128;
+
 /// Training runs as one self-contained HTML page: curves of losses, learning rates, gradient norms, time and memory, from
 /// the logs that `autobwd::exec::Monitor` writes.
 ///
@@ -83,7 +86,7 @@ impl RunReport {
     /// left out unless it is a whole record; the page says so.
     ///
     /// # Errors
-    /// A log that cannot be read, or is malformed: the error names run and line. A name that another run has.
+    /// A log that cannot be read, or is malformed, with the number of the line. A name that another run has.
     pub fn add_run(&mut self, name: &str, log: impl BufRead) -> Result<()> {
         if self.runs.iter().any(|run| run.name() == name) {
             let text = format!("two runs have the name `{name}`; give each a name of its own");
@@ -99,10 +102,15 @@ impl RunReport {
     /// None for any log; the writer of JSON may fail.
     pub fn to_html(&self) -> Result<String> {
         let mut runs = self.runs.clone();
-        while runs.iter().map(Run::numbers).sum::<usize>() > NUMBERS {
+        let is_long = |runs: &[Run]| runs.iter().map(Run::numbers).sum::<usize>() > NUMBERS;
+        while is_long(&runs) {
+            let longest = runs.iter_mut().max_by_key(|run| run.coarse_points());
+            let Some(run) = longest.filter(|run| run.coarse_points() > FEWEST_POINTS) else { break };
+            run.halve_parameters();
+        }
+        while is_long(&runs) {
             let longest = runs.iter_mut().max_by_key(|run| run.points());
-            // Runs of few points have many parameters; their curves stay.
-            let Some(run) = longest.filter(|run| run.points() > 64) else { break };
+            let Some(run) = longest.filter(|run| run.points() > FEWEST_POINTS) else { break };
             run.halve();
         }
         TEMPLATE.fill(&self.title, &Data { title: &self.title, runs: &runs })

@@ -2,6 +2,8 @@
 
 const EDGE = { left: 62, right: 10, top: 8, bottom: 20 };
 const MOST_STEPS = 9;
+/** Half of the width of a letter. */
+const LETTER = 3.3;
 
 /** Round numbers between two ends. */
 function linearTicks(low, high, count) {
@@ -37,6 +39,7 @@ class Chart {
       const box = h("input", { type: "checkbox" });
       box.addEventListener("change", () => {
         this.isLog = box.checked;
+        this.forgetExtent();
         this.draw();
       });
       caption.append(h("label", {}, box, "Logarithmic"));
@@ -55,8 +58,17 @@ class Chart {
     return found.filter(({ curve }) => curve);
   }
 
-  /** The ends of the values that can be drawn; `undefined` if there are none. */
+  /** The ends of the values that can be drawn; `undefined` if there are none. They are kept until `forgetExtent`. */
   extent() {
+    if (!this.hasExtent) [this.kept, this.hasExtent] = [this.findExtent(), true];
+    return this.kept;
+  }
+
+  forgetExtent() {
+    this.hasExtent = false;
+  }
+
+  findExtent() {
     let [low, high] = [Infinity, -Infinity];
     for (const { curve } of this.curves()) {
       for (const values of [curve.low ?? curve.mean, curve.high ?? curve.mean, curve.mean]) {
@@ -116,6 +128,11 @@ class Chart {
     const rows = (this.isLog ? logTicks : linearTicks)(...range, Math.max(2, Math.floor(inner.height / 34)));
     const columns = linearTicks(...ends, Math.min(MOST_STEPS, Math.max(2, Math.floor(inner.width / 90))));
     const right = EDGE.left + inner.width;
+    const label = (at) => {
+      const text = view.axis === "time" ? secondsText(at) : grouped(at);
+      // A label at the end would leave the drawing.
+      return s("text", { class: "x", x: Math.min(x(at), width - text.length * LETTER), y: bottom + 15 }, text);
+    };
     return [
       ...rows.flatMap((at) => [
         s("line", { class: "grid", x1: EDGE.left, x2: right, y1: y(at), y2: y(at) }),
@@ -124,7 +141,7 @@ class Chart {
       s("line", { class: "base", x1: EDGE.left, x2: right, y1: bottom, y2: bottom }),
       ...columns.filter((at) => view.axis === "time" || Number.isInteger(at)).flatMap((at) => [
         s("line", { class: "base", x1: x(at), x2: x(at), y1: bottom, y2: bottom + 3 }),
-        s("text", { class: "x", x: Math.min(x(at), width - 16), y: bottom + 15 }, view.axis === "time" ? secondsText(at) : String(at)),
+        label(at),
       ]),
     ];
   }
@@ -133,7 +150,8 @@ class Chart {
   drawn(run, curve) {
     const { x, y, bottom } = this.place;
     const canDraw = (v) => v !== null && (!this.isLog || v > 0);
-    const at = (i, v) => `${x(xOf(run.spans[i])).toFixed(1)} ${y(v).toFixed(1)}`;
+    const spans = spansOf(run, this.quantity);
+    const at = (i, v) => `${x(xOf(spans[i])).toFixed(1)} ${y(v).toFixed(1)}`;
     /** A path that has gaps where there is nothing to draw; a lone point is a dot. */
     const path = (values) => {
       let text = "";
@@ -149,7 +167,7 @@ class Chart {
     if (curve.low) elements.push(s("path", { class: `band ${run.style.replace(" dashed", "")}`, d: this.band(curve, at, canDraw) }));
     if (view.smoothing) elements.push(s("path", { class: `curve raw ${run.style}`, d: path(curve.mean) }));
     elements.push(s("path", { class: `curve ${run.style}`, d: path(smoothed(curve.mean)) }));
-    const marks = [...curve.marks].map((i) => `M${x(xOf(run.spans[i])).toFixed(1)} ${bottom - 9}m-3 -3l6 6m0 -6l-6 6`);
+    const marks = [...curve.marks].map((i) => `M${x(xOf(spans[i])).toFixed(1)} ${bottom - 9}m-3 -3l6 6m0 -6l-6 6`);
     if (marks.length) elements.push(s("path", { class: `bad ${run.style.replace(" dashed", "")}`, d: marks.join("") }));
     return elements;
   }
@@ -169,21 +187,22 @@ class Chart {
 
   /** The line, the dots and the values at the cursor. */
   moveCursor() {
+    const x = cursorAt();
     const items = this.curves().map(({ run, curve }) => {
-      const i = this.place ? nearest(run, cursorAt()) : -1;
+      const spans = spansOf(run, this.quantity);
+      const i = this.place ? nearest(spans, x) : -1;
       const value = curve.mean[i] ?? null;
       const range = curve.low?.[i] != null && curve.low[i] < curve.high[i] ? ` (${this.text(curve.low[i])} to ${this.text(curve.high[i])})` : "";
       const fault = curve.marks.has(i) ? " NaN or infinite" : "";
-      return { run, i, value, text: (value === null && fault ? "" : this.text(value)) + range + fault };
+      return { run, span: spans[i], value, text: (value === null && fault ? "" : this.text(value)) + range + fault };
     });
     this.readout.replaceChildren(...items.map(({ run, text }) => h("span", { class: `run ${run.style}` },
       h("span", { class: "swatch", "aria-hidden": "true" }), runs.length > 1 ? h("span", { class: "name" }, run.text) : "", h("span", {}, text.trim()))));
     if (!this.place) return;
-    const x = this.place.x(cursorAt());
-    for (const end of ["x1", "x2"]) this.line.setAttribute(end, x);
+    for (const end of ["x1", "x2"]) this.line.setAttribute(end, this.place.x(x));
     const dots = items.filter(({ value }) => value !== null && (!this.isLog || value > 0));
-    this.dots.replaceChildren(...dots.map(({ run, i, value }) =>
-      s("circle", { class: `dot ${run.style.replace(" dashed", "")}`, r: 3.5, cx: this.place.x(xOf(run.spans[i])), cy: this.place.y(value) })));
+    this.dots.replaceChildren(...dots.map(({ run, span, value }) =>
+      s("circle", { class: `dot ${run.style.replace(" dashed", "")}`, r: 3.5, cx: this.place.x(xOf(span)), cy: this.place.y(value) })));
   }
 
   /** Says what cannot be drawn. */
@@ -192,7 +211,7 @@ class Chart {
     for (const { run, curve } of this.curves()) {
       const of = runs.length > 1 ? `${run.text}: ` : "";
       const [count, first] = curve.not_finite;
-      if (count) texts.push(`${of}NaN or infinite at ${count} step${count > 1 ? "s" : ""}, first at step ${first}`);
+      if (count) texts.push(`${of}NaN or infinite at ${grouped(count)} step${count > 1 ? "s" : ""}, first at step ${grouped(first)}`);
       const below = this.isLog ? curve.mean.filter((x) => x !== null && x <= 0).length : 0;
       if (below) texts.push(`${of}${below} value${below > 1 ? "s" : ""} not above 0, not drawn on a logarithmic scale`);
     }

@@ -24,13 +24,14 @@ function setCursor(fraction) {
   byId("cursor").value = Math.round(view.cursor * 1000);
   const text = xText(cursorAt());
   byId("cursor-text").textContent = text;
-  const first = charts.find((chart) => chart.curves().length);
-  const values = first ? `, ${first.title}: ${first.readout.innerText.replace(/\s*\n\s*/g, " ")}` : "";
-  byId("cursor").setAttribute("aria-valuetext", text + values);
   for (const chart of charts) if (!chart.card.hidden) chart.moveCursor();
+  const first = charts.find((chart) => chart.curves().length);
+  const values = first ? [...first.readout.children].map((item) => [...item.children].map((part) => part.textContent).join(" ").trim()) : [];
+  byId("cursor").setAttribute("aria-valuetext", [text, ...(first ? [first.title] : []), ...values].join(", "));
 }
 
 function drawAll() {
+  for (const chart of charts) chart.forgetExtent();
   for (const chart of charts) if (!chart.card.hidden) chart.draw();
   setCursor(view.cursor);
 }
@@ -56,10 +57,13 @@ function makeCharts() {
       for (const chart of found.slice(0, most)) chart.card.hidden = false;
       byId("shown").textContent = `${Math.min(most, found.length)} of ${group.length} parameters`;
       byId("all").hidden = found.length <= most;
+    };
+    const chooseAndDraw = (all) => {
+      choose(all);
       drawAll();
     };
-    byId("filter").addEventListener("input", () => choose(false));
-    byId("all").addEventListener("click", () => choose(true));
+    byId("filter").addEventListener("input", () => chooseAndDraw(false));
+    byId("all").addEventListener("click", () => chooseAndDraw(true));
     choose(false);
   }
   const costs = { fromZero: true };
@@ -94,17 +98,12 @@ function makeControls() {
 }
 
 function makeNotes() {
-  const notes = runs.flatMap((run) => {
-    const name = run.text;
-    const most = Math.max(1, ...run.spans.map(([first, last], i) => (i + 1 < run.spans.length ? run.spans[i + 1][0] : last) - first));
-    const list = run.without_gradient.slice(0, 8).map(visible).join(", ") + (run.without_gradient.length > 8 ? ", …" : "");
-    return [
-      run.records ? "" : `${name} has no steps.`,
-      run.cut_line ? `${name}: line ${run.cut_line}, the last, is not whole and left out; the run was probably killed.` : "",
-      run.without_gradient.length ? `${name}: parameters without gradient: ${list}.` : "",
-      run.curves.some((curve) => curve.low) ? `${name} is drawn as means of up to ${most} steps, in bands from minimum to maximum.` : "",
-    ].filter(Boolean);
-  });
+  const notes = runs.flatMap((run) => [
+    run.records ? "" : `${run.text} has no steps.`,
+    run.cut_line ? `${run.text}: line ${grouped(run.cut_line)}, the last, is not whole and left out. The run was killed, or is running.` : "",
+  ]).filter(Boolean);
+  const long = runs.filter((run) => run.coarse > 1 || run.curves.some((curve) => curve.low));
+  if (long.length) notes.push(`Several steps are drawn as their mean, in a band from minimum to maximum: ${long.map((run) => run.text).join(", ")}.`);
   if (!runs.length) notes.push("No runs.");
   byId("notes").hidden = !notes.length;
   byId("notes").append(...notes.map((note) => h("li", {}, note)));
@@ -125,7 +124,7 @@ function finalCells(quantity, name, text, withLeast) {
   return runs.map((run) => {
     const curve = curveOf(run, quantity, name);
     if (!curve || curve.last === null) return "–";
-    const least = withLeast && curve.least ? h("span", { class: "note" }, ` least ${text(curve.least[1])} at step ${curve.least[0]}`) : "";
+    const least = withLeast && curve.least ? h("span", { class: "note" }, ` least ${text(curve.least[1])} at step ${grouped(curve.least[0])}`) : "";
     return [text(curve.last), least];
   });
 }
@@ -133,8 +132,8 @@ function finalCells(quantity, name, text, withLeast) {
 function makeTables() {
   const end = (run, of) => (run.ends ? of(...run.ends) : "–");
   const rows = [
-    ["steps recorded", runs.map((run) => String(run.records))],
-    ["last step", runs.map((run) => end(run, (_, [step]) => String(step)))],
+    ["steps recorded", runs.map((run) => grouped(run.records))],
+    ["last step", runs.map((run) => end(run, (_, [step]) => grouped(step)))],
     ["time", runs.map((run) => end(run, (_, [, time]) => secondsText(time)))],
     ["mean time a step", runs.map((run) => end(run, ([first, start], [last, time]) => (last > first ? secondsText((time - start) / (last - first)) : "–")))],
     ...namesOf("value").map((name) => [visible(name), finalCells("value", name, numberText, true)]),
@@ -142,6 +141,8 @@ function makeTables() {
     ...namesOf("gradient_norm").map((name) => ["gradient norm", finalCells("gradient_norm", name, numberText, false)]),
     ...namesOf("peak_bytes").map((name) => ["peak memory of a step", finalCells("peak_bytes", name, bytesText, false)]),
   ];
+  const without = runs.map((run) => run.without_gradient.map(visible).join(", ") || "–");
+  if (runs.some((run) => run.without_gradient.length)) rows.push(["without gradient", without]);
   byId("tables").append(table("Runs", rows));
   const parameters = namesOf("parameter_gradient_norm").map((name) => [visible(name), finalCells("parameter_gradient_norm", name, numberText, false)]);
   if (parameters.length) byId("tables").append(h("details", {}, h("summary", {}, "Gradient norms of parameters"), table("Gradient norms of parameters, last step", parameters)));
@@ -149,13 +150,13 @@ function makeTables() {
 
 {
   const steps = runs.reduce((sum, run) => sum + run.records, 0);
-  byId("summary").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${steps} steps recorded`;
+  byId("summary").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${grouped(steps)} steps recorded`;
   startTheme();
   makeNotes();
   makeControls();
   makeTables();
   makeCharts();
   drawAll();
-  new ResizeObserver(drawAll).observe(document.querySelector("main"));
+  window.addEventListener("resize", drawAll);
   document.documentElement.dataset.ready = "true";
 }

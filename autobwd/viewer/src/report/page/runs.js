@@ -6,6 +6,7 @@ const runs = data.runs.map((run, id) => ({
   text: visible(run.name),
   style: `r${id % 8}${id >= 8 ? " dashed" : ""}`,
   shown: true,
+  coarseSpans: merged(run.spans, run.coarse),
   curves: run.curves.map((curve) => ({ ...curve, marks: new Set(curve.marks) })),
 }));
 
@@ -35,16 +36,29 @@ function domain() {
   return low < high ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-/** The point of a run that is nearest to a place; -1 if it has none. */
-function nearest(run, x) {
-  let [low, high] = [0, run.spans.length - 1];
+/** Steps and time of the points of a curve: those of parameters have fewer points. */
+function spansOf(run, quantity) {
+  return quantity === "parameter_gradient_norm" ? run.coarseSpans : run.spans;
+}
+
+function merged(spans, count) {
+  const starts = spans.map((_, i) => i).filter((i) => i % count === 0);
+  return starts.map((i) => {
+    const [, last, time] = spans[Math.min(i + count, spans.length) - 1];
+    return [spans[i][0], last, time];
+  });
+}
+
+/** The point that is nearest to a place; -1 if there are none. */
+function nearest(spans, x) {
+  let [low, high] = [0, spans.length - 1];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (xOf(run.spans[middle]) < x) low = middle + 1;
+    if (xOf(spans[middle]) < x) low = middle + 1;
     else high = middle;
   }
-  if (low > 0 && x - xOf(run.spans[low - 1]) < xOf(run.spans[low]) - x) low--;
-  return run.spans.length ? low : -1;
+  if (low > 0 && x - xOf(spans[low - 1]) < xOf(spans[low]) - x) low--;
+  return spans.length ? low : -1;
 }
 
 /** The exponential moving average of a curve, without bias towards its start. */
@@ -59,6 +73,8 @@ function smoothed(values) {
     return sum / weights;
   });
 }
+
+const grouped = (n) => n.toLocaleString("en");
 
 function numberText(x) {
   if (x === null || x === undefined) return "–";
@@ -77,5 +93,5 @@ function secondsText(x) {
 const bytesText = (x) => (typeof x === "number" ? bytes(Math.round(x)) : numberText(x));
 
 function xText(x) {
-  return view.axis === "time" ? secondsText(x) : `step ${Math.round(x)}`;
+  return view.axis === "time" ? secondsText(x) : `step ${grouped(Math.round(x))}`;
 }
