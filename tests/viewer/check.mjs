@@ -11,6 +11,8 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
+import { checkReports } from "./report.mjs";
+
 const [folder, screenshots] = process.argv.slice(2).map((name) => path.resolve(name));
 const require = createRequire(path.join(folder, "node_modules", "/"));
 const { chromium } = require("playwright-core");
@@ -249,6 +251,8 @@ await check("no other script runs", async () => {
   assert.equal(await page.title(), "</title><script>alert(1)</script>");
   await context.close();
 });
+
+await checkReports({ open, check, axe, folder, screenshots });
 
 /** Milliseconds from the request of a page to the frame that shows its rows: the least of several loads. */
 async function timeToRows(name) {

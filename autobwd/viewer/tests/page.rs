@@ -2,6 +2,10 @@
 
 #[path = "../examples/pages/models.rs"]
 mod models;
+#[path = "page/report.rs"]
+mod report;
+#[path = "../examples/pages/runs.rs"]
+mod runs;
 
 use autobwd::{
     Attr, BlockId, DType, Dims, ErrorKind, Meta, OpDesc, Program, Result, VarDesc, explain, prelude::ToHtml,

@@ -1,10 +1,12 @@
-//! Writes pages of several training programs, and what they must show (`expected.json`), into a folder:
+//! Writes pages of several training programs, and what they must show (`expected.json`), and reports of runs
+//! (`report-*.html`) into a folder:
 //!
 //! ```text
 //! cargo run -p autobwd-viewer --example pages -- DIR
 //! ```
 
 mod models;
+mod runs;
 
 use std::{collections::BTreeMap, env, error::Error, fs, path::Path, time::Instant};
 
@@ -69,6 +71,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     expected.get_mut("differences").ok_or("no page")?["changes"] =
         json!(diff(&old.program, &new.program).to_string());
+    for (name, html) in runs::reports()? {
+        fs::write(folder.join(format!("report-{name}.html")), html)?;
+    }
     fs::write(folder.join("expected.json"), serde_json::to_string_pretty(&expected)?)?;
     Ok(())
 }

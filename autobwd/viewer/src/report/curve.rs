@@ -67,7 +67,9 @@ pub(super) struct Curve {
     name: String,
     points: Vec<Point>,
     last: Option<f64>,
+    /// The smallest and the largest finite value, with their steps.
     least: Option<(u64, f64)>,
+    most: Option<(u64, f64)>,
     /// The number of NaN and infinities, and the step of the first.
     not_finite: u64,
     first_not_finite: Option<u64>,
@@ -81,6 +83,7 @@ impl Curve {
             points: vec![],
             last: None,
             least: None,
+            most: None,
             not_finite: 0,
             first_not_finite: None,
         }
@@ -100,8 +103,13 @@ impl Curve {
         if !x.is_finite() {
             self.not_finite += 1;
             self.first_not_finite.get_or_insert(step);
-        } else if self.least.is_none_or(|(_, least)| x < least) {
+            return;
+        }
+        if self.least.is_none_or(|(_, least)| x < least) {
             self.least = Some((step, x));
+        }
+        if self.most.is_none_or(|(_, most)| x > most) {
+            self.most = Some((step, x));
         }
     }
 
@@ -128,6 +136,7 @@ impl Serialize for Curve {
         curve.serialize_field("marks", &marks.map(|(at, _)| at).collect::<Vec<_>>())?;
         curve.serialize_field("last", &self.last.map(number))?;
         curve.serialize_field("least", &self.least)?;
+        curve.serialize_field("most", &self.most)?;
         curve.serialize_field("not_finite", &(self.not_finite, self.first_not_finite))?;
         curve.end()
     }

@@ -131,13 +131,16 @@ impl Run {
                 }
                 break;
             }
-            let is_whole = bytes.last() == Some(&b'\n');
+            let (text, is_whole) = match bytes.strip_suffix(b"\n") {
+                Some(text) => (text, true),
+                None => (&bytes[..], false),
+            };
             if !is_whole && length as u64 == LONGEST_LINE {
                 return Err(fault(number, &format!("longer than {LONGEST_LINE} bytes")));
             }
             let added = match number {
-                1 => run.add_header(&bytes),
-                _ => run.add_record(&bytes),
+                1 => run.add_header(text),
+                _ => run.add_record(text),
             };
             match added {
                 Err(_) if !is_whole && number > 1 => run.cut_line = Some(number),

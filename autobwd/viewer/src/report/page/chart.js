@@ -16,14 +16,15 @@ function linearTicks(low, high, count) {
   return ticks.map((x) => Number(x.toPrecision(12)));
 }
 
-/** Powers of ten between two ends, or round numbers if there are too few. */
+/** Powers of ten between two ends, with 2 and 5 between them where there is room; or round numbers if there are too few. */
 function logTicks(low, high, count) {
-  const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
-  if (last - first < 1) return linearTicks(low, high, count).filter((x) => x > 0);
-  const every = Math.max(1, Math.ceil((last - first + 1) / (count + 1)));
-  const ticks = [];
-  for (let power = first; power <= last; power += every) ticks.push(Number(`1e${power}`));
-  return ticks;
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) powers.push(power);
+  const within = (digits, every) => powers.filter((power) => power % every === 0)
+    .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`))).filter((x) => x >= low && x <= high);
+  const choices = [[[1, 2, 5], 1], [[1, 3], 1], ...[1, 2, 3, 5, 10, 20, 50, 100, 200].map((every) => [[1], every])];
+  const ticks = choices.map(([digits, every]) => within(digits, every)).find((ticks) => ticks.length <= count + 1);
+  return ticks?.length > 1 ? ticks : linearTicks(low, high, count).filter((x) => x > 0);
 }
 
 class Chart {
@@ -125,7 +126,7 @@ class Chart {
 
   axes(range, ends, width, inner) {
     const { x, y, bottom } = this.place;
-    const rows = (this.isLog ? logTicks : linearTicks)(...range, Math.max(2, Math.floor(inner.height / 34)));
+    const rows = (this.isLog ? logTicks : linearTicks)(...range, Math.max(2, Math.floor(inner.height / 30)));
     const columns = linearTicks(...ends, Math.min(MOST_STEPS, Math.max(2, Math.floor(inner.width / 90))));
     const right = EDGE.left + inner.width;
     const label = (at) => {
@@ -192,7 +193,8 @@ class Chart {
       const spans = spansOf(run, this.quantity);
       const i = this.place ? nearest(spans, x) : -1;
       const value = curve.mean[i] ?? null;
-      const range = curve.low?.[i] != null && curve.low[i] < curve.high[i] ? ` (${this.text(curve.low[i])} to ${this.text(curve.high[i])})` : "";
+      const isRange = !this.group && curve.low?.[i] != null && curve.low[i] < curve.high[i];
+      const range = isRange ? ` (${this.text(curve.low[i])} to ${this.text(curve.high[i])})` : "";
       const fault = curve.marks.has(i) ? " NaN or infinite" : "";
       return { run, span: spans[i], value, text: (value === null && fault ? "" : this.text(value)) + range + fault };
     });

@@ -119,13 +119,14 @@ function table(caption, rows) {
   return scroll;
 }
 
-/** The last value of a curve, and the least with its step. */
-function finalCells(quantity, name, text, withLeast) {
+/** The last value of a curve, and its extremes with their steps. */
+function finalCells(quantity, name, text, withExtremes) {
   return runs.map((run) => {
     const curve = curveOf(run, quantity, name);
     if (!curve || curve.last === null) return "–";
-    const least = withLeast && curve.least ? h("span", { class: "note" }, ` least ${text(curve.least[1])} at step ${grouped(curve.least[0])}`) : "";
-    return [text(curve.last), least];
+    const at = (what, [step, x]) => `${what} ${text(x)} at step ${grouped(step)}`;
+    const { least, most } = curve;
+    return [text(curve.last), withExtremes && least ? h("span", { class: "note" }, `${at("least", least)}, ${at("most", most)}`) : ""];
   });
 }
 
