@@ -62,7 +62,7 @@ export async function checkReports({ open, check, axe, folder, screenshots }) {
     const drawn = () => paths(card(page, "loss")).first().getAttribute("d");
     const before = await drawn();
     await page.getByLabel("Time", { exact: true }).check();
-    assert.match(await page.locator("#cursor-text").textContent(), / s$/);
+    assert.match(await page.locator("#cursor-text").textContent(), /^600 ms$/);
     await page.getByLabel("Step", { exact: true }).check();
     assert.equal(await drawn(), before);
     await card(page, "loss").getByLabel("Logarithmic").check();
