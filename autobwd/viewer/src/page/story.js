@@ -75,7 +75,7 @@ function tellValue(value) {
   const gradients = [...new Map((gradientsOf.get(value.name) ?? []).map((value) => [value.name, value])).values()];
   const whole = gradients.find((gradient) => gradient.text === `${value.text}@GRAD`);
   const others = all.filter((other) => other !== value && other.writer).map((other) => other.writer);
-  const role = value.writer ? PARTS[value.writer.role] : "";
+  const role = value.writer ? PARTS[value.writer.part] : "";
   return [
     h("h2", { class: role }, value.text),
     h("p", { class: "sub" }, [value.type, valueKind(value)].filter(Boolean).join(" · ")),
