@@ -33,6 +33,7 @@ mod laws;
 mod layers;
 mod lost_gradients;
 mod messages;
+mod monitor;
 mod net;
 mod net_bad_input;
 mod net_laws;
