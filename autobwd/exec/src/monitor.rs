@@ -125,21 +125,21 @@ impl Watched {
 }
 
 #[derive(Serialize)]
-struct Header<'a> {
+struct LogHeader<'a> {
     schema: &'static str,
     values: &'a [String],
     learning_rates: &'a [String],
-    parameters: Vec<Parameter<'a>>,
+    parameters: Vec<LoggedParameter<'a>>,
 }
 
 #[derive(Serialize)]
-struct Parameter<'a> {
+struct LoggedParameter<'a> {
     name: &'a str,
     gradient: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct LogRecord<'a> {
     step: u64,
     time_s: f64,
     values: Numbers<'a>,
@@ -154,14 +154,14 @@ struct Numbers<'a>(Vec<(&'a String, f64)>);
 
 impl Serialize for Numbers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, x)| (name, Number(*x))))
+        serializer.collect_map(self.0.iter().map(|(name, x)| (name, JsonNumber(*x))))
     }
 }
 
 /// A number; JSON has no NaN and no infinities, so they are strings.
-struct Number(f64);
+struct JsonNumber(f64);
 
-impl Serialize for Number {
+impl Serialize for JsonNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             x if x.is_finite() => serializer.serialize_f64(x),
@@ -206,9 +206,9 @@ impl<W: Write> Monitor<W> {
         let gradient = |name: &str| watched.gradients.iter().find(|(parameter, _)| parameter == name);
         let parameter = |var: Var| {
             let name = program.name(var);
-            Parameter { name, gradient: gradient(name).map(|(_, gradient)| gradient.as_str()) }
+            LoggedParameter { name, gradient: gradient(name).map(|(_, gradient)| gradient.as_str()) }
         };
-        let header = line(&Header {
+        let header = line(&LogHeader {
             schema: SCHEMA,
             values: &watched.values,
             learning_rates: &watched.learning_rates,
@@ -296,7 +296,7 @@ impl<W: Write> Monitor<W> {
         };
         let gradients = gradients.iter().enumerate();
         let gradient_norms = gradients.map(|(k, (parameter, name))| Ok((parameter, norm(norms + k, name)?)));
-        let record = line(&Record {
+        let record = line(&LogRecord {
             step,
             time_s: self.start.elapsed().as_secs_f64(),
             values: Numbers(values.iter().zip(items(0, values)?).collect()),

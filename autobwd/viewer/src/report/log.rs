@@ -22,45 +22,45 @@ const POINTS: usize = 2048;
 
 /// The first line.
 #[derive(Deserialize)]
-struct Header {
+struct ParsedHeader {
     schema: String,
     #[serde(default)]
     values: Vec<String>,
     #[serde(default)]
     learning_rates: Vec<String>,
     #[serde(default)]
-    parameters: Vec<Parameter>,
+    parameters: Vec<ParsedParameter>,
 }
 
 #[derive(Deserialize)]
-struct Parameter {
+struct ParsedParameter {
     name: String,
     gradient: Option<String>,
 }
 
 /// Any other line.
 #[derive(Deserialize)]
-struct Record {
+struct ParsedRecord {
     step: u64,
     time_s: f64,
     #[serde(default)]
-    values: BTreeMap<String, Number>,
+    values: BTreeMap<String, ParsedNumber>,
     #[serde(default)]
-    learning_rates: BTreeMap<String, Number>,
+    learning_rates: BTreeMap<String, ParsedNumber>,
     #[serde(default)]
-    gradient_norms: BTreeMap<String, Number>,
+    gradient_norms: BTreeMap<String, ParsedNumber>,
     peak_bytes: Option<u64>,
 }
 
 /// A number, or the name of one that JSON has not.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "Value")]
-struct Number(f64);
+struct ParsedNumber(f64);
 
-impl TryFrom<Value> for Number {
+impl TryFrom<Value> for ParsedNumber {
     type Error = String;
 
-    fn try_from(value: Value) -> Result<Number, String> {
+    fn try_from(value: Value) -> Result<ParsedNumber, String> {
         match &value {
             Value::Number(number) => number.as_f64(),
             Value::String(name) => match name.as_str() {
@@ -71,7 +71,7 @@ impl TryFrom<Value> for Number {
             },
             _ => None,
         }
-        .map(Number)
+        .map(ParsedNumber)
         .ok_or_else(|| format!("{value} is neither a number nor \"NaN\", \"Infinity\" or \"-Infinity\""))
     }
 }
@@ -204,13 +204,13 @@ impl Run {
 
     /// Declares the curves in the order of the header.
     fn add_header(&mut self, line: &[u8]) -> Result<(), String> {
-        let header: Header = parsed(line)?;
+        let header: ParsedHeader = parsed(line)?;
         if header.schema != SCHEMA {
             return Err(format!("the schema is {:?}; {SCHEMA:?} is expected", header.schema));
         }
         header.values.iter().for_each(|name| _ = self.curve(Quantity::Value, name));
         header.learning_rates.iter().for_each(|name| _ = self.curve(Quantity::LearningRate, name));
-        for Parameter { name, gradient } in header.parameters {
+        for ParsedParameter { name, gradient } in header.parameters {
             match gradient {
                 Some(_) => _ = self.curve(Quantity::ParameterGradientNorm, &name),
                 None => self.without_gradient.push(name),
@@ -220,11 +220,11 @@ impl Run {
     }
 
     fn add_record(&mut self, line: &[u8]) -> Result<(), String> {
-        let record = parsed::<Record>(line).map_err(|why| match parsed::<Header>(line) {
+        let record = parsed::<ParsedRecord>(line).map_err(|why| match parsed::<ParsedHeader>(line) {
             Ok(_) => "a second header; each run has a log of its own".to_string(),
             Err(_) => why,
         })?;
-        let Record { step, time_s, .. } = record;
+        let ParsedRecord { step, time_s, .. } = record;
         let previous = self.ends.map(|[_, last]| last);
         if let Some((last, _)) = previous.filter(|(last, _)| *last >= step) {
             return Err(format!("step {step} follows step {last}; steps ascend"));
@@ -238,12 +238,12 @@ impl Run {
             (Quantity::LearningRate, &record.learning_rates),
             (Quantity::ParameterGradientNorm, &record.gradient_norms),
         ] {
-            for (name, Number(x)) in numbers {
+            for (name, ParsedNumber(x)) in numbers {
                 self.add(quantity, name, at, step, *x);
             }
         }
         if !record.gradient_norms.is_empty() {
-            let squares = record.gradient_norms.values().map(|Number(x)| x * x);
+            let squares = record.gradient_norms.values().map(|ParsedNumber(x)| x * x);
             self.add(Quantity::GradientNorm, "", at, step, squares.sum::<f64>().sqrt());
         }
         if let Some((last, time)) = previous {

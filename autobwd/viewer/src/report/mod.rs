@@ -59,7 +59,7 @@ pub struct RunReport {
 }
 
 #[derive(Serialize)]
-struct Data<'a> {
+struct ReportData<'a> {
     title: &'a str,
     runs: &'a [Run],
 }
@@ -113,6 +113,6 @@ impl RunReport {
             let Some(run) = longest.filter(|run| run.points() > FEWEST_POINTS) else { break };
             run.halve();
         }
-        TEMPLATE.fill(&self.title, &Data { title: &self.title, runs: &runs })
+        TEMPLATE.fill(&self.title, &ReportData { title: &self.title, runs: &runs })
     }
 }
