@@ -154,14 +154,14 @@ struct Numbers<'a>(Vec<(&'a String, f64)>);
 
 impl Serialize for Numbers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, x)| (name, JsonNumber(*x))))
+        serializer.collect_map(self.0.iter().map(|(name, x)| (name, LogNumber(*x))))
     }
 }
 
 /// A number; JSON has no NaN and no infinities, so they are strings.
-struct JsonNumber(f64);
+struct LogNumber(f64);
 
-impl Serialize for JsonNumber {
+impl Serialize for LogNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             x if x.is_finite() => serializer.serialize_f64(x),
