@@ -335,7 +335,7 @@ autobwd::samples!(
         scatter(uniform([2, 3]), given([1], [2.0]).of(DType::I64), uniform([1, 3]), true)
             .fails("`Ids`: 2 is not within 0..2"),
         scatter(uniform([2, 3]), integers_below(2, [4]), uniform([3, 3]), true)
-            .fails("`MinimizeResult`: the shape of these rows, [4, 3], is needed"),
+            .fails("`Updates`: the shape of these rows, [4, 3], is needed"),
         scatter(integers_below(9, [2]), integers_below(2, [1]), integers_below(9, [1]), false)
             .fails("`X`: floating point numbers are needed"),
     ]
