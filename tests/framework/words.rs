@@ -18,6 +18,20 @@ pub(crate) const WORDS: &[(&str, &str)] = &[
     ("slopes", "`gradients`, `derivatives`"),
     ("lines of memory", "`buffers`"),
     ("lets go of", "`frees`"),
+    ("region", "`fused kernel`"),
+    ("regions", "`fused kernels`"),
+    ("weave", "`insert recomputation`"),
+    ("woven", "`recomputation`"),
+    ("station", "`cut point`"),
+    ("stations", "`cut points`"),
+    ("whole number", "`integer`"),
+    ("whole numbers", "`integers`"),
+    ("whole tensor", "`dense tensor`"),
+    ("numbers of rows", "`row indices`"),
+    ("what steps leave", "`saved step state`"),
+    ("in proportion to", "`ratio to`"),
+    ("has arrived", "`reaches`"),
+    ("attains", "`achieves`"),
 ];
 
 /// Files whose words are not ours to choose, or are about these words.

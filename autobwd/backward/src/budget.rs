@@ -51,10 +51,10 @@ pub(super) fn choose(
     let kept = |name: &str| Some(program.root().vars.get(&program.find(name)?)?.meta());
     let plan = |again: &[bool]| {
         let mut draft = program.clone();
-        let woven = insert_recomputation(&mut draft, done.ops.clone(), &needs.batches(again), &[]);
+        let inserted = insert_recomputation(&mut draft, done.ops.clone(), &needs.batches(again), &[]);
         let root = draft.root_mut();
-        root.vars.extend(done.vars.iter().map(|(var, desc)| (*var, desc.clone())).chain(woven.vars));
-        root.ops.extend(woven.ops);
+        root.vars.extend(done.vars.iter().map(|(var, desc)| (*var, desc.clone())).chain(inserted.vars));
+        root.ops.extend(inserted.ops);
         Plan::new(&draft, ops, &PlanRequest::new(feeds, &kept, &fetches, false))
     };
     let all_kept = plan(&vec![false; program.root().ops.len()])?;

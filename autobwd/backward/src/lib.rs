@@ -3,24 +3,25 @@
 //!
 //! Must not run a kernel. Each pass is a function over plain data, in call order:
 //!
-//! 0. `lower::lower`: for higher-order gradients, replaces branches, recurrences and counted loops (`trips`) by
-//!    branches and recurrences that compute a step with its gradient.
-//! 1. `marks::find`: finds the `stop_gradient` marks that do not count. `path::find`: finds the relevant operators,
-//!    which the targets depend on through differentiable variables.
+//! 0. `lower_control_flow::lower`: for higher-order gradients, replaces branches, recurrences and counted loops
+//!    (`trip_count`) by branches and recurrences that compute a step with its gradient.
+//! 1. `stop_gradients::find`: finds the `stop_gradient` marks that do not count. `relevance::find`: finds the relevant
+//!    operators, which the targets depend on through differentiable variables.
 //! 2. `recompute::seed` and `recompute::segments`: split the program at named checkpoints.
-//! 3. `emit::emit`: emits gradient operators in reverse order. From here on, stand-ins represent values that a later
-//!    operator overwrites.
-//! 4. `recompute::weave`: inserts the recomputation of each segment before its gradients.
+//! 3. `gradient_ops::emit`: emits gradient operators in reverse order. From here on, stand-ins represent values that a
+//!    later operator overwrites.
+//! 4. `recompute::insert_recomputation`: inserts the recomputation of each segment before its gradients.
 //! 5. `accumulate::accumulate`: renames and sums several contributions to one gradient.
 //! 6. `prune::prune`: removes operators without incoming gradient, and fills missing gradients of the others with
 //!    zeros.
-//! 7. `keep::keep`: replaces stand-ins by copies of overwritten values.
+//! 7. `preserve_overwritten::keep`: replaces stand-ins by copies of overwritten values.
 //! 8. `declare::declare`: infers dtypes and shapes of the new variables.
-//! 9. `recompute::weave` again, for variables that are not kept; `budget::choose` chooses them for a memory budget.
+//! 9. `recompute::insert_recomputation` again, for variables that are not kept; `budget::choose` chooses them for a
+//!    memory budget.
 //!
 //! The program is changed only after every pass has succeeded; debug builds then verify the result. `report` describes
-//! the result for every requested variable, `explain` one gradient of a program, which may come from a file. `higher`
-//! composes whole backward passes.
+//! the result for every requested variable, `explain` one gradient of a program, which may come from a file.
+//! `higher_order` composes whole backward passes.
 
 mod accumulate;
 mod budget;
@@ -379,8 +380,8 @@ impl<'a> BackwardBuilder<'a> {
             inners: &mut inners,
         };
         emit(walk, &self.path)?;
-        let woven = recompute::insert_recomputation(program, emitted, &segments.batches, &segments.held);
-        let mut emitted = woven.ops;
+        let inserted = recompute::insert_recomputation(program, emitted, &segments.batches, &segments.held);
+        let mut emitted = inserted.ops;
         let grads = asked.iter().zip(last).map(|(v, last)| last.or_else(|| self.names.known(*v)));
         let grads: Vec<Option<Var>> = grads.collect();
         let given = substitute_targets(&self.given, &grads, &mut emitted);
@@ -389,14 +390,14 @@ impl<'a> BackwardBuilder<'a> {
         let mut appended = prune::prune(program.name_count(), &self.names, &given, &self.no_grad, summed);
         let (copies, mut new) =
             preserve_overwritten::keep(ops, program, BlockId::ROOT, &values, &mut appended)?;
-        new.extend(woven.vars);
+        new.extend(inserted.vars);
         let (vars, inner_vars) = declare::declare(ops, program, &self.names, new, &appended, &inners)?;
         let made = |(var, grad): (&Var, Option<Var>)| {
             grad.filter(|grad| vars.contains_key(grad) && !self.no_grad[var.index()])
         };
         let grads = asked.iter().zip(grads).map(made).collect();
         let targets = self.question.targets.to_vec();
-        let (no_grad, stopped, again) = (self.no_grad, self.stopped, woven.again);
+        let (no_grad, stopped, again) = (self.no_grad, self.stopped, inserted.again);
         Ok(FinishedBackward {
             copies,
             ops: appended,
@@ -479,10 +480,10 @@ impl FinishedBackward {
     /// Recomputes these operators instead of keeping their outputs.
     fn recompute(&mut self, program: &mut Program, needs: &ForwardReads, again: &[bool]) {
         let appended = std::mem::take(&mut self.ops);
-        let woven = recompute::insert_recomputation(program, appended, &needs.batches(again), &[]);
-        self.ops = woven.ops;
-        self.vars.extend(woven.vars);
-        self.again = woven.again;
+        let inserted = recompute::insert_recomputation(program, appended, &needs.batches(again), &[]);
+        self.ops = inserted.ops;
+        self.vars.extend(inserted.vars);
+        self.again = inserted.again;
     }
 
     /// # Errors

@@ -41,20 +41,20 @@ pub(super) fn insert_recomputation(
     if batches.is_empty() {
         return Recomputation { ops, ..Recomputation::default() };
     }
-    let mut weave =
-        RecomputeInserter { program, held, alias: FxHashMap::default(), woven: Recomputation::default() };
+    let mut inserter =
+        RecomputeInserter { program, held, alias: FxHashMap::default(), inserted: Recomputation::default() };
     let mut left = batches.iter().enumerate().peekable();
     for mut op in ops {
         if let Origin::Gradient { of } = op.origin {
             while let Some((i, batch)) = left.next_if(|(_, batch)| of <= batch.before) {
-                weave.copies(i, batch);
+                inserter.copies(i, batch);
             }
         }
-        weave.substitute(&mut op.inputs);
-        weave.woven.ops.push(op);
+        inserter.substitute(&mut op.inputs);
+        inserter.inserted.ops.push(op);
     }
-    left.for_each(|(i, batch)| weave.copies(i, batch));
-    weave.woven
+    left.for_each(|(i, batch)| inserter.copies(i, batch));
+    inserter.inserted
 }
 
 struct RecomputeInserter<'a> {
@@ -62,7 +62,7 @@ struct RecomputeInserter<'a> {
     /// By variable.
     held: &'a [bool],
     alias: FxHashMap<Var, Var>,
-    woven: Recomputation,
+    inserted: Recomputation,
 }
 
 impl RecomputeInserter<'_> {
@@ -79,7 +79,7 @@ impl RecomputeInserter<'_> {
                     *var = self.alias(*var, i);
                 }
             }
-            self.woven.ops.push(copy);
+            self.inserted.ops.push(copy);
         }
     }
 
@@ -90,8 +90,8 @@ impl RecomputeInserter<'_> {
         let name = format!("{}.subprog_{i}", self.program.name(var));
         let alias = grad_names::undeclared(self.program, &name);
         self.alias.insert(var, alias);
-        self.woven.again.push(var);
-        self.woven.vars.extend(self.program.root().vars.get(&var).map(|desc| (alias, desc.clone())));
+        self.inserted.again.push(var);
+        self.inserted.vars.extend(self.program.root().vars.get(&var).map(|desc| (alias, desc.clone())));
         alias
     }
 }

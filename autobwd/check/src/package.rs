@@ -20,8 +20,8 @@ use autobwd_core::{OpInfo, OpInfoMap, Result};
 pub struct CheckReport {
     /// The number of checked samples.
     pub samples: usize,
-    /// Observations that are no faults, with operator and rows: [those of the samples](super::CheckedSample::warnings), and
-    /// corners that no sample reaches.
+    /// Observations that are no faults, with operator and rows: [those of the samples](super::CheckedSample::warnings),
+    /// and corners that no sample reaches.
     pub warnings: Vec<String>,
 }
 

@@ -22,21 +22,21 @@ macro_rules! opaque {
 }
 
 opaque! {
-    FunctionCall: "Applied",
+    FunctionCall: "FunctionCall",
     Builder: "Builder",
     Cx: "Cx",
-    DeclaredVars<'_>: "Declared",
+    DeclaredVars<'_>: "DeclaredVars",
     FormulaCall: "FormulaCall",
-    SourceValue: "Given",
+    SourceValue: "SourceValue",
     GradCx<'_>: "GradCx",
     Labels<'_>: "Labels",
     Lookup<'_>: "Lookup",
     Parts<'_>: "Parts",
-    FusedKernel: "Region",
+    FusedKernel: "FusedKernel",
     ShapeCache: "ShapeCache",
     TensorArray: "TensorArray",
     Transaction: "Transaction",
-    ValueSettings: "Watch",
+    ValueSettings: "ValueSettings",
 }
 
 impl fmt::Debug for OpInfo {

@@ -14,7 +14,7 @@ use autobwd_core::{
 pub(super) enum Gradient {
     /// A gradient that may be shared; with its memory, if it is temporary.
     Value(Value, Option<Arc<Memory>>),
-    /// An unshared buffer: the elements of a whole tensor.
+    /// An unshared buffer: the elements of a dense tensor.
     Loose(Memory),
 }
 

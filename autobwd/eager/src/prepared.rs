@@ -162,7 +162,7 @@ pub(crate) fn run_over(ready: &PreparedOp, cx: &Cx, first: &mut Memory, second: 
 }
 
 fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m Memory) -> Result<()> {
-    let Some((graph, region)) = &prepared(ready)?.plan else {
+    let Some((graph, space)) = &prepared(ready)?.plan else {
         return Err(Error::internal("an operator without plan or formula"));
     };
     let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);
@@ -172,11 +172,11 @@ fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -
         let own = scratch.iter().find(|(own, _)| *own == value);
         own.map_or_else(|| memory(ready.args[value]), |(_, own)| own).place(0, bytes(value)).map(Some)
     };
-    match region {
+    match space {
         Some(extent) => {
-            let region =
+            let kernel =
                 kernel_binding::fused_kernel(graph, &graph.instructions, extent, cx.threads(), &mut place)?;
-            FusedKernels::new(vec![region])?.run(cx)
+            FusedKernels::new(vec![kernel])?.run(cx)
         }
         None => kernel_binding::kernel(graph, &graph.instructions[0], &[], &mut place)?.run(cx),
     }
@@ -208,10 +208,10 @@ pub(crate) fn rule(
 
 fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<IterationSpace>)> {
     let groups = group(&mut graph, ops, false)?.0;
-    let Ok([FusionGroup { space: region, .. }]) = <[FusionGroup; 1]>::try_from(groups) else {
+    let Ok([FusionGroup { space, .. }]) = <[FusionGroup; 1]>::try_from(groups) else {
         return Err(Error::internal("an operator that does not run in eager mode"));
     };
-    Ok((graph, region))
+    Ok((graph, space))
 }
 
 fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<FormulaCall>> {

@@ -13,8 +13,8 @@ const SCHEMA: &str = "autobwd.log/1";
 /// The slot of update operators that reads the learning rate.
 const LEARNING_RATE: &str = "LearningRate";
 
-/// Writes a log of a training run: one JSON line a step, with losses and other scalars, learning rates, the norm of every
-/// parameter's gradient, time and memory.
+/// Writes a log of a training run: one JSON line a step, with losses and other scalars, learning rates, the norm of
+/// every parameter's gradient, time and memory.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, exec::Monitor};
@@ -61,9 +61,9 @@ const LEARNING_RATE: &str = "LearningRate";
 ///
 /// # Costs
 ///
-/// Gradients that are fetched live until the end of a step, and are neither fused with updates nor overwritten by them: a
-/// step takes more memory, and one pass over all gradients more. Each line is one write, so the log of a killed run has
-/// whole lines, except perhaps for the last one.
+/// Gradients that are fetched live until the end of a step, and are neither fused with updates nor overwritten by them:
+/// a step takes more memory, and one pass over all gradients more. Each line is one write, so the log of a killed run
+/// has whole lines, except perhaps for the last one.
 ///
 /// Eager mode has no monitor.
 pub struct Monitor<W> {
@@ -173,8 +173,8 @@ impl Serialize for LogNumber {
 }
 
 impl Monitor<File> {
-    /// A monitor that writes a file; an existing file is replaced. A run that is resumed has a log of its own, which may
-    /// go on with the numbers of steps.
+    /// A monitor that writes a file; an existing file is replaced. A run that is resumed has a log of its own, which
+    /// may go on with the numbers of steps.
     ///
     /// # Errors
     /// Those of [`new`](Monitor::new), and of the file system, with the path.
@@ -193,8 +193,8 @@ impl Monitor<File> {
 }
 
 impl<W: Write> Monitor<W> {
-    /// A monitor that writes to `log`, one line a write, each followed by a flush. `values` are names of variables of one
-    /// element, such as the loss.
+    /// A monitor that writes to `log`, one line a write, each followed by a flush. `values` are names of variables of
+    /// one element, such as the loss.
     ///
     /// # Errors
     /// An unknown variable, or one of several elements; a log that cannot be written.

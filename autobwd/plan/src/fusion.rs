@@ -183,13 +183,9 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Fus
         let start = graph.instructions.len();
         // An operator with a kernel uses its formula only inside a larger fused kernel.
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
-        let region = draft.region.into_iter().next().filter(|_| !alone);
+        let space = draft.space.into_iter().next().filter(|_| !alone);
         graph.instructions.extend(draft.nodes);
-        groups.push(FusionGroup {
-            nodes: start..graph.instructions.len(),
-            space: region,
-            shares_instruction: false,
-        });
+        groups.push(FusionGroup { nodes: start..graph.instructions.len(), space, shares_instruction: false });
     }
     graph.index_writers();
     Ok((groups, constants))
@@ -199,7 +195,7 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Fus
 struct GroupDraft {
     nodes: Vec<Instruction>,
     /// Possible iteration spaces; empty for a kernel.
-    region: SmallVec<[IterationSpace; 2]>,
+    space: SmallVec<[IterationSpace; 2]>,
 }
 
 struct GroupBuilder {
@@ -253,8 +249,8 @@ impl GroupBuilder {
     fn add(&mut self, graph: &Graph, node: Instruction) {
         if self.is_constant(graph, &node) {
             node.writes().for_each(|v| self.constant[v] = true);
-            let region = iteration_spaces(graph, &node);
-            self.constants.push(GroupDraft { nodes: vec![node], region });
+            let space = iteration_spaces(graph, &node);
+            self.constants.push(GroupDraft { nodes: vec![node], space });
             return;
         }
         let extents = iteration_spaces(graph, &node);
@@ -276,13 +272,13 @@ impl GroupBuilder {
         }
         match (self.drafts.get_mut(at), extent) {
             (Some(draft), Some(extent)) => {
-                draft.region.retain(|region| region.matches(extent));
-                for region in draft.region.iter_mut().filter(|region| region.dtype == DType::Bool) {
-                    region.dtype = extent.dtype;
+                draft.space.retain(|space| space.matches(extent));
+                for space in draft.space.iter_mut().filter(|space| space.dtype == DType::Bool) {
+                    space.dtype = extent.dtype;
                 }
                 draft.nodes.push(node);
             }
-            _ => self.drafts.push(GroupDraft { nodes: vec![node], region: extents }),
+            _ => self.drafts.push(GroupDraft { nodes: vec![node], space: extents }),
         }
     }
 
@@ -337,6 +333,6 @@ impl GroupBuilder {
             }
             _ => true,
         };
-        self.drafts[at].region.iter().any(|region| region.matches(extent)) && node.reads().all(is_there)
+        self.drafts[at].space.iter().any(|space| space.matches(extent)) && node.reads().all(is_there)
     }
 }

@@ -1,9 +1,9 @@
 //! Planning (compilation) of a program as a pure function of the program, its shapes and fetches: dead code
 //! elimination, fusion and memory planning.
 //!
-//! Must not touch memory or run anything. Steps, in call order: `graph::needed` → `Graph::build` →
-//! `relevance::leave_out` → `copies::leave_out` → `join::join` → `group::group` (with `graph::decompose::parts`) →
-//! `place::place` → `horizontal_fusion::mark`.
+//! Must not touch memory or run anything. Steps, in call order: `value_graph::needed` → `Graph::build` →
+//! `relevance::leave_out` → `copy_elision::leave_out` → `peephole::join` → `fusion::group` (with
+//! `value_graph::decompose::parts`) → `memory_planning::place` → `horizontal_fusion::mark`.
 
 // Plans are public for the packages that bind them to memory, not for users, who get reports.
 #![allow(missing_docs)]

@@ -1,5 +1,5 @@
-//! The column and row of every operator: forward operators and updates have rows of their own, a gradient operator shares
-//! the row of its forward operator.
+//! The column and row of every operator: forward operators and updates have rows of their own, a gradient operator
+//! shares the row of its forward operator.
 
 use rustc_hash::FxHashMap;
 
@@ -139,8 +139,8 @@ fn join_neighbours(ops: &[OpDesc], rows: &mut [Option<At>], right: &dyn Fn(usize
     }
 }
 
-/// A line of the picture: an operator on the left, and those on the right from the last to the first to run, so that both
-/// columns meet at the loss.
+/// A line of the picture: an operator on the left, and those on the right from the last to the first to run, so that
+/// both columns meet at the loss.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageRow {
     pub(crate) left: Option<usize>,

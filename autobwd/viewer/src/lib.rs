@@ -1,9 +1,9 @@
 //! Self-contained HTML pages: programs, as rows of operators with the story of every gradient and the memory plan, and
 //! training runs, as curves ([`RunReport`]).
 //!
-//! Must not run anything. Steps of a program's page, in call order: `layout` (the column and row of every operator) → `tables` (with
-//! `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with `repeats`) → `data`.
-//! `assembly` makes both pages.
+//! Must not run anything. Steps of a program's page, in call order: `layout` (the column and row of every operator) →
+//! `tables` (with `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with
+//! `repeats`) → `data`. `assembly` makes both pages.
 
 mod assembly;
 mod compare;
@@ -42,9 +42,9 @@ const TEMPLATE: Template = Template {
 /// A program as one self-contained HTML page.
 ///
 /// Forward operators stand on the left, their gradient operators in the same rows on the right, and updates below. The
-/// page folds, searches, and tells what a value is and how a gradient is computed ([`explain`](autobwd_backward::explain)).
-/// It loads nothing and sends nothing: its Content-Security-Policy forbids everything but its own script and style. A
-/// button saves the rows as SVG.
+/// page folds, searches, and tells what a value is and how a gradient is computed
+/// ([`explain`](autobwd_backward::explain)). It loads nothing and sends nothing: its Content-Security-Policy forbids
+/// everything but its own script and style. A button saves the rows as SVG.
 ///
 /// ```
 /// # use autobwd::{Backward, Builder, DType, append_backward};
@@ -98,8 +98,8 @@ impl<'a> Page<'a> {
         Page { feeds: Some(feeds), ..self }
     }
 
-    /// Marks the differences from an older program: operators that were added, removed and changed. Operators are matched
-    /// by the variables they write; their order is not compared.
+    /// Marks the differences from an older program: operators that were added, removed and changed. Operators are
+    /// matched by the variables they write; their order is not compared.
     pub fn compare_with(self, old: &'a Program) -> Page<'a> {
         Page { old: Some(old), ..self }
     }

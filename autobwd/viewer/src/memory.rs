@@ -20,8 +20,8 @@ pub(crate) struct MemoryTimeline {
     dynamic: Option<String>,
 }
 
-/// The plan of a program with the linked operators. Variables of the scope have their declared shapes, or those among the
-/// feeds.
+/// The plan of a program with the linked operators. Variables of the scope have their declared shapes, or those among
+/// the feeds.
 pub(crate) fn memory(program: &Program, feeds: &[(&str, Meta)], texts: &mut Texts) -> Result<MemoryTimeline> {
     let ops = OpInfoMap::linked()?;
     require_valid(ops, program)?;
@@ -56,8 +56,8 @@ pub(crate) fn memory(program: &Program, feeds: &[(&str, Meta)], texts: &mut Text
     })
 }
 
-/// The results of a step: the losses, and the gradients of parameters that no operator reads; without a backward pass, all
-/// values that no operator reads.
+/// The results of a step: the losses, and the gradients of parameters that no operator reads; without a backward pass,
+/// all values that no operator reads.
 fn fetches(program: &Program) -> Vec<Var> {
     let root = program.root();
     let gradient_of = |v: Var| root.vars.get(&v).and_then(|desc| desc.gradient_of);

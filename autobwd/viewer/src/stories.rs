@@ -6,7 +6,8 @@ use autobwd_core::{Origin, Program, Var};
 use crate::{layout::gradients, texts::Texts};
 
 /// The number of operators that all stories together may visit. An explanation visits all operators of the program, so
-/// pages of more than some 2,000 operators have the stories of parameters' gradients, and of as many others as possible.
+/// pages of more than some 2,000 operators have the stories of parameters' gradients, and of as many others as
+/// possible.
 const VISITS: usize = 2_000_000;
 
 /// By variable: the lines of its story. Parameters without gradient have one, too, if the program has a backward pass.

@@ -159,8 +159,8 @@ impl Tables {
         self.names.id(program.name(var))
     }
 
-    /// Marks the differences from an older program, and adds the operators that are gone, each behind the row of the one
-    /// that stood before it.
+    /// Marks the differences from an older program, and adds the operators that are gone, each behind the row of the
+    /// one that stood before it.
     pub(crate) fn differences(
         &mut self,
         old: &Program,

@@ -134,8 +134,8 @@ impl Tree<'_> {
         (TreeRow::Row { left: row.left, right: row.right.clone(), below }, signature)
     }
 
-    /// Repeated stretches: of equal operators from the same source lines, as a loop over layers adds them, or else of equal
-    /// operators.
+    /// Repeated stretches: of equal operators from the same source lines, as a loop over layers adds them, or else of
+    /// equal operators.
     fn stretches(&self, rows: &[PageRow], signatures: &[String]) -> Vec<Repeat> {
         let site = |row: &PageRow| row.left.map(|op| self.tables.ops[op].site);
         match repeats(&numbered(rows.iter().map(site).zip(signatures))) {

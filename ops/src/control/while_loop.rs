@@ -98,7 +98,8 @@ pub(super) fn same(what: &str, names: (&str, &str), before: &Expr, after: &Expr)
 }
 
 /// Runs `body` on variables while `condition` holds, and returns their last values. Both receive the current values.
-/// `body` returns the next ones, of the same dtypes and shapes; dimensions that change must be unknown ([`dynamic_dims`]).
+/// `body` returns the next ones, of the same dtypes and shapes; dimensions that change must be unknown
+/// ([`dynamic_dims`]).
 ///
 /// Gradients flow through the loop, also into variables of the surrounding block that the body reads. Variables of the
 /// surrounding block that the body overwrites, such as tensor arrays or the running statistics of a layer, are carried

@@ -60,7 +60,7 @@ fn odds<T: Copy>(x: &[T; 8]) -> WindowRows<T> {
 }
 
 #[inline(always)]
-fn woven<T: Copy>(a: WindowRows<T>, b: WindowRows<T>) -> [T; 8] {
+fn interleaved<T: Copy>(a: WindowRows<T>, b: WindowRows<T>) -> [T; 8] {
     [a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]]
 }
 
@@ -86,7 +86,7 @@ fn four_to_maxima<T: KernelFloat>(
     let mut left = *dout;
     let (a, b) = (take(&mut left, evens(top), out), take(&mut left, odds(top), out));
     let (c, d) = (take(&mut left, evens(bottom), out), take(&mut left, odds(bottom), out));
-    (*dx_top, *dx_bottom) = (woven(a, b), woven(c, d));
+    (*dx_top, *dx_bottom) = (interleaved(a, b), interleaved(c, d));
 }
 
 fn to_maxima_by_fours<T: KernelFloat>(width: usize, dx: &mut [T], x: &[T], out: &[T], dout: &[T]) {

@@ -167,7 +167,7 @@ macro_rules! integers {
 }
 integers!(i32, i64);
 
-/// Partial sums of a whole tensor.
+/// Partial sums of all elements of a tensor.
 const PARTIAL_SUMS: usize = 256;
 /// Columns that are summed at a time.
 const COLUMNS: usize = 64;

@@ -76,7 +76,7 @@ fn added(x: &Meta, paddings: &[i32]) -> Result<Vec<(usize, usize)>> {
     paddings.chunks_exact(2).map(|pair| Ok((length(pair[0])?, length(pair[1])?))).collect()
 }
 
-/// The region of the padded tensor with dimensions `dims` of the original.
+/// The part of the padded tensor with dimensions `dims` of the original.
 fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> StridedLayout {
     let mut loops = StridedLayout::default();
     for (axis, n) in dims.iter().enumerate() {

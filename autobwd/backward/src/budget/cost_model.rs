@@ -16,7 +16,7 @@ pub(super) struct ForwardValue {
     pub(super) writer: Option<usize>,
     /// Times of the first and the last read by gradients.
     pub(super) reads: Option<(usize, usize)>,
-    /// Whether it takes no memory if recomputed where gradients read it, because one region does both.
+    /// Whether it takes no memory if recomputed where gradients read it, because one fused kernel does both.
     pub(super) fuses: bool,
     /// Operators that may be recomputed and read it.
     pub(super) readers: Vec<usize>,

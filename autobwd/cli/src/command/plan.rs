@@ -103,10 +103,10 @@ fn peak_bytes(
 }
 
 fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> PlanJson<'a> {
-    let instructions = plan.instructions().iter().map(|frame| InstructionJson {
-        operators: &frame.operators,
-        extents: &frame.spaces,
-        once: frame.once,
+    let instructions = plan.instructions().iter().map(|instruction| InstructionJson {
+        operators: &instruction.operators,
+        extents: &instruction.spaces,
+        once: instruction.once,
     });
     let buffers = plan.buffers().iter().map(|buffer| BufferJson {
         variables: &buffer.variables,

@@ -9,8 +9,8 @@ use crate::terminal::{CommandFailure, CommandResult};
 
 /// Draw the curves of training runs
 ///
-/// The page is one self-contained HTML file: losses, learning rates, gradient norms, time and memory, several runs in the
-/// same axes. A last line without its end, which a killed run may leave, is left out.
+/// The page is one self-contained HTML file: losses, learning rates, gradient norms, time and memory, several runs in
+/// the same axes. A last line without its end, which a killed run may leave, is left out.
 #[derive(Debug, Args)]
 pub(crate) struct ReportCommand {
     /// Logs, as `run --log` and `autobwd::exec::Monitor` write them

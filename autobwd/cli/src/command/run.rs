@@ -47,8 +47,8 @@ pub(crate) struct RunCommand {
     /// The file for the fetched values of the last step, in npz format
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The file for a log of the steps, in JSON lines, which `report` draws: the fetched scalars, learning rates, norms of
-    /// gradients, time and memory
+    /// The file for a log of the steps, in JSON lines, which `report` draws: the fetched scalars, learning rates, norms
+    /// of gradients, time and memory
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// The file for the values that the program keeps, in safetensors format

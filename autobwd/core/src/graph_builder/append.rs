@@ -29,15 +29,15 @@ impl Builder {
         left: O::Of<()>,
         at: &'static Location<'static>,
     ) -> O::Of<Expr> {
-        let (args, words, op) = (&mut content.values, &mut content.recorder.key, O::SCHEMA.name);
-        let (left, outcome) = match self.run_known(args, words, op, at) {
+        let (args, key, op) = (&mut content.values, &mut content.recorder.key, O::SCHEMA.name);
+        let (left, outcome) = match self.run_known(args, key, op, at) {
             Ok(true) => (left, Ok(())),
             Err(e) => (left, Err(e)),
             Ok(false) => {
                 let mut described = SlotValues::new(op, true);
                 let left = left.into_parts(&mut described);
                 let desc = described.describe_in_order();
-                (left, desc.and_then(|desc| self.append_described(args, words, at, desc)))
+                (left, desc.and_then(|desc| self.append_described(args, key, at, desc)))
             }
         };
         self.filled::<O>(content, left, outcome, at)
@@ -81,34 +81,34 @@ impl Builder {
         }
     }
 
-    /// Appends an operator, or runs it in eager mode, and replaces new arguments by the resulting expressions. `words`
+    /// Appends an operator, or runs it in eager mode, and replaces new arguments by the resulting expressions. `key`
     /// is the key of the operator. `desc` describes it, with variable k + 1 for the k-th argument, not counting holes.
     #[doc(hidden)]
     pub fn append_args(
         &self,
         args: &mut OpArgs,
-        words: &mut OpKey,
+        key: &mut OpKey,
         op: &str,
         at: &'static Location<'static>,
         desc: DescribeFn<'_>,
     ) -> Result<()> {
-        if self.run_known(args, words, op, at)? {
+        if self.run_known(args, key, op, at)? {
             return Ok(());
         }
-        self.append_described(args, words, at, desc()?)
+        self.append_described(args, key, at, desc()?)
     }
 
     /// Runs an operator that was prepared before for such inputs. Returns `false` if it was not, or for a program.
     fn run_known(
         &self,
         args: &mut OpArgs,
-        words: &mut OpKey,
+        key: &mut OpKey,
         op: &str,
         at: &'static Location<'static>,
     ) -> Result<bool> {
         let Some(engine) = self.engine() else { return Ok(false) };
         let operands = Operands::of(args, op, at)?;
-        let Some(node) = engine.run_known(words, &operands.inputs, &operands.overwritten, at) else {
+        let Some(node) = engine.run_known(key, &operands.inputs, &operands.overwritten, at) else {
             return Ok(false);
         };
         let (node, outputs) = (node?, operands.outputs);
@@ -117,18 +117,18 @@ impl Builder {
         Ok(true)
     }
 
-    /// As [`append_args`](Builder::append_args), for an operator that is not prepared. `words` includes the inputs.
+    /// As [`append_args`](Builder::append_args), for an operator that is not prepared. `key` includes the inputs.
     fn append_described(
         &self,
         args: &mut OpArgs,
-        words: &OpKey,
+        key: &OpKey,
         at: &'static Location<'static>,
         desc: OpDesc,
     ) -> Result<()> {
         let Some(engine) = self.engine() else { return self.describe(args, at, desc) };
         let operands = Operands::of(args, &desc.ty, at)?;
         let (inputs, into) = (&operands.inputs, &operands.overwritten);
-        let node = engine.run_described(self, words, &mut || Ok(desc.clone()), inputs, into, at)?;
+        let node = engine.run_described(self, key, &mut || Ok(desc.clone()), inputs, into, at)?;
         let outputs = operands.outputs;
         drop(operands);
         self.put_outputs(args, node, outputs);

@@ -26,7 +26,7 @@ pub(super) type ArgAddress = *mut u8;
 /// # Safety
 /// There is an argument for every slot of the operator, in the order of its schema; only those of optional and
 /// `shape_only` slots are null. Each points to `n` initialised elements (from `first` on, if it is tagged), and `n` is
-/// a whole number of cache lines. Meanwhile, nothing else writes the elements that are read, or uses those that are
+/// a multiple of a cache line. Meanwhile, nothing else writes the elements that are read, or uses those that are
 /// written; the elements of two arguments are identical or disjoint. The attributes were made by the operator's
 /// `LaneEntry`.
 pub(super) type BlockFn = unsafe fn(args: *const ArgAddress, attrs: *const (), first: usize, n: usize);

@@ -217,8 +217,8 @@ impl FusedKernel {
             let real = n.min(self.numel - first);
             for action in &self.actions {
                 match *action {
-                    // SAFETY: `FusedKernelBuilder::step` has pushed an argument for every slot, null only for slots that may be
-                    // absent, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
+                    // SAFETY: `FusedKernelBuilder::step` has pushed an argument for every slot, null only for slots
+                    // that may be absent, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
                     // `first..first + n` are whole cache lines of this chunk; registers hold a block, and are
                     // initialised (zeroed).
                     BlockAction::Run { block, attrs, args: at } => unsafe {
@@ -233,8 +233,8 @@ impl FusedKernel {
                             self.loads[operand].load(first, block);
                         }
                     }
-                    // SAFETY: as above; the place holds an element for each of `numel` (`FusedKernelBuilder::step` accepts no
-                    // other), and these are of this chunk alone.
+                    // SAFETY: as above; the place holds an element for each of `numel` (`FusedKernelBuilder::step`
+                    // accepts no other), and these are of this chunk alone.
                     BlockAction::Store { place, dtype, register } => unsafe {
                         let block: &[T] = std::slice::from_raw_parts(register_at(register), real);
                         store(block, place, dtype, first);
@@ -247,9 +247,9 @@ impl FusedKernel {
                             c => sum.partial.place((c - 1) * sum.stride, sum.stride),
                         };
                         let Ok(target) = target else { return };
-                        // SAFETY: the target holds the operand (`touched`, or `SummedOutput::new`) and is disjoint from every
-                        // other place of the fused kernel (`check_apart`). It is this chunk's own: chunk 0 has the
-                        // place, others have partial sums; without these, chunks run sequentially (`parts`).
+                        // SAFETY: the target holds the operand (`touched`, or `SummedOutput::new`) and is disjoint from
+                        // every other place of the fused kernel (`check_apart`). It is this chunk's own: chunk 0 has
+                        // the place, others have partial sums; without these, chunks run sequentially (`parts`).
                         let (block, operand) = unsafe {
                             (
                                 std::slice::from_raw_parts(register_at(register), real),

@@ -16,29 +16,29 @@ pub struct FusedKernels {
 
 impl FusedKernels {
     #[doc(hidden)]
-    pub fn new(regions: Vec<FusedKernel>) -> Result<FusedKernels> {
-        check_apart(&regions)?;
-        let ends = regions.iter().scan(0, |end, region| {
-            *end += region.parts();
+    pub fn new(kernels: Vec<FusedKernel>) -> Result<FusedKernels> {
+        check_apart(&kernels)?;
+        let ends = kernels.iter().scan(0, |end, kernel| {
+            *end += kernel.parts();
             Some(*end)
         });
         let ends = ends.collect();
-        let workers = regions.iter().map(FusedKernel::numel).sum::<usize>().div_ceil(CHUNK);
-        Ok(FusedKernels { kernels: regions, ends, workers })
+        let workers = kernels.iter().map(FusedKernel::numel).sum::<usize>().div_ceil(CHUNK);
+        Ok(FusedKernels { kernels, ends, workers })
     }
 }
 
 impl Kernel for FusedKernels {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         self.kernels.iter_mut().for_each(FusedKernel::begin);
-        let FusedKernels { kernels: regions, ends, workers } = &*self;
+        let FusedKernels { kernels, ends, workers } = &*self;
         let parts = ends.last().copied().unwrap_or(0);
         cx.parts(parts, (*workers).min(cx.threads()), &|part, worker| {
-            let at = if regions.len() == 1 { 0 } else { ends.partition_point(|end| *end <= part) };
+            let at = if kernels.len() == 1 { 0 } else { ends.partition_point(|end| *end <= part) };
             let first = at.checked_sub(1).map_or(0, |before| ends[before]);
             // SAFETY: `Cx::parts` runs each part once, and a worker runs one part at a time; fused kernels are disjoint
             // (`check_apart`).
-            unsafe { regions[at].run_part(part - first, worker) }
+            unsafe { kernels[at].run_part(part - first, worker) }
         });
         self.kernels.iter_mut().for_each(FusedKernel::finish);
         Ok(())
@@ -47,12 +47,12 @@ impl Kernel for FusedKernels {
 
 /// Checks the invariant of block functions: written memory is identical, element for element, to other memory of its
 /// fused kernel, or disjoint from it.
-fn check_apart(regions: &[FusedKernel]) -> Result<()> {
-    let touched = |(i, region): (usize, &'_ FusedKernel)| {
-        region.touched().iter().map(move |t| (i, t.clone())).collect()
+fn check_apart(kernels: &[FusedKernel]) -> Result<()> {
+    let touched = |(i, kernel): (usize, &'_ FusedKernel)| {
+        kernel.touched().iter().map(move |t| (i, t.clone())).collect()
     };
     let mut all: Vec<(usize, TouchedMemory)> =
-        regions.iter().enumerate().flat_map::<Vec<_>, _>(touched).collect();
+        kernels.iter().enumerate().flat_map::<Vec<_>, _>(touched).collect();
     all.sort_by_key(|(_, touched)| touched.bytes.start);
     // Sorted by start, so memory that overlaps any earlier memory overlaps one that reaches past its start.
     let mut open: Vec<&(usize, TouchedMemory)> = vec![];

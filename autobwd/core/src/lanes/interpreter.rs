@@ -79,8 +79,8 @@ pub(super) struct Interpreted;
 
 impl BlockBody for Interpreted {
     /// # Safety
-    /// As [`BlockFn`](super::block_function::BlockFn), with the `F` of the dtype; the attributes are [`Instructions`] made from
-    /// a formula of the operator's schema.
+    /// As [`BlockFn`](super::block_function::BlockFn), with the `F` of the dtype; the attributes are [`Instructions`]
+    /// made from a formula of the operator's schema.
     #[inline(always)]
     unsafe fn run<F: Float, const VL: usize>(
         args: *const ArgAddress,

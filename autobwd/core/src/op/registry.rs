@@ -80,7 +80,7 @@ impl OpInfo {
     {
         OpInfo {
             infer: infer::<O>,
-            run: Implementation::Kernel(frame::<O>),
+            run: Implementation::Kernel(bind_kernel::<O>),
             lanes: None,
             ..OpInfo::base::<O>(krate, version)
         }
@@ -97,7 +97,7 @@ impl OpInfo {
     {
         OpInfo {
             infer: infer_gradient::<O, F>,
-            run: Implementation::Kernel(frame::<O>),
+            run: Implementation::Kernel(bind_kernel::<O>),
             lanes: None,
             ..OpInfo::base::<O>(krate, version)
         }
@@ -110,7 +110,7 @@ impl OpInfo {
         O::Of<Buf<'static>>: Send,
     {
         OpInfo {
-            run: Implementation::Formula { others: Some(frame::<O>) },
+            run: Implementation::Formula { others: Some(bind_kernel::<O>) },
             ..OpInfo::pointwise::<O>(krate, version)
         }
     }
@@ -359,7 +359,7 @@ fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static 
 }
 
 /// `lease` is that of the buffers.
-fn frame<O: Op>(desc: &OpDesc, lease: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
+fn bind_kernel<O: Op>(desc: &OpDesc, lease: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
 where
     for<'a> O::Of<Buf<'a>>: Kernel,
     O::Of<Buf<'static>>: Send,

@@ -154,8 +154,8 @@ impl SavedSteps {
     /// A step state to be filled, with this many bytes and nested control flow operators.
     ///
     /// # Errors
-    /// Memory runs out. The saved step state is then freed, here as in [`push`](SavedSteps::push), so that there is memory
-    /// to report it.
+    /// Memory runs out. The saved step state is then freed, here as in [`push`](SavedSteps::push), so that there is
+    /// memory to report it.
     #[doc(hidden)]
     pub fn step(&mut self, bytes: usize, nested: usize) -> Result<SavedStep> {
         if let Some(step) = self.spare.pop() {

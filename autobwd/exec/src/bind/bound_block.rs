@@ -14,7 +14,7 @@ use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};
 
 /// A block ready to run: its instructions in order, and their memory.
 pub(crate) struct BoundBlock {
-    // Frames point into the arena, so they must be dropped first.
+    // Kernels point into the arena, so they must be dropped first.
     pub(crate) instructions: Vec<BoundInstruction>,
     /// The operators after the instructions, planned at run time.
     tail: Option<Box<DynamicKernel>>,

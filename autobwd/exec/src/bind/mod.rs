@@ -142,8 +142,8 @@ pub(crate) fn bind(
     for (first, groups) in plan.instruction_groups() {
         let node = groups[0].nodes.start;
         let mut place = |v| bind.place(v, locations[v]);
-        let regions = groups.iter().filter_map(|group| Some((group, group.space.as_ref()?)));
-        let regions = regions.map(|(group, extent)| {
+        let fused = groups.iter().filter_map(|group| Some((group, group.space.as_ref()?)));
+        let fused = fused.map(|(group, extent)| {
             kernel_binding::fused_kernel(
                 graph,
                 &graph.instructions[group.nodes.clone()],
@@ -152,11 +152,11 @@ pub(crate) fn bind(
                 &mut place,
             )
         });
-        let kernel: Box<dyn Kernel + Send> = match regions.collect::<Result<Vec<_>>>()? {
-            regions if regions.is_empty() => bind.kernel(&graph.instructions[node])?,
-            regions => {
-                bound.scratch_bytes += regions.iter().map(FusedKernel::scratch_bytes).sum::<usize>();
-                Box::new(FusedKernels::new(regions)?)
+        let kernel: Box<dyn Kernel + Send> = match fused.collect::<Result<Vec<_>>>()? {
+            fused if fused.is_empty() => bind.kernel(&graph.instructions[node])?,
+            fused => {
+                bound.scratch_bytes += fused.iter().map(FusedKernel::scratch_bytes).sum::<usize>();
+                Box::new(FusedKernels::new(fused)?)
             }
         };
         bound.lent_bytes = bound.lent_bytes.max(kernel.scratch_bytes(workers));

@@ -265,7 +265,7 @@ impl Session {
     /// The rows of a fetched sparse gradient.
     ///
     /// # Errors
-    /// A name that the session was not prepared for; no run yet; another dtype; a whole tensor.
+    /// A name that the session was not prepared for; no run yet; another dtype; a dense tensor.
     pub fn rows<T: Element>(&self, name: &str) -> Result<Rows<'_, T>> {
         let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
         if meta.rows.is_none() || meta.dtype != T::DTYPE {
@@ -275,7 +275,7 @@ impl Session {
         Ok(memory.rows(at.at, meta))
     }
 
-    /// A fetched value as a new tensor; for a sparse gradient the whole tensor, with zeros in all other rows.
+    /// A fetched value as a new tensor; for a sparse gradient the dense tensor, with zeros in all other rows.
     ///
     /// # Errors
     /// A name that the session was not prepared for; no run yet; no memory.

@@ -63,7 +63,7 @@ pub(crate) fn parts(
         for id in reads.iter().chain(&writes).filter_map(|(_, id)| *id) {
             let value = &graph.values[id];
             if let Some((_, dims)) = aligned.iter().find(|(var, _)| *var == value.var) {
-                // Regions rely on it.
+                // Fused kernels rely on it.
                 if value.meta.dims.numel().get() != dims.iter().copied().try_fold(1, usize::checked_mul) {
                     return Err(wrong("aligns another number of elements than its value has"));
                 }

@@ -31,8 +31,8 @@ const NUMBERS: usize = 120_000;
 /// Curves of more points may lose points to stay within [`NUMBERS`].
 const FEWEST_POINTS: usize = 128;
 
-/// Training runs as one self-contained HTML page: curves of losses, learning rates, gradient norms, time and memory, from
-/// the logs that `autobwd::exec::Monitor` writes.
+/// Training runs as one self-contained HTML page: curves of losses, learning rates, gradient norms, time and memory,
+/// from the logs that `autobwd::exec::Monitor` writes.
 ///
 /// Curves of several runs share axes, by step or by time, with a cursor that reads all of them. The page smooths, draws
 /// on logarithmic scales, and marks NaN and infinities. As a [`Page`](crate::Page), it loads nothing and sends nothing.
