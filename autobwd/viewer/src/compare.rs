@@ -1,61 +1,51 @@
-//! Differences from an older program: operators are matched by the variable that they write, as `diff` does.
+//! Differences from an older program, by the matching that `diff` uses, and the rows of operators that are gone.
 
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use autobwd_core::{Block, BlockId, OpDesc, Program};
+use autobwd_core::{
+    BlockId, Program,
+    desc::{OpMatching, match_ops},
+};
 
 use crate::{
     layout::{At, PageRow},
     texts::type_text,
 };
 
-/// The matching of two programs.
+/// The differences of the new program's operators from those they match.
 pub(crate) struct Comparison {
-    /// By block and index of the old program: the operator of the new one.
-    pub(crate) to_new: Vec<Vec<Option<usize>>>,
+    /// By block of either program.
+    pub(crate) matchings: Vec<OpMatching>,
     /// Operators of the new program that are not in the old one.
     pub(crate) added: Vec<At>,
     /// Operators of the new program that were different, with their old text.
     pub(crate) changed: Vec<(At, String)>,
+    /// Other operators of the new program that stood in another order, with their old index.
+    pub(crate) moved: Vec<(At, usize)>,
 }
 
-/// Matches the n-th operators of a block that first write a variable; for operators that write nothing, the n-th of a
-/// type.
 pub(crate) fn compare(old: &Program, new: &Program) -> Comparison {
-    let none = Block::default();
-    let (mut to_new, mut added, mut changed) = (vec![], vec![], vec![]);
-    for b in 0..old.blocks().len().max(new.blocks().len()) {
-        let id = BlockId::new(b);
-        let (before, after) = (old.block(id).unwrap_or(&none), new.block(id).unwrap_or(&none));
-        let mut places: FxHashMap<_, VecDeque<usize>> = FxHashMap::default();
-        for (i, op) in before.ops.iter().enumerate() {
-            places.entry(key(old, op)).or_default().push_back(i);
-        }
-        let mut matched = vec![None; before.ops.len()];
-        for (j, op) in after.ops.iter().enumerate() {
-            let Some(i) = places.get_mut(&key(new, op)).and_then(VecDeque::pop_front) else {
-                added.push((b, j));
-                continue;
-            };
-            matched[i] = Some(j);
-            let was = text(old, id, &before.ops[i]);
-            if was != text(new, id, op) {
-                changed.push(((b, j), was));
+    let matchings = match_ops(old, new);
+    let (mut added, mut changed, mut moved) = (vec![], vec![], vec![]);
+    for (b, matching) in matchings.iter().enumerate() {
+        let in_order: FxHashSet<usize> = matching.in_order.iter().map(|(_, j)| *j).collect();
+        let text = |program, i| text(program, BlockId::new(b), i);
+        for (j, before) in matching.to_old.iter().enumerate() {
+            match before.map(|i| (i, text(old, i))) {
+                None => added.push((b, j)),
+                Some((_, was)) if was != text(new, j) => changed.push(((b, j), was)),
+                Some((i, _)) if !in_order.contains(&j) => moved.push(((b, j), i)),
+                Some(_) => {}
             }
         }
-        to_new.push(matched);
     }
-    Comparison { to_new, added, changed }
+    Comparison { matchings, added, changed, moved }
 }
 
-fn key<'a>(program: &'a Program, op: &OpDesc) -> (&'a str, &'static str) {
-    op.writes().next().map_or(("", op.ty.as_str()), |v| (program.name(v), ""))
-}
-
-/// The operator, and the types of its outputs.
-fn text(program: &Program, block: BlockId, op: &OpDesc) -> String {
-    let types = op.writes().filter_map(|v| program.lookup(block, v)).map(type_text);
+/// An operator, and the types of its outputs.
+fn text(program: &Program, id: BlockId, index: usize) -> String {
+    let Some(op) = program.block(id).and_then(|block| block.ops.get(index)) else { return String::new() };
+    let types = op.writes().filter_map(|v| program.lookup(id, v)).map(type_text);
     format!("{}: {}", program.op_text(op), types.collect::<Vec<_>>().join(", "))
 }
 
@@ -70,42 +60,42 @@ enum OpPosition {
 pub(crate) struct Insertion<'a> {
     rows: &'a mut Vec<Vec<PageRow>>,
     /// By number of the operator.
-    spots: FxHashMap<usize, OpPosition>,
+    positions: FxHashMap<usize, OpPosition>,
     /// Block, position before which it goes, and the row.
     inserted: Vec<(usize, usize, PageRow)>,
 }
 
 impl Insertion<'_> {
     pub(crate) fn of(rows: &mut Vec<Vec<PageRow>>) -> Insertion<'_> {
-        let mut spots = FxHashMap::default();
+        let mut positions = FxHashMap::default();
         for (b, rows) in rows.iter().enumerate() {
             for (i, row) in rows.iter().enumerate() {
-                spots.extend(row.left.iter().chain(&row.right).map(|op| (*op, OpPosition::Row(b, i))));
+                positions.extend(row.left.iter().chain(&row.right).map(|op| (*op, OpPosition::Row(b, i))));
             }
         }
-        Insertion { rows, spots, inserted: vec![] }
+        Insertion { rows, positions, inserted: vec![] }
     }
 
-    /// Puts an operator into the row of `beside`, else into a new row behind that of `before`, else first in its block.
+    /// Puts an operator into the row of `partner`, else into a new row behind that of `before`, else first in its block.
     pub(crate) fn add(
         &mut self,
         block: usize,
         op: usize,
         right: bool,
-        beside: Option<&usize>,
+        partner: Option<&usize>,
         before: Option<&usize>,
     ) {
-        let spot = |op: Option<&usize>| self.spots.get(op?).copied();
-        if let Some(spot) = spot(beside) {
-            let row = match spot {
+        let position = |op: Option<&usize>| self.positions.get(op?).copied();
+        if let Some(position) = position(partner) {
+            let row = match position {
                 OpPosition::Row(b, i) => &mut self.rows[b][i],
                 OpPosition::Inserted(k) => &mut self.inserted[k].2,
             };
             row.right.insert(0, op);
-            self.spots.insert(op, spot);
+            self.positions.insert(op, position);
             return;
         }
-        let (block, at) = match spot(before) {
+        let (block, at) = match position(before) {
             Some(OpPosition::Row(b, i)) => (b, i + 1),
             Some(OpPosition::Inserted(k)) => (self.inserted[k].0, self.inserted[k].1),
             None => (block, 0),
@@ -114,7 +104,7 @@ impl Insertion<'_> {
             true => PageRow { left: None, right: vec![op] },
             false => PageRow { left: Some(op), right: vec![] },
         };
-        self.spots.insert(op, OpPosition::Inserted(self.inserted.len()));
+        self.positions.insert(op, OpPosition::Inserted(self.inserted.len()));
         self.inserted.push((block, at, row));
     }
 

@@ -98,8 +98,8 @@ impl<'a> Page<'a> {
         Page { feeds: Some(feeds), ..self }
     }
 
-    /// Marks the differences from an older program: operators that were added, removed and changed. Operators are
-    /// matched by the variables they write; their order is not compared.
+    /// Marks the differences from an older program: operators that were added, removed, changed and moved.
+    /// Operators are matched by the variables they write, as [`diff`](autobwd_core::diff) does.
     pub fn compare_with(self, old: &'a Program) -> Page<'a> {
         Page { old: Some(old), ..self }
     }

@@ -21,6 +21,7 @@ pub(crate) enum Status {
     Added,
     Removed,
     Changed,
+    Moved,
 }
 
 /// An operator. Texts and variables are numbers, −1 where there is none.
@@ -48,7 +49,7 @@ pub(crate) struct OpData {
     part: u8,
     #[serde(rename = "d", skip_serializing_if = "is_zero")]
     status: u8,
-    /// The old text of a changed operator.
+    /// The old text of a changed operator, the old index of a moved one.
     #[serde(rename = "w", skip_serializing_if = "Option::is_none")]
     was: Option<usize>,
 }
@@ -177,6 +178,11 @@ impl Tables {
             let op = &mut self.ops[first[*b] + i];
             (op.status, op.was) = (Status::Changed as u8, Some(was));
         }
+        for ((b, j), i) in &comparison.moved {
+            let was = self.texts.id(&format!("operator {i}"));
+            let op = &mut self.ops[first[*b] + j];
+            (op.status, op.was) = (Status::Moved as u8, Some(was));
+        }
         rows.resize(rows.len().max(old.blocks().len()), vec![]);
         let old_places = places(old);
         let (mut numbers, mut gone): (FxHashMap<At, usize>, Vec<At>) = Default::default();
@@ -191,7 +197,7 @@ impl Tables {
                 None => self.blocks.push(data),
             }
             for (i, op) in block.ops.iter().enumerate() {
-                let number = match comparison.to_new[b][i] {
+                let number = match comparison.matchings[b].to_new[i] {
                     Some(j) => first[b] + j,
                     None => {
                         let mut data = self.op(old, (b, i), op, old_places[b][i].part);
@@ -208,9 +214,9 @@ impl Tables {
         let mut insertion = Insertion::of(rows);
         for (b, i) in gone {
             let place = &old_places[b][i];
-            let beside = place.row.filter(|_| place.right).and_then(|at| numbers.get(&at));
+            let partner = place.row.filter(|_| place.right).and_then(|at| numbers.get(&at));
             let before = i.checked_sub(1).and_then(|before| numbers.get(&(b, before)));
-            insertion.add(b, numbers[&(b, i)], place.right, beside, before);
+            insertion.add(b, numbers[&(b, i)], place.right, partner, before);
         }
         insertion.complete();
     }

@@ -265,23 +265,27 @@ fn differences_are_marked() -> Result<()> {
         let html = Page::new(new).compare_with(old).to_html()?;
         let ops = data(&html)["ops"].as_array().unwrap().len() as u64;
         assert_eq!(rows(&html).0, (0..ops).collect::<Vec<_>>());
-        let mut counts = vec![0; 4];
+        let mut counts = vec![0; 5];
         for op in data(&html)["ops"].as_array().unwrap() {
             counts[op["d"].as_u64().unwrap_or(0) as usize] += 1;
         }
         Ok(counts)
     };
-    assert_eq!(statuses(&old, &old)?, [count(&old), 0, 0, 0]);
-    let [_, 0, 0, changed] = statuses(&old, &new)?[..] else { panic!("operators were added or removed") };
+    assert_eq!(statuses(&old, &old)?, [count(&old), 0, 0, 0, 0]);
+    let [_, 0, 0, changed, 0] = statuses(&old, &new)?[..] else { panic!("operators were added or removed") };
     assert!(changed > 0);
     let mut less = old.clone();
     less.root_mut().ops.drain(3..5);
-    assert_eq!(statuses(&less, &old)?, [count(&less), 2, 0, 0]);
-    let [_, 0, 2, _] = statuses(&old, &less)?[..] else { panic!("two operators are gone") };
+    assert_eq!(statuses(&less, &old)?, [count(&less), 2, 0, 0, 0]);
+    let [_, 0, 2, _, 0] = statuses(&old, &less)?[..] else { panic!("two operators are gone") };
     let other = lstm()?.program;
-    let [_, _, removed, _] = statuses(&other, &old)?[..] else { panic!("four counts") };
+    let [_, _, removed, _, _] = statuses(&other, &old)?[..] else { panic!("five counts") };
     assert!(removed > 0);
-    assert_eq!(statuses(&Program::new(), &old)?, [0, count(&old), 0, 0]);
+    let mut turned = old.clone();
+    let last = turned.root().ops.len() - 1;
+    turned.root_mut().ops.swap(last - 1, last);
+    assert_eq!(statuses(&turned, &old)?, [count(&old) - 1, 0, 0, 0, 1]);
+    assert_eq!(statuses(&Program::new(), &old)?, [0, count(&old), 0, 0, 0]);
     Ok(())
 }
 

@@ -1,12 +1,15 @@
-//! The difference of two programs. Operators are matched by the variables they write; moved operators are those outside
-//! a longest increasing subsequence of the matches.
+//! The difference of two programs as text, by matched operators.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
-    fmt, iter, mem,
+    collections::{BTreeSet, HashMap},
+    fmt, mem,
 };
 
-use super::{Attr, Block, BlockId, Name, OpDesc, Origin, Program, Slots, Var, VarDesc, text::TypeText};
+use super::{
+    Attr, Block, BlockId, Name, OpDesc, Origin, Program, Slots, Var, VarDesc,
+    op_matching::{OpMatching, match_ops},
+    text::TypeText,
+};
 
 /// The difference of two programs as text, one line per variable or operator; empty if they are equal.
 #[derive(Clone, Debug, Default)]
@@ -58,10 +61,10 @@ pub fn diff(old: &Program, new: &Program) -> Diff {
         .clone()
         .map(|i| (old.blocks().get(i).unwrap_or(&none), new.blocks().get(i).unwrap_or(&none)))
         .collect();
-    let pairings: Vec<Pairing> = blocks.iter().map(|(a, b)| Pairing::of((old, a), (new, b))).collect();
+    let matchings = match_ops(old, new);
     let mut diff = Diff::default();
     for i in ids {
-        let mut compare = Compare { old, new, pairings: &pairings, id: BlockId::new(i), lines: vec![] };
+        let mut compare = Compare { old, new, matchings: &matchings, id: BlockId::new(i), lines: vec![] };
         let (a, b) = blocks[i];
         compare.headers(a, b);
         compare.vars(a, b);
@@ -78,62 +81,11 @@ pub fn diff(old: &Program, new: &Program) -> Diff {
     diff
 }
 
-/// The matching of the operators of two blocks: the same operator, perhaps changed.
-struct Pairing {
-    /// By old index.
-    to_new: Vec<Option<usize>>,
-    /// By new index.
-    to_old: Vec<Option<usize>>,
-    /// Matched pairs that are in the same order in both blocks.
-    in_order: Vec<(usize, usize)>,
-}
-
-impl Pairing {
-    /// Matches the n-th operators that write a variable; for operators that write nothing, the n-th of a type.
-    fn of((old, a): (&Program, &Block), (new, b): (&Program, &Block)) -> Pairing {
-        fn key<'a>(program: &'a Program, op: &OpDesc) -> (&'a str, &'static str) {
-            op.writes().next().map_or(("", op.ty.as_str()), |v| (program.name(v), ""))
-        }
-        let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
-        for (i, op) in a.ops.iter().enumerate() {
-            places.entry(key(old, op)).or_default().push_back(i);
-        }
-        let (mut to_new, mut to_old) = (vec![None; a.ops.len()], vec![None; b.ops.len()]);
-        for (j, op) in b.ops.iter().enumerate() {
-            if let Some(i) = places.get_mut(&key(new, op)).and_then(VecDeque::pop_front) {
-                (to_new[i], to_old[j]) = (Some(j), Some(i));
-            }
-        }
-        let pairs: Vec<(usize, usize)> =
-            to_new.iter().enumerate().filter_map(|(i, j)| Some((i, (*j)?))).collect();
-        let in_order = longest_rising(&pairs.iter().map(|(_, j)| *j).collect::<Vec<_>>());
-        Pairing { in_order: in_order.into_iter().map(|at| pairs[at]).collect(), to_new, to_old }
-    }
-}
-
-/// Positions of a longest increasing subsequence of distinct numbers (Schensted, 1961).
-fn longest_rising(numbers: &[usize]) -> Vec<usize> {
-    // By length: the end of the subsequence of that length with the smallest last number.
-    let mut ends: Vec<usize> = vec![];
-    let mut before = vec![None; numbers.len()];
-    for (at, number) in numbers.iter().enumerate() {
-        let length = ends.partition_point(|end| numbers[*end] < *number);
-        before[at] = length.checked_sub(1).map(|shorter| ends[shorter]);
-        match ends.get_mut(length) {
-            Some(end) => *end = at,
-            None => ends.push(at),
-        }
-    }
-    let mut found: Vec<usize> = iter::successors(ends.last().copied(), |at| before[*at]).collect();
-    found.reverse();
-    found
-}
-
 struct Compare<'a> {
     old: &'a Program,
     new: &'a Program,
     /// By block.
-    pairings: &'a [Pairing],
+    matchings: &'a [OpMatching],
     id: BlockId,
     lines: Vec<String>,
 }
@@ -202,15 +154,15 @@ impl Compare<'_> {
     }
 
     fn ops(&mut self, a: &Block, b: &Block) {
-        let pairing = &self.pairings[self.id.index()];
+        let matching = &self.matchings[self.id.index()];
         let mut from = (0, 0);
-        for (i, j) in pairing.in_order.iter().copied().chain([(a.ops.len(), b.ops.len())]) {
-            for gone in (from.0..i).filter(|i| pairing.to_new[*i].is_none()) {
+        for (i, j) in matching.in_order.iter().copied().chain([(a.ops.len(), b.ops.len())]) {
+            for gone in (from.0..i).filter(|i| matching.to_new[*i].is_none()) {
                 self.lines.push(format!("  - operator {gone}: {}", self.old.op_text(&a.ops[gone])));
             }
             for j in from.1..j {
                 let op = &b.ops[j];
-                match pairing.to_old[j] {
+                match matching.to_old[j] {
                     None => self.lines.push(format!("  + operator {j}: {}", self.new.op_text(op))),
                     Some(i) => {
                         self.lines
@@ -262,8 +214,8 @@ impl Compare<'_> {
     fn same_origin(&self, a: Origin, b: Origin, block: &Block) -> bool {
         match (a, b) {
             (Origin::Gradient { of: a }, Origin::Gradient { of: b }) => {
-                let forward = self.pairings.get(block.forward.unwrap_or(self.id).index());
-                forward.and_then(|pairing| *pairing.to_new.get(a)?).map_or(a == b, |moved| moved == b)
+                let forward = self.matchings.get(block.forward.unwrap_or(self.id).index());
+                forward.and_then(|matching| *matching.to_new.get(a)?).map_or(a == b, |moved| moved == b)
             }
             _ => a == b,
         }

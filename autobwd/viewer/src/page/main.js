@@ -183,7 +183,7 @@ byId("export").addEventListener("click", () => {
   const count = (role) => live.filter((op) => op.part === role).length;
   const blocks = data.blocks.length > 1 ? ` in ${data.blocks.length} blocks` : "";
   const parts = PARTS.map((role, i) => [count(i), role]).filter(([n]) => n).map(([n, role]) => `${n} ${role}`);
-  const changes = [ADDED, REMOVED, CHANGED].map((status) => `${MARKS[status]} ${ops.filter((op) => op.status === status).length}`);
+  const changes = [ADDED, REMOVED, CHANGED, MOVED].map((status) => `${MARKS[status]} ${ops.filter((op) => op.status === status).length}`);
   byId("summary").textContent = `${live.length} operators${blocks}${parts.length ? `: ${parts.join(", ")}` : ""}`
     + (data.compared ? ` · differences: ${changes.join("  ")}` : "");
   const solo = !ops.some((op) => op.right);

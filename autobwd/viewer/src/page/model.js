@@ -1,10 +1,10 @@
 // The program: operators and values, from the tables of the page.
 
 const PARTS = ["forward", "backward", "update"];
-const STATUS = ["", "added", "removed", "changed"];
-const MARKS = ["", "+", "−", "~"];
+const STATUS = ["", "added", "removed", "changed", "moved"];
+const MARKS = ["", "+", "−", "~", ">"];
 const [SEED, GRADIENT, ACCUMULATE, ZERO_FILL, KEPT, RECOMPUTE] = [1, 2, 3, 4, 5, 6];
-const [ADDED, REMOVED, CHANGED] = [1, 2, 3];
+const [ADDED, REMOVED, CHANGED, MOVED] = [1, 2, 3, 4];
 const [PARAMETER, PERSISTABLE, STOP_GRADIENT] = [1, 2, 4];
 
 const names = data.names.map(visible);

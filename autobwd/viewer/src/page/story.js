@@ -125,7 +125,7 @@ function tellNothing() {
       key("/", "search; Enter and Shift+Enter step through hits"), key("Esc", "close")),
     h("ul", { class: "legend" },
       h("li", { class: "forward" }, "forward"), h("li", { class: "backward" }, "backward"), h("li", { class: "update" }, "updates"),
-      data.compared ? ["added", "removed", "changed"].map((status, i) => h("li", { class: status }, `${MARKS[i + 1]} ${status}`)) : []),
+      data.compared ? STATUS.slice(1).map((status, i) => h("li", { class: status }, `${MARKS[i + 1]} ${status}`)) : []),
   ];
 }
 
