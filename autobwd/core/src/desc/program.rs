@@ -464,6 +464,12 @@ impl Program {
         self.stamp
     }
 
+    /// Records that it was read from a file.
+    #[doc(hidden)]
+    pub fn mark_loaded(&mut self) {
+        self.loaded = true;
+    }
+
     /// Whether it was read from a file, and so may differ from the code of the caller.
     #[doc(hidden)]
     pub fn is_loaded(&self) -> bool {

@@ -1,0 +1,209 @@
+//! The files of a model: their names, and reading and writing them.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result, Scope, Tensor, program::VarKind};
+use prost::Message;
+
+use crate::{
+    import::{ImportedProgram, import},
+    info::{ParameterInfos, read_infos},
+    obstacles::Obstacles,
+    proto,
+    tensors::{TensorReader, write_tensor},
+};
+
+/// The largest program file and the largest parameter file that are read, in bytes.
+const PROGRAM_LIMIT: u64 = 1 << 28;
+const PARAMETERS_LIMIT: u64 = 1 << 34;
+
+/// Where the files of a model are.
+pub(crate) struct ModelFiles {
+    pub(crate) program: PathBuf,
+    /// One file of all parameters, or the folder of one file each.
+    parameters: PathBuf,
+    infos: PathBuf,
+}
+
+impl ModelFiles {
+    /// The files for a path: a `.pdmodel` file, the common start of the files' names, or a folder with `__model__`.
+    pub(crate) fn at(path: &Path) -> ModelFiles {
+        if path.is_dir() && path.join("__model__").exists() {
+            let combined = path.join("__params__");
+            return ModelFiles {
+                program: path.join("__model__"),
+                parameters: if combined.exists() { combined } else { path.into() },
+                infos: path.join("__params__.info"),
+            };
+        }
+        let mut start = path.as_os_str().to_owned();
+        if path.extension().is_some_and(|extension| extension == "pdmodel") {
+            start = path.with_extension("").into_os_string();
+        }
+        let with = |ending: &str| {
+            let mut name = start.clone();
+            name.push(ending);
+            PathBuf::from(name)
+        };
+        ModelFiles {
+            program: with(".pdmodel"),
+            parameters: with(".pdiparams"),
+            infos: with(".pdiparams.info"),
+        }
+    }
+
+    pub(crate) fn read_program(&self, ops: &OpInfoMap) -> Result<ImportedProgram> {
+        let source = format!("`{}`", self.program.display());
+        let bytes = read(&self.program, PROGRAM_LIMIT)?;
+        let file = proto::ProgramDesc::decode(&*bytes).map_err(|e| {
+            Error::new(ErrorKind::Format, format!("{source} is not a program of PaddlePaddle: {e}"))
+                .caused_by(e)
+        })?;
+        import(file, ops, &source)
+    }
+
+    /// The values of all variables that the program keeps.
+    pub(crate) fn read_parameters(&self, program: &Program) -> Result<Scope> {
+        let kept = kept(program);
+        if kept.is_empty() {
+            return Ok(Scope::new());
+        }
+        let source = format!("`{}`", self.parameters.display());
+        let mut read_all = Parameters { program, scope: Scope::new(), obstacles: Obstacles::default() };
+        if self.parameters.is_dir() {
+            read_all.separate(&self.parameters, &kept);
+        } else {
+            read_all.combined(&read(&self.parameters, PARAMETERS_LIMIT)?, &kept);
+        }
+        read_all.obstacles.require_none(&format!("{source} does not fit the program"))?;
+        Ok(read_all.scope)
+    }
+
+    /// What the file about parameters says; nothing if it is not there.
+    pub(crate) fn read_infos(&self) -> Result<ParameterInfos> {
+        if !self.infos.exists() {
+            return Ok(ParameterInfos::new());
+        }
+        let within = |e: Error| Error::new(e.kind(), format!("`{}`: {e}", self.infos.display())).caused_by(e);
+        read_infos(&read(&self.infos, PROGRAM_LIMIT)?).map_err(within)
+    }
+
+    /// Writes all three files. The program is the last: without it, there is no model.
+    pub(crate) fn write(&self, program: &proto::ProgramDesc, parameters: &[u8], infos: &[u8]) -> Result<()> {
+        autobwd::tensor::write_atomically(&self.parameters, parameters)?;
+        autobwd::tensor::write_atomically(&self.infos, infos)?;
+        autobwd::tensor::write_atomically(&self.program, &program.encode_to_vec())
+    }
+}
+
+/// Reads the program of a model without its parameters.
+///
+/// # Errors
+/// Those of [`Model::load`](crate::Model::load) about the program.
+pub fn load_program(path: impl AsRef<Path>) -> Result<Program> {
+    Ok(ModelFiles::at(path.as_ref()).read_program(OpInfoMap::linked()?)?.program)
+}
+
+/// The names of the dense tensors that a program keeps, in the order of the file: by bytes.
+pub(crate) fn kept(program: &Program) -> Vec<&str> {
+    let tensors =
+        program.root().vars.iter().filter(|(_, desc)| desc.persistable && desc.kind == VarKind::Tensor);
+    let mut names: Vec<&str> = tensors.map(|(var, _)| program.name(*var)).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The bytes of a parameter file.
+///
+/// # Errors
+/// Values that are not in the scope, as one list.
+pub(crate) fn parameter_bytes(program: &Program, scope: &Scope) -> Result<Vec<u8>> {
+    let (mut bytes, mut obstacles) = (vec![], Obstacles::default());
+    for name in kept(program) {
+        if let Some(tensor) = obstacles.note("", scope.get(name)) {
+            write_tensor(tensor, &mut bytes);
+        }
+    }
+    obstacles.require_none("the parameters cannot be written")?;
+    Ok(bytes)
+}
+
+/// Reads a file of at most `limit` bytes.
+fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
+    };
+    let too_long = || {
+        Error::new(
+            ErrorKind::Format,
+            format!("`{}` is longer than the {limit} bytes that are read", path.display()),
+        )
+    };
+    let file = File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    if size > limit {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > limit { Err(too_long()) } else { Ok(bytes) }
+}
+
+/// Parameters that are being read.
+struct Parameters<'a> {
+    program: &'a Program,
+    scope: Scope,
+    obstacles: Obstacles,
+}
+
+impl Parameters<'_> {
+    /// Reads a file that holds all of them.
+    fn combined(&mut self, bytes: &[u8], names: &[&str]) {
+        let mut reader = TensorReader::new(bytes);
+        for name in names {
+            match reader.read() {
+                Ok(tensor) => self.keep(name, tensor),
+                // What follows is not aligned.
+                Err(e) => return self.obstacles.add(format!("`{name}`"), e.to_string()),
+            }
+        }
+        if !reader.is_at_end() {
+            let text = format!("it holds more than the {} tensors that the program keeps", names.len());
+            self.obstacles.add("", text);
+        }
+    }
+
+    /// Reads files that are named like the variables.
+    fn separate(&mut self, folder: &Path, names: &[&str]) {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let files: HashMap<_, PathBuf> = entries.map(|entry| (entry.file_name(), entry.path())).collect();
+        for name in names {
+            let Some(path) = files.get(std::ffi::OsStr::new(name)) else {
+                self.obstacles.add("", format!("there is no file for `{name}`"));
+                continue;
+            };
+            let tensor = read(path, PARAMETERS_LIMIT).and_then(|bytes| TensorReader::new(&bytes).read());
+            if let Some(tensor) = self.obstacles.note(format!("`{name}`"), tensor) {
+                self.keep(name, tensor);
+            }
+        }
+    }
+
+    fn keep(&mut self, name: &str, tensor: Tensor) {
+        let declared = self.program.find(name).and_then(|var| self.program.root().vars.get(&var));
+        let declared = declared.map(autobwd::VarDesc::meta);
+        match declared.filter(|declared| !declared.agrees(&tensor.meta())) {
+            Some(declared) => {
+                let text =
+                    format!("`{name}` is {declared} in the program, but {} in the file", tensor.meta());
+                self.obstacles.add("", text);
+            }
+            None => self.scope.set(name, tensor),
+        }
+    }
+}

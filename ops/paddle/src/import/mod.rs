@@ -1,0 +1,195 @@
+//! Programs from the reference's messages.
+
+mod op;
+mod shapes;
+
+use autobwd::{
+    BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
+    program::{OpDesc, Var, VarKind, Vars},
+};
+
+use crate::{
+    obstacles::Obstacles,
+    proto::{self, var_type::Type},
+    tensors,
+};
+
+pub(crate) use shapes::infer_shapes;
+
+/// A program, and what the file says about its inputs and outputs.
+pub(crate) struct ImportedProgram {
+    pub(crate) program: Program,
+    pub(crate) feeds: Vec<String>,
+    pub(crate) fetches: Vec<String>,
+}
+
+/// The program of a file, with the operators that `ops` knows.
+///
+/// # Errors
+/// Everything that stands in the way, as one list: unknown operators, slots and attributes, kinds of variables, dtypes,
+/// blocks that are not there; all that verification finds.
+pub(crate) fn import(file: proto::ProgramDesc, ops: &OpInfoMap, source: &str) -> Result<ImportedProgram> {
+    let failed = format!("{source} cannot be loaded");
+    let mut import = Import {
+        ops,
+        program: Program::new(),
+        obstacles: Obstacles::default(),
+        feeds: vec![],
+        fetches: vec![],
+        added: vec![],
+    };
+    import.blocks(&file.blocks);
+    for (index, block) in file.blocks.into_iter().enumerate() {
+        import.block(index, block);
+    }
+    let Import { mut program, mut obstacles, feeds, fetches, .. } = import;
+    obstacles.require_none(&failed)?;
+    obstacles.note("", program.check_structure());
+    obstacles.require_none(&failed)?;
+    infer_shapes(&mut program, ops);
+    program.mark_loaded();
+    obstacles.note("", ops.verify(&program));
+    obstacles.require_none(&failed)?;
+    let in_order = |mut named: Vec<(i32, String)>| {
+        named.sort_by_key(|(column, _)| *column);
+        named.into_iter().map(|(_, name)| name).collect()
+    };
+    Ok(ImportedProgram { program, feeds: in_order(feeds), fetches: in_order(fetches) })
+}
+
+struct Import<'a> {
+    ops: &'a OpInfoMap,
+    program: Program,
+    obstacles: Obstacles,
+    /// Variables that are fed and fetched, with their position.
+    feeds: Vec<(i32, String)>,
+    fetches: Vec<(i32, String)>,
+    /// Outputs that the block lacks.
+    added: Vec<Var>,
+}
+
+impl Import<'_> {
+    /// Adds empty blocks.
+    fn blocks(&mut self, blocks: &[proto::BlockDesc]) {
+        if blocks.is_empty() {
+            self.obstacles.add("", "there is no block");
+        }
+        for (index, block) in blocks.iter().enumerate() {
+            let earlier = |i: i32| usize::try_from(i).ok().filter(|i| *i < index).map(BlockId::new);
+            let forward = block.forward_block_idx.filter(|forward| *forward != -1);
+            let known =
+                forward.map(|i| usize::try_from(i).ok().filter(|i| *i < blocks.len()).map(BlockId::new));
+            match (index, earlier(block.parent_idx), known) {
+                _ if block.idx != index as i32 => {
+                    self.obstacles.add("", format!("block {} is at position {index}", block.idx));
+                }
+                (_, _, Some(None)) => {
+                    self.obstacles.add("", format!("block {index}: its forward block does not exist"));
+                }
+                (0, ..) => {}
+                (_, Some(parent), forward) => {
+                    self.program.add_block(Some(parent), forward.flatten());
+                }
+                _ => self.obstacles.add("", format!("block {index}: its parent is not a block before it")),
+            }
+        }
+    }
+
+    fn block(&mut self, index: usize, block: proto::BlockDesc) {
+        let mut vars = Vars::default();
+        // Variables of kinds that programs do not have: holders of inputs and outputs, readers.
+        let mut others: Vec<(Var, &'static str)> = vec![];
+        for var in block.vars {
+            let name = self.program.var(&var.name);
+            match self.var(index, &var) {
+                Ok(Some(desc)) if vars.get(&name).is_none() => {
+                    vars.insert(name, desc);
+                }
+                Ok(Some(_)) => {
+                    self.obstacles.add("", format!("block {index} declares `{}` twice", var.name));
+                }
+                Ok(None) => others.push((name, var.r#type.r#type().as_str_name())),
+                Err(()) => {}
+            }
+        }
+        let mut descs: Vec<OpDesc> = vec![];
+        for (i, op) in block.ops.into_iter().enumerate() {
+            let place = format!("block {index}, operator {i}");
+            match &*op.r#type {
+                "feed" | "fetch" => self.feed_or_fetch(&place, &op, &mut vars),
+                _ => descs.extend(self.op(&place, op)),
+            }
+        }
+        for var in self.added.drain(..) {
+            // Shape rules declare them.
+            vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
+        }
+        for var in descs.iter().flat_map(|op| op.reads().chain(op.writes())) {
+            if let Some((var, kind)) = others.iter().find(|(other, _)| *other == var) {
+                let text = format!("variable `{}` of kind {kind} is not supported", self.program.name(*var));
+                self.obstacles.add(format!("block {index}"), text);
+            }
+        }
+        if let Some(block) = self.program.block_mut(BlockId::new(index)) {
+            (block.vars, block.ops) = (vars, descs);
+        }
+    }
+
+    /// A declaration; `None` for a kind that programs do not have, an error after noting an obstacle.
+    fn var(&mut self, index: usize, var: &proto::VarDesc) -> Result<Option<VarDesc>, ()> {
+        let lod = |desc: &proto::var_type::LoDTensorDesc| Some(desc.tensor.clone());
+        let ty = &var.r#type;
+        let (kind, tensor) = match ty.r#type() {
+            Type::LodTensor => (VarKind::Tensor, ty.lod_tensor.as_ref().and_then(lod)),
+            Type::SelectedRows => (VarKind::SelectedRows, ty.selected_rows.clone()),
+            Type::LodTensorArray => {
+                (VarKind::TensorArray, ty.tensor_array.as_ref().map(|array| array.tensor.clone()))
+            }
+            Type::StepScopes => (VarKind::StepScopes, None),
+            _ => return Ok(None),
+        };
+        let (dtype, dims) = match &tensor {
+            None => (DType::F32, Dims::default()),
+            Some(tensor) => {
+                let ty = tensor.data_type();
+                let Some(dtype) = tensors::dtype(ty).filter(|_| tensor.data_type == ty as i32) else {
+                    let text = format!("dtype {} is not supported", ty.as_str_name());
+                    self.obstacles.add(format!("block {index}, variable `{}`", var.name), text);
+                    return Err(());
+                };
+                // The reference multiplies unknown dimensions with others, so that any negative number means unknown.
+                let dims: Vec<i64> = tensor.dims.iter().map(|dim| (*dim).max(-1)).collect();
+                let place = format!("block {index}, variable `{}`", var.name);
+                (dtype, self.obstacles.note(place, Dims::from_wire(&dims)).ok_or(())?)
+            }
+        };
+        Ok(Some(VarDesc {
+            kind,
+            persistable: var.persistable(),
+            parameter: var.is_parameter() && var.persistable(),
+            stop_gradient: var.stop_gradient(),
+            ..VarDesc::new(dtype, dims)
+        }))
+    }
+
+    /// Notes an input or an output of the program. Gradients stop at inputs.
+    fn feed_or_fetch(&mut self, place: &str, op: &proto::OpDesc, vars: &mut Vars) {
+        let (slots, slot) = match &*op.r#type {
+            "feed" => (&op.outputs, "Out"),
+            _ => (&op.inputs, "X"),
+        };
+        let args = slots.iter().find(|args| args.parameter == slot).map_or(&[][..], |args| &args.arguments);
+        let column = op.attrs.iter().find(|attr| attr.name == "col").and_then(|attr| attr.i).unwrap_or(0);
+        let [name] = args else {
+            return self.obstacles.add(place, format!("`{}` needs one variable", op.r#type));
+        };
+        match vars.get_mut(&self.program.var(name)) {
+            None => self.obstacles.add(place, format!("`{}`: `{name}` is not declared", op.r#type)),
+            Some(desc) if op.r#type == "feed" => {
+                desc.stop_gradient = true;
+                self.feeds.push((column, name.clone()));
+            }
+            Some(_) => self.fetches.push((column, name.clone())),
+        }
+    }
+}

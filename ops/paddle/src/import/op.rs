@@ -1,0 +1,146 @@
+//! Operators from messages: slots and attributes that the registered operator has, and a reason for every other.
+
+use autobwd::{
+    Attr, OpDesc, OpInfo,
+    op::Arity,
+    program::{AttrMap, Name, Site, Slots, Var},
+};
+
+use super::Import;
+use crate::{
+    attrs::{convert, read_attr, type_name},
+    proto::op_desc,
+    reference::{is_hint, is_neutral_in_earlier_versions, reference, reference_attr},
+};
+
+/// The longest source line that is kept, in bytes.
+const SITE_LIMIT: usize = 256;
+
+impl Import<'_> {
+    /// The operator; `None` if it is not registered.
+    pub(super) fn op(&mut self, place: &str, op: crate::proto::OpDesc) -> Option<OpDesc> {
+        let ty = op.r#type.as_str();
+        let info = match self.ops.get(ty) {
+            Ok(info) => info,
+            Err(_) if reference(ty).is_ok_and(|known| known.is_none()) => {
+                self.obstacles.add(place, format!("operator `{ty}` is unknown to PaddlePaddle 2.6, too"));
+                return None;
+            }
+            Err(_) => {
+                self.obstacles.add(place, format!("operator `{ty}` is not registered"));
+                return None;
+            }
+        };
+        let mut desc = OpDesc::new(info.schema().name);
+        desc.inputs = self.slots(place, info, op.inputs, true);
+        desc.outputs = self.slots(place, info, op.outputs, false);
+        self.complete(info, &mut desc.outputs);
+        desc.site = op.attrs.iter().find_map(site);
+        desc.attrs = self.attrs(place, info, op.attrs);
+        Some(desc)
+    }
+
+    fn slots(&mut self, place: &str, info: &OpInfo, all: Vec<op_desc::Var>, input: bool) -> Slots {
+        let schema = info.schema();
+        let mut slots = Slots::default();
+        for args in all.into_iter().filter(|args| !args.arguments.is_empty()) {
+            let known = if input { schema.input(&args.parameter) } else { schema.output(&args.parameter) };
+            let vars: Vec<Var> = args.arguments.iter().map(|name| self.program.var(name)).collect();
+            match known {
+                Some(slot) => slots.set(slot.name, vars),
+                // What nobody reads needs no writer; verification finds readers.
+                None if !input => {}
+                None => {
+                    let text =
+                        format!("input `{}` of operator `{}` is not supported", args.parameter, schema.name);
+                    self.obstacles.add(place, text);
+                }
+            }
+        }
+        slots
+    }
+
+    /// Adds the outputs that only gradients read: files for inference lack them.
+    fn complete(&mut self, info: &OpInfo, outputs: &mut Slots) {
+        for slot in info.schema().outputs {
+            if matches!(slot.arity, Arity::One) && outputs.get(slot.name).is_empty() {
+                let var = self.program.fresh(&format!("{}.{}", info.schema().name, slot.name));
+                outputs.set(slot.name, [var]);
+                self.added.push(var);
+            }
+        }
+    }
+
+    fn attrs(&mut self, place: &str, info: &OpInfo, all: Vec<op_desc::Attr>) -> AttrMap {
+        let schema = info.schema();
+        let mut attrs = AttrMap::default();
+        for attr in all {
+            let (name, ty) = (attr.name.clone(), type_name(&attr));
+            let declared = schema.attr(&name);
+            if declared.is_none() && is_hint(&name) {
+                continue;
+            }
+            let value = read_attr(attr);
+            let what = || format!("attribute `{name}` of operator `{}`", schema.name);
+            match (value, declared) {
+                (Some(value), _) if is_nan(&value) => {
+                    self.obstacles.add(place, format!("{} is NaN", what()));
+                }
+                (Some(value), Some(def)) => {
+                    let text = value.to_string();
+                    match convert(value, def.ty) {
+                        Some(value) => attrs.set(def.name, value),
+                        None => {
+                            self.obstacles.add(place, format!("{} = {text}: {} is needed", what(), def.ty))
+                        }
+                    }
+                }
+                (Some(value), None) => {
+                    let known = self.obstacles.note(place, reference_attr(schema.name, &name)).flatten();
+                    let default = known.and_then(|(_, default)| default);
+                    let is_default = default.is_some_and(|default| is_same(&default, &value))
+                        // It chose kernels for operators without another use for it.
+                        || name == "is_test"
+                        || is_neutral_in_earlier_versions(&name, &value);
+                    if !is_default {
+                        self.obstacles.add(place, format!("{} = {value} is not supported", what()));
+                    }
+                }
+                // A list of constants that is given and empty.
+                (None, None) if ty == "SCALARS" || ty == "VARS" => {}
+                (None, _) => {
+                    self.obstacles.add(place, format!("{} of type {ty} is not supported", what()));
+                }
+            }
+        }
+        attrs
+    }
+}
+
+fn is_nan(value: &Attr) -> bool {
+    match value {
+        Attr::F32(x) => x.is_nan(),
+        Attr::F64(x) => x.is_nan(),
+        Attr::F32s(all) => all.iter().any(|x| x.is_nan()),
+        Attr::F64s(all) => all.iter().any(|x| x.is_nan()),
+        _ => false,
+    }
+}
+
+/// Whether a value is the default, perhaps of another type of numbers.
+fn is_same(default: &Attr, value: &Attr) -> bool {
+    convert(value.clone(), autobwd::op::AttrType::of(default)).is_some_and(|value| value == *default)
+}
+
+/// The innermost line of the user's Python code that added an operator.
+fn site(attr: &op_desc::Attr) -> Option<Site> {
+    if attr.name != "op_callstack" {
+        return None;
+    }
+    let frames =
+        attr.strings.iter().filter_map(|frame| frame.trim().strip_prefix("File \"")?.split_once("\", line "));
+    let (file, rest) = frames.filter(|(file, _)| !file.contains("site-packages")).last()?;
+    let line = rest.split(',').next()?;
+    let site = format!("{file}:{line}");
+    (site.len() <= SITE_LIMIT && !site.contains(char::is_control)).then(|| Site::Loaded(Name::new(&site)))
+}

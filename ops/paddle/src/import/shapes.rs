@@ -1,0 +1,67 @@
+//! Shapes of variables by the shape rules: versions of the reference declare them differently, or not at all.
+
+use autobwd::{
+    BlockId, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, VarDesc,
+    program::{Var, VarKind},
+};
+
+/// Declares the outputs of all operators as their shape rules infer them. Variables that the program keeps or that no
+/// operator writes stay as declared, and so do those of an operator that a shape rule rejects: verification says why.
+pub(crate) fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
+    for b in 0..program.blocks().len() {
+        let id = BlockId::new(b);
+        let mut inferred = vec![false; program.name_count()];
+        for i in 0..program.blocks()[b].ops.len() {
+            let op = &program.blocks()[b].ops[i];
+            let Ok(info) = ops.get(&op.ty) else { continue };
+            if info.is_control() {
+                continue;
+            }
+            let of = |var: Var| {
+                let unknown = || Error::new(ErrorKind::UnknownVar, "not declared");
+                program.lookup(id, var).map(VarDesc::meta).ok_or_else(unknown)
+            };
+            let mut outputs: Vec<(Var, Meta)> = vec![];
+            if info
+                .check(op)
+                .and_then(|()| info.infer(op, &of, &mut |var, meta| outputs.push((var, meta))))
+                .is_err()
+            {
+                continue;
+            }
+            let Some(block) = program.block_mut(id) else { continue };
+            for (var, meta) in outputs {
+                if let Some(desc) = block.vars.get_mut(&var).filter(|desc| !desc.persistable) {
+                    declare(desc, meta, std::mem::replace(&mut inferred[var.index()], true));
+                }
+            }
+        }
+    }
+}
+
+/// Declares a variable as inferred; where it is written `again`, dimensions that differ are unknown.
+fn declare(desc: &mut VarDesc, meta: Meta, again: bool) {
+    let known = std::mem::take(&mut desc.dims);
+    desc.dims = if again && known.len() == meta.dims.len() {
+        known
+            .iter()
+            .zip(meta.dims.iter())
+            .map(|(a, b)| if a == b { *a } else { autobwd::tensor::Dim::UNKNOWN })
+            .collect()
+    } else if known.agrees(&meta.dims) {
+        meta.dims
+            .iter()
+            .zip(known.iter())
+            .map(|(inferred, declared)| inferred.or(*declared))
+            .collect::<Dims>()
+    } else {
+        meta.dims.clone()
+    };
+    desc.dtype = meta.dtype;
+    desc.kind = match (meta.array, meta.rows) {
+        (true, _) if desc.kind == VarKind::StepScopes => VarKind::StepScopes,
+        (true, _) => VarKind::TensorArray,
+        (false, Some(_)) => VarKind::SelectedRows,
+        (false, None) => VarKind::Tensor,
+    };
+}

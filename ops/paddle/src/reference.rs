@@ -1,0 +1,144 @@
+//! The operators that PaddlePaddle 2.6.2 knows: slots, attributes with their defaults, and versions.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use autobwd::{Attr, Error, ErrorKind, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::proto::AttrType;
+
+/// An operator of the reference.
+#[derive(Default, Deserialize)]
+pub(crate) struct ReferenceOp {
+    /// Slots; empty for gradient operators, which have no prototype.
+    #[serde(default)]
+    pub(crate) inputs: Vec<String>,
+    #[serde(default)]
+    pub(crate) outputs: Vec<String>,
+    /// Types and defaults of attributes, execution hints among them.
+    #[serde(default)]
+    attrs: BTreeMap<String, (String, Value)>,
+    /// The version of its definition, if it ever changed.
+    #[serde(default)]
+    pub(crate) version: Option<i32>,
+}
+
+/// The table that `reference.py` writes.
+static REFERENCE: LazyLock<Result<BTreeMap<String, ReferenceOp>>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("reference.json"))
+        .map_err(|e| Error::new(ErrorKind::Internal, format!("the table of reference operators: {e}")))
+});
+
+/// Attributes that select an implementation and change no result.
+const HINTS: [&str; 29] = [
+    "epmap",
+    "exhaustive_search",
+    "force_cpu",
+    "force_fp32_output",
+    "height_sections",
+    "is_distributed",
+    "mkldnn_data_type",
+    "op_callstack",
+    "op_device",
+    "op_namescope",
+    "op_role",
+    "op_role_var",
+    "place_type",
+    "quantization_type",
+    "remote_prefetch",
+    "skip_quant",
+    "slot",
+    "table_names",
+    "trainer_id",
+    "use_addto",
+    "use_cudnn",
+    "use_mkldnn",
+    "use_quantizer",
+    "with_quant_attr",
+    "workspace_size_MB",
+    "min_row_size_to_use_multithread",
+    "infer_flags",
+    "op_trace_id",
+    "multi_precision",
+];
+
+/// Whether an attribute changes no result.
+pub(crate) fn is_hint(attr: &str) -> bool {
+    HINTS.contains(&attr)
+}
+
+/// An operator of the reference by its type.
+pub(crate) fn reference(ty: &str) -> Result<Option<&'static ReferenceOp>> {
+    match &*REFERENCE {
+        Ok(ops) => Ok(ops.get(ty)),
+        Err(e) => Err(e.clone()),
+    }
+}
+
+/// The forward operator of a gradient operator's type.
+fn forward(ty: &str) -> Option<&str> {
+    ty.strip_suffix("_grad").or_else(|| ty.strip_suffix("_double"))
+}
+
+/// The type of an attribute in the reference, and its default if it has one. A gradient operator has the attributes of
+/// its forward operator.
+pub(crate) fn reference_attr(ty: &str, attr: &str) -> Result<Option<(AttrType, Option<Attr>)>> {
+    let mut at = Some(ty);
+    while let Some(ty) = at {
+        if let Some((kind, default)) = reference(ty)?.and_then(|op| op.attrs.get(attr)) {
+            let kind = AttrType::from_str_name(kind).ok_or_else(|| {
+                Error::new(ErrorKind::Internal, format!("the table of reference operators: type `{kind}`"))
+            })?;
+            return Ok(Some((kind, default_value(kind, default))));
+        }
+        at = forward(ty);
+    }
+    Ok(None)
+}
+
+/// A default as an attribute; `None` if there is none, or if programs have no attributes of its type.
+fn default_value(kind: AttrType, value: &Value) -> Option<Attr> {
+    fn all<T>(value: &Value, one: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+        value.as_array()?.iter().map(one).collect()
+    }
+    let int = |value: &Value| i32::try_from(value.as_i64()?).ok();
+    let float = |value: &Value| Some(value.as_f64()? as f32);
+    let text = |value: &Value| Some(value.as_str()?.to_string());
+    Some(match kind {
+        AttrType::Int => Attr::I32(int(value)?),
+        AttrType::Float => Attr::F32(float(value)?),
+        AttrType::String => Attr::Str(text(value)?),
+        AttrType::Ints => Attr::I32s(all(value, int)?),
+        AttrType::Floats => Attr::F32s(all(value, float)?),
+        AttrType::Strings => Attr::Strs(all(value, text)?),
+        AttrType::Boolean => Attr::Bool(value.as_bool()?),
+        AttrType::Booleans => Attr::Bools(all(value, Value::as_bool)?),
+        AttrType::Long => Attr::I64(value.as_i64()?),
+        AttrType::Longs => Attr::I64s(all(value, Value::as_i64)?),
+        AttrType::Float64 => Attr::F64(value.as_f64()?),
+        AttrType::Float64s => Attr::F64s(all(value, Value::as_f64)?),
+        _ => return None,
+    })
+}
+
+/// The neutral value of an attribute that files of PaddlePaddle 2.0 to 2.5 contain and 2.6 dropped: those of fused and
+/// quantised convolutions, products and sums.
+pub(crate) fn is_neutral_in_earlier_versions(attr: &str, value: &Attr) -> bool {
+    match (attr, value) {
+        ("fuse_brelu_threshold", Attr::F32(x)) => *x == 6.0,
+        (_, Attr::F32(x)) if attr.starts_with("Scale_") => *x == 1.0,
+        (_, Attr::F32s(all)) if attr.starts_with("Scale_") => all.iter().all(|x| *x == 1.0),
+        ("x_data_format" | "y_data_format", Attr::Str(text)) => text.is_empty(),
+        _ if attr.starts_with("fuse_") || attr.starts_with("fused_") => match value {
+            Attr::Bool(on) => !on,
+            Attr::F32(x) => *x == 0.0,
+            Attr::I32(x) => *x == 0,
+            Attr::Str(text) => text.is_empty(),
+            Attr::I32s(all) => all.is_empty(),
+            Attr::Strs(all) => all.is_empty(),
+            _ => false,
+        },
+        _ => false,
+    }
+}

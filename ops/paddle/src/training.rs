@@ -1,0 +1,184 @@
+//! Between training and inference: parameters, frozen ones, and operators that behave differently.
+
+use std::collections::HashSet;
+
+use autobwd::{
+    Attr, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result,
+    program::{Block, Var},
+};
+
+use crate::info::ParameterInfos;
+
+/// The attribute of operators that behave differently in training.
+const IS_TEST: &str = "is_test";
+
+/// Slots of values that an operator keeps up to date itself.
+const STATISTICS: [&str; 2] = ["Mean", "Variance"];
+
+/// Marks the parameters of a program that marks none: the floating point tensors that operators read
+/// as weights. Those that `infos` calls not trainable are frozen.
+pub(crate) fn mark_parameters(program: &mut Program, infos: &ParameterInfos) {
+    let found: Vec<Var> = match program.parameters().next() {
+        Some(_) => program.parameters().collect(),
+        None => weights(program),
+    };
+    let trainable = |name: &str| infos.get(name).and_then(|info| info.trainable);
+    for var in found {
+        let name = program.name(var).to_string();
+        if let Some(desc) = program.root_mut().vars.get_mut(&var) {
+            desc.parameter = true;
+            desc.stop_gradient |= trainable(&name) == Some(false);
+        }
+    }
+}
+
+/// Kept floating point tensors that operators read as weights.
+fn weights(program: &Program) -> Vec<Var> {
+    let ops = || program.blocks().iter().flat_map(|block| &block.ops);
+    let written: HashSet<Var> = ops().flat_map(OpDesc::writes).collect();
+    let statistics =
+        |op: &OpDesc| STATISTICS.iter().flat_map(|slot| op.inputs.get(slot).to_vec()).collect::<Vec<_>>();
+    let statistics: HashSet<Var> = ops().flat_map(statistics).collect();
+    let read: HashSet<Var> = ops().flat_map(OpDesc::reads).collect();
+    let is_weight = |var: &Var| read.contains(var) && !written.contains(var) && !statistics.contains(var);
+    let kept = program.root().vars.iter().filter(|(_, desc)| desc.persistable && desc.dtype.is_float());
+    kept.map(|(var, _)| *var).filter(is_weight).collect()
+}
+
+/// [`Model::train`](crate::Model::train).
+pub(crate) fn train(program: &mut Program, frozen: &[&str]) -> Result<Vec<String>> {
+    let parameters: Vec<Var> = program.parameters().collect();
+    for pattern in frozen {
+        let mut matched = false;
+        for var in &parameters {
+            if matches(pattern, program.name(*var)) {
+                matched = true;
+                if let Some(desc) = program.root_mut().vars.get_mut(var) {
+                    desc.stop_gradient = true;
+                }
+            }
+        }
+        if !matched {
+            let text = format!("no parameter matches `{pattern}`");
+            return Err(Error::new(ErrorKind::UnknownVar, text));
+        }
+    }
+    let is_frozen = |var: &Var| program.root().vars.get(var).is_some_and(|desc| desc.stop_gradient);
+    let of_program: HashSet<Var> = parameters.iter().copied().collect();
+    let trained: HashSet<Var> = parameters.iter().copied().filter(|var| !is_frozen(var)).collect();
+    set_is_test(program, |op| {
+        let mut own = op.reads().filter(|var| of_program.contains(var)).peekable();
+        (own.peek().is_none() || own.any(|var| trained.contains(&var))).then_some(false)
+    })?;
+    let names = parameters.iter().filter(|var| trained.contains(var));
+    Ok(names.map(|var| program.name(*var).to_string()).collect())
+}
+
+/// Sets `is_test` where the operator has that attribute and `value` gives one.
+fn set_is_test(program: &mut Program, value: impl Fn(&OpDesc) -> Option<bool>) -> Result<()> {
+    let ops = OpInfoMap::linked()?;
+    for b in 0..program.blocks().len() {
+        let Some(block) = program.block_mut(autobwd::BlockId::new(b)) else { continue };
+        for op in &mut block.ops {
+            let has_it = ops.get(&op.ty).is_ok_and(|info| info.schema().attr(IS_TEST).is_some());
+            if let Some(value) = value(op).filter(|_| has_it) {
+                op.attrs.set(IS_TEST, Attr::Bool(value));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The operators that `fetches` need, in inference mode.
+///
+/// # Errors
+/// Variables that are not declared.
+pub(crate) fn for_test(program: &Program, fetches: &[&str]) -> Result<Program> {
+    let mut wanted: HashSet<Var> =
+        fetches.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
+    let ends = wanted.clone();
+    let mut kept: Vec<OpDesc> = vec![];
+    for op in program.root().ops.iter().rev() {
+        if op.writes().any(|var| wanted.contains(&var)) {
+            program.full_overwrites(autobwd::BlockId::ROOT, op).for_each(|var| {
+                wanted.remove(&var);
+            });
+            wanted.extend(op.reads());
+            kept.push(op.clone());
+        }
+    }
+    kept.reverse();
+    let used: HashSet<Var> = kept.iter().flat_map(|op| op.reads().chain(op.writes())).chain(ends).collect();
+    let mut pruned = program.clone();
+    let run: HashSet<usize> = blocks_of(&pruned, &kept);
+    for b in 0..pruned.blocks().len() {
+        let Some(block) = pruned.block_mut(autobwd::BlockId::new(b)) else { continue };
+        match b {
+            0 => {
+                let declared = std::mem::take(&mut block.vars);
+                for (var, desc) in declared.iter().filter(|(var, _)| used.contains(var)) {
+                    block.vars.insert(*var, desc.clone());
+                }
+                block.ops = std::mem::take(&mut kept);
+            }
+            _ if run.contains(&b) => {}
+            // Blocks of the backward part; numbers of others do not change.
+            _ => *block = Block { parent: block.parent, ..Block::default() },
+        }
+    }
+    set_is_test(&mut pruned, |_| Some(true))?;
+    Ok(pruned)
+}
+
+/// The blocks that these operators run, and those that run within.
+fn blocks_of(program: &Program, ops: &[OpDesc]) -> HashSet<usize> {
+    let mut open: Vec<usize> =
+        ops.iter().flat_map(|op| op.attrs.blocks()).map(|block| block.index()).collect();
+    let mut found = HashSet::new();
+    while let Some(index) = open.pop() {
+        if found.insert(index)
+            && let Some(block) = program.blocks().get(index)
+        {
+            open.extend(block.ops.iter().flat_map(|op| op.attrs.blocks()).map(|block| block.index()));
+        }
+    }
+    found
+}
+
+/// Whether a name matches a pattern, in which `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(name) = name.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    let mut left = name;
+    for part in parts {
+        match left.find(part) {
+            Some(at) => left = &left[at + part.len()..],
+            None => return false,
+        }
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name, is_match) in [
+            ("conv1_weights", "conv1_weights", true),
+            ("conv1*", "conv1_weights", true),
+            ("conv1*", "conv10", true),
+            ("*weights", "conv1_weights", true),
+            ("conv*_w*", "conv1_weights", true),
+            ("conv*b*", "conv1_weights", false),
+            ("conv1", "conv1_weights", false),
+            ("*", "", true),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), is_match, "{pattern} {name}");
+        }
+    }
+}

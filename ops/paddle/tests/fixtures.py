@@ -1,0 +1,152 @@
+"""Writes the models of `tests/models`, as PaddlePaddle 2.6.2 exports them, with inputs and results.
+
+Run with `pip install paddlepaddle==2.6.2 numpy==1.26.4 safetensors==0.4.5`: python3 fixtures.py models
+"""
+import os
+import sys
+
+import numpy as np
+import paddle
+from paddle.base.proto import framework_pb2
+from paddle.static import InputSpec
+from safetensors.numpy import save_file
+
+out = sys.argv[1]
+nn, F = paddle.nn, paddle.nn.functional
+
+
+class Images(nn.Layer):
+    """Convolutions, normalization, pooling, a resized map."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2D(1, 4, 3, padding=1, bias_attr=False)
+        self.norm = nn.BatchNorm2D(4)
+        self.second = nn.Conv2D(4, 6, 3, stride=2, groups=2)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.hardswish(self.norm(self.first(x))), 2)
+        x = F.interpolate(x, scale_factor=2, mode="nearest")
+        x = F.adaptive_avg_pool2d(F.relu(self.second(x)), 1)
+        return F.softmax(self.head(paddle.flatten(x, 1)))
+
+
+class Attention(nn.Layer):
+    """An encoder of texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 8)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, activation="gelu"), 1)
+
+    def forward(self, words):
+        mask = paddle.unsqueeze((words == 0).astype("float32") * -1e4, [1, 2])
+        return self.encoder(self.words(words), mask)
+
+
+class Recurrent(nn.Layer):
+    """Two layers of LSTM in both directions, and a GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, num_layers=2, direction="bidirect")
+        self.gru = nn.GRU(8, 5)
+
+    def forward(self, x):
+        return self.gru(self.lstm(x)[0])[0]
+
+
+class Shapes(nn.Layer):
+    """Shapes that are computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+
+    def forward(self, x):
+        n, t = paddle.shape(x)[0], paddle.shape(x)[1]
+        y = paddle.reshape(self.linear(x), [n, t, 2, 3])
+        y = paddle.transpose(y, [0, 2, 1, 3])
+        return paddle.reshape(y, [n, t * 6]) + paddle.full([n, 1], 0.5)
+
+
+def anonymous(path):
+    """Replaces the lines of Python that added operators, which name folders of the machine."""
+    file = framework_pb2.ProgramDesc.FromString(open(path, "rb").read())
+    for block in file.blocks:
+        for i, op in enumerate(block.ops):
+            for attr in op.attrs:
+                if attr.name == "op_callstack":
+                    del attr.strings[:]
+                    attr.strings.extend([f'  File "model.py", line {i + 1}, in forward', "    return net(x)"])
+    open(path, "wb").write(file.SerializeToString())
+
+
+def run(path, inputs, name):
+    paddle.enable_static()
+    scope, executor = paddle.static.Scope(), paddle.static.Executor()
+    with paddle.static.scope_guard(scope):
+        program, feeds, fetches = paddle.static.load_inference_model(path, executor)
+        results = executor.run(program, dict(zip(feeds, inputs)), fetches)
+    data = {f"in.{i}": x for i, x in enumerate(inputs)} | {f"out.{i}": x for i, x in enumerate(results)}
+    save_file({key: np.ascontiguousarray(x) for key, x in data.items()}, f"{out}/{name}.safetensors")
+    paddle.disable_static()
+
+
+def export(name, net, inputs):
+    net.eval()
+    spec = [InputSpec([None, *x.shape[1:]], str(x.dtype)) for x in inputs]
+    if name == "shapes":
+        spec = [InputSpec([None, None, 4], "float32")]
+    paddle.jit.save(net, f"{out}/{name}", input_spec=spec)
+    anonymous(f"{out}/{name}.pdmodel")
+    run(f"{out}/{name}", inputs, name)
+
+
+def training():
+    """A training program: forward and backward part, and updates by AdamW."""
+    paddle.enable_static()
+    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        x, y = paddle.static.data("x", [-1, 5]), paddle.static.data("y", [-1, 1], "int64")
+        hidden = paddle.tanh(paddle.static.nn.fc(x, 7))
+        loss = F.cross_entropy(paddle.static.nn.fc(hidden, 3), y)
+        paddle.optimizer.AdamW(0.01, weight_decay=0.1).minimize(loss)
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        is_kept = lambda var: var.persistable
+        paddle.static.io.save_vars(executor, out, main, predicate=is_kept, filename="training.pdiparams")
+        with open(f"{out}/training.pdmodel", "wb") as file:
+            file.write(main.desc.serialize_to_string())
+        anonymous(f"{out}/training.pdmodel")
+        random = np.random.default_rng(3)
+        feeds = {"x": random.standard_normal((6, 5)).astype("float32"), "y": random.integers(0, 3, (6, 1))}
+        losses = np.array([float(executor.run(main, feeds, ["mean_0.tmp_0"])[0]) for _ in range(5)], "float32")
+    save_file(feeds | {"losses": losses}, f"{out}/training.safetensors")
+    paddle.disable_static()
+
+
+def separate():
+    """The model `shapes` with one file for each variable, as PaddlePaddle 1 saved it."""
+    paddle.enable_static()
+    os.makedirs(f"{out}/separate", exist_ok=True)
+    scope, executor = paddle.static.Scope(), paddle.static.Executor()
+    with paddle.static.scope_guard(scope):
+        program, _, _ = paddle.static.load_inference_model(f"{out}/shapes", executor)
+        is_tensor = lambda var: var.persistable and var.name not in ["feed", "fetch"]
+        paddle.static.io.save_vars(executor, f"{out}/separate", program, predicate=is_tensor)
+    with open(f"{out}/shapes.pdmodel", "rb") as file:
+        open(f"{out}/separate/__model__", "wb").write(file.read())
+    paddle.disable_static()
+
+
+paddle.seed(5)
+random = np.random.default_rng(1)
+floats = lambda *shape: random.standard_normal(shape).astype("float32")
+export("images", Images(), [floats(2, 1, 8, 10)])
+export("attention", Attention(), [np.array([[1, 2, 3, 0], [4, 10, 0, 0]])])
+export("recurrent", Recurrent(), [floats(2, 5, 3)])
+export("shapes", Shapes(), [floats(2, 3, 4)])
+training()
+separate()
