@@ -50,6 +50,7 @@ pub(crate) struct FieldDecl<'a> {
 pub(crate) enum FieldRole {
     Input {
         shape_only: bool,
+        constant: bool,
         sparse: bool,
         array: bool,
     },

@@ -84,6 +84,7 @@ fn read_mark(attr: &Attribute, role: &'static str, cx: &ErrorSink) -> FieldAttr 
 struct FieldOptions {
     name: Option<LitStr>,
     shape_only: Option<()>,
+    constant: Option<()>,
     sparse: Option<()>,
     array: Option<()>,
     inplace: Option<Ident>,
@@ -106,6 +107,10 @@ impl FieldOptions {
             ("input", "shape_only") => {
                 options::flag(&key, input)?;
                 options::set(&mut self.shape_only, &key, ())
+            }
+            ("input", "constant") => {
+                options::flag(&key, input)?;
+                options::set(&mut self.constant, &key, ())
             }
             ("input", "sparse") => {
                 options::flag(&key, input)?;
@@ -152,6 +157,7 @@ impl FieldOptions {
         let role = match role {
             "input" => FieldRole::Input {
                 shape_only: self.shape_only.is_some(),
+                constant: self.constant.is_some(),
                 sparse: self.sparse.is_some(),
                 array: self.array.is_some(),
             },
@@ -173,7 +179,7 @@ fn partner(key: &Ident, of: &str, input: ParseStream<'_>) -> Result<Ident> {
 
 fn unknown(key: &Ident, role: &str) -> Error {
     let known: &[&str] = match role {
-        "input" => &["shape_only", "sparse", "array"],
+        "input" => &["shape_only", "constant", "sparse", "array"],
         "output" => &["inplace", "like", "array"],
         "scratch" => &["like"],
         "attr" => &["default", "min", "max", "above", "below"],

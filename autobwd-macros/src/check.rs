@@ -33,6 +33,7 @@ pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     inferred_is_of_a_gradient(op, cx);
     pointwise_has_no_lists(op, cx);
     pointwise_has_no_blocks(op, cx);
+    constants_are_for_shape_rules(op, cx);
     one_bound_per_side(&op.fields, cx);
     defaults_are_within_bounds(&op.fields, cx);
 }
@@ -299,6 +300,17 @@ fn pointwise_has_no_lists(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     for slot in op.inputs().chain(op.outputs()).filter(|slot| op.pointwise && is_list(slot)) {
         let message = format!("`{}` is a list; a formula takes", slot.ident);
         cx.error(slot.ty, format!("{message} `{param}` or `Option<{param}>`"));
+    }
+}
+
+/// A formula has no shape rule, and the shape rule of a block is that of its operators.
+fn constants_are_for_shape_rules(op: &OperatorDecl<'_>, cx: &ErrorSink) {
+    let is_constant =
+        |field: &&FieldDecl<'_>| matches!(field.role, Some(FieldRole::Input { constant: true, .. }));
+    for field in op.inputs().filter(is_constant).filter(|_| op.pointwise || op.has_block()) {
+        let what = if op.pointwise { "a formula" } else { "an operator with a block" };
+        let message = format!("`{}` is a constant of a shape rule; {what} has no shape rule", field.ident);
+        cx.error(field.ident, message);
     }
 }
 

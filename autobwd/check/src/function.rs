@@ -1,6 +1,9 @@
 //! A program as a differentiable function of named inputs, with its gradient and finite differences.
 
-use std::{collections::HashMap, panic::Location};
+use std::{
+    collections::{HashMap, HashSet},
+    panic::Location,
+};
 
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::sample::{MakeProgram, Sample, rng, uniform};
@@ -76,7 +79,7 @@ impl ProgramFunction {
         let executor = executor(ops);
         let (program, outputs) = match sample.program {
             Some(make) => build_program(ops, program, &vars, make)?,
-            None => of_one(ops, program, desc)?,
+            None => of_one(ops, program, desc, &inputs)?,
         };
         let found = ProgramFunction { program, executor, inputs, outputs, make: sample.program };
         if found.operators(sample.op()).next().is_none() {
@@ -98,7 +101,10 @@ impl ProgramFunction {
 
     /// Names of the differentiable inputs.
     pub(super) fn float_inputs(&self) -> Vec<String> {
-        self.inputs.iter().filter(|(_, t)| t.dtype().is_float()).map(|(n, _)| n.clone()).collect()
+        let constants = self.constants().unwrap_or_default();
+        let is_constant = |name: &str| self.program.find(name).is_some_and(|var| constants.contains(&var));
+        let floats = self.inputs.iter().filter(|(_, tensor)| tensor.dtype().is_float());
+        floats.map(|(name, _)| name.clone()).filter(|name| !is_constant(name)).collect()
     }
 
     /// The shape of an input.
@@ -110,10 +116,24 @@ impl ProgramFunction {
         self.outputs.iter().filter(|(_, meta)| meta.dtype.is_float())
     }
 
+    /// Dtypes and shapes of the inputs, with the elements of those in slots declared `constant`.
+    pub(super) fn feeds(&self) -> Result<Vec<(&str, Meta)>> {
+        let constants = self.constants()?;
+        let meta = |(name, tensor): &(String, Tensor)| {
+            let known = self.program.find(name).is_some_and(|var| constants.contains(&var));
+            if known { with_elements(tensor) } else { tensor.meta() }
+        };
+        Ok(self.inputs.iter().map(|input| (input.0.as_str(), meta(input))).collect())
+    }
+
+    /// The variables in slots declared `constant`.
+    fn constants(&self) -> Result<HashSet<Var>> {
+        constants(self.executor.operators()?, self.program.blocks().iter().flat_map(|block| &block.ops))
+    }
+
     fn session(&self, executor: &Executor, fetches: &[&str]) -> Result<(Session, Scope)> {
         let mut scope = Scope::new();
-        let feeds: Vec<_> = self.inputs.iter().map(|(n, t)| (n.as_str(), t.meta())).collect();
-        let session = executor.prepare(&self.program, &mut scope, &feeds, fetches)?;
+        let session = executor.prepare(&self.program, &mut scope, &self.feeds()?, fetches)?;
         Ok((session, scope))
     }
 
@@ -179,8 +199,12 @@ impl ProgramFunction {
     pub(super) fn cotangents(&self) -> Result<Vec<Tensor>> {
         let mut rng = rng(7);
         let mut cotangents = vec![];
-        for (_, meta) in self.float_outputs() {
-            let dims = meta.dims.known().ok_or_else(|| failure("an output of unknown shape"))?;
+        for (name, meta) in self.float_outputs() {
+            let dims = match meta.dims.known() {
+                Some(dims) => dims,
+                // It depends on a constant.
+                None => self.fetch(&[name])?[0].dims().into(),
+            };
             let drawn = uniform([dims.iter().product()]).tensor(meta.dtype, &mut rng)?;
             let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
             tensor.bytes_mut().copy_from_slice(drawn.bytes());
@@ -201,7 +225,7 @@ impl ProgramFunction {
         for ((name, meta), tensor) in self.float_outputs().zip(self.cotangents()?) {
             let cotangent = format!("cotangent_of_{name}");
             let var = program.var(&cotangent);
-            program.root_mut().vars.insert(var, VarDesc::new(meta.dtype, meta.dims.clone()));
+            program.root_mut().vars.insert(var, VarDesc::new(meta.dtype, tensor.meta().dims));
             inputs.push((cotangent.clone(), tensor));
             targets.push(name.as_str());
             cotangents.push(cotangent);
@@ -303,11 +327,38 @@ fn build_program(
     Ok((program, outputs))
 }
 
+/// The variables in slots declared `constant`.
+pub(super) fn constants<'a>(
+    ops: &OpInfoMap,
+    program: impl IntoIterator<Item = &'a OpDesc>,
+) -> Result<HashSet<Var>> {
+    let mut found = HashSet::new();
+    for op in program {
+        for slot in ops.get(&op.ty)?.schema().inputs.iter().filter(|slot| slot.constant) {
+            found.extend(op.inputs.get(slot.name));
+        }
+    }
+    Ok(found)
+}
+
+/// Dtype, shape and elements.
+pub(super) fn with_elements(tensor: &Tensor) -> Meta {
+    tensor.meta().with_constant(Some(tensor.to_f64s().into()))
+}
+
 /// Appends one operator, with its outputs.
-fn of_one(ops: &OpInfoMap, mut program: Program, desc: OpDesc) -> Result<(Program, Vec<(String, Meta)>)> {
+fn of_one(
+    ops: &OpInfoMap,
+    mut program: Program,
+    desc: OpDesc,
+    inputs: &[(String, Tensor)],
+) -> Result<(Program, Vec<(String, Meta)>)> {
     let (info, mut outputs) = (ops.get(&desc.ty)?, vec![]);
+    let constants = constants(ops, [&desc])?;
     let of = |var: Var| {
-        let known = program.root().vars.get(&var).map(VarDesc::meta);
+        let input = inputs.iter().find(|(name, _)| constants.contains(&var) && name == program.name(var));
+        let declared = || program.root().vars.get(&var).map(VarDesc::meta);
+        let known = input.map(|(_, tensor)| with_elements(tensor)).or_else(declared);
         known.ok_or_else(|| failure(format!("`{}` is not an input", program.name(var))))
     };
     let inferred =

@@ -39,10 +39,10 @@ pub(super) fn check_kernels(
 ) -> Result<()> {
     let one = Cx::new(1);
     let mut values: HashMap<Var, (Meta, Rc<Memory>)> = HashMap::new();
-    for (name, tensor) in &function.inputs {
+    for ((name, tensor), (_, meta)) in function.inputs.iter().zip(function.feeds()?) {
         let mut memory = Memory::zeroed(tensor.bytes().len())?;
         memory.slice_mut(0, tensor.bytes().len()).copy_from_slice(tensor.bytes());
-        values.insert(function.program.expect_var(name)?, (tensor.meta(), Rc::new(memory)));
+        values.insert(function.program.expect_var(name)?, (meta, Rc::new(memory)));
     }
     for op in &function.program.root().ops {
         if ops.get(&op.ty)?.needs_program() {

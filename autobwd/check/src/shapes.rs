@@ -24,8 +24,8 @@ pub(super) fn check_unknown(
     warnings: &mut Vec<String>,
 ) -> Result<()> {
     let mut known: HashMap<Var, Meta> = HashMap::new();
-    for (name, tensor) in &function.inputs {
-        known.insert(function.program.expect_var(name)?, tensor.meta());
+    for (name, meta) in function.feeds()? {
+        known.insert(function.program.expect_var(name)?, meta);
     }
     for op in &function.program.root().ops {
         let info = ops.get(&op.ty)?;
@@ -40,14 +40,23 @@ pub(super) fn check_unknown(
             }
         }
         let outputs = infer(info, op, &inputs)?;
-        let (count, mut refused) = (inputs.iter().map(|(_, meta)| meta.rank()).sum(), None);
+        let (count, mut refused) = (inputs.iter().map(|(_, meta)| places(meta)).sum(), None);
         for subset in subsets(count) {
             let (mut some, mut at) = (inputs.clone(), 0);
-            for dim in some.iter_mut().flat_map(|(_, meta)| meta.dims.iter_mut()) {
-                if subset(at) {
-                    *dim = Dim::UNKNOWN;
+            for (_, meta) in &mut some {
+                if meta.constant().is_some() {
+                    if subset(at) {
+                        *meta = meta.clone().with_constant(None);
+                    }
+                    at += 1;
+                    continue;
                 }
-                at += 1;
+                for dim in meta.dims.iter_mut() {
+                    if subset(at) {
+                        *dim = Dim::UNKNOWN;
+                    }
+                    at += 1;
+                }
             }
             let at = |e: &Error| {
                 let inputs: Vec<String> = some.iter().map(|(var, meta)| input(op, *var, meta)).collect();
@@ -65,6 +74,11 @@ pub(super) fn check_unknown(
         known.extend(outputs);
     }
     Ok(())
+}
+
+/// The number of dimensions that may be unknown; for a constant, 1: its elements may be.
+fn places(meta: &Meta) -> usize {
+    if meta.constant().is_some() { 1 } else { meta.rank() }
 }
 
 /// `` `X` is float64 [-1, 3] ``

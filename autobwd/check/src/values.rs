@@ -8,7 +8,7 @@ use super::{
 };
 use autobwd_core::{Cx, Expr, OpInfoMap, Result, Tensor};
 use autobwd_eager::{GradOptions, grad, trace};
-use autobwd_exec::{Executor, Feed};
+use autobwd_exec::Executor;
 
 /// Bound for |a − b| / (1 + max |b|) between `f32` and `f64`.
 const SINGLE: f64 = 1e-5;
@@ -87,10 +87,12 @@ pub(super) fn check_eager(
         }
         Ok(values)
     })?;
-    let mut executor = Executor::with_threads(1).with_ops(ops.clone());
-    let feeds: Vec<(&str, &dyn Feed)> = function.inputs.iter().map(|(n, t)| (n.as_str(), t as _)).collect();
+    let executor = Executor::with_threads(1).with_ops(ops.clone());
     let fetches: Vec<&str> = traced.outputs.iter().map(String::as_str).collect();
-    let again = executor.run(&traced.program, &mut traced.scope, &feeds, &fetches)?;
+    let mut session = executor.prepare(&traced.program, &mut traced.scope, &function.feeds()?, &fetches)?;
+    function.inputs.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
+    session.run(&mut traced.scope)?;
+    let again = fetches.iter().map(|name| session.fetch(name)).collect::<Result<Vec<_>>>()?;
     for ((value, again), expected) in traced.values.iter().zip(&again).zip(&expected) {
         let tensor = value.tensor()?;
         if !same_bits(&tensor, expected) || !same_bits(again, expected) {

@@ -1,9 +1,9 @@
 //! The functions of the tape, and the engine as builders see it.
 
-use std::{num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
+use std::{borrow::Cow, num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
 
 use autobwd_core::{
-    Builder, Error, ErrorKind, Expr, Meta, OpInfoMap, OpKey, Result,
+    Builder, Error, ErrorKind, Expr, Meta, OpDesc, OpInfo, OpInfoMap, OpKey, Result, Var,
     graph_builder::{DescribeFn, Engine, Function, TapeNode, Value},
 };
 
@@ -140,6 +140,21 @@ pub fn apply(function: impl Function, inputs: &[&Expr]) -> Expr {
     }
 }
 
+/// The inputs in slots declared `constant`, by position, with their slots.
+fn constant_inputs(info: &OpInfo, desc: &OpDesc) -> Vec<(&'static str, usize)> {
+    let slots = info.schema().inputs.iter().filter(|slot| slot.constant);
+    let constants = slots.flat_map(|slot| desc.inputs.get(slot.name).iter().map(|var| (slot.name, *var)));
+    let mut constants: Vec<(&'static str, Var)> = constants.filter(|(_, var)| *var != Var::EMPTY).collect();
+    if constants.is_empty() {
+        return vec![];
+    }
+    let mut inputs: Vec<Var> = desc.inputs.args().filter(|var| *var != Var::EMPTY).collect();
+    inputs.sort_unstable_by_key(|var| var.index());
+    constants.sort_unstable_by_key(|(_, var)| var.index());
+    let position = |var: Var| inputs.binary_search_by_key(&var.index(), |input| input.index()).ok();
+    constants.into_iter().filter_map(|(slot, var)| Some((slot, position(var)?))).collect()
+}
+
 impl Engine for Eager {
     #[inline]
     fn run_known(
@@ -164,8 +179,19 @@ impl Engine for Eager {
         into: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Result<Arc<TapeNode>> {
-        let metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
-        self.run(&self.ready(builder, words, desc, &metas, site)?, inputs, into, site)
+        let mut metas: Vec<Meta> = inputs.iter().map(|value| value.meta().clone()).collect();
+        let described = desc()?;
+        let mut key = Cow::Borrowed(words);
+        for (slot, i) in constant_inputs(builder.ops()?.get(&described.ty)?, &described) {
+            // An operator with constants is prepared for their elements, and found here only.
+            let (Some(meta), Some(value)) = (metas.get_mut(i), inputs.get(i)) else { continue };
+            meta.clone().in_slot(slot).small()?;
+            let elements = value.tensor()?.to_f64s();
+            elements.iter().for_each(|x| key.to_mut().element(*x));
+            *meta = meta.clone().with_constant(Some(elements.into()));
+        }
+        let ready = self.ready(builder, &key, &mut || Ok(described.clone()), &metas, site)?;
+        self.run(&ready, inputs, into, site)
     }
 
     fn record(&self, on: bool) -> bool {

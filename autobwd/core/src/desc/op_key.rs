@@ -77,6 +77,12 @@ impl OpKey {
         }
     }
 
+    /// Adds an element of a constant.
+    #[doc(hidden)]
+    pub fn element(&mut self, element: f64) {
+        self.put(element.to_bits());
+    }
+
     /// The key of a description, in which variables are numbered in order of occurrence.
     #[doc(hidden)]
     pub fn of(desc: &OpDesc) -> OpKey {

@@ -251,6 +251,9 @@ impl<'a> GradCx<'a> {
                     continue;
                 }
             };
+            if slot.constant && args.is_empty() {
+                continue;
+            }
             op.inputs.append(slot.name, args.iter().copied());
         }
         for slot in sorted(schema.outputs) {

@@ -10,6 +10,7 @@ mod broadcast;
 mod compare;
 mod concat;
 mod conditional_block;
+mod constants;
 mod copy;
 mod elements;
 mod elementwise;
@@ -36,6 +37,7 @@ pub use broadcast::{broadcast, zip_broadcast};
 pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
 pub use concat::{Concat, ConcatGrad, row_bytes, slice_part};
 pub use conditional_block::{ConditionalBlock, ConditionalBlockGrad, ConditionalBlockRule};
+pub use constants::{ConstantInput, ConstantInts, constant_int, constant_ints, known_ints};
 pub use copy::{Assign, Cast, CastGrad};
 pub use elements::{AnyNumber, ConvertElement, convert};
 pub use elementwise::{

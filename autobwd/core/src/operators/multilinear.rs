@@ -77,7 +77,10 @@ fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>)
             });
         }
         let inputs = |of: &Schema, op: &mut OpDesc| {
-            let is_read = |input: &&SlotDef| input.name == slot || !is_summand(gradient, input);
+            let is_read = |input: &&SlotDef| {
+                let absent = input.constant && g.fwd.inputs.get(input.name).is_empty();
+                input.name == slot || !absent && !is_summand(gradient, input)
+            };
             for input in sorted(of.inputs).into_iter().filter(is_read) {
                 let args = if input.name == slot { &ddx } else { g.fwd.inputs.get(input.name) };
                 op.inputs.append(input.name, args.iter().copied());
@@ -126,7 +129,7 @@ fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -
 /// Whether the gradient operator does not read the elements of an optional input.
 fn is_summand(gradient: &Schema, input: &SlotDef) -> bool {
     let own = gradient.input(input.name);
-    matches!(input.arity, Arity::Optional) && own.is_none_or(|own| own.shape_only)
+    matches!(input.arity, Arity::Optional) && own.is_none_or(|own| own.shape_only && !own.constant)
 }
 
 fn zeros_like(x: Var, g: &mut GradCx<'_>) -> Var {

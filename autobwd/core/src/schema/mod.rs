@@ -42,6 +42,8 @@ pub struct SlotDef {
     pub arity: Arity,
     /// For an input: only its shape is read, so its memory may be freed early.
     pub shape_only: bool,
+    /// For an input: the shape rule reads its elements, which are known once the program is planned.
+    pub constant: bool,
     /// For an input: it may be row-sparse.
     pub sparse: bool,
     /// It may hold an array of tensors.
@@ -64,6 +66,7 @@ impl SlotDef {
             field: "",
             arity,
             shape_only: false,
+            constant: false,
             sparse: false,
             array: false,
             inplace: None,
@@ -81,6 +84,11 @@ impl SlotDef {
     /// Sets `shape_only`.
     pub const fn shape_only(self) -> SlotDef {
         SlotDef { shape_only: true, ..self }
+    }
+
+    /// Sets `constant`: its elements are known from the plan on, so no memory is read.
+    pub const fn constant(self) -> SlotDef {
+        SlotDef { constant: true, shape_only: true, ..self }
     }
 
     /// Sets `sparse`.

@@ -25,6 +25,6 @@ pub use memory::{Buf, InOut};
 pub use optional::OptionalBuf;
 pub use rows::Rows;
 pub use save::{load_tensors, save_tensors};
-pub use shape::{Dim, Dims, Meta, Shape};
+pub use shape::{Dim, Dims, MAX_CONSTANT, Meta, Shape};
 pub use value::Tensor;
 pub use value::{ToF64, add_up};

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     ops::{Add, Deref, DerefMut, Mul},
+    sync::Arc,
 };
 
 use smallvec::SmallVec;
@@ -176,7 +177,7 @@ impl fmt::Debug for Dims {
 /// The type of a variable for shape rules: its dtype and dimensions, and its slot.
 ///
 /// The slot makes messages exact without work for the operator's author.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Meta {
     /// Element type.
     pub dtype: DType,
@@ -189,12 +190,24 @@ pub struct Meta {
     /// element. Also set for step scopes, which have neither.
     pub array: bool,
     slot: &'static str,
+    constant: Option<Arc<[f64]>>,
 }
+
+impl PartialEq for Meta {
+    /// Whether dtype, dimensions, kind and slot are equal; elements of a [`constant`](Meta::constant) are not compared.
+    fn eq(&self, other: &Meta) -> bool {
+        let kinds = |meta: &Meta| (meta.dtype, meta.rows, meta.array, meta.slot);
+        kinds(self) == kinds(other) && self.dims == other.dims
+    }
+}
+
+/// Tensors with more elements are no constants: nobody computes a shape of so many dimensions.
+pub const MAX_CONSTANT: usize = 1024;
 
 impl Meta {
     /// A dense tensor of this dtype and these dimensions.
     pub fn new(dtype: DType, dims: impl Into<Dims>) -> Meta {
-        Meta { dtype, dims: dims.into(), rows: None, array: false, slot: "" }
+        Meta { dtype, dims: dims.into(), rows: None, array: false, slot: "", constant: None }
     }
 
     /// Step scopes, without dtype and dimensions.
@@ -212,6 +225,32 @@ impl Meta {
     /// Name of the slot.
     pub fn slot(&self) -> &'static str {
         self.slot
+    }
+
+    /// The elements of an input whose slot is declared `constant`, known once the program is planned; `None` before.
+    /// Integers beyond 2^53 are rounded.
+    pub fn constant(&self) -> Option<&[f64]> {
+        self.constant.as_deref()
+    }
+
+    /// The same with known elements.
+    #[doc(hidden)]
+    pub fn with_constant(self, constant: Option<Arc<[f64]>>) -> Meta {
+        Meta { constant, ..self }
+    }
+
+    /// Requires few enough elements for a constant.
+    ///
+    /// # Errors
+    /// That of [`wrong`](Meta::wrong).
+    #[doc(hidden)]
+    pub fn small(&self) -> Result<()> {
+        let small = self.dims.numel().get().is_none_or(|numel| numel <= MAX_CONSTANT);
+        self.require(small, || format!("at most {MAX_CONSTANT} elements are needed"))
+    }
+
+    pub(super) fn shared_constant(&self) -> Option<Arc<[f64]>> {
+        self.constant.clone()
     }
 
     /// Number of dimensions.

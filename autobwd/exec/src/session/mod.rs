@@ -204,8 +204,26 @@ impl Session {
         }
         self.feeds.iter_mut().for_each(|s| s.set = false);
         self.ran = false;
+        self.constants_are_fed()?;
         self.block.each_instruction(&self.cx, |instruction| each(instruction, &self.cx))?;
         self.ran = true;
+        Ok(())
+    }
+
+    /// Checks that feeds which the session was prepared for with their elements have these.
+    fn constants_are_fed(&self) -> Result<()> {
+        for slot in &self.feeds {
+            let Some(constant) = slot.meta.constant() else { continue };
+            let same = with_dtype!(slot.meta.dtype, T => {
+                let fed = self.block.arena.slice::<T>(slot.at, constant.len());
+                fed.iter().zip(constant).all(|(fed, constant)| fed.to_f64().to_bits() == constant.to_bits())
+            });
+            if !same {
+                let text =
+                    format!("`{}` cannot be fed: the session was prepared for other elements", slot.name);
+                return Err(Error::new(ErrorKind::Feed, text));
+            }
+        }
         Ok(())
     }
 

@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use crate::value_graph::{GraphBuilder, InitialValue, ValueId, ValueSource, Wires, control::StepStateLayout};
+use crate::value_graph::{
+    GraphBuilder, InitialValue, ValueId, ValueSource, Wires, constants::reads_constants,
+    control::StepStateLayout,
+};
 use autobwd_core::{
     Block, BlockCall, CarriedInit, CarriedValue, DType, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap,
     Program, Result, StepCount, Var, VarKind,
@@ -75,7 +78,10 @@ impl BlockInputs {
     ) -> (Vec<InitialValue>, StepInputs) {
         let mut given = vec![];
         let mut give = |var: Var, meta: &Meta, source: ValueSource, record: Option<Arc<StepStateLayout>>| {
-            given.push(InitialValue { var, meta: meta.clone(), source, record });
+            // A value copied in may differ from step to step.
+            let copied = matches!(source, ValueSource::Feed);
+            let meta = if copied { meta.clone().with_constant(None) } else { meta.clone() };
+            given.push(InitialValue { var, meta, source, record });
             given.len() - 1
         };
         for (k, (var, _, meta)) in self.outer.iter().enumerate() {
@@ -202,8 +208,12 @@ impl GraphBuilder<'_> {
         if let Some(id) = entering.condition {
             self.is_boolean(id)?;
         }
+        let constants = reads_constants(program, self.ops, call.block)?;
         for var in call.reads.iter().filter(|v| read.contains(v)) {
             let id = self.value(*var)?;
+            if constants {
+                self.find_constant(id);
+            }
             entering.outer.push((*var, id, self.graph.values[id].meta.clone()));
         }
         for each in &call.carried {

@@ -150,7 +150,8 @@ impl GraphBuilder<'_> {
 
         let (node, mut outputs) = (self.graph.instructions.len(), Wires::new());
         for (var, meta) in metas {
-            let meta = meta.in_slot(desc.outputs.slot_of(var).map_or("", |slot| slot.as_str()));
+            let slot = desc.outputs.slot_of(var);
+            let meta = meta.with_constant(None).in_slot(slot.map_or("", |slot| slot.as_str()));
             self.check_output(var, &meta)?;
             let id = self.define(var, meta, ValueSource::Instruction(node));
             if Some(var) == call.scopes {
@@ -298,7 +299,7 @@ impl GraphBuilder<'_> {
                 left.push((id, at));
                 left_bytes += padded(inner(id).bytes().unwrap_or(0));
             }
-            StepStateField { var: *var, meta: inner(id), at }
+            StepStateField { var: *var, meta: inner(id).with_constant(None), at }
         };
         let entries = leave.iter().map(entry).collect();
         let of = |(v, _): &(Var, bool)| (*v, end_of(*v).and_then(|id| plan.graph.values[id].record.clone()));

@@ -1,6 +1,7 @@
 //! The value graph (SSA): every write of a variable makes a new value, of known dtype and shape.
 
 pub(crate) mod captures;
+pub(crate) mod constants;
 pub(crate) mod control;
 pub(crate) mod decompose;
 pub(crate) mod dynamic_shapes;
@@ -19,6 +20,7 @@ use autobwd_core::{
 };
 
 use crate::value_graph::{
+    constants::Constants,
     control::{StepStateLayout, SubBlockPlan},
     dynamic_shapes::DynamicTail,
 };
@@ -284,6 +286,7 @@ impl Graph {
             },
             tail: None,
             checked: program.is_verified(),
+            constants: Constants::default(),
         };
         build.feeds()?;
         build.given();
@@ -296,6 +299,7 @@ impl Graph {
             }
         }
         build.fetches()?;
+        build.constants.prune(&mut build.graph);
         Ok(build.graph)
     }
 }
@@ -314,6 +318,8 @@ pub(crate) struct GraphBuilder<'a> {
     pub(crate) tail: Option<DynamicTail>,
     /// Whether verification has checked slots and attributes.
     checked: bool,
+    /// Values computed for slots declared `constant`.
+    pub(crate) constants: Constants,
 }
 
 impl GraphBuilder<'_> {
@@ -447,6 +453,7 @@ impl GraphBuilder<'_> {
             return self.call(index, desc, info, &call);
         }
         let inputs = wires(info.schema().inputs, &desc.inputs, |var| self.value(var))?;
+        self.constant_inputs(info, &inputs)?;
         let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
         let of = |var: Var| match self.current[var.index()] {
             Some(id) => Ok(self.graph.values[id].meta.clone()),

@@ -203,7 +203,7 @@ fn put_outputs(
         if let Some(var) = vars.get_mut(slot).and_then(Iterator::next) {
             match schema.outputs.get(slot) {
                 Some(slot) if meta.array && !slot.array && !reads_list => outcome = Err(no_list(slot.name)),
-                _ => put(*var, meta),
+                _ => put(*var, meta.with_constant(None)),
             }
         }
     }
@@ -220,11 +220,14 @@ fn no_list(slot: &str) -> Error {
 
 /// Dtype and shape of an input, which must be a dense tensor unless its slot says otherwise.
 fn input_meta(schema: &Schema, slot: &'static str, meta: Meta) -> Result<Meta> {
-    let meta = meta.in_slot(slot);
+    let mut meta = meta.in_slot(slot);
     let takes = |fits: fn(&SlotDef) -> bool| schema.input(slot).is_some_and(fits);
+    if meta.constant().is_some() && !takes(|s| s.constant) {
+        meta = meta.with_constant(None);
+    }
     let takes_it = match (meta.array, meta.rows) {
         (true, _) => takes(|s| s.array),
-        (false, Some(_)) => takes(|s| s.sparse || s.shape_only),
+        (false, Some(_)) => takes(|s| s.sparse || s.shape_only && !s.constant),
         (false, None) => true,
     };
     if takes_it { Ok(meta) } else { Err(meta.wrong("a dense tensor is needed")) }

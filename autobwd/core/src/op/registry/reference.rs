@@ -110,8 +110,12 @@ fn slot(f: &mut fmt::Formatter<'_>, side: &str, slot: &SlotDef) -> fmt::Result {
         Arity::Holes => "any number of variables, each possibly absent",
     };
     let mut text = format!("{side} `{}`: {takes}", slot.name);
-    let options =
-        [(slot.shape_only, "shape only"), (slot.sparse, "may be sparse"), (slot.array, "may be an array")];
+    let options = [
+        (slot.shape_only && !slot.constant, "shape only"),
+        (slot.constant, "constant"),
+        (slot.sparse, "may be sparse"),
+        (slot.array, "may be an array"),
+    ];
     for (_, option) in options.into_iter().filter(|(holds, _)| *holds) {
         text += &format!(", {option}");
     }

@@ -82,6 +82,7 @@ pub struct Buf<'a> {
     access: Access,
     /// Its value if it is not a tensor.
     cell: Option<Arc<ValueCell>>,
+    constant: Option<Arc<[f64]>>,
     lease: Lease,
     life: PhantomData<&'a mut [u8]>,
 }
@@ -141,6 +142,11 @@ impl Buf<'_> {
     /// Name of the slot.
     pub fn slot(&self) -> &'static str {
         self.slot
+    }
+
+    /// The elements of an input whose slot is declared `constant`, as [`Meta::constant`].
+    pub fn constant(&self) -> Option<&[f64]> {
+        self.constant.as_deref()
     }
 
     /// The index of a possibly negative axis; the shape rule has checked that it exists.
@@ -420,6 +426,7 @@ impl Binder {
             slot: meta.slot(),
             access: Access::Cell,
             cell: Some(cell),
+            constant: None,
             lease: self.lease.clone(),
             life: PhantomData,
         }
@@ -447,7 +454,9 @@ impl Binder {
             self.taken.push((at.range(bytes)?, written));
         }
         let (dtype, slot, lease) = (meta.dtype, meta.slot(), self.lease.clone());
-        Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell: None, lease, life: PhantomData })
+        let (cell, life) = (None, PhantomData);
+        let constant = if access == Access::ShapeOnly { meta.shared_constant() } else { None };
+        Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell, constant, lease, life })
     }
 
     /// The lease, which ends when the bound kernel is dropped.
