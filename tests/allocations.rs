@@ -379,7 +379,7 @@ fn steps(count: usize, is_loop: bool) -> Result<Case> {
     let last = if is_loop {
         let numbers = [0.0, count as f32].map(|value| {
             let (shape, dtype, str_value) = (vec![1], DType::I64, String::new());
-            net.emit(FillConstant { out: New, shape, dtype, value, str_value })
+            net.emit(FillConstant { shape, dtype, value, str_value, ..FillConstant::of(New) })
         });
         let [zero, end] = numbers;
         let (zero, end) = (zero.out, end.out);

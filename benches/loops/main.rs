@@ -68,7 +68,7 @@ fn gates(x: &Expr, pass: &DirectionWeights) -> Expr {
 fn zeros(x: &Expr, pass: &DirectionWeights) -> Expr {
     let dims = [&x.dims()[1], &pass.state_weight.dims()[0]].map(|dim| dim.get().unwrap_or(0) as i64);
     let (shape, value, str_value) = (dims.to_vec(), 0.0, String::new());
-    x.builder().emit(FillConstant { out: New, shape, dtype: DType::F32, value, str_value }).out
+    x.builder().emit(FillConstant { shape, dtype: DType::F32, value, str_value, ..FillConstant::of(New) }).out
 }
 
 /// The last output, by a recurrence.
@@ -176,7 +176,7 @@ fn count(executor: &Executor, args: &Args) -> BenchResult<Value> {
     let net = Builder::new();
     let number = |value: u32| {
         let (shape, value, str_value) = (vec![1], value as f32, String::new());
-        net.emit(FillConstant { out: New, shape, dtype: DType::I64, value, str_value }).out
+        net.emit(FillConstant { shape, dtype: DType::I64, value, str_value, ..FillConstant::of(New) }).out
     };
     let end = number(args.iterations);
     let last = while_loop(&[number(0)], |v| v[0].less_than(&end), |v| vec![&v[0] + 1.0]);

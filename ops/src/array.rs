@@ -50,7 +50,7 @@ impl Kernel for WriteToArray<Buf<'_>> {
 /// An integer, for samples.
 pub(crate) fn number(net: &Builder, value: f32) -> Expr {
     let (shape, dtype, str_value) = (vec![1], DType::I64, String::new());
-    net.emit(FillConstant { out: New, shape, dtype, value, str_value }).out
+    net.emit(FillConstant { shape, dtype, value, str_value, ..FillConstant::of(New) }).out
 }
 
 /// A tensor array with `y` at 0 and `x` at 1.

@@ -68,15 +68,15 @@ impl Init {
             Init::Constant(value) => {
                 let (value, number) = (value as f32, exact(value));
                 let str_value = if f64::from(value) == number { String::new() } else { number.to_string() };
-                startup.emit(FillConstant { out, shape, dtype, value, str_value }).out
+                startup.emit(FillConstant { shape, dtype, value, str_value, ..FillConstant::of(out) }).out
             }
             Init::Uniform(min, max) => {
                 let (min, max) = (exact(min), exact(max));
-                startup.emit(UniformRandom { out, shape, dtype, min, max, seed }).out
+                startup.emit(UniformRandom { shape, dtype, min, max, seed, ..UniformRandom::of(out) }).out
             }
             Init::Normal(mean, std) => {
                 let (mean, std) = (exact(mean), exact(std));
-                startup.emit(GaussianRandom { out, shape, dtype, mean, std, seed }).out
+                startup.emit(GaussianRandom { shape, dtype, mean, std, seed, ..GaussianRandom::of(out) }).out
             }
             Init::XavierUniform => uniform((6.0 / (fan_in + fan_out)).sqrt()).fill(parameter, seed),
             Init::XavierNormal => normal(2.0 / (fan_in + fan_out)).fill(parameter, seed),

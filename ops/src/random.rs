@@ -5,7 +5,7 @@ use std::iter;
 pub use autobwd::operators::Seed;
 use autobwd::{
     Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, op::with_float,
-    operators::shape_of_attr, register_op,
+    operators::given_shape, register_op,
 };
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -17,6 +17,12 @@ use crate::kernel_helpers::KernelFloat;
 /// Equal seeds give equal numbers; 0 is a seed like any other.
 #[register_op(grad = ZeroGrad)]
 pub struct UniformRandom<V = Var> {
+    /// The shape, in place of attribute `shape`: int32 or int64, of one dimension.
+    #[input(constant)]
+    pub shape_tensor: Option<V>,
+    /// The dimensions, in place of attribute `shape`: int32 or int64, one element each.
+    #[input(constant)]
+    pub shape_tensor_list: Vec<V>,
     /// Shape and dtype given by the attributes.
     #[output]
     pub out: V,
@@ -36,13 +42,30 @@ pub struct UniformRandom<V = Var> {
     #[attr(default = 0)]
     pub seed: i32,
 }
+impl<V> UniformRandom<V> {
+    /// The default distribution over a scalar, for a struct with some fields given:
+    /// `UniformRandom { shape, ..UniformRandom::of(New) }`.
+    pub fn of(out: V) -> UniformRandom<V> {
+        UniformRandom {
+            shape_tensor: None,
+            shape_tensor_list: vec![],
+            out,
+            shape: vec![],
+            dtype: DType::F32,
+            min: -1.0,
+            max: 1.0,
+            seed: 0,
+        }
+    }
+}
 impl Infer for UniformRandom<Meta> {
     fn infer(&mut self) -> Result<()> {
         let (min, max) = (self.min, self.max);
         if !(min.is_finite() && max.is_finite() && min <= max) {
             return Err(Error::attr("max", format!("a number not below `min` = {min} is needed, not {max}")));
         }
-        self.out.set(self.dtype, shape_of_attr(&self.shape)?);
+        let shape = given_shape(self.shape_tensor.as_ref(), &self.shape_tensor_list, &self.shape)?;
+        self.out.set(self.dtype, shape);
         self.out.float()
     }
 }
@@ -56,13 +79,56 @@ impl Kernel for UniformRandom<Buf<'_>> {
 autobwd::samples!(
     UniformRandom,
     [
-        UniformRandom { out: out(), shape: vec![2, 3], dtype: DType::F32, min: -1.0, max: 1.0, seed: 0 },
-        UniformRandom { out: out(), shape: vec![], dtype: DType::F64, min: 0.0, max: 5.0, seed: -7 },
-        UniformRandom { out: out(), shape: vec![0], dtype: DType::F32, min: 2.0, max: 2.0, seed: 1 },
-        UniformRandom { out: out(), shape: vec![2], dtype: DType::I64, min: 0.0, max: 1.0, seed: 0 }
-            .fails("`Out`: floating point numbers are needed"),
-        UniformRandom { out: out(), shape: vec![2], dtype: DType::F32, min: 1.0, max: 0.0, seed: 0 }
-            .fails("attribute `max`: a number not below `min` = 1"),
+        UniformRandom {
+            shape: vec![2, 3],
+            dtype: DType::F32,
+            min: -1.0,
+            max: 1.0,
+            seed: 0,
+            ..UniformRandom::of(out())
+        },
+        UniformRandom {
+            shape: vec![],
+            dtype: DType::F64,
+            min: 0.0,
+            max: 5.0,
+            seed: -7,
+            ..UniformRandom::of(out())
+        },
+        UniformRandom {
+            shape: vec![0],
+            dtype: DType::F32,
+            min: 2.0,
+            max: 2.0,
+            seed: 1,
+            ..UniformRandom::of(out())
+        },
+        UniformRandom { shape_tensor: Some(integers(&[2, 3])), ..UniformRandom::of(out()) },
+        UniformRandom {
+            shape_tensor_list: vec![integers(&[3]), integers(&[2]).of(DType::I32)],
+            shape: vec![-1, 2],
+            ..UniformRandom::of(out())
+        },
+        UniformRandom { shape_tensor: Some(integers(&[-2])), ..UniformRandom::of(out()) }
+            .fails("attribute `shape`: -2 is not a dimension"),
+        UniformRandom {
+            shape: vec![2],
+            dtype: DType::I64,
+            min: 0.0,
+            max: 1.0,
+            seed: 0,
+            ..UniformRandom::of(out())
+        }
+        .fails("`Out`: floating point numbers are needed"),
+        UniformRandom {
+            shape: vec![2],
+            dtype: DType::F32,
+            min: 1.0,
+            max: 0.0,
+            seed: 0,
+            ..UniformRandom::of(out())
+        }
+        .fails("attribute `max`: a number not below `min` = 1"),
     ]
 );
 
@@ -71,6 +137,12 @@ autobwd::samples!(
 /// Equal seeds give equal numbers; 0 is a seed like any other.
 #[register_op(grad = ZeroGrad)]
 pub struct GaussianRandom<V = Var> {
+    /// The shape, in place of attribute `shape`: int32 or int64, of one dimension.
+    #[input(constant)]
+    pub shape_tensor: Option<V>,
+    /// The dimensions, in place of attribute `shape`: int32 or int64, one element each.
+    #[input(constant)]
+    pub shape_tensor_list: Vec<V>,
     /// Shape and dtype given by the attributes.
     #[output]
     pub out: V,
@@ -90,9 +162,26 @@ pub struct GaussianRandom<V = Var> {
     #[attr(default = 0)]
     pub seed: i32,
 }
+impl<V> GaussianRandom<V> {
+    /// The default distribution over a scalar, for a struct with some fields given:
+    /// `GaussianRandom { shape, ..GaussianRandom::of(New) }`.
+    pub fn of(out: V) -> GaussianRandom<V> {
+        GaussianRandom {
+            shape_tensor: None,
+            shape_tensor_list: vec![],
+            out,
+            shape: vec![],
+            dtype: DType::F32,
+            mean: 0.0,
+            std: 1.0,
+            seed: 0,
+        }
+    }
+}
 impl Infer for GaussianRandom<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.out.set(self.dtype, shape_of_attr(&self.shape)?);
+        let shape = given_shape(self.shape_tensor.as_ref(), &self.shape_tensor_list, &self.shape)?;
+        self.out.set(self.dtype, shape);
         self.out.float()
     }
 }
@@ -106,11 +195,47 @@ impl Kernel for GaussianRandom<Buf<'_>> {
 autobwd::samples!(
     GaussianRandom,
     [
-        GaussianRandom { out: out(), shape: vec![2, 3], dtype: DType::F32, mean: 0.0, std: 1.0, seed: 0 },
-        GaussianRandom { out: out(), shape: vec![], dtype: DType::F64, mean: 3.0, std: 0.5, seed: -7 },
-        GaussianRandom { out: out(), shape: vec![0], dtype: DType::F32, mean: 0.0, std: 0.0, seed: 1 },
-        GaussianRandom { out: out(), shape: vec![2], dtype: DType::I64, mean: 0.0, std: 1.0, seed: 0 }
-            .fails("`Out`: floating point numbers are needed"),
+        GaussianRandom {
+            shape: vec![2, 3],
+            dtype: DType::F32,
+            mean: 0.0,
+            std: 1.0,
+            seed: 0,
+            ..GaussianRandom::of(out())
+        },
+        GaussianRandom {
+            shape: vec![],
+            dtype: DType::F64,
+            mean: 3.0,
+            std: 0.5,
+            seed: -7,
+            ..GaussianRandom::of(out())
+        },
+        GaussianRandom {
+            shape: vec![0],
+            dtype: DType::F32,
+            mean: 0.0,
+            std: 0.0,
+            seed: 1,
+            ..GaussianRandom::of(out())
+        },
+        GaussianRandom { shape_tensor: Some(integers(&[2, 3])), ..GaussianRandom::of(out()) },
+        GaussianRandom {
+            shape_tensor_list: vec![integers(&[3]), integers(&[2]).of(DType::I32)],
+            shape: vec![-1, 2],
+            ..GaussianRandom::of(out())
+        },
+        GaussianRandom { shape_tensor: Some(integers(&[-2])), ..GaussianRandom::of(out()) }
+            .fails("attribute `shape`: -2 is not a dimension"),
+        GaussianRandom {
+            shape: vec![2],
+            dtype: DType::I64,
+            mean: 0.0,
+            std: 1.0,
+            seed: 0,
+            ..GaussianRandom::of(out())
+        }
+        .fails("`Out`: floating point numbers are needed"),
     ]
 );
 

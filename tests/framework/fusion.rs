@@ -97,8 +97,7 @@ fn sums_and_means_run_with_what_they_add_up() -> Result<()> {
 fn constants_are_computed_once_and_stay() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[40]);
-    let four =
-        FillConstant { out: New, shape: vec![1], dtype: DType::F32, value: 4.0, str_value: String::new() };
+    let four = FillConstant { shape: vec![1], dtype: DType::F32, value: 4.0, ..FillConstant::of(New) };
     let two = net.emit(four).out.sqrt();
     let out = &w * &two;
     let (mut session, mut scope) = session(&net, &[&out.name(), &two.name()])?;

@@ -379,13 +379,7 @@ fn nets_train() -> Result<()> {
     let minus = Operator::of(Minus { x: "product", y: "target", out: "off" });
     let square = Operator::of(Square { x: "off", out: "square" });
     let model = net("model", [mul, minus, square, Operator::of(Mean { x: "square", out: "loss" })]);
-    let one = FillConstant {
-        out: "loss@GRAD",
-        shape: vec![],
-        dtype: DType::F64,
-        value: 1.0,
-        str_value: String::new(),
-    };
+    let one = FillConstant { dtype: DType::F64, value: 1.0, ..FillConstant::of("loss@GRAD") };
     let update = Operator::of(SgdOp { param: "w", learning_rate: "rate", grad: "w@GRAD", param_out: "w" });
     let step = net("step", [model.clone(), Operator::of(one), backward(&model, &["x", "target"])?, update]);
     assert_eq!(step.inputs(), ["x", "w", "target", "rate"]);

@@ -195,8 +195,7 @@ fn what_control_flow_cannot_do_is_refused_at_once() {
     let step = |step: &dyn Fn(&mut StaticRnn)| static_rnn(&tape, false, |rnn| step(rnn));
     refused(step(&|_| ()), "a recurrence needs at least one sequence");
     refused(step(&|rnn| drop(rnn.step_input(&x()[0].sum(&[])))), "has no first dimension to iterate over");
-    let none =
-        FillConstant { out: New, shape: vec![0, 2], dtype: DType::F64, value: 0.0, str_value: String::new() };
+    let none = FillConstant { shape: vec![0, 2], dtype: DType::F64, value: 0.0, ..FillConstant::of(New) };
     let none = tape.emit(none).out;
     refused(step(&|rnn| drop(rnn.step_input(&none))), "has no step 0 to compute eagerly");
     let memory = |rnn: &mut StaticRnn| {

@@ -119,13 +119,8 @@ impl Dice {
 pub(crate) const DIMS: [i64; 2] = [2, 2];
 
 pub(crate) fn number(net: &Builder, value: i64) -> Expr {
-    let fill = FillConstant {
-        out: New,
-        shape: vec![1],
-        dtype: DType::I64,
-        value: value as f32,
-        str_value: String::new(),
-    };
+    let fill =
+        FillConstant { shape: vec![1], dtype: DType::I64, value: value as f32, ..FillConstant::of(New) };
     net.emit(fill).out
 }
 

@@ -254,14 +254,14 @@ impl ModelWriter<'_> {
     fn reshape(&mut self, name: &str, x: Var, dims: &[usize]) -> Result<Var> {
         let (out, x_shape) = (self.program.fresh(name), self.program.fresh("reshape2"));
         let shape = dims.iter().map(|d| wire(*d)).collect::<Result<_>>()?;
-        self.op(Reshape2 { x, out, x_shape, shape })?;
+        self.op(Reshape2::of(x, out, x_shape, shape))?;
         Ok(out)
     }
 
     fn element(&mut self, flat: Var, i: usize) -> Result<Var> {
         let out = self.program.fresh("element");
         let (starts, ends) = (vec![wire(i)?], vec![wire(i + 1)?]);
-        self.op(Slice { input: flat, out, axes: vec![0], starts, ends, decrease_axis: vec![] })?;
+        self.op(Slice { axes: vec![0], starts, ends, ..Slice::of(flat, out) })?;
         Ok(out)
     }
 

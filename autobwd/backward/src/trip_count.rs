@@ -112,7 +112,8 @@ impl KnownIntegers<'_> {
         let op = &ops[at];
         let unknown = || format!("`{name}` is computed by operator `{}`", op.ty);
         let mut input = |var: Var| self.within(block, at, var, depth + 1, found);
-        let value = if let Some(fill) = op.as_op::<FillConstant>() {
+        let fill = op.as_op::<FillConstant>().filter(|fill| fill.value_tensor.is_none());
+        let value = if let Some(fill) = fill {
             if fill.str_value.is_empty() {
                 as_integer(fill.value.into())
             } else {

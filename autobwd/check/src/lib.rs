@@ -18,8 +18,8 @@ mod values;
 
 pub use allocations::CountingAllocator;
 pub use autobwd_core::sample::{
-    Draw, MakeProgram, OpSamples, Sample, SampleRow, away_from, between, distinct, given, integers_below,
-    out, positive, probabilities, samples, uniform,
+    Draw, MakeProgram, OpSamples, Sample, SampleRow, away_from, between, distinct, given, integers,
+    integers_below, out, positive, probabilities, samples, uniform,
 };
 pub use checks::{CheckedSample, check_sample};
 pub use function::sample_program;

@@ -74,6 +74,15 @@ pub fn given<const N: usize>(dims: [usize; N], elements: impl IntoIterator<Item 
     draw(dims, Domain::Given(elements.into_iter().collect()))
 }
 
+/// The given integers as a tensor of one dimension; int64 unless [`Draw::of`] sets another dtype.
+pub fn integers(elements: &[i64]) -> Draw {
+    let of_f64 = |x: &i64| *x as f64;
+    Draw {
+        dtype: Some(DType::I64),
+        ..draw([elements.len()], Domain::Given(elements.iter().map(of_f64).collect()))
+    }
+}
+
 impl Draw {
     /// Sets a dtype in place of the floating point dtype of the check.
     #[must_use]

@@ -192,11 +192,11 @@ pub fn switch_case<'a>(index: &Expr, branches: Vec<(i64, Branch<'a>)>, default: 
     let mut conditions = vec![];
     for (number, branch) in branches {
         let number = crate::fill::FillConstant {
-            out: New,
             shape: index.dims().iter().map(|dim| dim.wire()).collect(),
             dtype: index.dtype(),
             value: number as f32,
             str_value: number.to_string(),
+            ..crate::fill::FillConstant::of(New)
         };
         let condition = match &failed {
             Some(failed) => failed.clone(),

@@ -180,7 +180,7 @@ impl Math for Expr {
     fn mean_cross_entropy(&self, labels: &Expr) -> Expr {
         let losses = self.cross_entropy(labels);
         let (shape, dtype, value) = (vec![1], labels.dtype(), -100.0);
-        let ignored = FillConstant { out: New, shape, dtype, value, str_value: String::new() };
+        let ignored = FillConstant { shape, dtype, value, ..FillConstant::of(New) };
         let ignored = self.builder().emit(ignored).out;
         let counted = labels.not_equal(&ignored).cast(losses.dtype());
         losses.sum(&[]) / counted.sum(&[])
@@ -227,7 +227,7 @@ impl Math for Expr {
     }
 
     fn reshape(&self, shape: &[i32]) -> Expr {
-        emit(Reshape2 { x: self.into(), out: New, x_shape: New, shape: shape.to_vec() }).out
+        emit(Reshape2::of(self.into(), New, New, shape.to_vec())).out
     }
 
     fn transpose(&self, axes: &[i32]) -> Expr {
@@ -249,16 +249,30 @@ impl Math for Expr {
     }
 
     fn expand(&self, shape: &[i32]) -> Expr {
-        emit(ExpandV2 { x: self.into(), out: New, shape: shape.to_vec() }).out
+        emit(ExpandV2 {
+            x: self.into(),
+            shape_input: None,
+            expand_shapes_tensor: vec![],
+            out: New,
+            shape: shape.to_vec(),
+        })
+        .out
     }
 
     fn tile(&self, times: &[i32]) -> Expr {
-        emit(Tile { x: self.into(), out: New, repeat_times: times.to_vec() }).out
+        emit(Tile {
+            x: self.into(),
+            repeat_times_input: None,
+            repeat_times_tensor: vec![],
+            out: New,
+            repeat_times: times.to_vec(),
+        })
+        .out
     }
 
     fn slice(&self, axis: i32, start: i32, end: i32) -> Expr {
         let (axes, starts, ends) = (vec![axis], vec![start], vec![end]);
-        emit(Slice { input: self.into(), out: New, axes, starts, ends, decrease_axis: vec![] }).out
+        emit(Slice { axes, starts, ends, ..Slice::of(self.into(), New) }).out
     }
 
     fn flip(&self, axes: &[i32]) -> Expr {

@@ -33,7 +33,7 @@ impl Dropout {
         let first = stream(seed, &name) >> 2;
         let seed = net.persistable(&name, DType::I64, &[1], |counter| {
             let (shape, dtype, str_value) = (vec![1], DType::I64, first.to_string());
-            let op = FillConstant { out: Arg::from(counter), shape, dtype, value: 0.0, str_value };
+            let op = FillConstant { shape, dtype, str_value, ..FillConstant::of(Arg::from(counter)) };
             counter.builder().emit(op).out
         });
         Dropout { seed: seed.freeze(), probability }

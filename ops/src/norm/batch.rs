@@ -158,7 +158,10 @@ impl Composition for BatchNormOp<Expr> {
         }
         let fill = |shape: Vec<i64>| {
             let (dtype, value, str_value) = (self.x.dtype(), 0.0, String::new());
-            self.x.builder().emit(FillConstant { out: New, shape, dtype, value, str_value }).out
+            self.x
+                .builder()
+                .emit(FillConstant { shape, dtype, value, str_value, ..FillConstant::of(New) })
+                .out
         };
         (self.saved_mean, self.saved_variance) =
             if test { (fill(vec![]), fill(vec![])) } else { (mean, factor) };

@@ -66,13 +66,21 @@ pub(super) struct Reshaped {
 
 impl Reshaped {
     pub(super) fn new(x: &Expr, shape: Vec<i32>) -> Reshaped {
-        let op = emit(Reshape2 { x: x.into(), out: New, x_shape: New, shape: shape.clone() });
+        let op = emit(Reshape2::of(x.into(), New, New, shape.clone()));
         Reshaped { x: op.out, x_shape: op.x_shape, shape }
     }
 
     /// Reshapes a tensor to the original shape.
     pub(super) fn restore(&self, x: &Expr) -> Expr {
         let (x_shape, shape) = ((&self.x_shape).into(), self.shape.clone());
-        emit(Reshape2Grad { x_shape, dout: x.into(), dx: New, shape }).dx
+        emit(Reshape2Grad {
+            x_shape,
+            shape_input: None,
+            shape_tensor: vec![],
+            dout: x.into(),
+            dx: New,
+            shape,
+        })
+        .dx
     }
 }

@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
-    operators::{MAX_RANK, StridedLayout, few_dims},
+    operators::{ConstantInts, MAX_RANK, StridedLayout, constant_ints, few_dims},
     register_op,
     tensor::Dim,
 };
@@ -17,7 +17,13 @@ pub struct ExpandV2<V = Var> {
     /// Any shape that broadcasts to `shape`, any dtype.
     #[input]
     pub x: V,
-    /// The shape given by `shape`, of at most 9 dimensions.
+    /// The shape, in place of attribute `shape`: int32 or int64, of one dimension.
+    #[input("Shape", constant)]
+    pub shape_input: Option<V>,
+    /// The dimensions, in place of attribute `shape`: int32 or int64, one element each.
+    #[input("expand_shapes_tensor", constant)]
+    pub expand_shapes_tensor: Vec<V>,
+    /// The given shape, of at most 9 dimensions.
     #[output]
     pub out: V,
     /// Dimensions; −1 keeps the aligned dimension of `x`.
@@ -26,7 +32,8 @@ pub struct ExpandV2<V = Var> {
 }
 impl Infer for ExpandV2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.out.set(self.x.dtype, expanded(&self.x, &self.shape)?);
+        let shape = entries(&self.expand_shapes_tensor, self.shape_input.as_ref(), &self.shape)?;
+        self.out.set(self.x.dtype, expanded(&self.x, &shape)?);
         few_dims(&self.out)
     }
 }
@@ -50,29 +57,62 @@ impl Kernel for ExpandV2<Buf<'_>> {
 autobwd::samples!(
     ExpandV2,
     [
-        ExpandV2 { x: uniform([3, 1]), out: out(), shape: vec![2, 3, 4] },
-        ExpandV2 { x: uniform([2, 1, 4]), out: out(), shape: vec![-1, 3, -1] },
-        ExpandV2 { x: uniform([4]), out: out(), shape: vec![2, 3, -1] },
-        ExpandV2 { x: uniform([]), out: out(), shape: vec![2, 3] },
-        ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![2, 3] },
-        ExpandV2 { x: uniform([1, 3]), out: out(), shape: vec![0, 3] },
-        ExpandV2 { x: integers_below(9, [3]).of(DType::I32), out: out(), shape: vec![2, 3] },
-        ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![4, 3] }
-            .fails("`X`: a shape that broadcasts to [4, 3] is needed"),
-        ExpandV2 { x: uniform([2, 3]), out: out(), shape: vec![3] }
-            .fails("`X`: a shape that broadcasts to [3] is needed"),
-        ExpandV2 { x: uniform([3]), out: out(), shape: vec![-1, 3] }
-            .fails("attribute `shape`: -1 is not a dimension"),
+        expand_v2(uniform([3, 1]), vec![2, 3, 4]),
+        expand_v2(uniform([2, 1, 4]), vec![-1, 3, -1]),
+        expand_v2(uniform([4]), vec![2, 3, -1]),
+        expand_v2(uniform([]), vec![2, 3]),
+        expand_v2(uniform([2, 3]), vec![2, 3]),
+        expand_v2(uniform([1, 3]), vec![0, 3]),
+        expand_v2(integers_below(9, [3]).of(DType::I32), vec![2, 3]),
+        ExpandV2 { shape_input: Some(integers(&[2, 3, 4])), ..expand_v2(uniform([3, 1]), vec![]) },
+        ExpandV2 {
+            shape_input: Some(integers(&[-1, 3]).of(DType::I32)),
+            ..one_by_one(&[5, 5], uniform([2, 1]))
+        },
+        one_by_one(&[-1, 3], uniform([2, 1])),
+        one_by_one(&[4, 3], uniform([2, 3])).fails("`X`: a shape that broadcasts to [4, 3] is needed"),
+        one_by_one(&[-2, 3], uniform([2, 3])).fails("attribute `shape`: -2 is not a dimension"),
+        ExpandV2 { shape_input: Some(uniform([2])), ..expand_v2(uniform([3]), vec![]) }
+            .fails("`Shape`: int32 or int64 is needed"),
+        expand_v2(uniform([2, 3]), vec![4, 3]).fails("`X`: a shape that broadcasts to [4, 3] is needed"),
+        expand_v2(uniform([2, 3]), vec![3]).fails("`X`: a shape that broadcasts to [3] is needed"),
+        expand_v2(uniform([3]), vec![-1, 3]).fails("attribute `shape`: -1 is not a dimension"),
     ]
 );
 
-/// The shape that attribute `shape` denotes.
-fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
-    let refuse = || x.wrong(&format!("a shape that broadcasts to {shape:?} is needed"));
+fn expand_v2(x: Draw, shape: Vec<i32>) -> ExpandV2<Draw> {
+    ExpandV2 { x, shape_input: None, expand_shapes_tensor: vec![], out: out(), shape }
+}
+
+fn one_by_one(shape: &[i64], x: Draw) -> ExpandV2<Draw> {
+    let expand_shapes_tensor = shape.iter().map(|n| integers(&[*n])).collect();
+    ExpandV2 { expand_shapes_tensor, ..expand_v2(x, vec![]) }
+}
+
+/// The integers of a tensor, or else of a list, or else of an attribute, whose entries above 0 are also those that are
+/// not known yet.
+fn entries(list: &[Meta], tensor: Option<&Meta>, attr: &[i32]) -> Result<ConstantInts> {
+    let list = if tensor.is_some() { &[] } else { list };
+    let mut entries = constant_ints(list, tensor, attr.iter().map(|n| i64::from(*n)))?;
+    if entries.len() == attr.len() {
+        let unknown = entries.iter_mut().zip(attr).filter(|(n, attr)| n.is_none() && **attr > 0);
+        unknown.for_each(|(n, attr)| *n = Some((*attr).into()));
+    }
+    Ok(entries)
+}
+
+/// The result's shape for the given one.
+fn expanded(x: &Meta, shape: &[Option<i64>]) -> Result<Dims> {
+    let shown = || shape.iter().map(|n| n.unwrap_or(-1)).collect::<Vec<_>>();
+    let refuse = || x.wrong(&format!("a shape that broadcasts to {:?} is needed", shown()));
     let added = shape.len().checked_sub(x.rank()).ok_or_else(refuse)?;
     let mut dims = Dims::default();
     for (i, n) in shape.iter().enumerate() {
         let own = i.checked_sub(added).map(|axis| x.dims[axis]);
+        let Some(n) = n else {
+            dims.push(Dim::UNKNOWN);
+            continue;
+        };
         let dim = match (usize::try_from(*n), own) {
             (Ok(n), own) => {
                 let own = own.unwrap_or(1.into());
@@ -94,6 +134,10 @@ fn expanded(x: &Meta, shape: &[i32]) -> Result<Dims> {
 pub struct ExpandV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(constant)]
+    pub shape_input: Option<V>,
+    #[input(constant)]
+    pub expand_shapes_tensor: Vec<V>,
     pub dout: V,
     #[output]
     pub dx: V,
@@ -118,6 +162,12 @@ pub struct Tile<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
+    /// The repetitions, in place of attribute `repeat_times`: int32 or int64, of one dimension.
+    #[input("RepeatTimes", constant)]
+    pub repeat_times_input: Option<V>,
+    /// The repetitions, in place of attribute `repeat_times`: int32 or int64, one element each.
+    #[input("repeat_times_tensor", constant)]
+    pub repeat_times_tensor: Vec<V>,
     /// Each dimension of `x` times its repetitions; at most 9 dimensions.
     #[output]
     pub out: V,
@@ -127,7 +177,8 @@ pub struct Tile<V = Var> {
 }
 impl Infer for Tile<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.out.set(self.x.dtype, tiled(&self.x, &self.repeat_times)?);
+        let times = entries(&self.repeat_times_tensor, self.repeat_times_input.as_ref(), &self.repeat_times)?;
+        self.out.set(self.x.dtype, tiled(&self.x, &times)?);
         few_dims(&self.out)
     }
 }
@@ -136,7 +187,7 @@ impl Kernel for Tile<Buf<'_>> {
         with_dtype!(self.x.dtype(), T => {
             let mut loops = StridedLayout::default();
             let mut stride = self.x.numel();
-            let (dims, rank) = rounds(self.x.dims(), &self.repeat_times);
+            let (dims, rank) = rounds(self.x.dims(), self.out.dims());
             for round in dims[..2 * rank].as_chunks::<2>().0 {
                 let [times, n] = *round;
                 stride = stride.checked_div(n).unwrap_or(0);
@@ -151,45 +202,55 @@ impl Kernel for Tile<Buf<'_>> {
 autobwd::samples!(
     Tile,
     [
-        Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![2, 1] },
-        Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![3, 4] },
-        Tile { x: uniform([2, 3, 4]), out: out(), repeat_times: vec![2] },
-        Tile { x: uniform([3]), out: out(), repeat_times: vec![2, 4, 1] },
-        Tile { x: uniform([1, 3]), out: out(), repeat_times: vec![2, 2] },
-        Tile { x: uniform([]), out: out(), repeat_times: vec![2, 3] },
-        Tile { x: uniform([]), out: out(), repeat_times: vec![] },
-        Tile { x: uniform([0, 3]), out: out(), repeat_times: vec![2, 2] },
-        Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![0, 1] },
-        Tile { x: integers_below(9, [3]).of(DType::U8), out: out(), repeat_times: vec![2] },
-        Tile { x: uniform([2, 3]), out: out(), repeat_times: vec![1, -1] }
+        tile(uniform([2, 3]), vec![2, 1]),
+        tile(uniform([2, 3]), vec![3, 4]),
+        tile(uniform([2, 3, 4]), vec![2]),
+        tile(uniform([3]), vec![2, 4, 1]),
+        tile(uniform([1, 3]), vec![2, 2]),
+        tile(uniform([]), vec![2, 3]),
+        tile(uniform([]), vec![]),
+        tile(uniform([0, 3]), vec![2, 2]),
+        tile(uniform([2, 3]), vec![0, 1]),
+        tile(integers_below(9, [3]).of(DType::U8), vec![2]),
+        Tile { repeat_times_input: Some(integers(&[2, 4, 1])), ..tile(uniform([3]), vec![]) },
+        Tile {
+            repeat_times_tensor: vec![integers(&[3]), integers(&[2]).of(DType::I32)],
+            ..tile(uniform([2, 3]), vec![-1, 2])
+        },
+        Tile { repeat_times_input: Some(integers(&[-1])), ..tile(uniform([2, 3]), vec![]) }
             .fails("attribute `repeat_times`: must be at least 0, is -1"),
-        Tile { x: uniform([3]), out: out(), repeat_times: vec![1; 10] }
-            .fails("`Out`: at most 9 dimensions are possible"),
+        Tile { repeat_times_tensor: vec![integers(&[2, 3])], ..tile(uniform([2, 3]), vec![]) }
+            .fails("`repeat_times_tensor`: one element is needed"),
+        tile(uniform([2, 3]), vec![1, -1]).fails("attribute `repeat_times`: must be at least 0, is -1"),
+        tile(uniform([3]), vec![1; 10]).fails("`Out`: at most 9 dimensions are possible"),
     ]
 );
 
-fn tiled(x: &Meta, repeat_times: &[i32]) -> Result<Dims> {
+fn tile(x: Draw, repeat_times: Vec<i32>) -> Tile<Draw> {
+    Tile { x, repeat_times_input: None, repeat_times_tensor: vec![], out: out(), repeat_times }
+}
+
+fn tiled(x: &Meta, repeat_times: &[Option<i64>]) -> Result<Dims> {
     let rank = x.rank().max(repeat_times.len());
     let mut dims = Dims::default();
     for axis in 0..rank {
         let own = (axis + x.rank()).checked_sub(rank).map_or(Dim::from(1), |own| x.dims[own]);
-        let times = (axis + repeat_times.len()).checked_sub(rank).map_or(1, |own| repeat_times[own]);
-        let times = usize::try_from(times)
-            .map_err(|_| Error::attr("repeat_times", format!("must be at least 0, is {times}")))?;
-        dims.push(own * Dim::from(times));
+        let times = (axis + repeat_times.len()).checked_sub(rank).map_or(Some(1), |own| repeat_times[own]);
+        let refuse = |times: i64| Error::attr("repeat_times", format!("must be at least 0, is {times}"));
+        let times = times.map(|times| usize::try_from(times).map_err(|_| refuse(times))).transpose()?;
+        dims.push(own * times.map_or(Dim::UNKNOWN, Dim::from));
     }
     Ok(dims)
 }
 
 /// For each dimension of the result: repetitions and size in `x`; and the number of dimensions.
-fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
-    let rank = x.len().max(repeat_times.len());
-    let mut rounds = [1; 2 * MAX_RANK];
-    for (own, times) in repeat_times.iter().rev().enumerate() {
-        rounds[2 * (rank - 1 - own)] = *times as usize;
-    }
-    for (own, n) in x.iter().rev().enumerate() {
-        rounds[2 * (rank - 1 - own) + 1] = *n;
+fn rounds(x: &[usize], full: &[usize]) -> ([usize; 2 * MAX_RANK], usize) {
+    let (rank, mut rounds) = (full.len(), [1; 2 * MAX_RANK]);
+    for (axis, full) in full.iter().enumerate() {
+        let n = (axis + x.len()).checked_sub(rank).map_or(1, |own| x[own]);
+        // Without elements in `x`, there are none in the result.
+        rounds[2 * axis] = full.checked_div(n).unwrap_or(1);
+        rounds[2 * axis + 1] = n;
     }
     (rounds, rank)
 }
@@ -199,6 +260,10 @@ fn rounds(x: &[usize], repeat_times: &[i32]) -> ([usize; 2 * MAX_RANK], usize) {
 pub struct TileGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(constant)]
+    pub repeat_times_input: Option<V>,
+    #[input(constant)]
+    pub repeat_times_tensor: Vec<V>,
     pub dout: V,
     #[output]
     pub dx: V,
@@ -207,7 +272,7 @@ pub struct TileGrad<V = Var> {
 impl Kernel for TileGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (dims, rank) = rounds(self.x.dims(), &self.repeat_times);
+            let (dims, rank) = rounds(self.x.dims(), self.dout.dims());
             // Every other dimension is a repetition.
             let repeated = u64::MAX / 3;
             let cut = ReductionTiling::of(&dims[..2 * rank], repeated);

@@ -1,6 +1,7 @@
 //! Operators that move elements without changing them: reshape, permute, concatenate, split, repeat, pad.
 
 mod axes;
+mod dims;
 mod expand;
 mod pad;
 mod slice;
@@ -14,6 +15,7 @@ pub use autobwd::operators::{
 pub use axes::{
     FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
 };
+pub use dims::{Shape, Size};
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use pad::{Pad, PadGrad, TrilTriu};
 pub(crate) use slice::at;

@@ -8,6 +8,6 @@ pub(crate) fn at(sequence: &Expr, step: i32) -> Expr {
     let end = if step < 0 { i32::MAX } else { step.saturating_add(1) };
     let (axes, decrease_axis) = (vec![0], vec![0]);
     let op =
-        Slice { input: sequence.into(), out: New, axes, starts: vec![step], ends: vec![end], decrease_axis };
+        Slice { axes, starts: vec![step], ends: vec![end], decrease_axis, ..Slice::of(sequence.into(), New) };
     emit(op).out
 }

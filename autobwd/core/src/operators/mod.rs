@@ -45,7 +45,7 @@ pub use elementwise::{
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
     ElementwiseSubGrad, ElementwiseSubGradGrad, grad_if_any, grad_or_zeros,
 };
-pub use fill::{FillAnyLike, FillConstant, FillZerosLike, shape_of_attr};
+pub use fill::{FillAnyLike, FillConstant, FillConstantGrad, FillZerosLike, given_shape, shape_of_attr};
 pub use increment::{Increment, IncrementGrad};
 pub use logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
 pub use multilinear::{Multilinear, SelfAdjoint};

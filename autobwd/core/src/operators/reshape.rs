@@ -1,8 +1,10 @@
 //! Reshaping.
 
 use crate::{
-    Buf, Cx, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
+    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
+
+use super::{ConstantInts, constant_ints};
 
 /// Reshape to another shape with the same elements: `out = x`.
 #[register_op(grad = Reshape2Grad)]
@@ -10,7 +12,13 @@ pub struct Reshape2<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
-    /// The shape of attribute `shape`.
+    /// The shape, in place of attribute `shape`: int32 or int64, of one dimension.
+    #[input("Shape", constant)]
+    pub shape_input: Option<V>,
+    /// The dimensions, in place of `Shape` and attribute `shape`: int32 or int64, one element each.
+    #[input(constant)]
+    pub shape_tensor: Vec<V>,
+    /// The given shape.
     #[output(inplace = x)]
     pub out: V,
     /// Stores the shape of `x`: `[0]` followed by its dimensions, so it has no elements.
@@ -20,9 +28,16 @@ pub struct Reshape2<V = Var> {
     #[attr]
     pub shape: Vec<i32>,
 }
+impl<V> Reshape2<V> {
+    /// A reshape to attribute `shape`.
+    pub fn of(x: V, out: V, x_shape: V, shape: Vec<i32>) -> Reshape2<V> {
+        Reshape2 { x, shape_input: None, shape_tensor: vec![], out, x_shape, shape }
+    }
+}
 impl Infer for Reshape2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = reshaped(&self.x, &self.shape)?;
+        let shape = entries(&self.shape_tensor, self.shape_input.as_ref(), &self.shape)?;
+        let dims = reshaped(&self.x, &shape)?;
         self.out.set(self.x.dtype, dims);
         set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
@@ -36,36 +51,68 @@ impl Kernel for Reshape2<Buf<'_>> {
 crate::samples!(
     Reshape2,
     [
-        Reshape2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), shape: vec![4, 6] },
-        Reshape2 { x: uniform([2, 3, 4]), out: out(), x_shape: out(), shape: vec![0, -1] },
-        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![0, 0, 1] },
-        Reshape2 { x: uniform([1, 1]), out: out(), x_shape: out(), shape: vec![] },
-        Reshape2 { x: uniform([]), out: out(), x_shape: out(), shape: vec![-1] },
-        Reshape2 { x: uniform([0, 3]), out: out(), x_shape: out(), shape: vec![0, -1, 1] },
-        Reshape2 { x: integers_below(9, [2, 3]), out: out(), x_shape: out(), shape: vec![3, -1] },
-        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![4, -1] }
-            .fails("`X`: as many elements as in [4, -1] are needed"),
-        Reshape2 { x: uniform([2, 3]), out: out(), x_shape: out(), shape: vec![-1, -1] }
-            .fails("attribute `shape`: -1 is given twice"),
+        reshape2(uniform([2, 3, 4]), vec![4, 6]),
+        reshape2(uniform([2, 3, 4]), vec![0, -1]),
+        reshape2(uniform([2, 3]), vec![0, 0, 1]),
+        reshape2(uniform([1, 1]), vec![]),
+        reshape2(uniform([]), vec![-1]),
+        reshape2(uniform([0, 3]), vec![0, -1, 1]),
+        reshape2(integers_below(9, [2, 3]), vec![3, -1]),
+        one_by_one(uniform([2, 3, 4]), &[4, 6], vec![-1, -1]),
+        one_by_one(uniform([2, 3, 4]), &[0, -1, 6], vec![]),
+        Reshape2 { shape_input: Some(integers(&[3, -1])), ..reshape2(uniform([2, 3]), vec![]) },
+        Reshape2 { shape_input: Some(integers(&[3, 3])), ..one_by_one(uniform([2, 3]), &[6, 1], vec![7]) },
+        one_by_one(uniform([2, 3]), &[4, -1], vec![]).fails("`X`: as many elements as in [4, -1] are needed"),
+        one_by_one(uniform([2, 3]), &[-2, 3], vec![]).fails("attribute `shape`: -2 is not a dimension"),
+        Reshape2 { shape_input: Some(uniform([2])), ..reshape2(uniform([2, 3]), vec![]) }
+            .fails("`Shape`: int32 or int64 is needed"),
+        Reshape2 { shape_tensor: vec![integers(&[2, 3])], ..reshape2(uniform([2, 3]), vec![]) }
+            .fails("`ShapeTensor`: one element is needed"),
+        reshape2(uniform([2, 3]), vec![4, -1]).fails("`X`: as many elements as in [4, -1] are needed"),
+        reshape2(uniform([2, 3]), vec![-1, -1]).fails("attribute `shape`: -1 is given twice"),
     ]
 );
 
-/// The output shape for attribute `shape`.
-fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
+fn reshape2(x: Draw, shape: Vec<i32>) -> Reshape2<Draw> {
+    Reshape2::of(x, out(), out(), shape)
+}
+
+fn one_by_one(x: Draw, dims: &[i64], shape: Vec<i32>) -> Reshape2<Draw> {
+    let shape_tensor = dims.iter().map(|n| integers(&[*n]).of(DType::I32)).collect();
+    Reshape2 { shape_tensor, ..reshape2(x, shape) }
+}
+
+/// The given shape; entries that are not known yet are those of the attribute, or unknown.
+fn entries(list: &[Meta], tensor: Option<&Meta>, shape: &[i32]) -> Result<ConstantInts> {
+    let mut entries = constant_ints(list, tensor, shape.iter().map(|n| i64::from(*n)))?;
+    if entries.len() == shape.len() {
+        let unknown = entries.iter_mut().zip(shape).filter(|(n, attr)| n.is_none() && **attr >= 0);
+        unknown.for_each(|(n, attr)| *n = Some((*attr).into()));
+    }
+    Ok(entries)
+}
+
+/// The output shape for the given one.
+fn reshaped(x: &Meta, shape: &[Option<i64>]) -> Result<Dims> {
     // Copied dimensions cancel out, so that the others are known even if these are not.
-    let copied = |axis: usize| shape.get(axis) == Some(&0);
-    let given = |axis: usize| (!copied(axis)).then_some(x.dims[axis]);
-    let left = (0..x.rank()).filter_map(given).fold(Dim::from(1), |n, dim| n * dim);
-    let (mut dims, mut rest, mut placed) = (Dims::default(), None, 1usize);
+    let copied = |axis: usize| shape.get(axis) == Some(&Some(0));
+    let left = (0..x.rank()).filter(|axis| !copied(*axis)).fold(Dim::from(1), |n, axis| n * x.dims[axis]);
+    let (mut dims, mut rest, mut placed, mut unknown) = (Dims::default(), None, 1usize, false);
     for (axis, n) in shape.iter().enumerate() {
         match (*n, x.dims.get(axis)) {
-            (0, Some(dim)) => dims.push(*dim),
-            (0, None) => {
+            (None, _) => {
+                unknown = true;
+                dims.push(Dim::UNKNOWN);
+            }
+            (Some(0), Some(dim)) => dims.push(*dim),
+            (Some(0), None) => {
                 return Err(x.wrong(&format!("dimension {axis}, which attribute `shape` copies, is needed")));
             }
-            (-1, _) if rest.replace(axis).is_some() => return Err(Error::attr("shape", "-1 is given twice")),
-            (-1, _) => dims.push(Dim::UNKNOWN),
-            (n, _) => {
+            (Some(-1), _) if rest.replace(axis).is_some() => {
+                return Err(Error::attr("shape", "-1 is given twice"));
+            }
+            (Some(-1), _) => dims.push(Dim::UNKNOWN),
+            (Some(n), _) => {
                 let n = usize::try_from(n)
                     .map_err(|_| Error::attr("shape", format!("{n} is not a dimension")))?;
                 placed = placed.saturating_mul(n);
@@ -73,7 +120,7 @@ fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
             }
         }
     }
-    let fits = match (left.get(), rest) {
+    let fits = match (left.get().filter(|_| !unknown), rest) {
         (None, _) => true,
         (Some(left), Some(rest)) => {
             dims[rest] = (left / placed).into();
@@ -81,7 +128,11 @@ fn reshaped(x: &Meta, shape: &[i32]) -> Result<Dims> {
         }
         (Some(left), None) => left == placed,
     };
-    if fits { Ok(dims) } else { Err(x.wrong(&format!("as many elements as in {shape:?} are needed"))) }
+    if fits {
+        return Ok(dims);
+    }
+    let shape: Vec<i64> = shape.iter().map(|n| n.unwrap_or(-1)).collect();
+    Err(x.wrong(&format!("as many elements as in {shape:?} are needed")))
 }
 
 /// Stores the shape of `x` in an output without elements: `[0]` followed by its dimensions.
@@ -121,6 +172,10 @@ pub fn infer_from_x_shape(
 pub struct Reshape2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
+    #[input(constant)]
+    pub shape_input: Option<V>,
+    #[input(constant)]
+    pub shape_tensor: Vec<V>,
     pub dout: V,
     #[output(inplace = dout)]
     pub dx: V,
@@ -128,7 +183,11 @@ pub struct Reshape2Grad<V = Var> {
 }
 impl Infer for Reshape2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| reshaped(x, &self.shape))
+        let shape = entries(&self.shape_tensor, self.shape_input.as_ref(), &self.shape)?;
+        // The reference's gradient operator does not read the tensors of the shape.
+        let as_dout = |x: &Meta| (x.dims.numel() == self.dout.dims.numel()).then(|| self.dout.dims.clone());
+        let forward = |x: &Meta| reshaped(x, &shape).or_else(|e| as_dout(x).ok_or(e));
+        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, forward)
     }
 }
 impl Kernel for Reshape2Grad<Buf<'_>> {

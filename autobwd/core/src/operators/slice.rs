@@ -5,7 +5,15 @@ use crate::{
     with_dtype,
 };
 
-use super::{StridedLayout, few_dims, outer_axis_inner};
+use super::{ConstantInts, StridedLayout, constant_ints, few_dims, outer_axis_inner};
+
+/// The starts or ends: of a tensor, or else of a list, or else of the attribute.
+macro_rules! given_bounds {
+    ($op:ident, $attr:ident, $tensor:ident, $list:ident) => {{
+        let list = if $op.$tensor.is_some() { &[][..] } else { &$op.$list[..] };
+        constant_ints(list, $op.$tensor.as_ref(), $op.$attr.iter().map(|n| i64::from(*n)))?
+    }};
+}
 
 /// A slice of a tensor: `out = input[start..end]` along each axis.
 ///
@@ -16,6 +24,18 @@ pub struct Slice<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
     pub input: V,
+    /// The starts, in place of attribute `starts`: int32 or int64, of one dimension.
+    #[input(constant)]
+    pub starts_tensor: Option<V>,
+    /// The ends, in place of attribute `ends`: int32 or int64, of one dimension.
+    #[input(constant)]
+    pub ends_tensor: Option<V>,
+    /// The starts, in place of attribute `starts`: int32 or int64, one element each.
+    #[input(constant)]
+    pub starts_tensor_list: Vec<V>,
+    /// The ends, in place of attribute `ends`: int32 or int64, one element each.
+    #[input(constant)]
+    pub ends_tensor_list: Vec<V>,
     /// The slice, without dimensions `decrease_axis`.
     #[output]
     pub out: V,
@@ -32,17 +52,38 @@ pub struct Slice<V = Var> {
     #[attr(default = [])]
     pub decrease_axis: Vec<i32>,
 }
+impl<V> Slice<V> {
+    /// All of a tensor, for a struct with some fields given: `Slice { axes, starts, ends, ..Slice::of(input, New) }`.
+    pub fn of(input: V, out: V) -> Slice<V> {
+        Slice {
+            input,
+            starts_tensor: None,
+            ends_tensor: None,
+            starts_tensor_list: vec![],
+            ends_tensor_list: vec![],
+            out,
+            axes: vec![],
+            starts: vec![],
+            ends: vec![],
+            decrease_axis: vec![],
+        }
+    }
+}
 impl Infer for Slice<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = cut(&self.input, [&self.axes, &self.starts, &self.ends], &self.decrease_axis)?;
+        let starts = given_bounds!(self, starts, starts_tensor, starts_tensor_list);
+        let ends = given_bounds!(self, ends, ends_tensor, ends_tensor_list);
+        let dims = cut(&self.input, &self.axes, [&starts, &ends], &self.decrease_axis)?;
         self.out.set(self.input.dtype, dims);
         Ok(())
     }
 }
 impl Kernel for Slice<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
+        let starts = given_bounds!(self, starts, starts_tensor, starts_tensor_list);
+        let ends = given_bounds!(self, ends, ends_tensor, ends_tensor_list);
+        let part = part(&self.input, &self.axes, [&starts, &ends]);
         with_dtype!(self.input.dtype(), T => {
-            let part = part(&self.input, [&self.axes, &self.starts, &self.ends]);
             part.gather::<T>(cx, self.input.slice()?, self.out.slice_mut()?);
             Ok(())
         })
@@ -66,15 +107,25 @@ crate::samples!(
         slice(uniform([2, 3]), &[(1, 0, 1), (-1, 0, 1)], &[]).fails("attribute `axes`: -1 is given twice"),
         slice(uniform([2, 3]), &[(1, 0, 2)], &[1])
             .fails("attribute `decrease_axis`: dimension 1 of the slice is 2, not 1"),
+        Slice { starts_tensor: Some(ints(&[1, 2])), ..slice(uniform([4, 5]), &[(0, 0, 3), (1, 0, 4)], &[]) },
         Slice {
-            input: uniform([2, 3]),
-            out: out(),
-            axes: vec![0],
-            starts: vec![],
-            ends: vec![1],
-            decrease_axis: vec![]
-        }
-        .fails("attribute `starts`: one element for each of `axes` is needed"),
+            starts_tensor_list: vec![int(-3)],
+            ends_tensor_list: vec![int(-1)],
+            ..slice(uniform([4, 5]), &[(1, 0, 0)], &[])
+        },
+        Slice {
+            starts_tensor: Some(ints(&[1])),
+            ends_tensor: Some(ints(&[2])),
+            starts_tensor_list: vec![int(3)],
+            ..slice(uniform([2, 4, 3]), &[(1, -1, -1)], &[1])
+        },
+        Slice { ends_tensor: Some(ints(&[i64::MAX])), ..slice(uniform([4, 3]), &[(0, 1, 0)], &[]) },
+        Slice { ends_tensor: Some(ints(&[1, 2])), ..slice(uniform([4, 3]), &[(0, 1, 0)], &[]) }
+            .fails("attribute `ends`: one element for each of `axes` is needed"),
+        Slice { starts_tensor_list: vec![ints(&[1, 2])], ..slice(uniform([4, 3]), &[(0, 1, 0)], &[]) }
+            .fails("`StartsTensorList`: one element is needed"),
+        Slice { starts: vec![], ..slice(uniform([2, 3]), &[(0, 0, 1)], &[]) }
+            .fails("attribute `starts`: one element for each of `axes` is needed"),
     ]
 );
 
@@ -82,11 +133,25 @@ fn slice(input: Draw, cuts: &[(i32, i32, i32)], decrease_axis: &[i32]) -> Slice<
     let axes = cuts.iter().map(|(axis, _, _)| *axis).collect();
     let starts = cuts.iter().map(|(_, start, _)| *start).collect();
     let ends = cuts.iter().map(|(_, _, end)| *end).collect();
-    Slice { input, out: out(), axes, starts, ends, decrease_axis: decrease_axis.to_vec() }
+    let decrease_axis = decrease_axis.to_vec();
+    Slice { axes, starts, ends, decrease_axis, ..Slice::of(input, out()) }
+}
+
+fn int(n: i64) -> Draw {
+    given([1], [n as f64]).of(DType::I32)
+}
+
+fn ints(n: &[i64]) -> Draw {
+    integers(n)
 }
 
 /// Dimensions of the slice.
-fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -> Result<Dims> {
+fn cut(
+    input: &Meta,
+    axes: &[i32],
+    [starts, ends]: [&ConstantInts; 2],
+    decrease_axis: &[i32],
+) -> Result<Dims> {
     few_dims(input)?;
     for (attr, bounds) in [("starts", starts), ("ends", ends)] {
         if bounds.len() != axes.len() {
@@ -100,7 +165,8 @@ fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -
             return Err(Error::attr("axes", format!("{axis} is given twice")));
         }
         done |= 1 << at;
-        dims[at] = dims[at].get().map_or(Dim::UNKNOWN, |n| bounds(n, *start, *end).1.into());
+        let length = |n: usize| Some(bounds(n, (*start)?, (*end)?).1.into());
+        dims[at] = dims[at].get().and_then(length).unwrap_or(Dim::UNKNOWN);
     }
     let mut dropped = 0u32;
     for axis in decrease_axis {
@@ -115,9 +181,9 @@ fn cut(input: &Meta, [axes, starts, ends]: [&[i32]; 3], decrease_axis: &[i32]) -
 }
 
 /// Start and length of a slice of a dimension of length `n`.
-fn bounds(n: usize, start: i32, end: i32) -> (usize, usize) {
-    let place = |bound: i32| {
-        let from_front = i64::from(bound) + if bound < 0 { n as i64 } else { 0 };
+fn bounds(n: usize, start: i64, end: i64) -> (usize, usize) {
+    let place = |bound: i64| {
+        let from_front = bound + if bound < 0 { n as i64 } else { 0 };
         from_front.clamp(0, n as i64) as usize
     };
     let (start, end) = (place(start), place(end));
@@ -125,12 +191,13 @@ fn bounds(n: usize, start: i32, end: i32) -> (usize, usize) {
 }
 
 /// The memory layout of the slice.
-fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> StridedLayout {
+fn part(whole: &Buf<'_>, axes: &[i32], [starts, ends]: [&ConstantInts; 2]) -> StridedLayout {
     let mut loops = StridedLayout::default();
     for axis in 0..whole.dims().len() {
         let (_, n, stride) = outer_axis_inner(whole.dims(), axis);
         let cut = axes.iter().position(|cut| whole.axis(i64::from(*cut)) == axis);
-        let (start, n) = cut.map_or((0, n), |cut| bounds(n, starts[cut], ends[cut]));
+        let (start, n) =
+            cut.map_or((0, n), |cut| bounds(n, starts[cut].unwrap_or(0), ends[cut].unwrap_or(0)));
         loops.skip((start * stride) as isize);
         loops.push(n, stride as isize);
     }
@@ -142,6 +209,14 @@ fn part(whole: &Buf<'_>, [axes, starts, ends]: [&[i32]; 3]) -> StridedLayout {
 pub struct SliceGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,
+    #[input(constant)]
+    pub starts_tensor: Option<V>,
+    #[input(constant)]
+    pub ends_tensor: Option<V>,
+    #[input(constant)]
+    pub starts_tensor_list: Vec<V>,
+    #[input(constant)]
+    pub ends_tensor_list: Vec<V>,
     pub dout: V,
     #[output]
     pub dinput: V,
@@ -152,7 +227,9 @@ pub struct SliceGrad<V = Var> {
 }
 impl Kernel for SliceGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let part = part(&self.input, [&self.axes, &self.starts, &self.ends]);
+        let starts = given_bounds!(self, starts, starts_tensor, starts_tensor_list);
+        let ends = given_bounds!(self, ends, ends_tensor, ends_tensor_list);
+        let part = part(&self.input, &self.axes, [&starts, &ends]);
         self.dinput.bytes_mut()?.fill(0);
         with_dtype!(self.dout.dtype(), T => part.scatter::<T>(self.dout.slice()?, self.dinput.slice_mut()?));
         Ok(())

@@ -1,0 +1,76 @@
+//! Shapes of tensors as data: `shape`, `size`.
+
+use autobwd::{
+    Buf, Cx, DType, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op, tensor::Dim,
+};
+
+/// The shape of a tensor: `out = [n₀, n₁, …]`.
+///
+/// It is known when a program is planned, so it may be the shape of another operator.
+#[register_op(grad = ZeroGrad)]
+pub struct Shape<V = Var> {
+    /// Any shape, any dtype.
+    #[input(shape_only)]
+    pub input: V,
+    /// The dimensions of `input`, int32.
+    #[output]
+    pub out: V,
+}
+impl Infer for Shape<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let fits = |dim: &Dim| dim.get().is_none_or(|n| i32::try_from(n).is_ok());
+        self.input.require(self.input.dims.iter().all(fits), || "dimensions of 32 bits are needed".into())?;
+        self.out.set(DType::I32, [self.input.rank()]);
+        Ok(())
+    }
+}
+impl Kernel for Shape<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let dims = self.input.dims().iter();
+        self.out.slice_mut::<i32>()?.iter_mut().zip(dims).for_each(|(out, n)| *out = *n as i32);
+        Ok(())
+    }
+}
+autobwd::samples!(
+    Shape,
+    [
+        Shape { input: uniform([2, 3, 4]), out: out() },
+        Shape { input: uniform([]), out: out() },
+        Shape { input: uniform([0, 5]), out: out() },
+        Shape { input: integers_below(9, [3]), out: out() },
+    ]
+);
+
+/// The number of elements of a tensor: `out = n₀ · n₁ · …`.
+///
+/// It is known when a program is planned, so it may be a dimension of another operator.
+#[register_op(grad = ZeroGrad)]
+pub struct Size<V = Var> {
+    /// Any shape, any dtype.
+    #[input(shape_only)]
+    pub input: V,
+    /// A scalar, int64.
+    #[output]
+    pub out: V,
+}
+impl Infer for Size<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.set(DType::I64, []);
+        Ok(())
+    }
+}
+impl Kernel for Size<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.slice_mut::<i64>()?.fill(self.input.numel() as i64);
+        Ok(())
+    }
+}
+autobwd::samples!(
+    Size,
+    [
+        Size { input: uniform([2, 3, 4]), out: out() },
+        Size { input: uniform([]), out: out() },
+        Size { input: uniform([0, 5]), out: out() },
+        Size { input: integers_below(9, [3]), out: out() },
+    ]
+);
