@@ -10,8 +10,16 @@ static ALLOCATOR: check::CountingAllocator = check::CountingAllocator;
 /// Expected warnings: operator, and text of the warning.
 const KNOWN: &[(&str, &str)] = &[
     // Updates are not differentiated.
+    ("adadelta", "the operator declares `NoGrad`"),
+    ("adagrad", "the operator declares `NoGrad`"),
     ("adam", "the operator declares `NoGrad`"),
+    ("adamax", "the operator declares `NoGrad`"),
+    ("adamw", "the operator declares `NoGrad`"),
+    ("decayed_adagrad", "the operator declares `NoGrad`"),
+    ("lamb", "the operator declares `NoGrad`"),
+    ("lars_momentum", "the operator declares `NoGrad`"),
     ("momentum", "the operator declares `NoGrad`"),
+    ("rmsprop", "the operator declares `NoGrad`"),
     ("sgd", "the operator declares `NoGrad`"),
     ("matmul_v2_grad_sgd", "the operator declares `NoGrad`"),
     // The rank of the output depends on these dimensions.

@@ -12,7 +12,7 @@ pub use min_max::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, Reduce
 pub use product::{ReduceProd, ReduceProdGrad};
 pub use squared_l2_norm::{SquaredL2Norm, SquaredL2NormGrad};
 pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};
-pub(crate) use tiling::ReductionTiling;
+pub(crate) use tiling::{ReductionTiling, total};
 
 /// The attributes of reductions.
 #[derive(Attrs, Clone, Debug)]

@@ -366,7 +366,7 @@ fn best<T: KernelFloat>(x: &[T], choose: impl Fn(T, T) -> T) -> T {
 }
 
 /// The sum of `f(x)` over all elements, shared between threads.
-pub(super) fn total<T: KernelFloat>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + Sync) -> f64 {
+pub(crate) fn total<T: KernelFloat>(cx: &Cx, x: &[T], f: impl Fn(f64) -> f64 + Copy + Sync) -> f64 {
     let size = x.len().div_ceil(PARTIAL_SUMS).max(PART);
     let mut sums = [0.0; PARTIAL_SUMS];
     let sums = &mut sums[..x.len().div_ceil(size)];

@@ -1,17 +1,22 @@
 //! Optimizers: backward pass and parameter updates in one call.
 
+mod adam;
+mod adaptive;
+mod descent;
+
+pub use adam::{Adam, AdamW, Lamb};
+pub use adaptive::{Adagrad, RmsProp};
+pub use descent::{Momentum, Sgd};
+
 use std::fmt;
 
 use autobwd::{
-    Arg, Backward, Builder, DType, Error, ErrorKind, Expr, Result, Tensor, append_backward,
+    Backward, Builder, DType, Error, ErrorKind, Expr, Result, Tensor, append_backward,
     backward::{MissingGradient, PathEnd, Recompute, RecomputeReport, StopReason},
     tape::{GradOptions, grad, missing},
 };
 
-use crate::{
-    Init,
-    update::{AdamOp, MomentumOp, Regularization, SgdOp},
-};
+use crate::Init;
 
 /// Appends the training part of a model.
 pub trait Optimizer {
@@ -274,123 +279,4 @@ fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Ex
     }
     let dims = dims.unwrap_or(&own);
     parameter.builder().persistable(&name, meta.dtype, dims, |s| Init::Constant(value.into()).emit(s, 0))
-}
-
-/// Stochastic gradient descent: `w = w - rate · dw`.
-#[derive(Clone, Copy, Debug)]
-pub struct Sgd {
-    /// Learning rate.
-    pub rate: f32,
-}
-
-impl Optimizer for Sgd {
-    fn learning_rate(&self) -> f32 {
-        self.rate
-    }
-
-    #[track_caller]
-    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let op = SgdOp {
-            param: parameter.into(),
-            grad: gradient.into(),
-            learning_rate: learning_rate.into(),
-            param_out: parameter.into(),
-        };
-        autobwd::emit(op).param_out.check().map(drop)
-    }
-}
-
-/// SGD with momentum: `v = momentum · v + dw`, `w = w - rate · v`; with Nesterov momentum
-/// `w = w - rate · (dw + momentum · v)` (Sutskever et al., 2013).
-#[derive(Clone, Copy, Debug)]
-pub struct Momentum {
-    /// Learning rate.
-    pub rate: f32,
-    /// Decay of the velocity.
-    pub momentum: f32,
-    /// Whether to use Nesterov momentum.
-    pub nesterov: bool,
-    /// Whether rows that a sparse gradient does not hold are unchanged, including their velocity.
-    pub lazy: bool,
-}
-
-impl Optimizer for Momentum {
-    fn learning_rate(&self) -> f32 {
-        self.rate
-    }
-
-    #[track_caller]
-    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let velocity = state(parameter, "velocity", None, 0.0);
-        let op = MomentumOp {
-            param: parameter.into(),
-            grad: gradient.into(),
-            velocity: Arg::from(&velocity),
-            learning_rate: learning_rate.into(),
-            param_out: parameter.into(),
-            velocity_out: velocity.into(),
-            mu: self.momentum,
-            use_nesterov: self.nesterov,
-            regularization_method: Regularization::None,
-            regularization_coeff: 0.0,
-            rescale_grad: 1.0,
-            lazy_mode: self.lazy,
-        };
-        autobwd::emit(op).param_out.check().map(drop)
-    }
-}
-
-/// Adam (Kingma and Ba, 2015).
-#[derive(Clone, Copy, Debug)]
-pub struct Adam {
-    /// Learning rate.
-    pub rate: f32,
-    /// Decay of the first moment, the mean of gradients.
-    pub beta1: f32,
-    /// Decay of the second moment, the mean of squared gradients.
-    pub beta2: f32,
-    /// Added to the denominator, so that it stays above 0.
-    pub epsilon: f32,
-    /// Whether rows that a sparse gradient does not hold are unchanged, including their moments.
-    pub lazy: bool,
-}
-
-impl Adam {
-    /// The paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`; not lazy.
-    pub fn new(rate: f32) -> Adam {
-        Adam { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy: false }
-    }
-}
-
-impl Optimizer for Adam {
-    fn learning_rate(&self) -> f32 {
-        self.rate
-    }
-
-    #[track_caller]
-    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let moment1 = state(parameter, "moment1", None, 0.0);
-        let moment2 = state(parameter, "moment2", None, 0.0);
-        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1);
-        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2);
-        let op = AdamOp {
-            param: parameter.into(),
-            grad: gradient.into(),
-            learning_rate: learning_rate.into(),
-            moment1: Arg::from(&moment1),
-            moment2: Arg::from(&moment2),
-            beta1_pow: Arg::from(&beta1_pow),
-            beta2_pow: Arg::from(&beta2_pow),
-            param_out: parameter.into(),
-            moment1_out: moment1.into(),
-            moment2_out: moment2.into(),
-            beta1_pow_out: beta1_pow.into(),
-            beta2_pow_out: beta2_pow.into(),
-            beta1: self.beta1,
-            beta2: self.beta2,
-            epsilon: self.epsilon,
-            lazy_mode: self.lazy,
-        };
-        autobwd::emit(op).param_out.check().map(drop)
-    }
 }
