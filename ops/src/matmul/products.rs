@@ -1,12 +1,12 @@
 //! Batched matrix products over the last two dimensions, and their gradients.
 
 use autobwd::{
-    Cx, Dims, Meta, Result,
-    op::{GemmElement, Mat},
-    tensor::Dim,
+    Buf, Cx, Dims, Meta, Result,
+    op::{GemmElement, Mat, with_float},
+    tensor::{Dim, OptionalBuf},
 };
 
-use crate::kernel_helpers::nth;
+use crate::kernel_helpers::{KernelFloat, PART, nth};
 
 /// Multiplications from which a single product is shared between threads.
 const SHARED: usize = 1 << 20;
@@ -49,6 +49,57 @@ pub(super) fn inner_dim(x: &Meta, trans_x: bool) -> Dim {
         [.., rows, _] if trans_x => *rows,
         [.., last] => *last,
         [] => Dim::UNKNOWN,
+    }
+}
+
+/// `out = alpha * x · y`.
+pub(super) fn multiply(
+    cx: &Cx,
+    [x, y]: [&Buf<'_>; 2],
+    [trans_x, trans_y]: [bool; 2],
+    alpha: f32,
+    out: &mut Buf<'_>,
+) -> Result<()> {
+    with_float!(x, T => {
+        let all = Products::<T>::new((x.slice()?, x.dims()), trans_x, (y.slice()?, y.dims()), trans_y);
+        all.each(cx, out.slice_mut()?, |i, out| {
+            let (x, y) = all.at(i);
+            cx.product(out, false, all.x.matrix(x), all.y.matrix(y))
+        })?;
+        scale(cx, out.slice_mut::<T>()?, alpha);
+        Ok(())
+    })
+}
+
+/// `dx = alpha * dout · yᵀ`, `dy = alpha * xᵀ · dout`.
+pub(super) fn multiply_grad(
+    cx: &Cx,
+    [x, y]: [&Buf<'_>; 2],
+    [trans_x, trans_y]: [bool; 2],
+    alpha: f32,
+    dout: &Buf<'_>,
+    [dx, dy]: [&mut Option<Buf<'_>>; 2],
+) -> Result<()> {
+    with_float!(dout, T => {
+        let all = Products::<T>::new((x.slice()?, x.dims()), trans_x, (y.slice()?, y.dims()), trans_y);
+        let dout = dout.slice::<T>()?;
+        if let Some(dx) = dx.slice_mut()? {
+            all.left_gradient(cx, dout, dx)?;
+            scale(cx, dx, alpha);
+        }
+        if let Some(dy) = dy.slice_mut()? {
+            all.right_gradient(cx, dout, dy)?;
+            scale(cx, dy, alpha);
+        }
+        Ok(())
+    })
+}
+
+/// `x = alpha * x`
+pub(super) fn scale<T: KernelFloat>(cx: &Cx, x: &mut [T], alpha: f32) {
+    let alpha = T::of(alpha.into());
+    if alpha != T::of(1.0) {
+        cx.chunks_mut(x, PART, |_, x| x.iter_mut().for_each(|x| *x = alpha * *x));
     }
 }
 

@@ -1,14 +1,8 @@
 //! Batched matrix product over the last two dimensions, with broadcast batch dimensions.
 
-use autobwd::{
-    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var,
-    check::*,
-    op::with_float,
-    register_op,
-    tensor::{Dim, OptionalBuf},
-};
+use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, tensor::Dim};
 
-use super::products::{Products, inner_dim, matmul_dims};
+use super::products::{inner_dim, matmul_dims, multiply, multiply_grad};
 
 /// Matrix product `out = x · y` over the last two dimensions.
 ///
@@ -44,14 +38,7 @@ impl Infer for MatmulV2<Meta> {
 }
 impl Kernel for MatmulV2<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let (x, y) = ((self.x.slice()?, self.x.dims()), (self.y.slice()?, self.y.dims()));
-            let all = Products::<T>::new(x, self.trans_x, y, self.trans_y);
-            all.each(cx, self.out.slice_mut()?, |i, out| {
-                let (x, y) = all.at(i);
-                cx.product(out, false, all.x.matrix(x), all.y.matrix(y))
-            })
-        })
+        multiply(cx, [&self.x, &self.y], [self.trans_x, self.trans_y], 1.0, &mut self.out)
     }
 }
 autobwd::samples!(
@@ -101,17 +88,7 @@ pub struct MatmulV2Grad<V = Var> {
 }
 impl Kernel for MatmulV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let (x, y) = ((self.x.slice()?, self.x.dims()), (self.y.slice()?, self.y.dims()));
-            let all = Products::<T>::new(x, self.trans_x, y, self.trans_y);
-            let dout = self.dout.slice::<T>()?;
-            if let Some(dx) = self.dx.slice_mut()? {
-                all.left_gradient(cx, dout, dx)?;
-            }
-            if let Some(dy) = self.dy.slice_mut()? {
-                all.right_gradient(cx, dout, dy)?;
-            }
-            Ok(())
-        })
+        let (factors, transposed) = ([&self.x, &self.y], [self.trans_x, self.trans_y]);
+        multiply_grad(cx, factors, transposed, 1.0, &self.dout, [&mut self.dx, &mut self.dy])
     }
 }

@@ -118,7 +118,9 @@ impl<T: KernelFloat> AdamRates<T> {
         if grad.is_sparse() {
             let grads = grad.rows()?;
             if keep != one {
-                cx.chunks_mut(param, PART, |_, param| param.iter_mut().for_each(|param| *param = *param * keep));
+                cx.chunks_mut(param, PART, |_, param| {
+                    param.iter_mut().for_each(|param| *param = *param * keep)
+                });
             }
             let new_param = |param: T, [m, v]: [T; 2], _| param - rate * (m / (v.sqrt() + epsilon));
             update_rows(cx, m, [], grads, lazy, |m, [], grad| beta1 * m + (one - beta1) * grad);
@@ -189,9 +191,7 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> AdamOp<Draw> {
 }
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019): the step of `adam` from
-/// `(1 - rate * coeff) * param`, with `rate = lr_ratio * learning_rate`.
-///
-/// Without `with_decay`, it is the step of `adam`: `coeff` and `lr_ratio` have no effect.
+/// `(1 - learning_rate * lr_ratio * coeff) * param`, or from `param` without `with_decay`.
 #[register_op(grad = NoGrad)]
 pub struct AdamwOp<V = Var> {
     /// Any shape.
@@ -254,7 +254,7 @@ pub struct AdamwOp<V = Var> {
     /// With a sparse gradient, update only the moments and steps of the rows that it holds; all rows decay.
     #[attr(default = false)]
     pub lazy_mode: bool,
-    /// Factor of the learning rate.
+    /// Factor of the weight decay alone, as in the reference's kernel for CPUs.
     #[attr(default = 1.0)]
     pub lr_ratio: f32,
     /// Coefficient of the weight decay.
@@ -305,12 +305,9 @@ impl Kernel for AdamwOp<Buf<'_>> {
             }
             let beta = [beta1, beta2].map(T::of);
             let powers = [advance(pow1, beta[0]), advance(pow2, beta[1])];
-            let mut rate = one::<T>(&self.learning_rate)?;
-            let mut keep = T::of(1.0);
-            if self.with_decay {
-                rate *= T::of(self.lr_ratio.into());
-                keep -= rate * T::of(self.coeff.into());
-            }
+            let rate = one::<T>(&self.learning_rate)?;
+            let decay = rate * T::of(self.lr_ratio.into()) * T::of(self.coeff.into());
+            let keep = if self.with_decay { 1.0 - decay } else { 1.0 };
             let rates = AdamRates { keep, ..AdamRates::new(rate, beta, powers, epsilon) };
             rates.step(cx, &self.grad, [param, m, v], self.lazy_mode)
         })

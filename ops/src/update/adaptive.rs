@@ -352,14 +352,12 @@ impl Infer for RmspropOp<Meta> {
         scalars_of_param(&self.param, [&self.learning_rate])?;
         match &self.mean_grad {
             Some(mean_grad) => mean_grad.same_as(&self.param)?,
-            None => self.param.require(!self.centered, || "slot `MeanGrad` is needed, as `centered` is set,".into())?,
+            None => self
+                .param
+                .require(!self.centered, || "slot `MeanGrad` is needed, as `centered` is set,".into())?,
         }
-        let outs = [
-            &mut self.param_out,
-            &mut self.moment_out,
-            &mut self.mean_square_out,
-            &mut self.mean_grad_out,
-        ];
+        let outs =
+            [&mut self.param_out, &mut self.moment_out, &mut self.mean_square_out, &mut self.mean_grad_out];
         outs.into_iter().for_each(|out| out.like(&self.param));
         Ok(())
     }
@@ -433,7 +431,8 @@ impl<T: KernelFloat> RmspropStep<T> {
         cx.try_zip_chunks_mut(moving, &mut [(); 0], |part, [param, moment, square, mean_grad], _| {
             let grad = nth_part(grad, part, param.len());
             let means = square.iter_mut().zip(mean_grad);
-            for (((param, moment), (square, mean_grad)), grad) in param.iter_mut().zip(moment).zip(means).zip(grad)
+            for (((param, moment), (square, mean_grad)), grad) in
+                param.iter_mut().zip(moment).zip(means).zip(grad)
             {
                 *square = self.mean(*square, *grad * *grad);
                 *mean_grad = self.new_mean_grad(*mean_grad, *grad);
@@ -449,7 +448,13 @@ autobwd::samples!(
     [
         rmsprop(false),
         RmspropOp { mean_grad: Some(between(-0.1, 0.1, [2, 3])), ..rmsprop(false) },
-        RmspropOp { decay: 0.5, momentum: 0.25, epsilon: 0.125, learning_rate: positive([]), ..rmsprop(false) },
+        RmspropOp {
+            decay: 0.5,
+            momentum: 0.25,
+            epsilon: 0.125,
+            learning_rate: positive([]),
+            ..rmsprop(false)
+        },
         RmspropOp { mean_grad: Some(between(-0.1, 0.1, [2, 3])), momentum: 0.5, ..rmsprop(true) },
         rmsprop(true).fails("slot `MeanGrad` is needed"),
         RmspropOp { mean_grad: Some(uniform([2])), ..rmsprop(false) }.fails("`MeanGrad`: shape [2]"),

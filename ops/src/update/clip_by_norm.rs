@@ -1,8 +1,8 @@
 //! Clipping of a gradient by its norm.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit, op::with_float,
-    register_op,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    op::with_float, register_op,
 };
 
 use crate::{

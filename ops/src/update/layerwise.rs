@@ -2,8 +2,7 @@
 
 use autobwd::{
     Buf, Cx, DType, Error, ErrorKind, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, op::with_float,
-    register_op,
-    tensor::Bool,
+    register_op, tensor::Bool,
 };
 
 use super::{advance, one, same_as_param, scalars_of_param};
@@ -285,7 +284,13 @@ autobwd::samples!(
     [
         lars_momentum(&[0.0005]),
         lars_momentum(&[0.5, 0.0]),
-        LarsMomentumOp { epsilon: 0.25, rescale_grad: 0.5, lars_coeff: 0.125, mu: 0.5, ..lars_momentum(&[0.5]) },
+        LarsMomentumOp {
+            epsilon: 0.25,
+            rescale_grad: 0.5,
+            lars_coeff: 0.125,
+            mu: 0.5,
+            ..lars_momentum(&[0.5])
+        },
         LarsMomentumOp { grad: vec![given([2, 3], [0.0; 6])], ..lars_momentum(&[0.5]) },
         LarsMomentumOp { learning_rate: vec![positive([])], ..lars_momentum(&[0.5]) },
         LarsMomentumOp { grad: vec![], ..lars_momentum(&[0.5]) }
