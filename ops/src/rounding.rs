@@ -1,4 +1,4 @@
-//! `floor`, `round`, `sign` and `clip`: piecewise constant or identity functions, each defined by a formula.
+//! `floor`, `ceil`, `trunc`, `round`, `sign` and `clip`: piecewise constant or identity functions, each defined by a formula.
 
 use autobwd::{
     DType, Float, GradCx, GradRule, Pointwise, Result, Var, ZeroGrad,
@@ -40,6 +40,84 @@ pub struct FloorGrad<V = Var> {
     pub dx: V,
 }
 impl<F: Float> Pointwise for FloorGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::from(0.0);
+    }
+}
+
+/// Rounds up: `out = ⌈x⌉`.
+#[register_op(grad = CeilGrad, pointwise)]
+pub struct Ceil<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Ceil<F> {
+    fn eval(&mut self) {
+        self.out = -(-self.x).floor();
+    }
+}
+autobwd::samples!(
+    Ceil,
+    [
+        Ceil { x: given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), out: out() },
+        Ceil { x: between(0.1, 0.9, []), out: out() },
+        Ceil { x: given([4], [-2.0, 0.0, 3.0, f64::INFINITY]), out: out() }
+            .not_a_derivative("integers are where it jumps"),
+    ]
+);
+
+/// `dx = 0`.
+#[register_op(grad_of = Ceil, grad = ZeroGrad, pointwise)]
+pub struct CeilGrad<V = Var> {
+    #[input(shape_only)]
+    pub dout: V,
+    #[output]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for CeilGrad<F> {
+    fn eval(&mut self) {
+        self.dx = F::from(0.0);
+    }
+}
+
+/// Rounds towards 0.
+#[register_op(grad = TruncGrad, pointwise)]
+pub struct Trunc<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl<F: Float> Pointwise for Trunc<F> {
+    fn eval(&mut self) {
+        self.out = F::select(F::from(0.0).gt(self.x), -(-self.x).floor(), self.x.floor());
+    }
+}
+autobwd::samples!(
+    Trunc,
+    [
+        Trunc { x: given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), out: out() },
+        Trunc { x: between(0.1, 0.9, []), out: out() },
+        Trunc { x: given([4], [-2.0, 0.0, 3.0, f64::INFINITY]), out: out() }
+            .not_a_derivative("integers are where it jumps"),
+    ]
+);
+
+/// `dx = 0`.
+#[register_op(grad_of = Trunc, grad = ZeroGrad, pointwise)]
+pub struct TruncGrad<V = Var> {
+    #[input(shape_only)]
+    pub dout: V,
+    #[output]
+    pub dx: V,
+}
+impl<F: Float> Pointwise for TruncGrad<F> {
     fn eval(&mut self) {
         self.dx = F::from(0.0);
     }

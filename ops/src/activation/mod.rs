@@ -3,6 +3,8 @@
 mod basic;
 mod prelu;
 mod rectifier;
+mod scaled;
+mod shrink;
 mod smooth;
 
 pub use basic::{
@@ -12,4 +14,6 @@ pub use basic::{
 };
 pub use prelu::{Prelu, PreluGrad, PreluMode};
 pub use rectifier::{Elu, HardSigmoid, HardSigmoidGrad, HardSwish, LeakyRelu, Relu6, Relu6Grad};
+pub use scaled::{Brelu, Celu, Logsigmoid, LogsigmoidGrad, Selu, SeluGrad, SoftRelu, SoftReluGrad, Stanh};
+pub use shrink::{HardShrink, Softshrink, TanhShrink, ThresholdedRelu};
 pub use smooth::{Gelu, Mish, Silu, Softplus, Softsign, Swish};

@@ -1,4 +1,4 @@
-//! Sine and cosine, each defined by a formula.
+//! Sine and cosine.
 //!
 //! Their double gradients are composed of these functions and of elementwise products, so every order exists.
 
