@@ -31,6 +31,7 @@ pub mod gather;
 pub mod increment;
 mod infallible;
 mod init;
+pub mod interpolate;
 mod kernel_helpers;
 pub mod logarithm;
 pub mod logic;

@@ -1,0 +1,366 @@
+//! Resizing of images: `nearest_interp_v2` and `bilinear_interp_v2`.
+
+mod resize;
+
+use autobwd::{
+    Attrs, Buf, Cx, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{with_dtype, with_float},
+    register_op,
+    tensor::Dim,
+};
+
+use crate::{norm::DataLayout, windows::dims};
+use resize::Resize;
+
+autobwd::op::attr_enum! {
+    /// How an element between others is computed.
+    pub enum InterpMethod {
+        /// The nearest element.
+        Nearest = "nearest",
+        /// Linear interpolation of the four nearest elements.
+        Bilinear = "bilinear",
+    }
+}
+
+/// The attributes of resizing.
+#[derive(Attrs, Clone, Debug)]
+pub struct InterpAttrs {
+    /// Accepted for compatibility: images have no depth.
+    #[attr(default = 0)]
+    pub out_d: i32,
+    /// Height of the result, without `scale`.
+    #[attr(default = 0)]
+    pub out_h: i32,
+    /// Width of the result, without `scale`.
+    #[attr(default = 0)]
+    pub out_w: i32,
+    /// Factors of height and width, each result rounded down; they replace `out_h` and `out_w`.
+    #[attr(default = [])]
+    pub scale: Vec<f32>,
+    /// How an element between others is computed, whatever the operator's name says.
+    #[attr(default = InterpMethod::Bilinear)]
+    pub interp_method: InterpMethod,
+    /// The centres of the corner elements stay at the corners.
+    #[attr(default = true)]
+    pub align_corners: bool,
+    /// Bilinear, without `align_corners`: the source position of element `i` is `(i + 0.5) * ratio - 0.5` for 0,
+    /// `i * ratio` for 1.
+    #[attr(default = 1, min = 0, max = 1)]
+    pub align_mode: i32,
+    /// Order of the dimensions of images; `NHWC` is not supported.
+    #[attr(default = DataLayout::Nchw)]
+    pub data_layout: DataLayout,
+}
+
+impl InterpAttrs {
+    /// Resizing by these factors, height and width.
+    pub fn scaling(interp_method: InterpMethod, scale: [f32; 2]) -> InterpAttrs {
+        InterpAttrs { scale: scale.to_vec(), interp_method, ..InterpAttrs::default() }
+    }
+
+    /// Resizing to this height and width.
+    pub fn to_size(interp_method: InterpMethod, [out_h, out_w]: [i32; 2]) -> InterpAttrs {
+        InterpAttrs { out_h, out_w, interp_method, ..InterpAttrs::default() }
+    }
+
+    fn infer(&self, x: &Meta, sizes: [&[Meta]; 3], out: &mut Meta) -> Result<()> {
+        if let Some(size) = sizes.into_iter().flatten().next() {
+            return Err(size.wrong("a size that is a tensor is not supported yet; an attribute is needed"));
+        }
+        if self.interp_method == InterpMethod::Bilinear {
+            x.float()?;
+        }
+        if self.data_layout != DataLayout::Nchw {
+            return Err(Error::attr("data_layout", "only `NCHW` is supported".to_string()));
+        }
+        let [images, channels, height, width] = x.unpack()?;
+        let few = |n: Dim| n.get().is_none_or(|n| (1..=i32::MAX as usize).contains(&n));
+        x.require(few(height) && few(width), || "from 1 to 2³¹ - 1 rows and columns are needed".into())?;
+        let [out_h, out_w] = match *self.scale {
+            [] => [("out_h", self.out_h), ("out_w", self.out_w)].map(|(name, n)| match n {
+                1.. => Ok(Dim::from(n as usize)),
+                _ => Err(Error::attr(name, format!("{n} is not a size"))),
+            }),
+            [down, across] => [(height, down), (width, across)].map(|(n, factor)| self.scaled(n, factor)),
+            _ => return Err(self.wrong_scale()),
+        };
+        out.set(x.dtype, [images, channels, out_h?, out_w?].into_iter().collect::<autobwd::Dims>());
+        Ok(())
+    }
+
+    /// `n` elements times a factor, rounded down.
+    fn scaled(&self, n: Dim, factor: f32) -> Result<Dim> {
+        if !(factor > 0.0 && factor.is_finite()) {
+            return Err(self.wrong_scale());
+        }
+        let Some(n) = n.get() else { return Ok(Dim::UNKNOWN) };
+        let product = n as f32 * factor;
+        if !(1.0..i32::MAX as f32).contains(&product) {
+            return Err(Error::attr("scale", format!("{factor} of {n} elements is not a size")));
+        }
+        Ok(Dim::from(product as usize))
+    }
+
+    fn wrong_scale(&self) -> Error {
+        Error::attr("scale", format!("2 positive numbers or none are needed, not {:?}", self.scale))
+    }
+
+    fn resize(&self, x: &Buf<'_>, out: &Buf<'_>) -> Result<Resize> {
+        let ([_, _, x @ ..], [_, _, out @ ..]) = (dims(x)?, dims(out)?);
+        Ok(Resize::new(self, x, out))
+    }
+
+    fn forward(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+        let resize = self.resize(x, out)?;
+        match self.interp_method {
+            _ if resize.is_copy() => out.copy_from(x),
+            InterpMethod::Nearest => with_dtype!(x.dtype(), T => {
+                resize.nearest::<T>(cx, x.slice()?, out.slice_mut()?);
+                Ok(())
+            }),
+            InterpMethod::Bilinear => with_float!(x, T => cx.scratch(resize.scratch(cx.threads()), |rows| {
+                resize.bilinear::<T>(cx, x.slice()?, rows, out.slice_mut()?)
+            })),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, dout: &Buf<'_>, dx: &mut Buf<'_>) -> Result<()> {
+        let resize = self.resize(dx, dout)?;
+        if resize.is_copy() {
+            return dx.copy_from(dout);
+        }
+        with_float!(dout, T => cx.scratch(resize.scratch(cx.threads()), |rows| {
+            let (dout, dx) = (dout.slice::<T>()?, dx.slice_mut()?);
+            match self.interp_method {
+                InterpMethod::Nearest => resize.nearest_grad(cx, dout, rows, dx),
+                InterpMethod::Bilinear => resize.bilinear_grad(cx, dout, rows, dx),
+            }
+        }))
+    }
+
+    fn scratch_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
+        self.resize(x, out).map_or(0, |resize| resize.scratch(workers) * out.dtype().size())
+    }
+}
+
+/// Declares the operator of a method, with its gradient operator.
+macro_rules! interpolation {
+    ($op:ident, $grad:ident, $samples:ident) => {
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                let sizes = [self.out_size.as_slice(), &self.size_tensor, self.scale.as_slice()];
+                self.interp.infer(&self.x, sizes, &mut self.out)
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, cx: &Cx) -> Result<()> {
+                self.interp.forward(cx, &self.x, &mut self.out)
+            }
+
+            fn scratch_bytes(&self, workers: usize) -> usize {
+                match self.interp.interp_method {
+                    InterpMethod::Nearest => 0,
+                    InterpMethod::Bilinear => self.interp.scratch_bytes(&self.x, &self.out, workers),
+                }
+            }
+        }
+        impl Kernel for $grad<Buf<'_>> {
+            fn run(&mut self, cx: &Cx) -> Result<()> {
+                self.interp.backward(cx, &self.dout, &mut self.dx)
+            }
+
+            fn scratch_bytes(&self, workers: usize) -> usize {
+                self.interp.scratch_bytes(&self.dx, &self.dout, workers)
+            }
+        }
+        const _: () = {
+            fn row(x: Draw, interp: InterpAttrs) -> $op<Draw> {
+                $op { x, out_size: None, size_tensor: vec![], scale: None, out: out(), interp }
+            }
+            $samples!($op);
+        };
+    };
+}
+
+/// Resizes images: every element of the result is the nearest one of the image.
+///
+/// With `ratio` = size of the image / size of the result, or 1 / `scale`, element `i` is the one at `⌊i * ratio⌋`; with
+/// `align_corners`, `ratio` is that of both sizes minus 1, and the position is rounded.
+#[register_op(grad = NearestInterpV2Grad)]
+pub struct NearestInterpV2<V = Var> {
+    /// Images, `[images, channels, height, width]`, any dtype.
+    #[input]
+    pub x: V,
+    /// Not supported yet: size of the result.
+    #[input]
+    pub out_size: Option<V>,
+    /// Not supported yet: height and width of the result, as one tensor each.
+    #[input]
+    pub size_tensor: Vec<V>,
+    /// Not supported yet: factors of height and width.
+    #[input]
+    pub scale: Option<V>,
+    /// The resized images, same dtype as `x`.
+    #[output]
+    pub out: V,
+    /// Size of the result, and position of its elements.
+    #[attrs]
+    pub interp: InterpAttrs,
+}
+
+/// `dx` = for each element, the sum of `dout` where it is the nearest.
+#[register_op(grad_of = NearestInterpV2, grad = Multilinear, inferred)]
+pub struct NearestInterpV2Grad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
+    pub out_size: Option<V>,
+    pub size_tensor: Vec<V>,
+    pub scale: Option<V>,
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    #[attrs]
+    pub interp: InterpAttrs,
+}
+
+/// Resizes images: every element of the result is interpolated linearly between the four elements around its source
+/// position.
+///
+/// With `ratio` = size of the image / size of the result, or 1 / `scale`, the source position of element `i` is
+/// `i * ratio` or `(i + 0.5) * ratio - 0.5`, as `align_mode` says; with `align_corners`, it is `i * ratio`, where
+/// `ratio` is that of both sizes minus 1. Positions are computed in float32, as in the reference.
+#[register_op(grad = BilinearInterpV2Grad)]
+pub struct BilinearInterpV2<V = Var> {
+    /// Images, `[images, channels, height, width]`.
+    #[input]
+    pub x: V,
+    /// Not supported yet: size of the result.
+    #[input]
+    pub out_size: Option<V>,
+    /// Not supported yet: height and width of the result, as one tensor each.
+    #[input]
+    pub size_tensor: Vec<V>,
+    /// Not supported yet: factors of height and width.
+    #[input]
+    pub scale: Option<V>,
+    /// The resized images.
+    #[output]
+    pub out: V,
+    /// Size of the result, and position of its elements.
+    #[attrs]
+    pub interp: InterpAttrs,
+}
+
+/// `dx` = the sum of `dout`, each multiplied by the weight with which the element contributes to it.
+#[register_op(grad_of = BilinearInterpV2, grad = Multilinear, inferred)]
+pub struct BilinearInterpV2Grad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
+    pub out_size: Option<V>,
+    pub size_tensor: Vec<V>,
+    pub scale: Option<V>,
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    #[attrs]
+    pub interp: InterpAttrs,
+}
+
+macro_rules! nearest_samples {
+    ($op:ident) => {
+        const METHOD: InterpMethod = InterpMethod::Nearest;
+        autobwd::samples!(
+            $op,
+            [
+                row(uniform([2, 3, 5, 4]), scaling([2.0, 4.0]).align_corners(false)),
+                row(uniform([1, 2, 3, 4]), scaling([2.5, 1.0])),
+                row(uniform([1, 2, 5, 4]), scaling([0.5, 0.75]).align_corners(false).out_h(7).out_w(9)),
+                row(uniform([2, 1, 3, 4]), to_size([6, 5]).align_corners(false).out_d(-1)),
+                row(uniform([1, 2, 5, 3]), to_size([2, 4]).align_mode(0)),
+                row(uniform([2, 1, 3, 4]), to_size([3, 4])),
+                row(uniform([2, 3, 4, 5]), to_size([1, 1])),
+                row(uniform([1, 2, 1, 3]), to_size([4, 7])),
+                row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Bilinear, [5, 6])),
+                row(uniform([0, 2, 3, 4]), to_size([6, 5])),
+                row(integers_below(9, [1, 2, 3, 4]), scaling([2.0, 3.0]).align_corners(false)),
+                row(uniform([2, 3, 4]), to_size([2, 2])).fails("`X`: 4 dimensions are needed"),
+            ]
+        );
+        refused_samples!($op);
+    };
+}
+
+macro_rules! bilinear_samples {
+    ($op:ident) => {
+        const METHOD: InterpMethod = InterpMethod::Bilinear;
+        autobwd::samples!(
+            $op,
+            [
+                row(uniform([2, 3, 5, 4]), scaling([2.0, 4.0]).align_corners(false).align_mode(0)),
+                row(uniform([2, 3, 5, 4]), scaling([2.0, 3.0]).align_corners(false)),
+                row(uniform([1, 2, 3, 4]), scaling([2.5, 1.0])),
+                row(uniform([1, 2, 5, 4]), scaling([0.5, 0.75]).align_corners(false).out_h(7).out_w(9)),
+                row(uniform([2, 1, 3, 4]), to_size([6, 5]).align_corners(false).align_mode(0).out_d(-1)),
+                row(uniform([1, 2, 5, 7]), to_size([2, 3]).align_corners(false).align_mode(0)),
+                row(uniform([1, 2, 5, 3]), to_size([2, 4])),
+                row(uniform([2, 1, 3, 4]), to_size([3, 4])),
+                row(uniform([2, 3, 4, 5]), to_size([1, 1])),
+                row(uniform([1, 2, 1, 3]), to_size([4, 7])),
+                row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
+                row(uniform([0, 2, 3, 4]), to_size([6, 5])),
+                row(integers_below(9, [1, 2, 3, 4]), to_size([6, 5]))
+                    .fails("`X`: floating point numbers are needed"),
+            ]
+        );
+        refused_samples!($op);
+    };
+}
+
+macro_rules! refused_samples {
+    ($op:ident) => {
+        fn scaling(scale: [f32; 2]) -> InterpAttrs {
+            InterpAttrs::scaling(METHOD, scale)
+        }
+
+        fn to_size(size: [i32; 2]) -> InterpAttrs {
+            InterpAttrs::to_size(METHOD, size)
+        }
+
+        autobwd::samples!(
+            $op,
+            [
+                row(uniform([1, 2, 0, 4]), to_size([2, 2]))
+                    .fails("`X`: from 1 to 2³¹ - 1 rows and columns are needed"),
+                row(uniform([1, 2, 3, 4]), to_size([0, 2])).fails("attribute `out_h`: 0 is not a size"),
+                row(uniform([1, 2, 3, 4]), to_size([2, -1])).fails("attribute `out_w`: -1 is not a size"),
+                row(uniform([1, 2, 3, 4]), scaling([0.25, 1.0]))
+                    .fails("attribute `scale`: 0.25 of 3 elements is not a size"),
+                row(uniform([1, 2, 3, 4]), scaling([1.0, 1e9]))
+                    .fails("attribute `scale`: 1000000000 of 4 elements is not a size"),
+                row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]))
+                    .fails("attribute `scale`: 2 positive numbers or none are needed, not [1.0, 0.0]"),
+                row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]).scale(vec![2.0]))
+                    .fails("attribute `scale`: 2 positive numbers or none are needed, not [2.0]"),
+                row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_mode(2)).fails("attribute `align_mode`"),
+                row(uniform([1, 2, 3, 4]), to_size([2, 2]).data_layout(DataLayout::Nhwc))
+                    .fails("attribute `data_layout`: only `NCHW` is supported"),
+                $op {
+                    out_size: Some(integers_below(9, [2]).of(autobwd::DType::I32)),
+                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
+                }
+                .fails("`OutSize`: a size that is a tensor is not supported yet"),
+                $op {
+                    size_tensor: vec![integers_below(9, [1]).of(autobwd::DType::I32)],
+                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
+                }
+                .fails("`SizeTensor`: a size that is a tensor is not supported yet"),
+                $op { scale: Some(positive([2])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                    .fails("`Scale`: a size that is a tensor is not supported yet"),
+            ]
+        );
+    };
+}
+
+interpolation!(NearestInterpV2, NearestInterpV2Grad, nearest_samples);
+interpolation!(BilinearInterpV2, BilinearInterpV2Grad, bilinear_samples);
