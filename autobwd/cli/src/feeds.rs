@@ -30,6 +30,11 @@ fn data(program: &Program) -> impl Iterator<Item = (Var, &VarDesc)> {
     vars.filter_map(|var| Some((var, program.root().vars.get(&var)?))).filter(|(_, desc)| !desc.persistable)
 }
 
+/// The names of the variables to be fed.
+pub(crate) fn inputs(program: &Program) -> Vec<&str> {
+    data(program).map(|(var, _)| program.name(var)).collect()
+}
+
 /// Dtypes and shapes of these variables, with the given dimensions.
 pub(crate) fn shaped(program: &Program, shapes: &[NamedShape]) -> CommandResult<Vec<(Var, Meta)>> {
     let mut metas = vec![];

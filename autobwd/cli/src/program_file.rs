@@ -7,7 +7,8 @@ use std::{
     path::Path,
 };
 
-use autobwd::{Program, Result, tensor::write_atomically, viewer::ToHtml};
+use autobwd::{Error, ErrorKind, Program, Result, Scope, tensor::write_atomically, viewer::ToHtml};
+use autobwd_paddle::{Model, load_program};
 use clap::ValueEnum;
 
 use crate::terminal::{CommandFailure, CommandResult, Terminal, json_escaped};
@@ -31,16 +32,19 @@ pub(crate) enum Format {
     Mermaid,
     /// A page that shows the program
     Html,
+    /// The files of PaddlePaddle
+    Paddle,
 }
 
 impl Format {
     /// The formats by extension. A further one needs a row here, and a line in `read` or `write`.
-    const EXTENSIONS: [(&str, Format); 5] = [
+    const EXTENSIONS: [(&str, Format); 6] = [
         ("json", Format::Json),
         ("txt", Format::Text),
         ("dot", Format::Dot),
         ("mmd", Format::Mermaid),
         ("html", Format::Html),
+        ("pdmodel", Format::Paddle),
     ];
 
     /// The format of a file; that of a path without extension is JSON.
@@ -56,7 +60,7 @@ impl Format {
     fn read(self, text: &str) -> Option<Result<Program>> {
         match self {
             Format::Json => Some(Program::from_json(text)),
-            Format::Text | Format::Dot | Format::Mermaid | Format::Html => None,
+            Format::Text | Format::Dot | Format::Mermaid | Format::Html | Format::Paddle => None,
         }
     }
 
@@ -67,12 +71,27 @@ impl Format {
             Format::Dot => program.to_dot(),
             Format::Mermaid => program.to_mermaid(),
             Format::Html => program.to_html()?,
+            Format::Paddle => {
+                let text = "files of PaddlePaddle are not text: write to a path that ends in .pdmodel";
+                return Err(Error::new(ErrorKind::Format, text));
+            }
         })
     }
 }
 
+/// Reads a program with its values, inputs and outputs; files in JSON have the program alone.
+pub(crate) fn read_model(path: &str) -> CommandResult<Model> {
+    if path != STANDARD && Format::of(path)? == Format::Paddle {
+        return Model::load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()));
+    }
+    Ok(Model { program: read_program(path)?, feeds: vec![], fetches: vec![], scope: Scope::new() })
+}
+
 /// Reads a program; `-` is JSON on standard input.
 pub(crate) fn read_program(path: &str) -> CommandResult<Program> {
+    if path != STANDARD && Format::of(path)? == Format::Paddle {
+        return load_program(path).map_err(|e| CommandFailure::Unreadable(e.to_string()));
+    }
     let (format, source) = match path {
         STANDARD => (Format::Json, "standard input".to_string()),
         path => (Format::of(path)?, format!("`{path}`")),
@@ -102,19 +121,23 @@ fn read_bytes(path: &str) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > LIMIT { Err(too_long()) } else { Ok(bytes) }
 }
 
-/// Writes a program, in this format or that of the extension; `-` is standard output, where the default is JSON.
-pub(crate) fn write_program(
+/// Writes a program, in this format or that of the extension; `-` is standard output, where the default is JSON. Files of
+/// PaddlePaddle have inputs, outputs and values, too.
+pub(crate) fn write_model(
     terminal: Terminal,
     path: &str,
     format: Option<Format>,
-    program: &Program,
+    model: &Model,
 ) -> CommandResult {
     let format = match (path, format) {
         (_, Some(format)) => format,
         (STANDARD, None) => Format::Json,
         (path, None) => Format::of(path)?,
     };
-    let text = format.write(program)?;
+    if format == Format::Paddle && path != STANDARD {
+        return Ok(model.save(path)?);
+    }
+    let text = format.write(&model.program)?;
     match (path, format) {
         (STANDARD, Format::Json) => terminal.print(&json_escaped(&text)),
         (STANDARD, _) => terminal.print(&text),

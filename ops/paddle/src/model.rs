@@ -105,16 +105,18 @@ impl Model {
     }
 
     /// The model for inference that a training program contains: the operators that `fetches` need, with `dropout` and
-    /// `batch_norm` in inference mode, and the values that they read from `scope`.
+    /// `batch_norm` in inference mode, and their values in `scope`.
     ///
     /// # Errors
-    /// Variables that are not declared; values that the scope does not hold.
+    /// Variables that are not declared.
     pub fn for_test(program: &Program, scope: &Scope, fetches: &[&str]) -> Result<Model> {
         let program = training::for_test(program, fetches)?;
         let mut kept = Scope::new();
         for (var, _) in program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
             let name = program.name(*var);
-            kept.set(name, scope.get(name)?.clone());
+            if let Ok(value) = scope.get(name) {
+                kept.set(name, value.clone());
+            }
         }
         let read = program.captures(autobwd::BlockId::ROOT);
         let is_fed = |var: &Var| program.root().vars.get(var).is_some_and(|desc| !desc.persistable);

@@ -7,7 +7,7 @@ use autobwd::{
     program::{Block, Var},
 };
 
-use crate::info::ParameterInfos;
+use crate::{import::infer_shapes, info::ParameterInfos};
 
 /// The attribute of operators that behave differently in training.
 const IS_TEST: &str = "is_test";
@@ -86,6 +86,8 @@ fn set_is_test(program: &mut Program, value: impl Fn(&OpDesc) -> Option<bool>) -
             }
         }
     }
+    // Statistics of a batch have no elements in inference mode.
+    infer_shapes(program, ops);
     Ok(())
 }
 

@@ -101,7 +101,8 @@ impl Resize {
                     continue;
                 }
                 last = from;
-                let (x, out) = (&x[from * across.x..][..across.x], &mut out[row * across.out..][..across.out]);
+                let (x, out) =
+                    (&x[from * across.x..][..across.x], &mut out[row * across.out..][..across.out]);
                 match across.out / across.x {
                     2 if self.repeats(2) => repeat::<T, 2>(x, out),
                     4 if self.repeats(4) => repeat::<T, 4>(x, out),
@@ -198,7 +199,8 @@ impl Resize {
     fn stretch<T: KernelFloat>(&self, x: &[T], out: &mut [T]) {
         for (i, out) in out[..self.across.out].iter_mut().enumerate() {
             let (first, weight) = self.across.between(i);
-            *out = x[first] * T::of((1.0 - weight).into()) + x[self.across.behind(first)] * T::of(weight.into());
+            *out =
+                x[first] * T::of((1.0 - weight).into()) + x[self.across.behind(first)] * T::of(weight.into());
         }
     }
 

@@ -14,7 +14,7 @@ use clap::Args;
 use super::Model;
 use crate::{
     feeds::{NamedShape, feeds},
-    program_file::{Format, read_program, write_program},
+    program_file::{Format, read_model, write_model},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -33,6 +33,12 @@ pub(crate) struct GradCommand {
     /// The variables whose gradients are needed, instead of all parameters
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     parameters: Option<Vec<String>>,
+    /// Set operators that behave differently in training (dropout, batch_norm) to do so
+    #[arg(long)]
+    train: bool,
+    /// Parameters that are not trained, as a pattern such as `conv1*`; may be repeated, and implies --train
+    #[arg(long, value_name = "PATTERN")]
+    freeze: Vec<String>,
     /// Variables without gradient
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     no_grad: Vec<String>,
@@ -94,7 +100,11 @@ impl Update {
 
 impl GradCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let model = read_program(&self.model.model)?;
+        let mut read = read_model(&self.model.model)?;
+        if self.train || !self.freeze.is_empty() {
+            read.train(&as_strs(&self.freeze))?;
+        }
+        let model = std::mem::take(&mut read.program);
         let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
         let budget = budget.map(bytes_of).transpose()?;
         let feeds = if budget.is_some() { feeds(&model, &self.shapes)? } else { vec![] };
@@ -119,7 +129,8 @@ impl GradCommand {
             forget_sites(&mut startup);
             write_atomically(path, Format::Json.write(&startup)?.as_bytes())?;
         }
-        write_program(terminal, &self.output, None, &program)
+        read.program = program;
+        write_model(terminal, &self.output, None, &read)
     }
 
     fn differentiated(

@@ -1,6 +1,7 @@
 //! The commands: one file each, or a few that belong together.
 
 mod check;
+mod convert;
 mod grad;
 mod inspect;
 mod ops;
@@ -12,10 +13,7 @@ mod show;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::{
-    program_file::{Format, read_program, write_program},
-    terminal::{CommandResult, Terminal},
-};
+use crate::terminal::{CommandResult, Terminal};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -28,7 +26,7 @@ pub(crate) enum Command {
     Grad(grad::GradCommand),
     Run(run::RunCommand),
     Report(report::ReportCommand),
-    Convert(ConvertCommand),
+    Convert(convert::ConvertCommand),
     Check(check::CheckCommand),
     Completions(shell::CompletionsCommand),
     Man(shell::ManCommand),
@@ -66,24 +64,6 @@ enum ReportForm {
 /// The program that a command reads.
 #[derive(Debug, Args)]
 struct Model {
-    /// The program, in JSON; `-` is standard input
+    /// The program: JSON, or a .pdmodel file of PaddlePaddle; `-` is JSON on standard input
     model: String,
-}
-
-/// Convert a program to another format
-#[derive(Debug, Args)]
-pub(crate) struct ConvertCommand {
-    /// The program to read; `-` is standard input
-    input: String,
-    /// The file to write: .json, .txt, .dot, .mmd or .html; `-` is standard output
-    output: String,
-    /// The format to write, instead of that of the extension
-    #[arg(long, value_name = "FORMAT")]
-    to: Option<Format>,
-}
-
-impl ConvertCommand {
-    fn run(&self, terminal: Terminal) -> CommandResult {
-        write_program(terminal, &self.output, self.to, &read_program(&self.input)?)
-    }
 }

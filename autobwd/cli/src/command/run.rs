@@ -11,7 +11,7 @@ use super::Model;
 use crate::{
     feeds::fetches,
     npz::{read_npz, write_npz},
-    program_file::read_program,
+    program_file::{read_model, read_program},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -73,11 +73,11 @@ struct RunJson<'a> {
     seconds_per_step: f64,
     first_step_seconds: f64,
     peak_bytes: usize,
-    fetched: BTreeMap<&'a str, Fetched>,
+    fetched: BTreeMap<&'a str, FetchedJson>,
 }
 
 #[derive(Serialize)]
-struct Fetched {
+struct FetchedJson {
     dtype: String,
     shape: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,12 +91,13 @@ pub(super) fn executor(threads: Option<usize>) -> Executor {
 
 impl RunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let program = read_program(&self.model.model)?;
+        let model = read_model(&self.model.model)?;
+        let program = model.program;
         let mut executor = executor(self.threads).check_finite(self.check_finite);
-        let mut scope = self.scope(&mut executor)?;
+        let mut scope = self.scope(&mut executor, model.scope)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
         let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.meta())).collect();
-        let fetches = fetches(&program, &self.fetch);
+        let fetches = fetches(&program, if self.fetch.is_empty() { &model.fetches } else { &self.fetch });
         let mut monitor = self.monitor(&program, &fetches)?;
         let mut watched = fetches.clone();
         for name in monitor.iter().flat_map(Monitor::fetches) {
@@ -122,13 +123,12 @@ impl RunCommand {
             seconds_per_step: median(&seconds),
             first_step_seconds: seconds[0],
             peak_bytes: session.peak_bytes(),
-            fetched: fetched.iter().map(|(name, tensor)| (*name, Fetched::of(tensor))).collect(),
+            fetched: fetched.iter().map(|(name, tensor)| (*name, FetchedJson::of(tensor))).collect(),
         })
     }
 
-    /// The scope before the first step.
-    fn scope(&self, executor: &mut Executor) -> CommandResult<Scope> {
-        let mut scope = Scope::new();
+    /// The scope before the first step, from that of the model.
+    fn scope(&self, executor: &mut Executor, mut scope: Scope) -> CommandResult<Scope> {
         for path in &self.startup {
             executor.run(&read_program(path)?, &mut scope, &[], &[])?;
         }
@@ -189,10 +189,10 @@ fn median(numbers: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-impl Fetched {
-    fn of(tensor: &Tensor) -> Fetched {
+impl FetchedJson {
+    fn of(tensor: &Tensor) -> FetchedJson {
         let (dtype, shape) = (tensor.dtype().to_string(), tensor.dims().to_vec());
-        Fetched { dtype, shape, value: tensor.item().ok().map(number) }
+        FetchedJson { dtype, shape, value: tensor.item().ok().map(number) }
     }
 }
 

@@ -1,0 +1,58 @@
+//! `convert`: the same program in another format.
+
+use std::path::PathBuf;
+
+use autobwd::tensor::save_tensors;
+use autobwd_paddle::Model;
+use clap::Args;
+
+use crate::{
+    feeds::{fetches, inputs},
+    program_file::{Format, read_model, write_model},
+    terminal::{CommandFailure, CommandResult, Terminal},
+};
+
+/// Convert a program to another format
+///
+/// A .pdmodel file has its values in a .pdiparams file beside it. Of a training program, --fetch takes the part for
+/// inference.
+#[derive(Debug, Args)]
+pub(crate) struct ConvertCommand {
+    /// The program to read: JSON, or a .pdmodel file; `-` is JSON on standard input
+    input: String,
+    /// The file to write: .json, .txt, .dot, .mmd, .html or .pdmodel; `-` is standard output
+    output: String,
+    /// The format to write, instead of that of the extension
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<Format>,
+    /// The variables to fetch: only the operators that they need are written, in inference mode
+    #[arg(long, value_name = "VAR", value_delimiter = ',')]
+    fetch: Vec<String>,
+    /// Values that the program keeps, in safetensors format; they replace those of the input
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// The file for the values that the program keeps, in safetensors format
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+impl ConvertCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let mut model = read_model(&self.input)?;
+        if let Some(path) = &self.weights {
+            model.scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+        }
+        if !self.fetch.is_empty() {
+            let named: Vec<&str> = self.fetch.iter().map(String::as_str).collect();
+            model = Model::for_test(&model.program, &model.scope, &named)?;
+        } else if model.fetches.is_empty() {
+            let named = |names: Vec<&str>| names.into_iter().map(str::to_string).collect();
+            (model.feeds, model.fetches) =
+                (named(inputs(&model.program)), named(fetches(&model.program, &[])));
+        }
+        if let Some(path) = &self.save {
+            save_tensors(path, model.scope.iter())?;
+        }
+        write_model(terminal, &self.output, self.to, &model)
+    }
+}
