@@ -46,6 +46,7 @@ pub mod optim;
 pub mod pool;
 pub mod random;
 pub mod reduce;
+pub mod rnn;
 pub mod rounding;
 pub mod scatter;
 pub mod select;

@@ -195,7 +195,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                             back_cell,
                             cell: &cell[at..],
                             before: cell_before.map(|cell| &cell[i * part..]),
-                            dhidden: &dhidden[at..],
+                            dhidden: Some(&dhidden[at..]),
                             dcell: dcell.map(|dcell| &dcell[at..]),
                             dactivations: dactivations.map(|dactivations| &dactivations[4 * at..]),
                             zeros,
@@ -292,14 +292,16 @@ fn quarters<T>(all: &mut [T]) -> [&mut [T]; 4] {
 }
 
 /// One forward step of some batch rows.
-struct LstmLoops<'a, T> {
-    units: usize,
+pub(crate) struct LstmLoops<'a, T> {
+    pub(crate) units: usize,
     /// Pre-activations of the gates, then the activations.
-    gates: &'a mut [T],
-    hidden: &'a mut [T],
-    cell: &'a mut [T],
-    before: Option<&'a [T]>,
-    zeros: &'a [T],
+    pub(crate) gates: &'a mut [T],
+    pub(crate) hidden: &'a mut [T],
+    pub(crate) cell: &'a mut [T],
+    /// The cell state before the step; 0 if absent.
+    pub(crate) before: Option<&'a [T]>,
+    /// A row of zeros, read if `before` is absent.
+    pub(crate) zeros: &'a [T],
 }
 impl<T: KernelFloat> VectorLoops<T> for LstmLoops<'_, T> {
     type Output = ();
@@ -321,20 +323,21 @@ impl<T: KernelFloat> VectorLoops<T> for LstmLoops<'_, T> {
 }
 
 /// One backward step of some batch rows.
-struct LstmGradLoops<'a, T> {
-    units: usize,
+pub(crate) struct LstmGradLoops<'a, T> {
+    pub(crate) units: usize,
     /// The activations, then the gradients of the pre-activations.
-    gates: &'a mut [T],
+    pub(crate) gates: &'a mut [T],
     /// The gradient of the hidden state from the step after.
-    back_hidden: &'a [T],
+    pub(crate) back_hidden: &'a [T],
     /// The gradient of the cell state: from the step after, then for the step before.
-    back_cell: &'a mut [T],
-    cell: &'a [T],
-    before: Option<&'a [T]>,
-    dhidden: &'a [T],
-    dcell: Option<&'a [T]>,
-    dactivations: Option<&'a [T]>,
-    zeros: &'a [T],
+    pub(crate) back_cell: &'a mut [T],
+    pub(crate) cell: &'a [T],
+    pub(crate) before: Option<&'a [T]>,
+    pub(crate) dhidden: Option<&'a [T]>,
+    pub(crate) dcell: Option<&'a [T]>,
+    pub(crate) dactivations: Option<&'a [T]>,
+    /// A row of zeros, read in place of what is absent.
+    pub(crate) zeros: &'a [T],
 }
 impl<'a, T: KernelFloat> VectorLoops<T> for LstmGradLoops<'a, T> {
     type Output = ();
@@ -347,9 +350,8 @@ impl<'a, T: KernelFloat> VectorLoops<T> for LstmGradLoops<'a, T> {
             let [i, f, g, o] = quarters(&mut self.gates[row * 4 * units..][..4 * units]);
             let of_row = |all: Option<&'a [T]>| all.map_or(zeros, |all| nth(all, row, units));
             let gate = |k: usize| self.dactivations.map_or(zeros, |all| nth(all, 4 * row + k, units));
-            let [cell, back, dhidden] =
-                [self.cell, self.back_hidden, self.dhidden].map(|all| nth(all, row, units));
-            let [before, dcell] = [self.before, self.dcell].map(of_row);
+            let [cell, back] = [self.cell, self.back_hidden].map(|all| nth(all, row, units));
+            let [before, dhidden, dcell] = [self.before, self.dhidden, self.dcell].map(of_row);
             let inputs = [cell, before, back, dhidden, dcell, gate(0), gate(1), gate(2), gate(3)];
             map_lanes(inputs, [i, f, g, o, back_cell], |inputs: [F; 9], [i, f, g, o, back_cell]| {
                 let [cell, before, back, dhidden, dcell, di, df, dg, dout] = inputs;
