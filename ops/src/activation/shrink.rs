@@ -82,25 +82,31 @@ pub struct TanhShrink<V = Var> {
 impl<F: Float> Pointwise for TanhShrink<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        // The Taylor series of `x - tanh(x)`, divided by `x³`.
-        const SERIES: [f64; 10] = [
-            -18888466084.0 / 194896477400625.0,
-            443861162.0 / 1856156927625.0,
-            -6404582.0 / 10854718875.0,
-            929569.0 / 638512875.0,
-            -21844.0 / 6081075.0,
-            1382.0 / 155925.0,
-            -62.0 / 2835.0,
-            17.0 / 315.0,
-            -2.0 / 15.0,
-            1.0 / 3.0,
-        ];
+        // `x - tanh(x) = (x * cosh(x) - sinh(x)) / cosh(x)`; near 0, the numerator is the sum of
+        // `2 * k / (2 * k + 1)! * x ^ (2 * k + 1)`, which cancels nothing.
         let x = self.x;
         let z = x * x;
-        let series = SERIES[1..].iter().fold(F::from(SERIES[0]), |sum, c| sum.mul_add(z, F::from(*c)));
-        self.out = F::select(F::from(0.25).gt(x.abs()), x * z * series, x - x.tanh());
+        let near = SERIES.iter().rev().fold(F::from(0.0), |sum, c| sum.mul_add(z, F::from(*c)));
+        let power = x.abs().min(F::from(NEAR)).exp();
+        let near = x * z * near * 2.0 / (power + F::from(1.0) / power);
+        self.out = F::select(F::from(NEAR).gt(x.abs()), near, x - x.tanh());
     }
 }
+
+/// Where `tanh_shrink` is computed by a series.
+const NEAR: f64 = 2.0;
+
+/// `2 * k / (2 * k + 1)!` for `k` from 1.
+const SERIES: [f64; 12] = {
+    let (mut series, mut factorial, mut i) = ([0.0; 12], 1.0, 0);
+    while i < series.len() {
+        let even = 2.0 * (i + 1) as f64;
+        factorial *= even * (even + 1.0);
+        series[i] = even / factorial;
+        i += 1;
+    }
+    series
+};
 autobwd::samples!(
     TanhShrink,
     [

@@ -18,24 +18,25 @@ function!(
 #[inline(always)]
 fn positive_arctangent<F: Float>(x: F) -> F {
     const P: [f64; 5] = [
-        -8.750608600031904122785E-1,
-        -1.615753718753365076637E1,
-        -7.500855792314704667340E1,
-        -1.228866684490136173410E2,
-        -6.485021904942025371773E1,
+        -0.875_060_860_003_190_4,
+        -16.157_537_187_333_652,
+        -75.008_557_923_147_05,
+        -122.886_668_449_013_61,
+        -64.850_219_049_420_25,
     ];
     const Q: [f64; 6] = [
         1.0,
-        2.485846490142306297962E1,
-        1.650270098316988542046E2,
-        4.328810604912902668951E2,
-        4.853903996359136964868E2,
-        1.945506571482613964425E2,
+        24.858_464_901_423_062,
+        165.027_009_831_698_85,
+        432.881_060_491_290_27,
+        485.390_399_635_913_7,
+        194.550_657_148_261_4,
     ];
-    // The tangent of 3 / 8 π, and the digits of π / 2 below those of an `f64`.
+    // Bounds of the three ranges, the upper one the tangent of 3 / 8 π, and the digits of π / 2 below those of an `f64`.
+    const FLAT: f64 = 0.66;
     const STEEP: f64 = 2.414_213_562_373_095;
-    const LOWER: f64 = 6.123233995736765886130E-17;
-    let (steep, flat) = (x.gt(F::from(STEEP)), F::from(0.66).gt(x));
+    const LOWER: f64 = 6.123_233_995_736_766e-17;
+    let (steep, flat) = (x.gt(F::from(STEEP)), F::from(FLAT).gt(x));
     let zero = F::from(0.0);
     let base = F::select(steep, F::from(FRAC_PI_2), F::select(flat, zero, F::from(FRAC_PI_4)));
     let lower = F::select(steep, F::from(LOWER), F::select(flat, zero, F::from(0.5 * LOWER)));
