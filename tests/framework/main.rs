@@ -10,6 +10,7 @@ mod bad_input;
 mod builder_panics;
 mod checker;
 mod commit;
+mod constants;
 mod control;
 mod detach;
 mod division;

@@ -1,7 +1,7 @@
 //! Planning (compilation) of a program as a pure function of the program, its shapes and fetches: dead code
 //! elimination, fusion and memory planning.
 //!
-//! Must not touch memory or run anything. Steps, in call order: `value_graph::needed` → `Graph::build` →
+//! Must not touch memory or run anything, except for the constants of `value_graph::constants`. Steps, in call order: `value_graph::needed` → `Graph::build` →
 //! `relevance::leave_out` → `copy_elision::leave_out` → `peephole::join` → `fusion::group` (with
 //! `value_graph::decompose::parts`) → `memory_planning::place` → `horizontal_fusion::mark`.
 

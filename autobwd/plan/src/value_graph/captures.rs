@@ -78,10 +78,7 @@ impl BlockInputs {
     ) -> (Vec<InitialValue>, StepInputs) {
         let mut given = vec![];
         let mut give = |var: Var, meta: &Meta, source: ValueSource, record: Option<Arc<StepStateLayout>>| {
-            // A value copied in may differ from step to step.
-            let copied = matches!(source, ValueSource::Feed);
-            let meta = if copied { meta.clone().with_constant(None) } else { meta.clone() };
-            given.push(InitialValue { var, meta, source, record });
+            given.push(InitialValue { var, meta: meta.clone(), source, record });
             given.len() - 1
         };
         for (k, (var, _, meta)) in self.outer.iter().enumerate() {
@@ -89,8 +86,10 @@ impl BlockInputs {
         }
         let mut inputs = StepInputs::default();
         for each in &self.carried {
-            let meta = each.meta.as_ref().filter(|_| each.read);
-            inputs.starts.push(meta.map(|meta| give(each.carried.start, meta, ValueSource::Feed, None)));
+            let meta = each.meta.clone().filter(|_| each.read);
+            // It may differ from step to step.
+            let meta = meta.map(|meta| meta.with_constant(None));
+            inputs.starts.push(meta.map(|meta| give(each.carried.start, &meta, ValueSource::Feed, None)));
         }
         for (_, var, meta) in &self.slices {
             inputs.slices.push(give(*var, meta, ValueSource::Feed, None));

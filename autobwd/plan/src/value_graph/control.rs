@@ -51,7 +51,13 @@ impl StepStateLayout {
             };
             record.nested.iter().map(id).collect::<Vec<_>>()
         };
-        self.entries == other.entries && nested(self) == nested(other)
+        let constants = |record: &StepStateLayout| {
+            let bits = |entry: &StepStateField| {
+                Some(entry.meta.constant()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+            };
+            record.entries.iter().map(bits).collect::<Vec<_>>()
+        };
+        self.entries == other.entries && nested(self) == nested(other) && constants(self) == constants(other)
     }
 }
 
@@ -299,7 +305,7 @@ impl GraphBuilder<'_> {
                 left.push((id, at));
                 left_bytes += padded(inner(id).bytes().unwrap_or(0));
             }
-            StepStateField { var: *var, meta: inner(id).with_constant(None), at }
+            StepStateField { var: *var, meta: inner(id), at }
         };
         let entries = leave.iter().map(entry).collect();
         let of = |(v, _): &(Var, bool)| (*v, end_of(*v).and_then(|id| plan.graph.values[id].record.clone()));

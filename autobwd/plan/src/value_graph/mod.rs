@@ -430,7 +430,7 @@ impl GraphBuilder<'_> {
                     let text = format!("`{name}` is {declared}, but the scope holds {meta}");
                     return Err(Error::new(ErrorKind::Shape, text));
                 }
-                Ok(self.define(var, meta, ValueSource::Scope))
+                Ok(self.define(var, meta.with_constant(None), ValueSource::Scope))
             }
             Some(_) => {
                 let text = format!("`{name}` is {used}, but neither fed nor written before; feed it");
