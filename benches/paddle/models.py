@@ -122,7 +122,6 @@ def load(path):
 
 def median_time(step, seconds=2.0):
     step()
-    step()
     times = []
     start = time.perf_counter()
     while len(times) < 3 or time.perf_counter() - start < seconds:
@@ -155,8 +154,14 @@ def trained(program, fetches):
     block = program.global_block()
     statistics = set()
     for op in block.ops:
+        if op.type == "rnn":
+            op._set_attr("is_test", False)
         if op.type == "batch_norm":
             op._set_attr("is_test", False)
+            for slot in ["SavedMean", "SavedVariance", "ReserveSpace"]:
+                if slot not in op.desc.output_names() or not op.output(slot):
+                    var = block.create_var(name=f"{op.output('Y')[0]}.{slot}", dtype="float32", shape=[-1])
+                    op.desc.set_output(slot, [var.name])
             statistics |= {op.input("Mean")[0], op.input("Variance")[0]}
     for i in reversed(range(len(block.ops))):
         if block.ops[i].type in ["feed", "fetch"]:
@@ -192,7 +197,7 @@ def measure(name, out, threads):
     with paddle.static.scope_guard(scope):
         results = executor.run(program, dict(zip(feeds, some)), fetches)
         data |= {f"out.{i}": x for i, x in enumerate(results)}
-        n = 4 if name in IMAGES or name in OCR else 8
+        n = 2 if name in IMAGES or name in OCR else 8
         batch = inputs(name, n, random)
         shape = [n, *results[0].shape[1:]]
         target = random.standard_normal(shape).astype("float32")
@@ -203,7 +208,8 @@ def measure(name, out, threads):
         program, loss = trained(program, fetches)
         fed = dict(zip(feeds, batch)) | {"goal": target}
         step = lambda: executor.run(program, fed, [loss])
-        data["losses"] = np.array([float(step()[0]) for _ in range(STEPS)], "float32")
+        if threads == 2:
+            data["losses"] = np.array([float(step()[0]) for _ in range(STEPS)], "float32")
         train = median_time(step)
     if threads == 2:
         save_file({key: np.ascontiguousarray(x) for key, x in data.items()}, path + ".safetensors")
