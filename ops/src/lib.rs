@@ -28,6 +28,7 @@ pub mod extremes;
 pub mod fill;
 pub mod floor_division;
 pub mod gather;
+pub mod image;
 pub mod increment;
 mod infallible;
 mod init;

@@ -21,16 +21,16 @@ autobwd::samples!(
         with_lengths(rnn([3, 2], layers(RnnMode::Lstm, 2)), [1.0, 2.0]),
         with_lengths(rnn([3, 2], layers(RnnMode::Tanh, 2).is_bidirec(true)), [1.0, 2.0]),
         with_lengths(rnn([3, 2], layers(RnnMode::Relu, 1).is_bidirec(true)), [1.0, 2.0]),
-        rnn([2, 3], layers(RnnMode::Lstm, 3)),
+        rnn([2, 3], layers(RnnMode::Tanh, 3)),
         rnn([2, 3], layers(RnnMode::Tanh, 3).dropout_prob(0.25).seed(5)),
         rnn([2, 3], layers(RnnMode::Gru, 2).dropout_prob(0.5).is_bidirec(true)),
         rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(1.0)),
         rnn([2, 3], layers(RnnMode::Tanh, 1).dropout_prob(0.5)),
-        rnn([2, 3], layers(RnnMode::Lstm, 3).dropout_prob(0.5).is_test(true)),
+        rnn([2, 3], layers(RnnMode::Lstm, 2).dropout_prob(0.5).is_test(true)),
         rnn([2, 3], layers(RnnMode::Gru, 1).is_bidirec(true).is_test(true)),
         Rnn { dropout_state: None, ..rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(0.25).seed(-1)) },
         // Wider than a vector register, with a remainder.
-        rnn([2, 1], layers(RnnMode::Gru, 1).hidden_size(19)),
+        rnn([2, 1], layers(RnnMode::Gru, 1).hidden_size(9)),
         rnn([2, 0], layers(RnnMode::Lstm, 2)),
         rnn([0, 3], layers(RnnMode::Lstm, 1)).fails("`Input`: at least one step is needed"),
         Rnn { input: uniform([3, 2]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
@@ -38,20 +38,20 @@ autobwd::samples!(
         Rnn { input: integers_below(9, [3, 2, 4]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
             .fails("`Input`: floating point numbers are needed"),
         Rnn { input: uniform([3, 2, 5]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
-            .fails("`Input`: steps of `input_size` = 4 elements are needed"),
-        Rnn { pre_state: vec![uniform([1, 2, 3])], ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
+            .fails("`Input`: steps of `input_size` = 3 elements are needed"),
+        Rnn { pre_state: vec![uniform([1, 2, 2])], ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
             .fails("`PreState`: 2 variables are needed, not 1"),
-        Rnn { pre_state: vec![uniform([2, 2, 3])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
-            .fails("`PreState`: [1, 2, 3] is needed, a number for each unit"),
+        Rnn { pre_state: vec![uniform([2, 2, 2])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+            .fails("`PreState`: [1, 2, 2] is needed, a number for each unit"),
         Rnn { state: vec![], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`State`: 1 variables are needed, not 0"),
-        Rnn { weight_list: vec![uniform([9, 4])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+        Rnn { weight_list: vec![uniform([6, 3])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`WeightList`: 4 variables are needed, not 1"),
         Rnn {
-            weight_list: vec![uniform([9, 4]), uniform([9, 4]), uniform([9]), uniform([9])],
+            weight_list: vec![uniform([6, 3]), uniform([6, 3]), uniform([6]), uniform([6])],
             ..rnn([3, 2], layers(RnnMode::Gru, 1))
         }
-        .fails("`WeightList`: [9, 3] is needed for number 1 of the list"),
+        .fails("`WeightList`: [6, 2] is needed for number 1 of the list"),
         Rnn { sequence_length: Some(integers_below(3, [3])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`SequenceLength`: [2] is needed, a length for each sequence"),
         Rnn { sequence_length: Some(uniform([2])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
@@ -60,9 +60,9 @@ autobwd::samples!(
     ]
 );
 
-/// Layers of 3 units for inputs of 4 elements.
+/// Layers of 2 units for inputs of 3 elements.
 fn layers(mode: RnnMode, num_layers: i32) -> RnnAttrs {
-    RnnAttrs { mode, num_layers, input_size: 4, hidden_size: 3, ..RnnAttrs::default() }
+    RnnAttrs { mode, num_layers, input_size: 3, hidden_size: 2, ..RnnAttrs::default() }
 }
 
 fn rnn([steps, batch]: [usize; 2], rnn: RnnAttrs) -> Rnn<Draw> {

@@ -47,6 +47,7 @@ const IGNORED: &[(&str, &[&str])] = &[
     ("seed", &["dropout_grad"]),
     // Padding has no gradient.
     ("pad_value", &["pad_grad"]),
+    ("value", &["pad3d_grad"]),
     // For the running statistics, which have no gradient.
     ("momentum", &["batch_norm_grad"]),
     // Whether a bound is known while building; shapes tell the same.

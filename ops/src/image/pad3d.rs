@@ -1,0 +1,299 @@
+//! `pad3d`: padding of volumes.
+
+use autobwd::{
+    Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{with_dtype, with_float},
+    register_op,
+    tensor::Element,
+};
+
+use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, pieces};
+
+autobwd::op::attr_enum! {
+    /// What padding consists of.
+    pub enum PadMode {
+        /// One value.
+        Constant = "constant",
+        /// The elements next to the border, mirrored, without the one at the border.
+        Reflect = "reflect",
+        /// The element at the border.
+        Replicate = "replicate",
+        /// The elements at the opposite border, as if the volume was repeated.
+        Circular = "circular",
+    }
+}
+
+autobwd::op::attr_enum! {
+    /// Order of the dimensions of volumes.
+    pub enum VolumeLayout {
+        /// Samples, channels, depth, height, width.
+        Ncdhw = "NCDHW",
+        /// Samples, depth, height, width, channels.
+        Ndhwc = "NDHWC",
+    }
+}
+
+/// Padding of volumes in depth, height and width.
+#[register_op(grad = Pad3dGrad)]
+pub struct Pad3d<V = Var> {
+    /// Volumes, in the order that `data_format` says; any dtype.
+    #[input]
+    pub x: V,
+    /// Not supported yet: lengths of the padding.
+    #[input("Paddings")]
+    pub paddings_tensor: Option<V>,
+    /// `x`, extended by the padding.
+    #[output]
+    pub out: V,
+    /// Number of elements added left, right, top, bottom, front and back: before and behind each column, row and layer.
+    #[attr]
+    pub paddings: Vec<i32>,
+    /// What the padding consists of. With `reflect`, it is shorter than the dimension.
+    #[attr(default = PadMode::Constant)]
+    pub mode: PadMode,
+    /// The value of `constant`.
+    #[attr(default = 0.0)]
+    pub value: f32,
+    /// Order of the dimensions of volumes (`NCDHW`, `NDHWC`).
+    #[attr(default = VolumeLayout::Ncdhw)]
+    pub data_format: VolumeLayout,
+}
+impl Infer for Pad3d<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        if let Some(paddings) = &self.paddings_tensor {
+            return Err(
+                paddings.wrong("a padding that is a tensor is not supported yet; an attribute is needed")
+            );
+        }
+        let paddings = lengths(&self.paddings)?;
+        let mut dims: Dims = self.x.unpack::<5>()?.into_iter().collect();
+        for (axis, pair) in paddings.into_iter().enumerate() {
+            let dim = &mut dims[first_axis(self.data_format) + axis];
+            if let Some(n) = dim.get() {
+                check_mode(&self.x, self.mode, n, pair)?;
+            }
+            *dim = *dim + pair[0].into() + pair[1].into();
+        }
+        self.out.set(self.x.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for Pad3d<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let padding = Padding::new(&self.x, &self.out, &self.paddings, self.mode, self.data_format)?;
+        with_dtype!(self.x.dtype(), T => {
+            let value = T::narrow(AnyNumber::Float(self.value.into()));
+            padding.pad::<T>(cx, self.x.slice()?, value, self.out.slice_mut()?);
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    Pad3d,
+    [
+        Pad3d { value: 0.5, ..pad(uniform([2, 3, 1, 4, 5]), [1, 2, 0, 1, 2, 0], PadMode::Constant) },
+        pad(uniform([2, 1, 3, 4, 5]), [4, 2, 3, 1, 0, 2], PadMode::Reflect),
+        pad(uniform([1, 2, 3, 4, 5]), [1, 7, 3, 1, 0, 2], PadMode::Replicate),
+        pad(uniform([1, 2, 3, 2, 4]), [9, 2, 3, 1, 0, 2], PadMode::Circular),
+        channels_last(pad(uniform([1, 3, 2, 4, 2]), [1, 2, 1, 0, 2, 1], PadMode::Constant)),
+        channels_last(pad(uniform([1, 3, 2, 4, 2]), [1, 3, 1, 0, 2, 1], PadMode::Reflect)),
+        channels_last(pad(uniform([1, 3, 2, 4, 2]), [1, 2, 1, 0, 2, 1], PadMode::Replicate)),
+        channels_last(pad(uniform([1, 3, 2, 4, 2]), [1, 2, 1, 0, 2, 1], PadMode::Circular)),
+        pad(uniform([2, 3, 4, 5, 1]), [0; 6], PadMode::Reflect),
+        pad(uniform([0, 2, 3, 1, 4]), [1; 6], PadMode::Replicate),
+        pad(uniform([1, 2, 0, 3, 2]), [1; 6], PadMode::Constant),
+        pad(integers_below(9, [1, 2, 3, 4, 5]), [1, 2, 0, 1, 2, 0], PadMode::Constant),
+        pad(integers_below(9, [1, 2, 3, 4, 5]), [1, 2, 0, 1, 2, 0], PadMode::Reflect),
+        pad(uniform([1, 2, 3, 4]), [0; 6], PadMode::Constant).fails("`X`: 5 dimensions are needed"),
+        pad(uniform([1, 2, 3, 4, 5]), [0, 0, -1, 0, 0, 0], PadMode::Constant)
+            .fails("attribute `paddings`: 6 numbers of at least 0 are needed"),
+        Pad3d { paddings: vec![1, 1], ..pad(uniform([1, 2, 3, 4, 5]), [0; 6], PadMode::Constant) }
+            .fails("attribute `paddings`: 6 numbers of at least 0 are needed, not [1, 1]"),
+        pad(uniform([1, 2, 3, 4, 5]), [0, 5, 0, 0, 0, 0], PadMode::Reflect)
+            .fails("`X`: a dimension longer than its padding of 5 elements is needed"),
+        pad(uniform([1, 2, 0, 4, 5]), [0, 0, 0, 0, 0, 1], PadMode::Circular)
+            .fails("`X`: at least one element is needed where padding is not constant"),
+        Pad3d {
+            paddings_tensor: Some(integers_below(2, [6])),
+            ..pad(uniform([1, 2, 3, 4, 5]), [0; 6], PadMode::Constant)
+        }
+        .fails("`Paddings`: a padding that is a tensor is not supported yet"),
+    ]
+);
+
+fn pad(x: Draw, paddings: [i32; 6], mode: PadMode) -> Pad3d<Draw> {
+    let (paddings, data_format) = (paddings.to_vec(), VolumeLayout::Ncdhw);
+    Pad3d { x, paddings_tensor: None, out: out(), paddings, mode, value: 0.0, data_format }
+}
+
+fn channels_last(pad: Pad3d<Draw>) -> Pad3d<Draw> {
+    Pad3d { data_format: VolumeLayout::Ndhwc, ..pad }
+}
+
+/// Padding before and behind depth, height and width.
+fn lengths(paddings: &[i32]) -> Result<[[usize; 2]; 3]> {
+    match *paddings {
+        [left, right, top, bottom, front, back] if paddings.iter().all(|n| *n >= 0) => {
+            Ok([[front, back], [top, bottom], [left, right]].map(|pair| pair.map(|n| n as usize)))
+        }
+        _ => {
+            let text = format!("6 numbers of at least 0 are needed, not {paddings:?}");
+            Err(Error::attr("paddings", text))
+        }
+    }
+}
+
+/// The dimension of the depth.
+fn first_axis(format: VolumeLayout) -> usize {
+    if format == VolumeLayout::Ncdhw { 2 } else { 1 }
+}
+
+fn check_mode(x: &Meta, mode: PadMode, n: usize, [before, behind]: [usize; 2]) -> Result<()> {
+    let longest = before.max(behind);
+    let reflected = mode != PadMode::Reflect || longest == 0 || n > longest;
+    x.require(reflected, || format!("a dimension longer than its padding of {longest} elements is needed"))?;
+    let there = mode == PadMode::Constant || longest == 0 || n > 0;
+    x.require(there, || "at least one element is needed where padding is not constant".into())
+}
+
+/// Padding along one axis.
+#[derive(Clone, Copy)]
+struct PaddedAxis {
+    mode: PadMode,
+    before: usize,
+    x: usize,
+    out: usize,
+}
+
+impl PaddedAxis {
+    /// The element of `x` that is at this position, if any.
+    fn source(&self, at: usize) -> Option<usize> {
+        let PaddedAxis { mode, before, x, .. } = *self;
+        match mode {
+            _ if (before..before + x).contains(&at) => Some(at - before),
+            PadMode::Constant => None,
+            PadMode::Reflect if at < before => Some(before - at),
+            PadMode::Reflect => Some(2 * (x - 1) - (at - before)),
+            PadMode::Replicate => Some(at.saturating_sub(before).min(x - 1)),
+            PadMode::Circular => Some((at + x - before % x) % x),
+        }
+    }
+}
+
+/// Padding of all volumes, each with `inner` consecutive elements at a position.
+struct Padding {
+    axes: [PaddedAxis; 3],
+    inner: usize,
+}
+
+impl Padding {
+    fn new(
+        x: &Buf<'_>,
+        out: &Buf<'_>,
+        paddings: &[i32],
+        mode: PadMode,
+        format: VolumeLayout,
+    ) -> Result<Padding> {
+        let (first, lengths) = (first_axis(format), lengths(paddings)?);
+        let axis = |axis: usize| {
+            let [x, out] = [x, out].map(|volumes| volumes.dims()[first + axis]);
+            PaddedAxis { mode, before: lengths[axis][0], x, out }
+        };
+        let inner = if format == VolumeLayout::Ncdhw { 1 } else { x.dims()[4] };
+        Ok(Padding { axes: [axis(0), axis(1), axis(2)], inner })
+    }
+
+    /// Elements of a row of the result.
+    fn row(&self) -> usize {
+        self.axes[2].out * self.inner
+    }
+
+    /// The row of `x` that a row of the result consists of, if any.
+    fn source_row(&self, row: usize) -> Option<usize> {
+        let [deep, high, _] = self.axes;
+        let (volume, row) = (row / (deep.out * high.out), row % (deep.out * high.out));
+        let layer = volume * deep.x + deep.source(row / high.out)?;
+        Some(layer * high.x + high.source(row % high.out)?)
+    }
+
+    fn pad<T: Element>(&self, cx: &Cx, x: &[T], value: T, out: &mut [T]) {
+        let (row, inner, axis) = (self.row(), self.inner, self.axes[2]);
+        let part = PART.div_ceil(row.max(1)) * row;
+        cx.chunks_mut(out, part, |i, out| {
+            pieces(out, i * part, row, usize::MAX, |at, _, out| {
+                let Some(from) = self.source_row(at) else { return out.fill(value) };
+                let x = &x[from * axis.x * inner..][..axis.x * inner];
+                let (left, rest) = out.split_at_mut(axis.before * inner);
+                let (middle, right) = rest.split_at_mut(x.len());
+                middle.copy_from_slice(x);
+                for (out, first) in [(left, 0), (right, axis.before + axis.x)] {
+                    for (i, out) in out.chunks_exact_mut(inner).enumerate() {
+                        match axis.source(first + i) {
+                            Some(from) => out.copy_from_slice(&x[from * inner..][..inner]),
+                            None => out.fill(value),
+                        }
+                    }
+                }
+            });
+        });
+    }
+
+    fn add_up<T: KernelFloat>(&self, cx: &Cx, dout: &[T], dx: &mut [T]) {
+        let (row, inner, [deep, high, wide]) = (self.row(), self.inner, self.axes);
+        let volume = deep.x * high.x * wide.x * inner;
+        let padded = deep.out * high.out;
+        let part = PART.div_ceil(volume.max(1)) * volume;
+        cx.chunks_mut(dx, part, |i, dx| {
+            dx.fill(T::ZERO);
+            let first = i * part / volume * padded;
+            let last = first + dx.len() / volume * padded;
+            for at in first..last {
+                let Some(to) = self.source_row(at) else { continue };
+                let dx = &mut dx[to * wide.x * inner - i * part..][..wide.x * inner];
+                for (i, dout) in dout[at * row..][..row].chunks_exact(inner).enumerate() {
+                    if let Some(to) = wide.source(i) {
+                        dx[to * inner..].iter_mut().zip(dout).for_each(|(dx, dout)| *dx += *dout);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// `dx` = for each element, the sum of `dout` where the element is.
+#[register_op(grad_of = Pad3d, grad = Multilinear)]
+pub struct Pad3dGrad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
+    pub paddings_tensor: Option<V>,
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    pub paddings: Vec<i32>,
+    pub mode: PadMode,
+    pub data_format: VolumeLayout,
+}
+impl Infer for Pad3dGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (x, paddings_tensor, out) = (self.x.clone(), self.paddings_tensor.clone(), self.dout.clone());
+        let (paddings, mode, data_format) = (self.paddings.clone(), self.mode, self.data_format);
+        let mut forward = Pad3d { x, paddings_tensor, out, paddings, mode, value: 0.0, data_format };
+        forward.infer()?;
+        self.x.float()?;
+        self.dout.same_dtype(&self.x)?;
+        let dims = &forward.out.dims;
+        self.dout.require(self.dout.dims.agrees(dims), || format!("{dims} is needed"))?;
+        self.dx.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for Pad3dGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let padding = Padding::new(&self.x, &self.dout, &self.paddings, self.mode, self.data_format)?;
+        with_float!(self.dout, T => {
+            padding.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
+            Ok(())
+        })
+    }
+}

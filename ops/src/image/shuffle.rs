@@ -1,0 +1,299 @@
+//! `pixel_shuffle`, `pixel_unshuffle` and `channel_shuffle`: permutations of the elements of images.
+
+use autobwd::{
+    Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_dtype,
+    operators::StridedLayout, register_op, tensor::Dim,
+};
+
+use crate::{norm::DataLayout, windows::dims};
+
+/// Splits the dimensions of `x`, and permutes the parts.
+struct Permutation {
+    parts: [usize; 6],
+    /// For each part of the result, the part of `x`.
+    order: [usize; 6],
+}
+
+impl Permutation {
+    fn copy(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+        let mut loops = StridedLayout::default();
+        for part in self.order {
+            let stride: usize = self.parts[part + 1..].iter().product();
+            loops.push(self.parts[part], stride as isize);
+        }
+        with_dtype!(x.dtype(), T => loops.gather::<T>(cx, x.slice()?, out.slice_mut()?));
+        Ok(())
+    }
+
+    /// The permutation that restores `x`.
+    fn inverse(&self) -> Permutation {
+        let mut inverse = Permutation { parts: [0; 6], order: [0; 6] };
+        for (to, from) in self.order.into_iter().enumerate() {
+            inverse.parts[to] = self.parts[from];
+            inverse.order[from] = to;
+        }
+        inverse
+    }
+}
+
+/// Images with `factor`² times fewer channels, and more rows and columns.
+fn shuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
+    let (factor, (images, channels, [height, width])) = (factor as usize, format.split(x.unpack()?));
+    let square = factor.saturating_mul(factor);
+    let even = channels.get().is_none_or(|n| n.is_multiple_of(square));
+    x.require(even, || format!("a number of channels divisible by {square} is needed"))?;
+    let channels = channels.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / square));
+    let size = [height, width].map(|n| n * factor.into());
+    Ok(Dims::from_iter(format.join(images, channels, size)))
+}
+
+/// Images with `factor`² times more channels, and fewer rows and columns.
+fn unshuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
+    let (factor, (images, channels, size)) = (factor as usize, format.split(x.unpack()?));
+    let even = size.iter().all(|n| n.get().is_none_or(|n| n.is_multiple_of(factor)));
+    x.require(even, || format!("numbers of rows and columns divisible by {factor} are needed"))?;
+    let size = size.map(|n| n.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / factor)));
+    let channels = channels * Dim::from(factor.saturating_mul(factor));
+    Ok(Dims::from_iter(format.join(images, channels, size)))
+}
+
+/// From the shuffled images to the unshuffled ones.
+fn gathering(shuffled: &Buf<'_>, factor: i32, format: DataLayout) -> Result<Permutation> {
+    let (factor, (images, channels, [height, width])) = (factor as usize, format.split(dims(shuffled)?));
+    let (height, width) = (height / factor, width / factor);
+    Ok(match format {
+        DataLayout::Nchw => Permutation {
+            parts: [images, channels, height, factor, width, factor],
+            order: [0, 1, 3, 5, 2, 4],
+        },
+        DataLayout::Nhwc => Permutation {
+            parts: [images, height, factor, width, factor, channels],
+            order: [0, 1, 3, 5, 2, 4],
+        },
+    })
+}
+
+/// From channels in groups to channels of which neighbours are of different groups.
+fn mixing(x: &Buf<'_>, groups: i32, format: DataLayout) -> Result<Permutation> {
+    let (groups, (images, channels, [height, width])) = (groups as usize, format.split(dims(x)?));
+    let (before, behind) = match format {
+        DataLayout::Nchw => (images, height * width),
+        DataLayout::Nhwc => (images * height * width, 1),
+    };
+    Ok(Permutation { parts: [before, groups, channels / groups, behind, 1, 1], order: [0, 2, 1, 3, 4, 5] })
+}
+
+/// Moves groups of channels to pixels: with `r = upscale_factor`,
+/// `out[c, h * r + i, w * r + j] = x[(c * r + i) * r + j, h, w]`.
+#[register_op(grad = PixelShuffleGrad)]
+pub struct PixelShuffle<V = Var> {
+    /// Images, in the order that `data_format` says; any dtype.
+    #[input]
+    pub x: V,
+    /// `r²` times fewer channels, `r` times more rows and columns.
+    #[output]
+    pub out: V,
+    /// `r`
+    #[attr(default = 1, min = 1)]
+    pub upscale_factor: i32,
+    /// Order of the dimensions of images (`NCHW`, `NHWC`).
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
+}
+impl Infer for PixelShuffle<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.set(self.x.dtype, shuffled(&self.x, self.upscale_factor, self.data_format)?);
+        Ok(())
+    }
+}
+impl Kernel for PixelShuffle<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let gathering = gathering(&self.out, self.upscale_factor, self.data_format)?;
+        gathering.inverse().copy(cx, &self.x, &mut self.out)
+    }
+}
+autobwd::samples!(
+    PixelShuffle,
+    [
+        pixel_shuffle(uniform([2, 8, 3, 4]), 2),
+        pixel_shuffle(uniform([1, 9, 2, 4]), 3),
+        PixelShuffle { data_format: DataLayout::Nhwc, ..pixel_shuffle(uniform([2, 3, 4, 8]), 2) },
+        pixel_shuffle(uniform([2, 5, 3, 4]), 1),
+        pixel_shuffle(uniform([0, 4, 3, 2]), 2),
+        pixel_shuffle(integers_below(9, [1, 4, 3, 2]), 2),
+        pixel_shuffle(uniform([2, 6, 3, 4]), 2).fails("`X`: a number of channels divisible by 4 is needed"),
+        pixel_shuffle(uniform([2, 6, 3, 4]), i32::MAX).fails("`X`: a number of channels divisible by"),
+        pixel_shuffle(uniform([8, 3, 4]), 2).fails("`X`: 4 dimensions are needed"),
+        pixel_shuffle(uniform([2, 8, 3, 4]), 0).fails("attribute `upscale_factor`"),
+    ]
+);
+
+fn pixel_shuffle(x: Draw, upscale_factor: i32) -> PixelShuffle<Draw> {
+    PixelShuffle { x, out: out(), upscale_factor, data_format: DataLayout::Nchw }
+}
+
+/// `dx` = `dout`, moved back.
+#[register_op(grad_of = PixelShuffle, grad = Multilinear)]
+pub struct PixelShuffleGrad<V = Var> {
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    pub upscale_factor: i32,
+    pub data_format: DataLayout,
+}
+impl Infer for PixelShuffleGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dx.set(self.dout.dtype, unshuffled(&self.dout, self.upscale_factor, self.data_format)?);
+        Ok(())
+    }
+}
+impl Kernel for PixelShuffleGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        gathering(&self.dout, self.upscale_factor, self.data_format)?.copy(cx, &self.dout, &mut self.dx)
+    }
+}
+
+/// Moves groups of pixels to channels: with `r = downscale_factor`,
+/// `out[(c * r + i) * r + j, h, w] = x[c, h * r + i, w * r + j]`.
+#[register_op(grad = PixelUnshuffleGrad)]
+pub struct PixelUnshuffle<V = Var> {
+    /// Images, in the order that `data_format` says; any dtype.
+    #[input]
+    pub x: V,
+    /// `r²` times more channels, `r` times fewer rows and columns.
+    #[output]
+    pub out: V,
+    /// `r`
+    #[attr(default = 1, min = 1)]
+    pub downscale_factor: i32,
+    /// Order of the dimensions of images (`NCHW`, `NHWC`).
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
+}
+impl Infer for PixelUnshuffle<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.out.set(self.x.dtype, unshuffled(&self.x, self.downscale_factor, self.data_format)?);
+        Ok(())
+    }
+}
+impl Kernel for PixelUnshuffle<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        gathering(&self.x, self.downscale_factor, self.data_format)?.copy(cx, &self.x, &mut self.out)
+    }
+}
+autobwd::samples!(
+    PixelUnshuffle,
+    [
+        pixel_unshuffle(uniform([2, 3, 4, 6]), 2),
+        pixel_unshuffle(uniform([1, 2, 9, 3]), 3),
+        PixelUnshuffle { data_format: DataLayout::Nhwc, ..pixel_unshuffle(uniform([2, 4, 6, 3]), 2) },
+        pixel_unshuffle(uniform([2, 5, 3, 4]), 1),
+        pixel_unshuffle(uniform([2, 0, 4, 6]), 2),
+        pixel_unshuffle(integers_below(9, [1, 3, 4, 2]), 2),
+        pixel_unshuffle(uniform([2, 3, 4, 5]), 2)
+            .fails("`X`: numbers of rows and columns divisible by 2 are needed"),
+        pixel_unshuffle(uniform([8, 4, 4]), 2).fails("`X`: 4 dimensions are needed"),
+        pixel_unshuffle(uniform([2, 8, 4, 4]), 0).fails("attribute `downscale_factor`"),
+    ]
+);
+
+fn pixel_unshuffle(x: Draw, downscale_factor: i32) -> PixelUnshuffle<Draw> {
+    PixelUnshuffle { x, out: out(), downscale_factor, data_format: DataLayout::Nchw }
+}
+
+/// `dx` = `dout`, moved back.
+#[register_op(grad_of = PixelUnshuffle, grad = Multilinear)]
+pub struct PixelUnshuffleGrad<V = Var> {
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    pub downscale_factor: i32,
+    pub data_format: DataLayout,
+}
+impl Infer for PixelUnshuffleGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dx.set(self.dout.dtype, shuffled(&self.dout, self.downscale_factor, self.data_format)?);
+        Ok(())
+    }
+}
+impl Kernel for PixelUnshuffleGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let gathering = gathering(&self.dx, self.downscale_factor, self.data_format)?;
+        gathering.inverse().copy(cx, &self.dout, &mut self.dx)
+    }
+}
+
+/// Mixes groups of channels: with `n` channels in a group, `out[i * groups + g] = x[g * n + i]`.
+#[register_op(grad = ChannelShuffleGrad)]
+pub struct ChannelShuffle<V = Var> {
+    /// Images, in the order that `data_format` says; any dtype.
+    #[input]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output]
+    pub out: V,
+    /// Number of groups; it divides the number of channels.
+    #[attr(min = 1)]
+    pub groups: i32,
+    /// Order of the dimensions of images (`NCHW`, `NHWC`).
+    #[attr(default = DataLayout::Nchw)]
+    pub data_format: DataLayout,
+}
+impl Infer for ChannelShuffle<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        check_groups(&self.x, self.groups, self.data_format)?;
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for ChannelShuffle<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        mixing(&self.x, self.groups, self.data_format)?.copy(cx, &self.x, &mut self.out)
+    }
+}
+autobwd::samples!(
+    ChannelShuffle,
+    [
+        channel_shuffle(uniform([2, 6, 3, 4]), 3),
+        channel_shuffle(uniform([1, 6, 5, 4]), 2),
+        ChannelShuffle { data_format: DataLayout::Nhwc, ..channel_shuffle(uniform([2, 3, 4, 6]), 3) },
+        channel_shuffle(uniform([2, 6, 0, 4]), 3),
+        channel_shuffle(integers_below(9, [1, 6, 3, 2]), 2),
+        channel_shuffle(uniform([2, 6, 3, 4]), 4)
+            .fails("`X`: a number of channels divisible by 4 groups is needed"),
+        channel_shuffle(uniform([2, 6, 3]), 3).fails("`X`: 4 dimensions are needed"),
+        channel_shuffle(uniform([2, 6, 3, 4]), 0).fails("attribute `groups`"),
+    ]
+);
+
+fn channel_shuffle(x: Draw, groups: i32) -> ChannelShuffle<Draw> {
+    ChannelShuffle { x, out: out(), groups, data_format: DataLayout::Nchw }
+}
+
+fn check_groups(x: &Meta, groups: i32, format: DataLayout) -> Result<()> {
+    let (_, channels, _) = format.split(x.unpack()?);
+    let even = channels.get().is_none_or(|n| n.is_multiple_of(groups as usize));
+    x.require(even, || format!("a number of channels divisible by {groups} groups is needed"))
+}
+
+/// `dx` = `dout`, moved back.
+#[register_op(grad_of = ChannelShuffle, grad = Multilinear)]
+pub struct ChannelShuffleGrad<V = Var> {
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    pub groups: i32,
+    pub data_format: DataLayout,
+}
+impl Infer for ChannelShuffleGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        check_groups(&self.dout, self.groups, self.data_format)?;
+        self.dx.like(&self.dout);
+        Ok(())
+    }
+}
+impl Kernel for ChannelShuffleGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        mixing(&self.dx, self.groups, self.data_format)?.inverse().copy(cx, &self.dout, &mut self.dx)
+    }
+}
