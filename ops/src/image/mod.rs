@@ -1,11 +1,15 @@
-//! Operators of images: shuffling of pixels and channels, padding, and sampling at positions.
+//! Operators of images: shuffling of pixels and channels, padding, sampling at positions, and windows as columns.
 
 mod grid_sampler;
 mod pad3d;
 mod shuffle;
+mod temporal_shift;
+mod unfold;
 
 pub use grid_sampler::{GridMode, GridPadding, GridSampler, GridSamplerGrad};
 pub use pad3d::{Pad3d, Pad3dGrad, PadMode, VolumeLayout};
 pub use shuffle::{
     ChannelShuffle, ChannelShuffleGrad, PixelShuffle, PixelShuffleGrad, PixelUnshuffle, PixelUnshuffleGrad,
 };
+pub use temporal_shift::{TemporalShift, TemporalShiftGrad};
+pub use unfold::{Fold, FoldGrad, Unfold, UnfoldGrad, WindowAttrs};

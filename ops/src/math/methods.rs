@@ -16,15 +16,18 @@ use crate::{
     fill::FillConstant,
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
     gather::{Gather, OneHotV2},
+    image::PixelShuffle,
+    interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
     loss::SoftmaxWithCrossEntropy,
     matmul::MatmulV2,
     min_max_pow::{ElementwiseMax, ElementwiseMin, ElementwisePow},
+    norm::DataLayout,
     pool::{Pool2dOp, PoolAttrs, PoolingType},
     reduce::{Mean, ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
     rounding::{Clip, Floor, Round, Sign},
     shape::{
-        Assign, Cast, ExpandV2, FlattenContiguousRange, Flip, Reshape2, Slice, Split, Squeeze2, Tile,
+        Assign, Cast, ExpandV2, FlattenContiguousRange, Flip, Pad, Reshape2, Slice, Split, Squeeze2, Tile,
         Transpose2, Unsqueeze2,
     },
     softmax::{LogSoftmax, Softmax},
@@ -145,6 +148,29 @@ impl Math for Expr {
     }
 
     pooling!(max_pool2d Max, avg_pool2d Avg);
+
+    fn upsample_nearest(&self, factor: i32) -> Expr {
+        let interp = InterpAttrs::scaling(InterpMethod::Nearest, [factor as f32; 2]).align_corners(false);
+        let (x, out_size, size_tensor, scale) = (self.into(), None, vec![], None);
+        emit(NearestInterpV2 { x, out_size, size_tensor, scale, out: New, interp }).out
+    }
+
+    fn upsample_bilinear(&self, factor: i32, align_corners: bool) -> Expr {
+        let interp = InterpAttrs::scaling(InterpMethod::Bilinear, [factor as f32; 2]);
+        let interp = interp.align_corners(align_corners).align_mode(0);
+        let (x, out_size, size_tensor, scale) = (self.into(), None, vec![], None);
+        emit(BilinearInterpV2 { x, out_size, size_tensor, scale, out: New, interp }).out
+    }
+
+    fn pixel_shuffle(&self, factor: i32) -> Expr {
+        let data_format = DataLayout::Nchw;
+        emit(PixelShuffle { x: self.into(), out: New, upscale_factor: factor, data_format }).out
+    }
+
+    fn pad(&self, paddings: &[[i32; 2]], value: f32) -> Expr {
+        emit(Pad { x: self.into(), out: New, paddings: paddings.concat(), pad_value: value }).out
+    }
+
     reductions!(
         sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin, prod ReduceProd
     );

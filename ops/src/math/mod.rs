@@ -166,6 +166,58 @@ pub trait Math: Sized {
     /// Average pooling of images `[n, channels, height, width]` with windows of `size` by `size`.
     #[track_caller]
     fn avg_pool2d(&self, size: i32, stride: i32) -> Expr;
+    /// Repeats every element of images `[n, channels, height, width]` `factor` times in both directions.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([1, 1, 1, 2], vec![3.0_f32, 4.0])?);
+    /// let y = x.upsample_nearest(2);
+    /// assert_eq!(y.tensor()?.slice::<f32>()?, [3.0, 3.0, 4.0, 4.0, 3.0, 3.0, 4.0, 4.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn upsample_nearest(&self, factor: i32) -> Expr;
+    /// Enlarges images `[n, channels, height, width]` by `factor` in both directions, with linear interpolation. The
+    /// images are as large as their outer edges, or with `align_corners` as the centres of their corner elements.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([1, 1, 1, 2], vec![0.0_f32, 4.0])?);
+    /// let y = x.upsample_bilinear(2, false);
+    /// assert_eq!(y.tensor()?.slice::<f32>()?, [0.0, 1.0, 3.0, 4.0, 0.0, 1.0, 3.0, 4.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn upsample_bilinear(&self, factor: i32, align_corners: bool) -> Expr;
+    /// Moves groups of `factor²` channels of images `[n, channels, height, width]` to squares of pixels.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([1, 4, 1, 1], vec![1.0_f32, 2.0, 3.0, 4.0])?);
+    /// let y = x.pixel_shuffle(2);
+    /// assert_eq!(y.dims().to_string(), "[1, 1, 2, 2]");
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn pixel_shuffle(&self, factor: i32) -> Expr;
+    /// Adds elements of that value before and behind each dimension, `[before, behind]` for each.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2], vec![1.0_f32, 2.0])?);
+    /// assert_eq!(x.pad(&[[1, 2]], 9.0).tensor()?.slice::<f32>()?, [9.0, 1.0, 2.0, 9.0, 9.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn pad(&self, paddings: &[[i32; 2]], value: f32) -> Expr;
     /// Mean of all elements, rank 0.
     #[track_caller]
     fn mean(&self) -> Expr;
