@@ -78,7 +78,7 @@ fn cumsum(x: Draw, axis: i32, flatten: bool, exclusive: bool, reverse: bool) -> 
     Cumsum { x, out: out(), axis, flatten, exclusive, reverse }
 }
 
-fn summed(x: &Meta, axis: i32, flatten: bool, out: &mut Meta) -> Result<()> {
+pub(crate) fn summed(x: &Meta, axis: i32, flatten: bool, out: &mut Meta) -> Result<()> {
     x.signed()?;
     if flatten {
         out.set(x.dtype, [x.dims.numel()].into_iter().collect::<Dims>());
@@ -89,7 +89,7 @@ fn summed(x: &Meta, axis: i32, flatten: bool, out: &mut Meta) -> Result<()> {
 }
 
 /// Extents along and after the axis.
-fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
+pub(crate) fn lanes(x: &Buf<'_>, axis: i32, flatten: bool) -> (usize, usize) {
     if flatten || x.dims().is_empty() {
         return (x.numel(), 1);
     }

@@ -20,6 +20,7 @@ pub mod binary_cross_entropy;
 pub mod compare;
 pub mod control;
 pub mod conv;
+pub mod cumprod;
 pub mod cumsum;
 pub mod dropout;
 pub mod elementwise;

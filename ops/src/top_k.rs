@@ -1,4 +1,4 @@
-//! Operators that find elements: `top_k_v2`, `arg_max`, `accuracy`.
+//! Operators that find elements: `top_k_v2`, `arg_max`, `arg_min`, `accuracy`.
 
 use autobwd::{
     Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
@@ -252,36 +252,14 @@ pub struct ArgMax<V = Var> {
 }
 impl Infer for ArgMax<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (x, flatten) = (&self.x, self.flatten);
-        x.signed()?;
-        if !matches!(self.dtype, DType::I32 | DType::I64) {
-            return Err(Error::attr("dtype", format!("int64 or int32 is needed, not {}", self.dtype)));
-        }
-        let axis = if flatten { None } else { axis_if_any(x, self.axis)? };
-        let searched = axis.map_or(x.dims.numel(), |axis| x.dims[axis]);
-        if searched == 0 {
-            return Err(x.wrong("at least one element to choose from is needed"));
-        }
-        let result = x.dims.iter().enumerate().filter_map(|(i, n)| match flatten || axis == Some(i) {
-            true => self.keepdims.then_some(Dim::from(1)),
-            false => Some(*n),
-        });
-        self.out.set(self.dtype, result.collect::<Dims>());
+        let dims = found_dims(&self.x, self.axis, self.keepdims, self.flatten, self.dtype)?;
+        self.out.set(self.dtype, dims);
         Ok(())
     }
 }
 impl Kernel for ArgMax<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        with_signed!(self.x, T => {
-            let x = self.x.slice::<T>()?;
-            let whole = (1, x.len(), 1);
-            let cut = if self.flatten { whole } else { lanes_along(&self.x, self.axis) };
-            match self.dtype {
-                DType::I32 => find_largest(x, cut, self.out.slice_mut::<i32>()?),
-                _ => find_largest(x, cut, self.out.slice_mut::<i64>()?),
-            }
-            Ok(())
-        })
+        find::<true>(&self.x, self.axis, self.flatten, &mut self.out)
     }
 }
 autobwd::samples!(
@@ -309,18 +287,106 @@ fn arg_max(x: Draw, axis: i64) -> ArgMax<Draw> {
     ArgMax { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
 }
 
-fn find_largest<T: RankedElement, I: ConvertElement>(
+/// Position of the smallest element along an axis.
+///
+/// Ties give the first position; NaN counts as the largest number.
+#[register_op(grad = ZeroGrad)]
+pub struct ArgMin<V = Var> {
+    /// At least one element along the axis.
+    #[input]
+    pub x: V,
+    /// Positions along the axis, in the shape of `x` without it, or with 1 in its place if `keepdims`.
+    #[output]
+    pub out: V,
+    /// The dimension; negative counts from the end.
+    #[attr]
+    pub axis: i64,
+    /// Keep the number of dimensions.
+    #[attr(default = false)]
+    pub keepdims: bool,
+    /// Position among all elements; `axis` is ignored.
+    #[attr(default = false)]
+    pub flatten: bool,
+    /// Dtype of the positions, int64 or int32.
+    #[attr(default = DType::I64)]
+    pub dtype: DType,
+}
+impl Infer for ArgMin<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let dims = found_dims(&self.x, self.axis, self.keepdims, self.flatten, self.dtype)?;
+        self.out.set(self.dtype, dims);
+        Ok(())
+    }
+}
+impl Kernel for ArgMin<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        find::<false>(&self.x, self.axis, self.flatten, &mut self.out)
+    }
+}
+autobwd::samples!(
+    ArgMin,
+    [
+        arg_min(distinct([2, 5]), 1),
+        ArgMin { keepdims: true, dtype: DType::I32, ..arg_min(distinct([4, 2, 3]), -2) },
+        ArgMin { flatten: true, ..arg_min(distinct([2, 3]), 0) },
+        ArgMin { keepdims: true, flatten: true, ..arg_min(distinct([2, 3]), 0) },
+        arg_min(distinct([]), -1),
+        arg_min(given([2, 3], [-5.0, -3.0, -5.0, 2147483647.0, 7.0, 7.0]).of(DType::I32), 1),
+        arg_min(given([4], [f64::NAN, 2.0, 1.0, f64::NAN]), 0),
+        arg_min(distinct([2, 0]), 1).fails("`X`: at least one element to choose from is needed"),
+        ArgMin { dtype: DType::F32, ..arg_min(distinct([2, 3]), 1) }
+            .fails("attribute `dtype`: int64 or int32 is needed"),
+    ]
+);
+
+fn arg_min(x: Draw, axis: i64) -> ArgMin<Draw> {
+    ArgMin { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
+}
+
+/// Infers the dimensions of positions along an axis.
+fn found_dims(x: &Meta, axis: i64, keepdims: bool, flatten: bool, dtype: DType) -> Result<Dims> {
+    x.signed()?;
+    if !matches!(dtype, DType::I32 | DType::I64) {
+        return Err(Error::attr("dtype", format!("int64 or int32 is needed, not {dtype}")));
+    }
+    let axis = if flatten { None } else { axis_if_any(x, axis)? };
+    let searched = axis.map_or(x.dims.numel(), |axis| x.dims[axis]);
+    if searched == 0 {
+        return Err(x.wrong("at least one element to choose from is needed"));
+    }
+    let result = x.dims.iter().enumerate().filter_map(|(i, n)| match flatten || axis == Some(i) {
+        true => keepdims.then_some(Dim::from(1)),
+        false => Some(*n),
+    });
+    Ok(result.collect())
+}
+
+/// Finds the largest or the smallest element.
+fn find<const LARGEST: bool>(x: &Buf<'_>, axis: i64, flatten: bool, out: &mut Buf<'_>) -> Result<()> {
+    let cut = if flatten { (1, x.numel(), 1) } else { lanes_along(x, axis) };
+    with_signed!(x, T => {
+        let x = x.slice::<T>()?;
+        match out.dtype() {
+            DType::I32 => find_in_lanes::<T, i32, LARGEST>(x, cut, out.slice_mut()?),
+            _ => find_in_lanes::<T, i64, LARGEST>(x, cut, out.slice_mut()?),
+        }
+        Ok(())
+    })
+}
+
+fn find_in_lanes<T: RankedElement, I: ConvertElement, const LARGEST: bool>(
     x: &[T],
     (_, n, inner): (usize, usize, usize),
     out: &mut [I],
 ) {
+    let better = |next: T, best: T| if LARGEST { next.is_above(best) } else { best.is_above(next) };
     for (lane, out) in out.iter_mut().enumerate() {
         let (row, column) = (lane / inner, lane % inner);
         let lane = x[row * n * inner + column..].iter().step_by(inner).take(n);
         // The shape rule has rejected empty lanes.
-        let largest =
-            lane.copied().enumerate().reduce(|best, next| if next.1.is_above(best.1) { next } else { best });
-        *out = I::narrow(AnyNumber::Int(largest.map_or(0, |(place, _)| place as i64)));
+        let found =
+            lane.copied().enumerate().reduce(|best, next| if better(next.1, best.1) { next } else { best });
+        *out = I::narrow(AnyNumber::Int(found.map_or(0, |(place, _)| place as i64)));
     }
 }
 

@@ -91,7 +91,7 @@ macro_rules! extreme_grad_grad {
 }
 
 impl ReduceAttrs {
-    fn infer_extreme(&self, x: &Meta, out: &mut Meta) -> Result<()> {
+    pub(super) fn infer_extreme(&self, x: &Meta, out: &mut Meta) -> Result<()> {
         self.infer(x, out)?;
         let nothing = x.dims.numel() == 0 && out.dims.numel().get().is_some_and(|n| n > 0);
         x.require(!nothing, || "at least one element to choose from is needed".into())

@@ -1,6 +1,9 @@
-//! Reductions over dimensions: sum, mean, product, maximum, minimum.
+//! Reductions over dimensions: sum, mean, product, maximum, minimum, norms, logarithm of a sum of powers, truth.
 
+mod logical;
+mod logsumexp;
 mod min_max;
+mod norm;
 mod product;
 mod squared_l2_norm;
 mod sum;
@@ -8,7 +11,10 @@ mod tiling;
 
 use autobwd::{Attrs, DType};
 
+pub use logical::{LogicalReduceAttrs, ReduceAll, ReduceAny};
+pub use logsumexp::{Logsumexp, LogsumexpGrad};
 pub use min_max::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
+pub use norm::{FrobeniusNorm, FrobeniusNormGrad, PNorm, PNormGrad};
 pub use product::{ReduceProd, ReduceProdGrad};
 pub use squared_l2_norm::{SquaredL2Norm, SquaredL2NormGrad};
 pub use sum::{Mean, MeanGrad, MeanTerm, ReduceMean, ReduceMeanGrad, ReduceSum, ReduceSumGrad};

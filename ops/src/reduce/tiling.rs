@@ -15,32 +15,10 @@ const MAX_RANK: usize = 64;
 impl ReduceAttrs {
     /// The shape rule: dimensions and dtype of the result.
     pub(super) fn infer(&self, x: &Meta, out: &mut Meta) -> Result<()> {
-        let dims = self.dims(x)?;
+        let axes = self.dim.iter().map(|axis| (*axis).into());
+        let dims = result_dims(x, axes, self.is_full(), self.keep_dim)?;
         out.set(self.result_dtype(x)?, dims);
         Ok(())
-    }
-
-    /// Dimensions of the result.
-    fn dims(&self, x: &Meta) -> Result<Dims> {
-        x.require(x.rank() <= MAX_RANK, || format!("at most {MAX_RANK} dimensions are possible"))?;
-        let mut reduced = 0u64;
-        for axis in &self.dim {
-            // As in NumPy, a scalar may be reduced along its first or last axis.
-            if x.rank() == 0 && matches!(axis, -1 | 0) {
-                continue;
-            }
-            let bit = 1 << x.axis("dim", i64::from(*axis))?;
-            if reduced & bit != 0 {
-                return Err(Error::attr("dim", format!("{axis} is given twice")));
-            }
-            reduced |= bit;
-        }
-        let reduced = if self.is_full() { u64::MAX } else { reduced };
-        let result = x.dims.iter().enumerate().filter_map(|(axis, n)| match reduced >> axis & 1 == 1 {
-            true => self.keep_dim.then_some(Dim::from(1)),
-            false => Some(*n),
-        });
-        Ok(result.collect())
     }
 
     /// The dtype of the result; `x` is converted to it first.
@@ -66,12 +44,7 @@ impl ReduceAttrs {
 
     /// The reduction of `x` for a kernel.
     pub(super) fn cut<'a>(&self, x: &'a Buf<'_>) -> ReductionTiling<'a> {
-        let none = if self.is_full() { u64::MAX } else { 0 };
-        let dim = if x.dims().is_empty() { &[][..] } else { &self.dim };
-        ReductionTiling::of(
-            x.dims(),
-            dim.iter().fold(none, |bits, axis| bits | 1 << x.axis(i64::from(*axis))),
-        )
+        cut(x, self.dim.iter().map(|axis| (*axis).into()), self.is_full())
     }
 
     /// The full shape with 1 for reduced dimensions.
@@ -81,6 +54,36 @@ impl ReduceAttrs {
             |axis: i32| self.is_full() || self.dim.iter().any(|d| *d == axis || *d + rank == axis);
         (0..rank).zip(full).map(|(axis, n)| if is_reduced(axis) { 1 } else { *n }).collect()
     }
+}
+
+/// Dimensions of the result of a reduction of these dimensions of `x`, which attribute `dim` names, or of all.
+pub(super) fn result_dims(x: &Meta, axes: impl Iterator<Item = i64>, all: bool, keep: bool) -> Result<Dims> {
+    x.require(x.rank() <= MAX_RANK, || format!("at most {MAX_RANK} dimensions are possible"))?;
+    let mut reduced = 0u64;
+    for axis in axes {
+        // As in NumPy, a scalar may be reduced along its first or last axis.
+        if x.rank() == 0 && matches!(axis, -1 | 0) {
+            continue;
+        }
+        let bit = 1 << x.axis("dim", axis)?;
+        if reduced & bit != 0 {
+            return Err(Error::attr("dim", format!("{axis} is given twice")));
+        }
+        reduced |= bit;
+    }
+    let reduced = if all { u64::MAX } else { reduced };
+    let result = x.dims.iter().enumerate().filter_map(|(axis, n)| match reduced >> axis & 1 == 1 {
+        true => keep.then_some(Dim::from(1)),
+        false => Some(*n),
+    });
+    Ok(result.collect())
+}
+
+/// The reduction of these dimensions of `x`, or of all.
+pub(super) fn cut<'a>(x: &'a Buf<'_>, axes: impl Iterator<Item = i64>, all: bool) -> ReductionTiling<'a> {
+    let none = if all { u64::MAX } else { 0 };
+    let axes = axes.filter(|_| !all && !x.dims().is_empty());
+    ReductionTiling::of(x.dims(), axes.fold(none, |bits, axis| bits | 1 << x.axis(axis)))
 }
 
 /// Computes a gradient of `x` in the dtype of the result: `work` gets `x` and `dx` in that dtype.
@@ -241,7 +244,7 @@ impl<'a> ReductionTiling<'a> {
     }
 
     /// Computes each element of the result from its index.
-    fn fold<T: Send>(&self, cx: &Cx, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
+    pub(super) fn fold<T: Send>(&self, cx: &Cx, out: &mut [T], f: impl Fn(usize) -> T + Sync) {
         let size = (PART / self.terms.max(1)).max(1);
         cx.chunks_mut(out, size, |part, out| {
             for (i, out) in out.iter_mut().enumerate() {
@@ -334,21 +337,32 @@ impl<'a> ReductionTiling<'a> {
     }
 
     /// `dx = dout` where `x` is the selected term, else 0.
-    pub(super) fn put_back<T: KernelFloat>(&self, cx: &Cx, x: &[T], (out, dout): (&[T], &[T]), dx: &mut [T]) {
-        let put = |dx: &mut T, x: T, out: T, dout: T| *dx = if x == out { dout } else { T::ZERO };
+    pub(super) fn put_back<T: KernelFloat>(&self, cx: &Cx, x: &[T], results: (&[T], &[T]), dx: &mut [T]) {
+        self.zip_back(cx, x, results, dx, |x, out, dout| if x == out { dout } else { T::ZERO });
+    }
+
+    /// `dx = f(x, out, dout)`, with the results broadcast over the reduced dimensions.
+    pub(super) fn zip_back<T: KernelFloat>(
+        &self,
+        cx: &Cx,
+        x: &[T],
+        (out, dout): (&[T], &[T]),
+        dx: &mut [T],
+        f: impl Fn(T, T, T) -> T + Sync,
+    ) {
         cx.chunks_mut(dx, PART, |part, dx| {
             pieces(dx, part * PART, self.inner, PART, |block, column, dx| {
                 let kept = self.kept(block);
                 let x = &x[block * self.inner + column..];
                 if self.inner_reduced {
-                    dx.iter_mut().zip(x).for_each(|(dx, x)| put(dx, *x, out[kept], dout[kept]));
+                    dx.iter_mut().zip(x).for_each(|(dx, x)| *dx = f(*x, out[kept], dout[kept]));
                 } else {
                     let at = kept * self.inner + column;
                     let results = out[at..].iter().zip(&dout[at..]);
                     dx.iter_mut()
                         .zip(x)
                         .zip(results)
-                        .for_each(|((dx, x), (out, dout))| put(dx, *x, *out, *dout));
+                        .for_each(|((dx, x), (out, dout))| *dx = f(*x, *out, *dout));
                 }
             });
         });
