@@ -279,8 +279,9 @@ autobwd::samples!(
         logcumsumexp(uniform([2, 3]), -1),
         Logcumsumexp { reverse: true, ..logcumsumexp(uniform([2, 3, 4]), 1) },
         Logcumsumexp { flatten: true, ..logcumsumexp(uniform([2, 3]), 0) },
-        Logcumsumexp { exclusive: true, ..logcumsumexp(uniform([2, 3]), 0) },
-        Logcumsumexp { exclusive: true, reverse: true, ..logcumsumexp(uniform([2, 3]), -1) },
+        // The lowest number is that of the dtype.
+        Logcumsumexp { exclusive: true, ..logcumsumexp(uniform([2, 3]).of(DType::F64), 0) },
+        Logcumsumexp { exclusive: true, reverse: true, ..logcumsumexp(uniform([2, 3]).of(DType::F64), -1) },
         logcumsumexp(given([3], [-20.0, 1.0, 1.0]), 0),
         logcumsumexp(uniform([]), 0),
         logcumsumexp(uniform([3, 2]), 0),

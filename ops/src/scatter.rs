@@ -5,7 +5,7 @@ use autobwd::{
     check::*,
     op::{with_dtype, with_float},
     register_op,
-    tensor::Dim,
+    tensor::{Dim, Element},
 };
 
 use crate::{
@@ -43,14 +43,7 @@ impl Kernel for GatherNd<Buf<'_>> {
         let places = Places::new(self.x.dims(), &self.index);
         places.check()?;
         with_dtype!(self.x.dtype(), T => {
-            let x = self.x.slice::<T>()?;
-            cx.chunks_mut(self.out.slice_mut::<T>()?, PART, |part, out| {
-                pieces(out, part * PART, places.width, usize::MAX, |i, column, out| {
-                    // All indices have been checked.
-                    let row = places.row(i).unwrap_or(0);
-                    out.copy_from_slice(&x[row * places.width + column..][..out.len()]);
-                });
-            });
+            places.take(cx, self.x.slice::<T>()?, self.out.slice_mut()?);
             Ok(())
         })
     }
@@ -80,7 +73,7 @@ autobwd::samples!(
 );
 
 /// The dimensions of the output.
-fn found(x: &Meta, index: &Meta) -> Result<Dims> {
+pub(crate) fn found(x: &Meta, index: &Meta) -> Result<Dims> {
     are_numbers(index)?;
     let k = index.dims.last().and_then(|k| k.get()).filter(|k| (1..=x.rank()).contains(k));
     let k = k.ok_or_else(|| match x.rank() {
@@ -92,7 +85,7 @@ fn found(x: &Meta, index: &Meta) -> Result<Dims> {
 }
 
 /// Multi-dimensional indices of slices.
-struct Places<'a> {
+pub(crate) struct Places<'a> {
     /// The indexed dimensions.
     dims: &'a [usize],
     /// Elements of each slice.
@@ -101,7 +94,7 @@ struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    fn new(x: &'a [usize], index: &'a Buf<'a>) -> Places<'a> {
+    pub(crate) fn new(x: &'a [usize], index: &'a Buf<'a>) -> Places<'a> {
         let (dims, rest) = x.split_at(index.dims().last().copied().unwrap_or(0));
         Places { dims, width: rest.iter().product(), index }
     }
@@ -113,8 +106,27 @@ impl<'a> Places<'a> {
         numbers.into_iter().try_fold(0, |row, (j, n)| Ok(row * n + place(self.index, i * k + j, *n)?))
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         (0..self.index.numel() / self.dims.len()).try_for_each(|i| self.row(i).map(drop))
+    }
+
+    /// Copies the slices of `x`, whose indices have been checked.
+    pub(crate) fn take<T: Element>(&self, cx: &Cx, x: &[T], out: &mut [T]) {
+        cx.chunks_mut(out, PART, |part, out| {
+            pieces(out, part * PART, self.width, usize::MAX, |i, column, out| {
+                let row = self.row(i).unwrap_or(0);
+                out.copy_from_slice(&x[row * self.width + column..][..out.len()]);
+            });
+        });
+    }
+
+    /// Adds each slice of `updates` to the slice of `x` with its index.
+    pub(crate) fn add_up<T: KernelFloat>(&self, updates: &[T], x: &mut [T]) -> Result<()> {
+        for (i, update) in updates.chunks_exact(self.width.max(1)).enumerate() {
+            let x = x[self.row(i)? * self.width..].iter_mut();
+            x.zip(update).for_each(|(x, update)| *x += *update);
+        }
+        Ok(())
     }
 }
 
@@ -135,11 +147,7 @@ impl Kernel for GatherNdGrad<Buf<'_>> {
         with_float!(self.dout, T => {
             let dx = self.dx.slice_mut::<T>()?;
             dx.fill(0.0);
-            for (i, dout) in self.dout.slice::<T>()?.chunks_exact(places.width.max(1)).enumerate() {
-                let dx = dx[places.row(i)? * places.width..].iter_mut();
-                dx.zip(dout).for_each(|(dx, dout)| *dx += dout);
-            }
-            Ok(())
+            places.add_up(self.dout.slice::<T>()?, dx)
         })
     }
 }
@@ -171,11 +179,7 @@ impl Kernel for TakeAlongAxis<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let along = Along::new(&self.input, &self.index, self.axis);
         with_dtype!(self.input.dtype(), T => {
-            let input = self.input.slice::<T>()?;
-            for (i, result) in self.result.slice_mut::<T>()?.iter_mut().enumerate() {
-                *result = input[along.at(i)?];
-            }
-            Ok(())
+            along.take::<T>(self.input.slice()?, self.result.slice_mut()?)
         })
     }
 }
@@ -198,7 +202,7 @@ fn take_along_axis(input: Draw, index: Draw, axis: i32) -> TakeAlongAxis<Draw> {
     TakeAlongAxis { input, index, result: out(), axis }
 }
 
-fn check_positions(input: &Meta, index: &Meta, axis: i32) -> Result<()> {
+pub(crate) fn check_positions(input: &Meta, index: &Meta, axis: i32) -> Result<()> {
     are_numbers(index)?;
     let mut dims = input.dims.clone();
     // A scalar has one axis with one element.
@@ -228,6 +232,14 @@ impl<'a> Along<'a> {
     fn at(&self, i: usize) -> Result<usize> {
         let (row, column) = (i / (self.k * self.inner), i % self.inner);
         Ok((row * self.n + place(self.index, i, self.n)?) * self.inner + column)
+    }
+
+    /// Reads the elements at all positions.
+    pub(crate) fn take<T: Element>(&self, x: &[T], out: &mut [T]) -> Result<()> {
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = x[self.at(i)?];
+        }
+        Ok(())
     }
 
     /// Adds each element of `dout` to the element of `dx` that it was read from.

@@ -1,0 +1,262 @@
+//! `index_select`, `index_sample` and `scatter_nd_add`: reading and writing elements by index.
+
+use autobwd::{
+    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*,
+    op::{with_dtype, with_float},
+    register_op,
+    tensor::OptionalBuf,
+};
+
+use crate::{
+    elementwise::grad_or_zeros,
+    gather::{Pick, are_numbers, gathered},
+    kernel_helpers::outer_axis_inner,
+    scatter::{Along, Places, check_positions, found},
+};
+
+/// Slices of a tensor by their indices along a dimension: `out[.., i, ..] = x[.., index[i], ..]`.
+#[register_op(grad = IndexSelectGrad)]
+pub struct IndexSelect<V = Var> {
+    /// At least one dimension, any dtype.
+    #[input]
+    pub x: V,
+    /// Indices, int64 or int32, `[n]`.
+    #[input]
+    pub index: V,
+    /// `x` with `n` in place of dimension `dim`.
+    #[output]
+    pub out: V,
+    /// The dimension; negative counts from the end.
+    #[attr(default = 0)]
+    pub dim: i32,
+}
+impl Infer for IndexSelect<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.index.require(self.index.rank() == 1, || "one dimension is needed".into())?;
+        self.x.axis("dim", self.dim.into())?;
+        self.out.set(self.x.dtype, gathered(&self.x, &self.index, self.dim)?);
+        Ok(())
+    }
+}
+impl Kernel for IndexSelect<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_dtype!(self.x.dtype(), T => {
+            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.dim.into()));
+            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
+        })
+    }
+}
+autobwd::samples!(
+    IndexSelect,
+    [
+        IndexSelect { x: uniform([4, 3]), index: integers_below(4, [5]), out: out(), dim: 0 },
+        IndexSelect {
+            x: uniform([2, 3, 4]),
+            index: integers_below(3, [5]).of(DType::I32),
+            out: out(),
+            dim: -2
+        },
+        IndexSelect { x: uniform([2, 3]), index: integers_below(2, [0]), out: out(), dim: 0 },
+        IndexSelect { x: integers_below(9, [5]), index: integers_below(5, [3]), out: out(), dim: 0 },
+        IndexSelect { x: uniform([2, 3]), index: given([1], [2.0]).of(DType::I64), out: out(), dim: 0 }
+            .fails("`Index`: 2 is not within 0..2"),
+        IndexSelect { x: uniform([2, 3]), index: integers_below(2, [3, 1]), out: out(), dim: 0 }
+            .fails("`Index`: one dimension is needed"),
+        IndexSelect { x: uniform([2, 3]), index: uniform([3]), out: out(), dim: 0 }
+            .fails("`Index`: int64 or int32 is needed"),
+        IndexSelect { x: uniform([2, 3]), index: integers_below(2, [3]), out: out(), dim: 2 }
+            .fails("attribute `dim` = 2"),
+    ]
+);
+
+/// `dx[.., index[i], ..] += dout[.., i, ..]`.
+#[register_op(grad_of = IndexSelect, grad = Multilinear, inferred)]
+pub struct IndexSelectGrad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
+    pub index: V,
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    pub dim: i32,
+}
+impl Kernel for IndexSelectGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.dim.into()));
+            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
+        })
+    }
+}
+
+/// Elements of each row by their positions: `out[i, j] = x[i, index[i, j]]`.
+#[register_op(grad = IndexSampleGrad)]
+pub struct IndexSample<V = Var> {
+    /// A matrix, `[m, n]`, any dtype.
+    #[input]
+    pub x: V,
+    /// Positions, int64 or int32, `[m, k]`.
+    #[input]
+    pub index: V,
+    /// `[m, k]`.
+    #[output]
+    pub out: V,
+}
+impl Infer for IndexSample<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.require(self.x.rank() == 2, || "a matrix is needed".into())?;
+        check_positions(&self.x, &self.index, 1)?;
+        self.out.set(self.x.dtype, self.index.dims.clone());
+        Ok(())
+    }
+}
+impl Kernel for IndexSample<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let along = Along::new(&self.x, &self.index, 1);
+        with_dtype!(self.x.dtype(), T => along.take::<T>(self.x.slice()?, self.out.slice_mut()?))
+    }
+}
+autobwd::samples!(
+    IndexSample,
+    [
+        IndexSample { x: uniform([2, 4]), index: integers_below(4, [2, 3]), out: out() },
+        IndexSample { x: uniform([3, 2]), index: integers_below(2, [3, 5]).of(DType::I32), out: out() },
+        IndexSample { x: uniform([2, 4]), index: integers_below(4, [2, 0]), out: out() },
+        IndexSample { x: integers_below(9, [2, 4]), index: integers_below(4, [2, 3]), out: out() },
+        IndexSample { x: uniform([2, 3]), index: given([2, 1], [0.0, 3.0]).of(DType::I64), out: out() }
+            .fails("`Index`: 3 is not within 0..3"),
+        IndexSample { x: uniform([2, 3]), index: integers_below(2, [3, 1]), out: out() }
+            .fails("`Index`: dimensions [2, -1] are needed"),
+        IndexSample { x: uniform([2, 3]), index: uniform([2, 1]), out: out() }
+            .fails("`Index`: int64 or int32 is needed"),
+        IndexSample { x: uniform([3]), index: integers_below(2, [3]), out: out() }
+            .fails("`X`: a matrix is needed"),
+    ]
+);
+
+/// `dx[i, index[i, j]] += dout[i, j]`.
+#[register_op(grad_of = IndexSample, grad = Multilinear, inferred)]
+pub struct IndexSampleGrad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
+    pub index: V,
+    pub dout: V,
+    #[output]
+    pub dx: V,
+}
+impl Kernel for IndexSampleGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let along = Along::new(&self.x, &self.index, 1);
+        with_float!(self.dout, T => along.add_up::<T>(self.dout.slice()?, self.dx.slice_mut()?))
+    }
+}
+
+/// Sums slices into a tensor: `out = x`, and `out[index[i], ..] += updates[i, ..]` for every multi-dimensional index.
+#[register_op(grad = ScatterNdAddGrad)]
+pub struct ScatterNdAdd<V = Var> {
+    /// At least one dimension.
+    #[input]
+    pub x: V,
+    /// Indices, int64 or int32; the size of the last dimension is the number of leading dimensions of `x` that they
+    /// index.
+    #[input]
+    pub index: V,
+    /// `index` with the unindexed dimensions of `x` in place of its last one.
+    #[input]
+    pub updates: V,
+    /// Same shape as `x`.
+    #[output(inplace = x)]
+    pub out: V,
+}
+impl Infer for ScatterNdAdd<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        self.updates.same_dtype(&self.x)?;
+        are_numbers(&self.index)?;
+        if self.index.dims.last().is_none_or(|k| k.get().is_some()) {
+            let dims = found(&self.x, &self.index)?;
+            let fits = self.updates.dims.agrees(&dims);
+            self.updates.require(fits, || format!("the shape of these slices, {dims}, is needed"))?;
+        }
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for ScatterNdAdd<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let places = Places::new(self.x.dims(), &self.index);
+        places.check()?;
+        with_float!(self.x, T => {
+            let out = self.out.inout::<T>(&self.x)?.copied();
+            places.add_up(self.updates.slice::<T>()?, out)
+        })
+    }
+}
+autobwd::samples!(
+    ScatterNdAdd,
+    [
+        scatter_nd_add(uniform([4, 3]), integers_below(4, [5, 1]), uniform([5, 3])),
+        scatter_nd_add(uniform([4, 3]), integers_below(3, [2, 5, 2]), uniform([2, 5])),
+        scatter_nd_add(uniform([2, 3, 4]), integers_below(2, [5, 2]).of(DType::I32), uniform([5, 4])),
+        scatter_nd_add(uniform([2, 3]), integers_below(2, [0, 1]), uniform([0, 3])),
+        scatter_nd_add(uniform([2, 3]), given([1, 2], [1.0, 3.0]).of(DType::I64), uniform([1]))
+            .fails("`Index`: 3 is not within 0..3"),
+        scatter_nd_add(uniform([2, 3]), integers_below(2, [4, 1]), uniform([4, 2]))
+            .fails("`Updates`: the shape of these slices, [4, 3], is needed"),
+        scatter_nd_add(integers_below(9, [2]), integers_below(2, [4, 1]), integers_below(9, [4]))
+            .fails("`X`: floating point numbers are needed"),
+        scatter_nd_add(uniform([2]), integers_below(2, [4, 1]), integers_below(9, [4]))
+            .fails("`Updates`: dtype int64 does not match"),
+        scatter_nd_add(uniform([2, 3]), integers_below(2, [4, 3]), uniform([4]))
+            .fails("`Index`: a last dimension of 1 to 2 is needed"),
+    ]
+);
+
+fn scatter_nd_add(x: Draw, index: Draw, updates: Draw) -> ScatterNdAdd<Draw> {
+    ScatterNdAdd { x, index, updates, out: out() }
+}
+
+/// `dx = dout`, `dupdates[i, ..] = dout[index[i], ..]`.
+#[register_op(grad_of = ScatterNdAdd, grad = ScatterNdAddGradGrad)]
+pub struct ScatterNdAddGrad<V = Var> {
+    pub index: V,
+    pub dout: V,
+    #[input(shape_only)]
+    pub updates: V,
+    #[output(like = dout)]
+    pub dx: Option<V>,
+    #[output(like = updates)]
+    pub dupdates: Option<V>,
+}
+impl Kernel for ScatterNdAddGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let places = Places::new(self.dout.dims(), &self.index);
+        places.check()?;
+        with_float!(self.dout, T => {
+            let dout = self.dout.slice::<T>()?;
+            if let Some(dx) = self.dx.slice_mut()? {
+                dx.copy_from_slice(dout);
+            }
+            if let Some(dupdates) = self.dupdates.slice_mut()? {
+                places.take(cx, dout, dupdates);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// `ddout = ddx`, and `ddout[index[i], ..] += ddupdates[i, ..]`.
+#[derive(Debug)]
+pub struct ScatterNdAddGradGrad;
+impl GradRule<ScatterNdAddGrad> for ScatterNdAddGradGrad {
+    fn emit(fwd: &ScatterNdAddGrad, g: &mut GradCx<'_>) {
+        if let Some(out) = g.wanted(fwd.dout) {
+            let x = grad_or_zeros(g, fwd.dx, fwd.dout);
+            let updates = grad_or_zeros(g, fwd.dupdates, fwd.updates);
+            g.push(ScatterNdAdd { x, index: fwd.index, updates, out });
+        }
+    }
+}
