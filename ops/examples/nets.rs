@@ -48,7 +48,15 @@ fn examples() -> Result<Vec<Example>> {
     let shared = NetOp::new("net", [mul("x", "W", "h"), mul("h", "W", "y")])?;
     let twice = NetOp::new("net", [Operator::of(ElementwiseMul { x: "x", y: "x", out: "y", axis: -1 })])?;
     let nested = NetOp::new("net", [fc("x", "W", "b", "h")?, fc("h", "W", "b", "y")?])?;
-    let pieces = Operator::of(Split { x: "x", out: vec!["a", "b"], axis: 0, num: 2, sections: vec![] });
+    let pieces = Operator::of(Split {
+        x: "x",
+        out: vec!["a", "b"],
+        axis: 0,
+        num: 2,
+        sections: vec![],
+        axis_tensor: None,
+        sections_tensor_list: vec![],
+    });
     let part = NetOp::new("net", [pieces, Operator::of(Tanh { x: "a", out: "y" })])?.returning(["y"])?;
     Ok(vec![
         ("add_two, which is called elementwise_add now", add("x", "y", "out"), &[]),

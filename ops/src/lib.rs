@@ -50,6 +50,7 @@ pub mod norm;
 pub mod optim;
 pub mod pool;
 pub mod random;
+pub mod ranges;
 pub mod reduce;
 pub mod rnn;
 pub mod rounding;

@@ -4,7 +4,7 @@ use std::iter;
 
 pub use autobwd::operators::Seed;
 use autobwd::{
-    Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, op::with_float,
+    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, op::with_float,
     operators::given_shape, register_op,
 };
 use rand::{Rng, SeedableRng};
@@ -64,7 +64,7 @@ impl Infer for UniformRandom<Meta> {
         if !(min.is_finite() && max.is_finite() && min <= max) {
             return Err(Error::attr("max", format!("a number not below `min` = {min} is needed, not {max}")));
         }
-        let shape = given_shape(self.shape_tensor.as_ref(), &self.shape_tensor_list, &self.shape)?;
+        let shape = shape_of(self.shape_tensor.as_ref(), &self.shape_tensor_list, &self.shape)?;
         self.out.set(self.dtype, shape);
         self.out.float()
     }
@@ -105,6 +105,7 @@ autobwd::samples!(
         },
         UniformRandom { shape_tensor: Some(integers(&[2, 3])), ..UniformRandom::of(out()) },
         UniformRandom {
+            shape_tensor: Some(integers(&[5])),
             shape_tensor_list: vec![integers(&[3]), integers(&[2]).of(DType::I32)],
             shape: vec![-1, 2],
             ..UniformRandom::of(out())
@@ -180,7 +181,7 @@ impl<V> GaussianRandom<V> {
 }
 impl Infer for GaussianRandom<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let shape = given_shape(self.shape_tensor.as_ref(), &self.shape_tensor_list, &self.shape)?;
+        let shape = shape_of(self.shape_tensor.as_ref(), &self.shape_tensor_list, &self.shape)?;
         self.out.set(self.dtype, shape);
         self.out.float()
     }
@@ -221,6 +222,7 @@ autobwd::samples!(
         },
         GaussianRandom { shape_tensor: Some(integers(&[2, 3])), ..GaussianRandom::of(out()) },
         GaussianRandom {
+            shape_tensor: Some(integers(&[5])),
             shape_tensor_list: vec![integers(&[3]), integers(&[2]).of(DType::I32)],
             shape: vec![-1, 2],
             ..GaussianRandom::of(out())
@@ -238,6 +240,11 @@ autobwd::samples!(
         .fails("`Out`: floating point numbers are needed"),
     ]
 );
+
+/// The shape that a list of tensors gives, or else a tensor, or else an attribute.
+fn shape_of(tensor: Option<&Meta>, list: &[Meta], shape: &[i64]) -> Result<Dims> {
+    given_shape(tensor.filter(|_| list.is_empty()), list, shape)
+}
 
 /// The seed of a separate random stream: a hash of a seed and a name, the same on every machine (FNV-1a over the name,
 /// finished by SplitMix64 as of Steele, Lea and Flood, 2014).

@@ -4,6 +4,7 @@ use autobwd::{
     Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
     check::*,
     op::{with_float, with_signed},
+    operators::constant_int,
     register_op,
     tensor::{Dim, Element},
 };
@@ -21,6 +22,9 @@ pub struct TopKV2<V = Var> {
     /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
+    /// The number of elements, in place of attribute `k`: int32 or int64, one element.
+    #[input("K", constant)]
+    pub k_tensor: Option<V>,
     /// The elements, `k` along the axis.
     #[output]
     pub out: V,
@@ -43,15 +47,22 @@ pub struct TopKV2<V = Var> {
 impl Infer for TopKV2<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.x.signed()?;
-        let dims = top_dims(&self.x, self.k, self.axis)?;
+        let k = constant_int(self.k_tensor.as_ref(), self.k.into())?;
+        let dims = top_dims(&self.x, k, self.axis)?;
         self.out.set(self.x.dtype, dims.clone());
         self.indices.set(DType::I64, dims);
         Ok(())
     }
 }
 /// Infers the dimensions of the `k` elements along an axis.
-fn top_dims(x: &Meta, k: i32, axis: i32) -> Result<Dims> {
-    let (axis, k, mut dims) = (axis_if_any(x, axis.into())?, k as usize, x.dims.clone());
+fn top_dims(x: &Meta, k: Option<i64>, axis: i32) -> Result<Dims> {
+    let (axis, mut dims) = (axis_if_any(x, axis.into())?, x.dims.clone());
+    let Some(k) = k else {
+        axis.into_iter().for_each(|axis| dims[axis] = Dim::UNKNOWN);
+        return Ok(dims);
+    };
+    let k = usize::try_from(k).ok().filter(|k| *k > 0);
+    let k = k.ok_or_else(|| Error::attr("k", "at least one element is needed"))?;
     let n = axis.map_or(Dim::from(1), |axis| dims[axis]);
     if n.get().is_some_and(|n| n < k) {
         let of = axis.map_or("of a scalar".into(), |axis| format!("along axis {axis}"));
@@ -66,7 +77,8 @@ impl Kernel for TopKV2<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         with_signed!(self.x, T => {
             let (outer, n, inner) = lanes_along(&self.x, self.axis.into());
-            let (k, largest) = (self.k as usize, self.largest);
+            let (_, k, _) = lanes_along(&self.out, self.axis.into());
+            let largest = self.largest;
             let x = self.x.slice::<T>()?;
             let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
             for lane in 0..outer * inner {
@@ -94,6 +106,11 @@ autobwd::samples!(
         ),
         TopKV2 { largest: false, ..top_k_v2(integers_below(99, [5, 2]), 2, 0) },
         top_k_v2(uniform([]), 1, -1),
+        TopKV2 { k_tensor: Some(integers(&[3])), ..top_k_v2(distinct([2, 5]), 1, 1) },
+        TopKV2 { k_tensor: Some(integers(&[0]).of(DType::I32)), ..top_k_v2(distinct([2, 5]), 1, 1) }
+            .fails("attribute `k`: at least one element is needed"),
+        TopKV2 { k_tensor: Some(integers(&[6])), ..top_k_v2(distinct([2, 5]), 1, 1) }
+            .fails("`X`: at least `k` = 6 elements along axis 1 are needed"),
         top_k_v2(uniform([]), 2, 0).fails("`X`: at least `k` = 2 elements of a scalar are needed"),
         top_k_v2(integers_below(2, [3]).of(DType::Bool), 1, 0)
             .fails("`X`: signed or floating point numbers are needed"),
@@ -102,7 +119,7 @@ autobwd::samples!(
 );
 
 fn top_k_v2(x: Draw, k: i32, axis: i32) -> TopKV2<Draw> {
-    TopKV2 { x, out: out(), indices: out(), k, axis, largest: true, sorted: true }
+    TopKV2 { x, k_tensor: None, out: out(), indices: out(), k, axis, largest: true, sorted: true }
 }
 
 /// Elements with a total order.
@@ -198,6 +215,8 @@ impl<T: RankedElement> TopK<'_, T> {
 pub struct TopKV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(constant)]
+    pub k_tensor: Option<V>,
     pub indices: V,
     pub dout: V,
     #[output]

@@ -173,7 +173,16 @@ fn scalars_are_sorted_and_have_a_gradient() -> Result<()> {
     (&sorted.out * 3.0).backward()?;
     assert_eq!(x.gradient()?.item()?, 3.0);
 
-    let top = TopKV2 { x: (&x).into(), out: New, indices: New, k: 1, axis: -1, largest: true, sorted: true };
+    let top = TopKV2 {
+        x: (&x).into(),
+        k_tensor: None,
+        out: New,
+        indices: New,
+        k: 1,
+        axis: -1,
+        largest: true,
+        sorted: true,
+    };
     (emit(top).out * 4.0).backward()?;
     assert_eq!(x.gradient()?.item()?, 7.0);
     Ok(())
@@ -185,7 +194,16 @@ fn equal_pieces_count_where_both_are_given() -> Result<()> {
     let x = tape.constant(Tensor::from_vec([4], vec![1.0_f32, 2.0, 3.0, 4.0])?);
     let split = |num: i32, sections: Vec<i32>| {
         let out = (0..2).map(|_| New).collect();
-        emit(Split { x: (&x).into(), out, axis: 0, num, sections }).out
+        emit(Split {
+            x: (&x).into(),
+            out,
+            axis: 0,
+            num,
+            sections,
+            axis_tensor: None,
+            sections_tensor_list: vec![],
+        })
+        .out
     };
     let both = split(2, vec![1, 3]);
     assert_eq!(both[1].tensor()?.slice::<f32>()?, [3.0, 4.0]);

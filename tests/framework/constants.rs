@@ -277,7 +277,7 @@ fn long_and_wide_computations_of_a_shape_end() -> Result<()> {
             out
         });
         let (x, out, all) = (copies.collect::<Vec<_>>(), fresh(), fresh());
-        op(Concat { x, out: all, axis: 0 }.into());
+        op(Concat { x, out: all, axis: 0, axis_tensor: None }.into());
         let (axes, starts, ends) = (vec![0], vec![-1], vec![i32::MAX]);
         op(Slice { axes, starts, ends, ..Slice::of(all, out) }.into());
         out

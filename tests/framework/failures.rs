@@ -160,12 +160,21 @@ fn all_outputs_of_an_operator_fail() {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2, 4]);
     let out = vec![New, New, New];
-    let op = emit(Split { x: (&x).into(), out, axis: 1, num: 0, sections: vec![1, 1, 1] });
+    let op = emit(Split {
+        x: (&x).into(),
+        out,
+        axis: 1,
+        num: 0,
+        sections: vec![1, 1, 1],
+        axis_tensor: None,
+        sections_tensor_list: vec![],
+    });
     assert!(op.x.is(&x) && op.out.len() == 3);
     let e = op.out[0].check().unwrap_err().to_string();
     assert!(e.contains("operator `split` (") && e.contains("X = `x`"), "{e}");
     assert!(op.out.iter().all(|out| out.check().unwrap_err().to_string() == e));
-    let op = emit(Concat { x: op.out.iter().map(Into::into).collect(), out: New, axis: 0 });
+    let op =
+        emit(Concat { x: op.out.iter().map(Into::into).collect(), out: New, axis: 0, axis_tensor: None });
     assert_eq!(op.out.check().unwrap_err().to_string(), e);
 
     // The overwritten variable fails as a result, but keeps its value.

@@ -191,7 +191,15 @@ net outer_grad(y@GRAD, c, h, b, w, a, x) -> w@GRAD
 #[test]
 fn what_nobody_computes_is_filled_with_zeros() -> Result<()> {
     let split = |out: [&'static str; 3]| {
-        Operator::of(Split { x: "x", out: out.to_vec(), axis: 0, num: 0, sections: vec![1, 2, 1] })
+        Operator::of(Split {
+            x: "x",
+            out: out.to_vec(),
+            axis: 0,
+            num: 0,
+            sections: vec![1, 2, 1],
+            axis_tensor: None,
+            sections_tensor_list: vec![],
+        })
     };
     let tree = NetOp::new("net", [split(["a", "b", "c"]), tanh("b", "y")])?;
     // Either the others are not needed outside, or they are in the no-grad set.

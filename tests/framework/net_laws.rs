@@ -148,7 +148,12 @@ impl Draw<'_> {
                 7 => {
                     // One of them is used.
                     let (joined, other) = (self.name("j"), self.name("o"));
-                    ops.push(Operator::of(Concat { x: vec![a, b], out: joined.clone(), axis: 0 }));
+                    ops.push(Operator::of(Concat {
+                        x: vec![a, b],
+                        out: joined.clone(),
+                        axis: 0,
+                        axis_tensor: None,
+                    }));
                     let pieces = vec![out.clone(), other];
                     ops.push(Operator::of(Split {
                         x: joined,
@@ -156,6 +161,8 @@ impl Draw<'_> {
                         axis: 0,
                         num: 2,
                         sections: vec![],
+                        axis_tensor: None,
+                        sections_tensor_list: vec![],
                     }));
                 }
                 8 => ops.push(Operator::of(FillAnyLike { x: a, out: out.clone(), value: 0.25, dtype: None })),

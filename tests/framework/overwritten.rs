@@ -114,7 +114,16 @@ fn a_later_value_that_nobody_reads_takes_nothing_away() {
     let h = w.tanh();
     let first = h.square().sum(&[]);
     let (x, out) = (concat(&[&w, &w], 0), vec![Arg::from(&h), New]);
-    let pieces = emit(Split { x: (&x).into(), out, axis: 0, num: 2, sections: vec![] }).out;
+    let pieces = emit(Split {
+        x: (&x).into(),
+        out,
+        axis: 0,
+        num: 2,
+        sections: vec![],
+        axis_tensor: None,
+        sections_tensor_list: vec![],
+    })
+    .out;
     differentiated(&net, &(&first + pieces[1].exp().sum(&[])));
 }
 
@@ -156,7 +165,7 @@ fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
     let h = &w * 3.0;
     of_any_length(&h);
     let mean = h.mean();
-    let longer = Concat { x: vec![(&w).into(), (&w).into()], out: Arg::from(&h), axis: 0 };
+    let longer = Concat { x: vec![(&w).into(), (&w).into()], out: Arg::from(&h), axis: 0, axis_tensor: None };
     emit(longer).out.check()?;
     let program = differentiated(&net, &(&mean + h.square().sum(&[])));
     assert_eq!(copies(&program), [copy("scale_0@KEPT@0", "concat")]);
@@ -167,7 +176,14 @@ fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
     let pieces = w.split(&[1, 2], 0);
     of_any_length(&pieces[0]);
     let second = pieces[1].square().sum(&[]);
-    emit(Concat { x: vec![(&w).into(), (&w).into()], out: Arg::from(&pieces[0]), axis: 0 }).out.check()?;
+    emit(Concat {
+        x: vec![(&w).into(), (&w).into()],
+        out: Arg::from(&pieces[0]),
+        axis: 0,
+        axis_tensor: None,
+    })
+    .out
+    .check()?;
     differentiated(&net, &(&second + pieces[0].exp().sum(&[])));
     Ok(())
 }

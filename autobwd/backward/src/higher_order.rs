@@ -270,7 +270,7 @@ impl ModelWriter<'_> {
         let row = [&[1], input_dims].concat();
         let rows: Vec<Var> = rows.into_iter().map(|r| self.reshape("row", r, &row)).collect::<Result<_>>()?;
         let all = self.program.fresh("rows");
-        self.op(Concat { x: rows, out: all, axis: 0 })?;
+        self.op(Concat { x: rows, out: all, axis: 0, axis_tensor: None })?;
         self.reshape(&format!("{name}@JACOBIAN"), all, &[dims, input_dims].concat())
     }
 }

@@ -130,7 +130,7 @@
 //! ```
 //! # use autobwd::net::{NetOp, Operator, backward};
 //! # use autobwd_ops::{activation::Tanh, shape::Split};
-//! let split = Operator::of(Split { x: "x", out: vec!["a", "b"], axis: 0, num: 2, sections: vec![] });
+//! let split = Operator::of(Split { x: "x", out: vec!["a", "b"], axis: 0, num: 2, sections: vec![], axis_tensor: None, sections_tensor_list: vec![] });
 //! let net = NetOp::new("net", [split, Operator::of(Tanh { x: "a", out: "y" })])?.returning(["y"])?;
 //! assert_eq!(backward(&net.into(), &[])?.to_string(), "\
 //! net net_grad(y, y@GRAD, b) -> x@GRAD

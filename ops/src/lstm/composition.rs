@@ -88,7 +88,16 @@ fn added(x: Expr, y: Option<Expr>) -> Expr {
 
 fn quarters(x: &Expr) -> [Expr; 4] {
     let out = vec![New, New, New, New];
-    let parts = emit(Split { x: x.into(), out, axis: -1, num: 4, sections: vec![] }).out;
+    let parts = emit(Split {
+        x: x.into(),
+        out,
+        axis: -1,
+        num: 4,
+        sections: vec![],
+        axis_tensor: None,
+        sections_tensor_list: vec![],
+    })
+    .out;
     array::from_fn(|k| parts.get(k).unwrap_or(x).clone())
 }
 

@@ -247,8 +247,16 @@ impl Math for Expr {
     }
 
     fn top_k(&self, k: i32) -> (Expr, Expr) {
-        let op =
-            emit(TopKV2 { x: self.into(), out: New, indices: New, k, axis: -1, largest: true, sorted: true });
+        let op = emit(TopKV2 {
+            x: self.into(),
+            k_tensor: None,
+            out: New,
+            indices: New,
+            k,
+            axis: -1,
+            largest: true,
+            sorted: true,
+        });
         (op.out, op.indices)
     }
 
@@ -265,7 +273,15 @@ impl Math for Expr {
     }
 
     fn unsqueeze(&self, axes: &[i32]) -> Expr {
-        emit(Unsqueeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() }).out
+        emit(Unsqueeze2 {
+            x: self.into(),
+            axes_tensor: None,
+            axes_tensor_list: vec![],
+            out: New,
+            x_shape: New,
+            axes: axes.to_vec(),
+        })
+        .out
     }
 
     fn flatten(&self, first: i32, last: i32) -> Expr {
@@ -341,7 +357,16 @@ impl Math for Expr {
 
     fn split(&self, sizes: &[i32], axis: i32) -> Vec<Expr> {
         let out = sizes.iter().map(|_| New).collect();
-        emit(Split { x: self.into(), out, axis, num: 0, sections: sizes.to_vec() }).out
+        emit(Split {
+            x: self.into(),
+            out,
+            axis,
+            num: 0,
+            sections: sizes.to_vec(),
+            axis_tensor: None,
+            sections_tensor_list: vec![],
+        })
+        .out
     }
 
     fn cast(&self, dtype: DType) -> Expr {

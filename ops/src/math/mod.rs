@@ -345,5 +345,5 @@ pub trait Math: Sized {
 #[track_caller]
 pub fn concat(parts: &[&Expr], axis: i32) -> Expr {
     let x = parts.iter().map(|p| (*p).into()).collect();
-    emit(Concat { x, out: New, axis }).out
+    emit(Concat { x, out: New, axis, axis_tensor: None }).out
 }

@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    operators::{infer_from_x_shape, set_x_shape},
+    operators::{constant_ints, infer_from_x_shape, set_x_shape},
     register_op,
     tensor::Dim,
 };
@@ -92,6 +92,12 @@ pub struct Unsqueeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
     pub x: V,
+    /// The positions, in place of attribute `axes`: int32 or int64, of one dimension.
+    #[input(constant)]
+    pub axes_tensor: Option<V>,
+    /// The positions, in place of attribute `axes`: int32 or int64, one element each.
+    #[input(constant)]
+    pub axes_tensor_list: Vec<V>,
     /// `x` with one more dimension for each of `axes`.
     #[output(inplace = x)]
     pub out: V,
@@ -103,11 +109,15 @@ pub struct Unsqueeze2<V = Var> {
     pub axes: Vec<i32>,
 }
 /// The shape of `unsqueeze2`'s result.
-fn unsqueezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
-    let mut dims = x.dims.to_vec();
-    for axis in axes {
+fn unsqueezed(x: &Meta, tensor: Option<&Meta>, list: &[Meta], axes: &[i32]) -> Result<Dims> {
+    let (mut dims, list) = (x.dims.to_vec(), if tensor.is_some() { &[] } else { list });
+    let axes = constant_ints(list, tensor, axes.iter().map(|axis| i64::from(*axis)))?;
+    if axes.contains(&None) {
+        return Ok(vec![Dim::UNKNOWN; dims.len() + axes.len()].into_iter().collect());
+    }
+    for axis in axes.iter().flatten() {
         let places = dims.len() as i64 + 1;
-        let at = usize::try_from(i64::from(*axis) + if *axis < 0 { places } else { 0 });
+        let at = usize::try_from(axis.saturating_add(if *axis < 0 { places } else { 0 }));
         let at = at.ok().filter(|at| *at <= dims.len());
         let refuse =
             || Error::attr("axes", format!("{axis} is not a position among {} dimensions", dims.len()));
@@ -117,7 +127,10 @@ fn unsqueezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
 }
 impl Infer for Unsqueeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.out.set(self.x.dtype, unsqueezed(&self.x, &self.axes)?);
+        self.out.set(
+            self.x.dtype,
+            unsqueezed(&self.x, self.axes_tensor.as_ref(), &self.axes_tensor_list, &self.axes)?,
+        );
         set_x_shape(&self.x, &mut self.x_shape);
         Ok(())
     }
@@ -126,24 +139,39 @@ copies!(Unsqueeze2, out from x);
 autobwd::samples!(
     Unsqueeze2,
     [
-        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![1] },
-        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![0, 3] },
-        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-1, -3] },
-        Unsqueeze2 { x: uniform([]), out: out(), x_shape: out(), axes: vec![0] },
-        Unsqueeze2 { x: uniform([0]), out: out(), x_shape: out(), axes: vec![1] },
-        Unsqueeze2 { x: integers_below(9, [3]), out: out(), x_shape: out(), axes: vec![] },
-        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![3] }
+        unsqueeze2(uniform([2, 3]), vec![1]),
+        unsqueeze2(uniform([2, 3]), vec![0, 3]),
+        unsqueeze2(uniform([2, 3]), vec![-1, -3]),
+        unsqueeze2(uniform([]), vec![0]),
+        unsqueeze2(uniform([0]), vec![1]),
+        unsqueeze2(integers_below(9, [3]), vec![]),
+        Unsqueeze2 { axes_tensor: Some(integers(&[0, -1])), ..unsqueeze2(uniform([2, 3]), vec![]) },
+        Unsqueeze2 {
+            axes_tensor_list: vec![integers(&[1]), integers(&[0]).of(DType::I32)],
+            ..unsqueeze2(uniform([2, 3]), vec![])
+        },
+        Unsqueeze2 { axes_tensor: Some(integers(&[3])), ..unsqueeze2(uniform([2, 3]), vec![]) }
             .fails("attribute `axes`: 3 is not a position among 2 dimensions"),
-        Unsqueeze2 { x: uniform([2, 3]), out: out(), x_shape: out(), axes: vec![-4] }
+        unsqueeze2(uniform([2, 3]), vec![3])
+            .fails("attribute `axes`: 3 is not a position among 2 dimensions"),
+        unsqueeze2(uniform([2, 3]), vec![-4])
             .fails("attribute `axes`: -4 is not a position among 2 dimensions"),
     ]
 );
+
+fn unsqueeze2(x: Draw, axes: Vec<i32>) -> Unsqueeze2<Draw> {
+    Unsqueeze2 { x, axes_tensor: None, axes_tensor_list: vec![], out: out(), x_shape: out(), axes }
+}
 
 /// `dx = dout` in the shape of `x`.
 #[register_op(grad_of = Unsqueeze2, grad = Multilinear)]
 pub struct Unsqueeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
+    #[input(constant)]
+    pub axes_tensor: Option<V>,
+    #[input(constant)]
+    pub axes_tensor_list: Vec<V>,
     pub dout: V,
     #[output(inplace = dout)]
     pub dx: V,
@@ -151,7 +179,16 @@ pub struct Unsqueeze2Grad<V = Var> {
 }
 impl Infer for Unsqueeze2Grad<Meta> {
     fn infer(&mut self) -> Result<()> {
-        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| unsqueezed(x, &self.axes))
+        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| {
+            let forward = unsqueezed(x, self.axes_tensor.as_ref(), &self.axes_tensor_list, &self.axes);
+            // The reference's gradient operator does not read the tensors of the positions.
+            let as_dout = (x.dims.numel() == self.dout.dims.numel()).then(|| self.dout.dims.clone());
+            forward
+                .ok()
+                .filter(|dims| self.dout.dims.agrees(dims))
+                .or(as_dout)
+                .ok_or_else(|| self.dout.wrong("the shape of the forward result is needed"))
+        })
     }
 }
 copies!(Unsqueeze2Grad, dx from dout);

@@ -39,20 +39,25 @@ impl Infer for ExpandV2<Meta> {
 }
 impl Kernel for ExpandV2<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_dtype!(self.x.dtype(), T => {
-            let mut loops = StridedLayout::default();
-            let added = self.out.dims().len() - self.x.dims().len();
-            for (axis, n) in self.out.dims().iter().enumerate() {
-                let (own, stride) = match axis.checked_sub(added) {
-                    Some(axis) => (self.x.dims()[axis], outer_axis_inner(self.x.dims(), axis).2),
-                    None => (1, 0),
-                };
-                loops.push(*n, if own == *n { stride as isize } else { 0 });
-            }
-            loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
-            Ok(())
-        })
+        broadcast(cx, &self.x, &mut self.out)
     }
+}
+
+/// Repeats `x` to the shape of `out`.
+pub(super) fn broadcast(cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+    let mut loops = StridedLayout::default();
+    let added = out.dims().len() - x.dims().len();
+    for (axis, n) in out.dims().iter().enumerate() {
+        let (own, stride) = match axis.checked_sub(added) {
+            Some(axis) => (x.dims()[axis], outer_axis_inner(x.dims(), axis).2),
+            None => (1, 0),
+        };
+        loops.push(*n, if own == *n { stride as isize } else { 0 });
+    }
+    with_dtype!(x.dtype(), T => {
+        loops.gather::<T>(cx, x.slice()?, out.slice_mut()?);
+        Ok(())
+    })
 }
 autobwd::samples!(
     ExpandV2,
@@ -102,7 +107,7 @@ fn entries(list: &[Meta], tensor: Option<&Meta>, attr: &[i32]) -> Result<Constan
 }
 
 /// The result's shape for the given one.
-fn expanded(x: &Meta, shape: &[Option<i64>]) -> Result<Dims> {
+pub(super) fn expanded(x: &Meta, shape: &[Option<i64>]) -> Result<Dims> {
     let shown = || shape.iter().map(|n| n.unwrap_or(-1)).collect::<Vec<_>>();
     let refuse = || x.wrong(&format!("a shape that broadcasts to {:?} is needed", shown()));
     let added = shape.len().checked_sub(x.rank()).ok_or_else(refuse)?;
@@ -145,15 +150,20 @@ pub struct ExpandV2Grad<V = Var> {
 }
 impl Kernel for ExpandV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let (x, full) = (self.x.dims(), self.dout.dims());
-            let added = full.len() - x.len();
-            let is_repeated = |axis: usize| axis.checked_sub(added).is_none_or(|own| x[own] != full[axis]);
-            let repeated = (0..full.len()).fold(0, |bits, axis| bits | u64::from(is_repeated(axis)) << axis);
-            ReductionTiling::of(full, repeated).reduce::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, 1.0);
-            Ok(())
-        })
+        sum_to(cx, self.x.dims(), &self.dout, &mut self.dx)
     }
+}
+
+/// Sums `dout` to the shape of `x`, which broadcasts to that of `dout`.
+pub(super) fn sum_to(cx: &Cx, x: &[usize], dout: &Buf<'_>, dx: &mut Buf<'_>) -> Result<()> {
+    let full = dout.dims();
+    let added = full.len() - x.len();
+    let is_repeated = |axis: usize| axis.checked_sub(added).is_none_or(|own| x[own] != full[axis]);
+    let repeated = (0..full.len()).fold(0, |bits, axis| bits | u64::from(is_repeated(axis)) << axis);
+    with_float!(dout, T => {
+        ReductionTiling::of(full, repeated).reduce::<T>(cx, dout.slice()?, dx.slice_mut()?, 1.0);
+        Ok(())
+    })
 }
 
 /// Repeats a tensor along its dimensions: `out[i] = x[i mod n]`.

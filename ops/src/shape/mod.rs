@@ -3,10 +3,14 @@
 mod axes;
 mod dims;
 mod expand;
+mod expand_as;
+mod meshgrid;
 mod pad;
+mod roll;
 mod slice;
 mod split;
 mod transpose;
+mod unbind;
 
 pub use autobwd::operators::{
     Assign, Cast, CastGrad, Concat, ConcatGrad, Reshape2, Reshape2Grad, Slice, SliceGrad, Stack, StackGrad,
@@ -17,7 +21,11 @@ pub use axes::{
 };
 pub use dims::{Shape, Size};
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
+pub use expand_as::{ExpandAsV2, ExpandAsV2Grad};
+pub use meshgrid::{Meshgrid, MeshgridGrad};
 pub use pad::{Pad, PadGrad, TrilTriu};
+pub use roll::{Roll, RollGrad};
 pub(crate) use slice::at;
 pub use split::{Split, SplitGrad};
 pub use transpose::{Flip, Transpose2, Transpose2Grad};
+pub use unbind::Unbind;

@@ -4,12 +4,17 @@ use crate::{
     Buf, Cx, Dim, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
 };
 
+use super::{constant_int, known_int};
+
 /// Concatenation of tensors along an axis: `out = x[0], x[1], …`.
 #[register_op(grad = ConcatGrad)]
 pub struct Concat<V = Var> {
     /// At least one, all of one dtype, any; shapes differ in dimension `axis` only.
     #[input]
     pub x: Vec<V>,
+    /// The dimension, in place of attribute `axis`: int32 or int64, one element.
+    #[input(constant)]
+    pub axis_tensor: Option<V>,
     /// Dimension `axis` is the sum of those of the inputs.
     #[output]
     pub out: V,
@@ -22,8 +27,13 @@ impl Infer for Concat<Meta> {
         let Some((first, others)) = self.x.split_first() else {
             return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
         };
-        let (axis, out) = (first.axis("axis", self.axis.into())?, &mut self.out);
+        let out = &mut self.out;
         out.like(first);
+        let Some(axis) = constant_int(self.axis_tensor.as_ref(), self.axis.into())? else {
+            out.dims.iter_mut().for_each(|dim| *dim = Dim::UNKNOWN);
+            return Ok(());
+        };
+        let axis = first.axis("axis", axis)?;
         let mut length = first.dims[axis];
         for other in others {
             other.same_dtype(first)?;
@@ -40,7 +50,7 @@ impl Infer for Concat<Meta> {
 }
 impl Kernel for Concat<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let axis = self.out.axis(self.axis.into());
+        let axis = self.out.axis(known_int(self.axis_tensor.as_ref(), self.axis.into())?);
         let (mut at, row) = (0, row_bytes(&self.out, axis));
         let out = self.out.bytes_mut()?;
         for x in &self.x {
@@ -57,18 +67,26 @@ impl Kernel for Concat<Buf<'_>> {
 crate::samples!(
     Concat,
     [
-        Concat { x: vec![uniform([2, 3]), uniform([4, 3])], out: out(), axis: 0 },
-        Concat { x: vec![uniform([2, 3]), uniform([2, 1]), uniform([2, 4])], out: out(), axis: 1 },
-        Concat { x: vec![uniform([2, 3, 4]), uniform([2, 5, 4])], out: out(), axis: -2 },
-        Concat { x: vec![uniform([2, 3]), uniform([2, 0])], out: out(), axis: -1 },
-        Concat { x: vec![uniform([5])], out: out(), axis: 0 },
-        Concat { x: vec![integers_below(9, [2]), integers_below(9, [3])], out: out(), axis: 0 },
-        Concat { x: vec![], out: out(), axis: 0 }.fails("at least one"),
-        Concat { x: vec![uniform([2, 3]), uniform([4, 5])], out: out(), axis: 0 }
-            .fails("`X`: dimensions [-1, 3] are needed, not"),
-        Concat { x: vec![uniform([2, 3])], out: out(), axis: 2 }.fails("attribute `axis` = 2"),
+        concat(vec![uniform([2, 3]), uniform([4, 3])], 0),
+        concat(vec![uniform([2, 3]), uniform([2, 1]), uniform([2, 4])], 1),
+        concat(vec![uniform([2, 3, 4]), uniform([2, 5, 4])], -2),
+        concat(vec![uniform([2, 3]), uniform([2, 0])], -1),
+        concat(vec![uniform([5])], 0),
+        concat(vec![integers_below(9, [2]), integers_below(9, [3])], 0),
+        Concat { axis_tensor: Some(integers(&[-1])), ..concat(vec![uniform([2, 3]), uniform([2, 4])], 0) },
+        Concat { axis_tensor: Some(integers(&[2])), ..concat(vec![uniform([2, 3])], 0) }
+            .fails("attribute `axis` = 2"),
+        Concat { axis_tensor: Some(integers(&[0, 1])), ..concat(vec![uniform([2, 3])], 0) }
+            .fails("`AxisTensor`: one element is needed"),
+        concat(vec![], 0).fails("at least one"),
+        concat(vec![uniform([2, 3]), uniform([4, 5])], 0).fails("`X`: dimensions [-1, 3] are needed, not"),
+        concat(vec![uniform([2, 3])], 2).fails("attribute `axis` = 2"),
     ]
 );
+
+fn concat(x: Vec<Draw>, axis: i32) -> Concat<Draw> {
+    Concat { x, axis_tensor: None, out: out(), axis }
+}
 
 /// Bytes in a slice at one index of the dimensions before `axis`.
 pub fn row_bytes(x: &Buf<'_>, axis: usize) -> usize {
@@ -100,6 +118,8 @@ pub fn slice_part(
 pub struct ConcatGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,
+    #[input(constant)]
+    pub axis_tensor: Option<V>,
     pub dout: V,
     #[output]
     pub dx: Vec<Option<V>>,
@@ -107,7 +127,8 @@ pub struct ConcatGrad<V = Var> {
 }
 impl Kernel for ConcatGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let (axis, mut at) = (self.dout.axis(self.axis.into()), 0);
+        let axis = known_int(self.axis_tensor.as_ref(), self.axis.into())?;
+        let (axis, mut at) = (self.dout.axis(axis), 0);
         for (x, dx) in self.x.iter().zip(&mut self.dx) {
             slice_part(&self.dout, axis, &mut at, row_bytes(x, axis), dx.as_mut())?;
         }

@@ -97,15 +97,10 @@ pub fn constant_int<C: ConstantInput>(tensor: Option<&C>, attr: i64) -> Result<O
     Ok(constant_ints(list, None, [attr].into_iter())?.first().copied().flatten())
 }
 
-/// The same for a kernel, which runs when all of them are known.
+/// The same for a kernel, which runs when it is known.
 ///
 /// # Errors
 /// As [`constant_ints`].
-pub fn known_ints(
-    list: &[Buf<'_>],
-    tensor: Option<&Buf<'_>>,
-    attr: impl ExactSizeIterator<Item = i64>,
-) -> Result<SmallVec<[i64; MAX_RANK]>> {
-    let unknown = || Error::internal("an unknown constant");
-    constant_ints(list, tensor, attr)?.into_iter().map(|n| n.ok_or_else(unknown)).collect()
+pub fn known_int(tensor: Option<&Buf<'_>>, attr: i64) -> Result<i64> {
+    constant_int(tensor, attr)?.ok_or_else(|| Error::internal("an unknown constant"))
 }

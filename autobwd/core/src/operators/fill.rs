@@ -67,14 +67,14 @@ impl Infer for FillConstant<Meta> {
             value.one_element()?;
             return value.require(value.dtype == self.dtype, || format!("{} is needed", self.dtype));
         }
-        let number = number(self.value, &self.str_value)?;
-        exact(if self.str_value.is_empty() { "value" } else { "str_value" }, number, self.dtype)
+        let number = parse_number(self.value, &self.str_value)?;
+        check_number(if self.str_value.is_empty() { "value" } else { "str_value" }, number, self.dtype)
     }
 }
 impl Kernel for FillConstant<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let Some(value) = &self.value_tensor else {
-            return fill(&mut self.out, number(self.value, &self.str_value)?);
+            return fill_with(&mut self.out, parse_number(self.value, &self.str_value)?);
         };
         with_dtype!(self.dtype, T => {
             let value = value.slice::<T>()?.first().copied().unwrap_or_default();
@@ -162,7 +162,11 @@ pub fn given_shape(tensor: Option<&Meta>, list: &[Meta], shape: &[i64]) -> Resul
     entries.iter().enumerate().map(dim).collect()
 }
 
-fn number(value: f32, text: &str) -> Result<AnyNumber> {
+/// The number of attributes `value` and `str_value`, which takes precedence unless empty.
+///
+/// # Errors
+/// A text that is not a number.
+pub fn parse_number(value: f32, text: &str) -> Result<AnyNumber> {
     if text.is_empty() {
         return Ok(AnyNumber::Float(value.into()));
     }
@@ -171,7 +175,10 @@ fn number(value: f32, text: &str) -> Result<AnyNumber> {
 }
 
 /// Rejects a number that an integer dtype cannot represent. A number other than 0 is true as a bool.
-fn exact(attr: &str, number: AnyNumber, dtype: DType) -> Result<()> {
+///
+/// # Errors
+/// Such a number.
+pub fn check_number(attr: &str, number: AnyNumber, dtype: DType) -> Result<()> {
     if dtype.is_float() || dtype == DType::Bool {
         return Ok(());
     }
@@ -190,7 +197,11 @@ pub fn shape_of_attr(shape: &[i64]) -> Result<Dims> {
     shape.iter().map(dim).collect()
 }
 
-fn fill(out: &mut Buf<'_>, number: AnyNumber) -> Result<()> {
+/// Fills a tensor with a number.
+///
+/// # Errors
+/// Memory that cannot be written.
+pub fn fill_with(out: &mut Buf<'_>, number: AnyNumber) -> Result<()> {
     with_dtype!(out.dtype(), T => out.slice_mut()?.fill(T::narrow(number)));
     Ok(())
 }
@@ -207,7 +218,7 @@ pub struct FillZerosLike<V = Var> {
 }
 impl Kernel for FillZerosLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        fill(&mut self.out, AnyNumber::Int(0))
+        fill_with(&mut self.out, AnyNumber::Int(0))
     }
 }
 crate::samples!(
@@ -238,12 +249,12 @@ pub struct FillAnyLike<V = Var> {
 impl Infer for FillAnyLike<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.out.set(self.dtype.unwrap_or(self.x.dtype), self.x.dims.clone());
-        exact("value", AnyNumber::Float(self.value), self.out.dtype)
+        check_number("value", AnyNumber::Float(self.value), self.out.dtype)
     }
 }
 impl Kernel for FillAnyLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        fill(&mut self.out, AnyNumber::Float(self.value))
+        fill_with(&mut self.out, AnyNumber::Float(self.value))
     }
 }
 crate::samples!(

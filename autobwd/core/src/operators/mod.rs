@@ -37,7 +37,7 @@ pub use broadcast::{broadcast, zip_broadcast};
 pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
 pub use concat::{Concat, ConcatGrad, row_bytes, slice_part};
 pub use conditional_block::{ConditionalBlock, ConditionalBlockGrad, ConditionalBlockRule};
-pub use constants::{ConstantInput, ConstantInts, constant_int, constant_ints, known_ints};
+pub use constants::{ConstantInput, ConstantInts, constant_int, constant_ints, known_int};
 pub use copy::{Assign, Cast, CastGrad};
 pub use elements::{AnyNumber, ConvertElement, convert};
 pub use elementwise::{
@@ -45,7 +45,10 @@ pub use elementwise::{
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
     ElementwiseSubGrad, ElementwiseSubGradGrad, grad_if_any, grad_or_zeros,
 };
-pub use fill::{FillAnyLike, FillConstant, FillConstantGrad, FillZerosLike, given_shape, shape_of_attr};
+pub use fill::{
+    FillAnyLike, FillConstant, FillConstantGrad, FillZerosLike, check_number, fill_with, given_shape,
+    parse_number, shape_of_attr,
+};
 pub use increment::{Increment, IncrementGrad};
 pub use logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
 pub use multilinear::{Multilinear, SelfAdjoint};
