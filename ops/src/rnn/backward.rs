@@ -19,7 +19,10 @@ impl RnnGrad<Buf<'_>> {
         if layout.batch == 0 {
             let gradients =
                 self.dweight_list.iter_mut().chain(&mut self.dpre_state).chain([&mut self.dinput]);
-            return gradients.flatten().try_for_each(|gradient| Ok(gradient.slice_mut::<T>()?.fill(T::ZERO)));
+            return gradients.flatten().try_for_each(|gradient| {
+                gradient.slice_mut::<T>()?.fill(T::ZERO);
+                Ok(())
+            });
         }
         let (directions, size, rows, row) = (layout.directions, layout.state(), layout.rows(), layout.row());
         let (dgates, scratch) = scratch.split_at_mut(layout.gates());
