@@ -185,6 +185,7 @@ autobwd::samples!(
     GridSampler,
     [
         sampler([2, 3, 4, 5], [2, 3, 1, 2]),
+        sampler([1, 3, 5, 4], [1, 6, 4, 2]),
         GridSampler { align_corners: false, ..sampler([1, 2, 4, 3], [1, 2, 3, 2]) },
         GridSampler { padding_mode: GridPadding::Border, ..sampler([2, 1, 3, 4], [2, 3, 2, 2]) },
         GridSampler {

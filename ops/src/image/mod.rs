@@ -1,11 +1,13 @@
 //! Operators of images: shuffling of pixels and channels, padding, sampling at positions, and windows as columns.
 
+mod affine_grid;
 mod grid_sampler;
 mod pad3d;
 mod shuffle;
 mod temporal_shift;
 mod unfold;
 
+pub use affine_grid::{AffineGrid, AffineGridGrad};
 pub use grid_sampler::{GridMode, GridPadding, GridSampler, GridSamplerGrad};
 pub use pad3d::{Pad3d, Pad3dGrad, PadMode, VolumeLayout};
 pub use shuffle::{

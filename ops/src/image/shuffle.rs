@@ -51,7 +51,7 @@ fn shuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
 fn unshuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
     let (factor, (images, channels, size)) = (factor as usize, format.split(x.unpack()?));
     let even = size.iter().all(|n| n.get().is_none_or(|n| n.is_multiple_of(factor)));
-    x.require(even, || format!("numbers of rows and columns divisible by {factor} are needed"))?;
+    x.require(even, || format!("a height and width divisible by {factor} is needed"))?;
     let size = size.map(|n| n.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / factor)));
     let channels = channels * Dim::from(factor.saturating_mul(factor));
     Ok(Dims::from_iter(format.join(images, channels, size)))
@@ -190,8 +190,7 @@ autobwd::samples!(
         pixel_unshuffle(uniform([2, 5, 3, 4]), 1),
         pixel_unshuffle(uniform([2, 0, 4, 6]), 2),
         pixel_unshuffle(integers_below(9, [1, 3, 4, 2]), 2),
-        pixel_unshuffle(uniform([2, 3, 4, 5]), 2)
-            .fails("`X`: numbers of rows and columns divisible by 2 are needed"),
+        pixel_unshuffle(uniform([2, 3, 4, 5]), 2).fails("`X`: a height and width divisible by 2 is needed"),
         pixel_unshuffle(uniform([8, 4, 4]), 2).fails("`X`: 4 dimensions are needed"),
         pixel_unshuffle(uniform([2, 8, 4, 4]), 0).fails("attribute `downscale_factor`"),
     ]

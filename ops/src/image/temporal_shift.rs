@@ -56,7 +56,7 @@ autobwd::samples!(
         temporal_shift(uniform([0, 4, 2, 3]), 3, 0.25),
         temporal_shift(integers_below(9, [4, 6, 1, 2]), 2, 0.25),
         temporal_shift(uniform([6, 4, 2, 3]), 4, 0.25)
-            .fails("`X`: a number of frames divisible by 4 is needed"),
+            .fails("`X`: a number of images divisible by 4 is needed"),
         temporal_shift(uniform([6, 4, 2]), 3, 0.25).fails("`X`: 4 dimensions are needed"),
         temporal_shift(uniform([6, 4, 2, 3]), 0, 0.25).fails("attribute `seg_num`"),
         temporal_shift(uniform([6, 4, 2, 3]), 3, 0.75).fails("attribute `shift_ratio`"),
@@ -70,7 +70,7 @@ fn temporal_shift(x: Draw, seg_num: i32, shift_ratio: f32) -> TemporalShift<Draw
 fn check_frames(x: &Meta, frames: i32) -> Result<()> {
     let [all, ..] = x.unpack::<4>()?;
     let even = all.get().is_none_or(|n| n.is_multiple_of(frames as usize));
-    x.require(even, || format!("a number of frames divisible by {frames} is needed"))
+    x.require(even, || format!("a number of images divisible by {frames} is needed"))
 }
 
 struct FrameShift {

@@ -308,6 +308,7 @@ macro_rules! bilinear_samples {
                 row(uniform([2, 3, 4, 5]), to_size([1, 1])),
                 row(uniform([1, 2, 1, 3]), to_size([4, 7])),
                 row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
+                row(integers_below(9, [1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
                 row(uniform([0, 2, 3, 4]), to_size([6, 5])),
                 row(integers_below(9, [1, 2, 3, 4]), to_size([6, 5]))
                     .fails("`X`: floating point numbers are needed"),

@@ -6,7 +6,7 @@ use autobwd::{
     tensor::OptionalBuf,
 };
 
-use super::{Lengths, RnnGrad, RnnLayout, cells::GradStep, forward::drop_out, layout::matrix};
+use super::{Lengths, RnnGrad, RnnLayout, cells::CellGradStep, forward::drop_out, layout::matrix};
 use crate::kernel_helpers::{KernelFloat, nth};
 
 impl RnnGrad<Buf<'_>> {
@@ -163,7 +163,7 @@ impl<T: KernelFloat> GradPass<'_, T> {
                     for (back, dout) in back[of(units)].chunks_exact_mut(units).zip(dout) {
                         back.iter_mut().zip(&dout[column..]).for_each(|(back, dout)| *back += *dout);
                     }
-                    let step = GradStep {
+                    let step = CellGradStep {
                         units,
                         gates: &mut gates[of(row)],
                         before: &hidden_before[at..],

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// One forward step.
-pub(super) struct Step<'a, T> {
+pub(super) struct CellStep<'a, T> {
     pub(super) units: usize,
     /// Pre-activations of the gates, then the activations.
     pub(super) gates: &'a mut [T],
@@ -19,9 +19,9 @@ pub(super) struct Step<'a, T> {
     pub(super) cell: &'a mut [T],
 }
 
-impl<T: KernelFloat> Step<'_, T> {
+impl<T: KernelFloat> CellStep<'_, T> {
     pub(super) fn run(self, mode: RnnMode) {
-        let Step { units, gates, before: [before, cell_before], hidden, cell } = self;
+        let CellStep { units, gates, before: [before, cell_before], hidden, cell } = self;
         match mode {
             RnnMode::Lstm => {
                 T::vectorised(LstmLoops {
@@ -41,7 +41,7 @@ impl<T: KernelFloat> Step<'_, T> {
 }
 
 /// One backward step.
-pub(super) struct GradStep<'a, T> {
+pub(super) struct CellGradStep<'a, T> {
     pub(super) units: usize,
     /// The activations, then the gradients of the pre-activations.
     pub(super) gates: &'a mut [T],
@@ -56,9 +56,9 @@ pub(super) struct GradStep<'a, T> {
     pub(super) zeros: &'a [T],
 }
 
-impl<T: KernelFloat> GradStep<'_, T> {
+impl<T: KernelFloat> CellGradStep<'_, T> {
     pub(super) fn run(self, mode: RnnMode) {
-        let GradStep { units, gates, before, cells: [cell_before, cell], back, back_cell, zeros } = self;
+        let CellGradStep { units, gates, before, cells: [cell_before, cell], back, back_cell, zeros } = self;
         match mode {
             RnnMode::Lstm => {
                 T::vectorised(LstmGradLoops {

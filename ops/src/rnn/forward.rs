@@ -4,13 +4,13 @@ use std::mem;
 
 use autobwd::{Buf, Cx, Result, op::Strided};
 
-use super::{Lengths, Rnn, RnnAttrs, RnnLayout, cells::Step, layout::matrix};
+use super::{Lengths, RnnAttrs, RnnLayout, RnnOp, cells::CellStep, layout::matrix};
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth},
     random::{rng, unit},
 };
 
-impl Rnn<Buf<'_>> {
+impl RnnOp<Buf<'_>> {
     pub(super) fn forward<T: KernelFloat>(
         &mut self,
         cx: &Cx,
@@ -193,7 +193,7 @@ impl<T: KernelFloat> Pass<'_, T> {
                     let outputs =
                         output[of(width)].chunks_exact_mut(width).map(|row| &mut row[column..][..units]);
                     if within {
-                        let step = Step {
+                        let step = CellStep {
                             units,
                             gates: &mut gates[of(row)],
                             before: [&before[states.clone()], &cell_before[cells.clone()]],

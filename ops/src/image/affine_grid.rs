@@ -1,0 +1,142 @@
+//! `affine_grid`: positions for `grid_sampler`.
+
+use autobwd::{
+    Buf, Cx, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float, register_op,
+};
+
+use crate::kernel_helpers::{KernelFloat, PART, wide};
+
+/// Positions of an affinely transformed image, for [`GridSampler`](super::GridSampler):
+/// `output[n, h, w] = theta[n] · (x, y, 1)`, where `x` and `y` are the positions of column `w` and row `h`.
+///
+/// The borders of an image are -1 and 1. With `align_corners`, the centres of the outermost elements are there, else
+/// their outer edges; the only row or column is at -1 and 0.
+#[register_op(grad = AffineGridGrad)]
+pub struct AffineGrid<V = Var> {
+    /// Transformations, `[images, 2, 3]`.
+    #[input]
+    pub theta: V,
+    /// Not supported yet: shape of the images.
+    #[input("OutputShape")]
+    pub shape_tensor: Option<V>,
+    /// `[images, height, width, 2]`
+    #[output]
+    pub output: V,
+    /// Shape of the images: images, channels, height, width.
+    #[attr(default = [])]
+    pub output_shape: Vec<i32>,
+    /// -1 and 1 are the centres of the outermost elements, not their outer edges.
+    #[attr(default = true)]
+    pub align_corners: bool,
+}
+impl Infer for AffineGrid<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let (images, size) = size(&self.shape_tensor, &self.output_shape)?;
+        self.theta.float()?;
+        let fits = self.theta.dims.agrees(&[images.into(), 2.into(), 3.into()]);
+        self.theta
+            .require(fits, || format!("[{images}, 2, 3] is needed, a transformation for each image"))?;
+        self.output.set(self.theta.dtype, [images, size[0], size[1], 2]);
+        Ok(())
+    }
+}
+impl Kernel for AffineGrid<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let (_, size) = size(&None, &self.output_shape)?;
+        with_float!(self.theta, T => {
+            let theta = self.theta.slice::<T>()?;
+            cx.chunks_mut(self.output.slice_mut::<T>()?, 2 * PART, |part, output| {
+                for (i, output) in output.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    let (image, [x, y]) = position::<T>(part * PART + i, size, self.align_corners);
+                    let theta = &theta[image * 6..][..6];
+                    *output = [0, 3].map(|row| theta[row] * x + theta[row + 1] * y + theta[row + 2]);
+                }
+            });
+            Ok(())
+        })
+    }
+}
+autobwd::samples!(
+    AffineGrid,
+    [
+        affine_grid(uniform([2, 2, 3]), vec![2, 1, 4, 3], true),
+        affine_grid(uniform([1, 2, 3]), vec![1, 5, 3, 4], false),
+        affine_grid(uniform([1, 2, 3]), vec![1, 1, 1, 4], true),
+        affine_grid(uniform([0, 2, 3]), vec![0, 1, 2, 4], true),
+        affine_grid(uniform([2, 2, 3]), vec![1, 1, 4, 3], true)
+            .fails("`Theta`: [1, 2, 3] is needed, a transformation for each image"),
+        affine_grid(integers_below(2, [2, 2, 3]), vec![2, 1, 4, 3], true)
+            .fails("`Theta`: floating point numbers are needed"),
+        affine_grid(uniform([2, 2, 3]), vec![2, 1, 4], true)
+            .fails("attribute `output_shape`: 4 numbers of at least 0 are needed, not [2, 1, 4]"),
+        AffineGrid {
+            shape_tensor: Some(integers_below(2, [4])),
+            ..affine_grid(uniform([2, 2, 3]), vec![2, 1, 4, 3], true)
+        }
+        .fails("`OutputShape`: a shape that is a tensor is not supported yet"),
+    ]
+);
+
+fn affine_grid(theta: Draw, output_shape: Vec<i32>, align_corners: bool) -> AffineGrid<Draw> {
+    AffineGrid { theta, shape_tensor: None, output: out(), output_shape, align_corners }
+}
+
+/// The number of images, and their size.
+fn size(tensor: &Option<Meta>, shape: &[i32]) -> Result<(usize, [usize; 2])> {
+    if let Some(tensor) = tensor {
+        return Err(tensor.wrong("a shape that is a tensor is not supported yet; an attribute is needed"));
+    }
+    match *shape {
+        [images, _, height, width] if shape.iter().all(|n| *n >= 0) => {
+            Ok((images as usize, [height, width].map(|n| n as usize)))
+        }
+        _ => {
+            let text = format!("4 numbers of at least 0 are needed, not {shape:?}");
+            Err(Error::attr("output_shape", text))
+        }
+    }
+}
+
+/// The image of an element, and its horizontal and vertical position.
+fn position<T: KernelFloat>(i: usize, [height, width]: [usize; 2], align_corners: bool) -> (usize, [T; 2]) {
+    let along = |i: usize, n: usize| {
+        let edge = if align_corners { 1.0 } else { (n as f64 - 1.0) / n as f64 };
+        let way = if n > 1 { 2.0 * edge * i as f64 / (n as f64 - 1.0) } else { 0.0 };
+        T::of(way - edge)
+    };
+    let (row, column) = (i / width, i % width);
+    (row / height, [along(column, width), along(row % height, height)])
+}
+
+/// `dtheta[n] = Σ doutput[n, h, w] · (x, y, 1)ᵀ`, summed over all positions.
+#[register_op(grad_of = AffineGrid, grad = Multilinear, inferred)]
+pub struct AffineGridGrad<V = Var> {
+    #[input(shape_only)]
+    pub theta: V,
+    pub shape_tensor: Option<V>,
+    pub doutput: V,
+    #[output]
+    pub dtheta: V,
+    pub output_shape: Vec<i32>,
+    pub align_corners: bool,
+}
+impl Kernel for AffineGridGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (_, size) = size(&None, &self.output_shape)?;
+        with_float!(self.doutput, T => {
+            let (doutput, positions) = (self.doutput.slice::<T>()?, size[0] * size[1]);
+            for (image, dtheta) in self.dtheta.slice_mut::<T>()?.chunks_exact_mut(6).enumerate() {
+                let mut sums = [0.0; 6];
+                let doutput = &doutput[image * positions * 2..][..positions * 2];
+                for (i, doutput) in doutput.as_chunks::<2>().0.iter().enumerate() {
+                    let (_, [x, y]) = position::<T>(i, size, self.align_corners);
+                    let factors = [wide(x), wide(y), 1.0];
+                    let terms = sums.iter_mut().enumerate();
+                    terms.for_each(|(k, sum)| *sum += wide(doutput[k / 3]) * factors[k % 3]);
+                }
+                dtheta.iter_mut().zip(sums).for_each(|(dtheta, sum)| *dtheta = T::of(sum));
+            }
+            Ok(())
+        })
+    }
+}
