@@ -1,11 +1,20 @@
-//! Cross entropy along an axis.
+//! Losses.
 //!
-//! A lane is a one-dimensional slice along that axis, with one element for each class.
+//! In cross entropies, a lane is a one-dimensional slice along the axis, with one element for each class.
 
 mod cross_entropy;
+mod divergence;
+mod elementwise;
 mod softmax_cross_entropy;
 
 pub use cross_entropy::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
+pub use divergence::{
+    DivergenceReduction, KldivLoss, KldivLossGrad, LabelSmooth, LabelSmoothGrad, LossReduction, NllLoss,
+    NllLossGrad,
+};
+pub use elementwise::{
+    BceLoss, BceLossGrad, HingeLoss, HuberLoss, HuberLossGrad, LogLoss, RankLoss, RankLossGrad,
+};
 pub use softmax_cross_entropy::{
     SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule,
 };

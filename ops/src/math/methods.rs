@@ -3,37 +3,44 @@ use autobwd::{DType, Expr, New, emit};
 use super::Math;
 use crate::{
     activation::{
-        Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Mish, Relu, Relu6, Sigmoid, Silu, Softplus, Softsign,
-        Sqrt, Square, Tanh,
+        Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Logsigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
+        Softplus, Softsign, Sqrt, Square, Tanh,
     },
     attention::ScaledDotProductAttention,
     binary_cross_entropy::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
     conv::{Conv2dOp, ConvAttrs},
+    cumprod::Cumprod,
     cumsum::Cumsum,
     dropout::{DropoutImplementation, DropoutOp},
     embedding::LookupTableV2,
     fill::FillConstant,
+    finite::{IsfiniteV2, IsinfV2, IsnanV2},
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
     gather::{Gather, OneHotV2},
     image::PixelShuffle,
+    index::IndexSelect,
     interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
+    logarithm::{Log2, Log10},
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
-    loss::SoftmaxWithCrossEntropy,
-    matmul::MatmulV2,
+    loss::{HuberLoss, SoftmaxWithCrossEntropy},
+    matmul::{Bmm, Dot, MatmulV2},
     min_max_pow::{ElementwiseMax, ElementwiseMin, ElementwisePow},
     norm::DataLayout,
     pool::{Pool2dOp, PoolAttrs, PoolingType},
-    reduce::{Mean, ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum},
-    rounding::{Clip, Floor, Round, Sign},
+    reduce::{
+        LogicalReduceAttrs, Logsumexp, Mean, PNorm, ReduceAll, ReduceAny, ReduceAttrs, ReduceMax, ReduceMean,
+        ReduceMin, ReduceProd, ReduceSum,
+    },
+    rounding::{Ceil, Clip, Floor, Round, Sign, Trunc},
     shape::{
         Assign, Cast, ExpandV2, FlattenContiguousRange, Flip, Pad, Reshape2, Slice, Split, Squeeze2, Tile,
         Transpose2, Unsqueeze2,
     },
     softmax::{LogSoftmax, Softmax},
     special::{Erf, Expm1, Log1p, Reciprocal, Rsqrt},
-    top_k::{Accuracy, ArgMax, TopKV2},
-    trigonometry::{Cos, Sin},
+    top_k::{Accuracy, ArgMax, ArgMin, TopKV2},
+    trigonometry::{Acos, Acosh, Asin, Asinh, Atan, Atanh, Cos, Cosh, Sin, Sinh, Tan},
 };
 
 macro_rules! unary {
@@ -87,9 +94,11 @@ impl Math for Expr {
     unary!(
         relu Relu, silu Silu, softsign Softsign, tanh Tanh, sigmoid Sigmoid, erf Erf,
         exp Exp, expm1 Expm1, log Log, log1p Log1p, square Square, sqrt Sqrt, rsqrt Rsqrt, reciprocal Reciprocal,
-        sin Sin, cos Cos, abs Abs, sign Sign, floor Floor, round Round, logical_not LogicalNot, mean Mean
+        sin Sin, cos Cos, tan Tan, asin Asin, acos Acos, atan Atan, sinh Sinh, cosh Cosh, asinh Asinh, acosh Acosh,
+        atanh Atanh, log2 Log2, log10 Log10, log_sigmoid Logsigmoid, abs Abs, sign Sign, floor Floor, ceil Ceil,
+        trunc Trunc, round Round, logical_not LogicalNot, isfinite IsfiniteV2, isnan IsnanV2, isinf IsinfV2, mean Mean
     );
-    binary!(logical_and LogicalAnd, logical_or LogicalOr, logical_xor LogicalXor);
+    binary!(logical_and LogicalAnd, logical_or LogicalOr, logical_xor LogicalXor, bmm Bmm, dot Dot);
     broadcasting!(
         maximum ElementwiseMax, minimum ElementwiseMin, pow ElementwisePow,
         floor_divide ElementwiseFloordiv, remainder ElementwiseMod,
@@ -135,6 +144,40 @@ impl Math for Expr {
 
     fn matmul(&self, other: &Expr) -> Expr {
         emit(MatmulV2 { x: self.into(), y: other.into(), out: New, trans_x: false, trans_y: false }).out
+    }
+
+    fn any(&self, axes: &[i64]) -> Expr {
+        emit(ReduceAny { x: self.into(), out: New, reduce: LogicalReduceAttrs::over(axes) }).out
+    }
+
+    fn all(&self, axes: &[i64]) -> Expr {
+        emit(ReduceAll { x: self.into(), out: New, reduce: LogicalReduceAttrs::over(axes) }).out
+    }
+
+    fn logsumexp(&self, axes: &[i32]) -> Expr {
+        let axis = axes.to_vec();
+        emit(Logsumexp { x: self.into(), out: New, axis, keepdim: false, reduce_all: false }).out
+    }
+
+    fn norm(&self, p: f32, axis: i32) -> Expr {
+        let op = PNorm {
+            x: self.into(),
+            out: New,
+            porder: p,
+            axis,
+            epsilon: 1e-12,
+            keepdim: false,
+            asvector: false,
+        };
+        emit(op).out
+    }
+
+    fn selu(&self) -> Expr {
+        emit(Selu { x: self.into(), out: New, scale: 1.050_701, alpha: 1.673_263_2 }).out
+    }
+
+    fn huber_loss(&self, other: &Expr, delta: f32) -> Expr {
+        emit(HuberLoss { x: self.into(), y: other.into(), out: New, residual: New, delta }).out
     }
 
     fn conv2d(&self, filters: &Expr, stride: i32, padding: i32) -> Expr {
@@ -246,6 +289,12 @@ impl Math for Expr {
         emit(op).out
     }
 
+    fn argmin(&self, axis: i64) -> Expr {
+        let op =
+            ArgMin { x: self.into(), out: New, axis, keepdims: false, flatten: false, dtype: DType::I64 };
+        emit(op).out
+    }
+
     fn top_k(&self, k: i32) -> (Expr, Expr) {
         let op = emit(TopKV2 {
             x: self.into(),
@@ -325,6 +374,10 @@ impl Math for Expr {
         emit(Gather { x: self.into(), index: index.into(), out: New, axis }).out
     }
 
+    fn index_select(&self, index: &Expr, axis: i32) -> Expr {
+        emit(IndexSelect { x: self.into(), index: index.into(), out: New, dim: axis }).out
+    }
+
     fn embedding(&self, table: &Expr) -> Expr {
         let (ids, w) = (self.into(), table.into());
         emit(LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: false }).out
@@ -338,6 +391,10 @@ impl Math for Expr {
     fn cumsum(&self, axis: i32) -> Expr {
         let x = self.into();
         emit(Cumsum { x, out: New, axis, flatten: false, exclusive: false, reverse: false }).out
+    }
+
+    fn cumprod(&self, axis: i32) -> Expr {
+        emit(Cumprod { x: self.into(), out: New, dim: axis }).out
     }
 
     fn dropout(&self, probability: f32, seed: &Expr) -> Expr {

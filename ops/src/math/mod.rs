@@ -51,6 +51,13 @@ pub trait Math: Sized {
     /// `x / (1 + |x|)`
     #[track_caller]
     fn softsign(&self) -> Expr;
+    /// `scale * x` where it is positive, else `scale * alpha * (exp(x) - 1)`, with the constants of Klambauer et al.
+    /// (2017).
+    #[track_caller]
+    fn selu(&self) -> Expr;
+    /// `-ln(1 + exp(-x))`
+    #[track_caller]
+    fn log_sigmoid(&self) -> Expr;
     /// `min(max(x, 0), 6)`
     #[track_caller]
     fn relu6(&self) -> Expr;
@@ -78,6 +85,12 @@ pub trait Math: Sized {
     /// `ln(x)`
     #[track_caller]
     fn log(&self) -> Expr;
+    /// Binary logarithm.
+    #[track_caller]
+    fn log2(&self) -> Expr;
+    /// Decimal logarithm.
+    #[track_caller]
+    fn log10(&self) -> Expr;
     /// `|x|`
     #[track_caller]
     fn abs(&self) -> Expr;
@@ -93,9 +106,53 @@ pub trait Math: Sized {
     /// Cosine of an angle in radians.
     #[track_caller]
     fn cos(&self) -> Expr;
+    /// Tangent of an angle in radians.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2], vec![0.5_f64, -0.25])?);
+    /// let round_trip = x.tan().atan().sinh().asinh();
+    /// let differences = (round_trip - &x).abs().tensor()?;
+    /// assert!(differences.slice::<f64>()?.iter().all(|difference| *difference < 1e-15));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn tan(&self) -> Expr;
+    /// Inverse sine, in radians.
+    #[track_caller]
+    fn asin(&self) -> Expr;
+    /// Inverse cosine, in radians.
+    #[track_caller]
+    fn acos(&self) -> Expr;
+    /// Inverse tangent, in radians.
+    #[track_caller]
+    fn atan(&self) -> Expr;
+    /// Hyperbolic sine.
+    #[track_caller]
+    fn sinh(&self) -> Expr;
+    /// Hyperbolic cosine.
+    #[track_caller]
+    fn cosh(&self) -> Expr;
+    /// Inverse hyperbolic sine.
+    #[track_caller]
+    fn asinh(&self) -> Expr;
+    /// Inverse hyperbolic cosine.
+    #[track_caller]
+    fn acosh(&self) -> Expr;
+    /// Inverse hyperbolic tangent.
+    #[track_caller]
+    fn atanh(&self) -> Expr;
     /// `⌊x⌋`
     #[track_caller]
     fn floor(&self) -> Expr;
+    /// `⌈x⌉`
+    #[track_caller]
+    fn ceil(&self) -> Expr;
+    /// Rounds towards 0.
+    #[track_caller]
+    fn trunc(&self) -> Expr;
     /// The nearest integer, halves away from 0.
     #[track_caller]
     fn round(&self) -> Expr;
@@ -150,12 +207,53 @@ pub trait Math: Sized {
     /// Logical not.
     #[track_caller]
     fn logical_not(&self) -> Expr;
+    /// Whether elements are finite.
+    ///
+    /// ```
+    /// # use autobwd::{Tensor, tensor::Bool};
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([3], vec![1.0_f32, f32::NAN, f32::INFINITY])?);
+    /// assert!(x.isnan().any(&[]).tensor()?.slice::<Bool>()?[0].get());
+    /// assert!(!x.isfinite().all(&[]).tensor()?.slice::<Bool>()?[0].get());
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn isfinite(&self) -> Expr;
+    /// Whether elements are NaN.
+    #[track_caller]
+    fn isnan(&self) -> Expr;
+    /// Whether elements are infinite.
+    #[track_caller]
+    fn isinf(&self) -> Expr;
+    /// Whether any element is true over these axes, which are dropped; over all axes if empty.
+    #[track_caller]
+    fn any(&self, axes: &[i64]) -> Expr;
+    /// Whether all elements are true over these axes, which are dropped; over all axes if empty.
+    #[track_caller]
+    fn all(&self, axes: &[i64]) -> Expr;
     /// For a bool mask: `yes` where it is true, else `no`; all of one shape.
     #[track_caller]
     fn where_cond(&self, yes: &Expr, no: &Expr) -> Expr;
     /// Matrix product; dimensions before the last two are batch dimensions, which broadcast.
     #[track_caller]
     fn matmul(&self, other: &Expr) -> Expr;
+    /// Products of two batches of matrices, `[batch, m, k]` and `[batch, k, n]`.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2, 1, 2], vec![1.0_f32, 2.0, 3.0, 4.0])?);
+    /// let y = tape.constant(Tensor::from_vec([2, 2, 1], vec![1.0_f32, 1.0, 2.0, 0.0])?);
+    /// assert_eq!(x.bmm(&y).tensor()?.slice::<f32>()?, [3.0, 6.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn bmm(&self, other: &Expr) -> Expr;
+    /// Dot product of vectors, or of each pair of rows of two matrices.
+    #[track_caller]
+    fn dot(&self, other: &Expr) -> Expr;
     /// Convolution of images `[n, channels, height, width]` with filters `[m, channels, height, width]`, with equal
     /// `stride` and zero `padding` in both directions.
     #[track_caller]
@@ -236,6 +334,24 @@ pub trait Math: Sized {
     /// Minimum over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn min_over(&self, axes: &[i32]) -> Expr;
+    /// `ln(Σ exp(x))` over these axes, which are dropped; over all axes if empty.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2], vec![-3.0_f32, 4.0])?);
+    /// assert_eq!(x.norm(2.0, 0).tensor()?.slice::<f32>()?, [5.0]);
+    /// assert_eq!(x.norm(f32::INFINITY, 0).tensor()?.slice::<f32>()?, [4.0]);
+    /// let same = tape.constant(Tensor::from_vec([2], vec![500.0_f32, 500.0])?);
+    /// assert_eq!(same.logsumexp(&[]).tensor()?.slice::<f32>()?, [500.0 + 2.0_f32.ln()]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn logsumexp(&self, axes: &[i32]) -> Expr;
+    /// p-norm along an axis, which is dropped; `p` may be infinite or 0.
+    #[track_caller]
+    fn norm(&self, p: f32, axis: i32) -> Expr;
     /// `exp(x) / sum(exp(x))` along an axis.
     #[track_caller]
     fn softmax(&self, axis: i32) -> Expr;
@@ -271,6 +387,9 @@ pub trait Math: Sized {
     /// Elementwise binary cross entropy between `sigmoid(x)` and target probabilities of the same shape.
     #[track_caller]
     fn sigmoid_cross_entropy(&self, labels: &Expr) -> Expr;
+    /// Elementwise Huber loss of targets `other`: quadratic up to a residual of `delta`, linear beyond.
+    #[track_caller]
+    fn huber_loss(&self, other: &Expr, delta: f32) -> Expr;
     /// Elementwise `(x - y)²`.
     #[track_caller]
     fn square_error(&self, other: &Expr) -> Expr;
@@ -280,6 +399,9 @@ pub trait Math: Sized {
     /// Position of the largest element along an axis, which is dropped.
     #[track_caller]
     fn argmax(&self, axis: i64) -> Expr;
+    /// Position of the smallest element along an axis, which is dropped.
+    #[track_caller]
+    fn argmin(&self, axis: i64) -> Expr;
     /// The `k` largest elements along the last axis, largest first, and their positions.
     #[track_caller]
     fn top_k(&self, k: i32) -> (Expr, Expr);
@@ -313,6 +435,19 @@ pub trait Math: Sized {
     /// The slices with these indices along an axis.
     #[track_caller]
     fn gather(&self, index: &Expr, axis: i32) -> Expr;
+    /// The slices with these indices, `[n]`, along an axis.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([3], vec![1.0_f32, 2.0, 3.0])?);
+    /// let index = tape.constant(Tensor::from_vec([2], vec![2_i64, 0])?);
+    /// assert_eq!(x.index_select(&index, 0).tensor()?.slice::<f32>()?, [3.0, 1.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn index_select(&self, index: &Expr, axis: i32) -> Expr;
     /// The rows of a table with indices `self`. The gradient of the table is dense;
     /// [`nn::Embedding`](crate::nn::Embedding) has sparse ones, too.
     #[track_caller]
@@ -323,6 +458,9 @@ pub trait Math: Sized {
     /// Cumulative sum along an axis.
     #[track_caller]
     fn cumsum(&self, axis: i32) -> Expr;
+    /// Cumulative product along an axis.
+    #[track_caller]
+    fn cumprod(&self, axis: i32) -> Expr;
     /// Dropout with that probability; kept elements are scaled by `1 / (1 - p)`. Equal seeds, one int64 or int32
     /// number, give equal masks: feed a new seed at each run.
     #[track_caller]
