@@ -11,13 +11,13 @@ use autobwd_ops::{
     control::{cond, dynamic_dims, scan, while_loop},
     elementwise::ElementwiseAdd,
     fill::FillConstant,
-    shape::{Assign, Concat, Reshape2, Shape, Slice},
+    shape::{Assign, Concat, Reshape2, ShapeOp, Slice},
 };
 
 use crate::numbers::differentiable;
 
 fn shape(x: &Expr) -> Expr {
-    emit(Shape { input: x.into(), out: New }).out
+    emit(ShapeOp { input: x.into(), out: New }).out
 }
 
 fn int(net: &Builder, n: i64) -> Expr {
@@ -164,7 +164,7 @@ fn blocks_read_shapes_from_outside() -> Result<()> {
         |v| vec![&v[0] + wide(&x.exp()).sum(&[]).square() + 0.5],
     );
     let chosen = cond(&x.sum(&[]).less_than(&looped[0]), || vec![wide(&x).sum(&[])], || vec![x.sum(&[])]);
-    let scanned = scan(&[x.clone()], &[x.sum(&[])], false, |x, h| {
+    let scanned = scan(std::slice::from_ref(&x), &[x.sum(&[])], false, |x, h| {
         let dims = shape(&x[0]);
         let h = &h[0] + reshape(&x[0], &[&dims, &one]).sum(&[]);
         (vec![h.clone()], vec![h])
@@ -242,7 +242,7 @@ fn computed(add: impl FnOnce(&mut dyn FnMut(OpDesc), Var, &mut dyn FnMut() -> Va
     program.root_mut().vars.insert(out, VarDesc::new(DType::F64, [6].into()));
     let x_shape = fresh(&mut program, "x_shape", DType::F64, &[0, 2, 3]);
     ops.push(Reshape2 { shape_tensor: vec![last], ..Reshape2::of(x, out, x_shape, vec![-1]) }.into());
-    program.root_mut().ops = ops.into();
+    program.root_mut().ops = ops;
     program
 }
 

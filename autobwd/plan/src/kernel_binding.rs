@@ -2,14 +2,14 @@
 //!
 //! Must not decide anything: groups and locations are given.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use crate::{Graph, Instruction, IterationSpace, ValueId, is_native, operand_dims};
+use crate::{Graph, Instruction, IterationSpace, ValueId, extent, is_native, operand_dims};
 use autobwd_core::{
-    DType, Error, Kernel, Result, Role, Var,
-    lanes::{BroadcastMap, FusedKernel, FusedKernelSpec, FusedOp, OperandLocation},
+    Cx, DType, Error, Kernel, Result, Role, Var,
+    lanes::{BroadcastMap, FusedKernel, FusedKernelSpec, FusedKernels, FusedOp, OperandLocation},
     op::Implementation,
     tensor::{AccessMode, Binder, Place, ValueCell},
 };
@@ -65,6 +65,17 @@ pub fn kernel(
     })?;
     binder.finish()?;
     Ok(kernel)
+}
+
+/// Runs an instruction once.
+pub(crate) fn run(graph: &Graph, node: &Instruction, cx: &Cx, place: PlaceOf<'_>) -> Result<()> {
+    match extent(graph, node).filter(|_| !node.info.has_kernel()) {
+        Some(space) => {
+            let kernel = fused_kernel(graph, slice::from_ref(node), &space, cx.threads(), place)?;
+            FusedKernels::new(vec![kernel])?.run(cx)
+        }
+        None => kernel(graph, node, &[], place)?.run(cx),
+    }
 }
 
 /// Whether an output that declares this input as its partner has reused its memory.

@@ -51,7 +51,7 @@ pub struct Plan {
 impl Plan {
     pub fn new(program: &Program, ops: &OpInfoMap, request: &PlanRequest<'_>) -> Result<Plan> {
         let needed = value_graph::needed(program, request);
-        let mut graph = Graph::build(program, ops, request, &needed)?;
+        let mut graph = Graph::build(program, ops, request, &needed, kernel_binding::run)?;
         graph.addressable(program)?;
         if !request.unoptimized {
             let mut formulas = Formulas::default();

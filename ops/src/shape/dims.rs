@@ -8,7 +8,7 @@ use autobwd::{
 ///
 /// It is known when a program is planned, so it may be the shape of another operator.
 #[register_op(grad = ZeroGrad)]
-pub struct Shape<V = Var> {
+pub struct ShapeOp<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]
     pub input: V,
@@ -16,7 +16,7 @@ pub struct Shape<V = Var> {
     #[output]
     pub out: V,
 }
-impl Infer for Shape<Meta> {
+impl Infer for ShapeOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let fits = |dim: &Dim| dim.get().is_none_or(|n| i32::try_from(n).is_ok());
         self.input.require(self.input.dims.iter().all(fits), || "dimensions of 32 bits are needed".into())?;
@@ -24,7 +24,7 @@ impl Infer for Shape<Meta> {
         Ok(())
     }
 }
-impl Kernel for Shape<Buf<'_>> {
+impl Kernel for ShapeOp<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let dims = self.input.dims().iter();
         self.out.slice_mut::<i32>()?.iter_mut().zip(dims).for_each(|(out, n)| *out = *n as i32);
@@ -32,12 +32,12 @@ impl Kernel for Shape<Buf<'_>> {
     }
 }
 autobwd::samples!(
-    Shape,
+    ShapeOp,
     [
-        Shape { input: uniform([2, 3, 4]), out: out() },
-        Shape { input: uniform([]), out: out() },
-        Shape { input: uniform([0, 5]), out: out() },
-        Shape { input: integers_below(9, [3]), out: out() },
+        ShapeOp { input: uniform([2, 3, 4]), out: out() },
+        ShapeOp { input: uniform([]), out: out() },
+        ShapeOp { input: uniform([0, 5]), out: out() },
+        ShapeOp { input: integers_below(9, [3]), out: out() },
     ]
 );
 

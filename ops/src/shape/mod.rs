@@ -19,7 +19,7 @@ pub use autobwd::operators::{
 pub use axes::{
     FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
 };
-pub use dims::{Shape, Size};
+pub use dims::{ShapeOp, Size};
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use expand_as::{ExpandAsV2, ExpandAsV2Grad};
 pub use meshgrid::{Meshgrid, MeshgridGrad};

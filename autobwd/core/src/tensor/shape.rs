@@ -201,7 +201,7 @@ impl PartialEq for Meta {
     }
 }
 
-/// Tensors with more elements are no constants: nobody computes a shape of so many dimensions.
+/// Tensors with more elements are no constants: no shape has as many dimensions.
 pub const MAX_CONSTANT: usize = 1024;
 
 impl Meta {

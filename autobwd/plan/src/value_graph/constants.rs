@@ -8,16 +8,11 @@ use std::{mem, rc::Rc, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use crate::{
-    fusion::extent,
-    kernel_binding,
-    value_graph::{Graph, GraphBuilder, Instruction, ValueId, ValueSource, Wires},
-};
+use crate::value_graph::{Graph, GraphBuilder, Instruction, ValueId, ValueSource, Wires};
 use autobwd_core::{
-    BlockId, Cx, Error, ErrorKind, Kernel, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Tensor,
-    lanes::FusedKernels,
+    BlockId, Cx, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Tensor,
     operators::{AnyNumber, ConvertElement},
-    tensor::{MAX_CONSTANT, Memory, padded},
+    tensor::{MAX_CONSTANT, Memory, Place, padded},
     with_dtype,
 };
 
@@ -33,6 +28,10 @@ pub(crate) struct Constants {
     /// Values in slots declared `constant`.
     used: Vec<ValueId>,
 }
+
+/// Runs an instruction of a graph on memory from a function.
+pub(crate) type RunInstruction =
+    fn(&Graph, &Instruction, &Cx, &mut dyn FnMut(ValueId) -> Result<Option<Place>>) -> Result<()>;
 
 type Evaluated = Result<Rc<Memory>, Unknown>;
 
@@ -261,15 +260,7 @@ impl GraphBuilder<'_> {
             memory.place(0, bytes(value)).map(Some)
         };
         let cx = constants.cx.get_or_insert_with(|| Cx::new(1));
-        let space = extent(graph, node).filter(|_| !node.info.has_kernel());
-        match space {
-            Some(space) => {
-                let nodes = std::slice::from_ref(node);
-                let kernel = kernel_binding::fused_kernel(graph, nodes, &space, 1, &mut place)?;
-                FusedKernels::new(vec![kernel])?.run(cx)?;
-            }
-            None => kernel_binding::kernel(graph, node, &[], &mut place)?.run(cx)?,
-        }
+        (self.run)(graph, node, cx, &mut place)?;
         let values: Vec<ValueId> = node.writes().collect();
         constants.known.extend(values.into_iter().filter_map(|v| Some((v, Ok(made.remove(&v)?)))));
         Ok(())

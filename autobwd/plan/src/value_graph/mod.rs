@@ -20,7 +20,7 @@ use autobwd_core::{
 };
 
 use crate::value_graph::{
-    constants::Constants,
+    constants::{Constants, RunInstruction},
     control::{StepStateLayout, SubBlockPlan},
     dynamic_shapes::DynamicTail,
 };
@@ -260,6 +260,7 @@ impl Graph {
         ops: &OpInfoMap,
         request: &PlanRequest<'_>,
         needed: &[bool],
+        run: RunInstruction,
     ) -> Result<Graph> {
         let no_block =
             || Error::new(ErrorKind::Program, format!("there is no block {}", request.block.index()));
@@ -287,6 +288,7 @@ impl Graph {
             tail: None,
             checked: program.is_verified(),
             constants: Constants::default(),
+            run,
         };
         build.feeds()?;
         build.given();
@@ -320,6 +322,7 @@ pub(crate) struct GraphBuilder<'a> {
     checked: bool,
     /// Values computed for slots declared `constant`.
     pub(crate) constants: Constants,
+    pub(crate) run: RunInstruction,
 }
 
 impl GraphBuilder<'_> {
