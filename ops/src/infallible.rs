@@ -157,7 +157,6 @@ autobwd::op::infallible!(
     ReduceSum,
     ReduceSumGrad,
     RmspropOp,
-    Rnn,
     RnnGrad,
     RnnOp,
     Roll,
