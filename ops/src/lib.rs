@@ -28,7 +28,7 @@ pub mod elementwise;
 pub mod embedding;
 pub mod extremes;
 pub mod fill;
-pub mod finite;
+pub mod float_class;
 pub mod floor_division;
 pub mod gather;
 pub mod image;

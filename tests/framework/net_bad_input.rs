@@ -45,7 +45,7 @@ fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {
         ["operator `tanh`", "Out = `f`", "input `X` takes exactly one variable, got 0", ""],
         ["recurrent operator `idle`: a step input is missing", "", "", ""],
         ["recurrent operator `idle`: another recurrent operator of the same scope has this name", "", "", ""],
-        ["operator `ttanh`", "did you mean `tanh`", "", ""],
+        ["operator `ttanh`", "did you mean `atanh` or `stanh` or `tanh`?", "", ""],
     ]
     .iter()
     .enumerate()

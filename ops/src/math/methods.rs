@@ -15,7 +15,7 @@ use crate::{
     dropout::{DropoutImplementation, DropoutOp},
     embedding::LookupTableV2,
     fill::FillConstant,
-    finite::{IsfiniteV2, IsinfV2, IsnanV2},
+    float_class::{IsfiniteV2, IsinfV2, IsnanV2},
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
     gather::{Gather, OneHotV2},
     image::PixelShuffle,

@@ -2,17 +2,17 @@
 
 mod addmm;
 mod batched;
+mod dot;
 mod flattened;
 mod fused_sgd;
 mod kron;
 mod products;
 mod v2;
-mod vectors;
 
 pub use addmm::{Addmm, AddmmGrad};
 pub use batched::{Bmm, BmmGrad, Matmul, MatmulGrad};
+pub use dot::{Dot, DotGrad, Mv, MvGrad};
 pub use flattened::{Mul, MulGrad};
 pub use fused_sgd::MatmulV2GradSgd;
 pub use kron::{Kron, KronGrad};
 pub use v2::{MatmulV2, MatmulV2Grad};
-pub use vectors::{Dot, DotGrad, Mv, MvGrad};

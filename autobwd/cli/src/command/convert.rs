@@ -14,7 +14,7 @@ use crate::{
 
 /// Convert a program to another format
 ///
-/// A .pdmodel file has its values in a .pdiparams file beside it. Of a training program, --fetch takes the part for
+/// A .pdmodel file has its values in a .pdiparams file next to it. Of a training program, --fetch takes the part for
 /// inference.
 #[derive(Debug, Args)]
 pub(crate) struct ConvertCommand {

@@ -197,7 +197,7 @@ impl Export<'_> {
     }
 
     /// The slots of an operator. Slots that the reference does not have are left out if they are empty, or if they are
-    /// outputs that nobody reads.
+    /// outputs without readers.
     fn slots(
         &mut self,
         place: &str,

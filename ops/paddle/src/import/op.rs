@@ -48,7 +48,7 @@ impl Import<'_> {
             let vars: Vec<Var> = args.arguments.iter().map(|name| self.program.var(name)).collect();
             match known {
                 Some(slot) => slots.set(slot.name, vars),
-                // What nobody reads needs no writer; verification finds readers.
+                // An output without readers needs no writer; verification finds readers.
                 None if !input => {}
                 None => {
                     let text =
