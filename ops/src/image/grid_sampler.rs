@@ -139,7 +139,7 @@ impl Composition for GridSampler<Expr> {
 }
 impl GridSampler<Expr> {
     fn constant(&self, shape: Vec<i64>, dtype: DType, value: f32) -> Expr {
-        let fill = FillConstant { shape, dtype, value, ..FillConstant::of(New) };
+        let fill = FillConstant { out: New, shape, dtype, value, str_value: String::new() };
         self.x.builder().emit(fill).out
     }
 
@@ -278,9 +278,9 @@ impl Kernel for GridSamplerGrad<Buf<'_>> {
                         *dgrid = [0.0; 2];
                         for plane in image * channels..(image + 1) * channels {
                             let (x, doutput) = (nth(x, plane, pixels), doutput[plane * positions + at]);
-                            sampler.corners(&across, &down, |pixel, _, derivatives: [T; 2]| {
-                                dgrid[0] += x[pixel] * doutput * derivatives[0];
-                                dgrid[1] += x[pixel] * doutput * derivatives[1];
+                            sampler.corners(&across, &down, |pixel, _, slopes: [T; 2]| {
+                                dgrid[0] += x[pixel] * doutput * slopes[0];
+                                dgrid[1] += x[pixel] * doutput * slopes[1];
                             });
                         }
                     }
@@ -335,7 +335,7 @@ impl Sampler {
         [self.neighbours(grid[0], self.size[0]), self.neighbours(grid[1], self.size[1])]
     }
 
-    /// Calls `f(pixel, weight, derivatives)` for the neighbours within the image; derivatives are horizontal and vertical.
+    /// Calls `f(pixel, weight, slopes)` for the neighbours within the image; derivatives are horizontal and vertical.
     #[inline(always)]
     fn corners<T: KernelFloat>(
         &self,
@@ -343,17 +343,17 @@ impl Sampler {
         down: &Neighbours<T>,
         mut f: impl FnMut(usize, T, [T; 2]),
     ) {
-        for (row, of_row, row_derivative) in down.iter().flatten().copied() {
-            for (column, of_column, column_derivative) in across.iter().flatten().copied() {
-                let derivatives = [of_row * column_derivative, of_column * row_derivative];
-                f(row * self.size[0] + column, of_row * of_column, derivatives);
+        for (row, of_row, row_slope) in down.iter().flatten().copied() {
+            for (column, of_column, column_slope) in across.iter().flatten().copied() {
+                let slopes = [of_row * column_slope, of_column * row_slope];
+                f(row * self.size[0] + column, of_row * of_column, slopes);
             }
         }
     }
 
     /// The neighbours of position `g` along an axis of `size` elements.
     fn neighbours<T: KernelFloat>(&self, g: T, size: usize) -> Neighbours<T> {
-        let (at, derivative) = self.place(g, size);
+        let (at, slope) = self.place(g, size);
         let max = T::of(size as f64 - 1.0);
         // NaN is outside.
         let inside = |element: T| (element >= T::ZERO && element <= max).then(|| wide(element) as usize);
@@ -362,8 +362,8 @@ impl Sampler {
                 let first = at.floor();
                 let weight = at - first;
                 [
-                    inside(first).map(|i| (i, T::ONE - weight, -derivative)),
-                    inside(first + T::ONE).map(|i| (i, weight, derivative)),
+                    inside(first).map(|i| (i, T::ONE - weight, -slope)),
+                    inside(first + T::ONE).map(|i| (i, weight, slope)),
                 ]
             }
             GridMode::Nearest => [inside(at.round()).map(|i| (i, T::ONE, T::ZERO)), None],
@@ -373,30 +373,30 @@ impl Sampler {
     /// The source position, and its derivative.
     fn place<T: KernelFloat>(&self, g: T, size: usize) -> (T, T) {
         let (max, half) = (T::of(size as f64 - 1.0), T::of(0.5));
-        let derivative = if self.align_corners { max * half } else { T::of(size as f64) * half };
-        let at = (g + T::ONE) * derivative;
+        let slope = if self.align_corners { max * half } else { T::of(size as f64) * half };
+        let at = (g + T::ONE) * slope;
         let at = if self.align_corners { at } else { at - half };
-        let clipped = |at: T, derivative: T| {
+        let clipped = |at: T, slope: T| {
             let inside = at.max(T::ZERO).min(max);
-            (inside, if inside == at { derivative } else { T::ZERO })
+            (inside, if inside == at { slope } else { T::ZERO })
         };
         match (self.padding, self.align_corners) {
-            (GridPadding::Zeros, _) => (at, derivative),
-            (GridPadding::Border, _) => clipped(at, derivative),
+            (GridPadding::Zeros, _) => (at, slope),
+            (GridPadding::Border, _) => clipped(at, slope),
             (GridPadding::Reflection, true) if size == 1 => (T::ZERO, T::ZERO),
-            (GridPadding::Reflection, true) => reflected(at, derivative, max + max),
+            (GridPadding::Reflection, true) => reflected(at, slope, max + max),
             (GridPadding::Reflection, false) => {
-                let (at, derivative) = reflected(at + half, derivative, T::of(2.0 * size as f64));
-                clipped(at - half, derivative)
+                let (at, slope) = reflected(at + half, slope, T::of(2.0 * size as f64));
+                clipped(at - half, slope)
             }
         }
     }
 }
 
 /// The position reflected at 0 and at half of the range, with its derivative.
-fn reflected<T: KernelFloat>(at: T, derivative: T, range: T) -> (T, T) {
-    let derivative = if at < T::ZERO { -derivative } else { derivative };
+fn reflected<T: KernelFloat>(at: T, slope: T, range: T) -> (T, T) {
+    let slope = if at < T::ZERO { -slope } else { slope };
     let at = at.abs();
     let extra = at - (at / range).floor() * range;
-    if extra > range - extra { (range - extra, -derivative) } else { (extra, derivative) }
+    if extra > range - extra { (range - extra, -slope) } else { (extra, slope) }
 }

@@ -73,7 +73,7 @@ fn gathering(shuffled: &Buf<'_>, factor: i32, format: DataLayout) -> Result<Perm
     })
 }
 
-/// From channels in groups to channels whose neighbours are of different groups.
+/// From channels in groups to channels whose neighbours are of other groups.
 fn mixing(x: &Buf<'_>, groups: i32, format: DataLayout) -> Result<Permutation> {
     let (groups, (images, channels, [height, width])) = (groups as usize, format.split(dims(x)?));
     let (before, behind) = match format {

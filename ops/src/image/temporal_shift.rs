@@ -67,10 +67,10 @@ fn temporal_shift(x: Draw, seg_num: i32, shift_ratio: f32) -> TemporalShift<Draw
     TemporalShift { x, out: out(), seg_num, shift_ratio, data_format: DataLayout::Nchw }
 }
 
-fn check_frames(x: &Meta, frames: i32) -> Result<()> {
+fn check_frames(x: &Meta, count: i32) -> Result<()> {
     let [all, ..] = x.unpack::<4>()?;
-    let even = all.get().is_none_or(|n| n.is_multiple_of(frames as usize));
-    x.require(even, || format!("a number of images divisible by {frames} is needed"))
+    let even = all.get().is_none_or(|n| n.is_multiple_of(count as usize));
+    x.require(even, || format!("a number of images divisible by {count} is needed"))
 }
 
 struct FrameShift {

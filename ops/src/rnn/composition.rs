@@ -2,7 +2,7 @@
 
 use autobwd::{Composition, DType, Error, ErrorKind, Expr, New, emit};
 
-use super::{RnnMode, RnnOp};
+use super::{RnnLayers, RnnMode};
 use crate::{
     Math,
     dropout::{DropoutImplementation, DropoutOp},
@@ -11,7 +11,7 @@ use crate::{
     matmul::MatmulV2,
 };
 
-impl Composition for RnnOp<Expr> {
+impl Composition for RnnLayers<Expr> {
     fn compose(&mut self) {
         let Some(steps) = self.input.dims()[0].get() else {
             let text = "the number of steps must be known, because this gradient is computed step by step";
@@ -60,7 +60,7 @@ struct Unit {
     states: Vec<(Expr, Expr)>,
 }
 
-impl RnnOp<Expr> {
+impl RnnLayers<Expr> {
     /// For each step, 1 for sequences that have it, else 0: `[1, batch, 1]`.
     fn masks(&self, steps: usize) -> Option<Vec<Expr>> {
         let lengths = self.sequence_length.as_ref()?.unsqueeze(&[0, 2]);

@@ -4,13 +4,13 @@ use std::mem;
 
 use autobwd::{Buf, Cx, Result, op::Strided};
 
-use super::{Lengths, RnnAttrs, RnnLayout, RnnOp, cells::CellStep, layout::matrix};
+use super::{Lengths, RnnAttrs, RnnLayers, RnnLayout, cells::CellStep, layout::matrix};
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth},
     random::{rng, unit},
 };
 
-impl RnnOp<Buf<'_>> {
+impl RnnLayers<Buf<'_>> {
     pub(super) fn forward<T: KernelFloat>(
         &mut self,
         cx: &Cx,

@@ -109,8 +109,8 @@ impl RnnAttrs {
 ///
 /// `out[t]` of a layer is `h'`, those of both directions one behind the other. A step at or behind the length of a
 /// sequence has output 0 and keeps the states; the second direction thus begins with the last step of each sequence.
-#[register_op(grad = RnnRule)]
-pub struct RnnOp<V = Var> {
+#[register_op(name = "rnn", grad = RnnRule)]
+pub struct RnnLayers<V = Var> {
     /// The sequences, `[steps, batch, input_size]`.
     #[input]
     pub input: V,
@@ -145,7 +145,7 @@ pub struct RnnOp<V = Var> {
     #[attrs]
     pub rnn: RnnAttrs,
 }
-impl Infer for RnnOp<Meta> {
+impl Infer for RnnLayers<Meta> {
     fn infer(&mut self) -> Result<()> {
         let (input, rnn) = (&self.input, &self.rnn);
         input.float()?;
@@ -201,7 +201,7 @@ impl Infer for RnnOp<Meta> {
         Dim::from(2) * self.input.dims[0] * self.input.dims[1] * weights
     }
 }
-impl Kernel for RnnOp<Buf<'_>> {
+impl Kernel for RnnLayers<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let layout = RnnLayout::of(&self.rnn, &self.input)?;
         if let Some(masks) = &mut self.dropout_state {
@@ -243,8 +243,8 @@ fn draw(cx: &Cx, rnn: &RnnAttrs, size: usize, masks: &mut Buf<'_>) -> Result<()>
 /// composition.
 #[derive(Debug)]
 pub struct RnnRule;
-impl GradRule<RnnOp> for RnnRule {
-    fn emit(fwd: &RnnOp, g: &mut GradCx<'_>) {
+impl GradRule<RnnLayers> for RnnRule {
+    fn emit(fwd: &RnnLayers, g: &mut GradCx<'_>) {
         let inputs = ["Input", "PreState", "WeightList"];
         if fwd.rnn.is_test {
             return g.compose(&["Out", "State"], &inputs);
@@ -270,7 +270,7 @@ impl GradRule<RnnOp> for RnnRule {
 }
 
 /// The gradients of inputs, states and weights, by backpropagation through all steps.
-#[register_op(grad_of = RnnOp, grad = Composed)]
+#[register_op(grad_of = RnnLayers, grad = Composed)]
 pub struct RnnGrad<V = Var> {
     pub input: V,
     #[input(shape_only)]
@@ -302,7 +302,7 @@ impl Infer for RnnGrad<Meta> {
             ));
         }
         let unset = |like: &Meta| Meta::new(like.dtype, Dims::default());
-        let mut forward = RnnOp {
+        let mut forward = RnnLayers {
             input: self.input.clone(),
             pre_state: self.pre_state.clone(),
             weight_list: self.weight_list.clone(),

@@ -2,10 +2,10 @@
 
 use autobwd::{DType, check::*};
 
-use super::{RnnAttrs, RnnMode, RnnOp, layout::parameters};
+use super::{RnnAttrs, RnnLayers, RnnMode, layout::parameters};
 
 autobwd::samples!(
-    RnnOp,
+    RnnLayers,
     [
         rnn([3, 2], layers(RnnMode::Lstm, 1)),
         rnn([3, 2], layers(RnnMode::Gru, 1).input_size(5)),
@@ -28,33 +28,36 @@ autobwd::samples!(
         rnn([2, 3], layers(RnnMode::Tanh, 1).dropout_prob(0.5)),
         rnn([2, 3], layers(RnnMode::Lstm, 2).dropout_prob(0.5).is_test(true)),
         rnn([2, 3], layers(RnnMode::Gru, 1).is_bidirec(true).is_test(true)),
-        RnnOp { dropout_state: None, ..rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(0.25).seed(-1)) },
+        RnnLayers {
+            dropout_state: None,
+            ..rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(0.25).seed(-1))
+        },
         // Wider than a vector register, with a remainder.
         rnn([2, 1], layers(RnnMode::Gru, 1).hidden_size(9)),
         rnn([2, 0], layers(RnnMode::Lstm, 2)),
         rnn([0, 3], layers(RnnMode::Lstm, 1)).fails("`Input`: at least one step is needed"),
-        RnnOp { input: uniform([3, 2]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
+        RnnLayers { input: uniform([3, 2]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
             .fails("`Input`: 3 dimensions are needed"),
-        RnnOp { input: integers_below(9, [3, 2, 4]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
+        RnnLayers { input: integers_below(9, [3, 2, 4]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
             .fails("`Input`: floating point numbers are needed"),
-        RnnOp { input: uniform([3, 2, 5]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
+        RnnLayers { input: uniform([3, 2, 5]), ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
             .fails("`Input`: steps of `input_size` = 3 elements are needed"),
-        RnnOp { pre_state: vec![uniform([1, 2, 2])], ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
+        RnnLayers { pre_state: vec![uniform([1, 2, 2])], ..rnn([3, 2], layers(RnnMode::Lstm, 1)) }
             .fails("`PreState`: 2 variables are needed, not 1"),
-        RnnOp { pre_state: vec![uniform([2, 2, 2])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+        RnnLayers { pre_state: vec![uniform([2, 2, 2])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`PreState`: [1, 2, 2] is needed, a number for each unit"),
-        RnnOp { state: vec![], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+        RnnLayers { state: vec![], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`State`: 1 variables are needed, not 0"),
-        RnnOp { weight_list: vec![uniform([6, 3])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+        RnnLayers { weight_list: vec![uniform([6, 3])], ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`WeightList`: 4 variables are needed, not 1"),
-        RnnOp {
+        RnnLayers {
             weight_list: vec![uniform([6, 3]), uniform([6, 3]), uniform([6]), uniform([6])],
             ..rnn([3, 2], layers(RnnMode::Gru, 1))
         }
         .fails("`WeightList`: [6, 2] is needed for number 1 of the list"),
-        RnnOp { sequence_length: Some(integers_below(3, [3])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+        RnnLayers { sequence_length: Some(integers_below(3, [3])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`SequenceLength`: [2] is needed, a length for each sequence"),
-        RnnOp { sequence_length: Some(uniform([2])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
+        RnnLayers { sequence_length: Some(uniform([2])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`SequenceLength`: int64 or int32 is needed"),
         rnn([3, 2], layers(RnnMode::Lstm, 2).dropout_prob(1.5)).fails("attribute `dropout_prob`"),
     ]
@@ -65,7 +68,7 @@ fn layers(mode: RnnMode, num_layers: i32) -> RnnAttrs {
     RnnAttrs { mode, num_layers, input_size: 3, hidden_size: 2, ..RnnAttrs::default() }
 }
 
-fn rnn([steps, batch]: [usize; 2], rnn: RnnAttrs) -> RnnOp<Draw> {
+fn rnn([steps, batch]: [usize; 2], rnn: RnnAttrs) -> RnnLayers<Draw> {
     let parts = rnn.num_layers as usize * rnn.directions();
     let parameter = |i: usize| match *parameters(&rnn, i).known().unwrap_or_default() {
         [rows, cols] => uniform([rows, cols]),
@@ -73,7 +76,7 @@ fn rnn([steps, batch]: [usize; 2], rnn: RnnAttrs) -> RnnOp<Draw> {
         _ => uniform([]),
     };
     let states = rnn.mode.states();
-    RnnOp {
+    RnnLayers {
         input: uniform([steps, batch, rnn.input_size as usize]),
         pre_state: (0..states).map(|_| uniform([parts, batch, rnn.hidden_size as usize])).collect(),
         weight_list: (0..4 * parts).map(parameter).collect(),
@@ -86,6 +89,6 @@ fn rnn([steps, batch]: [usize; 2], rnn: RnnAttrs) -> RnnOp<Draw> {
     }
 }
 
-fn with_lengths<const N: usize>(rnn: RnnOp<Draw>, lengths: [f64; N]) -> RnnOp<Draw> {
-    RnnOp { sequence_length: Some(given([N], lengths).of(DType::I32)), ..rnn }
+fn with_lengths<const N: usize>(rnn: RnnLayers<Draw>, lengths: [f64; N]) -> RnnLayers<Draw> {
+    RnnLayers { sequence_length: Some(given([N], lengths).of(DType::I32)), ..rnn }
 }
