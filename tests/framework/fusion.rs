@@ -177,8 +177,10 @@ fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
         let name = info.schema().name;
         for dtype in [DType::F32, DType::F64] {
             let (program, inputs, computed) = surrounded(ops, name, dtype)?;
+            // Where every function is defined.
+            let least = if name.starts_with("acosh") { 1.05 } else { 0.05 };
             let numbers =
-                |seed: usize| (0..300).map(move |i| 0.05 + ((i * 37 + seed * 11) % 300) as f64 / 350.0);
+                |seed: usize| (0..300).map(move |i| least + ((i * 37 + seed * 11) % 300) as f64 / 350.0);
             let tensor = |(seed, (_, dtype)): (usize, &(String, DType))| match dtype {
                 DType::Bool => {
                     Tensor::from_vec([3, 100], numbers(seed).map(|x| Bool::from(x < 0.5)).collect())

@@ -232,8 +232,8 @@ impl Kernel for NllLoss<Buf<'_>> {
                     weighs = weight.map_or(1.0, |weight| wide(weight[class]));
                     loss = -weighs * wide(x[at]);
                 }
-                if reduction == LossReduction::None {
-                    out[i] = T::of(loss);
+                if let (LossReduction::None, Some(out)) = (reduction, out.get_mut(i)) {
+                    *out = T::of(loss);
                 }
                 sum += loss;
                 total += weighs;

@@ -190,7 +190,7 @@ impl Optimizer for Lamb {
             beta2: self.beta2,
             epsilon: self.epsilon,
             always_adapt: false,
-            step: New.into(),
+            step: New,
         };
         autobwd::emit(op).param_out.check().map(drop)
     }
