@@ -139,7 +139,7 @@ impl Composition for GridSampler<Expr> {
 }
 impl GridSampler<Expr> {
     fn constant(&self, shape: Vec<i64>, dtype: DType, value: f32) -> Expr {
-        let fill = FillConstant { out: New, shape, dtype, value, str_value: String::new() };
+        let fill = FillConstant { shape, dtype, value, ..FillConstant::of(New) };
         self.x.builder().emit(fill).out
     }
 
