@@ -16,6 +16,7 @@ use crate::{
     obstacles::Obstacles,
     proto,
     tensors::{TensorReader, write_tensor},
+    training,
 };
 
 /// The largest program file and the largest parameter file that are read, in bytes.
@@ -57,6 +58,7 @@ impl ModelFiles {
         }
     }
 
+    /// The program, with its parameters marked.
     pub(crate) fn read_program(&self, ops: &OpInfoMap) -> Result<ImportedProgram> {
         let source = format!("`{}`", self.program.display());
         let bytes = read(&self.program, PROGRAM_LIMIT)?;
@@ -64,7 +66,9 @@ impl ModelFiles {
             Error::new(ErrorKind::Format, format!("{source} is not a program of PaddlePaddle: {e}"))
                 .caused_by(e)
         })?;
-        import(file, ops, &source)
+        let mut imported = import(file, ops, &source)?;
+        training::mark_parameters(&mut imported.program, &self.read_infos()?);
+        Ok(imported)
     }
 
     /// The values of all variables that the program keeps.
@@ -85,7 +89,7 @@ impl ModelFiles {
     }
 
     /// What the file about parameters says; nothing if it is not there.
-    pub(crate) fn read_infos(&self) -> Result<ParameterInfos> {
+    fn read_infos(&self) -> Result<ParameterInfos> {
         if !self.infos.exists() {
             return Ok(ParameterInfos::new());
         }

@@ -10,6 +10,7 @@ use autobwd::{
 use crate::{
     export::export,
     files::{ModelFiles, parameter_bytes},
+    import::ImportedProgram,
     info::{ParameterInfo, ParameterInfos, write_infos},
     training,
 };
@@ -42,11 +43,9 @@ impl Model {
     pub fn load(path: impl AsRef<Path>) -> Result<Model> {
         let files = ModelFiles::at(path.as_ref());
         let ops = OpInfoMap::linked()?;
-        let imported = files.read_program(ops)?;
-        let mut program = imported.program;
+        let ImportedProgram { program, feeds, fetches } = files.read_program(ops)?;
         let scope = files.read_parameters(&program)?;
-        training::mark_parameters(&mut program, &files.read_infos()?);
-        Ok(Model { program, feeds: imported.feeds, fetches: imported.fetches, scope })
+        Ok(Model { program, feeds, fetches, scope })
     }
 
     /// Saves the model for PaddlePaddle 2.6: `path.pdmodel`, `path.pdiparams` and `path.pdiparams.info`, for
