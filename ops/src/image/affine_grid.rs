@@ -6,7 +6,7 @@ use autobwd::{
 
 use crate::kernel_helpers::{KernelFloat, PART, wide};
 
-/// Positions of an affinely transformed image, for [`GridSampler`](super::GridSampler):
+/// Positions of an affinely transformed image, for `grid_sampler`:
 /// `output[n, h, w] = theta[n] · (x, y, 1)`, where `x` and `y` are the positions of column `w` and row `h`.
 ///
 /// The borders of an image are -1 and 1. With `align_corners`, the centres of the outermost elements are there, else

@@ -222,7 +222,7 @@ impl Kernel for UnfoldGrad<Buf<'_>> {
     }
 }
 
-/// The inverse of [`Unfold`] where windows do not overlap: each element is the sum of those that `unfold` would take
+/// The inverse of `unfold` where windows do not overlap: each element is the sum of those that `unfold` would take
 /// from it.
 #[register_op(grad = FoldGrad)]
 pub struct Fold<V = Var> {

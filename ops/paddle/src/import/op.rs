@@ -137,9 +137,9 @@ fn site(attr: &op_desc::Attr) -> Option<Site> {
     if attr.name != "op_callstack" {
         return None;
     }
-    let frames =
+    let mut frames =
         attr.strings.iter().filter_map(|frame| frame.trim().strip_prefix("File \"")?.split_once("\", line "));
-    let (file, rest) = frames.filter(|(file, _)| !file.contains("site-packages")).last()?;
+    let (file, rest) = frames.rfind(|(file, _)| !file.contains("site-packages"))?;
     let line = rest.split(',').next()?;
     let site = format!("{file}:{line}");
     (site.len() <= SITE_LIMIT && !site.contains(char::is_control)).then(|| Site::Loaded(Name::new(&site)))
