@@ -139,7 +139,8 @@ fn model(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<
         let fetches: Vec<&str> = loaded.fetches.iter().map(String::as_str).collect();
         let mut session = executor.prepare(&loaded.program, &mut loaded.scope, &metas, &fetches)?;
         let infer = time(seconds, || step(&mut session, &mut loaded.scope, &feeds))?;
-        let (losses, train) = train(&path, &data, threads, seconds)?;
+        let (losses, train) =
+            train(&path, &folder.join("saved").join(format!("{name}_training")), &data, (threads, seconds))?;
         let known = &data["losses"];
         loss_difference = losses
             .iter()
@@ -162,7 +163,7 @@ fn model(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<
     };
     Ok(json!({
         "name": name, "difference": difference, "loss_difference": loss_difference,
-        "same_bits_after_saving": same["same_bits"], "1": both(1), "2": both(2),
+        "same_bits_after_saving": same["same_bits"], "training_there": same["training"], "1": both(1), "2": both(2),
     }))
 }
 
@@ -185,9 +186,9 @@ fn relative(x: &Tensor, y: &Tensor) -> f64 {
 /// Losses of as many steps as PaddlePaddle has made, and the time of one more.
 fn train(
     path: &Path,
+    saved: &Path,
     data: &BTreeMap<String, Tensor>,
-    threads: usize,
-    seconds: f64,
+    (threads, seconds): (usize, f64),
 ) -> Result<(Vec<f64>, f64)> {
     let mut model = Model::load(path)?;
     model.train(&[])?;
@@ -205,19 +206,24 @@ fn train(
     let _ = Sgd { rate: RATE }.minimize(&loss)?;
     let mut executor = Executor::with_threads(threads);
     executor.run(&net.startup().program()?, &mut model.scope, &[], &[])?;
-    let program = net.program()?.clone();
+    // The training program, for PaddlePaddle to go on with.
+    let feeds = model.feeds.iter().cloned().chain(["goal".into()]).collect();
+    let model =
+        Model { program: net.program()?.clone(), feeds, fetches: vec![loss.name()], scope: model.scope };
+    model.save(saved)?;
+    let Model { program, feeds: names, mut scope, .. } = model;
     let batch = list(data, "batch");
-    let mut feeds: Vec<(&str, &Tensor)> = model.feeds.iter().map(String::as_str).zip(batch).collect();
-    feeds.push(("goal", &data["goal"]));
+    let inputs = batch.into_iter().chain([&data["goal"]]);
+    let feeds: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(inputs).collect();
     let metas: Vec<_> = feeds.iter().map(|(name, x)| (*name, x.meta())).collect();
     let loss = loss.name();
-    let mut session = executor.prepare(&program, &mut model.scope, &metas, &[&loss])?;
+    let mut session = executor.prepare(&program, &mut scope, &metas, &[&loss])?;
     let mut losses = vec![];
     for _ in 0..data["losses"].numel() {
-        step(&mut session, &mut model.scope, &feeds)?;
+        step(&mut session, &mut scope, &feeds)?;
         losses.push(session.fetch(&loss)?.item()?);
     }
-    let time = time(seconds, || step(&mut session, &mut model.scope, &feeds))?;
+    let time = time(seconds, || step(&mut session, &mut scope, &feeds))?;
     Ok((losses, time))
 }
 
@@ -241,8 +247,8 @@ fn time(seconds: f64, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
 /// The table in Markdown, with the median of each ratio.
 fn table(rows: &[Value]) -> String {
     let mut text = String::from(
-        "| model | difference | losses | bits | inference, 1 thread | 2 | training step, 1 thread | 2 |\n\
-         |---|---|---|---|---|---|---|---|\n",
+        "| model | difference | losses | saved: bits | losses there | inference, 1 thread | 2 | training step, 1 thread | 2 |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
     );
     let mut ratios: Vec<Vec<f64>> = vec![vec![]; 4];
     for row in rows {
@@ -257,14 +263,15 @@ fn table(rows: &[Value]) -> String {
         }
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         text += &format!(
-            "| {} | {:.1e} | {:.1e} | {} | {} |\n",
+            "| {} | {:.1e} | {:.1e} | {} | {:.1e} | {} |\n",
             row["name"].as_str().unwrap_or_default(),
             number("difference"),
             number("loss_difference"),
-            row["same_bits_after_saving"],
+            if row["same_bits_after_saving"] == true { "same" } else { "differ" },
+            number("training_there"),
             cells.join(" | ")
         );
     }
     let medians: Vec<String> = ratios.into_iter().map(|ratios| format!("{:.2}", median(ratios))).collect();
-    text + &format!("| median | | | | {} |", medians.join(" | "))
+    text + &format!("| median | | | | | {} |", medians.join(" | "))
 }

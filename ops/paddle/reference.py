@@ -3,7 +3,7 @@
 Run with `pip install paddlepaddle==2.6.2 numpy==1.26.4`: python3 reference.py > reference.json
 
 One line an operator: its input and output slots (none are recorded for gradient operators), and its attributes, each
-with its type and default value; `null` where there is no default.
+with its type and default value, `null` where there is no default; `extra` are those outside of its prototype.
 """
 import json
 
@@ -39,14 +39,14 @@ for name in sorted(core.get_all_op_names()):
     for attr in proto.attrs if proto else []:
         if attr.name not in COMMON:
             attrs[attr.name] = [TYPES.Name(attr.type), defaults.get(attr.name)]
-    for attr, value in extra.items():
-        if attr not in COMMON and attr not in attrs:
-            attrs[attr] = [attr_type(value), value]
+    extra = {attr: [attr_type(value), value] for attr, value in extra.items() if attr not in COMMON | attrs.keys()}
     entry = {"inputs": [slot.name for slot in proto.inputs], "outputs": [slot.name for slot in proto.outputs]} if proto else {}
     if name in versions:
         entry["version"] = versions[name].version_id()
     if attrs:
         entry["attrs"] = dict(sorted(attrs.items()))
+    if extra:
+        entry["extra"] = dict(sorted(extra.items()))
     lines.append(json.dumps(name) + ": " + json.dumps(entry, separators=(", ", ": ")))
 print(",\n".join(lines))
 print("}")

@@ -16,9 +16,12 @@ pub(crate) struct ReferenceOp {
     pub(crate) inputs: Vec<String>,
     #[serde(default)]
     pub(crate) outputs: Vec<String>,
-    /// Types and defaults of attributes, execution hints among them.
+    /// Types and defaults of the prototype's attributes.
     #[serde(default)]
     attrs: BTreeMap<String, (String, Value)>,
+    /// Those of others, execution hints among them.
+    #[serde(default)]
+    extra: BTreeMap<String, (String, Value)>,
     /// The version of its definition, if it ever changed.
     #[serde(default)]
     pub(crate) version: Option<i32>,
@@ -86,7 +89,9 @@ fn forward(ty: &str) -> Option<&str> {
 pub(crate) fn reference_attr(ty: &str, attr: &str) -> Result<Option<(AttrType, Option<Attr>)>> {
     let mut at = Some(ty);
     while let Some(ty) = at {
-        if let Some((kind, default)) = reference(ty)?.and_then(|op| op.attrs.get(attr)) {
+        if let Some((kind, default)) =
+            reference(ty)?.and_then(|op| op.attrs.get(attr).or_else(|| op.extra.get(attr)))
+        {
             let kind = AttrType::from_str_name(kind).ok_or_else(|| {
                 Error::new(ErrorKind::Internal, format!("the table of reference operators: type `{kind}`"))
             })?;
@@ -95,6 +100,21 @@ pub(crate) fn reference_attr(ty: &str, attr: &str) -> Result<Option<(AttrType, O
         at = forward(ty);
     }
     Ok(None)
+}
+
+/// The defaults of a gradient operator's attributes, which are those of its forward operator's prototype.
+pub(crate) fn gradient_defaults(ty: &str) -> Result<Vec<(&'static str, Attr)>> {
+    let (mut at, mut found) = (Some(ty), vec![]);
+    while let Some(ty) = at {
+        for (name, (kind, default)) in reference(ty)?.iter().flat_map(|op| &op.attrs) {
+            let default = AttrType::from_str_name(kind).and_then(|kind| default_value(kind, default));
+            if let Some(default) = default.filter(|_| found.iter().all(|(known, _)| known != name)) {
+                found.push((name.as_str(), default));
+            }
+        }
+        at = forward(ty);
+    }
+    Ok(found)
 }
 
 /// A default as an attribute; `None` if there is none, or if programs have no attributes of its type.

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use autobwd::{
-    Attr, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result,
+    Attr, BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarDesc,
+    op::Arity,
     program::{Block, Var},
 };
 
@@ -77,18 +78,41 @@ pub(crate) fn train(program: &mut Program, frozen: &[&str]) -> Result<Vec<String
 /// Sets `is_test` where the operator has that attribute and `value` gives one.
 fn set_is_test(program: &mut Program, value: impl Fn(&OpDesc) -> Option<bool>) -> Result<()> {
     let ops = OpInfoMap::linked()?;
+    let mut training = vec![];
     for b in 0..program.blocks().len() {
-        let Some(block) = program.block_mut(autobwd::BlockId::new(b)) else { continue };
-        for op in &mut block.ops {
+        let Some(block) = program.block_mut(BlockId::new(b)) else { continue };
+        for (i, op) in block.ops.iter_mut().enumerate() {
             let has_it = ops.get(&op.ty).is_ok_and(|info| info.schema().attr(IS_TEST).is_some());
             if let Some(value) = value(op).filter(|_| has_it) {
                 op.attrs.set(IS_TEST, Attr::Bool(value));
+                training.extend((!value).then_some((b, i)));
             }
         }
+    }
+    for (b, i) in training {
+        add_saved_outputs(program, ops, (BlockId::new(b), i));
     }
     // Statistics of a batch have no elements in inference mode.
     infer_shapes(program, ops);
     Ok(())
+}
+
+/// Adds the optional outputs that the gradient operator reads: the reference needs them in training, and files for
+/// inference lack them.
+fn add_saved_outputs(program: &mut Program, ops: &OpInfoMap, (block, i): (BlockId, usize)) {
+    let Some(op) = program.block(block).map(|block| &block.ops[i]) else { return };
+    let (ty, outputs) = (op.ty, op.outputs.clone());
+    let (Ok(info), Ok(gradient)) = (ops.get(&ty), ops.get(&format!("{ty}_grad"))) else { return };
+    let optional = info.schema().outputs.iter().filter(|slot| matches!(slot.arity, Arity::Optional));
+    for slot in optional.filter(|slot| gradient.schema().input(slot.name).is_some()) {
+        if outputs.get(slot.name).is_empty() {
+            let var = program.fresh(&format!("{ty}.{}", slot.name));
+            if let Some(block) = program.block_mut(block) {
+                block.vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
+                block.ops[i].outputs.set(slot.name, [var]);
+            }
+        }
+    }
 }
 
 /// The operators that `fetches` need, in inference mode.
@@ -102,7 +126,7 @@ pub(crate) fn for_test(program: &Program, fetches: &[&str]) -> Result<Program> {
     let mut kept: Vec<OpDesc> = vec![];
     for op in program.root().ops.iter().rev() {
         if op.writes().any(|var| wanted.contains(&var)) {
-            program.full_overwrites(autobwd::BlockId::ROOT, op).for_each(|var| {
+            program.full_overwrites(BlockId::ROOT, op).for_each(|var| {
                 wanted.remove(&var);
             });
             wanted.extend(op.reads());
@@ -114,7 +138,7 @@ pub(crate) fn for_test(program: &Program, fetches: &[&str]) -> Result<Program> {
     let mut pruned = program.clone();
     let run: HashSet<usize> = blocks_of(&pruned, &kept);
     for b in 0..pruned.blocks().len() {
-        let Some(block) = pruned.block_mut(autobwd::BlockId::new(b)) else { continue };
+        let Some(block) = pruned.block_mut(BlockId::new(b)) else { continue };
         match b {
             0 => {
                 let declared = std::mem::take(&mut block.vars);

@@ -127,6 +127,23 @@ def training():
     paddle.disable_static()
 
 
+def control():
+    """A loop and a branch: powers of two below a number, and their sign by the mean of `x`."""
+    paddle.enable_static()
+    main, scope = paddle.static.Program(), paddle.static.Scope()
+    with paddle.static.program_guard(main, paddle.static.Program()), paddle.static.scope_guard(scope):
+        x = paddle.static.data("x", [2, 3])
+        i, y = paddle.full([1], 0, "int64"), paddle.assign(x)
+        less = lambda i, y: paddle.less_than(i, paddle.full([1], 3, "int64"))
+        _, y = paddle.static.nn.while_loop(less, lambda i, y: [i + 1, y * 2], [i, y])
+        z = paddle.static.nn.cond(paddle.mean(x) > 0, lambda: y + 1, lambda: -y)
+        executor = paddle.static.Executor()
+        paddle.static.save_inference_model(f"{out}/control", [x], [z], executor, program=main)
+    paddle.disable_static()
+    anonymous(f"{out}/control.pdmodel")
+    run(f"{out}/control", [floats(2, 3)], "control")
+
+
 def separate():
     """The model `shapes` with one file for each variable, as PaddlePaddle 1 saved it."""
     paddle.enable_static()
@@ -149,4 +166,5 @@ export("attention", Attention(), [np.array([[1, 2, 3, 0], [4, 10, 0, 0]])])
 export("recurrent", Recurrent(), [floats(2, 5, 3)])
 export("shapes", Shapes(), [floats(2, 3, 4)])
 training()
+control()
 separate()

@@ -19,7 +19,7 @@ use crate::{
         op_version_map::OpVersionPair,
         var_type::{LoDTensorArrayDesc, LoDTensorDesc, TensorDesc, Type},
     },
-    reference::{ReferenceOp, is_hint, reference, reference_attr},
+    reference::{ReferenceOp, gradient_defaults, is_hint, reference, reference_attr},
     tensors::element_type,
 };
 
@@ -191,6 +191,12 @@ impl Export<'_> {
                     self.obstacles.add(place, text);
                 }
             }
+        }
+        // The reference completes the attributes of operators with a prototype alone.
+        if known.inputs.is_empty() && !inputs.is_empty() {
+            let absent = |(name, _): &(&str, _)| schema.attr(name).is_none();
+            let defaults = gradient_defaults(schema.name)?.into_iter().filter(absent);
+            attrs.extend(defaults.filter_map(|(name, default)| write_attr(name, default, None)));
         }
         attrs.extend(roles::role(self.program, &self.losses, op));
         Ok(proto::OpDesc { r#type: op.ty.to_string(), inputs, outputs, attrs, is_target: None })
