@@ -1,10 +1,14 @@
 //! `affine_grid`: positions for `grid_sampler`.
 
 use autobwd::{
-    Buf, Cx, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float, register_op,
+    Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float,
+    operators::constant_ints, register_op, tensor::Dim,
 };
 
-use crate::kernel_helpers::{KernelFloat, PART, wide};
+use crate::{
+    kernel_helpers::{KernelFloat, PART, wide},
+    windows::dims,
+};
 
 /// Positions of an affinely transformed image, for `grid_sampler`:
 /// `output[n, h, w] = theta[n] · (x, y, 1)`, where `x` and `y` are the positions of column `w` and row `h`.
@@ -16,8 +20,8 @@ pub struct AffineGrid<V = Var> {
     /// Transformations, `[images, 2, 3]`.
     #[input]
     pub theta: V,
-    /// Not supported yet: shape of the images.
-    #[input("OutputShape")]
+    /// Shape of the images, int32 or int64, `[4]`; replaces the attribute.
+    #[input("OutputShape", constant)]
     pub shape_tensor: Option<V>,
     /// `[images, height, width, 2]`
     #[output]
@@ -31,18 +35,19 @@ pub struct AffineGrid<V = Var> {
 }
 impl Infer for AffineGrid<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (images, size) = size(&self.shape_tensor, &self.output_shape)?;
+        let [images, _, height, width] = size(self.shape_tensor.as_ref(), &self.output_shape)?;
         self.theta.float()?;
-        let fits = self.theta.dims.agrees(&[images.into(), 2.into(), 3.into()]);
+        let fits = self.theta.dims.agrees(&[images, 2.into(), 3.into()]);
         self.theta
             .require(fits, || format!("[{images}, 2, 3] is needed, a transformation for each image"))?;
-        self.output.set(self.theta.dtype, [images, size[0], size[1], 2]);
+        self.output.set(self.theta.dtype, [images, height, width, 2.into()].into_iter().collect::<Dims>());
         Ok(())
     }
 }
 impl Kernel for AffineGrid<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let (_, size) = size(&None, &self.output_shape)?;
+        let [_, height, width, _] = dims(&self.output)?;
+        let size = [height, width];
         with_float!(self.theta, T => {
             let theta = self.theta.slice::<T>()?;
             cx.chunks_mut(self.output.slice_mut::<T>()?, 2 * PART, |part, output| {
@@ -70,10 +75,14 @@ autobwd::samples!(
         affine_grid(uniform([2, 2, 3]), vec![2, 1, 4], true)
             .fails("attribute `output_shape`: 4 numbers of at least 0 are needed, not [2, 1, 4]"),
         AffineGrid {
-            shape_tensor: Some(integers_below(2, [4])),
+            shape_tensor: Some(integers(&[2, 3, 2, 5])),
+            ..affine_grid(uniform([2, 2, 3]), vec![2, 1, 4, 3], true)
+        },
+        AffineGrid {
+            shape_tensor: Some(integers(&[2, 1, -4, 3])),
             ..affine_grid(uniform([2, 2, 3]), vec![2, 1, 4, 3], true)
         }
-        .fails("`OutputShape`: a shape that is a tensor is not supported yet"),
+        .fails("attribute `output_shape`: 4 numbers of at least 0 are needed, not [2, 1, -4, 3]"),
     ]
 );
 
@@ -81,20 +90,15 @@ fn affine_grid(theta: Draw, output_shape: Vec<i32>, align_corners: bool) -> Affi
     AffineGrid { theta, shape_tensor: None, output: out(), output_shape, align_corners }
 }
 
-/// The number of images, and their size.
-fn size(tensor: &Option<Meta>, shape: &[i32]) -> Result<(usize, [usize; 2])> {
-    if let Some(tensor) = tensor {
-        return Err(tensor.wrong("a shape that is a tensor is not supported yet; an attribute is needed"));
-    }
-    match *shape {
-        [images, _, height, width] if shape.iter().all(|n| *n >= 0) => {
-            Ok((images as usize, [height, width].map(|n| n as usize)))
-        }
-        _ => {
-            let text = format!("4 numbers of at least 0 are needed, not {shape:?}");
-            Err(Error::attr("output_shape", text))
-        }
-    }
+/// Images, channels, height and width.
+fn size(tensor: Option<&Meta>, shape: &[i32]) -> Result<[Dim; 4]> {
+    let given = constant_ints(&[], tensor, shape.iter().map(|n| i64::from(*n)))?;
+    let dim = |n: Option<i64>| n.map_or(Some(Dim::UNKNOWN), |n| usize::try_from(n).ok().map(Dim::from));
+    let dims: Option<Dims> = given.iter().map(|n| dim(*n)).collect();
+    dims.and_then(|dims| <[Dim; 4]>::try_from(&*dims).ok()).ok_or_else(|| {
+        let given: Vec<_> = given.iter().flatten().collect();
+        Error::attr("output_shape", format!("4 numbers of at least 0 are needed, not {given:?}"))
+    })
 }
 
 /// The image of an element, and its horizontal and vertical position.
@@ -113,6 +117,7 @@ fn position<T: KernelFloat>(i: usize, [height, width]: [usize; 2], align_corners
 pub struct AffineGridGrad<V = Var> {
     #[input(shape_only)]
     pub theta: V,
+    #[input(constant)]
     pub shape_tensor: Option<V>,
     pub doutput: V,
     #[output]
@@ -122,7 +127,8 @@ pub struct AffineGridGrad<V = Var> {
 }
 impl Kernel for AffineGridGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let (_, size) = size(&None, &self.output_shape)?;
+        let [_, height, width, _] = dims(&self.doutput)?;
+        let size = [height, width];
         with_float!(self.doutput, T => {
             let (doutput, positions) = (self.doutput.slice::<T>()?, size[0] * size[1]);
             for (image, dtheta) in self.dtheta.slice_mut::<T>()?.chunks_exact_mut(6).enumerate() {

@@ -4,8 +4,9 @@ use autobwd::{
     Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
+    operators::{ConstantInput, constant_ints},
     register_op,
-    tensor::Element,
+    tensor::{Dim, Element},
 };
 
 use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, pieces};
@@ -40,8 +41,8 @@ pub struct Pad3d<V = Var> {
     /// Volumes, in the order that `data_format` says; any dtype.
     #[input]
     pub x: V,
-    /// Not supported yet: lengths of the padding.
-    #[input("Paddings")]
+    /// Lengths of the padding, int32 or int64, `[6]`; replaces the attribute.
+    #[input("Paddings", constant)]
     pub paddings_tensor: Option<V>,
     /// `x`, extended by the padding.
     #[output]
@@ -61,19 +62,15 @@ pub struct Pad3d<V = Var> {
 }
 impl Infer for Pad3d<Meta> {
     fn infer(&mut self) -> Result<()> {
-        if let Some(paddings) = &self.paddings_tensor {
-            return Err(
-                paddings.wrong("a padding that is a tensor is not supported yet; an attribute is needed")
-            );
-        }
-        let paddings = lengths(&self.paddings)?;
+        let paddings = lengths(self.paddings_tensor.as_ref(), &self.paddings)?;
         let mut dims: Dims = self.x.unpack::<5>()?.into_iter().collect();
         for (axis, pair) in paddings.into_iter().enumerate() {
             let dim = &mut dims[first_axis(self.data_format) + axis];
-            if let Some(n) = dim.get() {
-                check_mode(&self.x, self.mode, n, pair)?;
+            if let (Some(n), [Some(before), Some(behind)]) = (dim.get(), pair) {
+                check_mode(&self.x, self.mode, n, [before, behind])?;
             }
-            *dim = *dim + pair[0].into() + pair[1].into();
+            let [before, behind] = pair.map(|n| n.map_or(Dim::UNKNOWN, Dim::from));
+            *dim = *dim + before + behind;
         }
         self.out.set(self.x.dtype, dims);
         Ok(())
@@ -81,7 +78,12 @@ impl Infer for Pad3d<Meta> {
 }
 impl Kernel for Pad3d<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let padding = Padding::new(&self.x, &self.out, &self.paddings, self.mode, self.data_format)?;
+        let padding = Padding::new(
+            [&self.x, &self.out],
+            lengths(self.paddings_tensor.as_ref(), &self.paddings)?,
+            self.mode,
+            self.data_format,
+        );
         with_dtype!(self.x.dtype(), T => {
             let value = T::narrow(AnyNumber::Float(self.value.into()));
             padding.pad::<T>(cx, self.x.slice()?, value, self.out.slice_mut()?);
@@ -115,10 +117,14 @@ autobwd::samples!(
         pad(uniform([1, 2, 0, 4, 5]), [0, 0, 0, 0, 0, 1], PadMode::Circular)
             .fails("`X`: at least one element is needed where padding is not constant"),
         Pad3d {
-            paddings_tensor: Some(integers_below(2, [6])),
+            paddings_tensor: Some(integers(&[1, 2, 0, 1, 2, 0])),
+            ..pad(uniform([1, 2, 3, 4, 5]), [0; 6], PadMode::Reflect)
+        },
+        Pad3d {
+            paddings_tensor: Some(integers(&[1, 2, 0, 1])),
             ..pad(uniform([1, 2, 3, 4, 5]), [0; 6], PadMode::Constant)
         }
-        .fails("`Paddings`: a padding that is a tensor is not supported yet"),
+        .fails("attribute `paddings`: 6 numbers of at least 0 are needed"),
     ]
 );
 
@@ -132,13 +138,16 @@ fn channels_last(pad: Pad3d<Draw>) -> Pad3d<Draw> {
 }
 
 /// Padding before and behind depth, height and width.
-fn lengths(paddings: &[i32]) -> Result<[[usize; 2]; 3]> {
-    match *paddings {
-        [left, right, top, bottom, front, back] if paddings.iter().all(|n| *n >= 0) => {
-            Ok([[front, back], [top, bottom], [left, right]].map(|pair| pair.map(|n| n as usize)))
+fn lengths<C: ConstantInput>(tensor: Option<&C>, paddings: &[i32]) -> Result<[[Option<usize>; 2]; 3]> {
+    let given = constant_ints(&[], tensor, paddings.iter().map(|n| i64::from(*n)))?;
+    match *given {
+        [left, right, top, bottom, front, back] if given.iter().flatten().all(|n| *n >= 0) => {
+            let length = |n: Option<i64>| n.map(|n| n as usize);
+            Ok([[front, back], [top, bottom], [left, right]].map(|pair| pair.map(length)))
         }
         _ => {
-            let text = format!("6 numbers of at least 0 are needed, not {paddings:?}");
+            let given: Vec<_> = given.iter().flatten().collect();
+            let text = format!("6 numbers of at least 0 are needed, not {given:?}");
             Err(Error::attr("paddings", text))
         }
     }
@@ -188,20 +197,20 @@ struct Padding {
 }
 
 impl Padding {
+    /// All lengths are known when a kernel runs.
     fn new(
-        x: &Buf<'_>,
-        out: &Buf<'_>,
-        paddings: &[i32],
+        [x, out]: [&Buf<'_>; 2],
+        lengths: [[Option<usize>; 2]; 3],
         mode: PadMode,
         format: VolumeLayout,
-    ) -> Result<Padding> {
-        let (first, lengths) = (first_axis(format), lengths(paddings)?);
+    ) -> Padding {
+        let first = first_axis(format);
         let axis = |axis: usize| {
             let [x, out] = [x, out].map(|volumes| volumes.dims()[first + axis]);
-            PaddedAxis { mode, before: lengths[axis][0], x, out }
+            PaddedAxis { mode, before: lengths[axis][0].unwrap_or_default(), x, out }
         };
         let inner = if format == VolumeLayout::Ncdhw { 1 } else { x.dims()[4] };
-        Ok(Padding { axes: [axis(0), axis(1), axis(2)], inner })
+        Padding { axes: [axis(0), axis(1), axis(2)], inner }
     }
 
     /// Elements of a row of the result.
@@ -266,6 +275,7 @@ impl Padding {
 pub struct Pad3dGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(constant)]
     pub paddings_tensor: Option<V>,
     pub dout: V,
     #[output]
@@ -290,7 +300,12 @@ impl Infer for Pad3dGrad<Meta> {
 }
 impl Kernel for Pad3dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let padding = Padding::new(&self.x, &self.dout, &self.paddings, self.mode, self.data_format)?;
+        let padding = Padding::new(
+            [&self.x, &self.dout],
+            lengths(self.paddings_tensor.as_ref(), &self.paddings)?,
+            self.mode,
+            self.data_format,
+        );
         with_float!(self.dout, T => {
             padding.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?);
             Ok(())

@@ -6,6 +6,7 @@ use autobwd::{
     Attrs, Buf, Cx, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
+    operators::{ConstantInput, constant_ints},
     register_op,
     tensor::Dim,
 };
@@ -64,10 +65,7 @@ impl InterpAttrs {
         InterpAttrs { out_h, out_w, interp_method, ..InterpAttrs::default() }
     }
 
-    fn infer(&self, x: &Meta, sizes: [&[Meta]; 3], out: &mut Meta) -> Result<()> {
-        if let Some(size) = sizes.into_iter().flatten().next() {
-            return Err(size.wrong("a size that is a tensor is not supported yet; an attribute is needed"));
-        }
+    fn infer(&self, x: &Meta, sizes: &SizeTensors<'_, Meta>, out: &mut Meta) -> Result<()> {
         if self.interp_method == InterpMethod::Bilinear {
             x.float()?;
         }
@@ -77,42 +75,67 @@ impl InterpAttrs {
         let [images, channels, height, width] = x.unpack()?;
         let few = |n: Dim| n.get().is_none_or(|n| (1..=i32::MAX as usize).contains(&n));
         x.require(few(height) && few(width), || "from 1 to 2³¹ - 1 rows and columns are needed".into())?;
-        let [out_h, out_w] = match *self.scale {
-            [] => [("out_h", self.out_h), ("out_w", self.out_w)].map(|(name, n)| match n {
-                1.. => Ok(Dim::from(n as usize)),
-                _ => Err(Error::attr(name, format!("{n} is not a size"))),
-            }),
-            [down, across] => [(height, down), (width, across)].map(|(n, factor)| self.scaled(n, factor)),
-            _ => return Err(self.wrong_scale()),
+        let [out_h, out_w] = match self.factors(sizes)? {
+            None => [Ok(Dim::UNKNOWN), Ok(Dim::UNKNOWN)],
+            Some(Some([down, across])) => {
+                [(height, down), (width, across)].map(|(n, factor)| scaled(n, factor))
+            }
+            Some(None) => {
+                let attrs = [self.out_h, self.out_w].map(i64::from);
+                let given = constant_ints(sizes.size_tensor, sizes.out_size, attrs.into_iter())?;
+                let [out_h, out_w] = *given else {
+                    return Err(Error::attr("out_h", format!("2 sizes are needed, not {}", given.len())));
+                };
+                [("out_h", out_h), ("out_w", out_w)].map(|(name, n)| match n {
+                    None => Ok(Dim::UNKNOWN),
+                    Some(n) if (1..=i32::MAX.into()).contains(&n) => Ok(Dim::from(n as usize)),
+                    Some(n) => Err(Error::attr(name, format!("{n} is not a size"))),
+                })
+            }
         };
         out.set(x.dtype, [images, channels, out_h?, out_w?].into_iter().collect::<autobwd::Dims>());
         Ok(())
     }
 
-    /// `n` elements times a factor, rounded down.
-    fn scaled(&self, n: Dim, factor: f32) -> Result<Dim> {
-        if !(factor > 0.0 && factor.is_finite()) {
-            return Err(self.wrong_scale());
+    /// The factors of height and width: `None` while they are unknown, `Some(None)` if sizes are given instead.
+    fn factors<C: ConstantInput>(&self, sizes: &SizeTensors<'_, C>) -> Result<Option<Option<[f32; 2]>>> {
+        if sizes.out_size.is_some() || !sizes.size_tensor.is_empty() {
+            return Ok(Some(None));
         }
-        let Some(n) = n.get() else { return Ok(Dim::UNKNOWN) };
-        let product = n as f32 * factor;
-        if !(1.0..i32::MAX as f32).contains(&product) {
-            return Err(Error::attr("scale", format!("{factor} of {n} elements is not a size")));
+        let Some(scale) = sizes.scale else {
+            return match *self.scale {
+                [] => Ok(Some(None)),
+                [down, across] => Ok(Some(Some([down, across]))),
+                _ => Err(Error::attr(
+                    "scale",
+                    format!("2 positive numbers or none are needed, not {:?}", self.scale),
+                )),
+            };
+        };
+        if !scale.element_type().is_float() {
+            return Err(scale.refuse("floating point numbers are needed"));
         }
-        Ok(Dim::from(product as usize))
+        match scale.elements() {
+            None => Ok(None),
+            Some([factor]) => Ok(Some(Some([*factor as f32; 2]))),
+            Some([down, across]) => Ok(Some(Some([*down as f32, *across as f32]))),
+            Some(_) => Err(scale.refuse("one or two elements are needed")),
+        }
     }
 
-    fn wrong_scale(&self) -> Error {
-        Error::attr("scale", format!("2 positive numbers or none are needed, not {:?}", self.scale))
-    }
-
-    fn resize(&self, x: &Buf<'_>, out: &Buf<'_>) -> Result<Resize> {
+    fn resize(&self, sizes: &SizeTensors<'_, Buf<'_>>, x: &Buf<'_>, out: &Buf<'_>) -> Result<Resize> {
         let ([_, _, x @ ..], [_, _, out @ ..]) = (dims(x)?, dims(out)?);
-        Ok(Resize::new(self, x, out))
+        Ok(Resize::new(self, self.factors(sizes)?.flatten(), x, out))
     }
 
-    fn forward(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
-        let resize = self.resize(x, out)?;
+    fn forward(
+        &self,
+        cx: &Cx,
+        sizes: &SizeTensors<'_, Buf<'_>>,
+        x: &Buf<'_>,
+        out: &mut Buf<'_>,
+    ) -> Result<()> {
+        let resize = self.resize(sizes, x, out)?;
         match self.interp_method {
             _ if resize.is_copy() => out.copy_from(x),
             InterpMethod::Nearest => with_dtype!(x.dtype(), T => {
@@ -125,8 +148,14 @@ impl InterpAttrs {
         }
     }
 
-    fn backward(&self, cx: &Cx, dout: &Buf<'_>, dx: &mut Buf<'_>) -> Result<()> {
-        let resize = self.resize(dx, dout)?;
+    fn backward(
+        &self,
+        cx: &Cx,
+        sizes: &SizeTensors<'_, Buf<'_>>,
+        dout: &Buf<'_>,
+        dx: &mut Buf<'_>,
+    ) -> Result<()> {
+        let resize = self.resize(sizes, dx, dout)?;
         if resize.is_copy() {
             return dx.copy_from(dout);
         }
@@ -139,9 +168,46 @@ impl InterpAttrs {
         }))
     }
 
-    fn scratch_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
-        self.resize(x, out).map_or(0, |resize| resize.scratch(workers) * out.dtype().size())
+    fn scratch_bytes(
+        &self,
+        sizes: &SizeTensors<'_, Buf<'_>>,
+        x: &Buf<'_>,
+        out: &Buf<'_>,
+        workers: usize,
+    ) -> usize {
+        self.resize(sizes, x, out).map_or(0, |resize| resize.scratch(workers) * out.dtype().size())
     }
+}
+
+/// Sizes that programs give as tensors.
+struct SizeTensors<'a, C> {
+    out_size: Option<&'a C>,
+    size_tensor: &'a [C],
+    scale: Option<&'a C>,
+}
+
+/// `n` elements times a factor, rounded down.
+fn scaled(n: Dim, factor: f32) -> Result<Dim> {
+    if !(factor > 0.0 && factor.is_finite()) {
+        return Err(Error::attr("scale", format!("positive numbers are needed, not {factor}")));
+    }
+    let Some(n) = n.get() else { return Ok(Dim::UNKNOWN) };
+    let product = n as f32 * factor;
+    if !(1.0..i32::MAX as f32).contains(&product) {
+        return Err(Error::attr("scale", format!("{factor} of {n} elements is not a size")));
+    }
+    Ok(Dim::from(product as usize))
+}
+
+/// The size tensors of an operator.
+macro_rules! size_tensors {
+    ($op:expr) => {
+        SizeTensors {
+            out_size: $op.out_size.as_ref(),
+            size_tensor: &$op.size_tensor,
+            scale: $op.scale.as_ref(),
+        }
+    };
 }
 
 /// Declares the operator of a method, with its gradient operator.
@@ -149,29 +215,30 @@ macro_rules! interpolation {
     ($op:ident, $grad:ident, $samples:ident) => {
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
-                let sizes = [self.out_size.as_slice(), &self.size_tensor, self.scale.as_slice()];
-                self.interp.infer(&self.x, sizes, &mut self.out)
+                self.interp.infer(&self.x, &size_tensors!(self), &mut self.out)
             }
         }
         impl Kernel for $op<Buf<'_>> {
             fn run(&mut self, cx: &Cx) -> Result<()> {
-                self.interp.forward(cx, &self.x, &mut self.out)
+                self.interp.forward(cx, &size_tensors!(self), &self.x, &mut self.out)
             }
 
             fn scratch_bytes(&self, workers: usize) -> usize {
                 match self.interp.interp_method {
                     InterpMethod::Nearest => 0,
-                    InterpMethod::Bilinear => self.interp.scratch_bytes(&self.x, &self.out, workers),
+                    InterpMethod::Bilinear => {
+                        self.interp.scratch_bytes(&size_tensors!(self), &self.x, &self.out, workers)
+                    }
                 }
             }
         }
         impl Kernel for $grad<Buf<'_>> {
             fn run(&mut self, cx: &Cx) -> Result<()> {
-                self.interp.backward(cx, &self.dout, &mut self.dx)
+                self.interp.backward(cx, &size_tensors!(self), &self.dout, &mut self.dx)
             }
 
             fn scratch_bytes(&self, workers: usize) -> usize {
-                self.interp.scratch_bytes(&self.dx, &self.dout, workers)
+                self.interp.scratch_bytes(&size_tensors!(self), &self.dx, &self.dout, workers)
             }
         }
         const _: () = {
@@ -192,14 +259,14 @@ pub struct NearestInterpV2<V = Var> {
     /// Images, `[images, channels, height, width]`, any dtype.
     #[input]
     pub x: V,
-    /// Not supported yet: size of the result.
-    #[input]
+    /// Height and width of the result, int32 or int64, `[2]`; replaces the attributes.
+    #[input(constant)]
     pub out_size: Option<V>,
-    /// Not supported yet: height and width of the result, as one tensor each.
-    #[input]
+    /// Height and width of the result, as one tensor each; replaces `out_size`.
+    #[input(constant)]
     pub size_tensor: Vec<V>,
-    /// Not supported yet: factors of height and width.
-    #[input]
+    /// One factor, or those of height and width; replaces the attribute.
+    #[input(constant)]
     pub scale: Option<V>,
     /// The resized images, same dtype as `x`.
     #[output]
@@ -214,8 +281,11 @@ pub struct NearestInterpV2<V = Var> {
 pub struct NearestInterpV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(constant)]
     pub out_size: Option<V>,
+    #[input(constant)]
     pub size_tensor: Vec<V>,
+    #[input(constant)]
     pub scale: Option<V>,
     pub dout: V,
     #[output]
@@ -235,14 +305,14 @@ pub struct BilinearInterpV2<V = Var> {
     /// Images, `[images, channels, height, width]`.
     #[input]
     pub x: V,
-    /// Not supported yet: size of the result.
-    #[input]
+    /// Height and width of the result, int32 or int64, `[2]`; replaces the attributes.
+    #[input(constant)]
     pub out_size: Option<V>,
-    /// Not supported yet: height and width of the result, as one tensor each.
-    #[input]
+    /// Height and width of the result, as one tensor each; replaces `out_size`.
+    #[input(constant)]
     pub size_tensor: Vec<V>,
-    /// Not supported yet: factors of height and width.
-    #[input]
+    /// One factor, or those of height and width; replaces the attribute.
+    #[input(constant)]
     pub scale: Option<V>,
     /// The resized images.
     #[output]
@@ -257,8 +327,11 @@ pub struct BilinearInterpV2<V = Var> {
 pub struct BilinearInterpV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(constant)]
     pub out_size: Option<V>,
+    #[input(constant)]
     pub size_tensor: Vec<V>,
+    #[input(constant)]
     pub scale: Option<V>,
     pub dout: V,
     #[output]
@@ -340,24 +413,34 @@ macro_rules! refused_samples {
                 row(uniform([1, 2, 3, 4]), scaling([1.0, 1e9]))
                     .fails("attribute `scale`: 1000000000 of 4 elements is not a size"),
                 row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]))
-                    .fails("attribute `scale`: 2 positive numbers or none are needed, not [1.0, 0.0]"),
+                    .fails("attribute `scale`: positive numbers are needed, not 0"),
                 row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]).scale(vec![2.0]))
                     .fails("attribute `scale`: 2 positive numbers or none are needed, not [2.0]"),
                 row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_mode(2)).fails("attribute `align_mode`"),
                 row(uniform([1, 2, 3, 4]), to_size([2, 2]).data_layout(DataLayout::Nhwc))
                     .fails("attribute `data_layout`: only `NCHW` is supported"),
                 $op {
-                    out_size: Some(integers_below(9, [2]).of(autobwd::DType::I32)),
-                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
-                }
-                .fails("`OutSize`: a size that is a tensor is not supported yet"),
+                    out_size: Some(integers(&[5, 7]).of(autobwd::DType::I32)),
+                    ..row(uniform([1, 2, 3, 4]), scaling([2.0, 3.0]))
+                },
                 $op {
-                    size_tensor: vec![integers_below(9, [1]).of(autobwd::DType::I32)],
+                    size_tensor: vec![integers(&[5]), integers(&[3]).of(autobwd::DType::I32)],
+                    out_size: Some(integers(&[1, 1])),
                     ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
-                }
-                .fails("`SizeTensor`: a size that is a tensor is not supported yet"),
-                $op { scale: Some(positive([2])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
-                    .fails("`Scale`: a size that is a tensor is not supported yet"),
+                },
+                $op { scale: Some(given([1], [1.5])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) },
+                $op {
+                    scale: Some(given([2], [2.5, 2.0])),
+                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_corners(false))
+                },
+                $op { out_size: Some(integers(&[5])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                    .fails("attribute `out_h`: 2 sizes are needed, not 1"),
+                $op { out_size: Some(integers(&[5, 0])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                    .fails("attribute `out_w`: 0 is not a size"),
+                $op { scale: Some(given([3], [1.0; 3])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                    .fails("`Scale`: one or two elements are needed"),
+                $op { scale: Some(integers(&[2])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                    .fails("`Scale`: floating point numbers are needed"),
             ]
         );
     };

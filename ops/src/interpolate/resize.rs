@@ -23,12 +23,11 @@ struct ResizeAxis {
 }
 
 impl ResizeAxis {
-    fn new(interp: &InterpAttrs, axis: usize, x: usize, out: usize) -> ResizeAxis {
-        let factor = interp.scale.get(axis);
+    fn new(interp: &InterpAttrs, factor: Option<f32>, x: usize, out: usize) -> ResizeAxis {
         let ratio = match (out, interp.align_corners, factor) {
             (0 | 1, ..) => 0.0,
             (_, true, _) => x.saturating_sub(1) as f32 / (out - 1) as f32,
-            (.., Some(factor)) => (1.0 / f64::from(*factor)) as f32,
+            (.., Some(factor)) => (1.0 / f64::from(factor)) as f32,
             _ => x as f32 / out as f32,
         };
         let align_corners = interp.align_corners;
@@ -68,8 +67,15 @@ pub(super) struct Resize {
 }
 
 impl Resize {
-    pub(super) fn new(interp: &InterpAttrs, x: [usize; 2], out: [usize; 2]) -> Resize {
-        let [down, across] = array::from_fn(|axis| ResizeAxis::new(interp, axis, x[axis], out[axis]));
+    pub(super) fn new(
+        interp: &InterpAttrs,
+        factors: Option<[f32; 2]>,
+        x: [usize; 2],
+        out: [usize; 2],
+    ) -> Resize {
+        let axis =
+            |axis: usize| ResizeAxis::new(interp, factors.map(|factors| factors[axis]), x[axis], out[axis]);
+        let [down, across] = array::from_fn(axis);
         Resize { down, across }
     }
 
