@@ -9,6 +9,7 @@ mod pad;
 mod roll;
 mod slice;
 mod split;
+mod strided_slice;
 mod transpose;
 mod unbind;
 
@@ -27,5 +28,6 @@ pub use pad::{Pad, PadGrad, TrilTriu};
 pub use roll::{Roll, RollGrad};
 pub(crate) use slice::at;
 pub use split::{Split, SplitGrad};
+pub use strided_slice::{StridedSlice, StridedSliceGrad};
 pub use transpose::{Flip, Transpose2, Transpose2Grad};
 pub use unbind::Unbind;

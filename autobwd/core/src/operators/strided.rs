@@ -93,16 +93,20 @@ impl StridedLayout {
         });
     }
 
-    /// Copies the elements of `x` to the positions where [`gather`](StridedLayout::gather) reads them; strides must be
-    /// positive.
+    /// Copies the elements of `x` to the positions where [`gather`](StridedLayout::gather) reads them; no stride may
+    /// be 0.
     pub fn scatter<T: Element>(&self, x: &[T], out: &mut [T]) {
         let (outer, (cols, right)) = match &self.all[..self.len] {
             [] => (&[][..], (1, 1)),
             [outer @ .., cols] => (outer, *cols),
         };
         for (row, x) in x.chunks_exact(cols.max(1)).enumerate() {
-            let out = out[self.at(outer, row) as usize..].iter_mut().step_by(right as usize);
-            out.zip(x).for_each(|(out, x)| *out = *x);
+            let (at, step) = (self.at(outer, row) as usize, right.unsigned_abs());
+            let copy = |(out, x): (&mut T, &T)| *out = *x;
+            match right > 0 {
+                true => out[at..].iter_mut().step_by(step).zip(x).for_each(copy),
+                false => out[..=at].iter_mut().rev().step_by(step).zip(x).for_each(copy),
+            }
         }
     }
 }
