@@ -1,4 +1,5 @@
-//! `fuzz [--seconds N] [--seed N] [--target json|safetensors]`: fuzzes programs and weights.
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|paddle]`: fuzzes programs, weights, and
+//! models of PaddlePaddle.
 //!
 //! The current input is in `target/fuzz/TARGET.current` and the options that reproduce it in `TARGET.options`, in case
 //! the process dies. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on
@@ -58,6 +59,8 @@ enum Target {
     Json,
     /// Weights.
     Safetensors,
+    /// Models of PaddlePaddle.
+    Paddle,
 }
 
 impl Target {
@@ -65,6 +68,7 @@ impl Target {
         match self {
             Target::Json => "json",
             Target::Safetensors => "safetensors",
+            Target::Paddle => "paddle",
         }
     }
 }
@@ -105,28 +109,33 @@ fn run(options: &Options) -> Outcomes<usize> {
     let mut failures = 0;
     if !options.inputs.is_empty() {
         for path in &options.inputs {
-            let text = fs::read_to_string(path)?;
+            let input = fs::read(path)?;
             let values = &seeds.get(options.values).ok_or("there is no seed of that number")?.values;
-            let failure = guarded(begin, || fuzz::program(&text, values, &mut Rng(options.draw))).err();
+            let failure = guarded(begin, || match options.target {
+                Some(Target::Paddle) => fuzz::paddle(&input, &mut Rng(options.draw)),
+                _ => fuzz::program(&String::from_utf8_lossy(&input), values, &mut Rng(options.draw)),
+            });
+            let failure = failure.err();
             println!("{}", json!({ "input": path, "failure": failure }));
             failures += usize::from(failure.is_some());
         }
         return Ok(failures);
     }
-    for target in [Target::Json, Target::Safetensors] {
+    for target in [Target::Json, Target::Safetensors, Target::Paddle] {
         if options.target.is_some_and(|only| only != target) {
             continue;
         }
         // Programs have the most outcomes.
         let share = match (options.target, target) {
             (Some(_), _) => options.seconds,
-            (None, Target::Json) => options.seconds * 5 / 6,
-            (None, Target::Safetensors) => options.seconds / 6,
+            (None, Target::Json) => options.seconds * 4 / 6,
+            (None, Target::Safetensors | Target::Paddle) => options.seconds / 6,
         };
         let end = Instant::now() + Duration::from_secs(share);
         let seeds = match target {
             Target::Json => seeds.clone(),
             Target::Safetensors => vec![seeds[0].clone()],
+            Target::Paddle => fuzz::paddle_inputs()?.iter().map(|_| FuzzSeed::default()).collect(),
         };
         failures += Campaign::new(target, &folder, seeds, options.seed)?.run(begin, end)?;
     }
@@ -178,11 +187,13 @@ struct Campaign<'a> {
 impl Campaign<'_> {
     fn new(target: Target, folder: &Path, seeds: Vec<FuzzSeed>, seed: u64) -> Outcomes<Campaign<'_>> {
         let mut inputs = vec![];
+        let mut models = if target == Target::Paddle { fuzz::paddle_inputs()? } else { vec![] };
         for (number, seed) in seeds.iter().enumerate() {
             inputs.push((
                 number,
                 match target {
                     Target::Json => seed.program.to_json().into_bytes(),
+                    Target::Paddle => std::mem::take(&mut models[number]),
                     Target::Safetensors => {
                         let (path, mut scope) = (folder.join("seed.safetensors"), Scope::new());
                         let mut values: Vec<_> = seed.values.iter().collect();
@@ -230,6 +241,7 @@ impl Campaign<'_> {
                     fuzz::program(&String::from_utf8_lossy(&input), &model.values, &mut Rng(draw))
                 }
                 Target::Safetensors => fuzz::weights(&current, model),
+                Target::Paddle => fuzz::paddle(&input, &mut Rng(draw)),
             });
             executions += 1;
             match outcome {

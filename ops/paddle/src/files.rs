@@ -61,31 +61,21 @@ impl ModelFiles {
     /// The program, with its parameters marked.
     pub(crate) fn read_program(&self, ops: &OpInfoMap) -> Result<ImportedProgram> {
         let source = format!("`{}`", self.program.display());
-        let bytes = read(&self.program, PROGRAM_LIMIT)?;
-        let file = proto::ProgramDesc::decode(&*bytes).map_err(|e| {
-            Error::new(ErrorKind::Format, format!("{source} is not a program of PaddlePaddle: {e}"))
-                .caused_by(e)
-        })?;
-        let mut imported = import(file, ops, &source)?;
-        training::mark_parameters(&mut imported.program, &self.read_infos()?);
-        Ok(imported)
+        decode_program(&read(&self.program, PROGRAM_LIMIT)?, &self.read_infos()?, ops, &source)
     }
 
     /// The values of all variables that the program keeps.
     pub(crate) fn read_parameters(&self, program: &Program) -> Result<Scope> {
-        let kept = kept(program);
-        if kept.is_empty() {
-            return Ok(Scope::new());
-        }
         let source = format!("`{}`", self.parameters.display());
-        let mut read_all = Parameters { program, scope: Scope::new(), obstacles: Obstacles::default() };
-        if self.parameters.is_dir() {
-            read_all.separate(&self.parameters, &kept);
-        } else {
-            read_all.combined(&read(&self.parameters, PARAMETERS_LIMIT)?, &kept);
+        match kept(program) {
+            kept if kept.is_empty() => Ok(Scope::new()),
+            kept if self.parameters.is_dir() => {
+                let mut parameters = Parameters::of(program);
+                parameters.separate(&self.parameters, &kept);
+                parameters.finish(&source)
+            }
+            _ => decode_parameters(&read(&self.parameters, PARAMETERS_LIMIT)?, program, &source),
         }
-        read_all.obstacles.require_none(&format!("{source} does not fit the program"))?;
-        Ok(read_all.scope)
     }
 
     /// What the file about parameters says; nothing if it is not there.
@@ -98,11 +88,33 @@ impl ModelFiles {
     }
 
     /// Writes all three files. The program is the last: without it, there is no model.
-    pub(crate) fn write(&self, program: &proto::ProgramDesc, parameters: &[u8], infos: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, program: &[u8], parameters: &[u8], infos: &[u8]) -> Result<()> {
         autobwd::tensor::write_atomically(&self.parameters, parameters)?;
         autobwd::tensor::write_atomically(&self.infos, infos)?;
-        autobwd::tensor::write_atomically(&self.program, &program.encode_to_vec())
+        autobwd::tensor::write_atomically(&self.program, program)
     }
+}
+
+/// The program in the bytes of a file, with its parameters marked.
+pub(crate) fn decode_program(
+    bytes: &[u8],
+    infos: &ParameterInfos,
+    ops: &OpInfoMap,
+    source: &str,
+) -> Result<ImportedProgram> {
+    let file = proto::ProgramDesc::decode(bytes).map_err(|e| {
+        Error::new(ErrorKind::Format, format!("{source} is not a program of PaddlePaddle: {e}")).caused_by(e)
+    })?;
+    let mut imported = import(file, ops, source)?;
+    training::mark_parameters(&mut imported.program, infos);
+    Ok(imported)
+}
+
+/// The values in the bytes of a file of all parameters.
+pub(crate) fn decode_parameters(bytes: &[u8], program: &Program, source: &str) -> Result<Scope> {
+    let mut parameters = Parameters::of(program);
+    parameters.combined(bytes, &kept(program));
+    parameters.finish(source)
 }
 
 /// Reads the program of a model without its parameters.
@@ -166,6 +178,15 @@ struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
+    fn of(program: &Program) -> Parameters<'_> {
+        Parameters { program, scope: Scope::new(), obstacles: Obstacles::default() }
+    }
+
+    fn finish(self, source: &str) -> Result<Scope> {
+        self.obstacles.require_none(&format!("{source} does not fit the program"))?;
+        Ok(self.scope)
+    }
+
     /// Reads a file that holds all of them.
     fn combined(&mut self, bytes: &[u8], names: &[&str]) {
         let mut reader = TensorReader::new(bytes);

@@ -7,9 +7,11 @@ use autobwd::{
     program::{Var, VarDesc},
 };
 
+use prost::Message;
+
 use crate::{
     export::export,
-    files::{ModelFiles, parameter_bytes},
+    files::{ModelFiles, decode_parameters, decode_program, parameter_bytes},
     import::ImportedProgram,
     info::{ParameterInfo, ParameterInfos, write_infos},
     training,
@@ -48,6 +50,28 @@ impl Model {
         Ok(Model { program, feeds, fetches, scope })
     }
 
+    /// Loads a model from the bytes of its files: program and parameters. The result is that of [`load`](Model::load)
+    /// without `.pdiparams.info`.
+    ///
+    /// # Errors
+    /// As [`load`](Model::load).
+    pub fn from_bytes(program: &[u8], parameters: &[u8]) -> Result<Model> {
+        let (ops, infos) = (OpInfoMap::linked()?, ParameterInfos::new());
+        let ImportedProgram { program, feeds, fetches } =
+            decode_program(program, &infos, ops, "the program")?;
+        let scope = decode_parameters(parameters, &program, "the parameters")?;
+        Ok(Model { program, feeds, fetches, scope })
+    }
+
+    /// The bytes of program and parameters.
+    ///
+    /// # Errors
+    /// As [`save`](Model::save).
+    pub fn to_bytes(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+        let file = export(&self.program, OpInfoMap::linked()?, &self.feeds, &self.fetches)?;
+        Ok((file.encode_to_vec(), parameter_bytes(&self.program, &self.scope)?))
+    }
+
     /// Saves the model for PaddlePaddle 2.6: `path.pdmodel`, `path.pdiparams` and `path.pdiparams.info`, for
     /// `paddle.static.load_inference_model`. Operators that PaddlePaddle does not know are written in terms of those
     /// that it knows ([`OpInfoMap::composition`]).
@@ -56,9 +80,8 @@ impl Model {
     /// Everything that PaddlePaddle cannot express, as one list: operators without such a composition, attributes, slots;
     /// values that the scope does not hold; those of the file system.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let file = export(&self.program, OpInfoMap::linked()?, &self.feeds, &self.fetches)?;
-        let parameters = parameter_bytes(&self.program, &self.scope)?;
-        ModelFiles::at(path.as_ref()).write(&file, &parameters, &write_infos(&self.infos())?)
+        let (program, parameters) = self.to_bytes()?;
+        ModelFiles::at(path.as_ref()).write(&program, &parameters, &write_infos(&self.infos())?)
     }
 
     /// Runs the model; `inputs` are in the order of `feeds`, results in the order of `fetches`.

@@ -13,9 +13,10 @@ use autobwd::{
     program::{VarKind, diff},
     verify,
 };
+use autobwd_paddle::Model;
 
 pub use mutate::{Rng, mutate, mutate_bytes};
-pub use seeds::{FuzzSeed, seeds};
+pub use seeds::{FuzzSeed, paddle_inputs, seeds};
 
 /// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
@@ -200,6 +201,35 @@ fn run(
     }
     let ran = executor.run(program, &mut scope, &feeds, fetches);
     Ok(found.agree("running", verified, ran)?.is_some())
+}
+
+/// Loads a model of PaddlePaddle from an input of [`paddle_inputs`], saves it, loads it again, and makes every request
+/// about its program.
+///
+/// # Errors
+/// A violated property; panics are left to the caller.
+pub fn paddle(input: &[u8], rng: &mut Rng) -> Result<FuzzFinding, String> {
+    let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
+    let length = input.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    let rest = input.get(4..).unwrap_or_default();
+    let (file, parameters) = rest.split_at(length.min(rest.len()));
+    let model = match Model::from_bytes(file, parameters) {
+        Ok(model) => model,
+        Err(e) => return found.note("from_bytes", &e).map(|()| found),
+    };
+    match model.to_bytes() {
+        Err(e) => found.note("to_bytes", &e)?,
+        Ok(saved) => {
+            let again = Model::from_bytes(&saved.0, &saved.1);
+            let again = again.map_err(|e| format!("what was saved does not load: {e}"))?;
+            // Attributes that are at their default may be absent the first time.
+            if again.to_bytes().ok() != Some(saved) {
+                return Err(format!("what was saved is {}", diff(&model.program, &again.program)));
+            }
+        }
+    }
+    let values = model.scope.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+    program(&model.program.to_json(), &values, rng)
 }
 
 /// Loads weights from a file and runs a program with them.

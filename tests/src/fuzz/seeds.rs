@@ -1,6 +1,6 @@
 //! Initial inputs for mutations: programs of every operator, of models, and of the reference.
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, fs, io, path::Path};
 
 use autobwd::{
     Backward, Builder, DType, Executor, Program, Result, Scope, Tensor, append_backward, check, gradients,
@@ -50,6 +50,27 @@ pub fn seeds() -> Result<Vec<FuzzSeed>, Box<dyn std::error::Error>> {
         }
     }
     Ok(seeds)
+}
+
+/// The models of PaddlePaddle in the tests of `autobwd-paddle`: the length of the program as `u32`, the program, and the
+/// parameters.
+///
+/// # Errors
+/// Those of the file system.
+pub fn paddle_inputs() -> io::Result<Vec<Vec<u8>>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/paddle/tests/models");
+    let mut inputs = vec![];
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "pdmodel") {
+            let program = fs::read(&path)?;
+            let parameters = fs::read(path.with_extension("pdiparams")).unwrap_or_default();
+            inputs.push([&(program.len() as u32).to_le_bytes()[..], &program, &parameters].concat());
+        }
+    }
+    // The order of a folder is not fixed.
+    inputs.sort();
+    Ok(inputs)
 }
 
 fn seed(net: &Builder, feeds: Vec<(&str, Tensor)>) -> Result<FuzzSeed> {
