@@ -1,6 +1,6 @@
 //! A model as PaddlePaddle saves it.
 
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 
 use autobwd::{
     Builder, Error, ErrorKind, Executor, Feed, OpDesc, OpInfoMap, Program, Result, Scope, Tensor,
@@ -149,7 +149,7 @@ impl Model {
 
     /// What the file about parameters says.
     fn infos(&self) -> ParameterInfos {
-        let written: Vec<Var> = self.program.root().ops.iter().flat_map(OpDesc::writes).collect();
+        let written: HashSet<Var> = self.program.root().ops.iter().flat_map(OpDesc::writes).collect();
         let info = |(var, desc): (&Var, &VarDesc)| {
             let trainable = desc.parameter && !desc.stop_gradient && !written.contains(var);
             let name = self.program.name(*var).to_string();

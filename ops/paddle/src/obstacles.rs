@@ -1,6 +1,6 @@
 //! Everything that stands in the way of reading or writing a file, as one list.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use autobwd::{Error, ErrorKind, Result};
 
@@ -8,6 +8,8 @@ use autobwd::{Error, ErrorKind, Result};
 #[derive(Default)]
 pub(crate) struct Obstacles {
     all: Vec<Obstacle>,
+    /// Positions by text.
+    known: HashMap<String, usize>,
 }
 
 struct Obstacle {
@@ -23,9 +25,12 @@ impl Obstacles {
     /// Adds an obstacle, once for each `what`.
     pub(crate) fn add(&mut self, place: impl Into<String>, what: impl Into<String>) {
         let what = what.into();
-        match self.all.iter_mut().find(|known| known.what == what) {
-            Some(known) => known.count += 1,
-            None => self.all.push(Obstacle { what, place: place.into(), count: 1 }),
+        match self.known.get(&what) {
+            Some(at) => self.all[*at].count += 1,
+            None => {
+                self.known.insert(what.clone(), self.all.len());
+                self.all.push(Obstacle { what, place: place.into(), count: 1 });
+            }
         }
     }
 

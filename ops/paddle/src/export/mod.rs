@@ -45,7 +45,8 @@ pub(crate) fn export(
     let program = lowering::lower(program, ops, &mut obstacles)?;
     obstacles.require_none(failed)?;
     let losses = roles::losses(&program);
-    let mut export = Export { program: &program, ops, losses, obstacles, types: BTreeSet::new() };
+    let read = program.blocks().iter().flat_map(|block| &block.ops).flat_map(OpDesc::reads).collect();
+    let mut export = Export { program: &program, ops, losses, read, obstacles, types: BTreeSet::new() };
     let blocks = (0..program.blocks().len()).map(|b| export.block(b)).collect::<Result<Vec<_>>>()?;
     let Export { obstacles, types, .. } = export;
     obstacles.require_none(failed)?;
@@ -101,6 +102,8 @@ struct Export<'a> {
     program: &'a Program,
     ops: &'a OpInfoMap,
     losses: HashSet<Var>,
+    /// Variables with a reader.
+    read: HashSet<Var>,
     obstacles: Obstacles,
     /// Operator types that occur.
     types: BTreeSet<&'static str>,
@@ -215,7 +218,8 @@ impl Export<'_> {
         for slot in schema {
             let args = slots.get(slot.name);
             if !known.is_empty() && !known.iter().any(|known| known == slot.name) {
-                if args.iter().any(|var| self.is_read(*var)) || (!args.is_empty() && slots == &op.inputs) {
+                if args.iter().any(|var| self.read.contains(var)) || (!args.is_empty() && slots == &op.inputs)
+                {
                     let text = format!("slot `{}` of operator `{}` is unknown there", slot.name, op.ty);
                     self.obstacles.add(place, text);
                 }
@@ -225,9 +229,5 @@ impl Export<'_> {
             written.push(op_desc::Var { parameter: slot.name.into(), arguments });
         }
         written
-    }
-
-    fn is_read(&self, var: Var) -> bool {
-        self.program.blocks().iter().flat_map(|block| &block.ops).any(|op| op.reads().any(|read| read == var))
     }
 }

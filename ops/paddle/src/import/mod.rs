@@ -3,6 +3,8 @@
 mod op;
 mod shapes;
 
+use std::collections::HashMap;
+
 use autobwd::{
     BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
     program::{OpDesc, Var, VarKind, Vars},
@@ -98,7 +100,7 @@ impl Import<'_> {
     fn block(&mut self, index: usize, block: proto::BlockDesc) {
         let mut vars = Vars::default();
         // Variables of kinds that programs do not have: holders of inputs and outputs, readers.
-        let mut others: Vec<(Var, &'static str)> = vec![];
+        let mut others: HashMap<Var, &'static str> = HashMap::new();
         for var in block.vars {
             let name = self.program.var(&var.name);
             match self.var(index, &var) {
@@ -108,7 +110,9 @@ impl Import<'_> {
                 Ok(Some(_)) => {
                     self.obstacles.add("", format!("block {index} declares `{}` twice", var.name));
                 }
-                Ok(None) => others.push((name, var.r#type.r#type().as_str_name())),
+                Ok(None) => {
+                    others.insert(name, var.r#type.r#type().as_str_name());
+                }
                 Err(()) => {}
             }
         }
@@ -125,8 +129,8 @@ impl Import<'_> {
             vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
         }
         for var in descs.iter().flat_map(|op| op.reads().chain(op.writes())) {
-            if let Some((var, kind)) = others.iter().find(|(other, _)| *other == var) {
-                let text = format!("variable `{}` of kind {kind} is not supported", self.program.name(*var));
+            if let Some(kind) = others.get(&var) {
+                let text = format!("variable `{}` of kind {kind} is not supported", self.program.name(var));
                 self.obstacles.add(format!("block {index}"), text);
             }
         }

@@ -1,5 +1,7 @@
 //! Shapes of variables by the shape rules: versions of the reference declare them differently, or not at all.
 
+use std::collections::HashSet;
+
 use autobwd::{
     BlockId, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, VarDesc,
     program::{Var, VarKind},
@@ -10,7 +12,7 @@ use autobwd::{
 pub(crate) fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
     for b in 0..program.blocks().len() {
         let id = BlockId::new(b);
-        let mut inferred = vec![false; program.name_count()];
+        let mut inferred: HashSet<Var> = HashSet::new();
         for i in 0..program.blocks()[b].ops.len() {
             let op = &program.blocks()[b].ops[i];
             let Ok(info) = ops.get(&op.ty) else { continue };
@@ -32,7 +34,7 @@ pub(crate) fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
             let Some(block) = program.block_mut(id) else { continue };
             for (var, meta) in outputs {
                 if let Some(desc) = block.vars.get_mut(&var).filter(|desc| !desc.persistable) {
-                    declare(desc, meta, std::mem::replace(&mut inferred[var.index()], true));
+                    declare(desc, meta, !inferred.insert(var));
                 }
             }
         }
