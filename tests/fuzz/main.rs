@@ -229,6 +229,7 @@ impl Campaign<'_> {
                 (Target::Safetensors, _) if self.rng.below(2) == 0 => {
                     header_changed(before, &words, &mut self.rng)
                 }
+                (Target::Paddle, _) => fuzz::mutate_model(before, &words, &mut self.rng),
                 _ => fuzz::mutate_bytes(before, &mut self.rng),
             };
             let draw = self.rng.0;

@@ -19,9 +19,10 @@ use crate::{
     training,
 };
 
-/// The largest program file and the largest parameter file that are read, in bytes.
+/// The largest files of programs, of parameters and about parameters that are read, in bytes.
 const PROGRAM_LIMIT: u64 = 1 << 28;
 const PARAMETERS_LIMIT: u64 = 1 << 34;
+const INFOS_LIMIT: u64 = 1 << 24;
 
 /// Where the files of a model are.
 pub(crate) struct ModelFiles {
@@ -61,7 +62,7 @@ impl ModelFiles {
     /// The program, with its parameters marked.
     pub(crate) fn read_program(&self, ops: &OpInfoMap) -> Result<ImportedProgram> {
         let source = format!("`{}`", self.program.display());
-        decode_program(&read(&self.program, PROGRAM_LIMIT)?, &self.read_infos()?, ops, &source)
+        decode_program(&read(&self.program, PROGRAM_LIMIT)?, || self.read_infos(), ops, &source)
     }
 
     /// The values of all variables that the program keeps.
@@ -84,7 +85,7 @@ impl ModelFiles {
             return Ok(ParameterInfos::new());
         }
         let within = |e: Error| Error::new(e.kind(), format!("`{}`: {e}", self.infos.display())).caused_by(e);
-        read_infos(&read(&self.infos, PROGRAM_LIMIT)?).map_err(within)
+        read_infos(&read(&self.infos, INFOS_LIMIT)?).map_err(within)
     }
 
     /// Writes all three files. The program is the last: without it, there is no model.
@@ -95,10 +96,10 @@ impl ModelFiles {
     }
 }
 
-/// The program in the bytes of a file, with its parameters marked.
+/// The program in the bytes of a file, with its parameters marked. Faults of the program come before those of `infos`.
 pub(crate) fn decode_program(
     bytes: &[u8],
-    infos: &ParameterInfos,
+    infos: impl FnOnce() -> Result<ParameterInfos>,
     ops: &OpInfoMap,
     source: &str,
 ) -> Result<ImportedProgram> {
@@ -106,7 +107,7 @@ pub(crate) fn decode_program(
         Error::new(ErrorKind::Format, format!("{source} is not a program of PaddlePaddle: {e}")).caused_by(e)
     })?;
     let mut imported = import(file, ops, source)?;
-    training::mark_parameters(&mut imported.program, infos);
+    training::mark_parameters(&mut imported.program, &infos()?);
     Ok(imported)
 }
 

@@ -1,9 +1,9 @@
 //! A model as PaddlePaddle saves it.
 
-use std::{collections::HashSet, path::Path};
+use std::path::Path;
 
 use autobwd::{
-    Builder, Error, ErrorKind, Executor, Feed, OpDesc, OpInfoMap, Program, Result, Scope, Tensor,
+    Builder, Error, ErrorKind, Executor, Feed, OpInfoMap, Program, Result, Scope, Tensor,
     program::{Var, VarDesc},
 };
 
@@ -13,7 +13,7 @@ use crate::{
     export::export,
     files::{ModelFiles, decode_parameters, decode_program, parameter_bytes},
     import::ImportedProgram,
-    info::{ParameterInfo, ParameterInfos, write_infos},
+    info::{ParameterInfo, ParameterInfos, read_infos, write_infos},
     training,
 };
 
@@ -50,26 +50,26 @@ impl Model {
         Ok(Model { program, feeds, fetches, scope })
     }
 
-    /// Loads a model from the bytes of its files: program and parameters. The result is that of [`load`](Model::load)
-    /// without `.pdiparams.info`.
+    /// Loads a model from the bytes of its files: `.pdmodel`, `.pdiparams` and `.pdiparams.info`.
     ///
     /// # Errors
     /// As [`load`](Model::load).
-    pub fn from_bytes(program: &[u8], parameters: &[u8]) -> Result<Model> {
-        let (ops, infos) = (OpInfoMap::linked()?, ParameterInfos::new());
+    pub fn from_bytes(program: &[u8], parameters: Option<&[u8]>, infos: Option<&[u8]>) -> Result<Model> {
+        let infos = || infos.map_or_else(|| Ok(ParameterInfos::new()), read_infos);
         let ImportedProgram { program, feeds, fetches } =
-            decode_program(program, &infos, ops, "the program")?;
-        let scope = decode_parameters(parameters, &program, "the parameters")?;
+            decode_program(program, infos, OpInfoMap::linked()?, "the program")?;
+        let scope = decode_parameters(parameters.unwrap_or_default(), &program, "the parameters")?;
         Ok(Model { program, feeds, fetches, scope })
     }
 
-    /// The bytes of program and parameters.
+    /// The bytes of `.pdmodel`, `.pdiparams` and `.pdiparams.info`, as [`save`](Model::save) writes them.
     ///
     /// # Errors
     /// As [`save`](Model::save).
-    pub fn to_bytes(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+    pub fn to_bytes(&self) -> Result<[Vec<u8>; 3]> {
         let file = export(&self.program, OpInfoMap::linked()?, &self.feeds, &self.fetches)?;
-        Ok((file.encode_to_vec(), parameter_bytes(&self.program, &self.scope)?))
+        let parameters = parameter_bytes(&self.program, &self.scope)?;
+        Ok([file.encode_to_vec(), parameters, write_infos(&self.infos())])
     }
 
     /// Saves the model for PaddlePaddle 2.6: `path.pdmodel`, `path.pdiparams` and `path.pdiparams.info`, for
@@ -80,8 +80,8 @@ impl Model {
     /// Everything that PaddlePaddle cannot express, as one list: operators without such a composition, attributes, slots;
     /// values that the scope does not hold; those of the file system.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (program, parameters) = self.to_bytes()?;
-        ModelFiles::at(path.as_ref()).write(&program, &parameters, &write_infos(&self.infos())?)
+        let [program, parameters, infos] = self.to_bytes()?;
+        ModelFiles::at(path.as_ref()).write(&program, &parameters, &infos)
     }
 
     /// Runs the model; `inputs` are in the order of `feeds`, results in the order of `fetches`.
@@ -149,16 +149,13 @@ impl Model {
 
     /// What the file about parameters says.
     fn infos(&self) -> ParameterInfos {
-        let written: HashSet<Var> = self.program.root().ops.iter().flat_map(OpDesc::writes).collect();
         let info = |(var, desc): (&Var, &VarDesc)| {
-            let trainable = desc.parameter && !desc.stop_gradient && !written.contains(var);
-            let name = self.program.name(*var).to_string();
+            let trainable = !desc.stop_gradient;
             let info = ParameterInfo {
-                structured_name: name.clone(),
-                stop_gradient: !trainable,
+                stop_gradient: !(desc.parameter && trainable),
                 trainable: desc.parameter.then_some(trainable),
             };
-            (name, info)
+            (self.program.name(*var).to_string(), info)
         };
         let kept = self.program.root().vars.iter().filter(|(_, desc)| desc.persistable);
         kept.map(info).collect()

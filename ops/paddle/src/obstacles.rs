@@ -63,6 +63,18 @@ impl Obstacles {
         if self.all.len() > LISTED {
             let _ = write!(text, "\n  and {} more", self.all.len() - LISTED);
         }
-        Err(Error::new(ErrorKind::Format, text))
+        Err(Error::new(ErrorKind::Format, printable(&text)))
     }
+}
+
+/// A text without control characters except line breaks: files name things as they like.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() && c != '\n' {
+            true => printable.extend(c.escape_default()),
+            false => printable.push(c),
+        }
+    }
+    printable
 }

@@ -217,9 +217,175 @@ fn broken_files_are_errors() -> Result<()> {
     assert!(error().contains("not a dictionary of parameters"), "{}", error());
     write(".pdmodel", b"{\"blocks\": []}");
     assert!(error().contains("is not a program of PaddlePaddle"), "{}", error());
-    for end in (0..program.len()).step_by(7) {
-        write(".pdmodel", &program[..end]);
+    write(".pdiparams.info", &read(".pdiparams.info"));
+    write(".pdmodel", &program);
+    Model::load(&path)?;
+    let safetensors = fs::read(models().join("images.safetensors")).unwrap();
+    let foreign: [&[u8]; 7] = [
+        b"",
+        b"\0",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        b"PK\x03\x04",
+        b"\x80\x02}.",
+        &safetensors,
+        &parameters,
+    ];
+    for bytes in foreign {
+        write(".pdmodel", bytes);
         assert!(Model::load(&path).is_err());
     }
+    Ok(())
+}
+
+#[test]
+fn truncated_files_are_errors() {
+    let read = |ending: &str| fs::read(models().join(format!("images{ending}"))).unwrap();
+    let (program, parameters, infos) = (read(".pdmodel"), read(".pdiparams"), read(".pdiparams.info"));
+    let load = |program: &[u8], parameters: &[u8], infos: &[u8]| {
+        Model::from_bytes(program, Some(parameters), Some(infos)).map_err(|e| e.to_string())
+    };
+    load(&program, &parameters, &infos).unwrap();
+    for end in (0..program.len()).step_by(7) {
+        load(&program[..end], &parameters, &infos).unwrap_err();
+    }
+    for end in 0..parameters.len() {
+        let e = load(&program, &parameters[..end], &infos).unwrap_err();
+        assert!(e.contains("but the file ends after"), "{e}");
+    }
+    for end in 0..infos.len() {
+        let e = load(&program, &parameters, &infos[..end]).unwrap_err();
+        assert!(e.contains("not a dictionary of parameters: it ends too early"), "{e}");
+    }
+    // A program, a tensor and another pickle instead.
+    for foreign in [&program[..], &parameters, b"\x80\x02]q\0.", b""] {
+        assert!(load(&program, &parameters, foreign).unwrap_err().contains("not a dictionary of parameters"));
+    }
+    for foreign in [&program[..], &infos, b"{}", &[0; 64]] {
+        assert!(load(&program, foreign, &infos).unwrap_err().contains("the parameters does not fit"));
+    }
+    assert!(Model::from_bytes(&program, None, None).unwrap_err().to_string().contains("ends after 0"));
+}
+
+/// A field of a message that holds bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length > 127 {
+        field.push(length as u8 | 128);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    field.extend(bytes);
+    field
+}
+
+/// A block with its number, its parent, its variables and its operators.
+fn block(index: u8, parent: u8, inner: &[Vec<u8>]) -> Vec<u8> {
+    field(1, &[&[8, index, 16, parent][..], &inner.concat()].concat())
+}
+
+/// A float32 variable of a block.
+fn var(name: &[u8], dims: &[i64]) -> Vec<u8> {
+    let mut desc = vec![8, 5];
+    for dim in dims {
+        desc.push(16);
+        let mut dim = *dim as u64;
+        while dim > 127 {
+            desc.push(dim as u8 | 128);
+            dim >>= 7;
+        }
+        desc.push(dim as u8);
+    }
+    let ty = [&[8, 7][..], &field(3, &field(1, &desc))].concat();
+    field(3, &[field(1, name), field(2, &ty)].concat())
+}
+
+/// An operator of a block with `X`, `Out` and attributes.
+fn op(ty: &str, x: &[u8], out: &[u8], attrs: &[Vec<u8>]) -> Vec<u8> {
+    let slot = |number, slot: &[u8], name| field(number, &[field(1, slot), field(2, name)].concat());
+    field(4, &[slot(1, b"X", x), slot(2, b"Out", out), field(3, ty.as_bytes()), attrs.concat()].concat())
+}
+
+#[test]
+fn hostile_programs_are_errors() {
+    let load = |program: &[u8]| Model::from_bytes(program, None, None).map_err(|e| e.to_string());
+    let vars = |dims: &[i64]| [var(b"x", dims), var(b"y", dims)].concat();
+    load(&block(0, 0, &[vars(&[2, 3]), op("relu", b"x", b"y", &[])])).unwrap();
+
+    // Groups within groups: of unknown fields, and of known ones.
+    for group in [0x7b, 0x0b] {
+        let e = load(&vec![group; 1 << 20]).unwrap_err();
+        assert!(e.contains("is not a program of PaddlePaddle"), "{e}");
+    }
+    // Tensors that no memory holds.
+    for dims in [&[i64::MAX][..], &[i64::MAX, i64::MAX], &[1 << 40, 1 << 40], &[i64::MIN, -2], &[0, i64::MAX]]
+    {
+        let _ = load(&block(0, 0, &[vars(dims), op("relu", b"x", b"y", &[])]));
+    }
+    let deep = vec![2_i64; 1 << 16];
+    let _ = load(&block(0, 0, &[vars(&deep), op("relu", b"x", b"y", &[])]));
+    // Blocks that are each other's parents, are not there, or run themselves.
+    assert!(load(&[block(0, 1, &[]), block(1, 1, &[])].concat()).unwrap_err().contains("its parent is not"));
+    assert!(load(&[block(0, 0, &[]), block(2, 0, &[])].concat()).unwrap_err().contains("is at position 1"));
+    let sub_block = |index: &[u8]| field(4, &[&field(1, b"sub_block")[..], &[16, 8, 96][..], index].concat());
+    let minus_one = [&[0xff; 9][..], &[1]].concat();
+    for index in [&[0][..], &[1], &[0xff, 0xff, 0xff, 0xff, 7], &minus_one] {
+        for ty in ["while", "conditional_block", "relu"] {
+            load(&block(0, 0, &[vars(&[1]), op(ty, b"x", b"y", &[sub_block(index)])])).unwrap_err();
+        }
+    }
+    // The same slot and the same attribute twice.
+    let twice =
+        [op("relu", b"x", b"y", &[])[2..].to_vec(), op("relu", b"x", b"y", &[])[2..].to_vec()].concat();
+    let _ = load(&block(0, 0, &[vars(&[2]), field(4, &twice)]));
+    // Names of any text.
+    for name in ["\n\x1b[31m\0", "", "`", "\u{202e}", "a b"] {
+        let names = [var(name.as_bytes(), &[2]), var(b"y", &[2])].concat();
+        let attr = field(4, &[&field(1, name.as_bytes())[..], &[16, 2], &field(5, name.as_bytes())].concat());
+        let _ = load(&block(0, 0, &[names.clone(), op("relu", name.as_bytes(), b"y", &[])]));
+        for op in [op(name, b"x", b"y", &[]), op("relu", name.as_bytes(), b"y", &[attr])] {
+            let e = load(&block(0, 0, &[names.clone(), op])).unwrap_err();
+            assert!(!e.contains(|c: char| c.is_control() && c != '\n'), "{e:?}");
+        }
+    }
+    assert!(load(&block(0, 0, &[var(b"\xff", &[2])])).unwrap_err().contains("is not a program"));
+}
+
+#[test]
+fn parameters_that_no_memory_holds_are_errors() {
+    let kept = |dims: &[i64]| {
+        let mut var = var(b"w", dims)[2..].to_vec();
+        var.extend([24, 1]);
+        block(0, 0, &[field(3, &var)])
+    };
+    let tensor = |length: i32, desc: &[u8]| [&[0; 16][..], &length.to_le_bytes(), desc].concat();
+    // Float32 elements: 2^50 of them, more than can be counted, and of negative dimensions.
+    let petabytes = [&[8, 5, 16][..], &[0x80; 7], &[2]].concat();
+    let uncounted = [&[8, 5][..], &petabytes[2..].repeat(4)].concat();
+    let negative = [&[8, 5, 16][..], &[0xff; 9], &[1]].concat();
+    for (parameters, message) in [
+        (tensor(petabytes.len() as i32, &petabytes), "but the file ends after 0"),
+        (tensor(uncounted.len() as i32, &uncounted), "is too large"),
+        (tensor(negative.len() as i32, &negative), "is not a shape"),
+        (tensor(i32::MAX, &petabytes), "but the file ends after"),
+        (tensor(-1, &petabytes), "a message of -1 bytes"),
+        ([&[0; 4][..], &[0xff; 8]].concat(), "LoD levels"),
+    ] {
+        let e = Model::from_bytes(&kept(&[-1]), Some(&parameters), None).unwrap_err().to_string();
+        assert!(e.contains(message), "{e}");
+    }
+}
+
+#[test]
+fn parameters_of_a_training_program_are_still_trained_after_saving() -> Result<()> {
+    let model = Model::load(models().join("training"))?;
+    let [program, parameters, infos] = model.to_bytes()?;
+    let again = Model::from_bytes(&program, Some(&parameters), Some(&infos))?;
+    let frozen = |model: &Model| {
+        let parameters = model.program.root().vars.iter().filter(|(_, desc)| desc.parameter);
+        parameters.map(|(_, desc)| desc.stop_gradient).collect::<Vec<_>>()
+    };
+    assert_eq!(frozen(&again), frozen(&model));
+    assert!(frozen(&model).contains(&false));
     Ok(())
 }

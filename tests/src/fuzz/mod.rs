@@ -5,6 +5,7 @@
 
 mod mutate;
 mod seeds;
+mod wire;
 
 use std::collections::HashMap;
 
@@ -16,7 +17,7 @@ use autobwd::{
 use autobwd_paddle::Model;
 
 pub use mutate::{Rng, mutate, mutate_bytes};
-pub use seeds::{FuzzSeed, paddle_inputs, seeds};
+pub use seeds::{FuzzSeed, mutate_model, paddle_inputs, seeds};
 
 /// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
@@ -210,17 +211,16 @@ fn run(
 /// A violated property; panics are left to the caller.
 pub fn paddle(input: &[u8], rng: &mut Rng) -> Result<FuzzFinding, String> {
     let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
-    let length = input.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize);
-    let rest = input.get(4..).unwrap_or_default();
-    let (file, parameters) = rest.split_at(length.min(rest.len()));
-    let model = match Model::from_bytes(file, parameters) {
+    let [file, parameters, infos] = seeds::parts(input);
+    let infos = Some(&infos[..]).filter(|infos| !infos.is_empty());
+    let mut model = match Model::from_bytes(&file, Some(&parameters), infos) {
         Ok(model) => model,
         Err(e) => return found.note("from_bytes", &e).map(|()| found),
     };
     match model.to_bytes() {
         Err(e) => found.note("to_bytes", &e)?,
         Ok(saved) => {
-            let again = Model::from_bytes(&saved.0, &saved.1);
+            let again = Model::from_bytes(&saved[0], Some(&saved[1]), Some(&saved[2]));
             let again = again.map_err(|e| format!("what was saved does not load: {e}"))?;
             // Attributes that are at their default may be absent the first time.
             if again.to_bytes().ok() != Some(saved) {
@@ -229,7 +229,19 @@ pub fn paddle(input: &[u8], rng: &mut Rng) -> Result<FuzzFinding, String> {
         }
     }
     let values = model.scope.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-    program(&model.program.to_json(), &values, rng)
+    let json = model.program.to_json();
+    match model.train(&[]) {
+        Err(e) => found.note("train", &e)?,
+        Ok(_) => verify(&model.program).map_err(|e| format!("the program for training is not valid: {e}"))?,
+    }
+    let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
+    match Model::for_test(&model.program, &model.scope, &fetches) {
+        Err(e) => found.note("for_test", &e)?,
+        Ok(tuned) => verify(&tuned.program).map_err(|e| format!("the program for test is not valid: {e}"))?,
+    }
+    let loaded = program(&json, &values, rng)?;
+    found.messages.extend(loaded.messages);
+    Ok(FuzzFinding { outcome: loaded.outcome, ..found })
 }
 
 /// Loads weights from a file and runs a program with them.

@@ -12,6 +12,10 @@ use autobwd_ops::{
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
 
+use super::{
+    mutate::{Rng, mutate_bytes},
+    wire::mutate_message,
+};
 use crate::conformance::load_folder;
 
 /// A program, and values of the variables that it reads.
@@ -52,8 +56,8 @@ pub fn seeds() -> Result<Vec<FuzzSeed>, Box<dyn std::error::Error>> {
     Ok(seeds)
 }
 
-/// The models of PaddlePaddle in the tests of `autobwd-paddle`: the length of the program as `u32`, the program, and the
-/// parameters.
+/// The models of PaddlePaddle in the tests of `autobwd-paddle`: program, parameters, and what is said about them, each
+/// after its length as `u32`.
 ///
 /// # Errors
 /// Those of the file system.
@@ -64,13 +68,41 @@ pub fn paddle_inputs() -> io::Result<Vec<Vec<u8>>> {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "pdmodel") {
             let program = fs::read(&path)?;
-            let parameters = fs::read(path.with_extension("pdiparams")).unwrap_or_default();
-            inputs.push([&(program.len() as u32).to_le_bytes()[..], &program, &parameters].concat());
+            let other = |ending| fs::read(path.with_extension(ending)).unwrap_or_default();
+            inputs.push(join(&[program, other("pdiparams"), other("pdiparams.info")]));
         }
     }
     // The order of a folder is not fixed.
     inputs.sort();
     Ok(inputs)
+}
+
+/// One input from its parts.
+fn join(parts: &[Vec<u8>]) -> Vec<u8> {
+    let part = |part: &Vec<u8>| [&(part.len() as u32).to_le_bytes(), &part[..]].concat();
+    parts.iter().flat_map(part).collect()
+}
+
+/// Program, parameters, and what is said about them.
+pub(super) fn parts(mut input: &[u8]) -> [Vec<u8>; 3] {
+    [(); 3].map(|()| {
+        let length = input
+            .split_off(..4)
+            .map_or(0, |length| length.iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte)));
+        input.split_off(..length.min(input.len())).unwrap_or_default().to_vec()
+    })
+}
+
+/// A model of PaddlePaddle with a changed file; `words` are meaningful texts.
+pub fn mutate_model(input: &[u8], words: &[&str], rng: &mut Rng) -> Vec<u8> {
+    let mut parts = parts(input);
+    match rng.below(12) {
+        0 => parts[0] = mutate_bytes(&parts[0], rng),
+        1 => parts[1] = mutate_bytes(&parts[1], rng),
+        2 => parts[2] = mutate_bytes(&parts[2], rng),
+        _ => parts[0] = mutate_message(&parts[0], words, rng),
+    }
+    join(&parts)
 }
 
 fn seed(net: &Builder, feeds: Vec<(&str, Tensor)>) -> Result<FuzzSeed> {
