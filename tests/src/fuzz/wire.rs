@@ -7,11 +7,11 @@ use super::mutate::{Rng, mutate_bytes};
 struct Field {
     /// The field's number and wire type.
     key: u64,
-    value: Value,
+    value: FieldValue,
 }
 
 #[derive(Clone)]
-enum Value {
+enum FieldValue {
     Number(u64),
     /// The bytes of a number of fixed size.
     Fixed(Vec<u8>),
@@ -76,15 +76,15 @@ fn read(mut bytes: &[u8], depth: usize) -> Option<Vec<Field>> {
         let number = key >> 3;
         let value = match key & 7 {
             _ if number == 0 || number > FIELDS => return None,
-            0 => Value::Number(read_number(&mut bytes)?),
-            1 => Value::Fixed(take(&mut bytes, 8)?.to_vec()),
-            5 => Value::Fixed(take(&mut bytes, 4)?.to_vec()),
+            0 => FieldValue::Number(read_number(&mut bytes)?),
+            1 => FieldValue::Fixed(take(&mut bytes, 8)?.to_vec()),
+            5 => FieldValue::Fixed(take(&mut bytes, 4)?.to_vec()),
             2 => {
                 let length = read_number(&mut bytes)?;
                 let taken = take(&mut bytes, length)?;
                 match read(taken, depth + 1).filter(|fields| depth < 8 && !fields.is_empty()) {
-                    Some(fields) => Value::Message(fields),
-                    None => Value::Bytes(taken.to_vec()),
+                    Some(fields) => FieldValue::Message(fields),
+                    None => FieldValue::Bytes(taken.to_vec()),
                 }
             }
             _ => return None,
@@ -98,16 +98,16 @@ fn write(fields: &[Field], bytes: &mut Vec<u8>) {
     for field in fields {
         write_number(field.key, bytes);
         let inner = match &field.value {
-            Value::Number(number) => {
+            FieldValue::Number(number) => {
                 write_number(*number, bytes);
                 continue;
             }
-            Value::Fixed(fixed) => {
+            FieldValue::Fixed(fixed) => {
                 bytes.extend(fixed);
                 continue;
             }
-            Value::Bytes(inner) => inner.clone(),
-            Value::Message(fields) => {
+            FieldValue::Bytes(inner) => inner.clone(),
+            FieldValue::Message(fields) => {
                 let mut inner = vec![];
                 write(fields, &mut inner);
                 inner
@@ -122,7 +122,7 @@ fn write(fields: &[Field], bytes: &mut Vec<u8>) {
 fn all<'a>(fields: &'a [Field], found: &mut Vec<&'a Field>) {
     for field in fields {
         found.push(field);
-        if let Value::Message(inner) = &field.value {
+        if let FieldValue::Message(inner) = &field.value {
             all(inner, found);
         }
     }
@@ -145,7 +145,7 @@ fn locate<'a>(fields: &'a mut Vec<Field>, number: &mut usize) -> Option<(&'a mut
         }
     }
     match &mut fields[within?].value {
-        Value::Message(inner) => locate(inner, number),
+        FieldValue::Message(inner) => locate(inner, number),
         _ => None,
     }
 }
@@ -163,7 +163,7 @@ pub(super) fn mutate_message(bytes: &[u8], words: &[&str], rng: &mut Rng) -> Vec
         let alike: Vec<&Field> = found.iter().filter(|f| f.key == found[number].key).copied().collect();
         let among = if rng.below(16) == 0 { &found } else { &alike };
         let other = rng.pick(among);
-        let other = other.map_or(Value::Number(0), |field| field.value.clone());
+        let other = other.map_or(FieldValue::Number(0), |field| field.value.clone());
         if let Some((list, at)) = locate(&mut fields, &mut number) {
             change(list, at, other, words, rng);
         }
@@ -176,7 +176,7 @@ pub(super) fn mutate_message(bytes: &[u8], words: &[&str], rng: &mut Rng) -> Vec
     bytes
 }
 
-fn change(list: &mut Vec<Field>, at: usize, other: Value, words: &[&str], rng: &mut Rng) {
+fn change(list: &mut Vec<Field>, at: usize, other: FieldValue, words: &[&str], rng: &mut Rng) {
     let to = rng.below(list.len());
     match rng.below(10) {
         0 => _ = list.remove(at),
@@ -185,22 +185,22 @@ fn change(list: &mut Vec<Field>, at: usize, other: Value, words: &[&str], rng: &
         3 | 4 => list[at].value = other,
         5 if rng.below(8) == 0 => list[at].key = ((1 + rng.below(24)) << 3 | rng.below(6)) as u64,
         _ => match &mut list[at].value {
-            Value::Number(number) => {
+            FieldValue::Number(number) => {
                 *number = match rng.below(3) {
                     0 => number.wrapping_add(1),
                     1 => number.wrapping_sub(1),
                     _ => rng.pick(&NUMBERS).map_or(0, |number| *number as u64),
                 }
             }
-            Value::Fixed(bytes) => bytes[to % 4] = rng.below(256) as u8,
-            Value::Bytes(bytes) => {
+            FieldValue::Fixed(bytes) => bytes[to % 4] = rng.below(256) as u8,
+            FieldValue::Bytes(bytes) => {
                 *bytes = match rng.below(4) {
                     0 => rng.pick(&TEXTS).map_or(vec![], |text| text.as_bytes().to_vec()),
                     1 => rng.pick(words).map_or(vec![], |text| text.as_bytes().to_vec()),
                     _ => mutate_bytes(bytes, rng),
                 }
             }
-            Value::Message(_) => list[at].value = other,
+            FieldValue::Message(_) => list[at].value = other,
         },
     }
 }
