@@ -31,8 +31,8 @@ macro_rules! given_ranges {
 /// A slice of a tensor with strides: `out[i] = input[start + i * stride]` up to the end, exclusive, along each axis.
 ///
 /// Negative bounds count from the end, and bounds out of range are clamped. With a negative stride, the end −1 means
-/// below the first element, as `None` does in Python. A range beyond the tensor is empty; the reference repeats
-/// elements there.
+/// below the first element, as `None` does in Python. A range beyond the tensor is empty; the reference reads
+/// outside of the tensor there.
 #[register_op(grad = StridedSliceGrad)]
 pub struct StridedSlice<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
