@@ -1,7 +1,20 @@
+//! Adam, AdamW and LAMB.
+
 use autobwd::{Arg, Expr, New, Result};
 
 use super::{Optimizer, state};
 use crate::update::{AdamOp, AdamwOp, LambOp};
+
+/// The state of Adam and its relatives for a parameter: both moments, and the powers of both decays.
+#[track_caller]
+fn moments(parameter: &Expr, [beta1, beta2]: [f32; 2]) -> [Expr; 4] {
+    [
+        state(parameter, "moment1", None, 0.0),
+        state(parameter, "moment2", None, 0.0),
+        state(parameter, "beta1_pow", Some(&[1]), beta1),
+        state(parameter, "beta2_pow", Some(&[1]), beta2),
+    ]
+}
 
 /// Adam (Kingma and Ba, 2015).
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +45,7 @@ impl Optimizer for Adam {
 
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let moment1 = state(parameter, "moment1", None, 0.0);
-        let moment2 = state(parameter, "moment2", None, 0.0);
-        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1);
-        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2);
+        let [moment1, moment2, beta1_pow, beta2_pow] = moments(parameter, [self.beta1, self.beta2]);
         let op = AdamOp {
             param: parameter.into(),
             grad: gradient.into(),
@@ -105,10 +115,7 @@ impl Optimizer for AdamW {
 
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let moment1 = state(parameter, "moment1", None, 0.0);
-        let moment2 = state(parameter, "moment2", None, 0.0);
-        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1);
-        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2);
+        let [moment1, moment2, beta1_pow, beta2_pow] = moments(parameter, [self.beta1, self.beta2]);
         let op = AdamwOp {
             param: parameter.into(),
             grad: gradient.into(),
@@ -167,10 +174,7 @@ impl Optimizer for Lamb {
 
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
-        let moment1 = state(parameter, "moment1", None, 0.0);
-        let moment2 = state(parameter, "moment2", None, 0.0);
-        let beta1_pow = state(parameter, "beta1_pow", Some(&[1]), self.beta1);
-        let beta2_pow = state(parameter, "beta2_pow", Some(&[1]), self.beta2);
+        let [moment1, moment2, beta1_pow, beta2_pow] = moments(parameter, [self.beta1, self.beta2]);
         let op = LambOp {
             param: parameter.into(),
             grad: gradient.into(),

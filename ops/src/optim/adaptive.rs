@@ -1,3 +1,5 @@
+//! Adagrad and RMSProp.
+
 use autobwd::{Arg, Expr, Result};
 
 use super::{Optimizer, state};

@@ -1,3 +1,5 @@
+//! Gradient descent, with and without momentum.
+
 use autobwd::{Arg, Expr, Result};
 
 use super::{Optimizer, state};
