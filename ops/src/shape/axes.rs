@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    operators::{constant_ints, infer_from_x_shape, set_x_shape},
+    operators::{constant_ints_of_tensor, infer_from_x_shape, set_x_shape},
     register_op,
     tensor::Dim,
 };
@@ -110,8 +110,8 @@ pub struct Unsqueeze2<V = Var> {
 }
 /// The shape of `unsqueeze2`'s result.
 fn unsqueezed(x: &Meta, tensor: Option<&Meta>, list: &[Meta], axes: &[i32]) -> Result<Dims> {
-    let (mut dims, list) = (x.dims.to_vec(), if tensor.is_some() { &[] } else { list });
-    let axes = constant_ints(list, tensor, axes.iter().map(|axis| i64::from(*axis)))?;
+    let mut dims = x.dims.to_vec();
+    let axes = constant_ints_of_tensor(tensor, list, axes.iter().map(|axis| i64::from(*axis)))?;
     if axes.contains(&None) {
         return Ok(vec![Dim::UNKNOWN; dims.len() + axes.len()].into_iter().collect());
     }

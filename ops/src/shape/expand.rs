@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
-    operators::{ConstantInts, MAX_RANK, StridedLayout, constant_ints, few_dims},
+    operators::{ConstantInts, MAX_RANK, StridedLayout, constant_ints_of_tensor, few_dims},
     register_op,
     tensor::Dim,
 };
@@ -97,8 +97,7 @@ fn one_by_one(shape: &[i64], x: Draw) -> ExpandV2<Draw> {
 /// The integers of a tensor, or else of a list, or else of an attribute, whose entries above 0 are also those that are
 /// not known yet.
 fn entries(list: &[Meta], tensor: Option<&Meta>, attr: &[i32]) -> Result<ConstantInts> {
-    let list = if tensor.is_some() { &[] } else { list };
-    let mut entries = constant_ints(list, tensor, attr.iter().map(|n| i64::from(*n)))?;
+    let mut entries = constant_ints_of_tensor(tensor, list, attr.iter().map(|n| i64::from(*n)))?;
     if entries.len() == attr.len() {
         let unknown = entries.iter_mut().zip(attr).filter(|(n, attr)| n.is_none() && **attr > 0);
         unknown.for_each(|(n, attr)| *n = Some((*attr).into()));

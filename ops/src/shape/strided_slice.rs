@@ -4,17 +4,17 @@ use autobwd::{
     Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::with_dtype,
-    operators::{ConstantInts, StridedLayout, constant_ints, few_dims, outer_axis_inner},
+    operators::{
+        ConstantInts, StridedLayout, constant_ints_of_tensor, one_for_each_axis, sliced_dims, sliced_layout,
+    },
     register_op,
-    tensor::Dim,
 };
 
-/// The starts, ends or strides: of a tensor, or else of a list, or else of the attribute.
+/// The starts, ends or strides of an operator.
 macro_rules! given_bounds {
-    ($op:ident, $attr:ident, $tensor:ident, $list:ident) => {{
-        let list = if $op.$tensor.is_some() { &[][..] } else { &$op.$list[..] };
-        constant_ints(list, $op.$tensor.as_ref(), $op.$attr.iter().map(|n| i64::from(*n)))?
-    }};
+    ($op:ident, $attr:ident, $tensor:ident, $list:ident) => {
+        constant_ints_of_tensor($op.$tensor.as_ref(), &$op.$list, $op.$attr.iter().map(|n| i64::from(*n)))?
+    };
 }
 
 /// Starts, ends and strides of an operator.
@@ -151,35 +151,12 @@ fn strided(input: Draw, cuts: &[(i32, i32, i32, i32)]) -> StridedSlice<Draw> {
 
 /// Dimensions of the slice.
 fn cut(input: &Meta, axes: &[i32], ranges: &[ConstantInts; 3], decrease_axis: &[i32]) -> Result<Dims> {
-    few_dims(input)?;
-    for (attr, given) in ["starts", "ends", "strides"].into_iter().zip(ranges) {
-        if given.len() != axes.len() {
-            return Err(Error::attr(attr, "one element for each of `axes` is needed"));
-        }
-    }
+    one_for_each_axis(axes, ["starts", "ends", "strides"].into_iter().zip(ranges))?;
     let [starts, ends, strides] = ranges;
-    let (mut dims, mut done) = (input.dims.clone(), 0u32);
-    for (i, axis) in axes.iter().enumerate() {
-        let at = input.axis("axes", i64::from(*axis))?;
-        if done >> at & 1 == 1 {
-            return Err(Error::attr("axes", format!("{axis} is given twice")));
-        }
-        done |= 1 << at;
-        dims[at] = match (dims[at].get(), starts[i], ends[i], strides[i]) {
-            (Some(n), Some(start), Some(end), Some(stride)) => range(n, start, end, stride)?.1.into(),
-            _ => Dim::UNKNOWN,
-        };
-    }
-    let mut dropped = 0u32;
-    for axis in decrease_axis {
-        let at = input.axis("decrease_axis", i64::from(*axis))?;
-        if !dims[at].agrees(1.into()) {
-            let text = format!("dimension {axis} of the slice is {}, not 1", dims[at]);
-            return Err(Error::attr("decrease_axis", text));
-        }
-        dropped |= 1 << at;
-    }
-    Ok(dims.iter().enumerate().filter(|(axis, _)| dropped >> axis & 1 == 0).map(|(_, n)| *n).collect())
+    sliced_dims(input, axes, decrease_axis, |i, n| match (starts[i], ends[i], strides[i]) {
+        (Some(start), Some(end), Some(stride)) => Ok(Some(range(n, start, end, stride)?.1)),
+        _ => Ok(None),
+    })
 }
 
 /// The first element and the number of elements in a dimension of length `n`.
@@ -203,29 +180,17 @@ fn range(n: usize, start: i64, end: i64, stride: i64) -> Result<(usize, usize)> 
     Ok((if count == 0 { 0 } else { first as usize }, count))
 }
 
-/// The memory layout of the slice.
+/// The memory layout of the slice. Bounds are known when a kernel runs.
 fn layout(
     whole: &Buf<'_>,
     axes: &[i32],
     [starts, ends, strides]: &[ConstantInts; 3],
 ) -> Result<StridedLayout> {
-    let mut loops = StridedLayout::default();
-    for axis in 0..whole.dims().len() {
-        let (_, n, inner) = outer_axis_inner(whole.dims(), axis);
-        let cut = axes.iter().position(|cut| whole.axis(i64::from(*cut)) == axis);
-        let (start, n, stride) = match cut {
-            None => (0, n, 1),
-            // Known when a kernel runs.
-            Some(i) => {
-                let stride = strides[i].unwrap_or(1);
-                let (start, n) = range(n, starts[i].unwrap_or(0), ends[i].unwrap_or(0), stride)?;
-                (start, n, stride as isize)
-            }
-        };
-        loops.skip((start * inner) as isize);
-        loops.push(n, stride.saturating_mul(inner as isize));
-    }
-    Ok(loops)
+    sliced_layout(whole, axes, |i, n| {
+        let stride = strides[i].unwrap_or(1);
+        let (start, n) = range(n, starts[i].unwrap_or(0), ends[i].unwrap_or(0), stride)?;
+        Ok((start, n, stride as isize))
+    })
 }
 
 /// `dinput = dout` in the slice, 0 elsewhere.

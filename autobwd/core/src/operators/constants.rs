@@ -88,6 +88,18 @@ pub fn constant_ints<C: ConstantInput>(
     }
 }
 
+/// As [`constant_ints`], but the tensor takes precedence over the list.
+///
+/// # Errors
+/// As [`constant_ints`].
+pub fn constant_ints_of_tensor<C: ConstantInput>(
+    tensor: Option<&C>,
+    list: &[C],
+    attr: impl ExactSizeIterator<Item = i64>,
+) -> Result<ConstantInts> {
+    constant_ints(if tensor.is_some() { &[] } else { list }, tensor, attr)
+}
+
 /// The integer that a tensor gives, or else an attribute; `None` if unknown until the program is planned.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use crate::{
     register_op, sample::*, with_dtype,
 };
 
-use super::{AnyNumber, ConvertElement, ElementwiseAddGrad, constant_ints};
+use super::{AnyNumber, ConvertElement, ElementwiseAddGrad, constant_ints_of_tensor};
 
 /// A constant tensor: `out = value`.
 #[register_op(grad = FillConstantGrad)]
@@ -152,8 +152,7 @@ impl GradRule<FillConstant> for FillConstantGrad {
 
 /// The shape that a tensor gives, or else a list of tensors, or else an attribute.
 pub fn given_shape(tensor: Option<&Meta>, list: &[Meta], shape: &[i64]) -> Result<Dims> {
-    let list = if tensor.is_some() { &[] } else { list };
-    let entries = constant_ints(list, tensor, shape.iter().copied())?;
+    let entries = constant_ints_of_tensor(tensor, list, shape.iter().copied())?;
     let attr = |i: usize| shape.get(i).filter(|n| entries.len() == shape.len() && **n >= 0);
     let dim = |(i, n): (usize, &Option<i64>)| match n.as_ref().or_else(|| attr(i)) {
         Some(n) => shape_of_attr(&[*n]).map(|dims| dims[0]),

@@ -37,7 +37,9 @@ pub use broadcast::{broadcast, zip_broadcast};
 pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
 pub use concat::{Concat, ConcatGrad, row_bytes, slice_part};
 pub use conditional_block::{ConditionalBlock, ConditionalBlockGrad, ConditionalBlockRule};
-pub use constants::{ConstantInput, ConstantInts, constant_int, constant_ints, known_int};
+pub use constants::{
+    ConstantInput, ConstantInts, constant_int, constant_ints, constant_ints_of_tensor, known_int,
+};
 pub use copy::{Assign, Cast, CastGrad};
 pub use elements::{AnyNumber, ConvertElement, convert};
 pub use elementwise::{
@@ -57,7 +59,7 @@ pub use reshape::{Reshape2, Reshape2Grad, infer_from_x_shape, remembered, set_x_
 pub use scale::{Scale, ScaleGrad};
 pub use seed::Seed;
 pub use shape_rules::{check_grad, same_count};
-pub use slice::{Slice, SliceGrad};
+pub use slice::{Slice, SliceGrad, one_for_each_axis, sliced_dims, sliced_layout};
 pub use slices::{PART, nth_part, outer_axis_inner, pieces};
 pub use sparse_rows::{PARTS, add_up_rows, update_rows};
 pub use stack::{Stack, StackGrad, Unstack, UnstackGrad};

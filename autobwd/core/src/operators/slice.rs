@@ -5,14 +5,13 @@ use crate::{
     with_dtype,
 };
 
-use super::{ConstantInts, StridedLayout, constant_ints, few_dims, outer_axis_inner};
+use super::{ConstantInts, StridedLayout, constant_ints_of_tensor, few_dims, outer_axis_inner};
 
-/// The starts or ends: of a tensor, or else of a list, or else of the attribute.
+/// The starts or ends of an operator.
 macro_rules! given_bounds {
-    ($op:ident, $attr:ident, $tensor:ident, $list:ident) => {{
-        let list = if $op.$tensor.is_some() { &[][..] } else { &$op.$list[..] };
-        constant_ints(list, $op.$tensor.as_ref(), $op.$attr.iter().map(|n| i64::from(*n)))?
-    }};
+    ($op:ident, $attr:ident, $tensor:ident, $list:ident) => {
+        constant_ints_of_tensor($op.$tensor.as_ref(), &$op.$list, $op.$attr.iter().map(|n| i64::from(*n)))?
+    };
 }
 
 /// A slice of a tensor: `out = input[start..end]` along each axis.
@@ -82,7 +81,7 @@ impl Kernel for Slice<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let starts = given_bounds!(self, starts, starts_tensor, starts_tensor_list);
         let ends = given_bounds!(self, ends, ends_tensor, ends_tensor_list);
-        let part = part(&self.input, &self.axes, [&starts, &ends]);
+        let part = part(&self.input, &self.axes, [&starts, &ends])?;
         with_dtype!(self.input.dtype(), T => {
             part.gather::<T>(cx, self.input.slice()?, self.out.slice_mut()?);
             Ok(())
@@ -152,21 +151,48 @@ fn cut(
     [starts, ends]: [&ConstantInts; 2],
     decrease_axis: &[i32],
 ) -> Result<Dims> {
-    few_dims(input)?;
-    for (attr, bounds) in [("starts", starts), ("ends", ends)] {
-        if bounds.len() != axes.len() {
-            return Err(Error::attr(attr, "one element for each of `axes` is needed"));
-        }
+    one_for_each_axis(axes, [("starts", starts), ("ends", ends)])?;
+    sliced_dims(input, axes, decrease_axis, |i, n| {
+        Ok(starts[i].zip(ends[i]).map(|(start, end)| bounds(n, start, end).1))
+    })
+}
+
+/// Checks that there is one bound for each axis.
+///
+/// # Errors
+/// There are more or fewer; names the attribute.
+pub fn one_for_each_axis<'a>(
+    axes: &[i32],
+    given: impl IntoIterator<Item = (&'a str, &'a ConstantInts)>,
+) -> Result<()> {
+    match given.into_iter().find(|(_, given)| given.len() != axes.len()) {
+        Some((attr, _)) => Err(Error::attr(attr, "one element for each of `axes` is needed")),
+        None => Ok(()),
     }
+}
+
+/// The dimensions of a slice, without dimensions `decrease_axis`: `length(i, n)` elements of dimension `axes[i]` of
+/// length `n`, `None` while the number is unknown.
+///
+/// # Errors
+/// More than 9 dimensions; an axis that does not exist, or is given twice; a dimension to drop whose length is not 1;
+/// those of `length`.
+pub fn sliced_dims(
+    input: &Meta,
+    axes: &[i32],
+    decrease_axis: &[i32],
+    length: impl Fn(usize, usize) -> Result<Option<usize>>,
+) -> Result<Dims> {
+    few_dims(input)?;
     let (mut dims, mut done) = (input.dims.clone(), 0u32);
-    for (axis, (start, end)) in axes.iter().zip(starts.iter().zip(ends)) {
+    for (i, axis) in axes.iter().enumerate() {
         let at = input.axis("axes", i64::from(*axis))?;
         if done >> at & 1 == 1 {
             return Err(Error::attr("axes", format!("{axis} is given twice")));
         }
         done |= 1 << at;
-        let length = |n: usize| Some(bounds(n, (*start)?, (*end)?).1.into());
-        dims[at] = dims[at].get().and_then(length).unwrap_or(Dim::UNKNOWN);
+        let length = dims[at].get().map_or(Ok(None), |n| length(i, n))?;
+        dims[at] = length.map_or(Dim::UNKNOWN, Dim::from);
     }
     let mut dropped = 0u32;
     for axis in decrease_axis {
@@ -180,6 +206,27 @@ fn cut(
     Ok(dims.iter().enumerate().filter(|(axis, _)| dropped >> axis & 1 == 0).map(|(_, n)| *n).collect())
 }
 
+/// The memory layout of a slice: `range(i, n)` is the start, the length and the stride in dimension `axes[i]` of length
+/// `n`.
+///
+/// # Errors
+/// Those of `range`.
+pub fn sliced_layout(
+    whole: &Buf<'_>,
+    axes: &[i32],
+    range: impl Fn(usize, usize) -> Result<(usize, usize, isize)>,
+) -> Result<StridedLayout> {
+    let mut loops = StridedLayout::default();
+    for axis in 0..whole.dims().len() {
+        let (_, n, inner) = outer_axis_inner(whole.dims(), axis);
+        let cut = axes.iter().position(|cut| whole.axis(i64::from(*cut)) == axis);
+        let (start, n, stride) = cut.map_or(Ok((0, n, 1)), |cut| range(cut, n))?;
+        loops.skip((start * inner) as isize);
+        loops.push(n, stride.saturating_mul(inner as isize));
+    }
+    Ok(loops)
+}
+
 /// Start and length of a slice of a dimension of length `n`.
 fn bounds(n: usize, start: i64, end: i64) -> (usize, usize) {
     let place = |bound: i64| {
@@ -190,18 +237,12 @@ fn bounds(n: usize, start: i64, end: i64) -> (usize, usize) {
     (start, end.saturating_sub(start))
 }
 
-/// The memory layout of the slice.
-fn part(whole: &Buf<'_>, axes: &[i32], [starts, ends]: [&ConstantInts; 2]) -> StridedLayout {
-    let mut loops = StridedLayout::default();
-    for axis in 0..whole.dims().len() {
-        let (_, n, stride) = outer_axis_inner(whole.dims(), axis);
-        let cut = axes.iter().position(|cut| whole.axis(i64::from(*cut)) == axis);
-        let (start, n) =
-            cut.map_or((0, n), |cut| bounds(n, starts[cut].unwrap_or(0), ends[cut].unwrap_or(0)));
-        loops.skip((start * stride) as isize);
-        loops.push(n, stride as isize);
-    }
-    loops
+/// The memory layout of the slice. Bounds are known when a kernel runs.
+fn part(whole: &Buf<'_>, axes: &[i32], [starts, ends]: [&ConstantInts; 2]) -> Result<StridedLayout> {
+    sliced_layout(whole, axes, |i, n| {
+        let (start, n) = bounds(n, starts[i].unwrap_or(0), ends[i].unwrap_or(0));
+        Ok((start, n, 1))
+    })
 }
 
 /// `dinput = dout` in the slice, 0 elsewhere.
@@ -229,7 +270,7 @@ impl Kernel for SliceGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let starts = given_bounds!(self, starts, starts_tensor, starts_tensor_list);
         let ends = given_bounds!(self, ends, ends_tensor, ends_tensor_list);
-        let part = part(&self.input, &self.axes, [&starts, &ends]);
+        let part = part(&self.input, &self.axes, [&starts, &ends])?;
         self.dinput.bytes_mut()?.fill(0);
         with_dtype!(self.dout.dtype(), T => part.scatter::<T>(self.dout.slice()?, self.dinput.slice_mut()?));
         Ok(())
