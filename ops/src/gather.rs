@@ -111,7 +111,13 @@ pub(crate) struct Pick<'a> {
     pub(crate) width: usize,
 }
 
-impl Pick<'_> {
+impl<'a> Pick<'a> {
+    /// Slices of a tensor along an axis.
+    pub(crate) fn along(x: &Buf<'_>, numbers: &'a Buf<'a>, axis: i32) -> Pick<'a> {
+        let (_, n, width) = outer_axis_inner(x.dims(), x.axis(axis.into()));
+        Pick { numbers, padding: None, n, width }
+    }
+
     /// The row at `i`; `None` for the padding index.
     fn row(&self, i: usize) -> Result<Option<usize>> {
         if self.padding.is_some() && self.padding == Some(number(self.numbers, i)?) {
@@ -199,8 +205,7 @@ impl Infer for Gather<Meta> {
 impl Kernel for Gather<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.axis.into()));
-            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            let pick = Pick::along(&self.x, &self.index, self.axis);
             pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
         })
     }
@@ -250,8 +255,7 @@ pub struct GatherGrad<V = Var> {
 impl Kernel for GatherGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.axis.into()));
-            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            let pick = Pick::along(&self.x, &self.index, self.axis);
             pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
         })
     }

@@ -11,7 +11,6 @@ use autobwd::{
 use crate::{
     elementwise::grad_or_zeros,
     gather::{Pick, are_numbers, gathered},
-    kernel_helpers::outer_axis_inner,
     scatter::{Along, Places, check_positions, found},
 };
 
@@ -42,8 +41,7 @@ impl Infer for IndexSelect<Meta> {
 impl Kernel for IndexSelect<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_dtype!(self.x.dtype(), T => {
-            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.dim.into()));
-            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            let pick = Pick::along(&self.x, &self.index, self.dim);
             pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
         })
     }
@@ -85,8 +83,7 @@ pub struct IndexSelectGrad<V = Var> {
 impl Kernel for IndexSelectGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (_, n, width) = outer_axis_inner(self.x.dims(), self.x.axis(self.dim.into()));
-            let pick = Pick { numbers: &self.index, padding: None, n, width };
+            let pick = Pick::along(&self.x, &self.index, self.dim);
             pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
         })
     }

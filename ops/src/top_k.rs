@@ -1,7 +1,7 @@
 //! Operators that find elements: `top_k_v2`, `arg_max`, `arg_min`, `accuracy`.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
+    Attrs, Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
     check::*,
     op::{with_float, with_signed},
     operators::constant_int,
@@ -245,17 +245,9 @@ impl GradRule<TopKV2Grad> for TopKV2GradGrad {
     }
 }
 
-/// Position of the largest element along an axis.
-///
-/// Ties give the first position; NaN counts as the largest number.
-#[register_op(grad = ZeroGrad)]
-pub struct ArgMax<V = Var> {
-    /// At least one element along the axis.
-    #[input]
-    pub x: V,
-    /// Positions along the axis, in the shape of `x` without it, or with 1 in its place if `keepdims`.
-    #[output]
-    pub out: V,
+/// The attributes of searches for the position of an element.
+#[derive(Attrs, Clone, Debug)]
+pub struct ArgAttrs {
     /// The dimension; negative counts from the end.
     #[attr]
     pub axis: i64,
@@ -269,41 +261,65 @@ pub struct ArgMax<V = Var> {
     #[attr(default = DType::I64)]
     pub dtype: DType,
 }
+
+impl ArgAttrs {
+    /// Positions along an axis, int64, without the dimension.
+    pub fn along(axis: i64) -> ArgAttrs {
+        ArgAttrs { axis, keepdims: false, flatten: false, dtype: DType::I64 }
+    }
+}
+
+/// Position of the largest element along an axis.
+///
+/// Ties give the first position; NaN counts as the largest number.
+#[register_op(grad = ZeroGrad)]
+pub struct ArgMax<V = Var> {
+    /// At least one element along the axis.
+    #[input]
+    pub x: V,
+    /// Positions along the axis, in the shape of `x` without it, or with 1 in its place if `keepdims`.
+    #[output]
+    pub out: V,
+    /// Where positions are searched, and their form.
+    #[attrs]
+    pub arg: ArgAttrs,
+}
 impl Infer for ArgMax<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = found_dims(&self.x, self.axis, self.keepdims, self.flatten, self.dtype)?;
-        self.out.set(self.dtype, dims);
+        let dims = found_dims(&self.x, &self.arg)?;
+        self.out.set(self.arg.dtype, dims);
         Ok(())
     }
 }
 impl Kernel for ArgMax<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        find::<true>(&self.x, self.axis, self.flatten, &mut self.out)
+        find::<true>(&self.x, self.arg.axis, self.arg.flatten, &mut self.out)
     }
 }
 autobwd::samples!(
     ArgMax,
     [
-        arg_max(distinct([2, 5]), 1),
-        ArgMax { keepdims: true, dtype: DType::I32, ..arg_max(distinct([4, 2, 3]), -2) },
-        arg_max(distinct([4, 2, 3]), 0),
-        ArgMax { flatten: true, ..arg_max(distinct([2, 3]), 0) },
-        ArgMax { keepdims: true, flatten: true, ..arg_max(distinct([2, 3]), 0) },
-        ArgMax { flatten: true, ..arg_max(distinct([]), 0) },
-        ArgMax { keepdims: true, ..arg_max(distinct([]), -1) },
+        arg_max(distinct([2, 5]), ArgAttrs::along(1)),
+        arg_max(distinct([4, 2, 3]), ArgAttrs::along(-2).keepdims(true).dtype(DType::I32)),
+        arg_max(distinct([4, 2, 3]), ArgAttrs::along(0)),
+        arg_max(distinct([2, 3]), ArgAttrs::along(0).flatten(true)),
+        arg_max(distinct([2, 3]), ArgAttrs::along(0).keepdims(true).flatten(true)),
+        arg_max(distinct([]), ArgAttrs::along(0).flatten(true)),
+        arg_max(distinct([]), ArgAttrs::along(-1).keepdims(true)),
         arg_max(
             given([2, 3], [-5.0, -3.0, -3.0, -2147483648.0, -2147483648.0, -2147483648.0]).of(DType::I32),
-            1
+            ArgAttrs::along(1)
         ),
-        ArgMax { dtype: DType::I32, ..arg_max(integers_below(99, [4, 3]), 0) },
-        arg_max(distinct([2, 0]), 1).fails("`X`: at least one element to choose from is needed"),
-        ArgMax { dtype: DType::F32, ..arg_max(distinct([2, 3]), 1) }
+        arg_max(integers_below(99, [4, 3]), ArgAttrs::along(0).dtype(DType::I32)),
+        arg_max(distinct([2, 0]), ArgAttrs::along(1))
+            .fails("`X`: at least one element to choose from is needed"),
+        arg_max(distinct([2, 3]), ArgAttrs::along(1).dtype(DType::F32))
             .fails("attribute `dtype`: int64 or int32 is needed"),
     ]
 );
 
-fn arg_max(x: Draw, axis: i64) -> ArgMax<Draw> {
-    ArgMax { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
+fn arg_max(x: Draw, arg: ArgAttrs) -> ArgMax<Draw> {
+    ArgMax { x, out: out(), arg }
 }
 
 /// Position of the smallest element along an axis.
@@ -317,53 +333,46 @@ pub struct ArgMin<V = Var> {
     /// Positions along the axis, in the shape of `x` without it, or with 1 in its place if `keepdims`.
     #[output]
     pub out: V,
-    /// The dimension; negative counts from the end.
-    #[attr]
-    pub axis: i64,
-    /// Keep the number of dimensions.
-    #[attr(default = false)]
-    pub keepdims: bool,
-    /// Position among all elements; `axis` is ignored.
-    #[attr(default = false)]
-    pub flatten: bool,
-    /// Dtype of the positions, int64 or int32.
-    #[attr(default = DType::I64)]
-    pub dtype: DType,
+    /// Where positions are searched, and their form.
+    #[attrs]
+    pub arg: ArgAttrs,
 }
 impl Infer for ArgMin<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let dims = found_dims(&self.x, self.axis, self.keepdims, self.flatten, self.dtype)?;
-        self.out.set(self.dtype, dims);
+        let dims = found_dims(&self.x, &self.arg)?;
+        self.out.set(self.arg.dtype, dims);
         Ok(())
     }
 }
 impl Kernel for ArgMin<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        find::<false>(&self.x, self.axis, self.flatten, &mut self.out)
+        find::<false>(&self.x, self.arg.axis, self.arg.flatten, &mut self.out)
     }
 }
 autobwd::samples!(
     ArgMin,
     [
-        arg_min(distinct([2, 5]), 1),
-        ArgMin { keepdims: true, dtype: DType::I32, ..arg_min(distinct([4, 2, 3]), -2) },
-        ArgMin { flatten: true, ..arg_min(distinct([2, 3]), 0) },
-        ArgMin { keepdims: true, flatten: true, ..arg_min(distinct([2, 3]), 0) },
-        arg_min(distinct([]), -1),
-        arg_min(given([2, 3], [-5.0, -3.0, -5.0, 2147483647.0, 7.0, 7.0]).of(DType::I32), 1),
-        arg_min(given([4], [f64::NAN, 2.0, 1.0, f64::NAN]), 0),
-        arg_min(distinct([2, 0]), 1).fails("`X`: at least one element to choose from is needed"),
-        ArgMin { dtype: DType::F32, ..arg_min(distinct([2, 3]), 1) }
+        arg_min(distinct([2, 5]), ArgAttrs::along(1)),
+        arg_min(distinct([4, 2, 3]), ArgAttrs::along(-2).keepdims(true).dtype(DType::I32)),
+        arg_min(distinct([2, 3]), ArgAttrs::along(0).flatten(true)),
+        arg_min(distinct([2, 3]), ArgAttrs::along(0).keepdims(true).flatten(true)),
+        arg_min(distinct([]), ArgAttrs::along(-1)),
+        arg_min(given([2, 3], [-5.0, -3.0, -5.0, 2147483647.0, 7.0, 7.0]).of(DType::I32), ArgAttrs::along(1)),
+        arg_min(given([4], [f64::NAN, 2.0, 1.0, f64::NAN]), ArgAttrs::along(0)),
+        arg_min(distinct([2, 0]), ArgAttrs::along(1))
+            .fails("`X`: at least one element to choose from is needed"),
+        arg_min(distinct([2, 3]), ArgAttrs::along(1).dtype(DType::F32))
             .fails("attribute `dtype`: int64 or int32 is needed"),
     ]
 );
 
-fn arg_min(x: Draw, axis: i64) -> ArgMin<Draw> {
-    ArgMin { x, out: out(), axis, keepdims: false, flatten: false, dtype: DType::I64 }
+fn arg_min(x: Draw, arg: ArgAttrs) -> ArgMin<Draw> {
+    ArgMin { x, out: out(), arg }
 }
 
 /// Infers the dimensions of positions along an axis.
-fn found_dims(x: &Meta, axis: i64, keepdims: bool, flatten: bool, dtype: DType) -> Result<Dims> {
+fn found_dims(x: &Meta, arg: &ArgAttrs) -> Result<Dims> {
+    let ArgAttrs { axis, keepdims, flatten, dtype } = *arg;
     x.signed()?;
     if !matches!(dtype, DType::I32 | DType::I64) {
         return Err(Error::attr("dtype", format!("int64 or int32 is needed, not {dtype}")));

@@ -99,8 +99,15 @@ impl InterpAttrs {
 
     /// The factors of height and width: `None` while they are unknown, `Some(None)` if sizes are given instead.
     fn factors<C: ConstantInput>(&self, sizes: &SizeTensors<'_, C>) -> Result<Option<Option<[f32; 2]>>> {
-        if sizes.out_size.is_some() || !sizes.size_tensor.is_empty() {
+        if !sizes.size_tensor.is_empty() {
             return Ok(Some(None));
+        }
+        if let Some(out_size) = sizes.out_size {
+            // In the reference, the size is that of `OutSize`, but positions are those of the factors.
+            return match sizes.scale.is_none() && self.scale.is_empty() {
+                true => Ok(Some(None)),
+                false => Err(out_size.refuse("a size or factors are needed, not both")),
+            };
         }
         let Some(scale) = sizes.scale else {
             return match *self.scale {
@@ -259,7 +266,7 @@ pub struct NearestInterpV2<V = Var> {
     /// Images, `[images, channels, height, width]`, any dtype.
     #[input]
     pub x: V,
-    /// Height and width of the result, int32 or int64, `[2]`; replaces the attributes.
+    /// Height and width of the result, int32 or int64, `[2]`; replaces `out_h` and `out_w`, without factors.
     #[input(constant)]
     pub out_size: Option<V>,
     /// Height and width of the result, as one tensor each; replaces `out_size`.
@@ -305,7 +312,7 @@ pub struct BilinearInterpV2<V = Var> {
     /// Images, `[images, channels, height, width]`.
     #[input]
     pub x: V,
-    /// Height and width of the result, int32 or int64, `[2]`; replaces the attributes.
+    /// Height and width of the result, int32 or int64, `[2]`; replaces `out_h` and `out_w`, without factors.
     #[input(constant)]
     pub out_size: Option<V>,
     /// Height and width of the result, as one tensor each; replaces `out_size`.
@@ -421,8 +428,10 @@ macro_rules! refused_samples {
                     .fails("attribute `data_layout`: only `NCHW` is supported"),
                 $op {
                     out_size: Some(integers(&[5, 7]).of(autobwd::DType::I32)),
-                    ..row(uniform([1, 2, 3, 4]), scaling([2.0, 3.0]))
+                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
                 },
+                $op { out_size: Some(integers(&[5, 7])), ..row(uniform([1, 2, 3, 4]), scaling([2.0, 3.0])) }
+                    .fails("`OutSize`: a size or factors are needed, not both"),
                 $op {
                     size_tensor: vec![integers(&[5]), integers(&[3]).of(autobwd::DType::I32)],
                     out_size: Some(integers(&[1, 1])),

@@ -39,7 +39,7 @@ use crate::{
     },
     softmax::{LogSoftmax, Softmax},
     special::{Erf, Expm1, Log1p, Reciprocal, Rsqrt},
-    top_k::{Accuracy, ArgMax, ArgMin, TopKV2},
+    top_k::{Accuracy, ArgAttrs, ArgMax, ArgMin, TopKV2},
     trigonometry::{Acos, Acosh, Asin, Asinh, Atan, Atanh, Cos, Cosh, Sin, Sinh, Tan},
 };
 
@@ -284,15 +284,11 @@ impl Math for Expr {
     }
 
     fn argmax(&self, axis: i64) -> Expr {
-        let op =
-            ArgMax { x: self.into(), out: New, axis, keepdims: false, flatten: false, dtype: DType::I64 };
-        emit(op).out
+        emit(ArgMax { x: self.into(), out: New, arg: ArgAttrs::along(axis) }).out
     }
 
     fn argmin(&self, axis: i64) -> Expr {
-        let op =
-            ArgMin { x: self.into(), out: New, axis, keepdims: false, flatten: false, dtype: DType::I64 };
-        emit(op).out
+        emit(ArgMin { x: self.into(), out: New, arg: ArgAttrs::along(axis) }).out
     }
 
     fn top_k(&self, k: i32) -> (Expr, Expr) {
