@@ -23,7 +23,7 @@ const TRAINABLE: &str = "trainable";
 
 /// A value on the stack. Dictionaries are numbered, since several values may be the same one.
 #[derive(Clone, Copy)]
-enum Value<'a> {
+enum PickleValue<'a> {
     None,
     Bool(bool),
     Text(&'a [u8]),
@@ -33,10 +33,10 @@ enum Value<'a> {
 /// A pickle that is being read.
 struct Unpickler<'a> {
     rest: &'a [u8],
-    stack: Vec<Value<'a>>,
+    stack: Vec<PickleValue<'a>>,
     marks: Vec<usize>,
-    memo: HashMap<u32, Value<'a>>,
-    dicts: Vec<Vec<(Value<'a>, Value<'a>)>>,
+    memo: HashMap<u32, PickleValue<'a>>,
+    dicts: Vec<Vec<(PickleValue<'a>, PickleValue<'a>)>>,
 }
 
 fn refuse(what: impl std::fmt::Display) -> Error {
@@ -58,11 +58,11 @@ impl<'a> Unpickler<'a> {
     fn text(&mut self, size: usize) -> Result<()> {
         let length = self.number(size)?;
         let text = self.take(length as usize)?;
-        self.stack.push(Value::Text(text));
+        self.stack.push(PickleValue::Text(text));
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value<'a>> {
+    fn pop(&mut self) -> Result<PickleValue<'a>> {
         self.stack.pop().ok_or_else(|| refuse("a value is missing"))
     }
 
@@ -81,7 +81,7 @@ impl<'a> Unpickler<'a> {
     /// Adds the values from `start` on the stack to the dictionary before them.
     fn set_items(&mut self, start: usize) -> Result<()> {
         let before = start.checked_sub(1).and_then(|at| self.stack.get(at));
-        let (Some(Value::Dict(dict)), true) = (before, self.stack.len() % 2 == start % 2) else {
+        let (Some(PickleValue::Dict(dict)), true) = (before, self.stack.len() % 2 == start % 2) else {
             return Err(refuse("keys and values do not follow a dictionary"));
         };
         let (items, _) = self.stack[start..].as_chunks();
@@ -97,13 +97,13 @@ impl<'a> Unpickler<'a> {
                 // The version, and lengths of frames.
                 0x80 => _ = self.take(1)?,
                 0x95 => _ = self.take(8)?,
-                b'N' => self.stack.push(Value::None),
-                0x88 => self.stack.push(Value::Bool(true)),
-                0x89 => self.stack.push(Value::Bool(false)),
+                b'N' => self.stack.push(PickleValue::None),
+                0x88 => self.stack.push(PickleValue::Bool(true)),
+                0x89 => self.stack.push(PickleValue::Bool(false)),
                 b'X' | b'T' => self.text(4)?,
                 0x8c | b'U' => self.text(1)?,
                 b'}' => {
-                    self.stack.push(Value::Dict(self.dicts.len()));
+                    self.stack.push(PickleValue::Dict(self.dicts.len()));
                     self.dicts.push(vec![]);
                 }
                 b'(' => self.marks.push(self.stack.len()),
@@ -130,7 +130,7 @@ impl<'a> Unpickler<'a> {
                     self.get(id)?;
                 }
                 b'.' => match self.pop()? {
-                    Value::Dict(dict) => return Ok(dict),
+                    PickleValue::Dict(dict) => return Ok(dict),
                     _ => return Err(refuse("another value")),
                 },
                 code => return Err(refuse(format_args!("instruction {code:#04x} is not supported"))),
@@ -142,10 +142,10 @@ impl<'a> Unpickler<'a> {
     fn info(&self, dict: usize) -> Result<ParameterInfo> {
         let mut info = ParameterInfo { stop_gradient: false, trainable: None };
         for (key, value) in &self.dicts[dict] {
-            let Value::Text(key) = key else { return Err(refuse("a key is not a text")) };
+            let PickleValue::Text(key) = key else { return Err(refuse("a key is not a text")) };
             let flag = |name| match value {
-                Value::None => Ok(None),
-                Value::Bool(flag) => Ok(Some(*flag)),
+                PickleValue::None => Ok(None),
+                PickleValue::Bool(flag) => Ok(Some(*flag)),
                 _ => Err(refuse(format_args!("`{name}` is not a boolean"))),
             };
             if *key == STOP_GRADIENT.as_bytes() {
@@ -168,7 +168,7 @@ pub(crate) fn read_infos(bytes: &[u8]) -> Result<ParameterInfos> {
     let outermost = read.read()?;
     let (mut infos, mut known, mut length) = (ParameterInfos::new(), HashMap::new(), 0_usize);
     for (name, value) in &read.dicts[outermost] {
-        let (Value::Text(name), Value::Dict(dict)) = (name, value) else {
+        let (PickleValue::Text(name), PickleValue::Dict(dict)) = (name, value) else {
             return Err(refuse("a variable without a dictionary"));
         };
         // References repeat a long name in a few bytes.

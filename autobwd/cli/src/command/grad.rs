@@ -11,7 +11,7 @@ use autobwd::{
 use autobwd_ops::optim::{Adam, Momentum, Optimizer, Sgd};
 use clap::Args;
 
-use super::Model;
+use super::ModelPath;
 use crate::{
     feeds::{NamedShape, feeds},
     program_file::{Format, read_model, write_model},
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct GradCommand {
     #[command(flatten)]
-    model: Model,
+    model: ModelPath,
     /// The variable to differentiate, of one element
     #[arg(long, value_name = "VAR")]
     loss: String,

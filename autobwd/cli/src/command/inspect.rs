@@ -4,7 +4,7 @@ use autobwd::{explain, program, verify, viewer::Page};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Model, ReportForm};
+use super::{ModelPath, ReportForm};
 use crate::{
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct VerifyCommand {
     #[command(flatten)]
-    model: Model,
+    model: ModelPath,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     format: ReportForm,
@@ -63,7 +63,7 @@ fn faults(text: &str) -> Vec<String> {
 #[derive(Debug, Args)]
 pub(crate) struct ExplainCommand {
     #[command(flatten)]
-    model: Model,
+    model: ModelPath,
     /// The gradient, such as `w@GRAD`
     variable: String,
     /// The form of the result

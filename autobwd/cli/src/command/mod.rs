@@ -63,7 +63,7 @@ enum ReportForm {
 
 /// The program that a command reads.
 #[derive(Debug, Args)]
-struct Model {
+struct ModelPath {
     /// The program: JSON, or a .pdmodel file of PaddlePaddle; `-` is JSON on standard input
     model: String,
 }

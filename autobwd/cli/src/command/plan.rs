@@ -4,7 +4,7 @@ use autobwd::{Executor, Meta, Program, Scope, exec::PlanReport};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::{Model, run::executor};
+use super::{ModelPath, run::executor};
 use crate::{
     feeds::{NamedShape, feeds, fetches, fill_scope},
     program_file::read_program,
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct PlanCommand {
     #[command(flatten)]
-    model: Model,
+    model: ModelPath,
     /// The shape of an input, such as `x=32,784`; may be repeated
     #[arg(long = "shape", value_name = "VAR=DIMS")]
     shapes: Vec<NamedShape>,

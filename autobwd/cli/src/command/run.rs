@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Model;
+use super::ModelPath;
 use crate::{
     feeds::fetches,
     npz::{read_npz, write_npz},
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct RunCommand {
     #[command(flatten)]
-    model: Model,
+    model: ModelPath,
     /// Values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,

@@ -5,7 +5,7 @@ mod summary;
 use autobwd::{Program, viewer::Page};
 use clap::{Args, ValueEnum};
 
-use super::Model;
+use super::ModelPath;
 use crate::{
     feeds::{NamedShape, feeds, shaped},
     program_file::{Format, read_program},
@@ -21,7 +21,7 @@ use summary::ProgramSummary;
 #[derive(Debug, Args)]
 pub(crate) struct ShowCommand {
     #[command(flatten)]
-    model: Model,
+    model: ModelPath,
     /// The shape of an input, such as `x=32,784`; may be repeated
     #[arg(long = "shape", value_name = "VAR=DIMS")]
     shapes: Vec<NamedShape>,

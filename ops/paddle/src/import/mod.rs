@@ -6,7 +6,7 @@ mod shapes;
 use std::collections::HashMap;
 
 use autobwd::{
-    BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
+    BlockId, DType, Dims, OpInfo, OpInfoMap, Program, Result, VarDesc,
     program::{OpDesc, Var, VarKind, Vars},
 };
 
@@ -33,7 +33,7 @@ pub(crate) struct ImportedProgram {
 pub(crate) fn import(file: proto::ProgramDesc, ops: &OpInfoMap, source: &str) -> Result<ImportedProgram> {
     let failed = format!("{source} cannot be loaded");
     let mut import = Import {
-        ops,
+        ops: ops.iter().map(|info| (info.schema().name, info)).collect(),
         program: Program::new(),
         obstacles: Obstacles::default(),
         feeds: vec![],
@@ -59,8 +59,9 @@ pub(crate) fn import(file: proto::ProgramDesc, ops: &OpInfoMap, source: &str) ->
     Ok(ImportedProgram { program, feeds: in_order(feeds), fetches: in_order(fetches) })
 }
 
-struct Import<'a> {
-    ops: &'a OpInfoMap,
+struct Import {
+    /// By type: [`OpInfoMap::get`] searches for similar names where there is none.
+    ops: HashMap<&'static str, &'static OpInfo>,
     program: Program,
     obstacles: Obstacles,
     /// Variables that are fed and fetched, with their position.
@@ -70,7 +71,7 @@ struct Import<'a> {
     added: Vec<Var>,
 }
 
-impl Import<'_> {
+impl Import {
     /// Adds empty blocks.
     fn blocks(&mut self, blocks: &[proto::BlockDesc]) {
         if blocks.is_empty() {

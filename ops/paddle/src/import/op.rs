@@ -16,20 +16,15 @@ use crate::{
 /// The longest source line that is kept, in bytes.
 const SITE_LIMIT: usize = 256;
 
-impl Import<'_> {
+impl Import {
     /// The operator; `None` if it is not registered.
     pub(super) fn op(&mut self, place: &str, op: crate::proto::OpDesc) -> Option<OpDesc> {
         let ty = op.r#type.as_str();
-        let info = match self.ops.get(ty) {
-            Ok(info) => info,
-            Err(_) if reference(ty).is_ok_and(|known| known.is_none()) => {
-                self.obstacles.add(place, format!("operator `{ty}` is unknown to PaddlePaddle 2.6, too"));
-                return None;
-            }
-            Err(_) => {
-                self.obstacles.add(place, format!("operator `{ty}` is not registered"));
-                return None;
-            }
+        let Some(info) = self.ops.get(ty).copied() else {
+            let unknown = reference(ty).is_ok_and(|known| known.is_none());
+            let why = if unknown { "unknown to PaddlePaddle 2.6, too" } else { "not registered" };
+            self.obstacles.add(place, format!("operator `{ty}` is {why}"));
+            return None;
         };
         let mut desc = OpDesc::new(info.schema().name);
         desc.inputs = self.slots(place, info, op.inputs, true);
