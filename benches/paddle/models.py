@@ -3,8 +3,8 @@
 `models.py OUT [NAME ...]` writes for each model NAME.pdmodel and NAME.pdiparams, and NAME.safetensors: the inputs of an
 inference (`in.0`, ...), its results (`out.0`, ...), the inputs of a training batch (`batch.0`, ...), its targets
 (`goal`), and the losses of twenty steps of SGD on the mean square error of the first result (`losses`), with batch
-normalization in training mode, at a rate (`rate`) at which they fall. It prints a JSON line with PaddlePaddle's times
-of an inference and of a training step.
+normalization in training mode, at a rate (`rate`) at which a step lowers them by less than a tenth. It prints a JSON
+line with PaddlePaddle's times of an inference and of a training step.
 
 `models.py --check OUT [NAME ...]` runs the models that autobwd saved as saved/NAME.pdmodel and compares their results
 with NAME.safetensors bit by bit; it runs twenty steps of the training programs saved/NAME_training.pdmodel, which
@@ -204,7 +204,8 @@ def measure(name, out, threads):
         shape = [n, *results[0].shape[1:]]
         target = random.standard_normal(shape).astype("float32")
         data |= {f"batch.{i}": x for i, x in enumerate(batch)} | {"goal": target}
-    # Models without pretrained weights diverge at large rates, and losses that do not fall compare nothing.
+    # Models without pretrained weights diverge at large rates: losses that rise compare nothing, and large steps amplify
+    # rounding.
     for rate in [1e-4, 1e-6, 1e-8]:
         scope, executor, program, feeds, fetches = load(path if name in OCR else f"{out}/whole/{name}")
         with paddle.static.scope_guard(scope):
@@ -213,7 +214,7 @@ def measure(name, out, threads):
             step = lambda: executor.run(program, fed, [loss])
             if threads == 2:
                 losses = np.array([float(step()[0]) for _ in range(STEPS)], "float32")
-                if not np.all(losses[1:] < losses[0]):
+                if not np.all(losses[1:] < losses[0]) or losses[1] < losses[0] * 0.9:
                     continue
                 data |= {"losses": losses, "rate": np.array([rate], "float32")}
             train = median_time(step)
