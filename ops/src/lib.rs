@@ -62,6 +62,7 @@ pub mod softmax;
 pub mod sort;
 pub mod special;
 pub mod sum;
+mod tap_rows;
 pub mod top_k;
 pub mod trigonometry;
 pub mod update;

@@ -52,18 +52,18 @@ pub(crate) struct AxisWindows {
 }
 
 /// Windows along an axis.
-#[derive(Clone, Copy)]
-pub(crate) struct Windows {
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
     /// Elements of a window.
-    pub(crate) size: usize,
+    pub size: usize,
     /// Distance between consecutive windows.
-    pub(crate) stride: usize,
+    pub stride: usize,
     /// Distance between consecutive elements of a window.
-    pub(crate) dilation: usize,
+    pub dilation: usize,
     /// Padding before the first element.
-    pub(crate) before: usize,
+    pub before: usize,
     /// Padding after the last element.
-    pub(crate) after: usize,
+    pub after: usize,
 }
 
 /// Reads the window attributes of an operator, vertical and horizontal.

@@ -1,13 +1,30 @@
 //! Direct convolution of single channels with few filters each, for which matrix products do not pay.
 
-use autobwd::Cx;
+use autobwd::{
+    Cx,
+    op::{LaneOf, VectorLoops},
+};
 
 use super::gemm_conv::Convolution;
-use crate::kernel_helpers::KernelFloat;
+use crate::{kernel_helpers::KernelFloat, norm::DataLayout, tap_rows::TapRows};
 
 impl Convolution {
-    /// Adds the convolution of `x`, the only channel of a group, with the filters of the group to `y`.
-    pub(super) fn apply<T: KernelFloat>(&self, x: &[T], filters: &[T], y: &mut [T]) {
+    /// The windows, if they are small and channels are planes.
+    pub(super) fn small(&self) -> Option<TapRows> {
+        let planes = self.x.format == DataLayout::Nchw;
+        planes.then(|| TapRows::new(self.x.size, self.y.size, self.windows, &[3, 5])).flatten()
+    }
+
+    /// Sets `y` to the convolution of `x`, the only channel of a group, with the filters of the group. `y` is zero before
+    /// if windows are not small.
+    pub(super) fn apply<T: KernelFloat>(&self, x: &[T], filters: &[T], y: &mut [T], scratch: &mut [T]) {
+        if let Some(rows) = self.small() {
+            let filters = filters.chunks(self.columns().window());
+            for (filter, y) in filters.zip(y.chunks_mut(self.y.pixels())) {
+                T::vectorised(SmallFilter { rows, x, filter, y, scratch: &mut *scratch });
+            }
+            return;
+        }
         self.each_row(filters, |weight, n, [at, y_step], [from, x_step]| {
             add_scaled((&mut y[at..], y_step), (&x[from..], x_step), n, weight);
         });
@@ -58,6 +75,35 @@ impl Convolution {
                 }
                 *out = T::of(sum);
             }
+        });
+    }
+}
+
+/// Sets `y` to the convolution of a plane with a filter.
+struct SmallFilter<'a, T> {
+    rows: TapRows,
+    x: &'a [T],
+    filter: &'a [T],
+    y: &'a mut [T],
+    scratch: &'a mut [T],
+}
+
+impl<T: KernelFloat> VectorLoops<T> for SmallFilter<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        if self.rows.width() == 3 { self.convolve::<F, 3>() } else { self.convolve::<F, 5>() }
+    }
+}
+
+impl<T: KernelFloat> SmallFilter<'_, T> {
+    #[inline(always)]
+    fn convolve<F: LaneOf<T>, const W: usize>(self) {
+        let filter = self.filter.as_chunks::<W>().0;
+        self.rows.fold((self.x, T::ZERO), (self.y, F::from(0.0)), self.scratch, |row| {
+            let weights = filter[row].map(F::new);
+            move |sum, x: [F; W]| weights.iter().zip(x).fold(sum, |sum, (weight, x)| sum + *weight * x)
         });
     }
 }

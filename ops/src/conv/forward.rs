@@ -2,7 +2,7 @@
 
 use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op};
 
-use super::{ConvAttrs, nhwc, plain, same, valid};
+use super::{ConvAttrs, ConvPart, nhwc, plain, same, valid};
 
 /// Convolution of images: `output[m, y, x] = Σ input[c, y * stride + i * dilation - padding, …] * filter[m, c, i, j]`,
 /// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
@@ -36,7 +36,8 @@ impl Kernel for Conv2dOp<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        self.conv.scratch_bytes([&self.input, &self.filter, &self.output, &self.input], false, workers)
+        let slots = [&self.input, &self.filter, &self.output, &self.input];
+        self.conv.scratch_bytes(slots, [ConvPart::Forward], workers)
     }
 }
 autobwd::samples!(
@@ -126,7 +127,9 @@ impl Kernel for Conv2dGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, workers: usize) -> usize {
         let slots = [&self.input, &self.filter, &self.doutput, &self.input];
-        self.conv.scratch_bytes(slots, self.dfilter.is_some(), workers)
+        let data = self.dinput.as_ref().map(|_| ConvPart::DataGrad);
+        let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
+        self.conv.scratch_bytes(slots, data.into_iter().chain(filter), workers)
     }
 }
 
@@ -161,7 +164,8 @@ impl Kernel for DepthwiseConv2d<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        self.conv.scratch_bytes([&self.input, &self.filter, &self.output, &self.input], false, workers)
+        let slots = [&self.input, &self.filter, &self.output, &self.input];
+        self.conv.scratch_bytes(slots, [ConvPart::Forward], workers)
     }
 }
 autobwd::samples!(
@@ -181,6 +185,8 @@ autobwd::samples!(
         depthwise([2, 3, 5, 11], [3, 1, 2, 9], same().groups(3)),
         // Rows of more than one loop step.
         depthwise([1, 2, 3, 21], [2, 1, 3, 4], plain().groups(2)),
+        depthwise([1, 2, 4, 21], [4, 1, 3, 3], plain().groups(2).paddings([1, 1])),
+        depthwise([1, 2, 3, 37], [2, 1, 3, 5], plain().groups(2).strides([1, 2]).paddings([1, 2])),
         depthwise([0, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         depthwise([2, 1, 5, 4], [3, 1, 2, 4], plain()),
         depthwise([2, 4, 5, 3], [6, 2, 3, 1], plain().groups(2))
@@ -215,6 +221,8 @@ impl Kernel for DepthwiseConv2dGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, workers: usize) -> usize {
         let slots = [&self.input, &self.filter, &self.doutput, &self.input];
-        self.conv.scratch_bytes(slots, self.dfilter.is_some(), workers)
+        let data = self.dinput.as_ref().map(|_| ConvPart::DataGrad);
+        let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
+        self.conv.scratch_bytes(slots, data.into_iter().chain(filter), workers)
     }
 }

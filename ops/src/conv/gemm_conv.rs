@@ -21,6 +21,8 @@ const SUMS: (usize, usize) = (1 << 18, 8);
 const DIRECT: usize = 4;
 /// Elements of a band from which a product of its own pays.
 const BAND: usize = 64;
+/// The number of pixels for each filter from which packing the filters band by band pays.
+const PACKED: usize = 4;
 
 /// A convolution from `x` to `y`, or its transpose.
 pub(super) struct Convolution {
@@ -29,6 +31,14 @@ pub(super) struct Convolution {
     pub(super) x: ImageLayout,
     pub(super) y: ImageLayout,
     pub(super) windows: [Windows; 2],
+}
+
+/// What kernels compute: the convolution, or the gradient of the images or of the filters.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum ConvPart {
+    Forward,
+    DataGrad,
+    FilterGrad,
 }
 
 /// A group of channels of one image.
@@ -56,7 +66,8 @@ impl Convolution {
     /// products would be as small as a band.
     fn bands(&self) -> Im2col<'_> {
         let ([down, across], columns) = (&self.windows, self.columns());
-        let pays = self.x.channels.saturating_mul(across.size) >= BAND;
+        let pays = self.x.channels.saturating_mul(across.size) >= BAND
+            && self.images.saturating_mul(self.y.pixels()) >= self.y.channels.saturating_mul(PACKED);
         if pays && down.stride == 1 && down.size > 1 && !self.is_direct() {
             columns.banded()
         } else {
@@ -95,17 +106,26 @@ impl Convolution {
     }
 
     /// Whether the convolution has no multiplications.
-    fn is_nothing(&self) -> bool {
+    pub(super) fn is_nothing(&self) -> bool {
         [self.images, self.filters(), self.x.pixels(), self.y.pixels()].contains(&0)
     }
 
-    /// Scratch elements of `forward` and `data_grad`, and of `filter_grad` if `filters`.
-    pub(super) fn scratch(&self, filters: bool, workers: usize) -> usize {
-        if self.is_nothing() || self.is_direct() {
+    /// Scratch elements of that part.
+    pub(super) fn scratch(&self, part: ConvPart, workers: usize) -> usize {
+        if self.is_nothing() {
             return 0;
         }
-        let scratch = self.packed() + workers * self.bands().unfolded();
-        if filters { scratch.max(self.filter_scratch(workers)) } else { scratch }
+        if part == ConvPart::FilterGrad {
+            return if self.is_direct() { 0 } else { self.filter_scratch(workers) };
+        }
+        if let Some(winograd) = self.winograd(part == ConvPart::DataGrad) {
+            return winograd.scratch_len(workers);
+        }
+        let small = self.small().filter(|_| part == ConvPart::Forward);
+        match self.is_direct() {
+            true => small.map_or(0, |rows| rows.scratch() * workers),
+            false => self.packed() + workers * self.bands().unfolded(),
+        }
     }
 
     /// Scratch elements of `filter_grad`.
@@ -142,13 +162,14 @@ impl Convolution {
         Mat { data: nth(filters, band, rows * cols), rows, cols, transposed: false }.into()
     }
 
-    /// Calls `work` with every group of all images, its filters, its part of the images `out` on one `side`, and
-    /// scratch memory. `out` is zeroed first if `zeroed`, otherwise its contents are arbitrary.
+    /// Calls `work` with every group of all images, its filters, its part of the images `out` on one `side`, and its part
+    /// of `scratch` elements. `out` is zeroed first if `zeroed`, otherwise its contents are arbitrary.
     fn each_group<T: KernelFloat>(
         &self,
         cx: &Cx,
         filters: &[T],
         (side, out, zeroed): (&ImageLayout, &mut [T], bool),
+        scratch: usize,
         work: impl Fn(ConvGroup, &[T], &mut [T], &mut [T]) -> Result<()> + Sync,
     ) -> Result<()> {
         if self.is_nothing() {
@@ -156,7 +177,7 @@ impl Convolution {
             return Ok(());
         }
         let (len, share, units, each) = (side.len(), self.share(), self.units(), self.x.inside);
-        cx.scratch(self.scratch(false, cx.threads()), |scratch| {
+        cx.scratch(scratch, |scratch| {
             let (packed, scratch) = scratch.split_at_mut(self.packed());
             self.pack(cx, filters, packed);
             let filters = if packed.is_empty() { filters } else { packed };
@@ -178,11 +199,16 @@ impl Convolution {
 
     /// `y` = the products of the filters with the columns of `x`.
     pub(super) fn forward<T: KernelFloat>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
+        if let Some(winograd) = self.winograd(false) {
+            return winograd.run(cx, x, filters, y);
+        }
         let (bands, is_direct) = (self.bands(), self.is_direct());
-        self.each_group(cx, filters, (&self.y, y, is_direct), |group, filters, y, scratch| {
+        let zeroed = is_direct && self.small().is_none();
+        let scratch = self.scratch(ConvPart::Forward, cx.threads());
+        self.each_group(cx, filters, (&self.y, y, zeroed), scratch, |group, filters, y, scratch| {
             let x = self.x.group(x, group);
             if is_direct {
-                self.apply(x, filters, y);
+                self.apply(x, filters, y, scratch);
                 return Ok(());
             }
             for tile in bands.tiles() {
@@ -205,8 +231,12 @@ impl Convolution {
         dy: &[T],
         dx: &mut [T],
     ) -> Result<()> {
+        if let Some(winograd) = self.winograd(true) {
+            return winograd.run(cx, dy, filters, dx);
+        }
         let bands = self.bands();
-        self.each_group(cx, filters, (&self.x, dx, true), |group, filters, dx, scratch| {
+        let scratch = self.scratch(ConvPart::DataGrad, cx.threads());
+        self.each_group(cx, filters, (&self.x, dx, true), scratch, |group, filters, dx, scratch| {
             let dy = self.y.group(dy, group);
             if self.is_direct() {
                 self.apply_back(filters, dy, dx);

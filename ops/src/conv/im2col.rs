@@ -14,9 +14,9 @@ use crate::{
 };
 
 /// Elements of the columns of a tile, such that they stay in the cache.
-const TILE: usize = 1 << 16;
+const TILE: usize = 1 << 18;
 /// Number of columns from which a product pays, however long they are.
-const COLUMNS: usize = 64;
+const COLUMNS: usize = 208;
 
 /// Describes how one group of `x` is unfolded into columns.
 ///

@@ -9,6 +9,7 @@ mod gemm_conv;
 mod im2col;
 mod image_layout;
 mod transpose;
+mod winograd;
 
 pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
 pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule};
@@ -17,9 +18,9 @@ use autobwd::{Attrs, Buf, Cx, Dims, Meta, Result, op::with_float, tensor::Dim};
 
 use crate::{
     norm::DataLayout,
-    windows::{AxisWindows, PaddingAlgorithm, axes, dims},
+    windows::{AxisWindows, PaddingAlgorithm, Windows, axes, dims},
 };
-use gemm_conv::Convolution;
+use gemm_conv::{ConvPart, Convolution};
 use image_layout::ImageLayout;
 
 /// The attributes of convolutions.
@@ -48,6 +49,15 @@ pub struct ConvAttrs {
 impl ConvAttrs {
     fn axes(&self) -> Result<[AxisWindows; 2]> {
         axes(&self.strides, &self.paddings, self.padding_algorithm, &self.dilations)
+    }
+
+    /// The windows of filters of that size over images of that size, vertical and horizontal.
+    ///
+    /// # Errors
+    /// Invalid attributes.
+    pub fn windows(&self, filter: [usize; 2], image: [usize; 2]) -> Result<[Windows; 2]> {
+        let axes = self.axes()?;
+        Ok([0, 1].map(|i| axes[i].windows(filter[i], image[i])))
     }
 
     /// Checks both shapes; returns images, channels and size of `input`, and the dimensions of `filter`.
@@ -85,11 +95,11 @@ impl ConvAttrs {
 
     /// The convolution of `x` with `filter` to `y`; padding algorithms refer to the images `over`.
     fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
-        let (format, groups, axes) = (self.data_format, self.groups as usize, self.axes()?);
+        let (format, groups) = (self.data_format, self.groups as usize);
         let [filters, share, kernel @ ..] = dims(filter)?;
         let [(images, _, x), (_, _, y), (_, _, over)] =
             [dims(x)?, dims(y)?, dims(over)?].map(|images| format.split(images));
-        let windows = [0, 1].map(|i| axes[i].windows(kernel[i], over[i]));
+        let windows = self.windows(kernel, over)?;
         let inside = if format == DataLayout::Nhwc { groups } else { 1 };
         let side = |channels, size| ImageLayout { channels, size, inside, format };
         let (x, y) = (side(share, x), side(filters / groups, y));
@@ -121,10 +131,16 @@ impl ConvAttrs {
         })
     }
 
-    /// Scratch bytes of a kernel, with or without the filter gradient.
-    fn scratch_bytes(&self, slots: [&Buf<'_>; 4], filters: bool, workers: usize) -> usize {
-        let kernel = self.kernel(slots);
-        kernel.map_or(0, |kernel| kernel.scratch(filters, workers) * slots[0].dtype().size())
+    /// Scratch bytes of a kernel that computes these parts, one after another.
+    fn scratch_bytes(
+        &self,
+        slots: [&Buf<'_>; 4],
+        parts: impl IntoIterator<Item = ConvPart>,
+        workers: usize,
+    ) -> usize {
+        let Ok(kernel) = self.kernel(slots) else { return 0 };
+        let most = parts.into_iter().map(|part| kernel.scratch(part, workers)).max();
+        most.unwrap_or(0).saturating_mul(slots[0].dtype().size())
     }
 }
 

@@ -5,7 +5,7 @@ use autobwd::{
     op::with_float, register_op, tensor::Dim,
 };
 
-use super::{ConvAttrs, nhwc, plain, same, valid};
+use super::{ConvAttrs, ConvPart, nhwc, plain, same, valid};
 use crate::{
     kernel_helpers::{KernelFloat, PART, pieces},
     norm::DataLayout,
@@ -96,7 +96,8 @@ impl Kernel for Conv2dTransposeOp<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        self.conv.scratch_bytes([&self.output, &self.filter, &self.input, &self.input], false, workers)
+        let slots = [&self.output, &self.filter, &self.input, &self.input];
+        self.conv.scratch_bytes(slots, [ConvPart::DataGrad], workers)
     }
 }
 autobwd::samples!(
@@ -109,6 +110,7 @@ autobwd::samples!(
         biased(6, transpose([1, 3, 2, 4], [4, 3, 1, 2], nhwc().groups(2))),
         transpose([2, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         transpose([1, 6, 3, 2], [6, 1, 3, 2], plain().groups(2)),
+        transpose([1, 2, 3, 18], [2, 1, 2, 3], plain().groups(2)),
         Conv2dTransposeOp {
             output_size: vec![9, 8],
             ..transpose([1, 2, 3, 4], [2, 3, 1, 1], plain().strides([3, 2]))
@@ -202,6 +204,8 @@ impl Kernel for Conv2dTransposeGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, workers: usize) -> usize {
         let slots = [&self.doutput, &self.filter, &self.input, &self.input];
-        self.conv.scratch_bytes(slots, self.dfilter.is_some(), workers)
+        let input = self.dinput.as_ref().map(|_| ConvPart::Forward);
+        let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
+        self.conv.scratch_bytes(slots, input.into_iter().chain(filter), workers)
     }
 }

@@ -3,8 +3,11 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var, check::*,
-    op::with_float, register_op, tensor::OptionalBuf,
+    Buf, Composed, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
+    check::*,
+    op::{LaneOf, VectorLoops, Vectorised, map_lanes, with_float},
+    register_op,
+    tensor::OptionalBuf,
 };
 
 use super::{
@@ -125,12 +128,31 @@ impl Kernel for BatchNormOp<Buf<'_>> {
             cut.write(cx, self.y.slice_mut::<T>()?, (0, cut.groups), |group, at, y| {
                 let factor = T::of(r(group) * scale.map_or(1.0, |scale| wide(scale[group])));
                 let (mean, bias) = (mean[group], bias.map_or(0.0, |bias| bias[group]));
-                y.iter_mut().zip(&x[at..]).for_each(|(y, x)| *y = (*x - mean) * factor + bias);
+                T::vectorised(Normalise { x: &x[at..], y, mean, factor, bias });
             });
             Ok(())
         })
     }
 }
+
+/// `y = (x - mean) * factor + bias`
+struct Normalise<'a, T> {
+    x: &'a [T],
+    y: &'a mut [T],
+    mean: T,
+    factor: T,
+    bias: T,
+}
+impl<T: KernelFloat> VectorLoops<T> for Normalise<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let [mean, factor, bias] = [self.mean, self.factor, self.bias].map(F::new);
+        map_lanes([self.x], [self.y], |[x]: [F; 1], _| [(x - mean) * factor + bias]);
+    }
+}
+
 impl<V> BatchNormOp<V> {
     /// Whether this is inference, and whether the running statistics are used.
     fn modes(&self) -> (bool, bool) {

@@ -2,12 +2,17 @@
 
 mod max_pool_2x2;
 mod pooling;
+mod small_windows;
 
 use autobwd::{
-    Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_float, register_op,
+    Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*,
+    op::{Vectorised, with_float},
+    register_op,
 };
 
 use crate::{kernel_helpers::nth, norm::DataLayout, windows::PaddingAlgorithm};
+use small_windows::SmallWindows;
 
 autobwd::op::attr_enum! {
     /// How a window is reduced.
@@ -98,12 +103,20 @@ impl Kernel for Pool2dOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let pooling = self.pool.pooling(&self.x, &self.out)?;
         let ([x_len, out_len], kind) = (pooling.lens(), self.pool.pooling_type);
+        let small = pooling.small();
+        let copied = small.map_or(0, |rows| rows.scratch());
         with_float!(self.x, T => {
             let x = self.x.slice::<T>()?;
-            pooling.each_plane(cx, (self.out.slice_mut::<T>()?, out_len), 0, |plane, out, _| {
+            pooling.each_plane(cx, (self.out.slice_mut::<T>()?, out_len), copied, |plane, out, scratch| {
                 let x = nth(x, plane, x_len);
                 match kind {
                     PoolingType::Max if pooling.halves() => pooling.maxima(x, out),
+                    _ if let Some(rows) = small => {
+                        T::vectorised(SmallWindows { rows, kind, x, out: &mut *out, scratch });
+                        if kind == PoolingType::Avg {
+                            pooling.divide(out);
+                        }
+                    }
                     PoolingType::Max => {
                         out.fill(T::NEG_INFINITY);
                         pooling.strips(|strip| strip.gather(x, out, |x, out| {
@@ -121,6 +134,11 @@ impl Kernel for Pool2dOp<Buf<'_>> {
             })
         })
     }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        let small = self.pool.pooling(&self.x, &self.out).ok().and_then(|pooling| pooling.small());
+        small.map_or(0, |rows| rows.scratch() * workers * self.x.dtype().size())
+    }
 }
 autobwd::samples!(
     Pool2dOp,
@@ -132,6 +150,11 @@ autobwd::samples!(
         pool(distinct([2, 3, 6, 4]), max([2, 2]).strides([2, 2])),
         pool(distinct([2, 3, 6, 16]), max([2, 2]).strides([2, 2])),
         pool(distinct([1, 2, 7, 5]), max([2, 3]).strides([3, 2])),
+        // Rows of more than one loop step.
+        pool(distinct([1, 2, 3, 19]), max([3, 3]).paddings([1, 1])),
+        pool(uniform([1, 2, 3, 18]), mean([3, 3]).paddings([1, 1])),
+        pool(distinct([1, 1, 3, 37]), max([3, 3]).strides([2, 2]).paddings([1, 1])),
+        pool(uniform([1, 1, 3, 36]), mean([3, 2]).strides([2, 2]).paddings([1, 0]).ceil_mode(true)),
         pool(uniform([1, 7, 5, 2]), nhwc(mean([2, 3])).strides([3, 2])),
         pool(distinct([1, 2, 5, 4]), max([2, 3]).paddings([1, 2])),
         pool(distinct([1, 2, 3, 4]), max([2, 5]).paddings([1, 0, 2, 3])),

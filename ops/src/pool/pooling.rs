@@ -17,8 +17,11 @@ impl PoolAttrs {
         if self.global_pooling { Ok(None) } else { pair("ksize", &self.ksize, 1).map(Some) }
     }
 
-    /// The windows over `input` rows or columns.
-    fn windows(&self, i: usize, input: usize) -> Result<Windows> {
+    /// The windows over `input` rows (`i` is 0) or columns, unless pooling is adaptive.
+    ///
+    /// # Errors
+    /// Invalid attributes.
+    pub fn windows(&self, i: usize, input: usize) -> Result<Windows> {
         let axes = axes(&self.strides, &self.paddings, self.padding_algorithm, &[1, 1])?;
         let size = self.size()?.map_or(input.max(1), |size| size[i]);
         let windows = axes[i].windows(size, input);

@@ -2,13 +2,21 @@
 
 use std::mem;
 
-use autobwd::{Buf, Cx, Result, op::Strided};
+use autobwd::{
+    Buf, Cx, Result,
+    op::{Mat, Strided},
+};
 
 use super::{Lengths, RnnAttrs, RnnLayers, RnnLayout, cells::CellStep, layout::matrix};
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth},
     random::{rng, unit},
 };
+
+/// Fewest steps for which the recurrent weights are transposed first.
+const TRANSPOSED: usize = 4;
+/// Rows that are transposed together.
+const TILE: usize = 16;
 
 impl RnnLayers<Buf<'_>> {
     pub(super) fn forward<T: KernelFloat>(
@@ -62,8 +70,15 @@ impl RnnLayers<Buf<'_>> {
                 let (transposed, biases) = weights.split_at_mut(layout.recurrent().len() * layout.units);
                 layout.add_biases(bias.slice()?, recurrent_bias.slice()?, biases);
                 layout.project(cx, (x, layout.x_width(layer)), weight.slice()?, biases, gates)?;
-                transpose(recurrent.slice()?, layout.units, transposed);
-                let mut pass = Pass { layout, direction, lengths, weights: transposed, gates, hidden, cell };
+                let recurrent: &[T] = recurrent.slice()?;
+                let weights = match layout.steps {
+                    ..TRANSPOSED => matrix(recurrent, layout.units).t(),
+                    _ => {
+                        transpose(recurrent, layout.units, transposed);
+                        matrix(&*transposed, layout.recurrent().len())
+                    }
+                };
+                let mut pass = Pass { layout, direction, lengths, weights, gates, hidden, cell };
                 pass.run(cx, output)?;
                 for (state, states) in self.state.iter_mut().zip([&*hidden, &*cell]) {
                     let state = &mut state.slice_mut()?[part * layout.state()..][..layout.state()];
@@ -102,8 +117,12 @@ fn take<'a, T>(from: &mut &'a mut [T], len: usize) -> &'a mut [T] {
 /// `out = xᵀ`, with rows of `cols` elements.
 fn transpose<T: KernelFloat>(x: &[T], cols: usize, out: &mut [T]) {
     let rows = x.len() / cols;
-    for (column, out) in out.chunks_exact_mut(rows).enumerate() {
-        out.iter_mut().zip(x[column..].iter().step_by(cols)).for_each(|(out, x)| *out = *x);
+    // A cache line of each row of the result at a time.
+    for (first, x) in x.chunks(TILE * cols).enumerate() {
+        for (column, out) in out.chunks_exact_mut(rows).enumerate() {
+            let out = &mut out[first * TILE..][..x.len() / cols];
+            out.iter_mut().zip(x[column..].iter().step_by(cols)).for_each(|(out, x)| *out = *x);
+        }
     }
 }
 
@@ -156,8 +175,8 @@ struct Pass<'a, T> {
     layout: &'a RnnLayout,
     direction: usize,
     lengths: Lengths<'a>,
-    /// Transposed recurrent weights.
-    weights: &'a [T],
+    /// Recurrent weights, one row for each unit.
+    weights: Mat<'a, T>,
     gates: &'a mut [T],
     hidden: &'a mut [T],
     cell: &'a mut [T],
@@ -184,7 +203,6 @@ impl<T: KernelFloat> Pass<'_, T> {
                 let first = i * part;
                 let before = &before[first * units..][..hidden.len()];
                 let cell_before = &cell_before[(first * units).min(cell_before.len())..][..cell.len()];
-                let weights = matrix(weights, recurrent.len());
                 let x: Strided<'_, T> = matrix(before, units).into();
                 cx.product_strided(&mut gates[recurrent.start..], row, true, x, weights.into())?;
                 lengths.runs(step, first, hidden.len() / units, |run, within| {

@@ -1,0 +1,258 @@
+//! Sliding windows over planes, several adjacent windows at a time.
+//!
+//! Rows are copied to scratch memory, with padding, and split by column modulo stride. The elements under one tap of
+//! adjacent windows are then contiguous, and there are no windows at borders to treat separately.
+#![allow(clippy::needless_range_loop)] // Indexed loops are vectorised.
+
+use std::ops::Range;
+
+use autobwd::op::LaneOf;
+
+use crate::{kernel_helpers::KernelFloat, windows::Windows};
+
+/// Adjacent windows that are computed together: a cache line of `f32`.
+const BLOCK: usize = 16;
+/// Elements of the copied rows, such that they stay in the cache.
+const BAND: usize = 1 << 13;
+
+/// Windows over a plane.
+#[derive(Clone, Copy)]
+pub(crate) struct TapRows {
+    /// Height and width of the plane.
+    x: [usize; 2],
+    /// Numbers of windows.
+    out: [usize; 2],
+    windows: [Windows; 2],
+    /// Elements of one part of a copied row. Blocks may be copied and read as a whole.
+    part: usize,
+    /// Rows of windows that are computed from one copy.
+    band: usize,
+}
+
+impl TapRows {
+    /// Such windows over a plane, if they are `widths` wide and their strides and paddings are small.
+    pub(crate) fn new(
+        x: [usize; 2],
+        out: [usize; 2],
+        windows: [Windows; 2],
+        widths: &[usize],
+    ) -> Option<TapRows> {
+        let [down, across] = &windows;
+        let small = widths.contains(&across.size) && across.stride <= 2 && across.before < across.size;
+        if !small || (down.dilation, across.dilation) != (1, 1) {
+            return None;
+        }
+        let part = x[1].div_ceil(across.stride).max(out[1]).next_multiple_of(BLOCK) + across.size;
+        let rows = BAND / (part * across.stride);
+        let band = rows.saturating_sub(down.size) / down.stride + 1;
+        Some(TapRows { x, out, windows, part, band: band.min(out[0]).max(1) })
+    }
+
+    /// Columns of a window.
+    pub(crate) fn width(&self) -> usize {
+        self.windows[1].size
+    }
+
+    /// Elements of a copied row.
+    fn row(&self) -> usize {
+        self.part * self.windows[1].stride
+    }
+
+    /// The rows under `rows` of windows.
+    fn under(&self, rows: &Range<usize>) -> Range<usize> {
+        let Windows { size, stride, before, .. } = self.windows[0];
+        let end = (rows.end - 1).saturating_mul(stride).saturating_add(size);
+        let end = end.saturating_sub(before).min(self.x[0]);
+        rows.start.saturating_mul(stride).saturating_sub(before).min(end)..end
+    }
+
+    /// Elements of scratch memory.
+    pub(crate) fn scratch(&self) -> usize {
+        let Windows { size, stride, .. } = self.windows[0];
+        let rows = (self.band - 1).saturating_mul(stride).saturating_add(size);
+        self.row() * rows.min(self.x[0])
+    }
+
+    /// Copies rows of `x`, with `S` as horizontal stride.
+    #[inline(always)]
+    fn copy<T: KernelFloat, const S: usize>(&self, x: &[T], rows: Range<usize>, padding: T, copy: &mut [T]) {
+        let (width, before, part) = (self.x[1], self.windows[1].before, self.part);
+        let used = self.out[1] + (self.width() - 1) / S;
+        // Start of a part, and the index of a column of `x` in it.
+        let column = |x: usize| ((x + before) % S * part, (x + before) / S);
+        for (y, copy) in rows.zip(copy.chunks_exact_mut(self.row())) {
+            let x = &x[y * width..];
+            let groups = x.as_chunks::<S>().0;
+            for at in (0..width.div_ceil(S)).step_by(BLOCK) {
+                // The end of a block may belong to the next row: padding or the next part overwrites it.
+                if let Some(groups) = groups.get(at..).and_then(|groups| groups.first_chunk::<BLOCK>()) {
+                    // Arrays of their own, since the compiler does not know that `x` and `copy` do not overlap.
+                    let mut parts = [[padding; BLOCK]; S];
+                    for l in 0..BLOCK {
+                        for phase in 0..S {
+                            parts[phase][l] = groups[l][phase];
+                        }
+                    }
+                    for phase in 0..S {
+                        let (start, first) = column(phase);
+                        copy[start + first + at..][..BLOCK].copy_from_slice(&parts[phase]);
+                    }
+                } else {
+                    for (x, value) in x.iter().enumerate().take(width).skip(at * S) {
+                        let (start, k) = column(x);
+                        copy[start + k] = *value;
+                    }
+                }
+            }
+            for phase in 0..S {
+                let (start, first) = column(phase);
+                let copy = &mut copy[start..][..part];
+                copy[..first].fill(padding);
+                let end = first + width.saturating_sub(phase).div_ceil(S);
+                copy[end..used.max(end)].fill(padding);
+            }
+        }
+    }
+
+    /// Folds the elements under every window of a plane, row by row: `f(row)` returns the function that folds the
+    /// elements in that row of a window. Padding above and below is left out, that at the sides is `padding`.
+    #[inline(always)]
+    pub(crate) fn fold<T: KernelFloat, F: LaneOf<T>, G: Fn(F, [F; W]) -> F, const W: usize>(
+        &self,
+        x: (&[T], T),
+        out: (&mut [T], F),
+        scratch: &mut [T],
+        f: impl Fn(usize) -> G,
+    ) {
+        match self.windows[1].stride {
+            1 => self.fold_by::<T, F, G, W, 1>(x, out, scratch, f),
+            _ => self.fold_by::<T, F, G, W, 2>(x, out, scratch, f),
+        }
+    }
+
+    /// The same with `S` as horizontal stride.
+    #[inline(always)]
+    fn fold_by<T: KernelFloat, F: LaneOf<T>, G: Fn(F, [F; W]) -> F, const W: usize, const S: usize>(
+        &self,
+        (x, padding): (&[T], T),
+        (out, start): (&mut [T], F),
+        scratch: &mut [T],
+        f: impl Fn(usize) -> G,
+    ) {
+        let ([height, width], [down, _]) = (self.out, &self.windows);
+        let (part, len) = (self.part, self.row());
+        for first in (0..height).step_by(self.band) {
+            let band = first..height.min(first + self.band);
+            let copied = self.under(&band);
+            self.copy::<T, S>(x, copied.clone(), padding, scratch);
+            for y in band {
+                let under = self.under(&(y..y + 1));
+                let skipped = down.before.saturating_sub(y.saturating_mul(down.stride));
+                let copy = &scratch[(under.start - copied.start) * len..];
+                for at in (0..width).step_by(BLOCK) {
+                    let mut folded = [start; BLOCK];
+                    for row in 0..under.len() {
+                        let (f, copy) = (f(skipped + row), &copy[row * len..]);
+                        // One check of bounds for all taps of a part.
+                        let mut parts = [copy; S];
+                        for phase in 0..S {
+                            parts[phase] = &copy[phase * part + at..][..BLOCK + (W - 1) / S];
+                        }
+                        let mut x = [[start; BLOCK]; W];
+                        for tap in 0..W {
+                            let from = &parts[tap % S][tap / S..][..BLOCK];
+                            for l in 0..BLOCK {
+                                x[tap][l] = F::new(from[l]);
+                            }
+                        }
+                        for l in 0..BLOCK {
+                            let mut under = [start; W];
+                            for tap in 0..W {
+                                under[tap] = x[tap][l];
+                            }
+                            folded[l] = f(folded[l], under);
+                        }
+                    }
+                    // The end of a block may reach into the next row, which is written later.
+                    let out = &mut out[y * width + at..];
+                    if let Some(out) = out.first_chunk_mut::<BLOCK>() {
+                        for l in 0..BLOCK {
+                            out[l] = folded[l].get();
+                        }
+                    } else {
+                        out.iter_mut().zip(folded).for_each(|(out, folded)| *out = folded.get());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use autobwd::op::{VectorLoops, Vectorised};
+
+    use super::*;
+
+    /// Sums the elements of each window, with weights that tell its elements apart.
+    struct Weighted<'a, const W: usize>(TapRows, &'a [f64], &'a mut [f64], &'a mut [f64]);
+
+    impl<const W: usize> VectorLoops<f64> for Weighted<'_, W> {
+        type Output = ();
+
+        #[inline(always)]
+        fn run<F: LaneOf<f64>>(self) {
+            self.0.fold((self.1, 0.5), (self.2, F::from(0.0)), self.3, |row| {
+                move |sum, x: [F; W]| {
+                    let each = x.into_iter().enumerate();
+                    each.fold(sum, |sum, (tap, x)| sum + x * F::from((row * W + tap + 1) as f64))
+                }
+            });
+        }
+    }
+
+    fn check<const W: usize>(x_size: [usize; 2], down: Windows, across: Windows) {
+        let windows = [down, across];
+        let counts = [0, 1].map(|i| windows[i].count(x_size[i], false));
+        let [Some(rows), Some(columns)] = counts else { return };
+        let Some(taps) = TapRows::new(x_size, [rows, columns], windows, &[W]) else {
+            panic!("windows of {W} columns are small");
+        };
+        let x: Vec<f64> = (0..x_size[0] * x_size[1]).map(|i| (i * 7 % 31) as f64).collect();
+        let (mut out, mut scratch) = (vec![f64::NAN; rows * columns], vec![f64::NAN; taps.scratch()]);
+        f64::vectorised(Weighted::<W>(taps, &x, &mut out, &mut scratch));
+        for (i, out) in out.into_iter().enumerate() {
+            let (top, left) = (i / columns * down.stride, i % columns * across.stride);
+            let mut sum = 0.0;
+            for row in
+                (0..down.size).filter(|row| (down.before..down.before + x_size[0]).contains(&(top + row)))
+            {
+                for tap in 0..W {
+                    let column = (left + tap).checked_sub(across.before).filter(|column| *column < x_size[1]);
+                    let value =
+                        column.map_or(0.5, |column| x[(top + row - down.before) * x_size[1] + column]);
+                    sum += value * (row * W + tap + 1) as f64;
+                }
+            }
+            assert_eq!(out, sum, "window {i} of {x_size:?}");
+        }
+    }
+
+    #[test]
+    fn each_window_is_folded_in_order_whatever_its_place() {
+        let of =
+            |size, stride, [before, after]: [usize; 2]| Windows { size, stride, dilation: 1, before, after };
+        // 700 rows of 33 columns are more than one band.
+        let sizes =
+            [[1, 1], [3, 7], [4, 8], [2, 15], [5, 16], [3, 17], [2, 31], [700, 33], [2, 64], [1, 9000]];
+        for x_size in sizes {
+            for (down, across) in [(1, 1), (2, 2), (3, 1), (1, 2)] {
+                for [before, after] in [[0, 0], [1, 1], [2, 0], [0, 2], [2, 3]] {
+                    check::<3>(x_size, of(2, down, [7, 1]), of(3, across, [before, after]));
+                    check::<5>(x_size, of(4, down, [before, after]), of(5, across, [before + 2, after]));
+                    check::<2>(x_size, of(3, down, [1, after]), of(2, across, [before.min(1), after]));
+                }
+            }
+        }
+    }
+}
