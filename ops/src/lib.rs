@@ -45,6 +45,7 @@ pub mod lstm;
 mod math;
 pub mod matmul;
 pub mod min_max_pow;
+pub mod model;
 pub mod nn;
 pub mod norm;
 pub mod optim;
@@ -70,3 +71,4 @@ pub mod windows;
 
 pub use init::Init;
 pub use math::{Math, concat};
+pub use model::Model;

@@ -18,6 +18,8 @@ pub mod error;
 pub mod graph_builder;
 pub mod lanes;
 pub mod numbers;
+#[doc(hidden)]
+pub mod obstacles;
 pub mod op;
 pub mod operators;
 pub mod runtime;

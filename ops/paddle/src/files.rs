@@ -8,15 +8,14 @@ use std::{
 };
 
 use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result, Scope, Tensor, program::VarKind};
+use autobwd_core::obstacles::Obstacles;
 use prost::Message;
 
 use crate::{
     import::{ImportedProgram, import},
     info::{ParameterInfos, read_infos},
-    obstacles::Obstacles,
-    proto,
+    parameters, proto,
     tensors::{TensorReader, write_tensor},
-    training,
 };
 
 /// The largest files of programs, of parameters and about parameters that are read, in bytes.
@@ -107,7 +106,7 @@ pub(crate) fn decode_program(
         Error::new(ErrorKind::Format, format!("{source} is not a program of PaddlePaddle: {e}")).caused_by(e)
     })?;
     let mut imported = import(file, ops, source)?;
-    training::mark_parameters(&mut imported.program, &infos()?);
+    parameters::mark_parameters(&mut imported.program, &infos()?);
     Ok(imported)
 }
 
@@ -121,7 +120,7 @@ pub(crate) fn decode_parameters(bytes: &[u8], program: &Program, source: &str) -
 /// Reads the program of a model without its parameters.
 ///
 /// # Errors
-/// Those of [`Model::load`](crate::Model::load) about the program.
+/// Those of [`load`](crate::load) about the program.
 pub fn load_program(path: impl AsRef<Path>) -> Result<Program> {
     Ok(ModelFiles::at(path.as_ref()).read_program(OpInfoMap::linked()?)?.program)
 }

@@ -8,11 +8,10 @@ mod files;
 mod import;
 mod info;
 mod model;
-mod obstacles;
+mod parameters;
 mod proto;
 mod reference;
 mod tensors;
-mod training;
 
 pub use files::load_program;
-pub use model::Model;
+pub use model::{from_bytes, load, save, to_bytes};

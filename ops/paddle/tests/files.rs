@@ -7,11 +7,12 @@ use std::{
 };
 
 use autobwd::{Attr, DType, Executor, Feed, Result, Tensor, tensor::load_tensors};
+use autobwd_ops::Model;
 use autobwd_ops::{
     Math, nn,
     optim::{Optimizer, Sgd},
 };
-use autobwd_paddle::{Model, load_program};
+use autobwd_paddle::load_program;
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
@@ -55,14 +56,14 @@ fn results_are_those_of_paddle_and_the_same_after_saving() -> Result<()> {
     // A loop and a branch, without parameters.
     for (name, expected) in NAMES.into_iter().chain([("control", "control")]) {
         let data = data(expected)?;
-        let mut model = Model::load(models().join(name))?;
+        let mut model = autobwd_paddle::load(models().join(name))?;
         let results = model.run(&mut Executor::new(), &list(&data, "in"))?;
         assert_eq!(results.len(), list(&data, "out").len());
         results.iter().zip(list(&data, "out")).for_each(|(x, y)| assert_close(x, y));
 
         let folder = folder();
-        model.save(folder.path().join(name))?;
-        let mut again = Model::load(folder.path().join(format!("{name}.pdmodel")))?;
+        autobwd_paddle::save(&model, folder.path().join(name))?;
+        let mut again = autobwd_paddle::load(folder.path().join(format!("{name}.pdmodel")))?;
         assert_eq!((&again.feeds, &again.fetches), (&model.feeds, &model.fetches));
         let repeated = again.run(&mut Executor::new(), &list(&data, "in"))?;
         for (x, y) in results.iter().zip(&repeated) {
@@ -76,7 +77,7 @@ fn results_are_those_of_paddle_and_the_same_after_saving() -> Result<()> {
 fn models_for_inference_are_trained_further() -> Result<()> {
     for (name, expected) in NAMES {
         let data = data(expected)?;
-        let mut model = Model::load(models().join(name))?;
+        let mut model = autobwd_paddle::load(models().join(name))?;
         let trained = model.train(&[])?;
         assert!(!trained.is_empty(), "{name}");
         let net = model.builder();
@@ -102,8 +103,8 @@ fn models_for_inference_are_trained_further() -> Result<()> {
         let before = load_program(models().join(name))?;
         assert_eq!(tuned.program.root().ops.len(), before.root().ops.len(), "{name}");
         let folder = folder();
-        tuned.save(folder.path().join("tuned"))?;
-        let mut again = Model::load(folder.path().join("tuned"))?;
+        autobwd_paddle::save(&tuned, folder.path().join("tuned"))?;
+        let mut again = autobwd_paddle::load(folder.path().join("tuned"))?;
         let inputs = list(&data, "in");
         let (x, y) = (tuned.run(&mut executor, &inputs)?, again.run(&mut executor, &inputs)?);
         assert_eq!(x[0].bytes(), y[0].bytes());
@@ -114,7 +115,7 @@ fn models_for_inference_are_trained_further() -> Result<()> {
 #[test]
 fn training_programs_go_on_with_the_losses_of_paddle() -> Result<()> {
     let data = data("training")?;
-    let mut model = Model::load(models().join("training"))?;
+    let mut model = autobwd_paddle::load(models().join("training"))?;
     let feeds: [(&str, &dyn Feed); 2] = [("x", &data["x"]), ("y", &data["y"])];
     let mut executor = Executor::new();
     let mut losses = vec![];
@@ -131,7 +132,7 @@ fn training_programs_go_on_with_the_losses_of_paddle() -> Result<()> {
 #[test]
 fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
     let data = data("images")?;
-    let mut model = Model::load(models().join("images"))?;
+    let mut model = autobwd_paddle::load(models().join("images"))?;
     let trained = model.train(&["conv2d_0*", "batch_norm*", "conv2d_1*", "linear*"])?;
     assert!(trained.is_empty(), "{trained:?}");
     let is_test = |op: &autobwd::OpDesc| op.attrs.get("is_test") == Some(&Attr::Bool(true));
@@ -152,8 +153,8 @@ fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
 
     let folder = folder();
     let tuned = Model::for_test(&*net.program()?, &model.scope, &[&head.name()])?;
-    tuned.save(folder.path().join("tuned"))?;
-    let mut again = Model::load(folder.path().join("tuned"))?;
+    autobwd_paddle::save(&tuned, folder.path().join("tuned"))?;
+    let mut again = autobwd_paddle::load(folder.path().join("tuned"))?;
     assert_eq!(again.run(&mut executor, &[&data["in.0"]])?[0].dims(), [2, 4]);
     Ok(())
 }
@@ -198,7 +199,7 @@ fn broken_files_are_errors() -> Result<()> {
     let write = |ending: &str, bytes: &[u8]| {
         fs::write(folder.path().join(format!("model{ending}")), bytes).unwrap();
     };
-    let error = || Model::load(&path).unwrap_err().to_string();
+    let error = || autobwd_paddle::load(&path).unwrap_err().to_string();
     let (program, parameters) = (read(".pdmodel"), read(".pdiparams"));
     assert!(error().contains("cannot read"), "{}", error());
     write(".pdmodel", &program);
@@ -212,14 +213,14 @@ fn broken_files_are_errors() -> Result<()> {
     write(".pdiparams", &wrong);
     assert!(error().contains("version 1 of the tensor format is not known"), "{}", error());
     write(".pdiparams", &parameters);
-    Model::load(&path)?;
+    autobwd_paddle::load(&path)?;
     write(".pdiparams.info", b"\x80\x02}q");
     assert!(error().contains("not a dictionary of parameters"), "{}", error());
     write(".pdmodel", b"{\"blocks\": []}");
     assert!(error().contains("is not a program of PaddlePaddle"), "{}", error());
     write(".pdiparams.info", &read(".pdiparams.info"));
     write(".pdmodel", &program);
-    Model::load(&path)?;
+    autobwd_paddle::load(&path)?;
     let safetensors = fs::read(models().join("images.safetensors")).unwrap();
     let foreign: [&[u8]; 7] = [
         b"",
@@ -232,7 +233,7 @@ fn broken_files_are_errors() -> Result<()> {
     ];
     for bytes in foreign {
         write(".pdmodel", bytes);
-        assert!(Model::load(&path).is_err());
+        assert!(autobwd_paddle::load(&path).is_err());
     }
     Ok(())
 }
@@ -242,7 +243,7 @@ fn truncated_files_are_errors() {
     let read = |ending: &str| fs::read(models().join(format!("images{ending}"))).unwrap();
     let (program, parameters, infos) = (read(".pdmodel"), read(".pdiparams"), read(".pdiparams.info"));
     let load = |program: &[u8], parameters: &[u8], infos: &[u8]| {
-        Model::from_bytes(program, Some(parameters), Some(infos)).map_err(|e| e.to_string())
+        autobwd_paddle::from_bytes(program, Some(parameters), Some(infos)).map_err(|e| e.to_string())
     };
     load(&program, &parameters, &infos).unwrap();
     for end in (0..program.len()).step_by(7) {
@@ -263,7 +264,9 @@ fn truncated_files_are_errors() {
     for foreign in [&program[..], &infos, b"{}", &[0; 64]] {
         assert!(load(&program, foreign, &infos).unwrap_err().contains("the parameters does not fit"));
     }
-    assert!(Model::from_bytes(&program, None, None).unwrap_err().to_string().contains("ends after 0"));
+    assert!(
+        autobwd_paddle::from_bytes(&program, None, None).unwrap_err().to_string().contains("ends after 0")
+    );
 }
 
 /// A field of a message that holds bytes.
@@ -308,7 +311,7 @@ fn op(ty: &str, x: &[u8], out: &[u8], attrs: &[Vec<u8>]) -> Vec<u8> {
 
 #[test]
 fn hostile_programs_are_errors() {
-    let load = |program: &[u8]| Model::from_bytes(program, None, None).map_err(|e| e.to_string());
+    let load = |program: &[u8]| autobwd_paddle::from_bytes(program, None, None).map_err(|e| e.to_string());
     let vars = |dims: &[i64]| [var(b"x", dims), var(b"y", dims)].concat();
     load(&block(0, 0, &[vars(&[2, 3]), op("relu", b"x", b"y", &[])])).unwrap();
 
@@ -371,16 +374,16 @@ fn parameters_that_no_memory_holds_are_errors() {
         (tensor(-1, &petabytes), "a message of -1 bytes"),
         ([&[0; 4][..], &[0xff; 8]].concat(), "LoD levels"),
     ] {
-        let e = Model::from_bytes(&kept(&[-1]), Some(&parameters), None).unwrap_err().to_string();
+        let e = autobwd_paddle::from_bytes(&kept(&[-1]), Some(&parameters), None).unwrap_err().to_string();
         assert!(e.contains(message), "{e}");
     }
 }
 
 #[test]
 fn parameters_of_a_training_program_are_still_trained_after_saving() -> Result<()> {
-    let model = Model::load(models().join("training"))?;
-    let [program, parameters, infos] = model.to_bytes()?;
-    let again = Model::from_bytes(&program, Some(&parameters), Some(&infos))?;
+    let model = autobwd_paddle::load(models().join("training"))?;
+    let [program, parameters, infos] = autobwd_paddle::to_bytes(&model)?;
+    let again = autobwd_paddle::from_bytes(&program, Some(&parameters), Some(&infos))?;
     let frozen = |model: &Model| {
         let parameters = model.program.root().vars.iter().filter(|(_, desc)| desc.parameter);
         parameters.map(|(_, desc)| desc.stop_gradient).collect::<Vec<_>>()

@@ -11,11 +11,11 @@ mod lines;
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use autobwd::{DType, Error, ErrorKind, Executor, Feed, Result, Tensor};
+use autobwd_ops::Model;
 use autobwd_ops::{
     Math,
     optim::{Adam, Optimizer},
 };
-use autobwd_paddle::Model;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     let mut executor = Executor::new();
-    let mut model = Model::load(&args.model)?;
+    let mut model = autobwd_paddle::load(&args.model)?;
     let before = accuracy(&mut model, &mut executor)?;
     println!("{}", json!({"accuracy": before, "when": "before training"}));
 
@@ -90,7 +90,7 @@ fn run(args: &Args) -> Result<()> {
 
     let mut tuned = Model::for_test(&program, &model.scope, &[&fetch])?;
     let after = accuracy(&mut tuned, &mut executor)?;
-    tuned.save(&args.out)?;
+    autobwd_paddle::save(&tuned, &args.out)?;
     println!("{}", json!({"accuracy": after, "when": "after training", "trained_parameters": trained.len()}));
     println!("{}", json!({"written": args.out.with_extension("pdmodel")}));
     Ok(())

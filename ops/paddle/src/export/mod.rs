@@ -1,6 +1,5 @@
 //! Programs as the reference's messages.
 
-mod lowering;
 mod roles;
 
 use std::collections::{BTreeSet, HashSet};
@@ -11,9 +10,11 @@ use autobwd::{
     program::{Block, Slots, Var, VarKind},
 };
 
+use autobwd_core::obstacles::Obstacles;
+use autobwd_ops::model::lower;
+
 use crate::{
     attrs::write_attr,
-    obstacles::Obstacles,
     proto::{
         self, AttrType, op_desc,
         op_version_map::OpVersionPair,
@@ -42,7 +43,15 @@ pub(crate) fn export(
     for name in feeds.iter().chain(fetches) {
         obstacles.note("", program.expect_var(name));
     }
-    let program = lowering::lower(program, ops, &mut obstacles)?;
+    let program = lower(program, ops, |op| Ok(reference(&op.ty)?.is_some()))?;
+    for (b, block) in program.blocks().iter().enumerate() {
+        for (i, op) in block.ops.iter().enumerate() {
+            if reference(&op.ty)?.is_none() {
+                let text = format!("operator `{}` is unknown there and has no composition", op.ty);
+                obstacles.add(format!("block {b}, operator {i}"), text);
+            }
+        }
+    }
     obstacles.require_none(failed)?;
     let losses = roles::losses(&program);
     let read = program.blocks().iter().flat_map(|block| &block.ops).flat_map(OpDesc::reads).collect();

@@ -1,7 +1,6 @@
 //! Programs from the reference's messages.
 
 mod op;
-mod shapes;
 
 use std::collections::HashMap;
 
@@ -9,14 +8,13 @@ use autobwd::{
     BlockId, DType, Dims, OpInfo, OpInfoMap, Program, Result, VarDesc,
     program::{OpDesc, Var, VarKind, Vars},
 };
+use autobwd_core::obstacles::Obstacles;
+use autobwd_ops::model::infer_shapes;
 
 use crate::{
-    obstacles::Obstacles,
     proto::{self, var_type::Type},
     tensors,
 };
-
-pub(crate) use shapes::infer_shapes;
 
 /// A program, and what the file says about its inputs and outputs.
 pub(crate) struct ImportedProgram {

@@ -9,7 +9,7 @@ use autobwd::{
 
 /// Declares the outputs of all operators as their shape rules infer them. Variables that the program keeps or that no
 /// operator writes stay as declared, and so do those of an operator that a shape rule rejects: verification says why.
-pub(crate) fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
+pub fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
     for b in 0..program.blocks().len() {
         let id = BlockId::new(b);
         let mut inferred: HashSet<Var> = HashSet::new();

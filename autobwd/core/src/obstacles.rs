@@ -2,16 +2,17 @@
 
 use std::{collections::HashMap, fmt::Write as _};
 
-use autobwd::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Obstacles in the order in which they are met, each with the number of its occurrences and the first place.
-#[derive(Default)]
-pub(crate) struct Obstacles {
+#[derive(Debug, Default)]
+pub struct Obstacles {
     all: Vec<Obstacle>,
     /// Positions by text.
     known: HashMap<String, usize>,
 }
 
+#[derive(Debug)]
 struct Obstacle {
     what: String,
     place: String,
@@ -23,7 +24,7 @@ const LISTED: usize = 50;
 
 impl Obstacles {
     /// Adds an obstacle, once for each `what`.
-    pub(crate) fn add(&mut self, place: impl Into<String>, what: impl Into<String>) {
+    pub fn add(&mut self, place: impl Into<String>, what: impl Into<String>) {
         let what = what.into();
         match self.known.get(&what) {
             Some(at) => self.all[*at].count += 1,
@@ -35,7 +36,7 @@ impl Obstacles {
     }
 
     /// Adds an error, if there is one.
-    pub(crate) fn note<T>(&mut self, place: impl Into<String>, result: Result<T>) -> Option<T> {
+    pub fn note<T>(&mut self, place: impl Into<String>, result: Result<T>) -> Option<T> {
         result.map_err(|e| self.add(place, e.to_string())).ok()
     }
 
@@ -43,7 +44,7 @@ impl Obstacles {
     ///
     /// # Errors
     /// There are obstacles.
-    pub(crate) fn require_none(&self, failed: &str) -> Result<()> {
+    pub fn require_none(&self, failed: &str) -> Result<()> {
         let count = match self.all.len() {
             0 => return Ok(()),
             1 => "1 obstacle".to_string(),
