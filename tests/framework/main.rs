@@ -75,24 +75,12 @@ mod updates;
 mod wide;
 mod words;
 
+use autobwd_tests::compare;
+
 #[global_allocator]
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
 
 /// Whether an operator is from the core or from `ops`.
 fn is_of_library(info: &autobwd::OpInfo) -> bool {
     info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
-}
-
-/// Compares with a file of the repository; `UPDATE=1 cargo test` rewrites it.
-#[track_caller]
-fn compare(path: &str, expected: &str) {
-    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, expected).unwrap();
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{path} is out of date: run `UPDATE=1 cargo test -p autobwd-tests --test framework`; it should be\n{expected}"
-    );
 }

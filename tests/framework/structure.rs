@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -20,6 +20,7 @@ const PACKAGES: [&str; 12] = [
     "autobwd/viewer",
     "autobwd-macros",
     "ops",
+    "ops/onnx",
     "ops/paddle",
 ];
 
@@ -208,7 +209,8 @@ pub(crate) fn sources() -> Vec<PathBuf> {
     files(&root().join("tests/src"), &["rs"], &mut found);
     files(&root().join("benches"), &["rs"], &mut found);
     // Other libraries' programs, in a workspace of their own; generated messages, whose names are the reference's.
-    let foreign = ["benches/peers/rust", "ops/paddle/src/proto"].map(|folder| root().join(folder));
+    let foreign = ["benches/peers/rust", "ops/onnx/src/proto", "ops/paddle/src/proto"]
+        .map(|folder| root().join(folder));
     found
         .retain(|file| !foreign.iter().any(|folder| file.starts_with(folder)) && !file.ends_with("tests.rs"));
     found

@@ -1,5 +1,5 @@
-//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|paddle]`: fuzzes programs, weights, and
-//! models of PaddlePaddle.
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|paddle|onnx]`: fuzzes programs, weights, and
+//! models of PaddlePaddle and ONNX.
 //!
 //! The current input is in `target/fuzz/TARGET.current` and the options that reproduce it in `TARGET.options`, in case
 //! the process dies. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on
@@ -43,6 +43,9 @@ struct Options {
     /// Fuzz one target only.
     #[arg(long)]
     target: Option<Target>,
+    /// A folder of further models of ONNX to change, such as ONNX's node tests.
+    #[arg(long)]
+    models: Option<PathBuf>,
     /// Executes these inputs instead, program by program.
     inputs: Vec<PathBuf>,
     /// For these inputs, the number of the initial input whose values they use, as reported with a failure.
@@ -61,6 +64,8 @@ enum Target {
     Safetensors,
     /// Models of PaddlePaddle.
     Paddle,
+    /// Models of ONNX.
+    Onnx,
 }
 
 impl Target {
@@ -69,6 +74,7 @@ impl Target {
             Target::Json => "json",
             Target::Safetensors => "safetensors",
             Target::Paddle => "paddle",
+            Target::Onnx => "onnx",
         }
     }
 }
@@ -113,6 +119,7 @@ fn run(options: &Options) -> Outcomes<usize> {
             let values = &seeds.get(options.values).ok_or("there is no seed of that number")?.values;
             let failure = guarded(begin, || match options.target {
                 Some(Target::Paddle) => fuzz::paddle(&input, &mut Rng(options.draw)),
+                Some(Target::Onnx) => fuzz::onnx(&input, &mut Rng(options.draw)),
                 _ => fuzz::program(&String::from_utf8_lossy(&input), values, &mut Rng(options.draw)),
             });
             let failure = failure.err();
@@ -121,23 +128,28 @@ fn run(options: &Options) -> Outcomes<usize> {
         }
         return Ok(failures);
     }
-    for target in [Target::Json, Target::Safetensors, Target::Paddle] {
+    for target in [Target::Json, Target::Safetensors, Target::Paddle, Target::Onnx] {
         if options.target.is_some_and(|only| only != target) {
             continue;
         }
         // Programs have the most outcomes.
         let share = match (options.target, target) {
             (Some(_), _) => options.seconds,
-            (None, Target::Json) => options.seconds * 4 / 6,
-            (None, Target::Safetensors | Target::Paddle) => options.seconds / 6,
+            (None, Target::Json) => options.seconds / 2,
+            (None, _) => options.seconds / 6,
         };
         let end = Instant::now() + Duration::from_secs(share);
+        let models = match target {
+            Target::Json | Target::Safetensors => vec![],
+            Target::Paddle => fuzz::paddle_inputs()?,
+            Target::Onnx => fuzz::onnx_inputs(options.models.as_deref())?,
+        };
         let seeds = match target {
             Target::Json => seeds.clone(),
             Target::Safetensors => vec![seeds[0].clone()],
-            Target::Paddle => fuzz::paddle_inputs()?.iter().map(|_| FuzzSeed::default()).collect(),
+            Target::Paddle | Target::Onnx => vec![FuzzSeed::default(); models.len()],
         };
-        failures += Campaign::new(target, &folder, seeds, options.seed)?.run(begin, end)?;
+        failures += Campaign::new(target, &folder, seeds, models, options.seed)?.run(begin, end)?;
     }
     Ok(failures)
 }
@@ -178,6 +190,8 @@ struct Campaign<'a> {
     seeds: Vec<FuzzSeed>,
     /// Initial inputs first, by number: each with its changed part.
     inputs: Vec<(usize, Vec<u8>)>,
+    /// The operators of these models, if they are of ONNX.
+    operators: Vec<String>,
     known: HashSet<String>,
     rng: Rng,
     outcomes: BTreeMap<FuzzOutcome, u64>,
@@ -185,15 +199,21 @@ struct Campaign<'a> {
 }
 
 impl Campaign<'_> {
-    fn new(target: Target, folder: &Path, seeds: Vec<FuzzSeed>, seed: u64) -> Outcomes<Campaign<'_>> {
+    fn new(
+        target: Target,
+        folder: &Path,
+        seeds: Vec<FuzzSeed>,
+        mut models: Vec<Vec<u8>>,
+        seed: u64,
+    ) -> Outcomes<Campaign<'_>> {
         let mut inputs = vec![];
-        let mut models = if target == Target::Paddle { fuzz::paddle_inputs()? } else { vec![] };
+        let operators = fuzz::onnx_operators(if target == Target::Onnx { &models } else { &[] });
         for (number, seed) in seeds.iter().enumerate() {
             inputs.push((
                 number,
                 match target {
                     Target::Json => seed.program.to_json().into_bytes(),
-                    Target::Paddle => std::mem::take(&mut models[number]),
+                    Target::Paddle | Target::Onnx => std::mem::take(&mut models[number]),
                     Target::Safetensors => {
                         let (path, mut scope) = (folder.join("seed.safetensors"), Scope::new());
                         let mut values: Vec<_> = seed.values.iter().collect();
@@ -206,11 +226,15 @@ impl Campaign<'_> {
             ));
         }
         let (known, outcomes, failures) = Default::default();
-        Ok(Campaign { target, folder, seeds, inputs, known, rng: Rng(seed), outcomes, failures })
+        Ok(Campaign { target, folder, seeds, inputs, operators, known, rng: Rng(seed), outcomes, failures })
     }
 
     fn run(mut self, begin: Instant, end: Instant) -> Outcomes<usize> {
-        let words: Vec<&str> = OpInfoMap::linked()?.iter().map(|info| info.schema().name).collect();
+        let operators = std::mem::take(&mut self.operators);
+        let words: Vec<&str> = match self.target {
+            Target::Onnx => operators.iter().map(String::as_str).collect(),
+            _ => OpInfoMap::linked()?.iter().map(|info| info.schema().name).collect(),
+        };
         let (current, start) = (self.folder.join(format!("{}.current", self.target.name())), Instant::now());
         let mut current_file = fs::File::create(&current)?;
         let mut options_file = fs::File::create(current.with_extension("options"))?;
@@ -230,6 +254,7 @@ impl Campaign<'_> {
                     header_changed(before, &words, &mut self.rng)
                 }
                 (Target::Paddle, _) => fuzz::mutate_model(before, &words, &mut self.rng),
+                (Target::Onnx, _) => fuzz::mutate_onnx(before, &words, &mut self.rng),
                 _ => fuzz::mutate_bytes(before, &mut self.rng),
             };
             let draw = self.rng.0;
@@ -243,6 +268,7 @@ impl Campaign<'_> {
                 }
                 Target::Safetensors => fuzz::weights(&current, model),
                 Target::Paddle => fuzz::paddle(&input, &mut Rng(draw)),
+                Target::Onnx => fuzz::onnx(&input, &mut Rng(draw)),
             });
             executions += 1;
             match outcome {

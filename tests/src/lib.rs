@@ -14,6 +14,24 @@ use autobwd_ops as _;
 
 pub mod conformance;
 pub mod fuzz;
+pub mod onnx;
+
+/// Compares with a file of the repository; `UPDATE=1 cargo test` rewrites it.
+///
+/// # Panics
+/// The file differs.
+#[track_caller]
+pub fn compare(path: &str, expected: &str) {
+    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, expected).expect("tests may write their folder");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{path} is out of date: run the test with `UPDATE=1`; it should be\n{expected}"
+    );
+}
 
 /// Reruns the tests of the current binary that have `filter` in their names, with the instruction set `isa`: `baseline`
 /// or `avx2`, as in `AUTOBWD_ISA`.

@@ -24,6 +24,13 @@ impl FromStr for NamedShape {
     }
 }
 
+impl NamedShape {
+    /// The name with the dimensions.
+    pub(crate) fn to_entry(&self) -> (String, Vec<usize>) {
+        (self.name.clone(), self.dims.clone())
+    }
+}
+
 /// The variables to be fed: those that the program reads and neither computes nor keeps.
 fn data(program: &Program) -> impl Iterator<Item = (Var, &VarDesc)> {
     let vars = program.captures(BlockId::ROOT).into_iter();

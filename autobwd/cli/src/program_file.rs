@@ -8,12 +8,13 @@ use std::{
 };
 
 use autobwd::{Error, ErrorKind, Program, Result, Scope, tensor::write_atomically, viewer::ToHtml};
-use autobwd_paddle::{Model, load_program};
+use autobwd_onnx::LoadOptions;
+use autobwd_ops::Model;
 use clap::ValueEnum;
 
 use crate::terminal::{CommandFailure, CommandResult, Terminal, json_escaped};
 
-/// The largest file that is read, in bytes.
+/// The largest file of text that is read, in bytes.
 const LIMIT: u64 = 1 << 27;
 
 /// The path that stands for standard input or output.
@@ -34,74 +35,148 @@ pub(crate) enum Format {
     Html,
     /// The files of PaddlePaddle
     Paddle,
+    /// The files of ONNX
+    Onnx,
 }
 
-impl Format {
-    /// The formats by extension. A further one needs a row here, and a line in `read` or `write`.
-    const EXTENSIONS: [(&str, Format); 6] = [
-        ("json", Format::Json),
-        ("txt", Format::Text),
-        ("dot", Format::Dot),
-        ("mmd", Format::Mermaid),
-        ("html", Format::Html),
-        ("pdmodel", Format::Paddle),
-    ];
+/// How files of a format are read and written.
+struct FormatEntry {
+    format: Format,
+    extension: &'static str,
+    reader: Reader,
+    writer: Writer,
+}
 
-    /// The format of a file; that of a path without extension is JSON.
-    fn of(path: &str) -> CommandResult<Format> {
+/// How programs are read.
+enum Reader {
+    /// From text, which may come from standard input.
+    Text(fn(&str) -> Result<Program>),
+    /// From files, with values, inputs and outputs; the program alone, or the whole model.
+    Files {
+        program: fn(&str, &LoadOptions) -> Result<Program>,
+        model: fn(&str, &LoadOptions) -> Result<Model>,
+    },
+    /// Not at all.
+    None,
+}
+
+/// How programs are written.
+enum Writer {
+    /// As text.
+    Text(fn(&Program) -> Result<String>),
+    /// As files, with values, inputs and outputs.
+    Files { of: &'static str, save: fn(&Model, &str) -> Result<()> },
+}
+
+/// All formats.
+const FORMATS: [FormatEntry; 7] = [
+    FormatEntry {
+        format: Format::Json,
+        extension: "json",
+        reader: Reader::Text(Program::from_json),
+        writer: Writer::Text(|program| Ok(program.to_json())),
+    },
+    FormatEntry {
+        format: Format::Text,
+        extension: "txt",
+        reader: Reader::None,
+        writer: Writer::Text(|program| Ok(program.to_string())),
+    },
+    FormatEntry {
+        format: Format::Dot,
+        extension: "dot",
+        reader: Reader::None,
+        writer: Writer::Text(|program| Ok(program.to_dot())),
+    },
+    FormatEntry {
+        format: Format::Mermaid,
+        extension: "mmd",
+        reader: Reader::None,
+        writer: Writer::Text(|program| Ok(program.to_mermaid())),
+    },
+    FormatEntry {
+        format: Format::Html,
+        extension: "html",
+        reader: Reader::None,
+        writer: Writer::Text(ToHtml::to_html),
+    },
+    FormatEntry {
+        format: Format::Paddle,
+        extension: "pdmodel",
+        reader: Reader::Files {
+            program: |path, _| autobwd_paddle::load_program(path),
+            model: |path, _| autobwd_paddle::load(path),
+        },
+        writer: Writer::Files { of: "PaddlePaddle", save: |model, path| autobwd_paddle::save(model, path) },
+    },
+    FormatEntry {
+        format: Format::Onnx,
+        extension: "onnx",
+        reader: Reader::Files {
+            program: |path, options| Ok(autobwd_onnx::load_with(path, options)?.program),
+            model: |path, options| autobwd_onnx::load_with(path, options),
+        },
+        writer: Writer::Files { of: "ONNX", save: |model, path| autobwd_onnx::save(model, path) },
+    },
+];
+
+impl Format {
+    fn entry(self) -> &'static FormatEntry {
+        FORMATS.iter().find(|entry| entry.format == self).unwrap_or(&FORMATS[0])
+    }
+
+    /// The format of a file; that of a path without extension, and of standard input and output, is JSON.
+    pub(crate) fn of(path: &str) -> CommandResult<Format> {
         let Some(extension) = Path::new(path).extension() else { return Ok(Format::Json) };
-        let known = Format::EXTENSIONS.iter().find(|(known, _)| extension == *known);
-        known.map(|(_, format)| *format).ok_or_else(|| {
-            let known = Format::EXTENSIONS.map(|(known, _)| format!(".{known}")).join(", ");
+        let known = FORMATS.iter().find(|entry| extension == entry.extension);
+        known.map(|entry| entry.format).ok_or_else(|| {
+            let known = FORMATS.map(|entry| format!(".{}", entry.extension)).join(", ");
             CommandFailure::Unreadable(format!("`{path}`: no format has this extension; known are {known}"))
         })
     }
 
-    fn read(self, text: &str) -> Option<Result<Program>> {
-        match self {
-            Format::Json => Some(Program::from_json(text)),
-            Format::Text | Format::Dot | Format::Mermaid | Format::Html | Format::Paddle => None,
-        }
-    }
-
+    /// A program as text.
     pub(crate) fn write(self, program: &Program) -> Result<String> {
-        Ok(match self {
-            Format::Json => program.to_json(),
-            Format::Text => program.to_string(),
-            Format::Dot => program.to_dot(),
-            Format::Mermaid => program.to_mermaid(),
-            Format::Html => program.to_html()?,
-            Format::Paddle => {
-                let text = "files of PaddlePaddle are not text: write to a path that ends in .pdmodel";
-                return Err(Error::new(ErrorKind::Format, text));
+        let FormatEntry { extension, writer, .. } = self.entry();
+        match writer {
+            Writer::Text(write) => write(program),
+            Writer::Files { of, .. } => {
+                let text = format!("files of {of} are not text: write to a path that ends in .{extension}");
+                Err(Error::new(ErrorKind::Format, text))
             }
-        })
+        }
     }
 }
 
-/// Reads a program with its values, inputs and outputs; files in JSON have the program alone.
-pub(crate) fn read_model(path: &str) -> CommandResult<Model> {
-    if path != STANDARD && Format::of(path)? == Format::Paddle {
-        return Model::load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()));
+/// Reads a program with its values, inputs and outputs; files of text have the program alone.
+pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Model> {
+    match Format::of(path)?.entry().reader {
+        Reader::Files { model, .. } => {
+            model(path, options).map_err(|e| CommandFailure::Unreadable(e.to_string()))
+        }
+        Reader::Text(_) | Reader::None => Ok(Model {
+            program: read_program(path, options)?,
+            feeds: vec![],
+            fetches: vec![],
+            scope: Scope::new(),
+        }),
     }
-    Ok(Model { program: read_program(path)?, feeds: vec![], fetches: vec![], scope: Scope::new() })
 }
 
 /// Reads a program; `-` is JSON on standard input.
-pub(crate) fn read_program(path: &str) -> CommandResult<Program> {
-    if path != STANDARD && Format::of(path)? == Format::Paddle {
-        return load_program(path).map_err(|e| CommandFailure::Unreadable(e.to_string()));
-    }
-    let (format, source) = match path {
-        STANDARD => (Format::Json, "standard input".to_string()),
-        path => (Format::of(path)?, format!("`{path}`")),
-    };
+pub(crate) fn read_program(path: &str, options: &LoadOptions) -> CommandResult<Program> {
+    let source = if path == STANDARD { "standard input".to_string() } else { format!("`{path}`") };
     let refuse = |why: &dyn Display| CommandFailure::Unreadable(format!("{source}: {why}"));
-    let bytes = read_bytes(path).map_err(|e| refuse(&e))?;
-    let text = str::from_utf8(&bytes).map_err(|e| refuse(&format!("not text: {e}")))?;
-    match format.read(text) {
-        Some(program) => program.map_err(|e| refuse(&e)),
-        None => Err(refuse(&"this format is for output only; programs are read from JSON")),
+    match Format::of(path)?.entry().reader {
+        Reader::Files { program, .. } => {
+            program(path, options).map_err(|e| CommandFailure::Unreadable(e.to_string()))
+        }
+        Reader::Text(read) => {
+            let bytes = read_bytes(path).map_err(|e| refuse(&e))?;
+            let text = str::from_utf8(&bytes).map_err(|e| refuse(&format!("not text: {e}")))?;
+            read(text).map_err(|e| refuse(&e))
+        }
+        Reader::None => Err(refuse(&"this format is for output only; programs are read from JSON")),
     }
 }
 
@@ -122,20 +197,18 @@ fn read_bytes(path: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a program, in this format or that of the extension; `-` is standard output, where the default is JSON. Files of
-/// PaddlePaddle have inputs, outputs and values, too.
+/// PaddlePaddle and ONNX have inputs, outputs and values, too.
 pub(crate) fn write_model(
     terminal: Terminal,
     path: &str,
     format: Option<Format>,
     model: &Model,
 ) -> CommandResult {
-    let format = match (path, format) {
-        (_, Some(format)) => format,
-        (STANDARD, None) => Format::Json,
-        (path, None) => Format::of(path)?,
-    };
-    if format == Format::Paddle && path != STANDARD {
-        return Ok(model.save(path)?);
+    let format = format.map_or_else(|| Format::of(path), Ok)?;
+    if let Writer::Files { save, .. } = format.entry().writer
+        && path != STANDARD
+    {
+        return Ok(save(model, path)?);
     }
     let text = format.write(&model.program)?;
     match (path, format) {

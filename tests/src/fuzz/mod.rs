@@ -14,10 +14,11 @@ use autobwd::{
     program::{VarKind, diff},
     verify,
 };
-use autobwd_paddle::Model;
+use autobwd_onnx::LoadOptions;
+use autobwd_ops::Model;
 
 pub use mutate::{Rng, mutate, mutate_bytes};
-pub use seeds::{FuzzSeed, mutate_model, paddle_inputs, seeds};
+pub use seeds::{FuzzSeed, mutate_model, mutate_onnx, onnx_inputs, onnx_operators, paddle_inputs, seeds};
 
 /// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
@@ -213,21 +214,55 @@ pub fn paddle(input: &[u8], rng: &mut Rng) -> Result<FuzzFinding, String> {
     let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
     let [file, parameters, infos] = seeds::parts(input);
     let infos = Some(&infos[..]).filter(|infos| !infos.is_empty());
-    let mut model = match Model::from_bytes(&file, Some(&parameters), infos) {
+    let model = match autobwd_paddle::from_bytes(&file, Some(&parameters), infos) {
         Ok(model) => model,
         Err(e) => return found.note("from_bytes", &e).map(|()| found),
     };
-    match model.to_bytes() {
+    match autobwd_paddle::to_bytes(&model) {
         Err(e) => found.note("to_bytes", &e)?,
         Ok(saved) => {
-            let again = Model::from_bytes(&saved[0], Some(&saved[1]), Some(&saved[2]));
+            let again = autobwd_paddle::from_bytes(&saved[0], Some(&saved[1]), Some(&saved[2]));
             let again = again.map_err(|e| format!("what was saved does not load: {e}"))?;
             // Attributes that are at their default may be absent the first time.
-            if again.to_bytes().ok() != Some(saved) {
+            if autobwd_paddle::to_bytes(&again).ok() != Some(saved) {
                 return Err(format!("what was saved is {}", diff(&model.program, &again.program)));
             }
         }
     }
+    model_requests(model, found, rng)
+}
+
+/// Loads a model of ONNX and makes every request about its program.
+///
+/// # Errors
+/// A violated property; panics are left to the caller.
+pub fn onnx(input: &[u8], rng: &mut Rng) -> Result<FuzzFinding, String> {
+    let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
+    let mut options = LoadOptions { float64: rng.below(8) == 0, ..LoadOptions::default() };
+    let mut loaded = autobwd_onnx::from_bytes(input, &options);
+    if let Err(e) = &loaded {
+        found.note("from_bytes", e)?;
+        // Values of inputs that decide about shapes.
+        let signature = autobwd_onnx::signature(input).unwrap_or_default();
+        let needed = signature.inputs.iter().filter(|_| e.message().contains("give the values"));
+        for name in needed {
+            let ints = (0..rng.below(4)).map(|_| rng.below(6) as i64 - 1).collect::<Vec<_>>();
+            let value = Tensor::from_vec([ints.len()], ints).map_err(|e| e.to_string())?;
+            options.values.insert(name.clone(), value);
+        }
+        if !options.values.is_empty() {
+            loaded = autobwd_onnx::from_bytes(input, &options);
+        }
+    }
+    match loaded {
+        Ok(model) => model_requests(model, found, rng),
+        Err(e) => found.note("from_bytes", &e).map(|()| found),
+    }
+}
+
+/// Makes every request about a loaded model.
+fn model_requests(mut model: Model, mut found: FuzzFinding, rng: &mut Rng) -> Result<FuzzFinding, String> {
+    verify(&model.program).map_err(|e| format!("a loaded program is not valid: {e}"))?;
     let values = model.scope.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
     let json = model.program.to_json();
     match model.train(&[]) {

@@ -1,6 +1,10 @@
 //! Initial inputs for mutations: programs of every operator, of models, and of the reference.
 
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use autobwd::{
     Backward, Builder, DType, Executor, Program, Result, Scope, Tensor, append_backward, check, gradients,
@@ -75,6 +79,46 @@ pub fn paddle_inputs() -> io::Result<Vec<Vec<u8>>> {
     // The order of a folder is not fixed.
     inputs.sort();
     Ok(inputs)
+}
+
+/// Models of ONNX: those in the tests of `autobwd-onnx`, the subset of ONNX's node tests, and all below `further`.
+///
+/// # Errors
+/// Those of the file system.
+pub fn onnx_inputs(further: Option<&Path>) -> io::Result<Vec<Vec<u8>>> {
+    let own = ["../ops/onnx/tests/models", "onnx"];
+    let mut folders: Vec<PathBuf> =
+        own.iter().map(|own| Path::new(env!("CARGO_MANIFEST_DIR")).join(own)).collect();
+    folders.extend(further.map(Path::to_path_buf));
+    let mut inputs = vec![];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "onnx") {
+                inputs.push(fs::read(&path)?);
+            }
+        }
+    }
+    // The order of a folder is not fixed.
+    inputs.sort();
+    Ok(inputs)
+}
+
+/// The operators in models of ONNX.
+pub fn onnx_operators(inputs: &[Vec<u8>]) -> Vec<String> {
+    let signatures = inputs.iter().filter_map(|input| autobwd_onnx::signature(input).ok());
+    let operators: BTreeSet<String> = signatures.flat_map(|signature| signature.operators).collect();
+    operators.into_iter().collect()
+}
+
+/// A changed model of ONNX; `words` are meaningful texts.
+pub fn mutate_onnx(input: &[u8], words: &[&str], rng: &mut Rng) -> Vec<u8> {
+    match rng.below(16) {
+        0 => mutate_bytes(input, rng),
+        _ => mutate_message(input, words, rng),
+    }
 }
 
 /// One input from its parts.

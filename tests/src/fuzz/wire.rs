@@ -211,11 +211,12 @@ mod tests {
 
     #[test]
     fn a_message_is_written_as_it_was_read() {
-        for model in super::super::paddle_inputs().unwrap() {
-            let program = &super::super::seeds::parts(&model)[0];
+        let paddle = super::super::paddle_inputs().unwrap();
+        let programs = paddle.iter().map(|model| super::super::seeds::parts(model)[0].clone());
+        for program in programs.chain(super::super::onnx_inputs(None).unwrap()) {
             let mut written = vec![];
-            write(&read(program, 0).unwrap(), &mut written);
-            assert!(&written == program);
+            write(&read(&program, 0).unwrap(), &mut written);
+            assert!(written == program);
         }
     }
 }

@@ -3,24 +3,25 @@
 use std::path::PathBuf;
 
 use autobwd::tensor::save_tensors;
-use autobwd_paddle::Model;
+use autobwd_ops::Model;
 use clap::Args;
 
+use super::ModelPath;
 use crate::{
     feeds::{fetches, inputs},
-    program_file::{Format, read_model, write_model},
+    program_file::{Format, write_model},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
 /// Convert a program to another format
 ///
-/// A .pdmodel file has its values in a .pdiparams file next to it. Of a training program, --fetch takes the part for
-/// inference.
+/// A .pdmodel file has its values in a .pdiparams file next to it, an .onnx file has them in itself. Of a training program,
+/// --fetch takes the part for inference.
 #[derive(Debug, Args)]
 pub(crate) struct ConvertCommand {
-    /// The program to read: JSON, or a .pdmodel file; `-` is JSON on standard input
-    input: String,
-    /// The file to write: .json, .txt, .dot, .mmd, .html or .pdmodel; `-` is standard output
+    #[command(flatten)]
+    input: ModelPath,
+    /// The file to write: .json, .txt, .dot, .mmd, .html, .pdmodel or .onnx; `-` is standard output
     output: String,
     /// The format to write, instead of that of the extension
     #[arg(long, value_name = "FORMAT")]
@@ -38,7 +39,7 @@ pub(crate) struct ConvertCommand {
 
 impl ConvertCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let mut model = read_model(&self.input)?;
+        let mut model = self.input.read_model()?;
         if let Some(path) = &self.weights {
             model.scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
         }

@@ -13,8 +13,8 @@ use clap::Args;
 
 use super::ModelPath;
 use crate::{
-    feeds::{NamedShape, feeds},
-    program_file::{Format, read_model, write_model},
+    feeds::feeds,
+    program_file::{Format, write_model},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -42,12 +42,10 @@ pub(crate) struct GradCommand {
     /// Variables without gradient
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     no_grad: Vec<String>,
-    /// The forward values to keep, as names, or `auto:BYTES` for a budget; the others are recomputed
+    /// The forward values to keep, as names, or `auto:BYTES` for a budget with the shapes of --shape;
+    /// the others are recomputed
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     checkpoints: Vec<String>,
-    /// The shape of an input for a budget, such as `x=32,784`; may be repeated
-    #[arg(long = "shape", value_name = "VAR=DIMS", requires = "checkpoints")]
-    shapes: Vec<NamedShape>,
     /// The optimizer: `sgd:RATE`, `momentum:RATE:MOMENTUM` or `adam:RATE`
     #[arg(long, value_name = "OPTIMIZER")]
     optimizer: Option<Update>,
@@ -100,14 +98,14 @@ impl Update {
 
 impl GradCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let mut read = read_model(&self.model.model)?;
+        let mut read = self.model.read_model()?;
         if self.train || !self.freeze.is_empty() {
             read.train(&as_strs(&self.freeze))?;
         }
         let model = std::mem::take(&mut read.program);
         let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
         let budget = budget.map(bytes_of).transpose()?;
-        let feeds = if budget.is_some() { feeds(&model, &self.shapes)? } else { vec![] };
+        let feeds = if budget.is_some() { feeds(&model, &self.model.known.shapes)? } else { vec![] };
         let (no_grad, kept) = (as_strs(&self.no_grad), as_strs(&self.checkpoints));
         let parameters = self.parameters.as_deref().map(as_strs);
         let backward = Backward {

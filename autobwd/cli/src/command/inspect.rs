@@ -1,6 +1,7 @@
 //! `verify`, `explain` and `diff`: questions about programs with a text as the answer.
 
 use autobwd::{explain, program, verify, viewer::Page};
+use autobwd_onnx::LoadOptions;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -31,7 +32,7 @@ struct VerifyReport<'a> {
 
 impl VerifyCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let program = read_program(&self.model.model)?;
+        let program = self.model.read_program()?;
         let faults = verify(&program).map_or_else(|e| faults(&e.to_string()), |()| vec![]);
         let ops: usize = program.blocks().iter().map(|block| block.ops.len()).sum();
         match self.format {
@@ -80,7 +81,7 @@ struct ExplainReport<'a> {
 
 impl ExplainCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let story = explain(&read_program(&self.model.model)?, &self.variable)?;
+        let story = explain(&self.model.read_program()?, &self.variable)?;
         match self.format {
             ReportForm::Text => terminal.print(&story),
             ReportForm::Json => terminal.print_json(&ExplainReport {
@@ -125,7 +126,8 @@ struct DiffReport<'a> {
 
 impl DiffCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let (old, new) = (read_program(&self.old)?, read_program(&self.new)?);
+        let read = |path| read_program(path, &LoadOptions::default());
+        let (old, new) = (read(&self.old)?, read(&self.new)?);
         let diff = program::diff(&old, &new);
         let text = diff.to_string();
         match self.format {

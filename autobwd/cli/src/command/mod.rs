@@ -11,9 +11,19 @@ mod run;
 mod shell;
 mod show;
 
+use std::path::PathBuf;
+
+use autobwd::Program;
+use autobwd_onnx::LoadOptions;
+use autobwd_ops::Model;
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::terminal::{CommandResult, Terminal};
+use crate::{
+    feeds::{NamedShape, shaped},
+    npz::read_npz,
+    program_file::{Format, read_model, read_program},
+    terminal::{CommandFailure, CommandResult, Terminal},
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -64,6 +74,63 @@ enum ReportForm {
 /// The program that a command reads.
 #[derive(Debug, Args)]
 struct ModelPath {
-    /// The program: JSON, or a .pdmodel file of PaddlePaddle; `-` is JSON on standard input
+    /// The program: JSON, a .pdmodel file of PaddlePaddle or an .onnx file; `-` is JSON on standard input
     model: String,
+    #[command(flatten)]
+    known: KnownInputs,
+}
+
+impl ModelPath {
+    fn read_program(&self) -> CommandResult<Program> {
+        self.known.read(&self.model, read_program, |program| program)
+    }
+
+    fn read_model(&self) -> CommandResult<Model> {
+        self.known.read(&self.model, read_model, |model| &model.program)
+    }
+}
+
+/// What is known of the inputs of a program before it runs.
+#[derive(Debug, Args)]
+struct KnownInputs {
+    /// The shape of an input, such as `x=32,784`; may be repeated
+    #[arg(long = "shape", value_name = "VAR=DIMS")]
+    shapes: Vec<NamedShape>,
+    /// The size of a dimension that an .onnx file names, such as `batch=32`; may be repeated
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = named_dim)]
+    dims: Vec<(String, usize)>,
+    /// Values of inputs of an .onnx file that become constants, by name, in npz format
+    #[arg(long, value_name = "FILE")]
+    constants: Option<PathBuf>,
+}
+
+impl KnownInputs {
+    /// Reads a file with what is known, which must agree with the program.
+    fn read<T>(
+        &self,
+        path: &str,
+        read: fn(&str, &LoadOptions) -> CommandResult<T>,
+        program: fn(&T) -> &Program,
+    ) -> CommandResult<T> {
+        let mut options = LoadOptions::default();
+        if Format::of(path)? == Format::Onnx {
+            options.shapes = self.shapes.iter().map(NamedShape::to_entry).collect();
+            options.dims = self.dims.iter().cloned().collect();
+            let constants = self.constants.as_deref().map_or(Ok(vec![]), read_npz)?;
+            options.values = constants.into_iter().collect();
+        } else if !self.dims.is_empty() || self.constants.is_some() {
+            let text = format!("`{path}`: `--dim` and `--constants` are for .onnx files");
+            return Err(CommandFailure::Unreadable(text));
+        }
+        let read = read(path, &options)?;
+        shaped(program(&read), &self.shapes)?;
+        Ok(read)
+    }
+}
+
+/// The size of a dimension, `batch=32`.
+fn named_dim(text: &str) -> Result<(String, usize), String> {
+    let (name, size) = text.rsplit_once('=').unwrap_or_default();
+    let size = size.parse().map_err(|_| "a name and a size, such as `batch=32`, are expected".to_string())?;
+    Ok((name.into(), size))
 }

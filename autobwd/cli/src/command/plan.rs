@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::{ModelPath, run::executor};
 use crate::{
-    feeds::{NamedShape, feeds, fetches, fill_scope},
-    program_file::read_program,
+    feeds::{feeds, fetches, fill_scope},
     terminal::{CommandResult, Terminal, grouped},
 };
 
@@ -18,9 +17,6 @@ use crate::{
 pub(crate) struct PlanCommand {
     #[command(flatten)]
     model: ModelPath,
-    /// The shape of an input, such as `x=32,784`; may be repeated
-    #[arg(long = "shape", value_name = "VAR=DIMS")]
-    shapes: Vec<NamedShape>,
     /// The variables to fetch, instead of all results
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     fetch: Vec<String>,
@@ -72,8 +68,8 @@ struct BufferJson<'a> {
 
 impl PlanCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let program = read_program(&self.model.model)?;
-        let feeds = feeds(&program, &self.shapes)?;
+        let program = self.model.read_program()?;
+        let feeds = feeds(&program, &self.model.known.shapes)?;
         let fetches = fetches(&program, &self.fetch);
         let (executor, mut scope) = (executor(self.threads), Scope::new());
         fill_scope(&program, &mut scope)?;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
 use autobwd::{Executor, Program, Result, Scope, Session, Tensor, exec::Monitor};
+use autobwd_onnx::LoadOptions;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use super::ModelPath;
 use crate::{
     feeds::fetches,
     npz::{read_npz, write_npz},
-    program_file::{read_model, read_program},
+    program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -91,7 +92,7 @@ pub(super) fn executor(threads: Option<usize>) -> Executor {
 
 impl RunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let model = read_model(&self.model.model)?;
+        let model = self.model.read_model()?;
         let program = model.program;
         let mut executor = executor(self.threads).check_finite(self.check_finite);
         let mut scope = self.scope(&mut executor, model.scope)?;
@@ -130,7 +131,7 @@ impl RunCommand {
     /// The scope before the first step, from that of the model.
     fn scope(&self, executor: &mut Executor, mut scope: Scope) -> CommandResult<Scope> {
         for path in &self.startup {
-            executor.run(&read_program(path)?, &mut scope, &[], &[])?;
+            executor.run(&read_program(path, &LoadOptions::default())?, &mut scope, &[], &[])?;
         }
         if let Some(path) = &self.weights {
             scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;

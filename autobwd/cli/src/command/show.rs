@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 
 use super::ModelPath;
 use crate::{
-    feeds::{NamedShape, feeds, shaped},
-    program_file::{Format, read_program},
+    feeds::{feeds, shaped},
+    program_file::Format,
     terminal::{CommandResult, Terminal},
 };
 use summary::ProgramSummary;
@@ -22,11 +22,8 @@ use summary::ProgramSummary;
 pub(crate) struct ShowCommand {
     #[command(flatten)]
     model: ModelPath,
-    /// The shape of an input, such as `x=32,784`; may be repeated
-    #[arg(long = "shape", value_name = "VAR=DIMS")]
-    shapes: Vec<NamedShape>,
     /// Print the program itself, one line an operator
-    #[arg(long, conflicts_with_all = ["shapes", "format"])]
+    #[arg(long, conflicts_with = "format")]
     ops: bool,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
@@ -49,9 +46,10 @@ enum ShowForm {
 
 impl ShowCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let program = read_program(&self.model.model)?;
-        let summary =
-            || -> CommandResult<_> { Ok(ProgramSummary::of(&program, &shaped(&program, &self.shapes)?)) };
+        let program = self.model.read_program()?;
+        let summary = || -> CommandResult<_> {
+            Ok(ProgramSummary::of(&program, &shaped(&program, &self.model.known.shapes)?))
+        };
         match self.format {
             _ if self.ops => terminal.print(&Format::Text.write(&program)?),
             ShowForm::Text => terminal.print(&summary()?.to_text()),
@@ -65,9 +63,9 @@ impl ShowCommand {
     /// The page of a program. Without shapes, the memory plan is there if the program declares all of them.
     fn page(&self, program: &Program) -> CommandResult<String> {
         let page = Page::new(program).title(&self.model.model);
-        let html = match feeds(program, &self.shapes) {
+        let html = match feeds(program, &self.model.known.shapes) {
             Ok(feeds) => page.feeds(&feeds).to_html(),
-            Err(_) if self.shapes.is_empty() => page.to_html(),
+            Err(_) if self.model.known.shapes.is_empty() => page.to_html(),
             Err(e) => return Err(e),
         };
         Ok(html?)

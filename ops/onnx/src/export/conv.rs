@@ -1,0 +1,257 @@
+//! Convolutions and their gradients, which are convolutions, too.
+
+use autobwd::{Result, program::Var};
+use autobwd_ops::{
+    conv::{
+        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, ConvAttrs, DepthwiseConv2d,
+        DepthwiseConv2dGrad,
+    },
+    norm::DataLayout,
+    windows::{PaddingAlgorithm, Windows},
+};
+
+use super::{
+    Lower, LowerRule,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![
+        rule::<Conv2dOp>(),
+        rule::<Conv2dGrad>(),
+        rule::<Conv2dTransposeOp>(),
+        rule::<Conv2dTransposeGrad>(),
+        rule::<DepthwiseConv2d>(),
+        rule::<DepthwiseConv2dGrad>(),
+    ]
+}
+
+/// Images with the channels first, as ONNX has them.
+pub(super) struct Images {
+    pub(super) value: OnnxValue,
+    /// Images, channels, height and width.
+    pub(super) dims: [i64; 4],
+}
+
+impl Images {
+    pub(super) fn read(graph: &mut OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<Images> {
+        let dims = image_dims(graph, var, format)?;
+        Ok(Images { value: read_images(graph, var, format)?, dims })
+    }
+}
+
+/// What a variable holds, with the channels first.
+pub(super) fn read_images(graph: &mut OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<OnnxValue> {
+    let value = graph.read(var)?;
+    Ok(if format == DataLayout::Nhwc { graph.permute(value, &[0, 3, 1, 2]) } else { value })
+}
+
+/// Images, channels, height and width of a variable.
+pub(super) fn image_dims(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[i64; 4]> {
+    let dims = graph.dims(var)?;
+    let &[n, a, b, c] = &dims[..] else {
+        return Err(autobwd::Error::internal("images without four dimensions"));
+    };
+    Ok(if format == DataLayout::Nhwc { [n, c, a, b] } else { [n, a, b, c] })
+}
+
+/// Writes images to a variable.
+pub(super) fn write_images(graph: &mut OnnxGraph<'_>, var: Var, value: OnnxValue, format: DataLayout) {
+    let value = if format == DataLayout::Nhwc { graph.permute(value, &[0, 2, 3, 1]) } else { value };
+    graph.write(var, value);
+}
+
+/// The attributes of windows, as ONNX has them.
+#[derive(Clone, Copy)]
+pub(super) struct OnnxWindows {
+    pub(super) kernel: [i64; 2],
+    pub(super) strides: [i64; 2],
+    pub(super) dilations: [i64; 2],
+    /// Above, left, below and right.
+    pub(super) pads: [i64; 4],
+}
+
+impl OnnxWindows {
+    pub(super) fn of([down, across]: [Windows; 2]) -> OnnxWindows {
+        let pair = |of: fn(&Windows) -> usize| [of(&down) as i64, of(&across) as i64];
+        let ([top, left], [bottom, right]) = (pair(|w| w.before), pair(|w| w.after));
+        OnnxWindows {
+            kernel: pair(|w| w.size),
+            strides: pair(|w| w.stride),
+            dilations: pair(|w| w.dilation),
+            pads: [top, left, bottom, right],
+        }
+    }
+
+    pub(super) fn attrs(&self) -> Vec<(&'static str, NodeAttr<'_>)> {
+        vec![
+            ("kernel_shape", NodeAttr::Ints(&self.kernel)),
+            ("strides", NodeAttr::Ints(&self.strides)),
+            ("dilations", NodeAttr::Ints(&self.dilations)),
+            ("pads", NodeAttr::Ints(&self.pads)),
+        ]
+    }
+
+    /// `ConvTranspose` to images of that size; `filter` is `[channels of x, channels of y, height, width]`.
+    pub(super) fn transpose(
+        &self,
+        graph: &mut OnnxGraph<'_>,
+        x: &Images,
+        filter: OnnxValue,
+        size: [i64; 2],
+        group: i64,
+    ) -> Result<OnnxValue> {
+        // Rows and columns that no window reaches.
+        let missing = [0, 1].map(|i| {
+            let extent = (self.kernel[i] - 1) * self.dilations[i] + 1;
+            let reached = (x.dims[2 + i] - 1) * self.strides[i] + extent - self.pads[i] - self.pads[2 + i];
+            size[i] - reached
+        });
+        let added = missing.map(|missing| missing.max(0));
+        let value = self.transpose_with(graph, [x.value, filter], &added, group);
+        // Partial windows at the end reach further.
+        if added == missing { Ok(value) } else { graph.first(value, &size, &[2, 3]) }
+    }
+
+    /// The same with rows and columns added at the end.
+    fn transpose_with(
+        &self,
+        graph: &mut OnnxGraph<'_>,
+        operands: [OnnxValue; 2],
+        added: &[i64],
+        group: i64,
+    ) -> OnnxValue {
+        let mut attrs = self.attrs();
+        attrs.push(("group", NodeAttr::Int(group)));
+        attrs.push(("output_padding", NodeAttr::Ints(added)));
+        graph.op("ConvTranspose", &operands, &attrs)
+    }
+}
+
+/// A convolution from `x` to `y`, with the variables on either side.
+struct ConvNodes {
+    windows: OnnxWindows,
+    format: DataLayout,
+    group: i64,
+}
+
+impl ConvNodes {
+    fn of(graph: &OnnxGraph<'_>, conv: &ConvAttrs, filter: Var, x: Var) -> Result<ConvNodes> {
+        let (filter, format) = (graph.dims(filter)?, conv.data_format);
+        let size = |height: i64, width: i64| [height as usize, width as usize];
+        let [_, _, height, width] = match conv.padding_algorithm {
+            PaddingAlgorithm::Same => image_dims(graph, x, format)?,
+            _ => [0; 4],
+        };
+        let filter = if let &[_, _, height, width] = &filter[..] { size(height, width) } else { [1; 2] };
+        let windows = conv.windows(filter, size(height, width))?;
+        Ok(ConvNodes { windows: OnnxWindows::of(windows), format, group: i64::from(conv.groups) })
+    }
+
+    fn forward(&self, graph: &mut OnnxGraph<'_>, [x, filter, y]: [Var; 3]) -> Result<()> {
+        let (x, filter) = (read_images(graph, x, self.format)?, graph.read(filter)?);
+        let mut attrs = self.windows.attrs();
+        attrs.push(("group", NodeAttr::Int(self.group)));
+        let value = graph.op("Conv", &[x, filter], &attrs);
+        write_images(graph, y, value, self.format);
+        Ok(())
+    }
+
+    /// `dx` from `dy`.
+    fn back(&self, graph: &mut OnnxGraph<'_>, [dy, filter, dx]: [Var; 3]) -> Result<()> {
+        let [.., height, width] = image_dims(graph, dx, self.format)?;
+        let dy = Images::read(graph, dy, self.format)?;
+        let filter = graph.read(filter)?;
+        let value = self.windows.transpose(graph, &dy, filter, [height, width], self.group)?;
+        write_images(graph, dx, value, self.format);
+        Ok(())
+    }
+
+    /// The gradient of the filter: the convolution of `x`, with images as channels, with `dy` as filters, in which
+    /// strides and dilations have changed places.
+    fn filter(&self, graph: &mut OnnxGraph<'_>, [x, dy, dfilter]: [Var; 3]) -> Result<()> {
+        let (x, dy) = (Images::read(graph, x, self.format)?, Images::read(graph, dy, self.format)?);
+        let ([n, channels, height, width], [_, filters, rows, cols]) = (x.dims, dy.dims);
+        let (groups, each, per) = (self.group, channels / self.group, filters / self.group);
+        let value = graph.reshape(x.value, &[n, groups, each, height, width])?;
+        let value = graph.permute(value, &[2, 1, 0, 3, 4]);
+        let value = graph.reshape(value, &[each, groups * n, height, width])?;
+        let kernels = graph.reshape(dy.value, &[n, groups, per, rows, cols])?;
+        let kernels = graph.permute(kernels, &[1, 2, 0, 3, 4]);
+        let kernels = graph.reshape(kernels, &[groups * per, n, rows, cols])?;
+        let attrs = [
+            ("kernel_shape", NodeAttr::Ints(&[rows, cols])),
+            ("strides", NodeAttr::Ints(&self.windows.dilations)),
+            ("dilations", NodeAttr::Ints(&self.windows.strides)),
+            ("pads", NodeAttr::Ints(&self.windows.pads)),
+            ("group", NodeAttr::Int(groups)),
+        ];
+        let taps = graph.op("Conv", &[value, kernels], &attrs);
+        // TableRows and columns that no window reaches give further taps.
+        let taps = graph.first(taps, &self.windows.kernel, &[2, 3])?;
+        let filter = graph.permute(taps, &[1, 0, 2, 3]);
+        graph.write(dfilter, filter);
+        Ok(())
+    }
+}
+
+macro_rules! convolutions {
+    ($($forward:ident $grad:ident),*) => {$(
+        impl Lower for $forward {
+            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+                let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+                conv.forward(graph, [self.input, self.filter, self.output])
+            }
+        }
+        impl Lower for $grad {
+            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+                let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+                if let Some(dinput) = self.dinput {
+                    conv.back(graph, [self.doutput, self.filter, dinput])?;
+                }
+                self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.doutput, dfilter]))
+            }
+        }
+    )*};
+}
+convolutions!(Conv2dOp Conv2dGrad, DepthwiseConv2d DepthwiseConv2dGrad);
+
+impl Lower for Conv2dTransposeOp {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+        if graph.dims(self.output).is_ok() {
+            conv.back(graph, [self.input, self.filter, self.output])?;
+        } else if self.output_size.is_empty() {
+            let x = read_images(graph, self.input, conv.format)?;
+            let (filter, mut added) = (graph.read(self.filter)?, [0; 2]);
+            added.iter_mut().zip(&self.output_padding).for_each(|(to, from)| *to = i64::from(*from));
+            let value = conv.windows.transpose_with(graph, [x, filter], &added, conv.group);
+            write_images(graph, self.output, value, conv.format);
+        } else {
+            return Err(graph.unknown_shape(self.output));
+        }
+        let Some(bias) = self.bias else { return Ok(()) };
+        let (bias, output) = (graph.read(bias)?, graph.read(self.output)?);
+        let dims: &[i64] = if conv.format == DataLayout::Nhwc { &[-1] } else { &[-1, 1, 1] };
+        let bias = graph.reshape(bias, dims)?;
+        let sum = graph.op("Add", &[output, bias], &[]);
+        graph.write(self.output, sum);
+        Ok(())
+    }
+}
+impl Lower for Conv2dTransposeGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+        if let Some(dinput) = self.dinput {
+            conv.forward(graph, [self.doutput, self.filter, dinput])?;
+            // Padding of the output may have room for further windows.
+            let (format, value) = (conv.format, graph.read(dinput)?);
+            let [.., height, width] = image_dims(graph, dinput, format)?;
+            let axes = if format == DataLayout::Nhwc { [1, 2] } else { [2, 3] };
+            let value = graph.first(value, &[height, width], &axes)?;
+            graph.write(dinput, value);
+        }
+        self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.doutput, self.input, dfilter]))
+    }
+}

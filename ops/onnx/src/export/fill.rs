@@ -1,0 +1,114 @@
+//! Numbers everywhere, and shapes as tensors.
+
+use autobwd::{DType, Error, Result, program::Var};
+use autobwd_ops::{
+    fill::{FillAnyLike, FillConstant, FillZerosLike},
+    shape::{ShapeOp, Size},
+};
+
+use super::{
+    Lower, LowerRule,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![
+        rule::<FillAnyLike>(),
+        rule::<FillConstant>(),
+        rule::<FillZerosLike>(),
+        rule::<ShapeOp>(),
+        rule::<Size>(),
+    ]
+}
+
+/// A shape that tensors hold, whole or dimension by dimension.
+pub(super) fn shape_from(
+    graph: &mut OnnxGraph<'_>,
+    whole: Option<Var>,
+    dims: &[Var],
+) -> Result<Option<OnnxValue>> {
+    let mut parts = vec![];
+    // Single dimensions come first.
+    for part in if dims.is_empty() { whole.as_slice() } else { dims } {
+        let part = graph.read(*part)?;
+        let part = graph.cast(part, DType::I64);
+        parts.push(graph.reshape(part, &[-1])?);
+    }
+    let concat = [("axis", NodeAttr::Int(0))];
+    Ok((!parts.is_empty()).then(|| graph.op("Concat", &parts, &concat)))
+}
+
+/// Sets `out` to a number everywhere; `dims` gives the shape if it is unknown.
+fn fill(
+    graph: &mut OnnxGraph<'_>,
+    out: Var,
+    number: OnnxValue,
+    dims: impl FnOnce(&mut OnnxGraph<'_>) -> Result<OnnxValue>,
+) -> Result<()> {
+    let dims = match graph.shape(out)? {
+        shape if shape.contains(&-1) => dims(graph)?,
+        shape => graph.ints(&shape)?,
+    };
+    let value = graph.op("Expand", &[number, dims], &[]);
+    graph.write(out, value);
+    Ok(())
+}
+
+/// The shape of a variable when the model runs.
+fn shape_of(graph: &mut OnnxGraph<'_>, var: Var) -> Result<OnnxValue> {
+    let value = graph.read(var)?;
+    Ok(graph.op("Shape", &[value], &[]))
+}
+
+impl Lower for FillConstant {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let number = match self.value_tensor {
+            Some(value) => graph.read(value)?,
+            None => {
+                let number = match &*self.str_value {
+                    "" => f64::from(self.value),
+                    text => text
+                        .parse()
+                        .map_err(|_| Error::attr("str_value", format!("{text} is not a number")))?,
+                };
+                graph.scalar(graph.dtype(self.out)?, number)?
+            }
+        };
+        fill(graph, self.out, number, |graph| {
+            let dims = shape_from(graph, self.shape_tensor, &self.shape_tensor_list)?;
+            dims.ok_or_else(|| graph.unknown_shape(self.out))
+        })
+    }
+}
+impl Lower for FillAnyLike {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let number = graph.scalar(graph.dtype(self.out)?, self.value)?;
+        fill(graph, self.out, number, |graph| shape_of(graph, self.x))
+    }
+}
+impl Lower for FillZerosLike {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let number = graph.scalar(graph.dtype(self.out)?, 0.0)?;
+        fill(graph, self.out, number, |graph| shape_of(graph, self.x))
+    }
+}
+
+impl Lower for ShapeOp {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (value, dtype) = (graph.read(self.input)?, graph.dtype(self.out)?);
+        let shape = graph.op("Shape", &[value], &[]);
+        let shape = graph.cast(shape, dtype);
+        graph.write(self.out, shape);
+        Ok(())
+    }
+}
+impl Lower for Size {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let value = graph.read(self.input)?;
+        let size = graph.op("Size", &[value], &[]);
+        let size = graph.shaped_as(size, self.out)?;
+        graph.write(self.out, size);
+        Ok(())
+    }
+}

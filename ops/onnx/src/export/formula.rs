@@ -1,0 +1,247 @@
+//! Operators with formulas as nodes.
+
+use autobwd::{
+    DType, Error, ErrorKind, OpDesc, OpInfo, Result,
+    op::{FormulaFunction, FormulaNode},
+    program::Var,
+};
+use autobwd_core::lanes;
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+use super::onnx_graph::{OnnxGraph, OnnxValue};
+
+/// Writes an operator by its formula; `None` if it has none.
+///
+/// # Errors
+/// Unknown dimensions; formulas that do not exist for integers.
+pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDesc) -> Result<bool> {
+    let Some(formula) = info.formula(op)? else { return Ok(false) };
+    let schema = info.schema();
+    let one = |slots: &autobwd::program::Slots, name: &str| slots.get(name).first().copied();
+    let reads: Vec<&str> = formula.reads();
+    let inputs: Vec<Option<Var>> = schema
+        .inputs
+        .iter()
+        .map(|slot| one(&op.inputs, slot.name).filter(|_| reads.contains(&slot.name)))
+        .collect();
+    let outputs: Vec<(Var, usize)> =
+        formula.outputs().filter_map(|(slot, node)| Some((one(&op.outputs, slot)?, node))).collect();
+    let all = || inputs.iter().flatten().copied().chain(outputs.iter().map(|(var, _)| *var));
+    let dtypes: Vec<DType> = all().map(|var| graph.dtype(var)).collect::<Result<_>>()?;
+    let floats = dtypes.iter().copied().find(|dtype| dtype.is_float());
+    let dtype = floats.or(dtypes.iter().copied().find(|dtype| *dtype != DType::Bool)).unwrap_or(DType::F32);
+    let shapes: Vec<Vec<i64>> = all().map(|var| graph.shape(var)).collect::<Result<_>>()?;
+    let (rank, axis) = (shapes.iter().map(Vec::len).max().unwrap_or(0), lanes::broadcast_axis(schema, op));
+    let aligned = |dims: &[i64]| {
+        let aligned = lanes::aligned(dims, rank, axis, 1);
+        aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
+    };
+    let mut space = vec![1; rank];
+    for dims in &shapes {
+        // A known dimension other than 1 says more than an unknown one.
+        let known = |(all, dim): (&mut i64, i64)| *all = if *all == 1 || dim > 1 { dim } else { *all };
+        space.iter_mut().zip(aligned(dims)?).filter(|(_, dim)| *dim != 1).for_each(known);
+    }
+    let mut work = FormulaLanes { graph, dtype, values: vec![] };
+    for node in formula.nodes() {
+        let value = match node {
+            FormulaNode::Input(slot) => match inputs[*slot] {
+                None => work.number(0.0)?,
+                Some(var) => {
+                    let mut value = work.graph.read(var)?;
+                    if work.graph.dtype(var)? != dtype {
+                        value = work.graph.cast(value, dtype);
+                    }
+                    let dims = work.graph.shape(var)?;
+                    let wanted = aligned(&dims)?;
+                    // ONNX aligns the last dimensions.
+                    let padded = wanted.len() >= dims.len() && wanted.ends_with(&dims);
+                    if padded { value } else { work.graph.reshape(value, &wanted)? }
+                }
+            },
+            node => work.node(*node)?,
+        };
+        work.values.push(value);
+    }
+    let values = work.values;
+    for (var, node) in outputs {
+        let mut value = values[node];
+        let to = graph.shape(var)?;
+        let wanted = aligned(&to)?;
+        let is_whole = |slot: usize| {
+            let shape = inputs[slot].and_then(|var| graph.shape(var).ok());
+            shape.is_some_and(|dims| aligned(&dims).is_ok_and(|dims| dims == space))
+        };
+        // An unknown dimension may be 1, over which another one is summed.
+        if wanted.iter().zip(&space).any(|(dim, all)| *dim == -1 && *all != -1) {
+            return Err(unknown(&to));
+        }
+        if !spans(formula.nodes(), node, &is_whole) {
+            // Constants and broadcast operands alone do not have the shape of the output.
+            let dims = match space.iter().any(|dim| *dim < 0) {
+                true => return Err(unknown(&to)),
+                false => graph.ints(&space)?,
+            };
+            value = graph.op("Expand", &[value, dims], &[]);
+        }
+        if wanted != space {
+            value = graph.sum_to(value, &space, &wanted)?;
+        }
+        if to != wanted {
+            value = graph.shaped_as(value, var)?;
+        }
+        if graph.dtype(var)? != dtype {
+            value = graph.cast(value, graph.dtype(var)?);
+        }
+        graph.write(var, value);
+    }
+    Ok(true)
+}
+
+#[cold]
+fn unknown(dims: &[i64]) -> Error {
+    Error::new(ErrorKind::Shape, format!("the shape of an output, {dims:?}, must be known"))
+}
+
+/// Whether a node depends on an input for which `is_whole` holds.
+fn spans(nodes: &[FormulaNode], node: usize, is_whole: &impl Fn(usize) -> bool) -> bool {
+    let mut depends = vec![false; node + 1];
+    for (at, node) in nodes.iter().enumerate().take(node + 1) {
+        depends[at] = match node {
+            FormulaNode::Input(slot) => is_whole(*slot),
+            node => node.operands().any(|operand| depends[operand]),
+        };
+    }
+    depends[node]
+}
+
+struct FormulaLanes<'g, 'p> {
+    graph: &'g mut OnnxGraph<'p>,
+    dtype: DType,
+    /// Of the nodes of the formula.
+    values: Vec<OnnxValue>,
+}
+
+impl FormulaLanes<'_, '_> {
+    fn number(&mut self, x: f64) -> Result<OnnxValue> {
+        if !self.dtype.is_float() && x.fract() != 0.0 {
+            let text = format!("a formula with {x} does not exist for {}", self.dtype);
+            return Err(Error::new(ErrorKind::DType, text));
+        }
+        self.graph.scalar(self.dtype, x)
+    }
+
+    fn node(&mut self, node: FormulaNode) -> Result<OnnxValue> {
+        let of = |at: usize| self.values[at];
+        let (op, operands) = match node {
+            FormulaNode::Input(_) => return Err(Error::internal("an input within a formula")),
+            FormulaNode::Constant(x) | FormulaNode::Literal(x) => return self.number(x),
+            FormulaNode::Neg(a) => ("Neg", vec![of(a)]),
+            FormulaNode::Add(a, b) => ("Add", vec![of(a), of(b)]),
+            FormulaNode::Sub(a, b) => ("Sub", vec![of(a), of(b)]),
+            FormulaNode::Mul(a, b) => ("Mul", vec![of(a), of(b)]),
+            FormulaNode::Div(a, b) => ("Div", vec![of(a), of(b)]),
+            FormulaNode::Pow(a, b) => ("Pow", vec![of(a), of(b)]),
+            FormulaNode::Greater(a, b) => ("Greater", vec![of(a), of(b)]),
+            FormulaNode::Equal(a, b) => ("Equal", vec![of(a), of(b)]),
+            FormulaNode::Select(mask, a, b) => ("Where", vec![of(mask), of(a), of(b)]),
+            FormulaNode::MulAdd(a, b, c) => {
+                let product = self.graph.mul(of(a), of(b));
+                ("Add", vec![product, self.values[c]])
+            }
+            FormulaNode::Call(function, a) => return self.call(function, self.values[a]),
+            // A further node needs a line above.
+            _ => return Err(Error::internal("an unknown node of a formula")),
+        };
+        Ok(self.graph.op(op, &operands, &[]))
+    }
+
+    fn call(&mut self, function: FormulaFunction, x: OnnxValue) -> Result<OnnxValue> {
+        let op = match function {
+            FormulaFunction::Exp => "Exp",
+            FormulaFunction::Log => "Log",
+            FormulaFunction::Tanh => "Tanh",
+            FormulaFunction::Erf => "Erf",
+            FormulaFunction::Sigmoid => "Sigmoid",
+            FormulaFunction::Sqrt => "Sqrt",
+            FormulaFunction::Abs => "Abs",
+            FormulaFunction::Sin => "Sin",
+            FormulaFunction::Cos => "Cos",
+            FormulaFunction::Floor => "Floor",
+            FormulaFunction::Round => return self.round(x),
+            FormulaFunction::Expm1 => return self.expm1(x),
+            FormulaFunction::Log1p => return self.log1p(x),
+            FormulaFunction::NormalCdf => return self.normal_cdf(x),
+            FormulaFunction::Gelu => {
+                let cdf = self.normal_cdf(x)?;
+                return Ok(self.graph.mul(x, cdf));
+            }
+            FormulaFunction::GeluTanh => return self.gelu_tanh(x),
+            // A further function needs a line above.
+            _ => return Err(Error::internal(format!("function {} of a formula", function.name()))),
+        };
+        Ok(self.graph.op(op, &[x], &[]))
+    }
+
+    /// Half away from zero; ONNX rounds halves to even numbers.
+    fn round(&mut self, x: OnnxValue) -> Result<OnnxValue> {
+        let half = self.number(0.5)?;
+        let sign = self.graph.op("Sign", &[x], &[]);
+        let size = self.graph.op("Abs", &[x], &[]);
+        let size = self.graph.add(size, half);
+        let size = self.graph.op("Floor", &[size], &[]);
+        Ok(self.graph.mul(sign, size))
+    }
+
+    /// `(u − 1) * x / log(u)` with `u = eˣ`, which is exact near 0 (W. Kahan).
+    fn expm1(&mut self, x: OnnxValue) -> Result<OnnxValue> {
+        let one = self.number(1.0)?;
+        let u = self.graph.op("Exp", &[x], &[]);
+        let difference = self.graph.sub(u, one);
+        let log = self.graph.op("Log", &[u], &[]);
+        let ratio = self.graph.div(x, log);
+        let exact = self.graph.mul(difference, ratio);
+        let (size, equal) = (self.graph.op("Abs", &[x], &[]), self.graph.op("Equal", &[u, one], &[]));
+        let large = self.graph.op("Greater", &[size, one], &[]);
+        let near = self.graph.op("Where", &[equal, x, exact], &[]);
+        Ok(self.graph.op("Where", &[large, difference, near], &[]))
+    }
+
+    /// `log(u) * x / (u − 1)` with `u = 1 + x`, which is exact near 0 (W. Kahan).
+    fn log1p(&mut self, x: OnnxValue) -> Result<OnnxValue> {
+        let one = self.number(1.0)?;
+        let u = self.graph.add(x, one);
+        let difference = self.graph.sub(u, one);
+        let log = self.graph.op("Log", &[u], &[]);
+        let ratio = self.graph.div(x, difference);
+        let exact = self.graph.mul(log, ratio);
+        let (size, equal) = (self.graph.op("Abs", &[x], &[]), self.graph.op("Equal", &[u, one], &[]));
+        let large = self.graph.op("Greater", &[size, one], &[]);
+        let near = self.graph.op("Where", &[equal, x, exact], &[]);
+        Ok(self.graph.op("Where", &[large, log, near], &[]))
+    }
+
+    /// `½ * (1 + erf(x / √2))`
+    fn normal_cdf(&mut self, x: OnnxValue) -> Result<OnnxValue> {
+        let [scale, one, half] = [self.number(FRAC_1_SQRT_2)?, self.number(1.0)?, self.number(0.5)?];
+        let scaled = self.graph.mul(x, scale);
+        let erf = self.graph.op("Erf", &[scaled], &[]);
+        let sum = self.graph.add(erf, one);
+        Ok(self.graph.mul(sum, half))
+    }
+
+    /// `½ * x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³)))`
+    fn gelu_tanh(&mut self, x: OnnxValue) -> Result<OnnxValue> {
+        let [scale, cubic] = [self.number((2.0 / PI).sqrt())?, self.number(0.044_715)?];
+        let [one, half] = [self.number(1.0)?, self.number(0.5)?];
+        let square = self.graph.mul(x, x);
+        let factor = self.graph.mul(square, cubic);
+        let factor = self.graph.add(factor, one);
+        let inner = self.graph.mul(x, factor);
+        let inner = self.graph.mul(inner, scale);
+        let tanh = self.graph.op("Tanh", &[inner], &[]);
+        let sum = self.graph.add(tanh, one);
+        let half = self.graph.mul(x, half);
+        Ok(self.graph.mul(half, sum))
+    }
+}

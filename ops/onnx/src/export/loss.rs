@@ -1,0 +1,130 @@
+//! Cross entropy and one-hot vectors.
+
+use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd_ops::{
+    gather::OneHotV2,
+    loss::{SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad},
+};
+
+use super::{
+    Lower, LowerRule,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![rule::<OneHotV2>(), rule::<SoftmaxWithCrossEntropy>(), rule::<SoftmaxWithCrossEntropyGrad>()]
+}
+
+/// Class indices of the lanes along an axis.
+struct LabelValues {
+    /// Indices, 1 in place of the classes; ignored ones are 0.
+    index: OnnxValue,
+    /// Where lanes are ignored.
+    ignored: OnnxValue,
+    axis: i64,
+}
+
+impl LabelValues {
+    fn of(graph: &mut OnnxGraph<'_>, label: Var, of: Var, axis: i32, ignored: i32) -> Result<LabelValues> {
+        let mut dims = graph.dims(of)?;
+        let axis = graph.axis(of, axis)? as i64;
+        dims[axis as usize] = 1;
+        let index = graph.read(label)?;
+        let index = graph.reshape(index, &dims)?;
+        let index = graph.cast(index, DType::I64);
+        let [none, zero] = [graph.scalar(DType::I64, f64::from(ignored))?, graph.scalar(DType::I64, 0.0)?];
+        let ignored = graph.op("Equal", &[index, none], &[]);
+        let index = graph.op("Where", &[ignored, zero, index], &[]);
+        Ok(LabelValues { index, ignored, axis })
+    }
+}
+
+impl Lower for SoftmaxWithCrossEntropy {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (logits, axis) = (graph.read(self.logits)?, NodeAttr::Int(i64::from(self.axis)));
+        let zero = graph.scalar(graph.dtype(self.logits)?, 0.0)?;
+        let (softmax, log) = match self.use_softmax {
+            true => {
+                let log = graph.op("LogSoftmax", &[logits], &[("axis", axis)]);
+                (graph.op("Exp", &[log], &[]), log)
+            }
+            false => (logits, graph.op("Log", &[logits], &[])),
+        };
+        let loss = if self.soft_label {
+            let label = graph.read(self.label)?;
+            let products = graph.mul(label, log);
+            let sum = graph.reduce("ReduceSum", products, &[i64::from(self.axis)], true)?;
+            graph.op("Neg", &[sum], &[])
+        } else {
+            let labels = LabelValues::of(graph, self.label, self.logits, self.axis, self.ignore_index)?;
+            let axis = [("axis", NodeAttr::Int(labels.axis))];
+            let picked = graph.op("GatherElements", &[log, labels.index], &axis);
+            let loss = graph.op("Neg", &[picked], &[]);
+            graph.op("Where", &[labels.ignored, zero, loss], &[])
+        };
+        let loss = graph.shaped_as(loss, self.loss)?;
+        graph.write(self.softmax, softmax);
+        graph.write(self.loss, loss);
+        Ok(())
+    }
+}
+
+impl Lower for SoftmaxWithCrossEntropyGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        if !self.use_softmax {
+            return Err(Error::new(ErrorKind::Format, "the gradient of probabilities has no form in ONNX"));
+        }
+        let (softmax, dloss) = (graph.read(self.softmax)?, graph.read(self.dloss)?);
+        let dtype = graph.dtype(self.dlogits)?;
+        let dlogits = if self.soft_label {
+            let label = graph.read(self.label)?;
+            // LabelValues need not add up to 1.
+            let sum = graph.reduce("ReduceSum", label, &[i64::from(self.axis)], true)?;
+            let whole = graph.mul(softmax, sum);
+            let difference = graph.sub(whole, label);
+            graph.mul(difference, dloss)
+        } else {
+            let labels = LabelValues::of(graph, self.label, self.dlogits, self.axis, self.ignore_index)?;
+            let dims = graph.dims(self.dlogits)?;
+            let classes = dims[labels.axis as usize];
+            let hot = one_hot(graph, labels.index, [classes, labels.axis], dims.len(), dtype)?;
+            let difference = graph.sub(softmax, hot);
+            let product = graph.mul(difference, dloss);
+            let zero = graph.scalar(dtype, 0.0)?;
+            graph.op("Where", &[labels.ignored, zero, product], &[])
+        };
+        graph.write(self.dlogits, dlogits);
+        Ok(())
+    }
+}
+
+/// 1 at the index along an axis, of size 1 in `index`, and 0 elsewhere; all 0 for an index that is not within `depth`.
+fn one_hot(
+    graph: &mut OnnxGraph<'_>,
+    index: OnnxValue,
+    [depth, axis]: [i64; 2],
+    rank: usize,
+    dtype: DType,
+) -> Result<OnnxValue> {
+    let mut dims = vec![1; rank];
+    dims[axis as usize] = depth;
+    let classes = graph.ints(&(0..depth).collect::<Vec<_>>())?;
+    let classes = graph.reshape(classes, &dims)?;
+    let index = graph.cast(index, DType::I64);
+    let is = graph.op("Equal", &[index, classes], &[]);
+    Ok(graph.cast(is, dtype))
+}
+
+impl Lower for OneHotV2 {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (index, rank) = (graph.read(self.x)?, graph.rank(self.out)?);
+        let mut dims = graph.dims(self.out)?;
+        dims[rank - 1] = 1;
+        let index = graph.reshape(index, &dims)?;
+        let of = [i64::from(self.depth), rank as i64 - 1];
+        let hot = one_hot(graph, index, of, rank, graph.dtype(self.out)?)?;
+        graph.write(self.out, hot);
+        Ok(())
+    }
+}

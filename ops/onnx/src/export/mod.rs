@@ -1,0 +1,200 @@
+//! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
+
+mod conv;
+mod fill;
+mod formula;
+mod image;
+mod index;
+mod loss;
+mod matmul;
+mod norm;
+mod onnx_graph;
+mod order;
+mod pool;
+mod reduce;
+mod shape;
+mod update;
+
+use std::collections::{BTreeMap, HashSet};
+
+use autobwd::{
+    Dims, Error, ErrorKind, Op, OpDesc, OpInfoMap, Result, VarDesc,
+    program::{Var, VarKind},
+};
+use autobwd_core::obstacles::Obstacles;
+use autobwd_ops::{Model, model::lower};
+
+use crate::{
+    elements::ElementType,
+    proto::{
+        GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorShapeProto, TypeProto,
+        ValueInfoProto,
+        tensor_shape_proto::{Dimension, dimension},
+        type_proto,
+    },
+    tensors::message,
+};
+use onnx_graph::OnnxGraph;
+
+/// The version of the operators in files, and that of the format.
+const OPSET: i64 = 18;
+const IR_VERSION: i64 = 8;
+
+/// The end of the names of outputs that hold the next state.
+const NEXT: &str = ".next";
+
+/// The nodes of an operator.
+trait Lower: Op {
+    /// Whether it has a form in ONNX with these attributes; otherwise its composition is written.
+    fn has_form(&self) -> bool {
+        true
+    }
+
+    /// Appends the nodes of the operator and sets its outputs.
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()>;
+}
+
+/// How operators of a type are written.
+#[derive(Clone, Copy)]
+struct LowerRule {
+    has_form: fn(&OpDesc) -> bool,
+    lower: fn(&OpDesc, &mut OnnxGraph<'_>) -> Result<()>,
+}
+
+/// The rule of an operator, with its type in programs.
+fn rule<O: Lower>() -> (&'static str, LowerRule) {
+    let rule = LowerRule {
+        has_form: |desc| desc.as_op::<O>().is_some_and(|op| op.has_form()),
+        lower: |desc, graph| {
+            let op = desc.as_op::<O>().ok_or_else(|| Error::internal("an operator with invalid slots"))?;
+            op.lower(graph)
+        },
+    };
+    (O::SCHEMA.name, rule)
+}
+
+/// All rules by the type of operators.
+fn rules() -> BTreeMap<&'static str, LowerRule> {
+    let families = [
+        conv::rules(),
+        fill::rules(),
+        index::rules(),
+        loss::rules(),
+        image::rules(),
+        matmul::rules(),
+        norm::rules(),
+        order::rules(),
+        pool::rules(),
+        reduce::rules(),
+        shape::rules(),
+        update::rules(),
+    ];
+    families.into_iter().flatten().collect()
+}
+
+/// The message of a model.
+///
+/// # Errors
+/// Everything that stands in the way, as one list: operators without rule, formula and composition; shapes that must be
+/// known; values that the scope does not hold.
+pub(crate) fn export(model: &Model) -> Result<ModelProto> {
+    let (failed, ops, rules) = ("the model cannot be written for ONNX", OpInfoMap::linked()?, rules());
+    let mut obstacles = Obstacles::default();
+    for name in model.feeds.iter().chain(&model.fetches) {
+        obstacles.note("", model.program.expect_var(name));
+    }
+    obstacles.require_none(failed)?;
+    let rule_of = |op: &OpDesc| rules.get(&*op.ty).filter(|rule| (rule.has_form)(op));
+    let known = |op: &OpDesc| Ok(rule_of(op).is_some() || ops.get(&op.ty)?.formula(op)?.is_some());
+    let program = lower(&model.program, ops, known)?;
+    let mut graph = OnnxGraph::new(&program);
+    let mut file = GraphProto { name: Some("program".into()), ..GraphProto::default() };
+    let fed: Vec<Var> = model.feeds.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
+    for var in &fed {
+        let name = program.name(*var);
+        graph.input(*var, name);
+        file.input.extend(obstacles.note("", graph.desc(*var).and_then(|desc| value_info(name, desc))));
+    }
+    let used: HashSet<Var> = program.root().ops.iter().flat_map(|op| op.reads().chain(op.writes())).collect();
+    let mut kept = vec![];
+    let persistable = program.root().vars.iter().filter(|(_, desc)| desc.persistable);
+    for var in persistable.map(|(var, _)| var).filter(|var| used.contains(var)) {
+        let name = program.name(*var);
+        if fed.contains(var) {
+            continue;
+        }
+        kept.push((*var, graph.input(*var, name)));
+        graph.initializers.extend(obstacles.note("", model.scope.get(name)).map(|x| message(name, x)));
+    }
+    for (i, op) in program.root().ops.iter().enumerate() {
+        let result = match rule_of(op) {
+            Some(rule) => (rule.lower)(op, &mut graph),
+            None => formula::lower(&mut graph, ops.get(&op.ty)?, op).and_then(|is| match is {
+                true => Ok(()),
+                false => {
+                    let text = format!("operator `{}` has no form in ONNX", op.ty);
+                    Err(Error::new(ErrorKind::Format, text))
+                }
+            }),
+        };
+        if let Err(e) = result {
+            obstacles.add(format!("operator {i}, `{}`", op.ty), e.to_string());
+            graph.pretend(op.writes());
+        }
+    }
+    obstacles.require_none(failed)?;
+    // State is what a step leaves changed; its value is the one to begin with.
+    let mut state = vec![];
+    for (var, before) in kept {
+        if graph.read(var)? != before {
+            file.input.push(value_info(program.name(var), graph.desc(var)?)?);
+            state.push(var);
+        }
+    }
+    let fetched = model.fetches.iter().map(|name| Ok((program.expect_var(name)?, name.clone())));
+    let next = state.iter().map(|var| Ok((*var, format!("{}{NEXT}", program.name(*var)))));
+    for output in fetched.chain(next) {
+        let (var, name) = output?;
+        graph.publish(var, &name)?;
+        file.output.push(value_info(&name, graph.desc(var)?)?);
+    }
+    graph.finish();
+    (file.node, file.initializer) = (graph.nodes, graph.initializers);
+    let next = |var: &Var| StringStringEntryProto {
+        key: Some(format!("next.{}", program.name(*var))),
+        value: Some(format!("{}{NEXT}", program.name(*var))),
+    };
+    Ok(ModelProto {
+        ir_version: Some(IR_VERSION),
+        opset_import: vec![OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) }],
+        producer_name: Some("autobwd".into()),
+        producer_version: Some(env!("CARGO_PKG_VERSION").into()),
+        metadata_props: state.iter().map(next).collect(),
+        graph: Some(file),
+        ..ModelProto::default()
+    })
+}
+
+/// The declaration of an input or output; unknown dimensions are named after it.
+fn value_info(name: &str, desc: &VarDesc) -> Result<ValueInfoProto> {
+    if desc.kind != VarKind::Tensor {
+        return Err(Error::new(ErrorKind::Program, format!("`{name}` is not a tensor")));
+    }
+    let tensor = type_proto::Tensor {
+        elem_type: Some(ElementType::of(desc.dtype).data_type() as i32),
+        shape: Some(TensorShapeProto { dim: dimensions(name, &desc.dims) }),
+    };
+    let ty = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..TypeProto::default() };
+    Ok(ValueInfoProto { name: Some(name.into()), r#type: Some(ty), ..ValueInfoProto::default() })
+}
+
+fn dimensions(name: &str, dims: &Dims) -> Vec<Dimension> {
+    let dimension = |(axis, dim): (usize, &autobwd::tensor::Dim)| {
+        let value = match dim.get() {
+            Some(dim) => dimension::Value::DimValue(dim as i64),
+            None => dimension::Value::DimParam(format!("{name}.{axis}")),
+        };
+        Dimension { value: Some(value), ..Dimension::default() }
+    };
+    dims.iter().enumerate().map(dimension).collect()
+}

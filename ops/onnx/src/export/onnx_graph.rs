@@ -1,0 +1,409 @@
+//! The graph under construction: nodes, constants, and the values of the program's variables.
+
+use std::collections::{HashMap, HashSet};
+
+use autobwd::{
+    DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
+    program::Var,
+    tensor::{Bool, Element},
+};
+
+use crate::{
+    elements::ElementType,
+    proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
+    tensors::message,
+};
+
+/// A value of the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct OnnxValue(usize);
+
+/// An attribute of a node.
+pub(super) enum NodeAttr<'a> {
+    Int(i64),
+    Float(f32),
+    Ints(&'a [i64]),
+    Text(&'a str),
+}
+
+/// Nodes, and what the variables of a program hold after them.
+pub(super) struct OnnxGraph<'p> {
+    program: &'p Program,
+    pub(super) nodes: Vec<NodeProto>,
+    pub(super) initializers: Vec<TensorProto>,
+    /// The name of each value; empty until it is named.
+    names: Vec<String>,
+    /// Where the name of each value that a node computes belongs.
+    outputs: HashMap<OnnxValue, (usize, usize)>,
+    /// Inputs of nodes by value.
+    inputs: Vec<Vec<Option<OnnxValue>>>,
+    used: HashSet<String>,
+    values: HashMap<Var, OnnxValue>,
+    constants: HashMap<(DType, Vec<usize>, Vec<u8>), OnnxValue>,
+}
+
+impl<'p> OnnxGraph<'p> {
+    pub(super) fn new(program: &'p Program) -> OnnxGraph<'p> {
+        OnnxGraph {
+            program,
+            nodes: vec![],
+            initializers: vec![],
+            names: vec![],
+            outputs: HashMap::new(),
+            inputs: vec![],
+            used: HashSet::new(),
+            values: HashMap::new(),
+            constants: HashMap::new(),
+        }
+    }
+
+    /// A value from outside, with that name, as the value of a variable.
+    pub(super) fn input(&mut self, var: Var, name: &str) -> OnnxValue {
+        let node = self.value(name.to_string());
+        self.used.insert(name.to_string());
+        self.values.insert(var, node);
+        node
+    }
+
+    fn value(&mut self, name: String) -> OnnxValue {
+        self.names.push(name);
+        OnnxValue(self.names.len() - 1)
+    }
+
+    /// The declaration of a variable.
+    pub(super) fn desc(&self, var: Var) -> Result<&'p VarDesc> {
+        let declared = self.program.root().vars.get(&var);
+        declared.ok_or_else(|| Error::internal(format!("`{}` is not declared", self.program.name(var))))
+    }
+
+    /// The dimensions of a variable, −1 where they are unknown.
+    pub(super) fn shape(&self, var: Var) -> Result<Vec<i64>> {
+        Ok(self.desc(var)?.dims.iter().map(|dim| dim.wire()).collect())
+    }
+
+    /// The dimensions of a variable.
+    ///
+    /// # Errors
+    /// A dimension is unknown.
+    pub(super) fn dims(&self, var: Var) -> Result<Vec<i64>> {
+        let desc = self.desc(var)?;
+        let known = |dim: &autobwd::tensor::Dim| dim.get().map(|dim| dim as i64);
+        desc.dims.iter().map(known).collect::<Option<_>>().ok_or_else(|| self.unknown_shape(var))
+    }
+
+    #[cold]
+    pub(super) fn unknown_shape(&self, var: Var) -> Error {
+        let shape = self.desc(var).map_or_else(|_| String::new(), |desc| format!(", {},", desc.dims));
+        let text = format!("the shape of `{}`{shape} must be known", self.program.name(var));
+        Error::new(ErrorKind::Shape, text)
+    }
+
+    /// One dimension of a variable.
+    ///
+    /// # Errors
+    /// It is unknown.
+    pub(super) fn dim(&self, var: Var, axis: usize) -> Result<i64> {
+        match self.shape(var)?.get(axis) {
+            Some(dim) if *dim >= 0 => Ok(*dim),
+            _ => Err(self.unknown_shape(var)),
+        }
+    }
+
+    /// The dtype of a variable.
+    pub(super) fn dtype(&self, var: Var) -> Result<DType> {
+        Ok(self.desc(var)?.dtype)
+    }
+
+    /// The number of dimensions of a variable.
+    pub(super) fn rank(&self, var: Var) -> Result<usize> {
+        Ok(self.desc(var)?.dims.len())
+    }
+
+    /// An axis of a variable, from the start.
+    pub(super) fn axis(&self, var: Var, axis: impl Into<i64>) -> Result<usize> {
+        let (axis, rank) = (axis.into(), self.rank(var)?);
+        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+        usize::try_from(from_start).ok().filter(|axis| *axis < rank).ok_or_else(|| {
+            let text = format!("`{}` has no axis {axis}", self.program.name(var));
+            Error::new(ErrorKind::Shape, text)
+        })
+    }
+
+    /// Axes of a variable, from the start.
+    pub(super) fn axes(&self, var: Var, axes: &[i32]) -> Result<Vec<i64>> {
+        axes.iter().map(|axis| Ok(self.axis(var, *axis)? as i64)).collect()
+    }
+
+    /// What a variable holds.
+    pub(super) fn read(&self, var: Var) -> Result<OnnxValue> {
+        self.values.get(&var).copied().ok_or_else(|| {
+            let text = format!("`{}` is read before it has a value", self.program.name(var));
+            Error::new(ErrorKind::Program, text)
+        })
+    }
+
+    /// Sets what a variable holds, if there is a variable.
+    pub(super) fn write(&mut self, var: impl Into<Option<Var>>, node: OnnxValue) {
+        if let Some(var) = var.into() {
+            self.values.insert(var, node);
+        }
+    }
+
+    /// Gives values to variables that could not be computed, so that further obstacles are found.
+    pub(super) fn pretend(&mut self, vars: impl Iterator<Item = Var>) {
+        for var in vars {
+            let node = self.value(String::new());
+            self.write(var, node);
+        }
+    }
+
+    /// Appends a node with several outputs.
+    pub(super) fn nodes<const N: usize>(
+        &mut self,
+        op: &str,
+        inputs: &[Option<OnnxValue>],
+        attrs: &[(&str, NodeAttr<'_>)],
+    ) -> [OnnxValue; N] {
+        self.many(op, inputs, attrs, N).try_into().unwrap_or([OnnxValue(0); N])
+    }
+
+    /// The same for a number of outputs that is not known before.
+    pub(super) fn many(
+        &mut self,
+        op: &str,
+        inputs: &[Option<OnnxValue>],
+        attrs: &[(&str, NodeAttr<'_>)],
+        count: usize,
+    ) -> Vec<OnnxValue> {
+        let at = self.nodes.len();
+        let outputs = (0..count).map(|i| {
+            let node = self.value(String::new());
+            self.outputs.insert(node, (at, i));
+            node
+        });
+        let outputs = outputs.collect();
+        self.inputs.push(inputs.to_vec());
+        self.nodes.push(NodeProto {
+            op_type: Some(op.into()),
+            output: vec![String::new(); count],
+            attribute: attrs.iter().map(|(name, attr)| attribute(name, attr)).collect(),
+            ..NodeProto::default()
+        });
+        outputs
+    }
+
+    /// Appends a node with one output.
+    pub(super) fn op(&mut self, op: &str, inputs: &[OnnxValue], attrs: &[(&str, NodeAttr<'_>)]) -> OnnxValue {
+        let inputs: Vec<_> = inputs.iter().copied().map(Some).collect();
+        let [node] = self.nodes(op, &inputs, attrs);
+        node
+    }
+
+    pub(super) fn add(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
+        self.op("Add", &[x, y], &[])
+    }
+
+    pub(super) fn sub(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
+        self.op("Sub", &[x, y], &[])
+    }
+
+    pub(super) fn mul(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
+        self.op("Mul", &[x, y], &[])
+    }
+
+    pub(super) fn div(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
+        self.op("Div", &[x, y], &[])
+    }
+
+    /// A constant tensor; equal ones are one.
+    pub(super) fn tensor(&mut self, tensor: &Tensor) -> OnnxValue {
+        let mut stored = message("", tensor);
+        let bytes = stored.raw_data.clone().unwrap_or_default();
+        let key = (tensor.dtype(), tensor.dims().to_vec(), bytes);
+        if let Some(node) = self.constants.get(&key) {
+            return *node;
+        }
+        let name = self.fresh("constant");
+        stored.name = Some(name.clone());
+        self.initializers.push(stored);
+        let node = self.value(name);
+        self.constants.insert(key, node);
+        node
+    }
+
+    /// A constant list of int64.
+    pub(super) fn ints(&mut self, ints: &[i64]) -> Result<OnnxValue> {
+        Ok(self.tensor(&Tensor::from_vec([ints.len()], ints.to_vec())?))
+    }
+
+    /// A constant list of float32.
+    pub(super) fn floats(&mut self, floats: &[f32]) -> Result<OnnxValue> {
+        Ok(self.tensor(&Tensor::from_vec([floats.len()], floats.to_vec())?))
+    }
+
+    /// A constant scalar.
+    pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<OnnxValue> {
+        fn of<T: Element>(x: T) -> Result<Tensor> {
+            Tensor::from_vec([], vec![x])
+        }
+        let tensor = match dtype {
+            DType::Bool => of(Bool::from(x != 0.0)),
+            DType::U8 => of(x as u8),
+            DType::I32 => of(x as i32),
+            DType::I64 => of(x as i64),
+            DType::F32 => of(x as f32),
+            DType::F64 => of(x),
+        };
+        Ok(self.tensor(&tensor?))
+    }
+
+    /// A number everywhere, in these dimensions.
+    pub(super) fn filled(&mut self, dtype: DType, number: f64, dims: &[i64]) -> Result<OnnxValue> {
+        let (number, dims) = (self.scalar(dtype, number)?, self.ints(dims)?);
+        Ok(self.op("Expand", &[number, dims], &[]))
+    }
+
+    /// A value in another dtype.
+    pub(super) fn cast(&mut self, x: OnnxValue, dtype: DType) -> OnnxValue {
+        self.op("Cast", &[x], &[("to", NodeAttr::Int(ElementType::of(dtype).data_type() as i64))])
+    }
+
+    /// A value in another shape; one dimension may be −1, which follows from the others.
+    ///
+    /// # Errors
+    /// Several are −1.
+    pub(super) fn reshape(&mut self, x: OnnxValue, dims: &[i64]) -> Result<OnnxValue> {
+        if dims.iter().filter(|dim| **dim < 0).count() > 1 {
+            return Err(Error::new(ErrorKind::Shape, format!("a shape, {dims:?}, must be known")));
+        }
+        let dims = self.ints(dims)?;
+        Ok(self.op("Reshape", &[x, dims], &[("allowzero", NodeAttr::Int(1))]))
+    }
+
+    /// A value in the shape of a variable, in which one dimension may be unknown.
+    pub(super) fn shaped_as(&mut self, x: OnnxValue, var: Var) -> Result<OnnxValue> {
+        let shape = self.shape(var)?;
+        let one = shape.iter().filter(|dim| **dim < 0).count() == 1 && !shape.contains(&0);
+        let shape = if one { shape } else { self.dims(var)? };
+        self.reshape(x, &shape)
+    }
+
+    /// The first elements along axes, as many as `ends` says.
+    pub(super) fn first(&mut self, x: OnnxValue, ends: &[i64], axes: &[i64]) -> Result<OnnxValue> {
+        let starts = self.ints(&vec![0; ends.len()])?;
+        let (ends, axes) = (self.ints(ends)?, self.ints(axes)?);
+        Ok(self.op("Slice", &[x, starts, ends, axes], &[]))
+    }
+
+    /// A value with its dimensions in another order.
+    pub(super) fn permute(&mut self, x: OnnxValue, axes: &[i64]) -> OnnxValue {
+        self.op("Transpose", &[x], &[("perm", NodeAttr::Ints(axes))])
+    }
+
+    /// Matrices with rows and columns exchanged.
+    pub(super) fn transposed(&mut self, x: OnnxValue, rank: usize) -> OnnxValue {
+        let mut axes: Vec<i64> = (0..rank as i64).collect();
+        axes.swap(rank - 1, rank - 2);
+        self.permute(x, &axes)
+    }
+
+    /// A reduction over axes; none means no reduction.
+    pub(super) fn reduce(&mut self, op: &str, x: OnnxValue, axes: &[i64], keep: bool) -> Result<OnnxValue> {
+        if axes.is_empty() {
+            return Ok(x);
+        }
+        let axes = self.ints(axes)?;
+        Ok(self.op(op, &[x, axes], &[("keepdims", NodeAttr::Int(i64::from(keep)))]))
+    }
+
+    /// A value whose broadcast dimensions are summed, so that it has these dimensions.
+    pub(super) fn sum_to(&mut self, x: OnnxValue, from: &[i64], to: &[i64]) -> Result<OnnxValue> {
+        let more = from.len().saturating_sub(to.len());
+        let is_summed = |i: usize| i < more || (to[i - more] == 1 && from[i] != 1);
+        let axes: Vec<i64> = (0..from.len()).filter(|i| is_summed(*i)).map(|i| i as i64).collect();
+        let sum = self.reduce("ReduceSum", x, &axes, true)?;
+        if more > 0 { self.reshape(sum, to) } else { Ok(sum) }
+    }
+
+    /// A name that neither a variable nor a value has.
+    fn fresh(&mut self, prefix: &str) -> String {
+        let mut name = prefix.to_string();
+        let mut number = 0;
+        while self.program.find(&name).is_some() || !self.used.insert(name.clone()) {
+            number += 1;
+            name = format!("{prefix}_{number}");
+        }
+        name
+    }
+
+    /// Gives the value of a variable that name; a value that has another name is copied.
+    ///
+    /// # Errors
+    /// Another value has that name.
+    pub(super) fn publish(&mut self, var: Var, name: &str) -> Result<()> {
+        let mut node = self.read(var)?;
+        if self.names[node.0] == name {
+            return Ok(());
+        }
+        if !self.names[node.0].is_empty() {
+            node = self.op("Identity", &[node], &[]);
+        }
+        if !self.used.insert(name.to_string()) {
+            return Err(Error::new(ErrorKind::Program, format!("two values would have the name `{name}`")));
+        }
+        self.names[node.0] = name.to_string();
+        Ok(())
+    }
+
+    /// Names values after variables, and writes all names into the nodes.
+    pub(super) fn finish(&mut self) {
+        let mut of_vars: Vec<(OnnxValue, &str)> =
+            self.values.iter().map(|(var, node)| (*node, self.program.name(*var))).collect();
+        of_vars.sort_unstable_by_key(|(node, name)| (node.0, *name));
+        for (node, name) in of_vars {
+            if self.names[node.0].is_empty() {
+                let taken = !self.used.insert(name.to_string());
+                self.names[node.0] = if taken { self.fresh(name) } else { name.to_string() };
+            }
+        }
+        for at in 0..self.names.len() {
+            if self.names[at].is_empty() {
+                self.names[at] = self.fresh("value");
+            }
+        }
+        for (node, (at, i)) in &self.outputs {
+            self.nodes[*at].output[*i].clone_from(&self.names[node.0]);
+        }
+        for (node, inputs) in self.nodes.iter_mut().zip(&self.inputs) {
+            let name = |input: &Option<OnnxValue>| {
+                input.map_or_else(String::new, |input| self.names[input.0].clone())
+            };
+            node.input = inputs.iter().map(name).collect();
+            node.name.clone_from(&node.output.first().cloned());
+        }
+    }
+}
+
+fn attribute(name: &str, value: &NodeAttr<'_>) -> AttributeProto {
+    let mut attr = AttributeProto { name: Some(name.into()), ..AttributeProto::default() };
+    let ty = match value {
+        NodeAttr::Int(i) => {
+            attr.i = Some(*i);
+            AttributeType::Int
+        }
+        NodeAttr::Float(f) => {
+            attr.f = Some(*f);
+            AttributeType::Float
+        }
+        NodeAttr::Ints(ints) => {
+            attr.ints = ints.to_vec();
+            AttributeType::Ints
+        }
+        NodeAttr::Text(text) => {
+            attr.s = Some(text.as_bytes().to_vec());
+            AttributeType::String
+        }
+    };
+    attr.r#type = Some(ty as i32);
+    attr
+}

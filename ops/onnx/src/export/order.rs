@@ -1,0 +1,88 @@
+//! Positions of extremes, and running sums.
+
+use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd_ops::{
+    cumsum::Cumsum,
+    top_k::{ArgAttrs, ArgMax, ArgMin, TopKV2},
+};
+
+use super::{
+    Lower, LowerRule,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![rule::<ArgMax>(), rule::<ArgMin>(), rule::<Cumsum>(), rule::<TopKV2>()]
+}
+
+/// Sets `out` to an index of int64 in the dtype and shape of `out`.
+fn write_index(graph: &mut OnnxGraph<'_>, out: Var, mut index: OnnxValue) -> Result<()> {
+    let dtype = graph.dtype(out)?;
+    if dtype != DType::I64 {
+        index = graph.cast(index, dtype);
+    }
+    graph.write(out, index);
+    Ok(())
+}
+
+/// The first index of an extreme.
+fn arg(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], arg: &ArgAttrs) -> Result<()> {
+    let mut value = graph.read(x)?;
+    let scalar = graph.rank(x)? == 0;
+    if arg.flatten || scalar {
+        value = graph.reshape(value, &[-1])?;
+    }
+    let axis = if arg.flatten || scalar { 0 } else { arg.axis };
+    let attrs = [("axis", NodeAttr::Int(axis)), ("keepdims", NodeAttr::Int(i64::from(arg.keepdims)))];
+    let index = graph.op(op, &[value], &attrs);
+    let index = if arg.flatten || scalar { graph.shaped_as(index, out)? } else { index };
+    write_index(graph, out, index)
+}
+
+impl Lower for ArgMax {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        arg(graph, "ArgMax", [self.x, self.out], &self.arg)
+    }
+}
+impl Lower for ArgMin {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        arg(graph, "ArgMin", [self.x, self.out], &self.arg)
+    }
+}
+
+impl Lower for TopKV2 {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        if self.k_tensor.is_some() || graph.rank(self.x)? == 0 {
+            let text = "`top_k_v2` of scalars, and with `K` from a tensor, has no form in ONNX";
+            return Err(Error::new(ErrorKind::Format, text));
+        }
+        let (x, k) = (graph.read(self.x)?, graph.ints(&[i64::from(self.k)])?);
+        let attrs = [
+            ("axis", NodeAttr::Int(i64::from(self.axis))),
+            ("largest", NodeAttr::Int(i64::from(self.largest))),
+        ];
+        let [out, indices] = graph.nodes("TopK", &[Some(x), Some(k)], &attrs);
+        graph.write(self.out, out);
+        write_index(graph, self.indices, indices)
+    }
+}
+
+impl Lower for Cumsum {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let flat = self.flatten || graph.rank(self.x)? == 0;
+        let mut value = graph.read(self.x)?;
+        if flat {
+            value = graph.reshape(value, &[-1])?;
+        }
+        let axis = graph.scalar(DType::I64, if flat { 0.0 } else { f64::from(self.axis) })?;
+        let attrs = [
+            ("exclusive", NodeAttr::Int(i64::from(self.exclusive))),
+            ("reverse", NodeAttr::Int(i64::from(self.reverse))),
+        ];
+        let sums = graph.op("CumSum", &[value, axis], &attrs);
+        let sums = if flat { graph.shaped_as(sums, self.out)? } else { sums };
+        graph.write(self.out, sums);
+        Ok(())
+    }
+}

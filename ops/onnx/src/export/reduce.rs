@@ -1,0 +1,168 @@
+//! Reductions, sums and softmax.
+
+use autobwd::{Error, ErrorKind, Result, operators::Sum, program::Var};
+use autobwd_ops::{
+    reduce::{
+        Mean, MeanGrad, ReduceAttrs, ReduceMax, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceProd, ReduceSum,
+        ReduceSumGrad,
+    },
+    softmax::{LogSoftmax, Softmax},
+};
+
+use super::{
+    Lower, LowerRule,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![
+        rule::<LogSoftmax>(),
+        rule::<Mean>(),
+        rule::<MeanGrad>(),
+        rule::<ReduceMax>(),
+        rule::<ReduceMean>(),
+        rule::<ReduceMeanGrad>(),
+        rule::<ReduceMin>(),
+        rule::<ReduceProd>(),
+        rule::<ReduceSum>(),
+        rule::<ReduceSumGrad>(),
+        rule::<Softmax>(),
+        rule::<Sum>(),
+    ]
+}
+
+/// The reduced dimensions of a tensor.
+fn axes(graph: &OnnxGraph<'_>, x: Var, reduce: &ReduceAttrs) -> Result<Vec<i64>> {
+    let rank = graph.rank(x)? as i64;
+    if reduce.reduce_all || reduce.dim.is_empty() {
+        return Ok((0..rank).collect());
+    }
+    let from_start = |dim: &i32| i64::from(*dim) + if *dim < 0 { rank } else { 0 };
+    // A scalar accepts an axis, too.
+    Ok(reduce.dim.iter().map(from_start).filter(|dim| (0..rank).contains(dim)).collect())
+}
+
+/// `out` = the reduction of `x` by that operator of ONNX.
+fn reduce_by(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], reduce: &ReduceAttrs) -> Result<()> {
+    let axes = axes(graph, x, reduce)?;
+    let (mut value, dtype) = (graph.read(x)?, graph.dtype(out)?);
+    if graph.dtype(x)? != dtype {
+        value = graph.cast(value, dtype);
+    }
+    let value = graph.reduce(op, value, &axes, reduce.keep_dim)?;
+    graph.write(out, value);
+    Ok(())
+}
+
+/// `dx` = `dout` in all positions that were reduced, times `scale`.
+fn spread(graph: &mut OnnxGraph<'_>, [dout, dx]: [Var; 2], axes: &[i64], scale: Option<f64>) -> Result<()> {
+    let (dims, dtype) = (graph.dims(dx)?, graph.dtype(dx)?);
+    let mut kept = dims.clone();
+    axes.iter().for_each(|axis| kept[*axis as usize] = 1);
+    let value = graph.read(dout)?;
+    let mut value = graph.reshape(value, &kept)?;
+    if graph.dtype(dout)? != dtype {
+        value = graph.cast(value, dtype);
+    }
+    if let Some(scale) = scale {
+        let scale = graph.scalar(dtype, scale)?;
+        value = graph.mul(value, scale);
+    }
+    let dims = graph.ints(&dims)?;
+    let value = graph.op("Expand", &[value, dims], &[]);
+    graph.write(dx, value);
+    Ok(())
+}
+
+/// The inverse of the number of elements along axes.
+fn inverse_count(dims: &[i64], axes: &[i64]) -> f64 {
+    1.0 / axes.iter().map(|axis| dims[*axis as usize]).product::<i64>() as f64
+}
+
+macro_rules! reductions {
+    ($($op:ident $onnx:literal),*) => {$(
+        impl Lower for $op {
+            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+                reduce_by(graph, $onnx, [self.x, self.out], &self.reduce)
+            }
+        }
+    )*};
+}
+reductions!(
+    ReduceMax "ReduceMax", ReduceMean "ReduceMean", ReduceMin "ReduceMin", ReduceProd "ReduceProd",
+    ReduceSum "ReduceSum"
+);
+
+impl Lower for ReduceSumGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axes = axes(graph, self.dx, &self.reduce)?;
+        spread(graph, [self.dout, self.dx], &axes, None)
+    }
+}
+impl Lower for ReduceMeanGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axes = axes(graph, self.dx, &self.reduce)?;
+        let scale = inverse_count(&graph.dims(self.dx)?, &axes);
+        spread(graph, [self.dout, self.dx], &axes, Some(scale))
+    }
+}
+
+impl Lower for Mean {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axes: Vec<i64> = (0..graph.rank(self.x)? as i64).collect();
+        let x = graph.read(self.x)?;
+        let mean = graph.reduce("ReduceMean", x, &axes, false)?;
+        let mean = graph.shaped_as(mean, self.out)?;
+        graph.write(self.out, mean);
+        Ok(())
+    }
+}
+impl Lower for MeanGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axes: Vec<i64> = (0..graph.rank(self.dx)? as i64).collect();
+        let scale = inverse_count(&graph.dims(self.dx)?, &axes);
+        spread(graph, [self.dout, self.dx], &axes, Some(scale))
+    }
+}
+
+impl Lower for Sum {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let mut terms: Vec<OnnxValue> = vec![];
+        for x in &self.x {
+            terms.push(graph.read(*x)?);
+        }
+        let [first, others @ ..] = &terms[..] else {
+            return Err(Error::new(ErrorKind::Slot, "a sum without terms"));
+        };
+        // In the order of the terms, as the library adds.
+        let sum = others.iter().fold(*first, |sum, x| graph.add(sum, *x));
+        graph.write(self.out, sum);
+        Ok(())
+    }
+}
+
+impl Lower for Softmax {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        normalise(graph, "Softmax", [self.x, self.out], i64::from(self.axis))
+    }
+}
+impl Lower for LogSoftmax {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        normalise(graph, "LogSoftmax", [self.x, self.out], i64::from(self.axis))
+    }
+}
+
+fn normalise(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], axis: i64) -> Result<()> {
+    let (mut value, scalar) = (graph.read(x)?, graph.rank(x)? == 0);
+    if scalar {
+        value = graph.reshape(value, &[1])?;
+    }
+    let axis = if scalar { 0 } else { axis };
+    let mut result = graph.op(op, &[value], &[("axis", NodeAttr::Int(axis))]);
+    if scalar {
+        result = graph.reshape(result, &[])?;
+    }
+    graph.write(out, result);
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Constants, and shapes of tensors as values.
+
+use autobwd::{DType, New, Tensor, emit};
+use autobwd_ops::{
+    Math,
+    fill::{Eye, FillConstant},
+    ranges::Range,
+    shape::{ShapeOp, Size},
+};
+
+use super::{
+    node::{NodeContext, NodeOutput, Outputs, one, refuse},
+    rules::{All, Native, Rules},
+    shape::slice_axis,
+};
+use crate::elements::ElementType;
+
+pub(super) const RULES: Rules = &[
+    ("Constant", All, constant),
+    ("ConstantOfShape", All, constant_of_shape),
+    ("Shape", All, shape),
+    ("Size", All, size),
+    ("Range", Native, range),
+    ("EyeLike", All, eye_like),
+];
+
+fn constant(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let tensor = if let Some(read) = n.tensor("value")? {
+        n.set_type(0, read.element);
+        read.tensor
+    } else if let Some(x) = n.float("value_float")? {
+        Tensor::scalar(x)?
+    } else if let Some(x) = n.int("value_int")? {
+        Tensor::scalar(x)?
+    } else if let Some(list) = n.floats("value_floats")? {
+        Tensor::from_vec([list.len()], list)?
+    } else if let Some(list) = n.ints("value_ints")? {
+        Tensor::from_vec([list.len()], list)?
+    } else {
+        return Err(refuse("constants of other types than tensor and number are not supported"));
+    };
+    Ok(vec![NodeOutput::Known(n.in_precision(tensor)?)])
+}
+
+fn constant_of_shape(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let value = n.tensor("value")?;
+    let (element, dtype, number) = match &value {
+        Some(read) => {
+            let elements = read.tensor.to_f64s();
+            let first = elements.first().ok_or_else(|| refuse("attribute `value` has no element"))?;
+            (read.element, read.tensor.dtype(), *first)
+        }
+        None => (ElementType::F32, n.dtype(ElementType::F32)?, 0.0),
+    };
+    n.set_type(0, element);
+    if let Some(dims) = n.planned_ints(0)? {
+        let op = FillConstant {
+            shape: dims,
+            dtype,
+            str_value: super::arith::number_text(number, dtype),
+            ..FillConstant::of(New)
+        };
+        return one(n.net().emit(op).out);
+    }
+    let shape = n.input(0)?;
+    let op = FillConstant {
+        shape_tensor: Some((&shape).into()),
+        dtype,
+        str_value: super::arith::number_text(number, dtype),
+        ..FillConstant::of(New)
+    };
+    one(n.net().emit(op).out)
+}
+
+/// Dimensions that are known are constants.
+fn shape(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(0, ElementType::I64);
+    let dims = n.dims(0)?;
+    let rank = dims.len() as i64;
+    let bound = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize;
+    let (start, end) = (bound(n.int_or("start", 0)?), bound(n.int_or("end", rank)?));
+    let end = end.max(start);
+    let known: Option<Vec<i64>> = dims[start..end].iter().map(|dim| dim.get().map(|n| n as i64)).collect();
+    if let Some(known) = known {
+        return Ok(vec![NodeOutput::Known(Tensor::from_vec([known.len()], known)?)]);
+    }
+    let x = n.input(0)?;
+    let all = emit(ShapeOp { input: (&x).into(), out: New }).out.cast(DType::I64);
+    let part = if end - start == dims.len() { all } else { all.slice(0, start as i32, end as i32) };
+    part.check()?;
+    Ok(vec![NodeOutput::OfShapes(part)])
+}
+
+fn size(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(0, ElementType::I64);
+    if let Some(size) = n.dims(0)?.numel().get() {
+        return Ok(vec![NodeOutput::Known(Tensor::scalar(size as i64)?)]);
+    }
+    let x = n.input(0)?;
+    let size = emit(Size { input: (&x).into(), out: New }).out;
+    size.check()?;
+    Ok(vec![NodeOutput::OfShapes(size)])
+}
+
+fn range(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let computed =
+        (0..3).any(|i| n.value(i).is_some_and(|value| value.sources.is_empty() && value.tensor().is_none()));
+    let bound = |n: &NodeContext<'_, '_>, i: usize| if computed { Ok(None) } else { n.constant_floats(i) };
+    if let (Some(start), Some(end), Some(step)) = (bound(n, 0)?, bound(n, 1)?, bound(n, 2)?)
+        && let ([start], [end], [step]) = (&start[..], &end[..], &step[..])
+    {
+        let count = ((end - start) / step).ceil().max(0.0);
+        if count.is_nan() || count > f64::from(1 << 20) {
+            return Err(refuse(format!("operator `Range`: from {start} to {end} in steps of {step}")));
+        }
+        let numbers = (0..count as u32).map(|i| start + f64::from(i) * step);
+        let dims = [count as usize];
+        return Ok(vec![NodeOutput::Known(match n.constant(0)?.map(|x| x.dtype()) {
+            Some(DType::I64) => Tensor::from_vec(dims, numbers.map(|x| x as i64).collect())?,
+            Some(DType::I32) => Tensor::from_vec(dims, numbers.map(|x| x as i32).collect())?,
+            Some(DType::F64) => Tensor::from_vec(dims, numbers.collect())?,
+            _ => Tensor::from_vec(dims, numbers.map(|x| x as f32).collect())?,
+        })]);
+    }
+    let (start, end, step) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    one(emit(Range { start: (&start).into(), end: (&end).into(), step: (&step).into(), out: New }).out)
+}
+
+fn eye_like(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let diagonal = n.int_or("k", 0)?;
+    let element = match n.int("dtype")? {
+        Some(code) => i32::try_from(code).ok().and_then(ElementType::from_code),
+        None => Some(n.element(0)?),
+    };
+    let element = element.ok_or_else(|| refuse("attribute `dtype` of operator `EyeLike`"))?;
+    n.set_type(0, element);
+    let (dims, dtype) = (n.known_dims(0)?, n.dtype(element)?);
+    let [rows, columns] = dims[..] else { return Err(refuse("operator `EyeLike` needs a matrix")) };
+    let [rows, columns] = [rows, columns].map(|dim| dim as i64);
+    // A larger identity, from which the diagonal is cut.
+    let (down, right) = ((-diagonal).max(0), diagonal.max(0));
+    if diagonal.unsigned_abs() > 1 << 20 {
+        return Err(refuse(format!("attribute `k` = {diagonal} of operator `EyeLike`")));
+    }
+    let size = (rows + right).max(columns + down);
+    let eye = n.net().emit(Eye { out: New, num_rows: size, num_columns: size, dtype: DType::F32 }).out;
+    let part = slice_axis(&slice_axis(&eye, 0, right, right + rows), 1, down, down + columns);
+    // Row `i` of the part is row `i + k` of the identity, column `j` is column `j - k`.
+    one(part.cast(dtype))
+}

@@ -1,0 +1,294 @@
+//! Operators that read and write by index: gather, scatter, top k, one-hot.
+
+use autobwd::{DType, Expr, New, Result, Tensor, emit};
+use autobwd_ops::{
+    Math,
+    index::ScatterNdAdd,
+    scatter::{GatherNd, Scatter, TakeAlongAxis},
+    top_k::TopKV2,
+};
+
+use super::{
+    arith::{check_table, expand_to, int_like, narrow_int, reshape, scalar},
+    node::{NodeContext, Outputs, all, one, refuse},
+    rules::{All, Rules},
+};
+use crate::elements::ElementType;
+
+pub(super) const RULES: Rules = &[
+    ("Gather", All, gather),
+    ("GatherElements", All, gather_elements),
+    ("GatherND", All, gather_nd),
+    ("Scatter", All, scatter_elements),
+    ("ScatterElements", All, scatter_elements),
+    ("ScatterND", All, scatter_nd),
+    ("TopK", All, top_k),
+    ("OneHot", All, one_hot),
+    ("Compress", All, compress),
+    ("ArrayFeatureExtractor", All, gather),
+];
+
+/// Indices from the start for those that may count from the end of a dimension.
+fn from_start(index: &Expr, dim: usize) -> Expr {
+    let zero = int_like(index, 0);
+    index + &(&index.less_than(&zero).cast(index.dtype()) * &int_like(index, dim as i64))
+}
+
+fn dim(n: &NodeContext<'_, '_>, axis: usize) -> Result<usize> {
+    let dims = n.dims(0)?;
+    let dim = dims.get(axis).and_then(|dim| dim.get());
+    dim.ok_or_else(|| refuse(format!("operator `{}` needs a known dimension {axis}", n.op())))
+}
+
+fn gather(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int_or("axis", 0)?;
+    let axis = n.axis(0, axis)?;
+    let index = positions(n, 1, axis)?;
+    let (x, shape) = (n.input(0)?, index.dims());
+    if shape.len() == 1 {
+        return one(x.index_select(&index, axis as i32));
+    }
+    let taken = x.index_select(&reshape(&index, &[-1]), axis as i32);
+    let own = x.dims();
+    let dims: Vec<autobwd::tensor::Dim> =
+        own[..axis].iter().chain(&shape[..]).chain(&own[axis + 1..]).copied().collect();
+    one(with_dims(&taken, &dims)?)
+}
+
+/// Reshapes to dimensions; at most one may be unknown.
+fn with_dims(x: &Expr, dims: &[autobwd::tensor::Dim]) -> Result<Expr> {
+    let dims: Vec<i64> = dims.iter().map(|dim| dim.get().map_or(-1, |dim| dim as i64)).collect();
+    if dims.iter().filter(|dim| **dim == -1).count() > 1 {
+        return Err(refuse(format!("a reshape to {dims:?} needs known dimensions")));
+    }
+    if dims.contains(&0) && dims.contains(&-1) {
+        return Err(refuse(format!("a reshape to {dims:?} is not unique")));
+    }
+    Ok(reshape(x, &dims))
+}
+
+/// Indices along an axis of the first input, none of them negative.
+fn positions(n: &mut NodeContext<'_, '_>, i: usize, axis: usize) -> Result<Expr> {
+    if let Ok(Some(known)) = n.constant_ints(i) {
+        let negative = known.iter().any(|at| *at < 0);
+        let size = if negative { dim(n, axis)? as i64 } else { 0 };
+        let known: Vec<i64> = known.iter().map(|at| if *at < 0 { at + size } else { *at }).collect();
+        let dims = n.known_dims(i)?;
+        return n.tensor_expr(&Tensor::from_vec(dims, known)?);
+    }
+    let index = n.input(i)?;
+    Ok(from_start(&index, dim(n, axis)?))
+}
+
+/// The input is cut to the dimensions of the indices.
+fn gather_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int_or("axis", 0)?;
+    let axis = n.axis(0, axis)?;
+    let index = positions(n, 1, axis)?;
+    let mut x = n.input(0)?;
+    for (i, (own, wanted)) in n.dims(0)?.iter().zip(n.dims(1)?.iter()).enumerate() {
+        if let (Some(own), Some(wanted)) = (own.get(), wanted.get())
+            && i != axis
+            && wanted < own
+        {
+            x = super::shape::slice_axis(&x, i, 0, wanted as i64);
+        }
+    }
+    let op = TakeAlongAxis { input: (&x).into(), index: (&index).into(), result: New, axis: axis as i32 };
+    one(emit(op).result)
+}
+
+/// Indices of several dimensions, none of them negative.
+fn multi_positions(n: &mut NodeContext<'_, '_>, i: usize, first: usize) -> Result<Expr> {
+    let dims = n.dims(0)?;
+    let count = n.dims(i)?.last().and_then(|dim| dim.get());
+    let count =
+        count.ok_or_else(|| refuse(format!("operator `{}` needs a known number of indices", n.op())))?;
+    if first + count > dims.len() {
+        return Err(refuse(format!("operator `{}`: {count} indices for {dims}", n.op())));
+    }
+    let index = n.input(i)?;
+    if let Ok(Some(known)) = n.constant_ints(i)
+        && known.iter().all(|at| *at >= 0)
+    {
+        return Ok(index);
+    }
+    let sizes =
+        (first..first + count).map(|axis| dim(n, axis).map(|dim| dim as i64)).collect::<Result<Vec<_>>>()?;
+    let sizes = n.ints_expr(&sizes)?.cast(index.dtype());
+    Ok(&index + &(&index.less_than(&int_like(&index, 0)).cast(index.dtype()) * &sizes))
+}
+
+fn gather_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let batch = n.int_or("batch_dims", 0)?;
+    let batch = usize::try_from(batch).ok().filter(|batch| *batch < n.rank(0).unwrap_or(0));
+    let batch = batch.ok_or_else(|| refuse("attribute `batch_dims` of operator `GatherND`"))?;
+    let mut index = multi_positions(n, 1, batch)?;
+    let x = n.input(0)?;
+    if batch > 0 {
+        let dims = n.known_dims(1)?;
+        if dims.len() <= batch {
+            return Err(refuse("attribute `batch_dims` of operator `GatherND`"));
+        }
+        // The place in the batch becomes an index.
+        for axis in (0..batch).rev() {
+            let mut places = vec![1; dims.len()];
+            places[axis] = dims[axis];
+            check_table([dims[axis]])?;
+            let count: Vec<i64> = (0..dims[axis] as i64).collect();
+            let place = n.tensor_expr(&Tensor::from_vec(&places, count)?)?.cast(index.dtype());
+            let mut column = dims.clone();
+            column[dims.len() - 1] = 1;
+            index = autobwd_ops::concat(&[&expand_to(&place, &column), &index], -1);
+        }
+    }
+    one(emit(GatherNd { x: (&x).into(), index: (&index).into(), out: New }).out)
+}
+
+/// The row-major strides of dimensions.
+fn strides(dims: &[usize]) -> Vec<i64> {
+    let mut strides = vec![1; dims.len()];
+    for i in (1..dims.len()).rev() {
+        strides[i - 1] = strides[i] * dims[i] as i64;
+    }
+    strides
+}
+
+fn scatter_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int_or("axis", 0)?;
+    let axis = n.axis(0, axis)?;
+    let (dims, written) = (n.known_dims(0)?, n.known_dims(1)?);
+    if dims.len() != written.len() {
+        return Err(refuse(format!("operator `{}`: indices of another rank", n.op())));
+    }
+    let index = positions(n, 1, axis)?.cast(DType::I64);
+    let strides = strides(&dims);
+    check_table(written.iter().copied())?;
+    let count: usize = written.iter().product();
+    // The places of the indices except along the axis.
+    let place = |mut i: usize| {
+        let mut at = 0;
+        for (d, size) in written.iter().enumerate().rev() {
+            at += if d == axis { 0 } else { (i % size) as i64 * strides[d] };
+            i /= size;
+        }
+        at
+    };
+    let places = n.ints_expr(&(0..count).map(place).collect::<Vec<_>>())?;
+    let flat = &(&reshape(&index, &[-1]) * &int_like(&index, strides[axis])) + &places;
+    let updates = n.input(2)?;
+    write(n, &dims, dims.len(), &flat, &updates)
+}
+
+fn scatter_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let index = multi_positions(n, 1, 0)?.cast(DType::I64);
+    let dims = n.known_dims(0)?;
+    let count = n.known_dims(1)?.last().copied().unwrap_or(0);
+    let steps = n.ints_expr(&strides(&dims[..count]))?;
+    let flat = reshape(&(&index * &steps).sum(&[-1]), &[-1]);
+    let updates = n.input(2)?;
+    write(n, &dims, count, &flat, &updates)
+}
+
+/// Writes rows of the tensor, whose first `count` dimensions count rows.
+fn write(n: &mut NodeContext<'_, '_>, dims: &[usize], count: usize, rows: &Expr, updates: &Expr) -> Outputs {
+    let x = n.input(0)?;
+    let width = dims[count..].iter().product::<usize>() as i64;
+    let height = dims[..count].iter().product::<usize>() as i64;
+    let table = reshape(&x, &[height, width]);
+    let updates = reshape(updates, &[-1, width]);
+    let full: Vec<i64> = dims.iter().map(|dim| *dim as i64).collect();
+    let out = match n.text_or("reduction", "none")? {
+        "none" => {
+            let (x, ids, updates) = ((&table).into(), rows.into(), (&updates).into());
+            emit(Scatter { x, ids, updates, out: New, overwrite: true }).out
+        }
+        "add" if x.dtype().is_float() => {
+            let index = reshape(rows, &[-1, 1]);
+            let (x, index, updates) = ((&table).into(), (&index).into(), (&updates).into());
+            emit(ScatterNdAdd { x, index, updates, out: New }).out
+        }
+        other => {
+            return Err(refuse(format!(
+                "attribute `reduction` = `{other}` of operator `{}` is not supported",
+                n.op()
+            )));
+        }
+    };
+    one(reshape(&out, &full))
+}
+
+fn top_k(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(1, ElementType::I64);
+    let element = n.element(0)?;
+    n.set_type(0, element);
+    let axis = n.int_or("axis", -1)?;
+    let axis = n.axis(0, axis)? as i32;
+    let (largest, _sorted) = (n.flag("largest", true)?, n.flag("sorted", true)?);
+    let (k, k_tensor) = match n.version() {
+        ..10 => (n.int_or("k", 0)?, None),
+        _ => match n.planned_ints(1)? {
+            Some(k) => (k.first().copied().unwrap_or(0), None),
+            None => (1, Some(n.input(1)?)),
+        },
+    };
+    let x = n.input(0)?;
+    let wide = if x.dtype() == DType::U8 { x.cast(DType::I32) } else { x.clone() };
+    let k_tensor = k_tensor.as_ref().map(Into::into);
+    let op = TopKV2 {
+        x: (&wide).into(),
+        k_tensor,
+        out: New,
+        indices: New,
+        k: narrow_int(k)?,
+        axis,
+        largest,
+        sorted: true,
+    };
+    let op = emit(op);
+    all([if x.dtype() == DType::U8 { op.out.cast(DType::U8) } else { op.out }, op.indices])
+}
+
+/// `off + (on - off) · (index = i)`; indices out of range give no 1.
+fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int_or("axis", -1)?;
+    let depth = n.constant_floats(1)?.and_then(|depth| depth.first().copied()).unwrap_or(0.0);
+    if !(1.0..1e6).contains(&depth) {
+        return Err(refuse(format!("operator `OneHot`: {depth} classes")));
+    }
+    let element = n.element(2)?;
+    n.set_type(0, element);
+    let (index, values) = (n.input(0)?, n.input(2)?);
+    let rank = index.dims().len() as i64 + 1;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    if !(0..rank).contains(&axis) {
+        return Err(refuse("attribute `axis` of operator `OneHot`"));
+    }
+    let classes: Vec<i64> = (0..depth as i64).collect();
+    let mut shape = vec![1; rank as usize];
+    shape[axis as usize] = classes.len();
+    let classes = n.tensor_expr(&Tensor::from_vec(shape, classes)?)?.cast(index.dtype());
+    let index = index.unsqueeze(&[axis as i32]);
+    let size = scalar(&index, index.dtype(), depth);
+    let index = &index + &(&index.less_than(&int_like(&index, 0)).cast(index.dtype()) * &size);
+    let hot = index.equal(&classes);
+    let [off, on] = [0, 1].map(|i| values.slice(0, i, i + 1));
+    let dims = hot.dims();
+    let known: Option<Vec<usize>> = dims.iter().map(|dim| dim.get()).collect();
+    let known = known.ok_or_else(|| refuse("operator `OneHot` needs known dimensions"))?;
+    one(hot.where_cond(&expand_to(&on, &known), &expand_to(&off, &known)))
+}
+
+/// The slices for which a known condition holds.
+fn compress(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let condition = n.constant_floats(1)?.unwrap_or_default();
+    let axis = n.int("axis")?;
+    let x = n.input(0)?;
+    let places: Vec<i64> =
+        condition.iter().enumerate().filter(|(_, x)| **x != 0.0).map(|(i, _)| i as i64).collect();
+    let places = n.ints_expr(&places)?;
+    match axis {
+        Some(axis) => one(x.index_select(&places, n.axis(0, axis)? as i32)),
+        None => one(reshape(&x, &[-1]).index_select(&places, 0)),
+    }
+}

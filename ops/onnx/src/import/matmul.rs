@@ -1,0 +1,32 @@
+//! Matrix products.
+
+use autobwd::{Expr, New, emit};
+use autobwd_ops::{Math, matmul::MatmulV2};
+
+use super::{
+    node::{NodeContext, Outputs, one},
+    rules::{Native, Rules},
+};
+
+pub(super) const RULES: Rules = &[("MatMul", Native, matmul), ("Gemm", Native, gemm)];
+
+fn matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
+    one(n.input(0)?.matmul(&n.input(1)?))
+}
+
+/// `x · y`, of transposed operands where that is asked for.
+pub(super) fn product(x: &Expr, y: &Expr, trans_x: bool, trans_y: bool) -> Expr {
+    emit(MatmulV2 { x: x.into(), y: y.into(), out: New, trans_x, trans_y }).out
+}
+
+/// `alpha · a · b + beta · c`.
+fn gemm(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (trans_a, trans_b) = (n.flag("transA", false)?, n.flag("transB", false)?);
+    let (alpha, beta) = (n.float_or("alpha", 1.0)?, n.float_or("beta", 1.0)?);
+    let scaled = |x: Expr, by: f32| if by == 1.0 { x } else { x * f64::from(by) };
+    let out = scaled(product(&n.input(0)?, &n.input(1)?, trans_a, trans_b), alpha);
+    one(match n.optional(2)? {
+        Some(c) if beta != 0.0 => &out + &scaled(c, beta),
+        _ => out,
+    })
+}

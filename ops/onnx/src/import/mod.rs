@@ -1,0 +1,490 @@
+//! Programs from graphs: each node is appended to a [`Builder`] by the rule of its operator.
+
+mod arith;
+mod attention;
+mod constants;
+mod control;
+mod elementwise;
+mod fold;
+mod image;
+mod index;
+mod loss;
+mod matmul;
+mod names;
+mod node;
+mod norm;
+mod options;
+mod pad;
+mod pool;
+mod quantize;
+mod random;
+mod reduce;
+mod rnn;
+mod rules;
+mod shape;
+mod signal;
+mod value;
+mod weights;
+mod windows;
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    rc::Rc,
+};
+
+use autobwd::{
+    BlockId, Builder, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, VarDesc, program::Var,
+};
+use autobwd_core::obstacles::Obstacles;
+use autobwd_ops::Model;
+
+use crate::{
+    elements::ElementType,
+    external::ExternalData,
+    options::LoadOptions,
+    proto::{
+        FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+        tensor_shape_proto::dimension, type_proto,
+    },
+    tensors::OnnxTensor,
+};
+use names::NodeNames;
+use options::{dimension_text, fits};
+use rules::rule;
+use value::{ImportedValue, ValueContent};
+use weights::NameUses;
+
+/// How deep functions and graphs may be nested.
+const DEPTH: usize = 64;
+
+/// Nodes that functions may expand to.
+const NODES: usize = 1 << 20;
+
+/// The model of a file.
+///
+/// # Errors
+/// Everything that stands in the way, as one list.
+pub(crate) fn import(
+    file: &ModelProto,
+    external: &ExternalData,
+    options: &LoadOptions,
+    source: &str,
+) -> Result<Model> {
+    let failed = format!("{source} cannot be loaded");
+    let mut importer = Importer {
+        net: Builder::new(),
+        scope: Scope::new(),
+        obstacles: Obstacles::default(),
+        options,
+        external,
+        functions: HashMap::new(),
+        state: HashMap::new(),
+        changing: HashSet::new(),
+        uses: NameUses::default(),
+        executor: Executor::with_threads(1),
+        names: NodeNames::default(),
+        feeds: HashSet::new(),
+        frames: vec![],
+        depth: 0,
+        nodes: 0,
+    };
+    for function in &file.functions {
+        let key = (function.domain(), function.name(), function.overload());
+        importer.functions.insert(key, function);
+        importer.uses.count(&function.node, 2);
+    }
+    for pair in &file.metadata_props {
+        // As training steps are written.
+        if let Some(name) = pair.key().strip_prefix("next.") {
+            importer.state.insert(pair.value(), name);
+            importer.changing.insert(name);
+        }
+    }
+    let graph = file.graph.as_ref();
+    let graph = graph.ok_or_else(|| Error::new(ErrorKind::Format, format!("{failed}: it has no graph")))?;
+    importer.uses.count_graph(graph, 1);
+    let (feeds, fetches) = importer.model(graph, &file.opset_import);
+    let Importer { net, scope, mut obstacles, names, .. } = importer;
+    obstacles.require_none(&failed)?;
+    let program = obstacles.note("", net.program());
+    obstacles.require_none(&failed)?;
+    let mut program = program.map(|program| (*program).clone()).unwrap_or_default();
+    names.apply(&mut program);
+    program.mark_loaded();
+    obstacles.note("", OpInfoMap::linked()?.verify(&program));
+    obstacles.require_none(&failed)?;
+    Ok(Model { program, feeds, fetches, scope })
+}
+
+/// The names that nodes see.
+struct Frame {
+    /// `None` for values that could not be imported.
+    values: HashMap<String, Option<ImportedValue>>,
+    opsets: Rc<HashMap<String, i64>>,
+    /// Whether nodes see the names of the frame around, too.
+    inner: bool,
+}
+
+pub(crate) struct Importer<'m> {
+    net: Builder,
+    scope: Scope,
+    obstacles: Obstacles,
+    options: &'m LoadOptions,
+    external: &'m ExternalData,
+    functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
+    /// Outputs that hold the next value of an initializer, with its name.
+    state: HashMap<&'m str, &'m str>,
+    /// The names of these initializers.
+    changing: HashSet<&'m str>,
+    uses: NameUses,
+    /// For nodes of constants.
+    executor: Executor,
+    names: NodeNames,
+    /// The variables of inputs.
+    feeds: HashSet<Var>,
+    frames: Vec<Frame>,
+    depth: usize,
+    nodes: usize,
+}
+
+impl<'m> Importer<'m> {
+    /// Imports the graph of the model; returns the names of its inputs and outputs.
+    fn model(&mut self, graph: &GraphProto, opsets: &[OperatorSetIdProto]) -> (Vec<String>, Vec<String>) {
+        // Names that the library makes must not be those of the file.
+        let mut program = Program::new();
+        let named = graph.input.iter().chain(&graph.output).map(ValueInfoProto::name);
+        let named = named.chain(graph.initializer.iter().map(TensorProto::name));
+        for name in named.chain(graph.node.iter().flat_map(|node| &node.output).map(String::as_str)) {
+            program.var(&variable_name(name));
+        }
+        self.net.set_program(program);
+        self.frames.push(Frame { values: HashMap::new(), opsets: versions(opsets), inner: false });
+        self.initializers(graph);
+        self.check_options(graph);
+        let mut feeds = vec![];
+        for input in &graph.input {
+            self.graph_input(input, &mut feeds);
+        }
+        self.nodes(&graph.node);
+        let mut fetches = vec![];
+        for output in &graph.output {
+            self.graph_output(output.name(), &mut fetches);
+        }
+        self.frames.pop();
+        (feeds, fetches)
+    }
+
+    fn initializers(&mut self, graph: &GraphProto) {
+        for sparse in &graph.sparse_initializer {
+            let name = sparse.values.as_ref().map(TensorProto::name).unwrap_or_default();
+            self.obstacles.add(format!("initializer `{name}`"), "sparse initializers are not supported");
+        }
+        for message in &graph.initializer {
+            let tensor = self.read_tensor(message);
+            let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
+            let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
+                let weight = tensor.dtype().is_float() && !tensor.dims().is_empty();
+                ImportedValue::known(message.name(), element, tensor, weight)
+            });
+            let value = match self.changing.contains(message.name()) {
+                true => value.and_then(|value| self.kept_value(value)),
+                false => value,
+            };
+            self.bind(message.name(), value);
+        }
+    }
+
+    /// A constant as a variable that steps change.
+    fn kept_value(&mut self, value: ImportedValue) -> Option<ImportedValue> {
+        let ValueContent::Known(known) = &value.content else { return Some(value) };
+        let expr = self.keep(&self.net.clone(), &value.name, known);
+        let expr = self.obstacles.note(format!("initializer `{}`", value.name), expr)?;
+        Some(ImportedValue::computed(&value.name, value.element, expr))
+    }
+
+    /// Declares an input of the model; those that are given or have initializers are constants.
+    fn graph_input(&mut self, input: &ValueInfoProto, feeds: &mut Vec<String>) {
+        let (name, place) = (input.name(), format!("input `{}`", input.name()));
+        if self.frames.last().is_some_and(|frame| frame.values.contains_key(name)) {
+            return;
+        }
+        let declared = self.tensor_type(input);
+        let Some((element, dims)) = self.obstacles.note(&*place, declared) else {
+            return self.bind(name, None);
+        };
+        if let Some(given) = self.options.values.get(name) {
+            let value = self.given_value(name, element, &dims, given);
+            let value = self.obstacles.note(place, value);
+            return self.bind(name, value);
+        }
+        let Some(dtype) = self.obstacles.note(&*place, self.dtype(element)) else {
+            return self.bind(name, None);
+        };
+        let expr = self.net.input(&variable_name(name), dtype, &dims);
+        if self.options.float64 && dtype.is_float() && expr.check().is_ok() {
+            // To be differentiated by.
+            self.net.declare_in(BlockId::ROOT, &expr, VarDesc::new(dtype, expr.dims()));
+        }
+        let value = self.obstacles.note(place, expr.check().cloned()).map(|expr| ImportedValue {
+            sources: Rc::new(BTreeSet::from([name.to_string()])),
+            ..ImportedValue::computed(name, element, expr)
+        });
+        self.bind(name, value);
+        self.feeds.insert(self.var(&variable_name(name)));
+        feeds.push(variable_name(name));
+    }
+
+    /// The type and the dimensions of a tensor, −1 where unknown.
+    fn tensor_type(&self, info: &ValueInfoProto) -> Result<(ElementType, Vec<i64>)> {
+        let refuse = |text: String| Error::new(ErrorKind::Format, text);
+        let tensor = match info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
+            Some(type_proto::Value::TensorType(tensor)) => tensor,
+            Some(type_proto::Value::SequenceType(_)) => {
+                return Err(refuse("inputs of type sequence are not supported".into()));
+            }
+            Some(type_proto::Value::OptionalType(_)) => {
+                return Err(refuse("inputs of type optional are not supported".into()));
+            }
+            _ => return Err(refuse("inputs of other types than tensor are not supported".into())),
+        };
+        let code = tensor.elem_type.unwrap_or_default();
+        let element = ElementType::from_code(code);
+        let element = element.ok_or_else(|| refuse(format!("{code} is not a type of elements")))?;
+        self.dtype(element)?;
+        let Some(shape) = &tensor.shape else {
+            return Err(refuse(format!("`{}` has no shape", info.name())));
+        };
+        let given = self.options.shapes.get(info.name());
+        if let Some(given) = given.filter(|given| !fits(given, &shape.dim)) {
+            let declared = shape.dim.iter().map(dimension_text).collect::<Vec<_>>().join(", ");
+            let text = format!("`{}` has shape [{declared}], not {given:?}", info.name());
+            return Err(refuse(text));
+        }
+        let dims = shape.dim.iter().enumerate().map(|(i, dim)| match &dim.value {
+            Some(dimension::Value::DimValue(n)) if *n >= 0 => *n,
+            _ if given.is_some() => {
+                given.and_then(|given| given.get(i)).and_then(|n| i64::try_from(*n).ok()).unwrap_or(-1)
+            }
+            Some(dimension::Value::DimParam(symbol)) => {
+                self.options.dims.get(symbol).and_then(|n| i64::try_from(*n).ok()).unwrap_or(-1)
+            }
+            _ => -1,
+        });
+        Ok((element, dims.collect()))
+    }
+
+    /// Writes an output of the model to a variable of its name.
+    fn graph_output(&mut self, name: &str, fetches: &mut Vec<String>) {
+        let place = format!("output `{name}`");
+        let value = match self.lookup(name) {
+            None => return self.obstacles.add(place, format!("no node computes `{name}`")),
+            Some(None) => return,
+            Some(Some(value)) => value,
+        };
+        let variable = variable_name(name);
+        let expr = match &value.content {
+            ValueContent::Computed(expr) => expr.clone(),
+            ValueContent::Known(known) => match self.materialize("", known) {
+                Ok(expr) => expr,
+                Err(e) => return self.obstacles.add(place, e.to_string()),
+            },
+        };
+        let changed = self.state.get(name).map(|changed| variable_name(changed));
+        if let Some(changed) = changed {
+            let target = self.net.existing(self.var(&changed));
+            let copy = autobwd_ops::shape::Assign { x: (&expr).into(), out: (&target).into() };
+            let copied = autobwd::emit(copy).out;
+            self.obstacles.note(place, copied.check().map(drop));
+            return;
+        }
+        fetches.push(variable.clone());
+        // The value itself has the name, or it is an input.
+        if expr.name() == variable || self.is_named(&expr, &variable) {
+            return;
+        }
+        let var = self.var(&variable);
+        let target = self.net.existing(var);
+        let meta = expr.meta();
+        let desc = VarDesc { stop_gradient: !meta.dtype.is_float(), ..VarDesc::new(meta.dtype, meta.dims) };
+        self.net.declare_in(BlockId::ROOT, &target, desc);
+        let copy = autobwd_ops::shape::Assign { x: (&expr).into(), out: (&target).into() };
+        let copied = autobwd::emit(copy).out;
+        self.obstacles.note(place, copied.check().map(drop));
+    }
+
+    /// The variable of an interned name.
+    fn var(&self, name: &str) -> Var {
+        self.net.program().ok().and_then(|program| program.find(name)).unwrap_or(Var::EMPTY)
+    }
+
+    /// The value of a name; `Some(None)` if it could not be imported.
+    fn lookup(&self, name: &str) -> Option<Option<ImportedValue>> {
+        for frame in self.frames.iter().rev() {
+            if let Some(value) = frame.values.get(name) {
+                return Some(value.clone());
+            }
+            if !frame.inner {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn bind(&mut self, name: &str, value: Option<ImportedValue>) {
+        if let Some(frame) = self.frames.last_mut().filter(|_| !name.is_empty()) {
+            frame.values.insert(name.to_string(), value);
+        }
+    }
+
+    fn nodes(&mut self, nodes: &[NodeProto]) {
+        for node in nodes {
+            let outputs = self.node(node);
+            let place = match node.name() {
+                "" => format!("node `{}`", node.output.first().map_or("", String::as_str)),
+                name => format!("node `{name}`"),
+            };
+            let outputs = match outputs {
+                Ok(outputs) => outputs,
+                Err(None) => vec![],
+                Err(Some(e)) => {
+                    self.obstacles.add(&*place, e.to_string());
+                    vec![]
+                }
+            };
+            self.name_node(&place, &outputs, &node.output);
+            let mut outputs = outputs.into_iter();
+            for name in &node.output {
+                let value = outputs.next().map(|value| ImportedValue { name: name.as_str().into(), ..value });
+                self.bind(name, value);
+            }
+        }
+    }
+
+    /// The outputs of a node; `Err(None)` if an input could not be imported.
+    fn node(&mut self, node: &NodeProto) -> Result<Vec<ImportedValue>, Option<Error>> {
+        let refuse = |text: String| Some(Error::new(ErrorKind::Format, text));
+        self.nodes += 1;
+        if self.nodes > NODES {
+            return Err(refuse(format!("the model has more than {NODES} nodes")));
+        }
+        let domain = if node.domain() == "ai.onnx" { "" } else { node.domain() };
+        let function = self.functions.get(&(node.domain(), node.op_type(), node.overload())).copied();
+        let key = if domain.is_empty() {
+            node.op_type().to_string()
+        } else {
+            format!("{domain}:{}", node.op_type())
+        };
+        let version = self.frames.last().and_then(|frame| frame.opsets.get(domain).copied());
+        let rule = rule(&key);
+        if function.is_none() {
+            if rule.is_none() {
+                return Err(refuse(format!("operator `{key}` is not supported")));
+            }
+            if version.is_none() {
+                return Err(refuse(format!("the model does not import operator set `{domain}`")));
+            }
+        }
+        let mut inputs = vec![];
+        for name in &node.input {
+            inputs.push(match name.is_empty() {
+                true => None,
+                false => match self.lookup(name) {
+                    None => return Err(refuse(format!("no node before it computes `{name}`"))),
+                    Some(None) => return Err(None),
+                    Some(value) => value,
+                },
+            });
+        }
+        match (function, rule) {
+            (Some(function), _) => self.call(function, node, inputs),
+            (None, Some(rule)) => Ok(self.apply(rule, node, inputs, version.unwrap_or(1))?),
+            (None, None) => Err(None),
+        }
+    }
+
+    /// Inlines a function.
+    fn call(
+        &mut self,
+        function: &FunctionProto,
+        node: &NodeProto,
+        inputs: Vec<Option<ImportedValue>>,
+    ) -> Result<Vec<ImportedValue>, Option<Error>> {
+        let mut values = HashMap::new();
+        for (i, name) in function.input.iter().enumerate() {
+            if let Some(Some(value)) = inputs.get(i) {
+                values.insert(name.clone(), Some(value.clone()));
+            }
+        }
+        let body: Vec<NodeProto> = function
+            .node
+            .iter()
+            .map(|inner| {
+                let mut inner = inner.clone();
+                for name in &mut inner.input {
+                    // An input that the caller leaves out.
+                    if function.input.contains(name) && !values.contains_key(name.as_str()) {
+                        name.clear();
+                    }
+                }
+                fold::resolve_attributes(&mut inner, node, function);
+                inner
+            })
+            .collect();
+        let opsets = versions(&function.opset_import);
+        let frame = Frame { values, opsets, inner: false };
+        let (frame, ()) = self.within(frame, |importer| importer.nodes(&body))?;
+        let value = |name: &String| frame.values.get(name).cloned().flatten();
+        function.output.iter().map(value).collect::<Option<_>>().ok_or(None)
+    }
+
+    /// Imports a graph of a node in the current block; returns the values of its outputs.
+    fn graph(
+        &mut self,
+        graph: &GraphProto,
+        inputs: Vec<Option<ImportedValue>>,
+    ) -> Result<Vec<ImportedValue>> {
+        let opsets = self.frames.last().map(|frame| frame.opsets.clone()).unwrap_or_default();
+        let names = graph.input.iter().map(|input| input.name().to_string());
+        let values = names.zip(inputs).collect();
+        let frame = self.within(Frame { values, opsets, inner: true }, |importer| {
+            importer.initializers(graph);
+            importer.nodes(&graph.node);
+            let outputs: Vec<_> = graph.output.iter().map(|output| importer.lookup(output.name())).collect();
+            let values: Option<Vec<ImportedValue>> = outputs.into_iter().map(Option::flatten).collect();
+            values.ok_or_else(|| Error::new(ErrorKind::Format, "a graph in it cannot be imported"))
+        })?;
+        frame.1
+    }
+
+    /// Runs `import` with the names of a frame.
+    fn within<T>(&mut self, frame: Frame, import: impl FnOnce(&mut Importer<'m>) -> T) -> Result<(Frame, T)> {
+        if self.depth == DEPTH {
+            let text = format!("functions and graphs are nested more than {DEPTH} deep");
+            return Err(Error::new(ErrorKind::Format, text));
+        }
+        self.depth += 1;
+        self.frames.push(frame);
+        let outcome = import(self);
+        self.depth -= 1;
+        let frame = self.frames.pop().ok_or_else(|| Error::internal("no frame of names"))?;
+        Ok((frame, outcome))
+    }
+}
+
+/// The versions of operator sets by domain.
+fn versions(opsets: &[OperatorSetIdProto]) -> Rc<HashMap<String, i64>> {
+    let domain = |opset: &OperatorSetIdProto| match opset.domain() {
+        "ai.onnx" => String::new(),
+        domain => domain.to_string(),
+    };
+    Rc::new(opsets.iter().map(|opset| (domain(opset), opset.version())).collect())
+}
+
+/// A name as variables may have it.
+pub(crate) fn variable_name(name: &str) -> String {
+    let allowed = |c: char| if c == '@' || c.is_whitespace() || c.is_control() { '_' } else { c };
+    match name {
+        "" => "_".to_string(),
+        name => name.chars().map(allowed).collect(),
+    }
+}

@@ -1,0 +1,171 @@
+//! Quantised numbers: integers with a scale and a zero point.
+
+use autobwd::{DType, Dims, Expr, Result};
+use autobwd_ops::Math;
+
+use super::{
+    arith::reshape,
+    elementwise::round_to_even,
+    node::{NodeContext, NodeOutput, Outputs, one, refuse},
+    rules::{All, Native, Rules},
+};
+use crate::{elements::ElementType, proto::tensor_proto::DataType};
+
+pub(super) const RULES: Rules = &[
+    ("QuantizeLinear", All, quantize),
+    ("DequantizeLinear", All, dequantize),
+    ("DynamicQuantizeLinear", Native, dynamic_quantize),
+    ("MatMulInteger", All, matmul_integer),
+    ("QLinearMatMul", All, quantised_matmul),
+];
+
+/// The smallest and the largest number of an integer type.
+fn range(element: ElementType) -> Result<(f64, f64)> {
+    Ok(match element.data_type() {
+        DataType::Uint8 => (0.0, 255.0),
+        DataType::Int8 => (-128.0, 127.0),
+        DataType::Uint16 => (0.0, 65535.0),
+        DataType::Int16 => (-32768.0, 32767.0),
+        _ => return Err(refuse(format!("dtype {} is not supported as a quantised one", element.name()))),
+    })
+}
+
+/// A scale or a zero point in a shape that broadcasts against `x`: one for each place along the axis, or each block.
+fn spread(n: &NodeContext<'_, '_>, of: &Expr, x: &Dims, axis: usize, block: i64) -> Result<Expr> {
+    let dims = of.dims();
+    match dims.len() {
+        0 => Ok(of.clone()),
+        _ if dims.numel().get() == Some(1) => Ok(reshape(of, &[])),
+        1 if block == 0 => {
+            let shape: Vec<i64> = (0..x.len()).map(|i| if i == axis { -1 } else { 1 }).collect();
+            Ok(reshape(of, &shape))
+        }
+        rank if rank == x.len() && block > 0 => {
+            let own = x[axis].get().ok_or_else(|| refuse("blocks need known dimensions"))? as i64;
+            let blocks = dims[axis].get().ok_or_else(|| refuse("blocks need known dimensions"))? as i64;
+            if blocks < 1 || own.div_euclid(block) > blocks {
+                return Err(refuse(format!("attribute `block_size` = {block} of operator `{}`", n.op())));
+            }
+            let places: Vec<i64> = (0..own).map(|i| (i / block).min(blocks - 1)).collect();
+            Ok(of.index_select(&n.ints_expr(&places)?, axis as i32))
+        }
+        _ => Err(refuse(format!("operator `{}`: a scale of shape {dims}", n.op()))),
+    }
+}
+
+fn axis_of(n: &NodeContext<'_, '_>) -> Result<usize> {
+    let axis = n.int_or("axis", 1)?;
+    Ok(n.axis(0, axis).unwrap_or(0))
+}
+
+fn require_float(n: &NodeContext<'_, '_>, i: usize) -> Result<()> {
+    let element = n.element(i)?;
+    match element.is_half() {
+        true => Err(refuse(format!("dtype {} is not supported by operator `{}`", element.name(), n.op()))),
+        false => Ok(()),
+    }
+}
+
+fn quantize(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.ignore(&["saturate", "precision"]);
+    require_float(n, 0)?;
+    require_float(n, 1)?;
+    let element = match n.value(2) {
+        Some(zero) => zero.element,
+        None => {
+            let code = n.int_or("output_dtype", 0)?;
+            match i32::try_from(code).ok().and_then(ElementType::from_code) {
+                Some(element) => element,
+                None => ElementType::U8,
+            }
+        }
+    };
+    n.ignore(&["output_dtype"]);
+    n.set_type(0, element);
+    let (axis, block) = (axis_of(n)?, n.int_or("block_size", 0)?);
+    let (x, scale, zero) = (n.input(0)?, n.input(1)?, n.optional(2)?);
+    let x = if x.dtype().is_float() { x } else { x.cast(scale.dtype()) };
+    let scale = spread(n, &scale, &x.dims(), axis, block)?;
+    let zero = zero.map(|zero| spread(n, &zero.cast(x.dtype()), &x.dims(), axis, block)).transpose()?;
+    one(quantised(&x, &scale, zero.as_ref(), element, n.dtype(element)?)?)
+}
+
+/// `clamp(round(x / scale) + zero)`.
+fn quantised(
+    x: &Expr,
+    scale: &Expr,
+    zero: Option<&Expr>,
+    element: ElementType,
+    dtype: DType,
+) -> Result<Expr> {
+    let (min, max) = range(element)?;
+    let rounded = round_to_even(&(x / scale));
+    let moved = zero.map_or(rounded.clone(), |zero| &rounded + zero);
+    Ok(moved.clip(min, max).cast(dtype))
+}
+
+fn dequantize(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.ignore(&["output_dtype"]);
+    require_float(n, 1)?;
+    let element = n.element(1)?;
+    n.set_type(0, element);
+    let (axis, block) = (axis_of(n)?, n.int_or("block_size", 0)?);
+    let (x, scale, zero) = (n.input(0)?, n.input(1)?, n.optional(2)?);
+    let (dims, dtype) = (x.dims(), scale.dtype());
+    let mut x = x.cast(dtype);
+    if let Some(zero) = zero {
+        x = &x - &spread(n, &zero.cast(dtype), &dims, axis, block)?;
+    }
+    one(&x * &spread(n, &scale, &dims, axis, block)?)
+}
+
+fn dynamic_quantize(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(0, ElementType::U8);
+    n.set_type(2, ElementType::U8);
+    let x = n.input(0)?;
+    let zero = super::arith::scalar_like(&x, 0.0);
+    let (min, max) = (x.min_over(&[]).minimum(&zero), x.max_over(&[]).maximum(&zero));
+    let scale = (&max - &min) * (1.0 / 255.0);
+    let point = round_to_even(&(&min * -1.0 / &scale)).clip(0.0, 255.0);
+    let y = quantised(&x, &scale, Some(&point), ElementType::U8, DType::U8)?;
+    Ok(vec![NodeOutput::Expr(y), NodeOutput::Expr(scale), NodeOutput::Expr(point.cast(DType::U8))])
+}
+
+/// An operand without its zero point, exact in float64.
+fn centred(n: &mut NodeContext<'_, '_>, i: usize, zero: usize, columns: bool) -> Result<Expr> {
+    let x = n.input(i)?.cast(DType::F64);
+    let Some(zero) = n.optional(zero)? else { return Ok(x) };
+    let zero = zero.cast(DType::F64);
+    let rank = x.dims().len();
+    Ok(match zero.dims().len() {
+        1 if zero.dims().numel().get() == Some(1) => &x - &reshape(&zero, &[]),
+        1 if !columns && rank > 1 => &x - &zero.unsqueeze(&[1]),
+        _ => &x - &zero,
+    })
+}
+
+fn matmul_integer(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(0, ElementType::of(DType::I32));
+    let (a, b) = (centred(n, 0, 2, false)?, centred(n, 1, 3, true)?);
+    one(a.matmul(&b).cast(DType::I32))
+}
+
+fn quantised_matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
+    for i in [1, 4, 6] {
+        require_float(n, i)?;
+    }
+    let element = n.element(7)?;
+    n.set_type(0, element);
+    let (a, b) = (centred(n, 0, 2, false)?, centred(n, 3, 5, true)?);
+    let scale = |n: &mut NodeContext<'_, '_>, i: usize| -> Result<Expr> {
+        let scale = n.input(i)?.cast(DType::F64);
+        match scale.dims().numel().get() {
+            Some(1) => Ok(reshape(&scale, &[])),
+            _ => Err(refuse("operator `QLinearMatMul` with several scales is not supported")),
+        }
+    };
+    let factor = &(&scale(n, 1)? * &scale(n, 4)?) / &scale(n, 6)?;
+    let zero = reshape(&n.input(7)?.cast(DType::F64), &[]);
+    let one_scale = super::arith::scalar_like(&factor, 1.0);
+    one(quantised(&(&a.matmul(&b) * &factor), &one_scale, Some(&zero), element, n.dtype(element)?)?)
+}

@@ -1,0 +1,438 @@
+//! Operators that move elements: reshapes, permutations, slices, concatenations.
+
+use autobwd::{DType, Expr, New, Result, emit};
+use autobwd_ops::{
+    Math,
+    fill::FillConstant,
+    shape::{
+        Concat, ExpandAsV2, FlattenContiguousRange, Reshape2, Slice, Split, StridedSlice, Tile, TrilTriu,
+    },
+};
+
+use super::{
+    arith::{check_table, common_dims, dim_of, expand_to, filled_like, narrow, narrow_int, permute, reshape},
+    node::{NodeContext, Outputs, all, one, refuse},
+    rules::{All, Rules},
+};
+
+pub(super) const RULES: Rules = &[
+    ("Reshape", All, reshape_rule),
+    ("Flatten", All, flatten),
+    ("Transpose", All, transpose),
+    ("Squeeze", All, squeeze),
+    ("Unsqueeze", All, unsqueeze),
+    ("Concat", All, concat),
+    ("Split", All, split),
+    ("Slice", All, slice),
+    ("Expand", All, expand),
+    ("Tile", All, tile),
+    ("DepthToSpace", All, depth_to_space),
+    ("SpaceToDepth", All, space_to_depth),
+    ("Trilu", All, trilu),
+    ("ReverseSequence", All, reverse_sequence),
+];
+
+fn reshape_rule(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let zeros = n.flag("allowzero", false)?;
+    let shape = match n.version() {
+        ..5 => n.ints("shape")?,
+        _ => n.planned_ints(1)?,
+    };
+    let x = n.input(0)?;
+    let Some(mut shape) = shape else {
+        if zeros {
+            return Err(refuse("operator `Reshape` with `allowzero` needs a known shape"));
+        }
+        let dims = n.input(1)?;
+        let op =
+            Reshape2 { shape_input: Some((&dims).into()), ..Reshape2::of((&x).into(), New, New, vec![]) };
+        return one(emit(op).out);
+    };
+    let own = x.dims();
+    if zeros && shape.contains(&0) {
+        // No elements: the dimension −1 cannot follow from their number.
+        if shape.contains(&-1) {
+            return Err(refuse(
+                "operator `Reshape` with `allowzero`: dimensions 0 and -1 exclude each other",
+            ));
+        }
+        let op = FillConstant { shape, dtype: x.dtype(), ..FillConstant::of(New) };
+        return one(n.net().emit(op).out);
+    }
+    for (i, dim) in shape.iter_mut().enumerate().filter(|(_, dim)| **dim == 0) {
+        if let Some(known) = own.get(i).and_then(|dim| dim.get()) {
+            *dim = known as i64;
+        }
+    }
+    if own.numel().get() == Some(0) {
+        return empty(n, &x, &shape);
+    }
+    one(reshape(&x, &shape))
+}
+
+/// A tensor without elements in another shape.
+fn empty(n: &NodeContext<'_, '_>, x: &Expr, shape: &[i64]) -> Outputs {
+    let mut shape = shape.to_vec();
+    if let Some(at) = shape.iter().position(|dim| *dim == -1) {
+        shape[at] = 0;
+        if shape.iter().enumerate().any(|(i, dim)| i != at && *dim == 0) {
+            return Err(refuse("operator `Reshape`: the dimension -1 does not follow from 0 elements"));
+        }
+    }
+    let op = FillConstant { shape, dtype: x.dtype(), ..FillConstant::of(New) };
+    one(n.net().emit(op).out)
+}
+
+fn flatten(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    let dims = x.dims();
+    let axis = n.int_or("axis", 1)?;
+    let rank = dims.len() as i64;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    if !(0..=rank).contains(&axis) {
+        return Err(refuse(format!("operator `Flatten`: {dims} has no axis {axis}")));
+    }
+    let product = |part: &[autobwd::tensor::Dim]| {
+        part.iter().try_fold(1_i64, |all, dim| all.checked_mul(i64::try_from(dim.get()?).ok()?))
+    };
+    let (before, behind): (Option<i64>, Option<i64>) = {
+        let (before, behind) = dims.split_at(axis as usize);
+        (product(before), product(behind))
+    };
+    let shape = match (before, behind) {
+        (Some(before), Some(behind)) => [before, behind],
+        (Some(before), None) => [before, -1],
+        (None, Some(behind)) => [-1, behind],
+        (None, None) => {
+            let merge = |x: &Expr, start_axis: i64, stop_axis: i64| {
+                let (start_axis, stop_axis) = (start_axis as i32, stop_axis as i32);
+                emit(FlattenContiguousRange { x: x.into(), out: New, x_shape: New, start_axis, stop_axis })
+                    .out
+            };
+            return one(merge(&merge(&x, axis, rank - 1), 0, axis - 1));
+        }
+    };
+    one(reshape(&x, &shape))
+}
+
+fn transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let rank = n.rank(0)?;
+    let axes = match n.ints("perm")? {
+        Some(axes) => axes.iter().map(|axis| n.axis(0, *axis)).collect::<Result<Vec<_>>>()?,
+        None => (0..rank).rev().collect(),
+    };
+    let x = n.input(0)?;
+    one(permute(&x, &axes))
+}
+
+fn squeeze(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axes = match n.version() {
+        ..13 => n.ints("axes")?,
+        _ => n.constant_ints(1)?,
+    };
+    let dims = n.dims(0)?;
+    let axes = match axes {
+        Some(axes) => axes,
+        None => {
+            let known = n.known_dims(0)?;
+            known.iter().enumerate().filter(|(_, dim)| **dim == 1).map(|(i, _)| i as i64).collect()
+        }
+    };
+    let x = n.input(0)?;
+    for axis in &axes {
+        let axis = n.axis(0, *axis)?;
+        if dims[axis].get().is_some_and(|dim| dim != 1) {
+            return Err(refuse(format!("operator `Squeeze`: dimension {axis} of {dims} is not 1")));
+        }
+    }
+    one(if axes.is_empty() { x } else { x.squeeze(&narrow(&axes)) })
+}
+
+fn unsqueeze(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axes = match n.version() {
+        ..13 => n.ints("axes")?,
+        _ => n.constant_ints(1)?,
+    };
+    let axes = axes.ok_or_else(|| refuse("operator `Unsqueeze` lacks its axes"))?;
+    let rank = (n.rank(0)? + axes.len()) as i64;
+    let mut axes: Vec<i64> = axes.iter().map(|axis| if *axis < 0 { axis + rank } else { *axis }).collect();
+    axes.sort_unstable();
+    let x = n.input(0)?;
+    one(x.unsqueeze(&narrow(&axes)))
+}
+
+fn concat(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int_or("axis", 1)?;
+    let axis = n.axis(0, axis)? as i32;
+    let inputs = n.all_inputs()?;
+    let x = inputs.iter().map(Into::into).collect();
+    one(emit(Concat { x, out: New, axis, axis_tensor: None }).out)
+}
+
+fn split(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int_or("axis", 0)?;
+    let axis = n.axis(0, axis)?;
+    let given = match n.version() {
+        ..13 => n.ints("split")?,
+        _ => n.constant_ints(1)?,
+    };
+    let count = n.output_count();
+    n.ignore(&["num_outputs"]);
+    let sizes = match given {
+        Some(sizes) => sizes,
+        None => {
+            let dim =
+                n.dims(0)?[axis].get().ok_or_else(|| refuse("operator `Split` needs a known dimension"))?;
+            // The last part may be smaller.
+            let part = dim.div_ceil(count.max(1));
+            (0..count).map(|i| dim.saturating_sub(i * part).min(part) as i64).collect()
+        }
+    };
+    if sizes.len() != count {
+        return Err(refuse(format!("operator `Split` has {count} outputs, but {} sizes", sizes.len())));
+    }
+    let x = n.input(0)?;
+    if let [_] = sizes[..] {
+        return one(x);
+    }
+    if sizes.contains(&0) {
+        let mut start = 0_i64;
+        let part = |size: &i64| {
+            let before = start;
+            start = start.saturating_add(*size);
+            slice_axis(&x, axis, before, start)
+        };
+        return all(sizes.iter().map(part).collect::<Vec<_>>());
+    }
+    let op = Split {
+        x: (&x).into(),
+        out: sizes.iter().map(|_| New).collect(),
+        axis: axis as i32,
+        num: 0,
+        sections: narrow(&sizes),
+        axis_tensor: None,
+        sections_tensor_list: vec![],
+    };
+    all(emit(op).out)
+}
+
+/// The slice from `start` to `end`, exclusive.
+pub(super) fn slice_axis(x: &Expr, axis: usize, start: i64, end: i64) -> Expr {
+    let [start, end] = [start, end].map(|at| at.clamp(i32::MIN.into(), i32::MAX.into()) as i32);
+    x.slice(axis as i32, start, end)
+}
+
+fn slice(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let rank = n.rank(0)?;
+    let (starts, ends, axes, steps) = match n.version() {
+        ..10 => (n.ints("starts")?, n.ints("ends")?, n.ints("axes")?, None),
+        _ => match (n.planned_ints(1)?, n.planned_ints(2)?) {
+            (Some(starts), Some(ends)) => {
+                (Some(starts), Some(ends), n.constant_ints(3)?, n.constant_ints(4)?)
+            }
+            _ => return computed_slice(n),
+        },
+    };
+    let (Some(starts), Some(ends)) = (starts, ends) else {
+        return Err(refuse("operator `Slice` lacks its ends"));
+    };
+    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] || starts.len() > rank {
+        return Err(refuse("operator `Slice` needs starts, ends, axes and steps of one length"));
+    }
+    let mut x = n.input(0)?;
+    for (i, axis) in axes.iter().enumerate() {
+        let axis = n.axis(0, *axis)?;
+        x = strided(&x, axis, starts[i], ends[i], steps[i])?;
+    }
+    one(x)
+}
+
+/// The elements `start`, `start + step`, … before `end`, as in NumPy.
+pub(super) fn strided(x: &Expr, axis: usize, start: i64, end: i64, step: i64) -> Result<Expr> {
+    if step == 0 {
+        return Err(refuse("operator `Slice`: a step of 0"));
+    }
+    x.check()?;
+    let Some(dim) = dim_of(x, axis) else {
+        if step != 1 {
+            return Err(refuse("operator `Slice` with steps needs known dimensions"));
+        }
+        return Ok(slice_axis(x, axis, start, end));
+    };
+    let from_end = |at: i64| if at < 0 { at.saturating_add(dim) } else { at };
+    let (low, high) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
+    let (start, end) = (from_end(start).clamp(low, high), from_end(end).clamp(low, high));
+    let distance = if step > 0 { end - start } else { start - end };
+    let count = if distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
+    if count == 0 {
+        return Ok(slice_axis(x, axis, 0, 0));
+    }
+    let last = start + (count - 1) * step;
+    let (first, behind) = if step > 0 { (start, last + 1) } else { (last, start + 1) };
+    let part = match step.saturating_abs() {
+        _ if first == 0 && behind == dim && step.saturating_abs() == 1 => x.clone(),
+        1 => slice_axis(x, axis, first, behind),
+        stride => every(x, axis, first, behind, narrow_int(stride.min(dim))?),
+    };
+    Ok(if step > 0 || count == 1 { part } else { part.flip(&[axis as i32]) })
+}
+
+fn every(x: &Expr, axis: usize, start: i64, end: i64, stride: i32) -> Expr {
+    let op = StridedSlice {
+        input: x.into(),
+        starts_tensor: None,
+        ends_tensor: None,
+        strides_tensor: None,
+        starts_tensor_list: vec![],
+        ends_tensor_list: vec![],
+        strides_tensor_list: vec![],
+        out: New,
+        axes: vec![axis as i32],
+        starts: narrow(&[start]),
+        ends: narrow(&[end]),
+        strides: vec![stride],
+        decrease_axis: vec![],
+    };
+    emit(op).out
+}
+
+/// A slice between computed bounds, without steps.
+fn computed_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axes = n.constant_ints(3)?;
+    let steps = n.constant_ints(4)?;
+    if steps.is_some_and(|steps| steps.iter().any(|step| *step != 1)) {
+        n.constant_ints(1)?;
+        n.constant_ints(2)?;
+    }
+    let count = n.dims(1)?.numel().get();
+    let count = count.ok_or_else(|| refuse("operator `Slice` needs a known number of starts"))?;
+    let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
+    let axes: Vec<i64> =
+        axes.iter().map(|axis| n.axis(0, *axis).map(|axis| axis as i64)).collect::<Result<_>>()?;
+    let (x, starts, ends) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let op = Slice {
+        starts_tensor: Some((&starts).into()),
+        ends_tensor: Some((&ends).into()),
+        axes: narrow(&axes),
+        ..Slice::of((&x).into(), New)
+    };
+    one(emit(op).out)
+}
+
+fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    if let Some(shape) = n.planned_ints(1)? {
+        let wanted: Option<Vec<usize>> = shape.iter().map(|dim| usize::try_from(*dim).ok()).collect();
+        let wanted = wanted.ok_or_else(|| refuse(format!("operator `Expand`: {shape:?} is not a shape")))?;
+        let dims = common_dims(&x.dims(), &wanted[..].into());
+        let dims = dims.ok_or_else(|| {
+            refuse(format!("operator `Expand`: {} does not broadcast to {shape:?}", x.dims()))
+        })?;
+        return one(expand_to(&x, &dims));
+    }
+    let shape = n.input(1)?;
+    let op = FillConstant { shape_tensor: Some((&shape).into()), dtype: DType::I32, ..FillConstant::of(New) };
+    let zeros = n.net().emit(op).out + filled_like(&x, 0.0, DType::I32);
+    one(emit(ExpandAsV2 { x: (&x).into(), y: Some((&zeros).into()), out: New, target_shape: vec![] }).out)
+}
+
+fn tile(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    let (repeat_times_input, repeat_times) = match n.planned_ints(1)? {
+        Some(times) => (None, narrow(&times)),
+        None => (Some(n.input(1)?), vec![]),
+    };
+    if repeat_times_input.is_none() && repeat_times.contains(&0) {
+        return Err(refuse("operator `Tile` with 0 repeats is not supported"));
+    }
+    let repeat_times_input = repeat_times_input.as_ref().map(Into::into);
+    one(emit(Tile {
+        x: (&x).into(),
+        repeat_times_input,
+        repeat_times_tensor: vec![],
+        out: New,
+        repeat_times,
+    })
+    .out)
+}
+
+fn image(n: &mut NodeContext<'_, '_>) -> Result<(Expr, [i64; 4], i64)> {
+    let size = n.int_or("blocksize", 0)?;
+    let dims = n.known_dims(0)?;
+    let [batch, channels, height, width] = dims[..] else {
+        return Err(refuse(format!("operator `{}` needs four dimensions", n.op())));
+    };
+    if !(1..1 << 15).contains(&size) {
+        return Err(refuse(format!("attribute `blocksize` = {size} of operator `{}`", n.op())));
+    }
+    Ok((n.input(0)?, [batch, channels, height, width].map(|dim| dim as i64), size))
+}
+
+fn depth_to_space(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (x, [batch, channels, height, width], size) = image(n)?;
+    let depth = channels / (size * size);
+    let (dims, axes) = match n.text_or("mode", "DCR")? {
+        "DCR" => ([batch, size, size, depth, height, width], [0, 3, 4, 1, 5, 2]),
+        "CRD" => ([batch, depth, size, size, height, width], [0, 1, 4, 2, 5, 3]),
+        other => return Err(refuse(format!("attribute `mode` = `{other}` of operator `DepthToSpace`"))),
+    };
+    let moved = permute(&reshape(&x, &dims), &axes);
+    one(reshape(&moved, &[batch, depth, height * size, width * size]))
+}
+
+fn space_to_depth(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (x, [batch, channels, height, width], size) = image(n)?;
+    let (rows, columns) = (height / size, width / size);
+    let moved = permute(&reshape(&x, &[batch, channels, rows, size, columns, size]), &[0, 3, 5, 1, 2, 4]);
+    one(reshape(&moved, &[batch, channels * size * size, rows, columns]))
+}
+
+fn trilu(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let upper = n.flag("upper", true)?;
+    let diagonal = n.constant_ints(1)?.and_then(|k| k.first().copied()).unwrap_or(0);
+    let x = n.input(0)?;
+    let largest = i64::from(i32::MAX / 2);
+    let diagonal = diagonal.clamp(-largest, largest) as i32;
+    let cut = |x: &Expr| emit(TrilTriu { x: x.into(), out: New, diagonal, lower: !upper }).out;
+    one(match x.dtype() {
+        DType::Bool => cut(&x.cast(DType::I32)).cast(DType::Bool),
+        _ => cut(&x),
+    })
+}
+
+/// Reverses the first elements of each sequence of a batch, whose lengths must be known.
+fn reverse_sequence(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (batch, time) = (n.int_or("batch_axis", 1)?, n.int_or("time_axis", 0)?);
+    let lengths = n.constant_ints(1)?.unwrap_or_default();
+    let dims = n.known_dims(0)?;
+    let (2.., 0 | 1, 0 | 1) = (dims.len(), batch, time) else {
+        return Err(refuse("operator `ReverseSequence` needs its axes first"));
+    };
+    let (steps, count) = (dims[time as usize] as i64, dims[batch as usize] as i64);
+    if batch == time || lengths.len() as i64 != count || lengths.iter().any(|n| !(0..=steps).contains(n)) {
+        return Err(refuse("operator `ReverseSequence`: its lengths do not fit"));
+    }
+    check_table([steps, count].map(|dim| dim as usize))?;
+    let x = n.input(0)?;
+    let x = if time == 0 { x } else { swap_first(&x) };
+    let mut places = vec![];
+    for step in 0..steps {
+        for (i, length) in lengths.iter().enumerate() {
+            let from = if step < *length { length - 1 - step } else { step };
+            places.push(from * count + i as i64);
+        }
+    }
+    x.check()?;
+    let own: Vec<i64> = x.dims().iter().map(|dim| dim.get().map_or(-1, |dim| dim as i64)).collect();
+    let rows: Vec<i64> = [steps * count].into_iter().chain(own[2..].iter().copied()).collect();
+    let places = n.ints_expr(&places)?;
+    let moved = reshape(&reshape(&x, &rows).index_select(&places, 0), &own);
+    one(if time == 0 { moved } else { swap_first(&moved) })
+}
+
+fn swap_first(x: &Expr) -> Expr {
+    let axes: Vec<usize> = [1, 0].into_iter().chain(2..x.dims().len()).collect();
+    permute(x, &axes)
+}

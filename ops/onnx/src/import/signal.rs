@@ -1,0 +1,233 @@
+//! Discrete Fourier transforms and windows.
+
+use std::f64::consts::{PI, TAU};
+
+use autobwd::{DType, Expr, Result, Tensor};
+use autobwd_ops::{Math, concat};
+
+use super::{
+    arith::{check_table, dim_of, reshape},
+    node::{NodeContext, NodeOutput, Outputs, one, refuse},
+    pad::pad_constant,
+    rules::{Native, Rules},
+    shape::slice_axis,
+};
+use crate::elements::ElementType;
+
+pub(super) const RULES: Rules = &[
+    ("DFT", Native, transform),
+    ("STFT", Native, short_time),
+    ("HannWindow", Native, |n| window(n, &[0.5, -0.5])),
+    ("HammingWindow", Native, |n| window(n, &[25.0 / 46.0, -21.0 / 46.0])),
+    ("BlackmanWindow", Native, |n| window(n, &[0.42, -0.5, 0.08])),
+    ("MelWeightMatrix", Native, mel_weights),
+];
+
+/// The longest transforms and windows.
+const LENGTH: i64 = 1 << 12;
+
+/// A table in the precision of a tensor.
+fn table(n: &NodeContext<'_, '_>, dims: [i64; 2], elements: Vec<f64>, dtype: DType) -> Result<Expr> {
+    Ok(n.tensor_expr(&Tensor::from_vec(dims.map(|dim| dim as usize), elements)?)?.cast(dtype))
+}
+
+/// The real and the imaginary part of `Σ x[j] · exp(∓2πi · j · k / length)` over the last axis, for `count` frequencies.
+fn fourier(
+    n: &NodeContext<'_, '_>,
+    parts: [Option<&Expr>; 2],
+    length: i64,
+    count: i64,
+    inverse: bool,
+) -> Result<[Expr; 2]> {
+    let (Some(real), imaginary) = (parts[0], parts[1]) else { return Err(refuse("a transform of nothing")) };
+    let sign = if inverse { 1.0 } else { -1.0 };
+    let angle = move |j: i64, k: i64| TAU * (j * k % length) as f64 / length as f64;
+    let matrix = |f: fn(f64) -> f64, factor: f64| {
+        let elements = (0..length).flat_map(|j| (0..count).map(move |k| factor * f(angle(j, k))));
+        table(n, [length, count], elements.collect(), real.dtype())
+    };
+    let (cos, sin) = (matrix(f64::cos, 1.0)?, matrix(f64::sin, sign)?);
+    let (mut re, mut im) = (real.matmul(&cos), real.matmul(&sin));
+    if let Some(imaginary) = imaginary {
+        (re, im) = (&re - &imaginary.matmul(&sin), &im + &imaginary.matmul(&cos));
+    }
+    if inverse {
+        (re, im) = (re * (1.0 / length as f64), im * (1.0 / length as f64));
+    }
+    Ok([re, im])
+}
+
+/// Cuts or pads the last axis.
+fn to_length(x: &Expr, length: i64) -> Result<Expr> {
+    let axis = x.check()?.dims().len().saturating_sub(1);
+    let own = dim_of(x, axis).ok_or_else(|| refuse("a transform needs a known length"))?;
+    pad_constant(x, &[(axis, 0, length - own)], 0.0)
+}
+
+fn transform(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (inverse, onesided) = (n.flag("inverse", false)?, n.flag("onesided", false)?);
+    let axis = match n.version() {
+        ..20 => n.int_or("axis", 1)?,
+        _ => n.constant_ints(2)?.and_then(|axis| axis.first().copied()).unwrap_or(-2),
+    };
+    let axis = n.axis(0, axis)?;
+    let dims = n.known_dims(0)?;
+    let rank = dims.len();
+    let components = dims.last().copied().unwrap_or(0);
+    if axis + 1 == rank || !(1..=2).contains(&components) {
+        return Err(refuse("operator `DFT` needs an axis before that of real and imaginary parts"));
+    }
+    let own = dims[axis] as i64;
+    let default = if inverse && onesided { 2 * (own - 1) } else { own };
+    let length = n.constant_ints(1)?.and_then(|length| length.first().copied()).unwrap_or(default);
+    if !(1..=LENGTH).contains(&length) {
+        return Err(refuse(format!("operator `DFT` of length {length} is not supported")));
+    }
+    let x = n.input(0)?;
+    // The axis becomes the last one.
+    let order: Vec<usize> = (0..rank - 1).filter(|a| *a != axis).chain([axis]).collect();
+    let part = |i: i64| super::arith::permute(&slice_axis(&x, rank - 1, i, i + 1).squeeze(&[-1]), &order);
+    let (real, imaginary) = (part(0), (components == 2).then(|| part(1)));
+    let (real, imaginary) = match inverse && onesided {
+        true => mirrored(n, &real, imaginary.as_ref(), length)?,
+        false => (to_length(&real, length)?, imaginary.map(|x| to_length(&x, length)).transpose()?),
+    };
+    let count = if onesided && !inverse { length / 2 + 1 } else { length };
+    let [re, im] = fourier(n, [Some(&real), imaginary.as_ref()], length, count, inverse)?;
+    let mut back = vec![0; rank - 1];
+    order.iter().enumerate().for_each(|(at, from)| back[*from] = at);
+    let placed = |x: &Expr| super::arith::permute(x, &back).unsqueeze(&[-1]);
+    one(match inverse && onesided {
+        true => placed(&re),
+        false => concat(&[&placed(&re), &placed(&im)], -1),
+    })
+}
+
+/// The second half of the frequencies of a real signal: the conjugate of the first.
+fn mirrored(
+    n: &NodeContext<'_, '_>,
+    real: &Expr,
+    imaginary: Option<&Expr>,
+    length: i64,
+) -> Result<(Expr, Option<Expr>)> {
+    let axis = real.check()?.dims().len().saturating_sub(1);
+    let half = length / 2 + 1;
+    let places: Vec<i64> = (0..length).map(|k| k.min(length - k)).collect();
+    let places = n.ints_expr(&places)?;
+    let whole = |x: &Expr| Ok::<_, autobwd::Error>(to_length(x, half)?.index_select(&places, axis as i32));
+    let imaginary = match imaginary {
+        None => None,
+        Some(imaginary) => {
+            // The parts of frequency 0 and of the highest one are ignored.
+            let sign = |k: i64| f64::from(i32::from(k > 0 && 2 * k < length) - i32::from(2 * k > length));
+            let signs = table(n, [1, length], (0..length).map(sign).collect(), imaginary.dtype())?;
+            Some(&whole(imaginary)? * &reshape(&signs, &[length]))
+        }
+    };
+    Ok((whole(real)?, imaginary))
+}
+
+/// Transforms of overlapping frames.
+fn short_time(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let onesided = n.flag("onesided", true)?;
+    let step = n.constant_ints(1)?.and_then(|step| step.first().copied()).unwrap_or(0);
+    let window = n.optional(2)?;
+    let dims = n.known_dims(0)?;
+    let given = n.constant_ints(3)?.and_then(|length| length.first().copied());
+    let own = window.as_ref().and_then(|window| window.dims().numel().get()).map(|n| n as i64);
+    let length = given.or(own).unwrap_or(0);
+    let [_, samples, 1] = dims[..] else {
+        return Err(refuse("operator `STFT` of complex signals is not supported"));
+    };
+    if step < 1 || !(1..=LENGTH).contains(&length) || length > samples as i64 {
+        return Err(refuse(format!("operator `STFT` of frames of {length} in steps of {step}")));
+    }
+    let frames = (samples as i64 - length) / step + 1;
+    check_table([frames, length].map(|dim| dim as usize))?;
+    let x = n.input(0)?.squeeze(&[2]);
+    let places: Vec<i64> = (0..frames).flat_map(|frame| (0..length).map(move |i| frame * step + i)).collect();
+    let places = n.ints_expr(&places)?;
+    let mut framed = reshape(&x.index_select(&places, 1), &[-1, frames, length]);
+    if let Some(window) = window {
+        framed = &framed * &window;
+    }
+    let count = if onesided { length / 2 + 1 } else { length };
+    let [re, im] = fourier(n, [Some(&framed), None], length, count, false)?;
+    one(concat(&[&re.unsqueeze(&[-1]), &im.unsqueeze(&[-1])], -1))
+}
+
+/// A sum of cosines: `Σ factors[k] · cos(2πk · i / n)`.
+fn window(n: &mut NodeContext<'_, '_>, factors: &[f64]) -> Outputs {
+    let element = output_type(n)?;
+    let periodic = n.flag("periodic", true)?;
+    let size = n.constant_ints(0)?.and_then(|size| size.first().copied()).unwrap_or(0);
+    if !(0..=LENGTH * 16).contains(&size) {
+        return Err(refuse(format!("operator `{}` of size {size}", n.op())));
+    }
+    let period = if periodic { size } else { (size - 1).max(1) } as f64;
+    let term = |i: i64, k: usize| factors[k] * (2.0 * PI * k as f64 * i as f64 / period).cos();
+    let elements = (0..size).map(|i| (0..factors.len()).map(|k| term(i, k)).sum::<f64>()).collect();
+    known(n, element, [size as usize].to_vec(), elements)
+}
+
+fn output_type(n: &mut NodeContext<'_, '_>) -> Result<ElementType> {
+    let code = n.int_or("output_datatype", 1)?;
+    let element = i32::try_from(code).ok().and_then(ElementType::from_code);
+    let element = element.ok_or_else(|| refuse(format!("attribute `output_datatype` = {code}")))?;
+    n.set_type(0, element);
+    Ok(element)
+}
+
+fn known(n: &NodeContext<'_, '_>, element: ElementType, dims: Vec<usize>, elements: Vec<f64>) -> Outputs {
+    Ok(vec![NodeOutput::Known(match n.dtype(element)? {
+        DType::F64 => Tensor::from_vec(dims, elements)?,
+        DType::F32 => Tensor::from_vec(dims, elements.into_iter().map(|x| x as f32).collect())?,
+        dtype => {
+            return Err(refuse(format!("operator `{}` with results of {dtype} is not supported", n.op())));
+        }
+    })])
+}
+
+/// Triangular filters whose centres are evenly spaced in mel.
+fn mel_weights(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let element = output_type(n)?;
+    let int =
+        |i: usize| Ok::<_, autobwd::Error>(n.constant_ints(i)?.and_then(|x| x.first().copied()).unwrap_or(0));
+    let (bins, length, rate) = (int(0)?, int(1)?, int(2)?);
+    let edge = |i: usize| {
+        Ok::<_, autobwd::Error>(n.constant_floats(i)?.and_then(|x| x.first().copied()).unwrap_or(0.0))
+    };
+    let (low, high) = (edge(3)?, edge(4)?);
+    if !(1..=LENGTH).contains(&bins) || !(1..=LENGTH).contains(&length) || rate < 1 {
+        return Err(refuse(format!("operator `MelWeightMatrix` of {bins} bins and length {length}")));
+    }
+    let rows = length / 2 + 1;
+    let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let (low, high) = (mel(low), mel(high));
+    let step = (high - low) / (bins + 2) as f64;
+    let place = |i: i64| {
+        let hertz = 700.0 * (10_f64.powf((i as f64 * step + low) / 2595.0) - 1.0);
+        let at = ((length + 1) as f64 * hertz / rate as f64).floor();
+        at.clamp(-1e9, 1e9) as i64
+    };
+    let mut elements = vec![0.0; (rows * bins) as usize];
+    let mut set = |row: i64, bin: i64, value: f64| {
+        if (0..rows).contains(&row) {
+            elements[(row * bins + bin) as usize] = value;
+        }
+    };
+    for bin in 0..bins {
+        let (left, centre, right) = (place(bin), place(bin + 1), place(bin + 2));
+        let limit = |at: i64| at.clamp(-1, rows);
+        match centre - left {
+            0 => set(centre, bin, 1.0),
+            rise => (limit(left)..limit(centre + 1))
+                .for_each(|row| set(row, bin, (row - left) as f64 / rise as f64)),
+        }
+        if right > centre {
+            let fall = (right - centre) as f64;
+            (limit(centre)..limit(right)).for_each(|row| set(row, bin, (right - row) as f64 / fall));
+        }
+    }
+    known(n, element, vec![rows as usize, bins as usize], elements)
+}

@@ -1,0 +1,282 @@
+//! Windows over images, and convolutions.
+
+use autobwd::{Expr, New, Result, emit};
+use autobwd_ops::{
+    Math,
+    conv::{Conv2dOp, Conv2dTransposeOp, ConvAttrs, DepthwiseConv2d},
+};
+
+use super::{
+    arith::{dim_of, narrow, narrow_int, permute, reshape},
+    node::{NodeContext, Outputs, one, refuse},
+    pad::pad_constant,
+    rules::{Native, Rules},
+    shape::slice_axis,
+    weights::with_dims,
+};
+
+pub(super) const RULES: Rules = &[("Conv", Native, conv), ("ConvTranspose", Native, conv_transpose)];
+
+/// The windows of an operator, one number for each spatial dimension.
+pub(super) struct WindowAttributes {
+    pub(super) sizes: Vec<i64>,
+    pub(super) strides: Vec<i64>,
+    pub(super) dilations: Vec<i64>,
+    /// Padding before and behind.
+    pub(super) pads: Vec<(i64, i64)>,
+}
+
+impl WindowAttributes {
+    /// The extent of a window.
+    pub(super) fn extent(&self, d: usize) -> i64 {
+        (self.sizes[d] - 1) * self.dilations[d] + 1
+    }
+
+    /// The padding in the order of two-dimensional operators, with one dimension added if there is only one.
+    pub(super) fn image_pads(&self) -> Result<Vec<i32>> {
+        let flat: Vec<i64> = self.pads.iter().flat_map(|(before, behind)| [*before, *behind]).collect();
+        let lead: &[i64] = if self.pads.len() == 1 { &[0, 0] } else { &[] };
+        lead.iter().chain(&flat).map(|pad| narrow_int(*pad)).collect()
+    }
+
+    pub(super) fn image<'a>(list: &'a [i64]) -> Vec<i32> {
+        let lead: &'a [i64] = if list.len() == 1 { &[1] } else { &[] };
+        lead.iter().chain(list).map(|x| narrow(&[*x])[0]).collect()
+    }
+}
+
+/// The attributes of windows of these sizes.
+pub(super) fn windows(n: &NodeContext<'_, '_>, sizes: Vec<i64>) -> Result<WindowAttributes> {
+    let rank = sizes.len();
+    let op = n.op();
+    let list = |name: &str| -> Result<Vec<i64>> {
+        let list = n.ints(name)?.unwrap_or_else(|| vec![1; rank]);
+        match list.len() == rank && list.iter().all(|x| (1..1 << 24).contains(x)) {
+            true => Ok(list),
+            false => Err(refuse(format!("attribute `{name}` = {list:?} of operator `{op}`"))),
+        }
+    };
+    let (strides, dilations) = (list("strides")?, list("dilations")?);
+    if sizes.iter().any(|size| !(1..1 << 24).contains(size)) {
+        return Err(refuse(format!("windows of size {sizes:?} of operator `{op}`")));
+    }
+    let given = n.ints("pads")?.unwrap_or_else(|| vec![0; 2 * rank]);
+    if given.len() != 2 * rank || given.iter().any(|pad| !(0..1 << 24).contains(pad)) {
+        return Err(refuse(format!("attribute `pads` = {given:?} of operator `{op}`")));
+    }
+    let mut windows = WindowAttributes {
+        sizes,
+        strides,
+        dilations,
+        pads: (0..rank).map(|d| (given[d], given[d + rank])).collect(),
+    };
+    let upper = match n.text_or("auto_pad", "NOTSET")? {
+        "NOTSET" | "" => return Ok(windows),
+        "VALID" => {
+            windows.pads = vec![(0, 0); rank];
+            return Ok(windows);
+        }
+        "SAME_UPPER" => true,
+        "SAME_LOWER" => false,
+        other => return Err(refuse(format!("attribute `auto_pad` = `{other}` of operator `{op}`"))),
+    };
+    if op == "ConvTranspose" {
+        return Ok(windows);
+    }
+    let dims = n.spatial_dims()?;
+    for (d, dim) in dims.into_iter().enumerate().take(rank) {
+        let (dim, stride) = (dim as i64, windows.strides[d]);
+        let total = (((dim + stride - 1) / stride - 1) * stride + windows.extent(d) - dim).max(0);
+        windows.pads[d] = if upper { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) };
+    }
+    Ok(windows)
+}
+
+/// The number of spatial dimensions of the first input.
+pub(super) fn spatial(n: &NodeContext<'_, '_>) -> Result<usize> {
+    n.rank(0)?
+        .checked_sub(2)
+        .filter(|rank| *rank > 0)
+        .ok_or_else(|| refuse(format!("operator `{}` needs at least three dimensions", n.op())))
+}
+
+/// The sizes of filters.
+fn filter_sizes(n: &NodeContext<'_, '_>) -> Result<Vec<i64>> {
+    let sizes: Vec<i64> = n.known_dims(1)?.iter().skip(2).map(|dim| *dim as i64).collect();
+    let rank = spatial(n)?;
+    if sizes.len() != rank || n.ints("kernel_shape")?.is_some_and(|given| given != sizes) {
+        return Err(refuse(format!(
+            "attribute `kernel_shape` of operator `{}` is not the shape of the filters",
+            n.op()
+        )));
+    }
+    Ok(sizes)
+}
+
+fn conv(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let windows = windows(n, filter_sizes(n)?)?;
+    let groups = n.int_or("group", 1)?;
+    let x = n.input(0)?;
+    let out = match windows.sizes.len() {
+        1 => conv1d(&x, &wide_filter(n)?, &windows, groups)?,
+        2 => conv2d(&x, &n.input(1)?, &windows, groups)?,
+        3 => conv3d(&x, &n.input(1)?, &windows, groups)?,
+        other => return Err(refuse(format!("operator `Conv` of {other} dimensions is not supported"))),
+    };
+    with_bias(n, out, 2)
+}
+
+/// The longest sequences of a batch that are convolved as the rows of one image.
+const SHORT: i64 = 64;
+
+/// A convolution of sequences, with filters of images. Products of short sequences are too narrow to be fast: such
+/// sequences become rows of one image.
+fn conv1d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
+    let short = dim_of(x, 0).is_some_and(|n| n > 1) && dim_of(x, 2).is_some_and(|length| length <= SHORT);
+    if !short {
+        return Ok(conv2d(&x.unsqueeze(&[2]), filter, windows, groups)?.squeeze(&[2]));
+    }
+    let rows = permute(x, &[1, 0, 2]).unsqueeze(&[0]);
+    Ok(permute(&conv2d(&rows, filter, windows, groups)?.squeeze(&[0]), &[1, 0, 2]))
+}
+
+/// Filters of sequences as those of images.
+fn wide_filter(n: &mut NodeContext<'_, '_>) -> Result<Expr> {
+    if let Some(weight) = n.private_weight(1)
+        && let [filters, channels, size] = *weight.dims()
+        && let Some(moved) = with_dims(&weight, &[filters, channels, 1, size])?
+    {
+        return n.moved_weight(1, moved);
+    }
+    Ok(n.input(1)?.unsqueeze(&[2]))
+}
+
+/// Adds a bias of channels, which is input `i`.
+fn with_bias(n: &mut NodeContext<'_, '_>, out: Expr, i: usize) -> Outputs {
+    let Some(bias) = n.optional(i)? else { return one(out) };
+    let dims: Vec<i64> = [-1].into_iter().chain((2..out.dims().len()).map(|_| 1)).collect();
+    one(&out + &reshape(&bias, &dims))
+}
+
+fn conv_attrs(windows: &WindowAttributes, groups: i64) -> Result<ConvAttrs> {
+    let (strides, dilations) =
+        (WindowAttributes::image(&windows.strides), WindowAttributes::image(&windows.dilations));
+    let attrs = ConvAttrs::default().strides(strides).dilations(dilations).paddings(windows.image_pads()?);
+    Ok(attrs.groups(narrow_int(groups)?))
+}
+
+fn conv2d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
+    let conv = conv_attrs(windows, groups)?;
+    let (input, filters) = (x.into(), filter.into());
+    let depthwise = groups > 1 && dim_of(x, 1) == Some(groups);
+    Ok(match depthwise {
+        true => emit(DepthwiseConv2d { input, filter: filters, output: New, conv }).output,
+        false => emit(Conv2dOp { input, filter: filters, output: New, conv }).output,
+    })
+}
+
+/// A convolution of volumes: the sum of convolutions of their slices.
+fn conv3d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
+    let (before, behind) = windows.pads[0];
+    let padded = pad_constant(x, &[(2, before, behind)], 0.0)?;
+    let known: Option<Vec<i64>> = padded.dims().iter().map(|dim| dim.get().map(|dim| dim as i64)).collect();
+    let dims = known.ok_or_else(|| refuse("operator `Conv` of volumes needs known dimensions"))?;
+    let (stride, count) = (windows.strides[0], (dims[2] - windows.extent(0)) / windows.strides[0] + 1);
+    let image = WindowAttributes {
+        sizes: windows.sizes[1..].to_vec(),
+        strides: windows.strides[1..].to_vec(),
+        dilations: windows.dilations[1..].to_vec(),
+        pads: windows.pads[1..].to_vec(),
+    };
+    if windows.sizes[0] > 1 << 10 {
+        return Err(refuse(format!(
+            "operator `Conv` with filters of depth {} is not supported",
+            windows.sizes[0]
+        )));
+    }
+    let mut sum: Option<Expr> = None;
+    for tap in 0..windows.sizes[0] {
+        let slices = strided(&padded, 2, tap * windows.dilations[0], stride, count)?;
+        let slices = reshape(
+            &permute(&slices, &[0, 2, 1, 3, 4]),
+            &[dims[0].saturating_mul(count), dims[1], dims[3], dims[4]],
+        );
+        let taps = slice_axis(filter, 2, tap, tap + 1).squeeze(&[2]);
+        let term = conv2d(&slices, &taps, &image, groups)?;
+        sum = Some(sum.map_or(term.clone(), |sum| &sum + &term));
+    }
+    let sum = sum.ok_or_else(|| refuse("operator `Conv` without filters"))?;
+    let rows: Vec<i64> =
+        sum.check()?.dims().iter().skip(1).map(|dim| dim.get().map_or(-1, |dim| dim as i64)).collect();
+    let dims: Vec<i64> = [dims[0], count].into_iter().chain(rows).collect();
+    Ok(permute(&reshape(&sum, &dims), &[0, 2, 1, 3, 4]))
+}
+
+/// The elements `start`, `start + stride`, … along an axis.
+pub(super) fn strided(x: &Expr, axis: usize, start: i64, stride: i64, count: i64) -> Result<Expr> {
+    if count < 1 {
+        return Err(refuse("windows that are larger than the input"));
+    }
+    super::shape::strided(x, axis, start, start + (count - 1) * stride + 1, stride)
+}
+
+/// The transposed convolution without padding, which is cut afterwards.
+fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let mut windows = windows(n, filter_sizes(n)?)?;
+    let rank = windows.sizes.len();
+    if rank > 2 {
+        return Err(refuse(format!("operator `ConvTranspose` of {rank} dimensions is not supported")));
+    }
+    let groups = n.int_or("group", 1)?;
+    let added = n.ints("output_padding")?.unwrap_or_else(|| vec![0; rank]);
+    let auto_pad = n.text_or("auto_pad", "NOTSET")?;
+    let sized = n.has_attribute("output_shape") || auto_pad.starts_with("SAME");
+    let dims = if sized { n.known_dims(0)? } else { vec![] };
+    if added.len() != rank || added.iter().any(|added| !(0..1 << 24).contains(added)) {
+        return Err(refuse("attribute `output_padding` of operator `ConvTranspose`"));
+    }
+    let whole = |d: usize| (dims[d + 2] as i64 - 1) * windows.strides[d] + windows.extent(d);
+    let sizes = match n.ints("output_shape")? {
+        Some(sizes) if sizes.len() >= rank => Some(sizes[sizes.len() - rank..].to_vec()),
+        Some(_) => return Err(refuse("attribute `output_shape` of operator `ConvTranspose`")),
+        None if auto_pad.starts_with("SAME") => {
+            Some((0..rank).map(|d| dims[d + 2] as i64 * windows.strides[d]).collect())
+        }
+        None => None,
+    };
+    let cut: Vec<(usize, i64, i64)> = (0..rank)
+        .map(|d| {
+            let (before, behind) = match &sizes {
+                Some(sizes) => {
+                    // Padding that is too long is an extension.
+                    let total = whole(d) + added[d] - sizes[d];
+                    let half = total / 2;
+                    if total < 0 {
+                        return (d + 2, 0, added[d] - total);
+                    }
+                    if auto_pad == "SAME_UPPER" { (half, total - half) } else { (total - half, half) }
+                }
+                None => windows.pads[d],
+            };
+            (d + 2, -before, added[d] - behind)
+        })
+        .collect();
+    windows.pads = vec![(0, 0); rank];
+    let (mut x, mut filter) = (n.input(0)?, n.input(1)?);
+    if rank == 1 {
+        (x, filter) = (x.unsqueeze(&[2]), filter.unsqueeze(&[2]));
+    }
+    let op = Conv2dTransposeOp {
+        input: (&x).into(),
+        filter: (&filter).into(),
+        bias: None,
+        output: New,
+        conv: conv_attrs(&windows, groups)?,
+        output_padding: vec![],
+        output_size: vec![],
+    };
+    let full = emit(op).output;
+    let full = if rank == 1 { full.squeeze(&[2]) } else { full };
+    let out = pad_constant(full.check()?, &cut, 0.0)?;
+    with_bias(n, out, 2)
+}

@@ -1,0 +1,208 @@
+//! Tensors of ONNX files.
+
+use autobwd::{
+    DType, Error, ErrorKind, Result, Tensor,
+    tensor::{Bool, Element},
+};
+use prost::Message;
+
+use crate::{
+    elements::ElementType,
+    external::ExternalData,
+    proto::{
+        TensorProto,
+        tensor_proto::{DataLocation, DataType},
+    },
+};
+
+/// A tensor with its type in ONNX.
+#[derive(Clone, Debug)]
+pub struct OnnxTensor {
+    /// The name in the file, which may be empty.
+    pub name: String,
+    /// The type of the elements in the file.
+    pub element: ElementType,
+    /// The elements, in a dtype that holds them exactly.
+    pub tensor: Tensor,
+}
+
+/// Reads a file of one tensor (`TensorProto`) from its bytes.
+///
+/// # Errors
+/// Other messages; elements of types that no dtype holds; elements that do not fill the shape; external data.
+pub fn read_tensor(bytes: &[u8]) -> Result<OnnxTensor> {
+    let message = TensorProto::decode(bytes).map_err(|e| refuse(format!("no tensor: {e}")).caused_by(e))?;
+    read(&message, &ExternalData::none())
+}
+
+/// The message of a tensor.
+pub(crate) fn message(name: &str, tensor: &Tensor) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: tensor.dims().iter().map(|dim| *dim as i64).collect(),
+        data_type: Some(ElementType::of(tensor.dtype()).data_type() as i32),
+        raw_data: Some(tensor.bytes().to_vec()),
+        ..TensorProto::default()
+    }
+}
+
+fn refuse(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Format, what)
+}
+
+/// The type of the elements of a message.
+pub(crate) fn element_type(message: &TensorProto) -> Result<ElementType> {
+    let code = message.data_type.unwrap_or_default();
+    ElementType::from_code(code).ok_or_else(|| refuse(format!("{code} is not a type of elements")))
+}
+
+/// The tensor in a message.
+pub(crate) fn read(message: &TensorProto, external: &ExternalData) -> Result<OnnxTensor> {
+    let element = element_type(message)?;
+    let unsupported = || Error::new(ErrorKind::DType, format!("dtype {} is not supported", element.name()));
+    let dtype = element.dtype().ok_or_else(unsupported)?;
+    let dims: Option<Vec<usize>> = message.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
+    let dims = dims.ok_or_else(|| refuse(format!("{:?} is not a shape", message.dims)))?;
+    let count = dims.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
+    let count = count.filter(|n| n.checked_mul(8).is_some());
+    let count = count.ok_or_else(|| refuse(format!("{dims:?} is too large")))?;
+    if message.segment.is_some() {
+        return Err(refuse("tensors in segments are not supported"));
+    }
+    let loaded;
+    let raw = match (&message.raw_data, message.data_location()) {
+        (_, DataLocation::External) => {
+            loaded = external.read(&message.external_data, count * stored_size(element))?;
+            Some(&loaded)
+        }
+        (raw, DataLocation::Default) => raw.as_ref(),
+    };
+    // Before memory is allocated: a file may claim any shape.
+    let stored = raw.map_or_else(|| typed_count(message, element), |raw| raw.len() / stored_size(element));
+    let fits = raw.is_none_or(|raw| raw.len() == count * stored_size(element));
+    if stored != count || !fits {
+        return Err(refuse(format!("{stored} elements do not fill shape {dims:?}")));
+    }
+    let tensor = match raw {
+        Some(raw) => from_raw(raw, element, &dims)?,
+        None => from_fields(message, dtype, element, &dims)?,
+    };
+    Ok(OnnxTensor { name: message.name().to_string(), element, tensor })
+}
+
+/// The size of an element in a file, in bytes.
+fn stored_size(element: ElementType) -> usize {
+    match element.data_type() {
+        DataType::Bool | DataType::Uint8 | DataType::Int8 => 1,
+        DataType::Int16 | DataType::Uint16 | DataType::Float16 | DataType::Bfloat16 => 2,
+        DataType::Int32 | DataType::Uint32 | DataType::Float => 4,
+        _ => 8,
+    }
+}
+
+/// Elements from their little-endian bytes.
+fn from_raw(raw: &[u8], element: ElementType, dims: &[usize]) -> Result<Tensor> {
+    fn all<const N: usize, T: Element>(
+        raw: &[u8],
+        dims: &[usize],
+        of: impl Fn([u8; N]) -> T,
+    ) -> Result<Tensor> {
+        Tensor::from_vec(dims, raw.as_chunks().0.iter().map(|bytes| of(*bytes)).collect())
+    }
+    match element.data_type() {
+        DataType::Bool => all(raw, dims, |[x]| Bool::from(x != 0)),
+        DataType::Uint8 => all(raw, dims, |[x]| x),
+        DataType::Int8 => all(raw, dims, |[x]| i32::from(x as i8)),
+        DataType::Int16 => all(raw, dims, |x| i32::from(i16::from_le_bytes(x))),
+        DataType::Uint16 => all(raw, dims, |x| i32::from(u16::from_le_bytes(x))),
+        DataType::Float16 => all(raw, dims, |x| from_half(u16::from_le_bytes(x))),
+        DataType::Bfloat16 => all(raw, dims, |x| from_bfloat(u16::from_le_bytes(x))),
+        DataType::Int32 => all(raw, dims, i32::from_le_bytes),
+        DataType::Uint32 => all(raw, dims, |x| i64::from(u32::from_le_bytes(x))),
+        DataType::Float => all(raw, dims, f32::from_le_bytes),
+        DataType::Double => all(raw, dims, f64::from_le_bytes),
+        DataType::Uint64 => {
+            require_small(raw.as_chunks().0.iter().map(|x| u64::from_le_bytes(*x)))?;
+            all(raw, dims, i64::from_le_bytes)
+        }
+        _ => all(raw, dims, i64::from_le_bytes),
+    }
+}
+
+/// The number of elements in the field for that type.
+fn typed_count(message: &TensorProto, element: ElementType) -> usize {
+    match element.data_type() {
+        DataType::Float => message.float_data.len(),
+        DataType::Double => message.double_data.len(),
+        DataType::Int64 => message.int64_data.len(),
+        DataType::Uint32 | DataType::Uint64 => message.uint64_data.len(),
+        _ => message.int32_data.len(),
+    }
+}
+
+/// Elements from the field for their type.
+fn from_fields(message: &TensorProto, dtype: DType, element: ElementType, dims: &[usize]) -> Result<Tensor> {
+    let small = message.int32_data.iter();
+    match (element.data_type(), dtype) {
+        (DataType::Float16, _) => Tensor::from_vec(dims, small.map(|x| from_half(*x as u16)).collect()),
+        (DataType::Bfloat16, _) => Tensor::from_vec(dims, small.map(|x| from_bfloat(*x as u16)).collect()),
+        (DataType::Uint32 | DataType::Uint64, _) => {
+            require_small(message.uint64_data.iter().copied())?;
+            Tensor::from_vec(dims, message.uint64_data.iter().map(|x| *x as i64).collect())
+        }
+        (DataType::Int8, _) => Tensor::from_vec(dims, small.map(|x| i32::from(*x as i8)).collect()),
+        (DataType::Int16, _) => Tensor::from_vec(dims, small.map(|x| i32::from(*x as i16)).collect()),
+        (DataType::Uint16, _) => Tensor::from_vec(dims, small.map(|x| i32::from(*x as u16)).collect()),
+        (_, DType::Bool) => Tensor::from_vec(dims, small.map(|x| Bool::from(*x != 0)).collect()),
+        (_, DType::U8) => Tensor::from_vec(dims, small.map(|x| *x as u8).collect()),
+        (_, DType::I32) => Tensor::from_vec(dims, message.int32_data.clone()),
+        (_, DType::I64) => Tensor::from_vec(dims, message.int64_data.clone()),
+        (_, DType::F32) => Tensor::from_vec(dims, message.float_data.clone()),
+        (_, DType::F64) => Tensor::from_vec(dims, message.double_data.clone()),
+    }
+}
+
+/// Unsigned numbers must be representable as int64.
+fn require_small(mut elements: impl Iterator<Item = u64>) -> Result<()> {
+    match elements.find(|x| i64::try_from(*x).is_err()) {
+        Some(x) => Err(refuse(format!("{x} exceeds int64, which holds elements of uint64"))),
+        None => Ok(()),
+    }
+}
+
+/// The number with these bits in IEEE 754's binary16.
+pub(crate) fn from_half(bits: u16) -> f32 {
+    let (sign, exponent, fraction) = (bits >> 15, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+    let size = match exponent {
+        0 => fraction * 2_f32.powi(-24),
+        31 if fraction == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1024.0 + fraction) * 2_f32.powi(exponent - 25),
+    };
+    if sign == 1 { -size } else { size }
+}
+
+/// The number with these bits in bfloat16, the upper half of float32.
+fn from_bfloat(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::from_half;
+
+    #[test]
+    fn halves_are_exact() {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x0001, 5.960_464_5e-8),
+            (0x03ff, 6.097_555e-5),
+            (0x7c00, f32::INFINITY),
+        ] {
+            assert_eq!(from_half(bits), value, "{bits:#x}");
+        }
+        assert!(from_half(0x7e00).is_nan());
+    }
+}

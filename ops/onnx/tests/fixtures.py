@@ -1,0 +1,223 @@
+"""Writes the models of `tests/models` and of the command's examples, with inputs and results of ONNX Runtime.
+
+Run with `pip install onnx==1.22.0 onnxruntime==1.32.0`: python3 fixtures.py models ../../../autobwd/cli/tests/cmd/onnx.in
+"""
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+models, examples = sys.argv[1:3]
+draw = np.random.default_rng(7)
+F32, I64 = TensorProto.FLOAT, TensorProto.INT64
+node = helper.make_node
+
+
+def weight(name, *dims):
+    return numpy_helper.from_array((draw.normal(size=dims) * 0.5).astype(np.float32), name)
+
+
+def known(name, values):
+    return numpy_helper.from_array(np.array(values), name)
+
+
+def model(nodes, inputs, outputs, initializers=(), name="model"):
+    def infos(values):
+        return [helper.make_tensor_value_info(name, ty, dims) for name, ty, dims in values]
+
+    graph = helper.make_graph(nodes, name, infos(inputs), infos(outputs), list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def write(folder, name, made, check=True):
+    if check:
+        onnx.checker.check_model(made)
+    with open(os.path.join(folder, f"{name}.onnx"), "wb") as file:
+        file.write(made.SerializeToString())
+
+
+def save_safetensors(path, arrays):
+    """The format of https://huggingface.co/docs/safetensors, without its package."""
+    names = {np.dtype("float32"): "F32", np.dtype("int64"): "I64"}
+    header, data = {}, b""
+    for name, array in arrays.items():
+        end = len(data) + array.nbytes
+        header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": [len(data), end]}
+        data += np.ascontiguousarray(array).tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def results(name, inputs):
+    """Writes inputs and what ONNX Runtime computes from them."""
+    session = onnxruntime.InferenceSession(os.path.join(models, f"{name}.onnx"))
+    outputs = session.run(None, inputs)
+    arrays = {f"in.{i}": array for i, array in enumerate(inputs.values())}
+    arrays |= {f"out.{i}": array for i, array in enumerate(outputs)}
+    save_safetensors(os.path.join(models, f"{name}.safetensors"), arrays)
+
+
+# Convolutions, normalization, pooling; the batch and the size of images are open.
+images = model(
+    [
+        node("Conv", ["x", "first.weight"], ["first"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("BatchNormalization", ["first", "norm.scale", "norm.bias", "norm.mean", "norm.variance"], ["norm"]),
+        node("Relu", ["norm"], ["relu"]),
+        node("MaxPool", ["relu"], ["pool"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["pool", "second.weight", "second.bias"], ["second"], group=2, strides=[2, 2]),
+        node("GlobalAveragePool", ["second"], ["mean"]),
+        node("Flatten", ["mean"], ["features"]),
+        node("Gemm", ["features", "head.weight", "head.bias"], ["logits"], transB=1),
+        node("Softmax", ["logits"], ["scores"]),
+    ],
+    [("x", F32, ["N", 1, "H", "W"])],
+    [("scores", F32, ["N", 3])],
+    [
+        weight("first.weight", 4, 1, 3, 3),
+        weight("norm.scale", 4),
+        weight("norm.bias", 4),
+        weight("norm.mean", 4),
+        numpy_helper.from_array(np.full(4, 0.8, np.float32), "norm.variance"),
+        weight("second.weight", 6, 2, 3, 3),
+        weight("second.bias", 6),
+        weight("head.weight", 3, 6),
+        weight("head.bias", 3),
+    ],
+)
+for folder in (models, examples):
+    write(folder, "images", images)
+pictures = draw.normal(size=(2, 1, 8, 10)).astype(np.float32)
+results("images", {"x": pictures})
+np.savez(os.path.join(examples, "images.npz"), x=pictures)
+
+# A classifier with its loss.
+classifier = model(
+    [
+        node("MatMul", ["x", "hidden.weight"], ["hidden"]),
+        node("Add", ["hidden", "hidden.bias"], ["biased"]),
+        node("Tanh", ["biased"], ["tanh"]),
+        node("Gemm", ["tanh", "head.weight", "head.bias"], ["logits"]),
+        node("SoftmaxCrossEntropyLoss", ["logits", "labels"], ["loss"], reduction="mean"),
+    ],
+    [("x", F32, ["N", 4]), ("labels", I64, ["N"])],
+    [("logits", F32, ["N", 3]), ("loss", F32, [])],
+    [weight("hidden.weight", 4, 5), weight("hidden.bias", 5), weight("head.weight", 5, 3), weight("head.bias", 3)],
+)
+for folder in (models, examples):
+    write(folder, "classifier", classifier)
+rows = {"x": draw.normal(size=(6, 4)).astype(np.float32), "labels": np.array([0, 2, 1, 1, 0, 2])}
+results("classifier", rows)
+np.savez(os.path.join(examples, "rows.npz"), **rows)
+
+# A loop over known steps, a branch, a function of the model, shapes as values, an LSTM.
+body = helper.make_graph(
+    [node("Mul", ["state", "half"], ["next"]), node("Identity", ["go"], ["go_on"])],
+    "body",
+    [
+        helper.make_tensor_value_info("step", I64, []),
+        helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("state", F32, ["N", "T", 3]),
+    ],
+    [
+        helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("next", F32, ["N", "T", 3]),
+    ],
+)
+
+
+def branch(op):
+    return helper.make_graph(
+        [node(op, ["halved"], [op])], op, [], [helper.make_tensor_value_info(op, F32, ["N", "T", 3])]
+    )
+
+
+control = model(
+    [
+        node("Loop", ["three", "", "x"], ["halved"], body=body),
+        node("ReduceSum", ["halved"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "zero"], ["positive"]),
+        node("If", ["positive"], ["chosen"], then_branch=branch("Tanh"), else_branch=branch("Neg")),
+        node("Doubled", ["chosen"], ["doubled"], domain="local"),
+        node("Transpose", ["doubled"], ["steps"], perm=[1, 0, 2]),
+        node("LSTM", ["steps", "w", "r", "b"], ["all", "last"], hidden_size=2),
+        node("Shape", ["all"], ["sizes"]),
+        node("Gather", ["sizes", "zero_index"], ["length"]),
+        node("Concat", ["length", "rest"], ["shape"], axis=0),
+        node("Reshape", ["all", "shape"], ["rows"]),
+    ],
+    [("x", F32, ["N", "T", 3])],
+    [("rows", F32, ["T", None, 2]), ("last", F32, [1, "N", 2])],
+    [
+        known("three", np.int64(3)),
+        known("half", np.float32(0.5)),
+        known("zero", np.float32(0)),
+        known("zero_index", np.array([0])),
+        known("rest", np.array([-1, 2])),
+        weight("w", 1, 8, 3),
+        weight("r", 1, 8, 2),
+        weight("b", 1, 16),
+    ],
+)
+control.opset_import.append(helper.make_opsetid("local", 1))
+control.functions.append(
+    helper.make_function("local", "Doubled", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 17)])
+)
+write(models, "control", control)
+results("control", {"x": draw.normal(size=(2, 4, 3)).astype(np.float32)})
+
+
+def external(location):
+    """A product with a matrix outside of the file."""
+    made = model([node("MatMul", ["x", "w"], ["y"])], [("x", F32, [None, 3])], [("y", F32, [None, 2])])
+    tensor = TensorProto(name="w", data_type=F32, dims=[3, 2], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", "8"), ("length", "24")):
+        tensor.external_data.add(key=key, value=value)
+    made.graph.initializer.append(tensor)
+    return made
+
+
+for folder in (models, examples):
+    with open(os.path.join(folder, "weights.bin"), "wb") as file:
+        file.write(bytes(8) + np.array([1, 2, 3, 4, 5, 6], np.float32).tobytes())
+    write(folder, "external", external("weights.bin"), check=False)
+    write(folder, "outside", external("../weights.bin"), check=False)
+    write(folder, "lacking", external("other.bin"), check=False)
+
+# A shuffle of pixels, whose shape must be known; the number of the largest ones is an input.
+shuffle = model(
+    [
+        node("DepthToSpace", ["x"], ["large"], blocksize=2),
+        node("Flatten", ["large"], ["flat"]),
+        node("TopK", ["flat", "k"], ["best", "at"]),
+    ],
+    [("x", F32, ["N", 4, "H", "W"]), ("k", I64, [1])],
+    [("best", F32, ["N", "K"])],
+)
+for folder in (models, examples):
+    write(folder, "shuffle", shuffle)
+np.savez(os.path.join(examples, "k.npz"), k=np.array([3]))
+
+# Obstacles of several kinds.
+unknown = model(
+    [
+        node("Rellu", ["x"], ["a"]),
+        node("Gelu", ["a"], ["b"], domain="com.example"),
+        node("Relu", ["x"], ["c"], slope=0.1),
+        node("Rellu", ["c"], ["d"]),
+        node("LeakyRelu", ["x"], ["e"], alpha=0.1),
+        node("Softmax", ["x"], ["f"], axis=5),
+    ],
+    [("x", F32, [2, 3]), ("text", TensorProto.STRING, [2])],
+    [("b", F32, [2, 3]), ("e", F32, [2, 3]), ("f", F32, [2, 3]), ("g", F32, [2, 3])],
+)
+for folder in (models, examples):
+    write(folder, "unknown", unknown, check=False)
+with open(os.path.join(examples, "truncated.onnx"), "wb") as file:
+    file.write(images.SerializeToString()[:-40])
