@@ -1,13 +1,17 @@
 //! Shared code of the benchmarks: workloads, statistics, results of commands, and generated crates.
 
 mod alone;
+mod exchange;
 mod generated;
+mod profile;
 pub mod source;
 mod timing;
 pub mod workload;
 
 pub use alone::alone;
+pub use exchange::{feed, json_line, python_with, relative, step, step_ms};
 pub use generated::{Generated, Profile, output};
+pub use profile::print_profile;
 pub use timing::{
     StepTimes, forget_peak, median, ms, peak_resident_bytes, quantile, resident_bytes, round, rows,
 };

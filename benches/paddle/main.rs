@@ -9,16 +9,15 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::Instant,
 };
 
-use autobwd::{Attr, BlockId, DType, Executor, Result, Session, Tensor, tensor::load_tensors};
-use autobwd_benches::{BenchResult, finish, median, ms, output};
+use autobwd::{Attr, BlockId, DType, Executor, Result, Tensor, tensor::load_tensors};
+use autobwd_benches::{BenchResult, finish, json_line, median, python_with, relative, step, step_ms};
+use autobwd_ops::Model;
 use autobwd_ops::{
     Math,
     optim::{Optimizer, Sgd},
 };
-use autobwd_paddle::Model;
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -72,7 +71,7 @@ fn run(args: &Args) -> BenchResult<()> {
     fs::create_dir_all(folder.join("saved"))?;
     let python = match &args.python {
         Some(python) => python.clone(),
-        None => install()?,
+        None => python_with(&Path::new(ROOT).join("target/paddle"), &[&PACKAGES])?,
     };
     let named: Vec<&str> = args.models.iter().map(String::as_str).collect();
     let mut rows = vec![];
@@ -89,17 +88,6 @@ fn run(args: &Args) -> BenchResult<()> {
     Ok(())
 }
 
-/// The Python of a virtual environment with PaddlePaddle.
-fn install() -> BenchResult<PathBuf> {
-    let environment = Path::new(ROOT).join("target/paddle/venv");
-    let python = environment.join("bin/python");
-    if !python.exists() {
-        output(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-    }
-    output(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
-    Ok(python)
-}
-
 /// What `models.py` prints about a model.
 fn paddle(python: &Path, folder: &Path, name: &str, threads: usize, check: bool) -> BenchResult<Value> {
     let mut command = Command::new(python);
@@ -108,9 +96,7 @@ fn paddle(python: &Path, folder: &Path, name: &str, threads: usize, check: bool)
     if check {
         command.arg("--check");
     }
-    let text = output(&mut command)?;
-    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
-    Ok(serde_json::from_str(line)?)
+    json_line(&mut command)
 }
 
 /// One row of the table.
@@ -123,20 +109,20 @@ fn model(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<
         load_tensors(path.with_extension("safetensors"))?.into_iter().collect();
     let (mut difference, mut loss_difference, mut times) = (0.0, 0.0, BTreeMap::new());
     for threads in [2, 1] {
-        let mut loaded = Model::load(&path)?;
+        let mut loaded = autobwd_paddle::load(&path)?;
         let mut executor = Executor::with_threads(threads);
         let inputs = list(&data, "in");
         let results = loaded.run(&mut executor, &inputs)?;
         difference =
             results.iter().zip(list(&data, "out")).map(|(x, y)| relative(x, y)).fold(difference, f64::max);
         if threads == 2 {
-            loaded.save(folder.join("saved").join(name))?;
+            autobwd_paddle::save(&loaded, folder.join("saved").join(name))?;
         }
         let feeds: Vec<(&str, &Tensor)> = loaded.feeds.iter().map(String::as_str).zip(inputs).collect();
         let metas: Vec<_> = feeds.iter().map(|(name, x)| (*name, x.meta())).collect();
         let fetches: Vec<&str> = loaded.fetches.iter().map(String::as_str).collect();
         let mut session = executor.prepare(&loaded.program, &mut loaded.scope, &metas, &fetches)?;
-        let infer = time(seconds, || step(&mut session, &mut loaded.scope, &feeds))?;
+        let infer = step_ms(seconds, || step(&mut session, &mut loaded.scope, &feeds))?;
         let (losses, train) =
             train(&path, &folder.join("saved").join(format!("{name}_training")), &data, (threads, seconds))?;
         let known = &data["losses"];
@@ -171,17 +157,6 @@ fn list<'a>(data: &'a BTreeMap<String, Tensor>, key: &str) -> Vec<&'a Tensor> {
     (0..).map_while(|i| data.get(&format!("{key}.{i}"))).collect()
 }
 
-/// The largest difference, relative to the largest magnitude.
-fn relative(x: &Tensor, y: &Tensor) -> f64 {
-    if x.dims() != y.dims() {
-        return f64::INFINITY;
-    }
-    let (x, y) = (x.to_f64s(), y.to_f64s());
-    let largest = y.iter().fold(0.0, |m: f64, y| m.max(y.abs()));
-    let difference = x.iter().zip(&y).fold(0.0, |m: f64, (x, y)| m.max((x - y).abs()));
-    if largest == 0.0 { difference } else { difference / largest }
-}
-
 /// Losses of as many steps as PaddlePaddle has made, and the time of one more.
 fn train(
     path: &Path,
@@ -189,7 +164,7 @@ fn train(
     data: &BTreeMap<String, Tensor>,
     (threads, seconds): (usize, f64),
 ) -> Result<(Vec<f64>, f64)> {
-    let mut model = Model::load(path)?;
+    let mut model = autobwd_paddle::load(path)?;
     model.train(&[])?;
     // Random numbers differ between libraries.
     if let Some(root) = model.program.block_mut(BlockId::ROOT) {
@@ -209,7 +184,7 @@ fn train(
     let feeds = model.feeds.iter().cloned().chain(["goal".into()]).collect();
     let model =
         Model { program: net.program()?.clone(), feeds, fetches: vec![loss.name()], scope: model.scope };
-    model.save(saved)?;
+    autobwd_paddle::save(&model, saved)?;
     let Model { program, feeds: names, mut scope, .. } = model;
     let batch = list(data, "batch");
     let inputs = batch.into_iter().chain([&data["goal"]]);
@@ -222,25 +197,8 @@ fn train(
         step(&mut session, &mut scope, &feeds)?;
         losses.push(session.fetch(&loss)?.item()?);
     }
-    let time = time(seconds, || step(&mut session, &mut scope, &feeds))?;
+    let time = step_ms(seconds, || step(&mut session, &mut scope, &feeds))?;
     Ok((losses, time))
-}
-
-fn step(session: &mut Session, scope: &mut autobwd::Scope, feeds: &[(&str, &Tensor)]) -> Result<()> {
-    feeds.iter().try_for_each(|(name, x)| session.feed(name, *x))?;
-    session.run(scope)
-}
-
-/// The median time of a step, in milliseconds.
-fn time(seconds: f64, mut step: impl FnMut() -> Result<()>) -> Result<f64> {
-    step()?;
-    let (mut times, start) = (vec![], Instant::now());
-    while times.len() < 3 || ms(start) < seconds * 1e3 {
-        let begin = Instant::now();
-        step()?;
-        times.push(ms(begin));
-    }
-    Ok(median(times))
 }
 
 /// The table in Markdown, with the median of each ratio.

@@ -1,9 +1,9 @@
 //! A workload on autobwd's executor.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::time::Instant;
 
 use autobwd::{Executor, Result};
-use autobwd_benches::{StepTimes, ms, quantile, workload::Workload};
+use autobwd_benches::{StepTimes, ms, print_profile, workload::Workload};
 
 pub(crate) struct Measured {
     workload: Workload,
@@ -39,41 +39,14 @@ pub(crate) fn steps(workload: Workload, threads: Option<usize>, steps: usize) ->
     (0..steps).try_for_each(|_| session.run(&mut model.scope))
 }
 
-/// Prints for each operator type, or fused kernel: instructions, microseconds a step and their share. Instructions are
-/// timed one by one, over all steps.
+/// Prints the time of each operator type in a step.
 pub(crate) fn profile(workload: Workload, threads: Option<usize>, seconds: f64) -> Result<()> {
     let mut model = workload.model()?;
     let executor = threads.map_or_else(Executor::new, Executor::with_threads);
-    let threads = executor.threads();
+    let title = format!("{}, {} threads", workload.name(), executor.threads());
     let program = model.net.program()?;
     let mut session = executor.prepare(&program, &mut model.scope, &[], &[&model.loss])?;
-    let mut frames: Vec<(String, Vec<f64>)> = vec![];
-    let start = Instant::now();
-    while ms(start) < seconds * 1e3 {
-        let step = session.profile(&mut model.scope)?;
-        frames.resize_with(step.len(), Default::default);
-        for ((label, times), (ty, time)) in frames.iter_mut().zip(step) {
-            ty.clone_into(label);
-            times.push(time.as_secs_f64() * 1e6);
-        }
-    }
-    let mut types: BTreeMap<String, (usize, f64, f64)> = BTreeMap::new();
-    for (label, mut times) in frames {
-        let (count, least, middle) = types.entry(label).or_default();
-        *count += 1;
-        *least += quantile(&mut times, 0.0);
-        *middle += quantile(&mut times, 0.5);
-    }
-    let total = |of: fn(&(usize, f64, f64)) -> f64| types.values().map(of).sum::<f64>();
-    let (least, middle) = (total(|time| time.1), total(|time| time.2));
-    let mut types: Vec<_> = types.into_iter().collect();
-    types.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
-    println!("frames  least µs  share  median µs  operators of {}, {threads} threads", workload.name());
-    for (label, (count, of_least, of_middle)) in types {
-        println!("{count:6} {of_least:9.1} {:5.1}% {of_middle:10.1}  {label}", of_least / least * 100.0);
-    }
-    println!("       {least:9.1}        {middle:10.1}");
-    Ok(())
+    print_profile(&title, seconds, &mut session, &mut model.scope, |_| Ok(()))
 }
 
 impl Measured {

@@ -1,0 +1,315 @@
+//! Runs ONNX models, and compares results and times with ONNX Runtime's.
+//!
+//! `cargo run --release -p autobwd-benches --bin onnx` installs ONNX Runtime and packages with models in `target/onnx`
+//! (Python 3 with `venv` and, for the first run, the network are needed), and prints one JSON line a model, then a table.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use autobwd::{Executor, Result, Scope, Session, Tensor};
+use autobwd_benches::{
+    BenchResult, feed, finish, json_line, median, print_profile, python_with, relative, step, step_ms,
+    workload::{Workload, WorkloadModel},
+};
+use autobwd_onnx::{LoadOptions, load, load_with, read_tensor};
+use autobwd_ops::Model;
+use clap::{Parser, ValueEnum};
+use serde_json::{Value, json};
+
+/// Compares ONNX models here and in ONNX Runtime.
+#[derive(Parser)]
+struct Args {
+    /// Only these models, instead of all.
+    models: Vec<String>,
+    /// The Python to use, with the packages installed, instead of one in `target/onnx`.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// The folder of the models; those that are there are not written again.
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// A folder with the same networks for PaddlePaddle, `NAME.pdmodel` and `NAME.pdiparams`.
+    #[arg(long)]
+    twins: Option<PathBuf>,
+    /// Prints the time of each operator type on one thread, instead of comparing.
+    #[arg(long)]
+    profile: bool,
+    /// Writes the training steps of the workloads instead, and compares the losses of ten steps.
+    #[arg(long)]
+    steps: bool,
+    /// Seconds to measure for.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+}
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const MODELS: [&str; 11] = [
+    "ocr_det",
+    "ocr_rec",
+    "ocr_cls",
+    "silero_vad",
+    "silero_vad_16k_op15",
+    "silero_vad_half",
+    "silero_vad_ifless",
+    "silero_vad_sequence",
+    "silero_vad_openvino",
+    "magika",
+    "resnet50",
+];
+const RUNTIME: [&str; 2] = ["onnx==1.22.0", "onnxruntime"];
+/// Packages with models; their code, which needs more packages, is not used.
+const PACKAGES: [&str; 4] =
+    ["--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3"];
+
+fn main() -> ExitCode {
+    finish(run(&Args::parse()).map(|()| ExitCode::SUCCESS))
+}
+
+fn run(args: &Args) -> BenchResult<()> {
+    let home = Path::new(ROOT).join("target/onnx");
+    let folder = args.folder.clone().unwrap_or_else(|| home.join("models"));
+    fs::create_dir_all(&folder)?;
+    let python = match &args.python {
+        Some(python) => python.clone(),
+        None => python_with(&home, &[&RUNTIME, &PACKAGES])?,
+    };
+    if args.steps {
+        let workloads = Workload::value_variants().iter();
+        return workloads.copied().try_for_each(|workload| training_step(&python, &folder, workload));
+    }
+    let named: Vec<&str> = args.models.iter().map(String::as_str).collect();
+    let mut rows = vec![];
+    for name in if named.is_empty() { &MODELS[..] } else { &named } {
+        if args.profile {
+            let (_, sizes) = runtime(&python, &folder, name, (1, 0.0))?;
+            let mut model = sizes[0].load(&folder.join(name).with_extension("onnx"))?;
+            sizes[0].session(&mut model, 1, |session, scope, feeds| {
+                let title = format!("{name}, 1 thread");
+                print_profile(&title, args.seconds, session, scope, |session| feed(session, feeds))
+            })?;
+            continue;
+        }
+        match model(&python, &folder, args.twins.as_deref(), name, args.seconds) {
+            Ok(row) => {
+                println!("{row}");
+                rows.push(row);
+            }
+            Err(e) => println!("{}", json!({"name": name, "error": e.to_string()})),
+        }
+    }
+    if !args.profile {
+        println!("{}", table(&rows));
+    }
+    Ok(())
+}
+
+/// Writes the training step of a workload, runs ten steps here and in ONNX Runtime, and prints the largest relative
+/// difference of their losses.
+fn training_step(python: &Path, folder: &Path, workload: Workload) -> BenchResult<()> {
+    let WorkloadModel { net, scope, loss } = workload.model()?;
+    let mut model = Model { program: net.program()?.clone(), feeds: vec![], fetches: vec![loss], scope };
+    let path = folder.join(format!("step_{}.onnx", workload.name()));
+    autobwd_onnx::save(&model, &path)?;
+    let script = Path::new(ROOT).join("benches/onnx/steps.py");
+    let there = json_line(Command::new(python).arg(script).arg(&path))?;
+    let mut executor = Executor::new();
+    let mut worst: f64 = 0.0;
+    for there in there["losses"].as_array().ok_or("no losses")? {
+        let (here, there) = (model.run(&mut executor, &[])?[0].item()?, there.as_f64().unwrap_or(f64::NAN));
+        let difference = (here - there).abs() / here.abs();
+        // `max` ignores NaN.
+        worst = if difference <= worst { worst } else { difference };
+    }
+    println!("{}", json!({"step": workload.name(), "nodes": there["nodes"], "loss_difference": worst}));
+    Ok(())
+}
+
+/// Runs `models.py`; returns the milliseconds of an inference in ONNX Runtime, and the sizes that it has written.
+fn runtime(
+    python: &Path,
+    folder: &Path,
+    name: &str,
+    (threads, seconds): (usize, f64),
+) -> BenchResult<(f64, Vec<InputSize>)> {
+    let mut command = Command::new(python);
+    command.arg(Path::new(ROOT).join("benches/onnx/models.py")).arg(folder).arg(name);
+    command.args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
+    let written = json_line(&mut command)?;
+    Ok((written["ms"].as_f64().unwrap_or(f64::NAN), InputSize::all(&folder.join(name), &written)?))
+}
+
+/// One row of the table.
+fn model(python: &Path, folder: &Path, twins: Option<&Path>, name: &str, seconds: f64) -> BenchResult<Value> {
+    let path = folder.join(name).with_extension("onnx");
+    let (mut times, mut sizes) = (BTreeMap::new(), vec![]);
+    for threads in [1, 2] {
+        let theirs;
+        (theirs, sizes) = runtime(python, folder, name, (threads, seconds))?;
+        let ours = sizes[0].time(&mut sizes[0].load(&path)?, threads, seconds)?;
+        times.insert(threads, (ours, theirs));
+    }
+    let differences = sizes.iter().map(|size| size.difference(&mut size.load(&path)?, &size.outputs));
+    let differences = differences.collect::<BenchResult<Vec<f64>>>()?;
+    // Without sizes and values, which some operators need.
+    let open = load(&path).map_err(Into::into).and_then(|mut model| {
+        let differences = sizes.iter().map(|size| size.difference(&mut model, &size.outputs));
+        differences.collect::<BenchResult<Vec<f64>>>()
+    });
+    // A resnet50 there has other weights.
+    let twin = twins.filter(|_| name.starts_with("ocr_")).map(|twins| twins.join(name));
+    let twin = twin.filter(|path| path.with_extension("pdmodel").exists());
+    let twin = twin.map(|twin| {
+        let mut twin = autobwd_paddle::load(twin)?;
+        let differences = sizes.iter().map(|size| {
+            let results = size.run(&mut size.load(&path)?)?;
+            size.difference(&mut twin, &results)
+        });
+        differences.collect::<BenchResult<Vec<f64>>>()
+    });
+    let both = |threads: usize| {
+        let (ours, theirs) = times[&threads];
+        json!({"ms": ours, "onnxruntime_ms": theirs, "ratio": ours / theirs})
+    };
+    Ok(json!({
+        "name": name,
+        "sizes": sizes.iter().map(InputSize::dims).collect::<Vec<_>>(),
+        "difference": worst(&differences),
+        "differences": differences,
+        "without_sizes": match open {
+            Ok(differences) => json!(worst(&differences)),
+            Err(e) => json!(e.to_string()),
+        },
+        "twin": twin.transpose()?.map(|differences| worst(&differences)),
+        "1": both(1),
+        "2": both(2),
+    }))
+}
+
+/// The largest; NaN if one is.
+fn worst(differences: &[f64]) -> f64 {
+    differences.iter().copied().fold(0.0, |m, x| if x <= m || m.is_nan() { m } else { x })
+}
+
+/// Inputs of one size, with the results of ONNX Runtime.
+struct InputSize {
+    /// Inputs and their names.
+    inputs: Vec<(String, Tensor)>,
+    /// The names of inputs whose values the model is loaded with.
+    values: Vec<String>,
+    outputs: Vec<Tensor>,
+}
+
+impl InputSize {
+    /// The sizes that `models.py` has written.
+    fn all(folder: &Path, written: &Value) -> BenchResult<Vec<InputSize>> {
+        let texts = |key: &str| -> Vec<String> {
+            let list = written[key].as_array().into_iter().flatten();
+            list.filter_map(Value::as_str).map(str::to_string).collect()
+        };
+        let tensors = |i: u64, kind: &str| -> BenchResult<Vec<Tensor>> {
+            let paths = (0..).map(|j| folder.join(format!("{i}/{kind}_{j}.pb")));
+            let read = |path: PathBuf| Ok(read_tensor(&fs::read(path)?)?.tensor);
+            paths.take_while(|path| path.exists()).map(read).collect()
+        };
+        let size = |i: u64| {
+            let inputs = texts("inputs").into_iter().zip(tensors(i, "input")?).collect();
+            Ok(InputSize { inputs, values: texts("values"), outputs: tensors(i, "output")? })
+        };
+        (0..written["sizes"].as_u64().unwrap_or(0)).map(size).collect()
+    }
+
+    /// The model for this size.
+    fn load(&self, path: &Path) -> BenchResult<Model> {
+        let mut options = LoadOptions::default();
+        for (name, x) in &self.inputs {
+            match self.values.contains(name) {
+                true => drop(options.values.insert(name.clone(), x.clone())),
+                false => drop(options.shapes.insert(name.clone(), x.dims().to_vec())),
+            }
+        }
+        Ok(load_with(path, &options)?)
+    }
+
+    /// The inputs in the order of the model; those of other formats have other names.
+    fn feeds(&self, model: &Model) -> Vec<&Tensor> {
+        let named = |name: &String| self.inputs.iter().find(|(own, _)| own == name).map(|(_, x)| x);
+        let feeds: Option<Vec<_>> = model.feeds.iter().map(named).collect();
+        feeds.unwrap_or_else(|| self.inputs.iter().map(|(_, x)| x).collect())
+    }
+
+    fn run(&self, model: &mut Model) -> BenchResult<Vec<Tensor>> {
+        let feeds = self.feeds(model);
+        Ok(model.run(&mut Executor::with_threads(2), &feeds)?)
+    }
+
+    /// The largest difference of a model's results from these.
+    fn difference(&self, model: &mut Model, results: &[Tensor]) -> BenchResult<f64> {
+        let own = self.run(model)?;
+        let difference = worst(&own.iter().zip(results).map(|(x, y)| relative(x, y)).collect::<Vec<_>>());
+        match own.len() == results.len() && difference.is_finite() {
+            true => Ok(difference),
+            false => Err("the results have other shapes, or are no numbers".into()),
+        }
+    }
+
+    /// Milliseconds of an inference.
+    fn time(&self, model: &mut Model, threads: usize, seconds: f64) -> BenchResult<f64> {
+        self.session(model, threads, |session, scope, feeds| step_ms(seconds, || step(session, scope, feeds)))
+    }
+
+    /// Does something with a session of the model, after one inference.
+    fn session<T>(
+        &self,
+        model: &mut Model,
+        threads: usize,
+        measure: impl FnOnce(&mut Session, &mut Scope, &[(&str, &Tensor)]) -> Result<T>,
+    ) -> BenchResult<T> {
+        let inputs = self.feeds(model);
+        let feeds: Vec<(&str, &Tensor)> = model.feeds.iter().map(String::as_str).zip(inputs).collect();
+        let metas: Vec<_> = feeds.iter().map(|(name, x)| (*name, x.meta())).collect();
+        let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
+        let executor = Executor::with_threads(threads);
+        let mut session = executor.prepare(&model.program, &mut model.scope, &metas, &fetches)?;
+        step(&mut session, &mut model.scope, &feeds)?;
+        Ok(measure(&mut session, &mut model.scope, &feeds)?)
+    }
+
+    fn dims(&self) -> Vec<Vec<usize>> {
+        self.inputs.iter().map(|(_, x)| x.dims().to_vec()).collect()
+    }
+}
+
+/// The table in Markdown, with the median of each ratio.
+fn table(rows: &[Value]) -> String {
+    let mut text = String::from(
+        "| | difference | without sizes | Paddle | 1 thread | 2 threads |\n|---|---|---|---|---|---|\n",
+    );
+    let mut ratios: [Vec<f64>; 2] = [vec![], vec![]];
+    for row in rows {
+        let mut cells = vec![];
+        for (threads, ratios) in ["1", "2"].iter().zip(&mut ratios) {
+            let number = |key: &str| row[*threads][key].as_f64().unwrap_or(f64::NAN);
+            let (ours, theirs, ratio) = (number("ms"), number("onnxruntime_ms"), number("ratio"));
+            ratios.push(ratio);
+            cells.push(format!("{ours:.3} / {theirs:.3} = {ratio:.2}"));
+        }
+        let number = |key: &str| match &row[key] {
+            Value::Null => "".to_string(),
+            Value::String(_) => "no".to_string(),
+            number => format!("{:.0e}", number.as_f64().unwrap_or(f64::NAN)),
+        };
+        text += &format!(
+            "| `{}` | {} | {} | {} | {} |\n",
+            row["name"].as_str().unwrap_or_default(),
+            number("difference"),
+            number("without_sizes"),
+            number("twin"),
+            cells.join(" | ")
+        );
+    }
+    let medians = ratios.map(|ratios| if ratios.is_empty() { f64::NAN } else { median(ratios) });
+    text + &format!("| median | | | | {:.2} | {:.2} |", medians[0], medians[1])
+}
