@@ -11,8 +11,10 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use autobwd::{Attr, BlockId, DType, Executor, Result, Tensor, tensor::load_tensors};
-use autobwd_benches::{BenchResult, finish, json_line, median, python_with, relative, step, step_ms};
+use autobwd::{Attr, BlockId, DType, Executor, Result, Session, Tensor, tensor::load_tensors};
+use autobwd_benches::{
+    BenchResult, feed, finish, json_line, median, print_profile, python_with, relative, step, step_ms,
+};
 use autobwd_ops::Model;
 use autobwd_ops::{
     Math,
@@ -35,6 +37,9 @@ struct Args {
     /// Seconds to measure for.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Print the time of each operator of an inference on one thread instead.
+    #[arg(long)]
+    profile: bool,
 }
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -76,6 +81,10 @@ fn run(args: &Args) -> BenchResult<()> {
     let named: Vec<&str> = args.models.iter().map(String::as_str).collect();
     let mut rows = vec![];
     for name in if named.is_empty() { &MODELS[..] } else { &named } {
+        if args.profile {
+            profile(&python, &folder, name, args.seconds)?;
+            continue;
+        }
         match model(&python, &folder, name, args.seconds) {
             Ok(row) => {
                 println!("{row}");
@@ -84,8 +93,37 @@ fn run(args: &Args) -> BenchResult<()> {
             Err(e) => println!("{}", json!({"name": name, "error": e.to_string()})),
         }
     }
-    println!("{}", table(&rows));
+    if !args.profile {
+        println!("{}", table(&rows));
+    }
     Ok(())
+}
+
+/// Prints the times of the operators of an inference.
+fn profile(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<()> {
+    let path = folder.join(name);
+    if !path.with_extension("safetensors").exists() {
+        paddle(python, folder, name, 1, false)?;
+    }
+    let data: BTreeMap<String, Tensor> =
+        load_tensors(path.with_extension("safetensors"))?.into_iter().collect();
+    let (mut executor, mut loaded) = (Executor::with_threads(1), autobwd_paddle::load(&path)?);
+    let (mut session, feeds) = inference(&mut executor, &mut loaded, &data)?;
+    let feeds = feeds.iter().map(|(name, x)| (name.as_str(), *x)).collect::<Vec<_>>();
+    print_profile(name, seconds, &mut session, &mut loaded.scope, |session| feed(session, &feeds))?;
+    Ok(())
+}
+
+/// A session that infers, and its feeds.
+fn inference<'a>(
+    executor: &mut Executor,
+    model: &mut Model,
+    data: &'a BTreeMap<String, Tensor>,
+) -> Result<(Session, Vec<(String, &'a Tensor)>)> {
+    let feeds: Vec<_> = model.feeds.iter().cloned().zip(list(data, "in")).collect();
+    let metas: Vec<_> = feeds.iter().map(|(name, x)| (name.as_str(), x.meta())).collect();
+    let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
+    Ok((executor.prepare(&model.program, &mut model.scope, &metas, &fetches)?, feeds))
 }
 
 /// What `models.py` prints about a model.
@@ -118,10 +156,8 @@ fn model(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<
         if threads == 2 {
             autobwd_paddle::save(&loaded, folder.join("saved").join(name))?;
         }
-        let feeds: Vec<(&str, &Tensor)> = loaded.feeds.iter().map(String::as_str).zip(inputs).collect();
-        let metas: Vec<_> = feeds.iter().map(|(name, x)| (*name, x.meta())).collect();
-        let fetches: Vec<&str> = loaded.fetches.iter().map(String::as_str).collect();
-        let mut session = executor.prepare(&loaded.program, &mut loaded.scope, &metas, &fetches)?;
+        let (mut session, feeds) = inference(&mut executor, &mut loaded, &data)?;
+        let feeds: Vec<_> = feeds.iter().map(|(name, x)| (name.as_str(), *x)).collect();
         let infer = step_ms(seconds, || step(&mut session, &mut loaded.scope, &feeds))?;
         let (losses, train) =
             train(&path, &folder.join("saved").join(format!("{name}_training")), &data, (threads, seconds))?;

@@ -3,7 +3,11 @@
 //! A product is always divided into the same parts, so that its bits do not depend on the number of workers.
 #![allow(unsafe_code)]
 
+mod few_rows;
+
 use std::ops;
+
+use few_rows::FewRows;
 
 use super::{Cx, pool::SharedStart};
 use crate::{Buf, Element, Error, ErrorKind, Result};
@@ -102,12 +106,17 @@ const GRAIN: usize = 16;
 /// The number of multiplications up to which calling a library takes longer than the product.
 const TINY: usize = 512;
 
+/// A pointer to the first element of a matrix, and the strides of its rows and columns.
+type Matrix<T> = (*const T, isize, isize);
+
 /// Seals [`GemmElement`]: the libraries support no other types.
 mod sealed {
-    /// A pointer to the first element of a matrix, and the strides of its rows and columns.
-    type Matrix<T> = (*const T, isize, isize);
+    use super::Matrix;
 
     pub trait GemmKernel: Sized {
+        /// `self * x + y`, rounded once.
+        fn mul_add(self, x: Self, y: Self) -> Self;
+
         /// `out = scale · x · y`, or with `add`, `out += scale · x · y`; columns of `out` are contiguous.
         ///
         /// # Safety
@@ -123,6 +132,11 @@ mod sealed {
     macro_rules! product {
         ($t:ident, $gemm:ident) => {
             impl GemmKernel for $t {
+                #[inline(always)]
+                fn mul_add(self, x: $t, y: $t) -> $t {
+                    self.mul_add(x, y)
+                }
+
                 unsafe fn fallback(
                     (m, n, k): (usize, usize, usize),
                     (out, out_row): (*mut $t, isize),
@@ -373,12 +387,17 @@ unsafe fn gemm_into<T: GemmElement>(
     (m, n, k): (usize, usize, usize),
     (out, out_row): (*mut T, isize),
     (add, scale): (bool, T),
-    (x, x_row, x_col): (*const T, isize, isize),
-    (y, y_row, y_col): (*const T, isize, isize),
+    x: Matrix<T>,
+    y: Matrix<T>,
 ) {
     if m == 0 || n == 0 {
         return;
     }
+    if let Some(few) = FewRows::new((m, n, k), (out, out_row), (add, scale), x, y) {
+        // SAFETY: the caller's promise.
+        return unsafe { few.run() };
+    }
+    let ((x, x_row, x_col), (y, y_row, y_col)) = (x, y);
     #[cfg(all(feature = "asm", target_arch = "x86_64"))]
     if let Some(instructions) = assembly::instructions() {
         // SAFETY: the caller's promise; the machine has these instructions.
