@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use autobwd::{DType, Executor, Program, Tensor, check, gradients, program::VarKind};
+use autobwd::{
+    BlockId, DType, Executor, OpInfoMap, Program, Tensor, check, gradients, program::VarKind, tensor::Dim,
+};
 use autobwd_benches::workload::Workload;
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
-use autobwd_ops::Model;
+use autobwd_ops::{Model, model::infer_shapes};
 use clap::ValueEnum;
 
 /// Runs a model on these values, by name.
@@ -30,17 +32,47 @@ fn difference(x: &Tensor, y: &Tensor) -> f64 {
     each.fold(0.0, |worst: f64, d| if d <= worst { worst } else { d }) / largest
 }
 
-/// What became of the samples of an operator.
+/// What became of the samples of an operator, and of those whose inputs have unknown dimensions.
 #[derive(Clone, Copy, Default)]
 struct Written {
     samples: usize,
     forward: usize,
     gradients: usize,
+    open_forward: usize,
+    open_gradients: usize,
 }
 
 /// Whether the type of an operator contains that text.
 fn program_has(program: &Program, text: &str) -> bool {
     program.root().ops.iter().any(|op| op.ty.contains(text))
+}
+
+/// The program with unknown dimensions of these inputs.
+fn opened(program: &Program, inputs: &[(String, Tensor)]) -> Option<Program> {
+    let mut program = program.clone();
+    let fed = inputs.iter().filter_map(|(name, _)| program.find(name));
+    let computed = program.root().ops.iter().flat_map(|op| op.writes());
+    for var in fed.chain(computed).collect::<Vec<_>>() {
+        let desc = program.block_mut(BlockId::ROOT)?.vars.get_mut(&var)?;
+        desc.dims.iter_mut().for_each(|dim| *dim = Dim::UNKNOWN);
+    }
+    infer_shapes(&mut program, OpInfoMap::linked().ok()?);
+    Some(program)
+}
+
+/// The program with its gradients with respect to the inputs, and their names.
+fn backward(
+    program: &Program,
+    values: &[(String, Tensor)],
+    outputs: &[String],
+) -> Option<(Program, Vec<String>)> {
+    let mut program = program.clone();
+    let inputs: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
+    let targets: Vec<&str> = outputs.iter().map(String::as_str).collect();
+    let found = gradients(&mut program, &targets, &inputs, &Default::default()).ok()?;
+    let found: Vec<String> =
+        found.pairs.iter().map(|(_, gradient)| program.name(*gradient).to_string()).collect();
+    (!found.is_empty()).then_some((program, found))
 }
 
 /// Writes and reads a program; an error if results differ.
@@ -49,7 +81,9 @@ fn check_program(program: Program, values: &[(String, Tensor)], fetches: &[Strin
     let mut model = Model { program, feeds, fetches: fetches.to_vec(), scope: autobwd::Scope::new() };
     let Ok(expected) = run(&mut model, values) else { return Ok(false) };
     let Ok(bytes) = to_bytes(&model) else { return Ok(false) };
-    let mut read = from_bytes(&bytes, &LoadOptions::default()).map_err(|e| format!("is not read: {e}"))?;
+    let shapes = values.iter().map(|(name, value)| (name.clone(), value.dims().to_vec())).collect();
+    let options = LoadOptions { shapes, ..LoadOptions::default() };
+    let mut read = from_bytes(&bytes, &options).map_err(|e| format!("is not read: {e}"))?;
     let results = run(&mut read, values).map_err(|e| format!("does not run: {e}"))?;
     for ((name, result), expected) in fetches.iter().zip(&results).zip(&expected) {
         let difference = difference(result, expected);
@@ -96,24 +130,38 @@ fn operators_compute_the_same_after_writing_and_reading() {
         if values.iter().any(|(_, value)| value.to_f64s().iter().any(|x| x.is_nan())) {
             continue;
         }
-        let mut backward = program.clone();
-        let inputs: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
-        let targets: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        let Ok(found) = gradients(&mut backward, &targets, &inputs, &Default::default()) else { continue };
-        let found: Vec<String> =
-            found.pairs.iter().map(|(_, gradient)| backward.name(*gradient).to_string()).collect();
-        if found.is_empty() {
-            continue;
+        if let Some((backward, found)) = backward(&program, &values, &outputs) {
+            match check_program(backward.clone(), &values, &found) {
+                Ok(is) => written.gradients += usize::from(is),
+                Err(e) => failures.push(format!("gradient of {ty}: {e}\n{backward}")),
+            }
         }
-        match check_program(backward.clone(), &values, &found) {
-            Ok(is) => written.gradients += usize::from(is),
-            Err(e) => failures.push(format!("gradient of {ty}: {e}\n{backward}")),
+        // Filters and the like need known dimensions: then only the first input has unknown ones.
+        for backward_too in [false, true] {
+            for count in [values.len(), 1] {
+                let Some(open) = values.get(..count).and_then(|inputs| opened(&program, inputs)) else {
+                    continue;
+                };
+                let checked = match backward_too {
+                    false => check_program(open, &values, &outputs),
+                    true => backward(&open, &values, &outputs)
+                        .map_or(Ok(false), |(open, found)| check_program(open, &values, &found)),
+                };
+                match checked {
+                    Ok(true) if backward_too => written.open_gradients += 1,
+                    Ok(true) => written.open_forward += 1,
+                    Ok(false) => continue,
+                    Err(e) => failures.push(format!("{ty} with unknown dimensions: {e}\n{program}")),
+                }
+                break;
+            }
         }
     }
-    let mut text =
-        String::from("operator: number of samples; those that ONNX has; gradients that ONNX has\n");
-    for (ty, Written { samples, forward, gradients }) in &table {
-        text += &format!("{ty}: {samples}, {forward}, {gradients}\n");
+    let mut text = String::from(
+        "operator: number of samples; those that ONNX has; gradients that ONNX has; both with unknown dimensions\n",
+    );
+    for (ty, Written { samples, forward, gradients, open_forward, open_gradients }) in &table {
+        text += &format!("{ty}: {samples}, {forward}, {gradients}; {open_forward}, {open_gradients}\n");
     }
     autobwd_tests::compare("onnx/operators.txt", &text);
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));

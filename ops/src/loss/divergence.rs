@@ -16,6 +16,7 @@ use crate::{
     fill::{FillAnyLike, FillZerosLike},
     gather::are_numbers,
     kernel_helpers::{KernelFloat, PART, nth_part, wide},
+    shape::{ShapeOp, at},
 };
 
 attr_enum! {
@@ -433,12 +434,18 @@ impl Composition for LabelSmooth<Expr> {
         let kept = &self.x * (1.0 - epsilon);
         self.out = match &self.prior_dist {
             Some(prior) => kept + prior.reshape(&[-1]) * epsilon,
-            None => {
-                let classes = self.x.dims().last().and_then(|n| n.get()).unwrap_or(1);
-                kept + epsilon / classes as f64
-            }
+            None => match self.x.dims().last().and_then(|n| n.get()) {
+                Some(classes) => kept + epsilon / classes as f64,
+                None => kept + epsilon / classes(&self.x),
+            },
         };
     }
+}
+
+/// The number of classes when the program runs.
+fn classes(x: &Expr) -> Expr {
+    let shape = emit(ShapeOp { input: x.into(), out: New }).out;
+    at(&shape, -1).cast(x.dtype())
 }
 autobwd::samples!(
     LabelSmooth,

@@ -12,6 +12,7 @@ use autobwd_ops::{
 
 use super::{
     Lower, LowerRule,
+    dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -31,13 +32,18 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
 pub(super) struct Images {
     pub(super) value: OnnxValue,
     /// Images, channels, height and width.
-    pub(super) dims: [i64; 4],
+    pub(super) dims: [OnnxDim; 4],
 }
 
 impl Images {
     pub(super) fn read(graph: &mut OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<Images> {
-        let dims = image_dims(graph, var, format)?;
-        Ok(Images { value: read_images(graph, var, format)?, dims })
+        let shape = image_shape(graph, var, format)?;
+        let value = read_images(graph, var, format)?;
+        let dims = [0, 1, 2, 3].map(|axis| match shape[axis] {
+            -1 => OnnxDim::Of(value, axis, axis + 1),
+            dim => OnnxDim::Known(dim),
+        });
+        Ok(Images { value, dims })
     }
 }
 
@@ -47,13 +53,28 @@ pub(super) fn read_images(graph: &mut OnnxGraph<'_>, var: Var, format: DataLayou
     Ok(if format == DataLayout::Nhwc { graph.permute(value, &[0, 3, 1, 2]) } else { value })
 }
 
-/// Images, channels, height and width of a variable.
-pub(super) fn image_dims(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[i64; 4]> {
-    let dims = graph.dims(var)?;
+/// Images, channels, height and width of a variable, −1 where unknown.
+pub(super) fn image_shape(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[i64; 4]> {
+    let dims = graph.shape(var)?;
     let &[n, a, b, c] = &dims[..] else {
         return Err(autobwd::Error::internal("images without four dimensions"));
     };
     Ok(if format == DataLayout::Nhwc { [n, c, a, b] } else { [n, a, b, c] })
+}
+
+/// Height and width of a variable that has a value.
+pub(super) fn image_size(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[OnnxDim; 2]> {
+    let dims = graph.run_dims(var)?;
+    let &[_, a, b, c] = &dims[..] else {
+        return Err(autobwd::Error::internal("images without four dimensions"));
+    };
+    Ok(if format == DataLayout::Nhwc { [a, b] } else { [b, c] })
+}
+
+/// Images, channels, height and width of a variable, all known.
+pub(super) fn image_dims(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[i64; 4]> {
+    graph.dims(var)?;
+    image_shape(graph, var, format)
 }
 
 /// Writes images to a variable.
@@ -99,19 +120,24 @@ impl OnnxWindows {
         graph: &mut OnnxGraph<'_>,
         x: &Images,
         filter: OnnxValue,
-        size: [i64; 2],
+        size: [OnnxDim; 2],
         group: i64,
     ) -> Result<OnnxValue> {
         // Rows and columns that no window reaches.
         let missing = [0, 1].map(|i| {
+            let (OnnxDim::Known(size), OnnxDim::Known(windows)) = (size[i], x.dims[2 + i]) else {
+                return None;
+            };
             let extent = (self.kernel[i] - 1) * self.dilations[i] + 1;
-            let reached = (x.dims[2 + i] - 1) * self.strides[i] + extent - self.pads[i] - self.pads[2 + i];
-            size[i] - reached
+            let reached = (windows - 1) * self.strides[i] + extent - self.pads[i] - self.pads[2 + i];
+            Some(size - reached)
         });
-        let added = missing.map(|missing| missing.max(0));
+        // No more than windows would reach with one more, which is cut off if unknown.
+        let added = [0, 1].map(|i| missing[i].map_or(self.strides[i] - 1, |missing: i64| missing.max(0)));
         let value = self.transpose_with(graph, [x.value, filter], &added, group);
+        let is_exact = |i: usize| missing[i].map_or(self.strides[i] == 1, |missing| missing == added[i]);
         // Partial windows at the end reach further.
-        if added == missing { Ok(value) } else { graph.first(value, &size, &[2, 3]) }
+        if is_exact(0) && is_exact(1) { Ok(value) } else { graph.first(value, &size, &[2, 3]) }
     }
 
     /// The same with rows and columns added at the end.
@@ -159,37 +185,37 @@ impl ConvNodes {
     }
 
     /// `dx` from `dy`.
-    fn back(&self, graph: &mut OnnxGraph<'_>, [dy, filter, dx]: [Var; 3]) -> Result<()> {
-        let [.., height, width] = image_dims(graph, dx, self.format)?;
+    fn back(&self, graph: &mut OnnxGraph<'_>, [dy, filter, dx]: [Var; 3], size: [OnnxDim; 2]) -> Result<()> {
         let dy = Images::read(graph, dy, self.format)?;
         let filter = graph.read(filter)?;
-        let value = self.windows.transpose(graph, &dy, filter, [height, width], self.group)?;
+        let value = self.windows.transpose(graph, &dy, filter, size, self.group)?;
         write_images(graph, dx, value, self.format);
         Ok(())
     }
 
     /// The gradient of the filter: the convolution of `x`, with images as channels, with `dy` as filters, in which
     /// strides and dilations have changed places.
-    fn filter(&self, graph: &mut OnnxGraph<'_>, [x, dy, dfilter]: [Var; 3]) -> Result<()> {
+    fn filter(&self, graph: &mut OnnxGraph<'_>, [x, filter, dy, dfilter]: [Var; 4]) -> Result<()> {
         let (x, dy) = (Images::read(graph, x, self.format)?, Images::read(graph, dy, self.format)?);
-        let ([n, channels, height, width], [_, filters, rows, cols]) = (x.dims, dy.dims);
-        let (groups, each, per) = (self.group, channels / self.group, filters / self.group);
-        let value = graph.reshape(x.value, &[n, groups, each, height, width])?;
-        let value = graph.permute(value, &[2, 1, 0, 3, 4]);
-        let value = graph.reshape(value, &[each, groups * n, height, width])?;
-        let kernels = graph.reshape(dy.value, &[n, groups, per, rows, cols])?;
-        let kernels = graph.permute(kernels, &[1, 2, 0, 3, 4]);
-        let kernels = graph.reshape(kernels, &[groups * per, n, rows, cols])?;
+        let ([n, _, height, width], groups) = (x.dims, self.group);
+        let kernels = graph.permute(dy.value, &[1, 0, 2, 3]);
+        let value = if groups == 1 {
+            graph.permute(x.value, &[1, 0, 2, 3])
+        } else {
+            let (groups, each) = (OnnxDim::Known(groups), OnnxDim::Known(graph.dim(filter, 1)?));
+            let value = graph.reshape_to(x.value, &[n, groups, each, height, width])?;
+            let value = graph.permute(value, &[2, 1, 0, 3, 4]);
+            graph.reshape_to(value, &[each, OnnxDim::Rest, height, width])?
+        };
         let attrs = [
-            ("kernel_shape", NodeAttr::Ints(&[rows, cols])),
             ("strides", NodeAttr::Ints(&self.windows.dilations)),
             ("dilations", NodeAttr::Ints(&self.windows.strides)),
             ("pads", NodeAttr::Ints(&self.windows.pads)),
             ("group", NodeAttr::Int(groups)),
         ];
         let taps = graph.op("Conv", &[value, kernels], &attrs);
-        // TableRows and columns that no window reaches give further taps.
-        let taps = graph.first(taps, &self.windows.kernel, &[2, 3])?;
+        // Rows and columns that no window reaches give further taps.
+        let taps = graph.first(taps, &self.windows.kernel.map(OnnxDim::Known), &[2, 3])?;
         let filter = graph.permute(taps, &[1, 0, 2, 3]);
         graph.write(dfilter, filter);
         Ok(())
@@ -208,9 +234,10 @@ macro_rules! convolutions {
             fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
                 if let Some(dinput) = self.dinput {
-                    conv.back(graph, [self.doutput, self.filter, dinput])?;
+                    let size = image_size(graph, self.input, conv.format)?;
+                    conv.back(graph, [self.doutput, self.filter, dinput], size)?;
                 }
-                self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.doutput, dfilter]))
+                self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.filter, self.doutput, dfilter]))
             }
         }
     )*};
@@ -220,8 +247,11 @@ convolutions!(Conv2dOp Conv2dGrad, DepthwiseConv2d DepthwiseConv2dGrad);
 impl Lower for Conv2dTransposeOp {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-        if graph.dims(self.output).is_ok() {
-            conv.back(graph, [self.input, self.filter, self.output])?;
+        let [.., height, width] = image_shape(graph, self.output, conv.format)?;
+        let [.., rows, cols] = image_shape(graph, self.input, conv.format)?;
+        if [height, width, rows, cols].iter().all(|dim| *dim >= 0) {
+            let size = [height, width].map(OnnxDim::Known);
+            conv.back(graph, [self.input, self.filter, self.output], size)?;
         } else if self.output_size.is_empty() {
             let x = read_images(graph, self.input, conv.format)?;
             let (filter, mut added) = (graph.read(self.filter)?, [0; 2]);
@@ -247,11 +277,12 @@ impl Lower for Conv2dTransposeGrad {
             conv.forward(graph, [self.doutput, self.filter, dinput])?;
             // Padding of the output may have room for further windows.
             let (format, value) = (conv.format, graph.read(dinput)?);
-            let [.., height, width] = image_dims(graph, dinput, format)?;
+            let size = image_size(graph, self.input, format)?;
             let axes = if format == DataLayout::Nhwc { [1, 2] } else { [2, 3] };
-            let value = graph.first(value, &[height, width], &axes)?;
+            let value = graph.first(value, &size, &axes)?;
             graph.write(dinput, value);
         }
-        self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.doutput, self.input, dfilter]))
+        self.dfilter
+            .map_or(Ok(()), |dfilter| conv.filter(graph, [self.doutput, self.filter, self.input, dfilter]))
     }
 }

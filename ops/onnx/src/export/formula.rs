@@ -8,7 +8,10 @@ use autobwd::{
 use autobwd_core::lanes;
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use super::onnx_graph::{OnnxGraph, OnnxValue};
+use super::{
+    dims::OnnxDim,
+    onnx_graph::{OnnxGraph, OnnxValue},
+};
 
 /// Writes an operator by its formula; `None` if it has none.
 ///
@@ -24,18 +27,15 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
         .iter()
         .map(|slot| one(&op.inputs, slot.name).filter(|_| reads.contains(&slot.name)))
         .collect();
-    let outputs: Vec<(Var, usize)> =
-        formula.outputs().filter_map(|(slot, node)| Some((one(&op.outputs, slot)?, node))).collect();
-    let all = || inputs.iter().flatten().copied().chain(outputs.iter().map(|(var, _)| *var));
+    let outputs: Vec<(&str, Var, usize)> =
+        formula.outputs().filter_map(|(slot, node)| Some((slot, one(&op.outputs, slot)?, node))).collect();
+    let all = || inputs.iter().flatten().copied().chain(outputs.iter().map(|(_, var, _)| *var));
     let dtypes: Vec<DType> = all().map(|var| graph.dtype(var)).collect::<Result<_>>()?;
     let floats = dtypes.iter().copied().find(|dtype| dtype.is_float());
     let dtype = floats.or(dtypes.iter().copied().find(|dtype| *dtype != DType::Bool)).unwrap_or(DType::F32);
     let shapes: Vec<Vec<i64>> = all().map(|var| graph.shape(var)).collect::<Result<_>>()?;
     let (rank, axis) = (shapes.iter().map(Vec::len).max().unwrap_or(0), lanes::broadcast_axis(schema, op));
-    let aligned = |dims: &[i64]| {
-        let aligned = lanes::aligned(dims, rank, axis, 1);
-        aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
-    };
+    let aligned = |dims: &[i64]| align(dims, rank, axis, 1);
     let mut space = vec![1; rank];
     for dims in &shapes {
         // A known dimension other than 1 says more than an unknown one.
@@ -56,7 +56,12 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
                     let wanted = aligned(&dims)?;
                     // ONNX aligns the last dimensions.
                     let padded = wanted.len() >= dims.len() && wanted.ends_with(&dims);
-                    if padded { value } else { work.graph.reshape(value, &wanted)? }
+                    if padded {
+                        value
+                    } else {
+                        let dims = align(&work.graph.run_dims(var)?, rank, axis, OnnxDim::Known(1))?;
+                        work.graph.reshape_to(value, &dims)?
+                    }
                 }
             },
             node => work.node(*node)?,
@@ -64,31 +69,37 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
         work.values.push(value);
     }
     let values = work.values;
-    for (var, node) in outputs {
+    for (slot, var, node) in outputs {
         let mut value = values[node];
-        let to = graph.shape(var)?;
-        let wanted = aligned(&to)?;
         let is_whole = |slot: usize| {
             let shape = inputs[slot].and_then(|var| graph.shape(var).ok());
             shape.is_some_and(|dims| aligned(&dims).is_ok_and(|dims| dims == space))
         };
-        // An unknown dimension may be 1, over which another one is summed.
-        if wanted.iter().zip(&space).any(|(dim, all)| *dim == -1 && *all != -1) {
-            return Err(unknown(&to));
-        }
         if !spans(formula.nodes(), node, &is_whole) {
             // Constants and broadcast operands alone do not have the shape of the output.
-            let dims = match space.iter().any(|dim| *dim < 0) {
-                true => return Err(unknown(&to)),
-                false => graph.ints(&space)?,
-            };
-            value = graph.op("Expand", &[value, dims], &[]);
+            if space.contains(&-1) {
+                for input in op.reads() {
+                    let dims = graph.run_dims(input)?;
+                    if let Ok(dims) = align(&dims, rank, axis, OnnxDim::Known(1)) {
+                        value = graph.expand_to(value, &dims)?;
+                    }
+                }
+            } else {
+                let dims = graph.ints(&space)?;
+                value = graph.op("Expand", &[value, dims], &[]);
+            }
         }
-        if wanted != space {
-            value = graph.sum_to(value, &space, &wanted)?;
-        }
-        if to != wanted {
-            value = graph.shaped_as(value, var)?;
+        let like = schema.outputs.iter().find(|output| output.name == slot).and_then(|output| output.like);
+        if let Some((slot, of)) = like.and_then(|slot| Some((slot, one(&op.inputs, slot)?))) {
+            let own = graph.run_dims(of)?;
+            let others: Vec<Vec<i64>> =
+                operands(op, slot).map(|var| aligned(&graph.shape(var)?)).collect::<Result<_>>()?;
+            let may_be_one = |i: usize| schema.broadcast && others.iter().any(|dims| dims[i] != 1);
+            let dims = align(&own, rank, axis, OnnxDim::Known(1))?;
+            value = graph.sum_to_dims(value, &space, &dims, may_be_one)?;
+            if own.len() != rank {
+                value = graph.reshape_to(value, &own)?;
+            }
         }
         if graph.dtype(var)? != dtype {
             value = graph.cast(value, graph.dtype(var)?);
@@ -98,9 +109,19 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
     Ok(true)
 }
 
-#[cold]
-fn unknown(dims: &[i64]) -> Error {
-    Error::new(ErrorKind::Shape, format!("the shape of an output, {dims:?}, must be known"))
+/// The dimensions of an operand at the full rank.
+fn align<D: Copy + PartialEq>(dims: &[D], rank: usize, axis: Option<usize>, one: D) -> Result<Vec<D>> {
+    let aligned = lanes::aligned(dims, rank, axis, one);
+    aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
+}
+
+/// The operands that are broadcast with the one in that slot: other inputs, but for gradients and the results that these
+/// belong to.
+fn operands<'o>(op: &'o OpDesc, slot: &'o str) -> impl Iterator<Item = Var> + 'o {
+    let is_operand = move |name: &str| {
+        name != slot && !name.ends_with("@GRAD") && op.inputs.find(&format!("{name}@GRAD")).is_none()
+    };
+    op.inputs.iter().filter(move |(name, _)| is_operand(name)).flat_map(|(_, vars)| vars.iter().copied())
 }
 
 /// Whether a node depends on an input for which `is_whole` holds.

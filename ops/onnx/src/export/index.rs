@@ -10,6 +10,7 @@ use autobwd_ops::{
 
 use super::{
     Lower, LowerRule,
+    dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -77,11 +78,11 @@ impl TableRows {
     }
 
     /// `dw` = the sum of the rows of `dout` with each index.
-    fn add_up(&self, graph: &mut OnnxGraph<'_>, [dout, dw]: [Var; 2]) -> Result<()> {
+    fn add_up(&self, graph: &mut OnnxGraph<'_>, [w, dout, dw]: [Var; 3]) -> Result<()> {
         let (ids, padding) = self.column(graph)?;
         let rows = graph.read(dout)?;
         let rows = TableRows::counting(graph, rows, dout, padding)?;
-        let dims = graph.dims(dw)?;
+        let dims = graph.run_dims(w)?;
         let sums = scatter(graph, dw, &dims, ids, rows)?;
         graph.write(dw, sums);
         Ok(())
@@ -92,12 +93,12 @@ impl TableRows {
 fn scatter(
     graph: &mut OnnxGraph<'_>,
     like: Var,
-    dims: &[i64],
+    dims: &[OnnxDim],
     ids: OnnxValue,
     rows: OnnxValue,
 ) -> Result<OnnxValue> {
     let ids = graph.cast(ids, DType::I64);
-    let zeros = graph.filled(graph.dtype(like)?, 0.0, dims)?;
+    let zeros = graph.filled_to(graph.dtype(like)?, 0.0, dims)?;
     Ok(graph.op("ScatterND", &[zeros, ids, rows], &[("reduction", NodeAttr::Text("add"))]))
 }
 
@@ -110,7 +111,7 @@ impl Lower for LookupTable {
 impl Lower for LookupTableGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         TableRows { ids: self.ids, padding: self.padding_idx, column: true }
-            .add_up(graph, [self.dout, self.dw])
+            .add_up(graph, [self.w, self.dout, self.dw])
     }
 }
 impl Lower for LookupTableV2 {
@@ -122,15 +123,16 @@ impl Lower for LookupTableV2 {
 impl Lower for LookupTableV2Grad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         TableRows { ids: self.ids, padding: self.padding_idx, column: false }
-            .add_up(graph, [self.dout, self.dw])
+            .add_up(graph, [self.w, self.dout, self.dw])
     }
 }
 
 impl Lower for Gather {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, index) = (graph.read(self.x)?, graph.read(self.index)?);
+        // A column of indices is a list, here.
+        let index = if graph.rank(self.index)? > 1 { graph.reshape(index, &[-1])? } else { index };
         let rows = graph.op("Gather", &[x, index], &[("axis", NodeAttr::Int(i64::from(self.axis)))]);
-        let rows = graph.shaped_as(rows, self.out)?;
         graph.write(self.out, rows);
         Ok(())
     }
@@ -138,10 +140,12 @@ impl Lower for Gather {
 impl Lower for GatherGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (rank, axis) = (graph.rank(self.dx)?, graph.axis(self.dx, self.axis)?);
-        let mut dims = graph.dims(self.dx)?;
-        let count = graph.dims(self.index)?.iter().product::<i64>();
-        let (index, dout) = (graph.read(self.index)?, graph.read(self.dout)?);
-        let index = graph.reshape(index, &[count, 1])?;
+        let mut dims = graph.run_dims(self.x)?;
+        let (index, mut dout) = (graph.read(self.index)?, graph.read(self.dout)?);
+        let index = graph.reshape(index, &[-1, 1])?;
+        if graph.rank(self.index)? == 0 {
+            dout = graph.unsqueeze(dout, &[axis as i64])?;
+        }
         // The axis first, and back.
         let mut order: Vec<i64> = (0..rank as i64).collect();
         order.insert(0, order[axis]);
@@ -149,9 +153,6 @@ impl Lower for GatherGrad {
         let back: Vec<i64> = (0..rank as i64)
             .map(|at| order.iter().position(|axis| *axis == at).unwrap_or(0) as i64)
             .collect();
-        let mut of_rows = dims.clone();
-        of_rows[axis] = count;
-        let dout = graph.reshape(dout, &of_rows)?;
         let dout = graph.permute(dout, &order);
         let len = dims.remove(axis);
         dims.insert(0, len);
@@ -194,8 +195,8 @@ impl Lower for TakeAlongAxisGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = NodeAttr::Int(graph.axis(self.dinput, self.axis)? as i64);
         let (index, dresult) = (graph.read(self.index)?, graph.read(self.dresult)?);
-        let dims = graph.dims(self.dinput)?;
-        let zeros = graph.filled(graph.dtype(self.dinput)?, 0.0, &dims)?;
+        let dims = graph.run_dims(self.input)?;
+        let zeros = graph.filled_to(graph.dtype(self.dinput)?, 0.0, &dims)?;
         let attrs = [("axis", axis), ("reduction", NodeAttr::Text("add"))];
         let sums = graph.op("ScatterElements", &[zeros, index, dresult], &attrs);
         graph.write(self.dinput, sums);

@@ -8,6 +8,7 @@ use autobwd_ops::{
 
 use super::{
     Lower, LowerRule,
+    dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -27,11 +28,11 @@ struct LabelValues {
 
 impl LabelValues {
     fn of(graph: &mut OnnxGraph<'_>, label: Var, of: Var, axis: i32, ignored: i32) -> Result<LabelValues> {
-        let mut dims = graph.dims(of)?;
+        let mut dims = graph.run_dims(of)?;
         let axis = graph.axis(of, axis)? as i64;
-        dims[axis as usize] = 1;
+        dims[axis as usize] = OnnxDim::Known(1);
         let index = graph.read(label)?;
-        let index = graph.reshape(index, &dims)?;
+        let index = graph.reshape_to(index, &dims)?;
         let index = graph.cast(index, DType::I64);
         let [none, zero] = [graph.scalar(DType::I64, f64::from(ignored))?, graph.scalar(DType::I64, 0.0)?];
         let ignored = graph.op("Equal", &[index, none], &[]);
@@ -63,7 +64,6 @@ impl Lower for SoftmaxWithCrossEntropy {
             let loss = graph.op("Neg", &[picked], &[]);
             graph.op("Where", &[labels.ignored, zero, loss], &[])
         };
-        let loss = graph.shaped_as(loss, self.loss)?;
         graph.write(self.softmax, softmax);
         graph.write(self.loss, loss);
         Ok(())
@@ -85,10 +85,10 @@ impl Lower for SoftmaxWithCrossEntropyGrad {
             let difference = graph.sub(whole, label);
             graph.mul(difference, dloss)
         } else {
-            let labels = LabelValues::of(graph, self.label, self.dlogits, self.axis, self.ignore_index)?;
-            let dims = graph.dims(self.dlogits)?;
+            let labels = LabelValues::of(graph, self.label, self.softmax, self.axis, self.ignore_index)?;
+            let dims = graph.run_dims(self.softmax)?;
             let classes = dims[labels.axis as usize];
-            let hot = one_hot(graph, labels.index, [classes, labels.axis], dims.len(), dtype)?;
+            let hot = one_hot(graph, labels.index, (classes, labels.axis), dims.len(), dtype)?;
             let difference = graph.sub(softmax, hot);
             let product = graph.mul(difference, dloss);
             let zero = graph.scalar(dtype, 0.0)?;
@@ -103,13 +103,13 @@ impl Lower for SoftmaxWithCrossEntropyGrad {
 fn one_hot(
     graph: &mut OnnxGraph<'_>,
     index: OnnxValue,
-    [depth, axis]: [i64; 2],
+    (depth, axis): (OnnxDim, i64),
     rank: usize,
     dtype: DType,
 ) -> Result<OnnxValue> {
     let mut dims = vec![1; rank];
-    dims[axis as usize] = depth;
-    let classes = graph.ints(&(0..depth).collect::<Vec<_>>())?;
+    dims[axis as usize] = -1;
+    let classes = graph.range(depth)?;
     let classes = graph.reshape(classes, &dims)?;
     let index = graph.cast(index, DType::I64);
     let is = graph.op("Equal", &[index, classes], &[]);
@@ -119,10 +119,8 @@ fn one_hot(
 impl Lower for OneHotV2 {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (index, rank) = (graph.read(self.x)?, graph.rank(self.out)?);
-        let mut dims = graph.dims(self.out)?;
-        dims[rank - 1] = 1;
-        let index = graph.reshape(index, &dims)?;
-        let of = [i64::from(self.depth), rank as i64 - 1];
+        let index = graph.unsqueeze(index, &[-1])?;
+        let of = (OnnxDim::Known(i64::from(self.depth)), rank as i64 - 1);
         let hot = one_hot(graph, index, of, rank, graph.dtype(self.out)?)?;
         graph.write(self.out, hot);
         Ok(())

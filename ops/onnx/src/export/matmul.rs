@@ -5,6 +5,7 @@ use autobwd_ops::matmul::{Bmm, BmmGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Gr
 
 use super::{
     Lower, LowerRule,
+    dims::OnnxDim,
     onnx_graph::{OnnxGraph, OnnxValue},
     rule,
 };
@@ -28,6 +29,7 @@ struct MatrixFactor {
     /// Dimensions of the matrices, not transposed; of vectors as matrices.
     dims: Vec<i64>,
     transposed: bool,
+    vector: bool,
 }
 
 impl MatrixFactor {
@@ -44,7 +46,7 @@ impl MatrixFactor {
             let rank = dims.len();
             dims.swap(rank - 1, rank - 2);
         }
-        Ok(MatrixFactor { value, dims, transposed })
+        Ok(MatrixFactor { value, dims, transposed, vector })
     }
 
     fn matrix(&self, graph: &mut OnnxGraph<'_>) -> OnnxValue {
@@ -55,11 +57,31 @@ impl MatrixFactor {
         if self.transposed { self.value } else { graph.transposed(self.value, self.dims.len()) }
     }
 
-    /// Writes the gradient of the factor, from that of the matrices.
-    fn write(&self, graph: &mut OnnxGraph<'_>, var: Var, gradient: OnnxValue, dims: &[i64]) -> Result<()> {
-        let sum = graph.sum_to(gradient, dims, &self.dims)?;
-        let stored = if self.transposed { graph.transposed(sum, self.dims.len()) } else { sum };
-        let stored = graph.shaped_as(stored, var)?;
+    /// Writes the gradient of the factor, from that of the matrices, in the batches of the product.
+    fn write(
+        &self,
+        graph: &mut OnnxGraph<'_>,
+        var: Var,
+        gradient: OnnxValue,
+        other: &MatrixFactor,
+    ) -> Result<()> {
+        let (own, rank) = (self.dims.len(), self.dims.len().max(other.dims.len()));
+        let of_other = |from_end: usize| other.dims.len().checked_sub(from_end).map(|i| other.dims[i]);
+        let mut from = vec![-1; rank];
+        let mut to = OnnxDim::all(self.value, &self.dims);
+        for i in 0..own {
+            match of_other(own - i) {
+                // Rows and columns are never summed.
+                _ if own - i <= 2 => to[i] = OnnxDim::Rest,
+                None | Some(1) => from[rank - own + i] = self.dims[i],
+                Some(_) => (),
+            }
+        }
+        // An unknown dimension may be 1, unless the product has it from this factor.
+        let may_be_one = |i: usize| own - i > 2 && !matches!(of_other(own - i), None | Some(1));
+        let sum = graph.sum_to_dims(gradient, &from, &to, may_be_one)?;
+        let stored = if self.transposed { graph.transposed(sum, own) } else { sum };
+        let stored = if self.vector { graph.reshape(stored, &[-1])? } else { stored };
         graph.write(var, stored);
         Ok(())
     }
@@ -80,9 +102,12 @@ fn multiply(
         product = graph.mul(product, scale);
     }
     // Vectors have no dimension in the product.
-    if x.dims.len().max(y.dims.len()) != graph.rank(out)? {
-        product = graph.shaped_as(product, out)?;
-    }
+    product = match (x.vector, y.vector) {
+        (false, false) => product,
+        (true, true) => graph.shaped_as(product, out)?,
+        (true, false) => graph.squeeze(product, &[-2])?,
+        (false, true) => graph.squeeze(product, &[-1])?,
+    };
     graph.write(out, product);
     Ok(())
 }
@@ -95,27 +120,15 @@ fn multiply_grad(
     [trans_x, trans_y]: [bool; 2],
     scale: f32,
 ) -> Result<()> {
-    if graph.rank(x)?.max(graph.rank(y)?) > 2 {
-        // Whether they are broadcast decides about sums.
-        [x, y].into_iter().try_for_each(|factor| graph.dims(factor).map(drop))?;
-    }
     let dtype = graph.dtype(dout)?;
     let (x, y) = (MatrixFactor::of(graph, x, trans_x, false)?, MatrixFactor::of(graph, y, trans_y, true)?);
-    let rank = x.dims.len().max(y.dims.len());
-    let batch = |factor: &MatrixFactor, i: usize| {
-        let missing = rank - factor.dims.len();
-        if i < missing { 1 } else { factor.dims[i - missing] }
-    };
-    let batches: Vec<i64> = (0..rank - 2)
-        .map(|i| match batch(&x, i) {
-            1 => batch(&y, i),
-            n => n,
-        })
-        .collect();
-    let of = |rows: i64, cols: i64| [&batches[..], &[rows, cols]].concat();
-    let (rows, inner, cols) = (x.dims[x.dims.len() - 2], x.dims[x.dims.len() - 1], y.dims[y.dims.len() - 1]);
     let mut dout = graph.read(dout)?;
-    dout = graph.reshape(dout, &of(rows, cols))?;
+    dout = match (x.vector, y.vector) {
+        (false, false) => dout,
+        (true, true) => graph.reshape(dout, &[1, 1])?,
+        (true, false) => graph.unsqueeze(dout, &[-2])?,
+        (false, true) => graph.unsqueeze(dout, &[-1])?,
+    };
     if scale != 1.0 {
         let scale = graph.scalar(dtype, f64::from(scale))?;
         dout = graph.mul(dout, scale);
@@ -123,12 +136,12 @@ fn multiply_grad(
     if let Some(dx) = dx {
         let right = y.transpose(graph);
         let product = graph.op("MatMul", &[dout, right], &[]);
-        x.write(graph, dx, product, &of(rows, inner))?;
+        x.write(graph, dx, product, &y)?;
     }
     if let Some(dy) = dy {
         let left = x.transpose(graph);
         let product = graph.op("MatMul", &[left, dout], &[]);
-        y.write(graph, dy, product, &of(inner, cols))?;
+        y.write(graph, dy, product, &x)?;
     }
     Ok(())
 }
@@ -170,12 +183,11 @@ impl Lower for BmmGrad {
 }
 
 /// A tensor as a matrix whose rows are the first `rows` dimensions.
-fn flattened(graph: &mut OnnxGraph<'_>, var: Var, rows: i32) -> Result<(OnnxValue, [i64; 2])> {
-    let dims = graph.dims(var)?;
-    let (first, last) = dims.split_at(rows as usize);
-    let dims = [first.iter().product(), last.iter().product()];
+fn flattened(graph: &mut OnnxGraph<'_>, var: Var, rows: i32) -> Result<(OnnxValue, [OnnxDim; 2])> {
+    let (rows, rank) = (rows as usize, graph.rank(var)?);
+    let dims = [graph.merged_dims(var, 0, rows)?, graph.merged_dims(var, rows, rank)?];
     let value = graph.read(var)?;
-    Ok((graph.reshape(value, &dims)?, dims))
+    Ok((graph.reshape_to(value, &dims)?, dims))
 }
 
 impl Lower for Mul {
@@ -183,7 +195,9 @@ impl Lower for Mul {
         let (x, _) = flattened(graph, self.x, self.x_num_col_dims)?;
         let (y, _) = flattened(graph, self.y, self.y_num_col_dims)?;
         let product = graph.op("MatMul", &[x, y], &[]);
-        let out = graph.shaped_as(product, self.out)?;
+        let (rows, cols) = (graph.run_dims(self.x)?, graph.run_dims(self.y)?);
+        let (rows, cols) = (&rows[..self.x_num_col_dims as usize], &cols[self.y_num_col_dims as usize..]);
+        let out = graph.reshape_to(product, &[rows, cols].concat())?;
         graph.write(self.out, out);
         Ok(())
     }
@@ -193,17 +207,17 @@ impl Lower for MulGrad {
         let (x, [rows, _]) = flattened(graph, self.x, self.x_num_col_dims)?;
         let (y, [_, cols]) = flattened(graph, self.y, self.y_num_col_dims)?;
         let dout = graph.read(self.dout)?;
-        let dout = graph.reshape(dout, &[rows, cols])?;
+        let dout = graph.reshape_to(dout, &[rows, cols])?;
         if let Some(dx) = self.dx {
-            let y = graph.transposed(y, 2);
+            let (y, dims) = (graph.transposed(y, 2), graph.run_dims(self.x)?);
             let product = graph.op("MatMul", &[dout, y], &[]);
-            let product = graph.shaped_as(product, dx)?;
+            let product = graph.reshape_to(product, &dims)?;
             graph.write(dx, product);
         }
         if let Some(dy) = self.dy {
-            let x = graph.transposed(x, 2);
+            let (x, dims) = (graph.transposed(x, 2), graph.run_dims(self.y)?);
             let product = graph.op("MatMul", &[x, dout], &[]);
-            let product = graph.shaped_as(product, dy)?;
+            let product = graph.reshape_to(product, &dims)?;
             graph.write(dy, product);
         }
         Ok(())

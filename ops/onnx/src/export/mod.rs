@@ -1,6 +1,8 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
 mod conv;
+mod dims;
+mod expand;
 mod fill;
 mod formula;
 mod image;
@@ -13,6 +15,7 @@ mod order;
 mod pool;
 mod reduce;
 mod shape;
+mod slice;
 mod update;
 
 use std::collections::{BTreeMap, HashSet};
@@ -77,6 +80,7 @@ fn rule<O: Lower>() -> (&'static str, LowerRule) {
 fn rules() -> BTreeMap<&'static str, LowerRule> {
     let families = [
         conv::rules(),
+        expand::rules(),
         fill::rules(),
         index::rules(),
         loss::rules(),
@@ -87,6 +91,7 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
         pool::rules(),
         reduce::rules(),
         shape::rules(),
+        slice::rules(),
         update::rules(),
     ];
     families.into_iter().flatten().collect()
@@ -108,6 +113,9 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     let known = |op: &OpDesc| Ok(rule_of(op).is_some() || ops.get(&op.ty)?.formula(op)?.is_some());
     let program = lower(&model.program, ops, known)?;
     let mut graph = OnnxGraph::new(&program);
+    for name in &model.fetches {
+        graph.needed.insert(program.expect_var(name)?);
+    }
     let mut file = GraphProto { name: Some("program".into()), ..GraphProto::default() };
     let fed: Vec<Var> = model.feeds.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
     for var in &fed {

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use autobwd::{
-    DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
+    DType, Error, ErrorKind, OpDesc, Program, Result, Tensor, VarDesc,
     program::Var,
     tensor::{Bool, Element},
 };
 
+use super::dims::OnnxDim;
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
@@ -39,6 +40,10 @@ pub(super) struct OnnxGraph<'p> {
     inputs: Vec<Vec<Option<OnnxValue>>>,
     used: HashSet<String>,
     values: HashMap<Var, OnnxValue>,
+    /// Values whose shapes variables such as `XShape` stand for.
+    pub(super) remembered: HashMap<Var, OnnxValue>,
+    /// Variables that an operator or the caller reads.
+    pub(super) needed: HashSet<Var>,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), OnnxValue>,
 }
 
@@ -53,6 +58,8 @@ impl<'p> OnnxGraph<'p> {
             inputs: vec![],
             used: HashSet::new(),
             values: HashMap::new(),
+            remembered: HashMap::new(),
+            needed: program.blocks().iter().flat_map(|b| &b.ops).flat_map(OpDesc::reads).collect(),
             constants: HashMap::new(),
         }
     }
@@ -289,9 +296,9 @@ impl<'p> OnnxGraph<'p> {
     }
 
     /// The first elements along axes, as many as `ends` says.
-    pub(super) fn first(&mut self, x: OnnxValue, ends: &[i64], axes: &[i64]) -> Result<OnnxValue> {
+    pub(super) fn first(&mut self, x: OnnxValue, ends: &[OnnxDim], axes: &[i64]) -> Result<OnnxValue> {
         let starts = self.ints(&vec![0; ends.len()])?;
-        let (ends, axes) = (self.ints(ends)?, self.ints(axes)?);
+        let (ends, axes) = (self.shape_list(ends)?, self.ints(axes)?);
         Ok(self.op("Slice", &[x, starts, ends, axes], &[]))
     }
 
@@ -314,15 +321,6 @@ impl<'p> OnnxGraph<'p> {
         }
         let axes = self.ints(axes)?;
         Ok(self.op(op, &[x, axes], &[("keepdims", NodeAttr::Int(i64::from(keep)))]))
-    }
-
-    /// A value whose broadcast dimensions are summed, so that it has these dimensions.
-    pub(super) fn sum_to(&mut self, x: OnnxValue, from: &[i64], to: &[i64]) -> Result<OnnxValue> {
-        let more = from.len().saturating_sub(to.len());
-        let is_summed = |i: usize| i < more || (to[i - more] == 1 && from[i] != 1);
-        let axes: Vec<i64> = (0..from.len()).filter(|i| is_summed(*i)).map(|i| i as i64).collect();
-        let sum = self.reduce("ReduceSum", x, &axes, true)?;
-        if more > 0 { self.reshape(sum, to) } else { Ok(sum) }
     }
 
     /// A name that neither a variable nor a value has.

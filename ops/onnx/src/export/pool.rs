@@ -8,7 +8,8 @@ use autobwd_ops::{
 
 use super::{
     Lower, LowerRule,
-    conv::{Images, OnnxWindows, image_dims, read_images, write_images},
+    conv::{Images, OnnxWindows, image_dims, image_shape, read_images, write_images},
+    dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -68,16 +69,16 @@ impl Lower for Pool2dOp {
             write_images(graph, self.out, value, format);
             return Ok(());
         }
-        let out = image_dims(graph, self.out, format)?;
-        let x = Images::read(graph, self.x, format)?;
-        let geometry = windows(pool, x.dims, out)?;
+        let (out, dims) = (image_dims(graph, self.out, format)?, image_dims(graph, self.x, format)?);
+        let x = read_images(graph, self.x, format)?;
+        let geometry = windows(pool, dims, out)?;
         let attrs = OnnxWindows::of(geometry);
         let value = match pool.pooling_type {
-            PoolingType::Max => max_pool(graph, pool, x.value, &attrs)[0],
+            PoolingType::Max => max_pool(graph, pool, x, &attrs)[0],
             PoolingType::Avg => {
                 // Sums by a convolution, since divisors at the borders follow other rules.
-                let sums = sums(graph, self.x, &x, &attrs, out)?;
-                let counts = counts(pool, &geometry, x.dims, out)?;
+                let sums = sums(graph, self.x, (x, dims), &attrs, out)?;
+                let counts = counts(pool, &geometry, dims, out)?;
                 let counts = as_dtype(graph, &counts, self.x)?;
                 graph.op("Div", &[sums, counts], &[])
             }
@@ -87,12 +88,16 @@ impl Lower for Pool2dOp {
     }
 }
 
+/// Whether there is one window, the whole image.
+fn is_global(pool: &PoolAttrs) -> bool {
+    if pool.adaptive { pool.ksize.iter().all(|size| *size == 1) } else { pool.global_pooling }
+}
+
 /// Pooling that ONNX has, for images of any size.
 fn simple(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, x: Var) -> Result<Option<OnnxValue>> {
     let symmetric = matches!(pool.paddings[..], [_, _]);
     let plain = pool.padding_algorithm == PaddingAlgorithm::Explicit && !pool.adaptive && !pool.ceil_mode;
-    // One window, the whole image.
-    let global = if pool.adaptive { pool.ksize.iter().all(|size| *size == 1) } else { pool.global_pooling };
+    let global = is_global(pool);
     let op = match pool.pooling_type {
         _ if pool.adaptive && pool.global_pooling => return Ok(None),
         PoolingType::Max if global => "GlobalMaxPool",
@@ -124,21 +129,21 @@ fn as_dtype(graph: &mut OnnxGraph<'_>, tensor: &Tensor, like: Var) -> Result<Onn
 fn sums(
     graph: &mut OnnxGraph<'_>,
     like: Var,
-    x: &Images,
+    (x, dims): (OnnxValue, [i64; 4]),
     windows: &OnnxWindows,
     out: [i64; 4],
 ) -> Result<OnnxValue> {
-    let filter = ones(graph, like, x.dims[1], windows)?;
+    let filter = ones(graph, like, dims[1], windows)?;
     // A partial window at the end reaches beyond the padding.
     let end = |i: usize| {
         let reach = (out[2 + i] - 1) * windows.strides[i] + windows.kernel[i];
-        (reach - x.dims[2 + i] - windows.pads[i]).max(0)
+        (reach - dims[2 + i] - windows.pads[i]).max(0)
     };
     let pads = [windows.pads[0], windows.pads[1], end(0), end(1)];
     let windows = OnnxWindows { pads, ..*windows };
     let mut attrs = windows.attrs();
-    attrs.push(("group", NodeAttr::Int(x.dims[1])));
-    Ok(graph.op("Conv", &[x.value, filter], &attrs))
+    attrs.push(("group", NodeAttr::Int(dims[1])));
+    Ok(graph.op("Conv", &[x, filter], &attrs))
 }
 
 fn ones(graph: &mut OnnxGraph<'_>, like: Var, channels: i64, windows: &OnnxWindows) -> Result<OnnxValue> {
@@ -151,29 +156,83 @@ impl Lower for Pool2dGrad {
         let (pool, format) = (&self.pool, self.pool.data_format);
         let dout = Images::read(graph, self.dout, format)?;
         let x = Images::read(graph, self.x, format)?;
-        let geometry = windows(pool, x.dims, dout.dims)?;
+        if is_global(pool) && pool.pooling_type == PoolingType::Avg {
+            let count = graph.count(&x.dims[2..], graph.dtype(self.x)?)?;
+            let mean = graph.div(dout.value, count);
+            let value = graph.expand_to(mean, &x.dims)?;
+            write_images(graph, self.dx, value, format);
+            return Ok(());
+        }
+        let (of_x, of_out) = (image_shape(graph, self.x, format)?, image_shape(graph, self.dout, format)?);
+        let sizes = [of_x, of_out].concat();
+        let known = sizes.iter().enumerate().all(|(i, dim)| i % 4 < 2 || *dim >= 0);
+        if !known && (has_sized_windows(pool) || pool.ceil_mode) {
+            return Err(graph.unknown_shape(self.x));
+        }
+        let geometry = windows(pool, of_x, of_out)?;
         let attrs = OnnxWindows::of(geometry);
         let value = match pool.pooling_type {
             PoolingType::Max => {
                 let [_, at] = max_pool(graph, pool, x.value, &attrs);
-                let zeros = graph.filled(graph.dtype(self.x)?, 0.0, &[x.dims.iter().product()])?;
+                let count = OnnxDim::Of(x.value, 0, 4);
+                let count = graph.dims(self.x).map_or(count, |dims| OnnxDim::Known(dims.iter().product()));
+                let zeros = graph.filled_to(graph.dtype(self.x)?, 0.0, &[count])?;
                 let at = graph.reshape(at, &[-1])?;
                 let dout = graph.reshape(dout.value, &[-1])?;
                 let reduction = [("reduction", NodeAttr::Text("add"))];
                 let sums = graph.op("ScatterElements", &[zeros, at, dout], &reduction);
-                graph.reshape(sums, &x.dims)?
+                graph.reshape_to(sums, &x.dims)?
             }
             PoolingType::Avg => {
-                let counts = counts(pool, &geometry, x.dims, dout.dims)?;
-                let counts = as_dtype(graph, &counts, self.x)?;
+                let counts = match known {
+                    true => {
+                        let counts = counts(pool, &geometry, of_x, of_out)?;
+                        as_dtype(graph, &counts, self.x)?
+                    }
+                    false => counts_of(graph, pool, self.x, &x, &attrs)?,
+                };
                 let value = graph.op("Div", &[dout.value, counts], &[]);
-                let filter = ones(graph, self.x, x.dims[1], &attrs)?;
-                let [_, channels, height, width] = x.dims;
+                let [_, channels, ..] = of_x;
+                if channels < 0 {
+                    return Err(graph.unknown_shape(self.x));
+                }
+                let filter = ones(graph, self.x, channels, &attrs)?;
                 let dout = Images { value, dims: dout.dims };
-                attrs.transpose(graph, &dout, filter, [height, width], channels)?
+                attrs.transpose(graph, &dout, filter, [x.dims[2], x.dims[3]], channels)?
             }
         };
         write_images(graph, self.dx, value, format);
         Ok(())
     }
+}
+
+/// Whether windows depend on the size of images.
+fn has_sized_windows(pool: &PoolAttrs) -> bool {
+    pool.adaptive || pool.global_pooling || pool.padding_algorithm == PaddingAlgorithm::Same
+}
+
+/// The number of elements whose mean each window gives, for images of any size.
+fn counts_of(
+    graph: &mut OnnxGraph<'_>,
+    pool: &PoolAttrs,
+    like: Var,
+    x: &Images,
+    windows: &OnnxWindows,
+) -> Result<OnnxValue> {
+    let dtype = graph.dtype(like)?;
+    let whole = graph.scalar(dtype, windows.kernel.iter().product::<i64>() as f64)?;
+    if windows.pads == [0; 4] || (!pool.exclusive && matches!(pool.paddings[..], [_, _])) {
+        return Ok(whole);
+    }
+    if !pool.exclusive {
+        return Err(graph.unknown_shape(like));
+    }
+    // The mean of ones with padding is the share that is no padding.
+    let ones = [OnnxDim::Known(1), OnnxDim::Known(1), x.dims[2], x.dims[3]];
+    let ones = graph.filled_to(dtype, 1.0, &ones)?;
+    let mut attrs = windows.attrs();
+    attrs.retain(|(name, _)| *name != "dilations");
+    attrs.push(("count_include_pad", NodeAttr::Int(1)));
+    let share = graph.op("AveragePool", &[ones], &attrs);
+    Ok(graph.mul(share, whole))
 }

@@ -11,6 +11,7 @@ use autobwd_ops::{
 
 use super::{
     Lower, LowerRule,
+    dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -55,29 +56,24 @@ fn reduce_by(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], reduce: &R
     Ok(())
 }
 
-/// `dx` = `dout` in all positions that were reduced, times `scale`.
-fn spread(graph: &mut OnnxGraph<'_>, [dout, dx]: [Var; 2], axes: &[i64], scale: Option<f64>) -> Result<()> {
-    let (dims, dtype) = (graph.dims(dx)?, graph.dtype(dx)?);
+/// `dx` = `dout` in all positions that were reduced; with `mean`, divided by their number.
+fn spread(graph: &mut OnnxGraph<'_>, [x, dout, dx]: [Var; 3], axes: &[i64], mean: bool) -> Result<()> {
+    let (dims, dtype) = (graph.run_dims(x)?, graph.dtype(dx)?);
     let mut kept = dims.clone();
-    axes.iter().for_each(|axis| kept[*axis as usize] = 1);
+    axes.iter().for_each(|axis| kept[*axis as usize] = OnnxDim::Known(1));
     let value = graph.read(dout)?;
-    let mut value = graph.reshape(value, &kept)?;
+    let mut value = graph.reshape_to(value, &kept)?;
     if graph.dtype(dout)? != dtype {
         value = graph.cast(value, dtype);
     }
-    if let Some(scale) = scale {
-        let scale = graph.scalar(dtype, scale)?;
-        value = graph.mul(value, scale);
+    if mean {
+        let along: Vec<OnnxDim> = axes.iter().map(|axis| dims[*axis as usize]).collect();
+        let count = graph.count(&along, dtype)?;
+        value = graph.div(value, count);
     }
-    let dims = graph.ints(&dims)?;
-    let value = graph.op("Expand", &[value, dims], &[]);
+    let value = graph.expand_to(value, &dims)?;
     graph.write(dx, value);
     Ok(())
-}
-
-/// The inverse of the number of elements along axes.
-fn inverse_count(dims: &[i64], axes: &[i64]) -> f64 {
-    1.0 / axes.iter().map(|axis| dims[*axis as usize]).product::<i64>() as f64
 }
 
 macro_rules! reductions {
@@ -97,14 +93,13 @@ reductions!(
 impl Lower for ReduceSumGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes = axes(graph, self.dx, &self.reduce)?;
-        spread(graph, [self.dout, self.dx], &axes, None)
+        spread(graph, [self.x, self.dout, self.dx], &axes, false)
     }
 }
 impl Lower for ReduceMeanGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes = axes(graph, self.dx, &self.reduce)?;
-        let scale = inverse_count(&graph.dims(self.dx)?, &axes);
-        spread(graph, [self.dout, self.dx], &axes, Some(scale))
+        spread(graph, [self.x, self.dout, self.dx], &axes, true)
     }
 }
 
@@ -121,8 +116,7 @@ impl Lower for Mean {
 impl Lower for MeanGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes: Vec<i64> = (0..graph.rank(self.dx)? as i64).collect();
-        let scale = inverse_count(&graph.dims(self.dx)?, &axes);
-        spread(graph, [self.dout, self.dx], &axes, Some(scale))
+        spread(graph, [self.x, self.dout, self.dx], &axes, true)
     }
 }
 

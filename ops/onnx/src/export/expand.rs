@@ -1,0 +1,110 @@
+//! Broadcasting, repetition and their gradients.
+
+use autobwd::{Result, program::Var};
+use autobwd_ops::shape::{ExpandAsV2, ExpandAsV2Grad, ExpandV2, ExpandV2Grad, Tile};
+
+use super::{
+    Lower, LowerRule,
+    dims::OnnxDim,
+    fill::shape_from,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![
+        rule::<ExpandAsV2>(),
+        rule::<ExpandAsV2Grad>(),
+        rule::<ExpandV2>(),
+        rule::<ExpandV2Grad>(),
+        rule::<Tile>(),
+    ]
+}
+
+/// `out` = `x` in the shape of `out`; `dims` gives the shape where it is unknown.
+fn expand(
+    graph: &mut OnnxGraph<'_>,
+    [x, out]: [Var; 2],
+    dims: impl FnOnce(&mut OnnxGraph<'_>) -> Result<OnnxValue>,
+) -> Result<()> {
+    let dims = match graph.dims(out) {
+        Ok(dims) => graph.ints(&dims)?,
+        Err(_) => dims(graph)?,
+    };
+    let x = graph.read(x)?;
+    let value = graph.op("Expand", &[x, dims], &[]);
+    graph.write(out, value);
+    Ok(())
+}
+
+/// `dx` = `dout`, summed over broadcast dimensions.
+fn expand_grad(graph: &mut OnnxGraph<'_>, [x, dout, dx]: [Var; 3]) -> Result<()> {
+    let (from, to) = (graph.shape(dout)?, graph.run_dims(x)?);
+    let value = graph.read(dout)?;
+    let value = graph.sum_to_dims(value, &from, &to, |_| true)?;
+    graph.write(dx, value);
+    Ok(())
+}
+
+impl Lower for ExpandV2 {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        expand(graph, [self.x, self.out], |graph| {
+            match shape_from(graph, self.shape_input, &self.expand_shapes_tensor)? {
+                // −1 keeps a dimension, which 1 does in ONNX.
+                Some(shape) => Ok(graph.op("Abs", &[shape], &[])),
+                None => graph.ints(&self.shape.iter().map(|dim| i64::from(dim.abs())).collect::<Vec<_>>()),
+            }
+        })
+    }
+}
+impl Lower for ExpandV2Grad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        expand_grad(graph, [self.x, self.dout, self.dx])
+    }
+}
+impl Lower for ExpandAsV2 {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        expand(graph, [self.x, self.out], |graph| {
+            let mut dims = match self.y {
+                Some(y) => graph.run_dims(y)?,
+                None => return Err(graph.unknown_shape(self.out)),
+            };
+            let given = self.target_shape.iter().zip(&mut dims).filter(|(target, _)| **target >= 0);
+            given.for_each(|(target, dim)| *dim = OnnxDim::Known(i64::from(*target)));
+            graph.shape_list(&dims)
+        })
+    }
+}
+impl Lower for ExpandAsV2Grad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        expand_grad(graph, [self.x, self.dout, self.dx])
+    }
+}
+
+impl Lower for Tile {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (x_rank, rank) = (graph.rank(self.x)?, graph.rank(self.out)?);
+        let mut value = graph.read(self.x)?;
+        if x_rank < rank {
+            value = graph.unsqueeze(value, &(0..(rank - x_rank) as i64).collect::<Vec<_>>())?;
+        }
+        let given = shape_from(graph, self.repeat_times_input, &self.repeat_times_tensor)?;
+        let (mut times, count) = match (given, self.repeat_times_input) {
+            (Some(times), _) if !self.repeat_times_tensor.is_empty() => {
+                (times, self.repeat_times_tensor.len())
+            }
+            (Some(times), Some(list)) => (times, graph.dim(list, 0)? as usize),
+            _ => {
+                let times: Vec<i64> = self.repeat_times.iter().map(|times| i64::from(*times)).collect();
+                (graph.ints(&times)?, times.len())
+            }
+        };
+        if count < rank {
+            let ones = graph.ints(&vec![1; rank - count])?;
+            times = graph.op("Concat", &[ones, times], &[("axis", NodeAttr::Int(0))]);
+        }
+        let value = graph.op("Tile", &[value, times], &[]);
+        graph.write(self.out, value);
+        Ok(())
+    }
+}
