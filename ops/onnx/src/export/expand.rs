@@ -1,7 +1,9 @@
 //! Broadcasting, repetition and their gradients.
 
-use autobwd::{Result, program::Var};
-use autobwd_ops::shape::{ExpandAsV2, ExpandAsV2Grad, ExpandV2, ExpandV2Grad, Tile};
+use autobwd::{Error, ErrorKind, Result, program::Var};
+use autobwd_ops::shape::{
+    ExpandAsV2, ExpandAsV2Grad, ExpandV2, ExpandV2Grad, Meshgrid, MeshgridGrad, Tile, TileGrad,
+};
 
 use super::{
     Lower, LowerRule,
@@ -17,7 +19,10 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         rule::<ExpandAsV2Grad>(),
         rule::<ExpandV2>(),
         rule::<ExpandV2Grad>(),
+        rule::<Meshgrid>(),
+        rule::<MeshgridGrad>(),
         rule::<Tile>(),
+        rule::<TileGrad>(),
     ]
 }
 
@@ -105,6 +110,62 @@ impl Lower for Tile {
         }
         let value = graph.op("Tile", &[value, times], &[]);
         graph.write(self.out, value);
+        Ok(())
+    }
+}
+impl Lower for TileGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        if self.repeat_times_input.is_some() || !self.repeat_times_tensor.is_empty() {
+            let text = "the gradient of `tile` with numbers from tensors has no form in ONNX";
+            return Err(Error::new(ErrorKind::Format, text));
+        }
+        let dims = graph.run_dims(self.x)?;
+        let rank = dims.len().max(self.repeat_times.len());
+        // Each repetition as a dimension of its own.
+        let mut apart = vec![];
+        for i in 0..rank {
+            let times = (i + self.repeat_times.len()).checked_sub(rank).map_or(1, |i| self.repeat_times[i]);
+            let own = (i + dims.len()).checked_sub(rank).map_or(OnnxDim::Known(1), |i| dims[i]);
+            apart.extend([OnnxDim::Known(i64::from(times)), own]);
+        }
+        let value = graph.read(self.dout)?;
+        let value = graph.reshape_to(value, &apart)?;
+        let repetitions: Vec<i64> = (0..rank as i64).map(|i| 2 * i).collect();
+        let value = graph.reduce("ReduceSum", value, &repetitions, false)?;
+        let value = graph.reshape_to(value, &dims)?;
+        graph.write(self.dx, value);
+        Ok(())
+    }
+}
+
+impl Lower for Meshgrid {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let mut dims = vec![];
+        for x in &self.x {
+            dims.push(graph.merged_dims(*x, 0, graph.rank(*x)?)?);
+        }
+        for (i, (x, out)) in self.x.iter().zip(&self.out).enumerate() {
+            let mut own = vec![1; dims.len()];
+            own[i] = -1;
+            let value = graph.read(*x)?;
+            let value = graph.reshape(value, &own)?;
+            let value = graph.expand_to(value, &dims)?;
+            graph.write(*out, value);
+        }
+        Ok(())
+    }
+}
+impl Lower for MeshgridGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let rank = self.x.len() as i64;
+        for (i, (dx, dout)) in self.dx.iter().zip(&self.dout).enumerate() {
+            let (Some(dx), dims) = (dx, graph.run_dims(self.x[i])?) else { continue };
+            let others: Vec<i64> = (0..rank).filter(|axis| *axis != i as i64).collect();
+            let value = graph.read(*dout)?;
+            let value = graph.reduce("ReduceSum", value, &others, false)?;
+            let value = graph.reshape_to(value, &dims)?;
+            graph.write(*dx, value);
+        }
         Ok(())
     }
 }

@@ -1,21 +1,25 @@
 //! Numbers everywhere, and shapes as tensors.
 
-use autobwd::{DType, Error, Result, program::Var};
+use autobwd::{DType, Error, Result, Tensor, program::Var};
 use autobwd_ops::{
-    fill::{FillAnyLike, FillConstant, FillZerosLike},
+    fill::{AssignValue, Eye, FillAnyLike, FillConstant, FillConstantBatchSizeLike, FillZerosLike},
     shape::{ShapeOp, Size},
 };
 
 use super::{
     Lower, LowerRule,
+    dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     vec![
+        rule::<AssignValue>(),
+        rule::<Eye>(),
         rule::<FillAnyLike>(),
         rule::<FillConstant>(),
+        rule::<FillConstantBatchSizeLike>(),
         rule::<FillZerosLike>(),
         rule::<ShapeOp>(),
         rule::<Size>(),
@@ -110,5 +114,55 @@ impl Lower for Size {
         let size = graph.shaped_as(size, self.out)?;
         graph.write(self.out, size);
         Ok(())
+    }
+}
+
+impl Lower for AssignValue {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let dtype = graph.dtype(self.out)?;
+        // One of the lists has elements.
+        let wide = |values: &[i32]| values.iter().map(|x| i64::from(*x)).collect::<Vec<_>>();
+        let numbers = Tensor::from_vec([self.fp32_values.len()], self.fp32_values.clone())?;
+        let doubles = Tensor::from_vec([self.fp64_values.len()], self.fp64_values.clone())?;
+        let integers =
+            [wide(&self.bool_values), wide(&self.int32_values), self.int64_values.clone()].concat();
+        let integers = Tensor::from_vec([integers.len()], integers)?;
+        let values = [numbers, doubles, integers].into_iter().find(|values| values.numel() > 0);
+        let values = values.ok_or_else(|| Error::attr("shape", "a tensor without elements"))?;
+        let value = graph.tensor(&values);
+        let value = graph.cast(value, dtype);
+        let value = graph.reshape(value, &self.shape.iter().map(|n| i64::from(*n)).collect::<Vec<_>>())?;
+        graph.write(self.out, value);
+        Ok(())
+    }
+}
+
+impl Lower for Eye {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let columns = if self.num_columns < 0 { self.num_rows } else { self.num_columns };
+        let zeros = graph.filled(self.dtype, 0.0, &[self.num_rows, columns])?;
+        let eye = graph.op("EyeLike", &[zeros], &[]);
+        graph.write(self.out, eye);
+        Ok(())
+    }
+}
+
+impl Lower for FillConstantBatchSizeLike {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let number = match &*self.str_value {
+            "" => f64::from(self.value),
+            text => text.parse().map_err(|_| Error::attr("str_value", format!("{text} is not a number")))?,
+        };
+        let number = graph.scalar(graph.dtype(self.out)?, number)?;
+        fill(graph, self.out, number, |graph| {
+            let mut dims: Vec<OnnxDim> =
+                self.shape.iter().map(|dim| OnnxDim::Known(i64::from(*dim))).collect();
+            let batch = graph.run_dims(self.input)?;
+            let from = batch.get(self.input_dim_idx as usize);
+            if let (Some(to), Some(from)) = (dims.get_mut(self.output_dim_idx as usize), from) {
+                *to = *from;
+            }
+            graph.shape_list(&dims)
+        })
     }
 }

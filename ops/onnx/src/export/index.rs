@@ -4,7 +4,7 @@ use autobwd::{DType, Result, program::Var};
 use autobwd_ops::{
     embedding::{LookupTable, LookupTableGrad, LookupTableV2, LookupTableV2Grad},
     gather::{Gather, GatherGrad},
-    index::IndexSelect,
+    index::{IndexSelect, IndexSelectGrad},
     scatter::{GatherNd, TakeAlongAxis, TakeAlongAxisGrad},
 };
 
@@ -21,6 +21,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         rule::<GatherGrad>(),
         rule::<GatherNd>(),
         rule::<IndexSelect>(),
+        rule::<IndexSelectGrad>(),
         rule::<LookupTable>(),
         rule::<LookupTableGrad>(),
         rule::<LookupTableV2>(),
@@ -139,7 +140,26 @@ impl Lower for Gather {
 }
 impl Lower for GatherGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (rank, axis) = (graph.rank(self.dx)?, graph.axis(self.dx, self.axis)?);
+        RowsGrad { x: self.x, index: self.index, dout: self.dout, dx: self.dx }.lower(graph, self.axis)
+    }
+}
+impl Lower for IndexSelectGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        RowsGrad { x: self.x, index: self.index, dout: self.dout, dx: self.dx }.lower(graph, self.dim)
+    }
+}
+
+/// The gradient of slices with indices along an axis.
+struct RowsGrad {
+    x: Var,
+    index: Var,
+    dout: Var,
+    dx: Var,
+}
+
+impl RowsGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>, axis: i32) -> Result<()> {
+        let (rank, axis) = (graph.rank(self.dx)?, graph.axis(self.dx, axis)?);
         let mut dims = graph.run_dims(self.x)?;
         let (index, mut dout) = (graph.read(self.index)?, graph.read(self.dout)?);
         let index = graph.reshape(index, &[-1, 1])?;

@@ -1,7 +1,9 @@
 //! Matrix products.
 
 use autobwd::{Result, program::Var};
-use autobwd_ops::matmul::{Bmm, BmmGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, Mul, MulGrad};
+use autobwd_ops::matmul::{
+    Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, Mul, MulGrad, Mv, MvGrad,
+};
 
 use super::{
     Lower, LowerRule,
@@ -14,12 +16,16 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     vec![
         rule::<Bmm>(),
         rule::<BmmGrad>(),
+        rule::<Dot>(),
+        rule::<DotGrad>(),
         rule::<Matmul>(),
         rule::<MatmulGrad>(),
         rule::<MatmulV2>(),
         rule::<MatmulV2Grad>(),
         rule::<Mul>(),
         rule::<MulGrad>(),
+        rule::<Mv>(),
+        rule::<MvGrad>(),
     ]
 }
 
@@ -219,6 +225,40 @@ impl Lower for MulGrad {
             let product = graph.op("MatMul", &[x, dout], &[]);
             let product = graph.reshape_to(product, &dims)?;
             graph.write(dy, product);
+        }
+        Ok(())
+    }
+}
+
+impl Lower for Mv {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        multiply(graph, [self.x, self.vec, self.out], [false; 2], 1.0)
+    }
+}
+impl Lower for MvGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        multiply_grad(graph, [self.x, self.vec, self.dout], [self.dx, self.dvec], [false; 2], 1.0)
+    }
+}
+
+impl Lower for Dot {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (x, y) = (graph.read(self.x)?, graph.read(self.y)?);
+        let (product, keep) = (graph.mul(x, y), graph.rank(self.out)? == graph.rank(self.x)?);
+        let out = graph.reduce("ReduceSum", product, &[-1], keep)?;
+        graph.write(self.out, out);
+        Ok(())
+    }
+}
+impl Lower for DotGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (x, y, mut dout) = (graph.read(self.x)?, graph.read(self.y)?, graph.read(self.dout)?);
+        if graph.rank(self.dout)? < graph.rank(self.x)? {
+            dout = graph.unsqueeze(dout, &[-1])?;
+        }
+        for (gradient, other) in [(self.dx, y), (self.dy, x)] {
+            let product = graph.mul(dout, other);
+            graph.write(gradient, product);
         }
         Ok(())
     }

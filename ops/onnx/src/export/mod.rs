@@ -7,6 +7,7 @@ mod fill;
 mod formula;
 mod image;
 mod index;
+mod logic;
 mod loss;
 mod matmul;
 mod norm;
@@ -14,6 +15,7 @@ mod onnx_graph;
 mod order;
 mod pool;
 mod reduce;
+mod scatter;
 mod shape;
 mod slice;
 mod update;
@@ -83,6 +85,7 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
         expand::rules(),
         fill::rules(),
         index::rules(),
+        logic::rules(),
         loss::rules(),
         image::rules(),
         matmul::rules(),
@@ -90,6 +93,7 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
         order::rules(),
         pool::rules(),
         reduce::rules(),
+        scatter::rules(),
         shape::rules(),
         slice::rules(),
         update::rules(),

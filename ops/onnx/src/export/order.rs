@@ -2,7 +2,8 @@
 
 use autobwd::{DType, Error, ErrorKind, Result, program::Var};
 use autobwd_ops::{
-    cumsum::Cumsum,
+    cumsum::{Cumsum, CumsumGrad},
+    sort::Argsort,
     top_k::{ArgAttrs, ArgMax, ArgMin, TopKV2},
 };
 
@@ -13,7 +14,14 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
-    vec![rule::<ArgMax>(), rule::<ArgMin>(), rule::<Cumsum>(), rule::<TopKV2>()]
+    vec![
+        rule::<ArgMax>(),
+        rule::<ArgMin>(),
+        rule::<Argsort>(),
+        rule::<Cumsum>(),
+        rule::<CumsumGrad>(),
+        rule::<TopKV2>(),
+    ]
 }
 
 /// Sets `out` to an index of int64 in the dtype and shape of `out`.
@@ -84,5 +92,39 @@ impl Lower for Cumsum {
         let sums = if flat { graph.shaped_as(sums, self.out)? } else { sums };
         graph.write(self.out, sums);
         Ok(())
+    }
+}
+impl Lower for CumsumGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let flat = self.flatten || graph.rank(self.x)? == 0;
+        let mut value = graph.read(self.dout)?;
+        if flat {
+            value = graph.reshape(value, &[-1])?;
+        }
+        let axis = graph.scalar(DType::I64, if flat { 0.0 } else { f64::from(self.axis) })?;
+        let attrs = [
+            ("exclusive", NodeAttr::Int(i64::from(self.exclusive))),
+            ("reverse", NodeAttr::Int(i64::from(!self.reverse))),
+        ];
+        let mut sums = graph.op("CumSum", &[value, axis], &attrs);
+        if flat {
+            let dims = graph.run_dims(self.x)?;
+            sums = graph.reshape_to(sums, &dims)?;
+        }
+        graph.write(self.dx, sums);
+        Ok(())
+    }
+}
+
+impl Lower for Argsort {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axis = graph.axis(self.x, self.axis)?;
+        let (x, length) = (graph.read(self.x)?, graph.merged_dims(self.x, axis, axis + 1)?);
+        let length = graph.shape_list(&[length])?;
+        let attrs =
+            [("axis", NodeAttr::Int(axis as i64)), ("largest", NodeAttr::Int(i64::from(self.descending)))];
+        let [out, indices] = graph.nodes("TopK", &[Some(x), Some(length)], &attrs);
+        graph.write(self.out, out);
+        write_index(graph, self.indices, indices)
     }
 }

@@ -3,8 +3,8 @@
 use autobwd::{Error, ErrorKind, Result, operators::Sum, program::Var};
 use autobwd_ops::{
     reduce::{
-        Mean, MeanGrad, ReduceAttrs, ReduceMax, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceProd, ReduceSum,
-        ReduceSumGrad,
+        Mean, MeanGrad, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin,
+        ReduceMinGrad, ReduceProd, ReduceSum, ReduceSumGrad,
     },
     softmax::{LogSoftmax, Softmax},
 };
@@ -22,9 +22,11 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         rule::<Mean>(),
         rule::<MeanGrad>(),
         rule::<ReduceMax>(),
+        rule::<ReduceMaxGrad>(),
         rule::<ReduceMean>(),
         rule::<ReduceMeanGrad>(),
         rule::<ReduceMin>(),
+        rule::<ReduceMinGrad>(),
         rule::<ReduceProd>(),
         rule::<ReduceSum>(),
         rule::<ReduceSumGrad>(),
@@ -159,4 +161,32 @@ fn normalise(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], axis: i64)
     }
     graph.write(out, result);
     Ok(())
+}
+
+/// `dx` = `dout` where `x` is the extreme, and 0 elsewhere.
+fn extreme_grad(graph: &mut OnnxGraph<'_>, [x, out, dout, dx]: [Var; 4], reduce: &ReduceAttrs) -> Result<()> {
+    let mut kept = graph.run_dims(x)?;
+    axes(graph, x, reduce)?.iter().for_each(|axis| kept[*axis as usize] = OnnxDim::Known(1));
+    let (mut value, extreme, mut gradient) = (graph.read(x)?, graph.read(out)?, graph.read(dout)?);
+    if graph.dtype(out)? != graph.dtype(x)? {
+        value = graph.cast(value, graph.dtype(out)?);
+        gradient = graph.cast(gradient, graph.dtype(dx)?);
+    }
+    let (out, dout) = (graph.reshape_to(extreme, &kept)?, graph.reshape_to(gradient, &kept)?);
+    let zero = graph.scalar(graph.dtype(dx)?, 0.0)?;
+    let is_extreme = graph.op("Equal", &[value, out], &[]);
+    let value = graph.op("Where", &[is_extreme, dout, zero], &[]);
+    graph.write(dx, value);
+    Ok(())
+}
+
+impl Lower for ReduceMaxGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce)
+    }
+}
+impl Lower for ReduceMinGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce)
+    }
 }

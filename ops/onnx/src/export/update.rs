@@ -1,7 +1,7 @@
 //! Updates of parameters that are not formulas.
 
 use autobwd::{Error, ErrorKind, Result, program::Var};
-use autobwd_ops::update::{AdamOp, AdamwOp};
+use autobwd_ops::update::{AdamOp, AdamwOp, RmspropOp};
 
 use super::{
     Lower, LowerRule,
@@ -10,7 +10,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
-    vec![rule::<AdamOp>(), rule::<AdamwOp>()]
+    vec![rule::<AdamOp>(), rule::<AdamwOp>(), rule::<RmspropOp>()]
 }
 
 /// The variables of Adam, before and after a step.
@@ -100,5 +100,45 @@ impl Lower for AdamwOp {
         }
         let decay = self.with_decay.then_some(self.lr_ratio * self.coeff);
         adam_vars!(self).step(graph, [self.beta1, self.beta2], self.epsilon, decay)
+    }
+}
+
+impl Lower for RmspropOp {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let dtype = graph.dtype(self.param)?;
+        let number = |graph: &mut OnnxGraph<'_>, x: f32| graph.scalar(dtype, f64::from(x));
+        let (grad, rate, param) =
+            (graph.read(self.grad)?, graph.read(self.learning_rate)?, graph.read(self.param)?);
+        let (decay, one) = (number(graph, self.decay)?, number(graph, 1.0)?);
+        let rest = graph.sub(one, decay);
+        let mean = |graph: &mut OnnxGraph<'_>, old: Var, x: OnnxValue| {
+            let old = graph.read(old)?;
+            let (old, added) = (graph.mul(decay, old), graph.mul(rest, x));
+            Ok::<_, Error>(graph.add(old, added))
+        };
+        let square = graph.mul(grad, grad);
+        let mean_square = mean(graph, self.mean_square, square)?;
+        let mut spread = mean_square;
+        if let Some(mean_grad) = self.mean_grad {
+            let mut value = graph.read(mean_grad)?;
+            if self.centered {
+                value = mean(graph, mean_grad, grad)?;
+                let square = graph.mul(value, value);
+                spread = graph.sub(spread, square);
+            }
+            graph.write(self.mean_grad_out, value);
+        }
+        let epsilon = number(graph, self.epsilon)?;
+        let spread = graph.add(spread, epsilon);
+        let (root, scaled) = (graph.op("Sqrt", &[spread], &[]), graph.mul(rate, grad));
+        let change = graph.div(scaled, root);
+        let (momentum, moment) = (number(graph, self.momentum)?, graph.read(self.moment)?);
+        let kept = graph.mul(momentum, moment);
+        let moment = graph.add(kept, change);
+        let param = graph.sub(param, moment);
+        graph.write(self.mean_square_out, mean_square);
+        graph.write(self.moment_out, moment);
+        graph.write(self.param_out, param);
+        Ok(())
     }
 }

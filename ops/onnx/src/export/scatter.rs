@@ -1,0 +1,123 @@
+//! Rows and elements at indices, and the gradients of what picks them.
+
+use autobwd::{DType, Result, program::Var};
+use autobwd_ops::{
+    index::{IndexSample, IndexSampleGrad, ScatterNdAdd, ScatterNdAddGrad},
+    scatter::{GatherNdGrad, Scatter},
+    top_k::TopKV2Grad,
+};
+
+use super::{
+    Lower, LowerRule,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    rule,
+};
+
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    vec![
+        rule::<GatherNdGrad>(),
+        rule::<IndexSample>(),
+        rule::<IndexSampleGrad>(),
+        rule::<Scatter>(),
+        rule::<ScatterNdAdd>(),
+        rule::<ScatterNdAddGrad>(),
+        rule::<TopKV2Grad>(),
+    ]
+}
+
+const ADD: (&str, NodeAttr<'_>) = ("reduction", NodeAttr::Text("add"));
+
+/// Indices of int64.
+fn read_index(graph: &mut OnnxGraph<'_>, index: Var) -> Result<OnnxValue> {
+    let value = graph.read(index)?;
+    Ok(if graph.dtype(index)? == DType::I64 { value } else { graph.cast(value, DType::I64) })
+}
+
+/// Zeros in the shape of `x`, to which `elements` are added at indices along an axis.
+pub(super) fn add_elements(
+    graph: &mut OnnxGraph<'_>,
+    x: Var,
+    [index, elements]: [Var; 2],
+    axis: i64,
+) -> Result<OnnxValue> {
+    let (dims, dtype) = (graph.run_dims(x)?, graph.dtype(elements)?);
+    let (index, elements) = (read_index(graph, index)?, graph.read(elements)?);
+    let zeros = graph.filled_to(dtype, 0.0, &dims)?;
+    Ok(graph.op("ScatterElements", &[zeros, index, elements], &[("axis", NodeAttr::Int(axis)), ADD]))
+}
+
+impl Lower for TopKV2Grad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axis = graph.axis(self.x, self.axis)? as i64;
+        let dx = add_elements(graph, self.x, [self.indices, self.dout], axis)?;
+        graph.write(self.dx, dx);
+        Ok(())
+    }
+}
+
+impl Lower for IndexSample {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (x, index) = (graph.read(self.x)?, read_index(graph, self.index)?);
+        let out = graph.op("GatherElements", &[x, index], &[("axis", NodeAttr::Int(1))]);
+        graph.write(self.out, out);
+        Ok(())
+    }
+}
+impl Lower for IndexSampleGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let dx = add_elements(graph, self.x, [self.index, self.dout], 1)?;
+        graph.write(self.dx, dx);
+        Ok(())
+    }
+}
+
+impl Lower for GatherNdGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (index, dout) = (read_index(graph, self.index)?, graph.read(self.dout)?);
+        let dims = graph.run_dims(self.x)?;
+        let zeros = graph.filled_to(graph.dtype(self.dout)?, 0.0, &dims)?;
+        let dx = graph.op("ScatterND", &[zeros, index, dout], &[ADD]);
+        graph.write(self.dx, dx);
+        Ok(())
+    }
+}
+
+impl Lower for ScatterNdAdd {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let index = read_index(graph, self.index)?;
+        let operands = [graph.read(self.x)?, index, graph.read(self.updates)?];
+        let out = graph.op("ScatterND", &operands, &[ADD]);
+        graph.write(self.out, out);
+        Ok(())
+    }
+}
+impl Lower for ScatterNdAddGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (index, dout) = (read_index(graph, self.index)?, graph.read(self.dout)?);
+        graph.write(self.dx, dout);
+        if let Some(dupdates) = self.dupdates {
+            let slices = graph.op("GatherND", &[dout, index], &[]);
+            graph.write(dupdates, slices);
+        }
+        Ok(())
+    }
+}
+
+impl Lower for Scatter {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (mut x, updates) = (graph.read(self.x)?, graph.read(self.updates)?);
+        let ids = read_index(graph, self.ids)?;
+        let ids = graph.reshape(ids, &[-1, 1])?;
+        let out = if self.overwrite {
+            graph.op("ScatterND", &[x, ids, updates], &[])
+        } else {
+            // Rows with an index begin at 0.
+            let dims = graph.run_dims(self.updates)?;
+            let zeros = graph.filled_to(graph.dtype(self.x)?, 0.0, &dims)?;
+            x = graph.op("ScatterND", &[x, ids, zeros], &[]);
+            graph.op("ScatterND", &[x, ids, updates], &[ADD])
+        };
+        graph.write(self.out, out);
+        Ok(())
+    }
+}
