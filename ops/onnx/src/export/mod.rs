@@ -17,6 +17,7 @@ mod pool;
 mod reduce;
 mod scatter;
 mod shape;
+mod shuffle;
 mod slice;
 mod update;
 
@@ -95,6 +96,7 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
         reduce::rules(),
         scatter::rules(),
         shape::rules(),
+        shuffle::rules(),
         slice::rules(),
         update::rules(),
     ];

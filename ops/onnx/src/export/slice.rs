@@ -1,7 +1,9 @@
 //! Slices, padding and their gradients.
 
-use autobwd::{DType, Result, program::Var};
-use autobwd_ops::shape::{Flip, Pad, PadGrad, Slice, SliceGrad};
+use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd_ops::shape::{
+    Flip, Pad, PadGrad, Roll, RollGrad, Slice, SliceGrad, StridedSlice, StridedSliceGrad,
+};
 
 use super::{
     Lower, LowerRule,
@@ -12,7 +14,17 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
-    vec![rule::<Flip>(), rule::<Pad>(), rule::<PadGrad>(), rule::<Slice>(), rule::<SliceGrad>()]
+    vec![
+        rule::<Flip>(),
+        rule::<Pad>(),
+        rule::<PadGrad>(),
+        rule::<Roll>(),
+        rule::<RollGrad>(),
+        rule::<Slice>(),
+        rule::<SliceGrad>(),
+        rule::<StridedSlice>(),
+        rule::<StridedSliceGrad>(),
+    ]
 }
 
 /// Integers that tensors hold, or else an attribute.
@@ -23,12 +35,11 @@ fn bounds(graph: &mut OnnxGraph<'_>, tensor: Option<Var>, list: &[Var], attr: &[
     }
 }
 
-/// Starts, ends and axes of a slice.
-macro_rules! slice_bounds {
+/// Axes and starts of a slice.
+macro_rules! slice_starts {
     ($graph:ident, $op:ident) => {{
         let axes = $graph.axes($op.input, &$op.axes)?;
-        let starts = bounds($graph, $op.starts_tensor, &$op.starts_tensor_list, &$op.starts)?;
-        (axes, starts, bounds($graph, $op.ends_tensor, &$op.ends_tensor_list, &$op.ends)?)
+        (axes, bounds($graph, $op.starts_tensor, &$op.starts_tensor_list, &$op.starts)?)
     }};
 }
 
@@ -36,7 +47,8 @@ impl Lower for Slice {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let mut value = graph.read(self.input)?;
         if !self.axes.is_empty() {
-            let (axes, starts, ends) = slice_bounds!(graph, self);
+            let (axes, starts) = slice_starts!(graph, self);
+            let ends = bounds(graph, self.ends_tensor, &self.ends_tensor_list, &self.ends)?;
             let axes = graph.ints(&axes)?;
             value = graph.op("Slice", &[value, starts, ends, axes], &[]);
         }
@@ -57,7 +69,7 @@ impl Lower for SliceGrad {
             value = graph.unsqueeze(value, &axes)?;
         }
         if !self.axes.is_empty() {
-            let (axes, starts, _) = slice_bounds!(graph, self);
+            let (axes, starts) = slice_starts!(graph, self);
             let is_attribute = self.starts_tensor.is_none() && self.starts_tensor_list.is_empty();
             let known = is_attribute.then_some(&self.starts[..]);
             value = pad_back(graph, value, self.input, &axes, (starts, known))?;
@@ -133,5 +145,106 @@ impl Lower for Flip {
         let value = graph.op("Slice", &[x, starts, ends, axes, steps], &[]);
         graph.write(self.out, value);
         Ok(())
+    }
+}
+
+/// The elements of `$value` that a slice with steps takes.
+macro_rules! strided {
+    ($graph:ident, $op:ident, $value:expr) => {{
+        let from_tensor = $op.strides_tensor.is_some() || !$op.strides_tensor_list.is_empty();
+        let of_tensor = $op.ends_tensor.is_some() || !$op.ends_tensor_list.is_empty();
+        if from_tensor || (of_tensor && $op.strides.iter().any(|step| *step < 0)) {
+            let text = "steps from tensors, and ends of steps back, have no form in ONNX";
+            return Err(Error::new(ErrorKind::Format, text));
+        }
+        let (axes, starts) = slice_starts!($graph, $op);
+        // Going back, −1 is the place before the first element.
+        let end = |(end, step): (&i32, &i32)| match (*end, *step) {
+            (-1, ..0) => i64::MIN,
+            (end, _) => i64::from(end),
+        };
+        let ends = match of_tensor {
+            true => bounds($graph, $op.ends_tensor, &$op.ends_tensor_list, &[])?,
+            false => $graph.ints(&$op.ends.iter().zip(&$op.strides).map(end).collect::<Vec<_>>())?,
+        };
+        let steps: Vec<i64> = $op.strides.iter().map(|step| i64::from(*step)).collect();
+        let (axes, steps) = ($graph.ints(&axes)?, $graph.ints(&steps)?);
+        $graph.op("Slice", &[$value, starts, ends, axes, steps], &[])
+    }};
+}
+
+impl Lower for StridedSlice {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let value = graph.read(self.input)?;
+        let mut value = strided!(graph, self, value);
+        if !self.decrease_axis.is_empty() {
+            let axes = graph.axes(self.input, &self.decrease_axis)?;
+            value = graph.squeeze(value, &axes)?;
+        }
+        graph.write(self.out, value);
+        Ok(())
+    }
+}
+impl Lower for StridedSliceGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (dims, rank) = (graph.run_dims(self.input)?, graph.rank(self.input)?);
+        // The positions of the slice's elements among all.
+        let count = graph.merged_dims(self.input, 0, rank)?;
+        let positions = graph.range(count)?;
+        let positions = graph.reshape_to(positions, &dims)?;
+        let positions = strided!(graph, self, positions);
+        let positions = graph.reshape(positions, &[-1])?;
+        let zeros = graph.filled_to(graph.dtype(self.dout)?, 0.0, &[count])?;
+        let dout = graph.read(self.dout)?;
+        let dout = graph.reshape(dout, &[-1])?;
+        let value = graph.op("ScatterElements", &[zeros, positions, dout], &[]);
+        let value = graph.reshape_to(value, &dims)?;
+        graph.write(self.dinput, value);
+        Ok(())
+    }
+}
+
+/// `out` = `x`, whose elements move along axes by shifts, from the end to the start.
+fn roll(
+    graph: &mut OnnxGraph<'_>,
+    [x, out]: [Var; 2],
+    tensor: Option<Var>,
+    shifts: &[i64],
+    axes: &[i64],
+) -> Result<()> {
+    if tensor.is_some() {
+        return Err(Error::new(ErrorKind::Format, "shifts from a tensor have no form in ONNX"));
+    }
+    let (dims, mut value) = (graph.dims(x)?, graph.read(x)?);
+    let flat = axes.is_empty();
+    if flat {
+        value = graph.reshape(value, &[-1])?;
+    }
+    for (i, shift) in shifts.iter().enumerate() {
+        let axis = axes.get(i).map_or(Ok(0), |axis| graph.axis(x, *axis))?;
+        let length = if flat { dims.iter().product() } else { dims[axis] };
+        let end = if length > 0 { length - shift.rem_euclid(length) } else { 0 };
+        let ends = [graph.ints(&[0])?, graph.ints(&[end])?, graph.ints(&[length])?];
+        let axes = graph.ints(&[axis as i64])?;
+        let parts = [[ends[1], ends[2]], [ends[0], ends[1]]];
+        let parts = parts.map(|[start, end]| graph.op("Slice", &[value, start, end, axes], &[]));
+        value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(axis as i64))]);
+    }
+    if flat {
+        value = graph.reshape(value, &dims)?;
+    }
+    graph.write(out, value);
+    Ok(())
+}
+
+impl Lower for Roll {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        roll(graph, [self.x, self.out], self.shifts_tensor, &self.shifts, &self.axis)
+    }
+}
+impl Lower for RollGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let back: Vec<i64> = self.shifts.iter().map(|shift| shift.saturating_neg()).collect();
+        roll(graph, [self.dout, self.dx], self.shifts_tensor, &back, &self.axis)
     }
 }
