@@ -111,23 +111,27 @@ fn pad_back(
 
 impl Lower for Pad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let pads = pads(&self.paddings, 1);
-        let (x, pads) = (graph.read(self.x)?, graph.ints(&pads)?);
         let value = graph.scalar(graph.dtype(self.x)?, f64::from(self.pad_value))?;
-        let value = graph.op("Pad", &[x, pads, value], &[]);
-        graph.write(self.out, value);
-        Ok(())
+        pad(graph, [self.x, self.out], pads(&self.paddings, 1), value)
     }
 }
 impl Lower for PadGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         // Negative padding removes elements.
-        let pads = pads(&self.paddings, -1);
-        let (dout, pads) = (graph.read(self.dout)?, graph.ints(&pads)?);
-        let value = graph.op("Pad", &[dout, pads], &[]);
-        graph.write(self.dx, value);
-        Ok(())
+        let zero = graph.scalar(graph.dtype(self.dout)?, 0.0)?;
+        pad(graph, [self.dout, self.dx], pads(&self.paddings, -1), zero)
     }
+}
+
+/// `out` = `x` with an element added around it.
+fn pad(graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2], pads: Vec<i64>, element: OnnxValue) -> Result<()> {
+    let mut value = graph.read(x)?;
+    if !pads.is_empty() {
+        let pads = graph.ints(&pads)?;
+        value = graph.op("Pad", &[value, pads, element], &[]);
+    }
+    graph.write(out, value);
+    Ok(())
 }
 
 /// Paddings before all dimensions, then after them, from pairs.
@@ -139,6 +143,11 @@ fn pads(pairs: &[i32], sign: i64) -> Vec<i64> {
 impl Lower for Flip {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, axes, n) = (graph.read(self.x)?, graph.axes(self.x, &self.axis)?, self.axis.len());
+        // ONNX Runtime slices and pads no scalars.
+        if n == 0 {
+            graph.write(self.out, x);
+            return Ok(());
+        }
         let starts = graph.ints(&vec![-1; n])?;
         let ends = graph.ints(&vec![i64::MIN; n])?;
         let (axes, steps) = (graph.ints(&axes)?, graph.ints(&vec![-1; n])?);
