@@ -158,8 +158,9 @@ impl Lower for Meshgrid {
 impl Lower for MeshgridGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let rank = self.x.len() as i64;
-        for (i, (dx, dout)) in self.dx.iter().zip(&self.dout).enumerate() {
-            let (Some(dx), dims) = (dx, graph.run_dims(self.x[i])?) else { continue };
+        for (i, ((dx, dout), x)) in self.dx.iter().zip(&self.dout).zip(&self.x).enumerate() {
+            let Some(dx) = dx else { continue };
+            let dims = graph.run_dims(*x)?;
             let others: Vec<i64> = (0..rank).filter(|axis| *axis != i as i64).collect();
             let value = graph.read(*dout)?;
             let value = graph.reduce("ReduceSum", value, &others, false)?;

@@ -4,7 +4,7 @@ use autobwd::{DType, Error, ErrorKind, Result, program::Var};
 use autobwd_ops::{
     cumsum::{Cumsum, CumsumGrad},
     sort::Argsort,
-    top_k::{ArgAttrs, ArgMax, ArgMin, TopKV2},
+    top_k::{Accuracy, ArgAttrs, ArgMax, ArgMin, TopKV2},
 };
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     vec![
+        rule::<Accuracy>(),
         rule::<ArgMax>(),
         rule::<ArgMin>(),
         rule::<Argsort>(),
@@ -126,5 +127,29 @@ impl Lower for Argsort {
         let [out, indices] = graph.nodes("TopK", &[Some(x), Some(length)], &attrs);
         graph.write(self.out, out);
         write_index(graph, self.indices, indices)
+    }
+}
+
+impl Lower for Accuracy {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (indices, label) = (graph.read(self.indices)?, graph.read(self.label)?);
+        let (indices, label) = (graph.cast(indices, DType::I64), graph.cast(label, DType::I64));
+        let label = graph.reshape(label, &[-1, 1])?;
+        let is_label = graph.op("Equal", &[indices, label], &[]);
+        let is_label = graph.cast(is_label, DType::I32);
+        // A row counts once, whatever the number of its hits.
+        let hit = graph.reduce("ReduceMax", is_label, &[1], false)?;
+        let correct = graph.reduce("ReduceSum", hit, &[0], false)?;
+        let rows = graph.run_dims(self.indices)?;
+        let total = graph.count(rows.get(..1).unwrap_or_default(), DType::I32)?;
+        let dtype = graph.dtype(self.accuracy)?;
+        let quotient = [graph.cast(correct, dtype), graph.cast(total, dtype)];
+        let accuracy = graph.op("Div", &quotient, &[]);
+        for (out, value) in [(self.accuracy, accuracy), (self.correct, correct), (self.total, total)] {
+            let value = graph.cast(value, graph.dtype(out)?);
+            let value = graph.shaped_as(value, out)?;
+            graph.write(out, value);
+        }
+        Ok(())
     }
 }
