@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use autobwd::{
-    DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
+    BlockId, DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
     program::Var,
     tensor::{Bool, Element},
 };
 
+use super::nodes::{Node, SubGraph, TypedValue, live_nodes, messages};
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
@@ -16,7 +17,7 @@ use crate::{
 
 /// A value of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct OnnxValue(usize);
+pub(super) struct OnnxValue(pub(super) usize);
 
 /// An attribute of a node.
 pub(super) enum NodeAttr<'a> {
@@ -26,19 +27,23 @@ pub(super) enum NodeAttr<'a> {
     Text(&'a str),
 }
 
+/// What variables hold.
+pub(super) type Values = HashMap<Var, OnnxValue>;
+
 /// Nodes, and what the variables of a program hold after them.
 pub(super) struct OnnxGraph<'p> {
     program: &'p Program,
-    pub(super) nodes: Vec<NodeProto>,
+    /// The block whose operators are written.
+    block: BlockId,
+    /// The nodes of the graph, or of the graph of a node that is being written.
+    nodes: Vec<Node>,
     pub(super) initializers: Vec<TensorProto>,
     /// The name of each value; empty until it is named.
     names: Vec<String>,
-    /// Where the name of each value that a node computes belongs.
-    outputs: HashMap<OnnxValue, (usize, usize)>,
-    /// Inputs of nodes by value.
-    inputs: Vec<Vec<Option<OnnxValue>>>,
     used: HashSet<String>,
-    values: HashMap<Var, OnnxValue>,
+    pub(super) values: Values,
+    /// Values of variables in graphs of nodes, after which they are named.
+    inner: Vec<(OnnxValue, Var)>,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), OnnxValue>,
 }
 
@@ -46,13 +51,13 @@ impl<'p> OnnxGraph<'p> {
     pub(super) fn new(program: &'p Program) -> OnnxGraph<'p> {
         OnnxGraph {
             program,
+            block: BlockId::ROOT,
             nodes: vec![],
             initializers: vec![],
             names: vec![],
-            outputs: HashMap::new(),
-            inputs: vec![],
             used: HashSet::new(),
-            values: HashMap::new(),
+            values: Values::new(),
+            inner: vec![],
             constants: HashMap::new(),
         }
     }
@@ -70,9 +75,23 @@ impl<'p> OnnxGraph<'p> {
         OnnxValue(self.names.len() - 1)
     }
 
+    /// A value that is named later.
+    pub(super) fn unnamed(&mut self) -> OnnxValue {
+        self.value(String::new())
+    }
+
+    /// Sets the block whose operators are written, and returns the one before.
+    pub(super) fn set_block(&mut self, block: BlockId) -> BlockId {
+        std::mem::replace(&mut self.block, block)
+    }
+
+    pub(super) fn name(&self, var: Var) -> &'p str {
+        self.program.name(var)
+    }
+
     /// The declaration of a variable.
     pub(super) fn desc(&self, var: Var) -> Result<&'p VarDesc> {
-        let declared = self.program.root().vars.get(&var);
+        let declared = self.program.lookup(self.block, var);
         declared.ok_or_else(|| Error::internal(format!("`{}` is not declared", self.program.name(var))))
     }
 
@@ -152,7 +171,7 @@ impl<'p> OnnxGraph<'p> {
     /// Gives values to variables that could not be computed, so that further obstacles are found.
     pub(super) fn pretend(&mut self, vars: impl Iterator<Item = Var>) {
         for var in vars {
-            let node = self.value(String::new());
+            let node = self.unnamed();
             self.write(var, node);
         }
     }
@@ -175,21 +194,56 @@ impl<'p> OnnxGraph<'p> {
         attrs: &[(&str, NodeAttr<'_>)],
         count: usize,
     ) -> Vec<OnnxValue> {
-        let at = self.nodes.len();
-        let outputs = (0..count).map(|i| {
-            let node = self.value(String::new());
-            self.outputs.insert(node, (at, i));
-            node
-        });
-        let outputs = outputs.collect();
-        self.inputs.push(inputs.to_vec());
-        self.nodes.push(NodeProto {
+        self.node(op, inputs.to_vec(), attrs, vec![], count)
+    }
+
+    /// The same for a node with graphs, which are attributes of these names.
+    pub(super) fn node(
+        &mut self,
+        op: &str,
+        inputs: Vec<Option<OnnxValue>>,
+        attrs: &[(&str, NodeAttr<'_>)],
+        graphs: Vec<(&'static str, SubGraph)>,
+        count: usize,
+    ) -> Vec<OnnxValue> {
+        let outputs: Vec<OnnxValue> = (0..count).map(|_| self.unnamed()).collect();
+        let message = NodeProto {
             op_type: Some(op.into()),
-            output: vec![String::new(); count],
             attribute: attrs.iter().map(|(name, attr)| attribute(name, attr)).collect(),
             ..NodeProto::default()
-        });
+        };
+        self.nodes.push(Node { message, inputs, outputs: outputs.clone(), graphs });
         outputs
+    }
+
+    /// Begins the graph of a node: nodes are appended to it until [`OnnxGraph::leave`]. Variables have the values of the
+    /// graph around it, which is returned.
+    pub(super) fn enter(&mut self) -> (Vec<Node>, Values) {
+        (std::mem::take(&mut self.nodes), self.values.clone())
+    }
+
+    /// Ends the graph of a node.
+    pub(super) fn leave(
+        &mut self,
+        (nodes, values): (Vec<Node>, Values),
+        inputs: Vec<TypedValue>,
+        outputs: Vec<TypedValue>,
+    ) -> SubGraph {
+        let outputs = self.own_values(outputs);
+        let nodes = live_nodes(std::mem::replace(&mut self.nodes, nodes), &outputs);
+        let values = std::mem::replace(&mut self.values, values);
+        self.inner.extend(values.into_iter().map(|(var, value)| (value, var)));
+        SubGraph { inputs, nodes, outputs }
+    }
+
+    /// Copies of those values that the graph does not compute itself, or that are several outputs.
+    fn own_values(&mut self, values: Vec<TypedValue>) -> Vec<TypedValue> {
+        let mut own: HashSet<OnnxValue> = self.nodes.iter().flat_map(|node| &node.outputs).copied().collect();
+        let mut copy = |value: OnnxValue| match own.remove(&value) {
+            true => value,
+            false => self.op("Identity", &[value], &[]),
+        };
+        values.into_iter().map(|typed| TypedValue { value: copy(typed.value), ..typed }).collect()
     }
 
     /// Appends a node with one output.
@@ -355,10 +409,11 @@ impl<'p> OnnxGraph<'p> {
         Ok(())
     }
 
-    /// Names values after variables, and writes all names into the nodes.
-    pub(super) fn finish(&mut self) {
+    /// Names values after variables, and returns the nodes.
+    pub(super) fn finish(&mut self) -> Vec<NodeProto> {
+        let of_vars = self.values.iter().map(|(var, node)| (*node, *var)).chain(self.inner.drain(..));
         let mut of_vars: Vec<(OnnxValue, &str)> =
-            self.values.iter().map(|(var, node)| (*node, self.program.name(*var))).collect();
+            of_vars.map(|(node, var)| (node, self.program.name(var))).collect();
         of_vars.sort_unstable_by_key(|(node, name)| (node.0, *name));
         for (node, name) in of_vars {
             if self.names[node.0].is_empty() {
@@ -371,16 +426,7 @@ impl<'p> OnnxGraph<'p> {
                 self.names[at] = self.fresh("value");
             }
         }
-        for (node, (at, i)) in &self.outputs {
-            self.nodes[*at].output[*i].clone_from(&self.names[node.0]);
-        }
-        for (node, inputs) in self.nodes.iter_mut().zip(&self.inputs) {
-            let name = |input: &Option<OnnxValue>| {
-                input.map_or_else(String::new, |input| self.names[input.0].clone())
-            };
-            node.input = inputs.iter().map(name).collect();
-            node.name.clone_from(&node.output.first().cloned());
-        }
+        messages(std::mem::take(&mut self.nodes), &self.names)
     }
 }
 
