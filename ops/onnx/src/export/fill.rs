@@ -1,8 +1,8 @@
 //! Numbers everywhere, and shapes as tensors.
 
-use autobwd::{DType, Error, Result, program::Var};
+use autobwd::{DType, Error, Result, Tensor, program::Var, tensor::Bool};
 use autobwd_ops::{
-    fill::{FillAnyLike, FillConstant, FillZerosLike},
+    fill::{AssignValue, FillAnyLike, FillConstant, FillZerosLike},
     shape::{ShapeOp, Size},
 };
 
@@ -14,6 +14,7 @@ use super::{
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     vec![
+        rule::<AssignValue>(),
         rule::<FillAnyLike>(),
         rule::<FillConstant>(),
         rule::<FillZerosLike>(),
@@ -61,6 +62,24 @@ fn shape_of(graph: &mut OnnxGraph<'_>, var: Var) -> Result<OnnxValue> {
     Ok(graph.op("Shape", &[value], &[]))
 }
 
+impl Lower for AssignValue {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let dims: Vec<usize> = self.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect();
+        let tensor = match self.dtype {
+            DType::Bool => {
+                Tensor::from_vec(dims, self.bool_values.iter().map(|x| Bool::from(*x != 0)).collect())
+            }
+            DType::F32 => Tensor::from_vec(dims, self.fp32_values.clone()),
+            DType::F64 => Tensor::from_vec(dims, self.fp64_values.clone()),
+            DType::I32 => Tensor::from_vec(dims, self.int32_values.clone()),
+            DType::I64 => Tensor::from_vec(dims, self.int64_values.clone()),
+            DType::U8 => Err(Error::attr("dtype", "there is no list of uint8 elements")),
+        };
+        let value = graph.tensor(&tensor?);
+        graph.write(self.out, value);
+        Ok(())
+    }
+}
 impl Lower for FillConstant {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let number = match self.value_tensor {

@@ -8,6 +8,7 @@ mod elementwise;
 mod fold;
 mod image;
 mod index;
+mod loops;
 mod loss;
 mod matmul;
 mod names;
@@ -281,6 +282,10 @@ impl<'m> Importer<'m> {
             Some(None) => return,
             Some(Some(value)) => value,
         };
+        if self.net.program().is_err() {
+            // A node has failed, and so would everything after it.
+            return;
+        }
         let variable = variable_name(name);
         let expr = match &value.content {
             ValueContent::Computed(expr) => expr.clone(),
