@@ -5,8 +5,8 @@ use autobwd::{
 };
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
-    Init, Math, Model,
-    control::{cond, static_rnn, while_loop},
+    Init, Math, Model, concat,
+    control::{cond, dynamic_dims, static_rnn, while_loop},
     optim::{Optimizer, Sgd},
 };
 
@@ -130,6 +130,21 @@ fn gradients_of_loops_of_any_length() -> Result<()> {
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss, &Backward::default())?;
     assert_same(model(program, &["x", "count"], &[&loss, "w@GRAD"]), &counts())?;
+    Ok(())
+}
+
+#[test]
+fn states_that_grow() -> Result<()> {
+    let net = Builder::new();
+    let (x, limit) = (net.input("x", DType::F64, &[2, 3]), net.input("limit", DType::F64, &[]));
+    let rows = while_loop(
+        &[dynamic_dims(&x, &[0])],
+        |v| v[0].square().sum(&[]).less_than(&limit),
+        |v| vec![concat(&[&v[0], &(&x * 2.0)], 0)],
+    );
+    let runs: Vec<Vec<Tensor>> =
+        [0.0, 1.0, 9.0].iter().map(|limit| vec![numbers(&[2, 3]), scalar(*limit)]).collect();
+    assert_same(model(net.program()?.clone(), &["x", "limit"], &[&rows[0].name()]), &runs)?;
     Ok(())
 }
 

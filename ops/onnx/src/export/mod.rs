@@ -239,16 +239,18 @@ fn value_info(name: &str, desc: &VarDesc) -> Result<ValueInfoProto> {
     if desc.kind != VarKind::Tensor {
         return Err(Error::new(ErrorKind::Program, format!("`{name}` is not a tensor")));
     }
-    let symbol = |axis| Some(dimension::Value::DimParam(format!("{name}.{axis}")));
-    let ty = type_of(desc.dtype, &desc.dims, symbol);
+    let ty = tensor_type(name, desc.dtype, &desc.dims);
     Ok(ValueInfoProto { name: Some(name.into()), r#type: Some(ty), ..ValueInfoProto::default() })
 }
 
-/// The type of a tensor; `unknown` declares an unknown dimension, by its axis.
-fn type_of(dtype: DType, dims: &Dims, unknown: impl Fn(usize) -> Option<dimension::Value>) -> TypeProto {
-    let dimension = |(axis, dim): (usize, &autobwd::tensor::Dim)| Dimension {
-        value: dim.get().map(|dim| dimension::Value::DimValue(dim as i64)).or_else(|| unknown(axis)),
-        ..Dimension::default()
+/// The type of a tensor of that name.
+fn tensor_type(name: &str, dtype: DType, dims: &Dims) -> TypeProto {
+    let dimension = |(axis, dim): (usize, &autobwd::tensor::Dim)| {
+        let value = match dim.get() {
+            Some(dim) => dimension::Value::DimValue(dim as i64),
+            None => dimension::Value::DimParam(format!("{name}.{axis}")),
+        };
+        Dimension { value: Some(value), ..Dimension::default() }
     };
     let tensor = type_proto::Tensor {
         elem_type: Some(ElementType::of(dtype).data_type() as i32),

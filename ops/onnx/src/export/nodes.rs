@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use autobwd::{DType, Dims};
 
-use super::{onnx_graph::OnnxValue, type_of};
+use super::{onnx_graph::OnnxValue, tensor_type};
 use crate::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto, attribute_proto::AttributeType};
 
 /// A node.
@@ -78,7 +78,7 @@ fn graph_message(name: &str, graph: SubGraph, names: &[String]) -> GraphProto {
     let typed = |values: Vec<TypedValue>| {
         let info = |TypedValue { value, dtype, dims }| ValueInfoProto {
             name: Some(names[value.0].clone()),
-            r#type: Some(type_of(dtype, &dims, |_| None)),
+            r#type: Some(tensor_type(&names[value.0], dtype, &dims)),
             ..ValueInfoProto::default()
         };
         values.into_iter().map(info).collect()

@@ -13,10 +13,14 @@ use super::{
     Importer,
     arith::{int_like, permute, reshape},
     node::{NodeContext, NodeOutput, Outputs, refuse},
+    options::dimension_text,
     rules::sources,
     value::{ImportedValue, Sources},
 };
-use crate::{elements::ElementType, proto::GraphProto};
+use crate::{
+    elements::ElementType,
+    proto::{GraphProto, ValueInfoProto, type_proto},
+};
 
 /// Whether the condition of a loop is known before each step if the first values of these states are.
 pub(super) fn has_known_condition(importer: &Importer<'_>, body: &GraphProto, mut states: Vec<bool>) -> bool {
@@ -139,16 +143,26 @@ fn empty_sequence(net: &Builder, importer: &Importer<'_>, graph: &GraphProto, ou
     Ok(dynamic_dims(empty.check()?, &[0]))
 }
 
-/// Copies of states whose dimensions change, as the graph of the step declares.
-fn varying(importer: &Importer<'_>, graph: &GraphProto, input: usize, state: &Expr) -> Expr {
-    let declared = importer.tensor_type(&graph.input[input]).map_or(vec![], |(_, dims)| dims);
+/// A state, or a copy if a step changes its dimensions, as the graph declares: by other names before and after it.
+fn varying(graph: &GraphProto, input: usize, state: &Expr) -> Expr {
+    let [before, after] = [&graph.input[input], &graph.output[input - 1]].map(symbols);
     let dims = state.dims();
-    if declared.len() != dims.len() {
+    if [before.len(), after.len()] != [dims.len(); 2] {
         return state.clone();
     }
-    let changes = |axis: &usize| declared[*axis] < 0 && dims[*axis].get().is_some();
+    let changes = |axis: &usize| before[*axis] != after[*axis] && dims[*axis].get().is_some();
     let axes: Vec<i32> = (0..dims.len()).filter(changes).map(|axis| axis as i32).collect();
     if axes.is_empty() { state.clone() } else { dynamic_dims(state, &axes) }
+}
+
+/// The dimensions of a declared value as text.
+fn symbols(info: &ValueInfoProto) -> Vec<String> {
+    match info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
+        Some(type_proto::Value::TensorType(tensor)) => {
+            tensor.shape.iter().flat_map(|shape| &shape.dim).map(dimension_text).collect()
+        }
+        _ => vec![],
+    }
 }
 
 /// A loop whose number of steps is not known, with so many states.
@@ -164,7 +178,7 @@ pub(super) fn looped(n: &mut NodeContext<'_, '_>, graph: &GraphProto, count: usi
     for i in 2..count + 2 {
         states.push(n.element(i)?);
         let state = n.input(i)?;
-        first.push(varying(n.importer, graph, i, &state));
+        first.push(varying(graph, i, &state));
     }
     for output in count + 1..graph.output.len() {
         first.push(empty_sequence(&net, n.importer, graph, output)?);
