@@ -1,11 +1,14 @@
 //! Programs with control flow are written, read again, and compute the same.
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, Program, Result, Scope, Tensor, append_backward, gradients,
+    Backward, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, append_backward, emit,
+    gradients,
 };
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
-    Init, Math, Model, concat,
+    Init, Math, Model,
+    array::{ReadFromArray, WriteToArray},
+    concat,
     control::{cond, dynamic_dims, static_rnn, while_loop},
     optim::{Optimizer, Sgd},
 };
@@ -231,6 +234,31 @@ fn gradients_of_loops_and_branches_in_recurrences() -> Result<()> {
         let inputs = vec![numbers(&[steps as usize, 2]), numbers(&[2])];
         assert_same(model(program, &["x", "first"], &[&loss, &out[0].name(), &found[0]]), &[inputs])?;
     }
+    Ok(())
+}
+
+#[test]
+fn what_has_no_form_is_named() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[2]);
+    let i = net.input("i", DType::I64, &[1]);
+    let list = emit(WriteToArray { x: (&x).into(), i: (&i).into(), out: New }).out;
+    let zero = x.sum(&[]) * 0.0;
+    while_loop(
+        std::slice::from_ref(&zero),
+        |v| v[0].less_than(&(&zero + 3.0)),
+        |v| {
+            emit(WriteToArray { x: (&x).into(), i: (&i).into(), out: (&list).into() }).out.check().unwrap();
+            vec![&v[0] + 1.0]
+        },
+    );
+    let last = emit(ReadFromArray { x: (&list).into(), i: (&i).into(), x_w: None, out: New }).out;
+    let model = model(net.program()?.clone(), &["x", "i"], &[&last.name()]);
+    let e = to_bytes(&model).unwrap_err().to_string();
+    for op in ["write_to_array", "read_from_array"] {
+        assert!(e.contains(&format!("operator `{op}` has no form in ONNX")), "{e}");
+    }
+    assert!(e.contains("carried from step to step, but is not a tensor (operator"), "{e}");
     Ok(())
 }
 

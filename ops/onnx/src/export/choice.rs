@@ -12,7 +12,7 @@ use autobwd_ops::select::SelectInput;
 
 use super::{
     ProgramWriter,
-    control::{BranchOutput, Side, own_output, starts},
+    branch::{BranchOutput, Side, own_output, starts},
 };
 
 /// A block that runs if a condition holds, one that runs otherwise, and the selections between their results.
@@ -48,6 +48,7 @@ impl Choice {
             let &[Some(from_no), Some(from_yes)] = &x[..] else { break };
             let fits = yes.out.contains(&from_yes)
                 && no.out.contains(&from_no)
+                && !yes.out.iter().chain(&no.out).any(|out| *out == mask)
                 && is_result_of(ops, at, mask, yes.cond, |op| Some(op.as_op::<Cast>()?.x));
             if !fits {
                 break;

@@ -14,18 +14,12 @@ use autobwd::{
     op::{BlockCall, CarriedInit, CarriedValue, StepCount},
     program::{Var, VarKind},
 };
-use autobwd_ops::select::{SelectInput, SelectOutput};
 
 use super::{
-    Lower, LowerRule, ProgramWriter,
+    ProgramWriter,
     nodes::{SubGraph, TypedValue},
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue, Values},
-    rule,
 };
-
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
-    vec![rule::<SelectInput>(), rule::<SelectOutput>()]
-}
 
 /// What the gradients of control flow read.
 pub(super) struct SavedSteps {
@@ -47,34 +41,15 @@ impl SavedSteps {
 
 /// A forward operator, for its gradient.
 pub(super) struct ForwardSteps {
-    call: BlockCall,
+    pub(super) call: BlockCall,
     /// What variables held before it.
-    values: Values,
+    pub(super) values: Values,
     /// The condition of a branch.
     condition: Option<OnnxValue>,
     /// States at the start of each step, by their names in the step.
     states: Vec<(Var, OnnxValue)>,
     /// States whose name means, to the gradient, the value at the start of the step, although the step changes it.
     starts: Vec<Var>,
-}
-
-/// One side of a branch.
-pub(super) struct Side<'a> {
-    pub(super) call: &'a BlockCall,
-    /// Inputs of the block by their names in it.
-    pub(super) inputs: Vec<(Var, OnnxValue)>,
-    /// The forward operator, for a gradient.
-    pub(super) forward: Option<&'a ForwardSteps>,
-}
-
-/// An output of a branch.
-#[derive(Clone)]
-pub(super) struct BranchOutput {
-    pub(super) out: Var,
-    /// The variables that hold its value after each side; one without a value stands for zeros.
-    pub(super) after: [Var; 2],
-    /// A variable of the same dtype and shape.
-    pub(super) like: Var,
 }
 
 /// Inputs and outputs of the graph of a `Scan` under construction.
@@ -104,14 +79,14 @@ impl ScanInputs {
 }
 
 /// The variable whose shape an initial value has.
-fn like(carried: &CarriedValue) -> Var {
+pub(super) fn like(carried: &CarriedValue) -> Var {
     match carried.first {
         CarriedInit::Value(_, like) | CarriedInit::ZerosLike(like) => like,
     }
 }
 
 /// Writes zeros in the shape of a variable.
-fn zeros(graph: &mut OnnxGraph<'_>, like: Var) -> Result<OnnxValue> {
+pub(super) fn zeros(graph: &mut OnnxGraph<'_>, like: Var) -> Result<OnnxValue> {
     let zero = graph.scalar(graph.dtype(like)?, 0.0)?;
     let dims = match graph.values.get(&like).copied() {
         Some(value) if graph.shape(like)?.contains(&-1) => graph.op("Shape", &[value], &[]),
@@ -124,7 +99,7 @@ fn zeros(graph: &mut OnnxGraph<'_>, like: Var) -> Result<OnnxValue> {
 }
 
 /// What a variable holds, or zeros in the shape of another.
-fn value_or_zeros(graph: &mut OnnxGraph<'_>, var: Var, like: Var) -> Result<OnnxValue> {
+pub(super) fn value_or_zeros(graph: &mut OnnxGraph<'_>, var: Var, like: Var) -> Result<OnnxValue> {
     match graph.values.get(&var) {
         Some(value) => Ok(*value),
         None => zeros(graph, like),
@@ -132,7 +107,7 @@ fn value_or_zeros(graph: &mut OnnxGraph<'_>, var: Var, like: Var) -> Result<Onnx
 }
 
 /// The value that a state begins with.
-fn first_value(graph: &mut OnnxGraph<'_>, carried: &CarriedValue) -> Result<OnnxValue> {
+pub(super) fn first_value(graph: &mut OnnxGraph<'_>, carried: &CarriedValue) -> Result<OnnxValue> {
     match carried.first {
         CarriedInit::Value(var, like) => value_or_zeros(graph, var, like),
         CarriedInit::ZerosLike(like) => zeros(graph, like),
@@ -140,7 +115,7 @@ fn first_value(graph: &mut OnnxGraph<'_>, carried: &CarriedValue) -> Result<Onnx
 }
 
 /// A value with the dtype and the dimensions of a variable.
-fn typed(graph: &OnnxGraph<'_>, value: OnnxValue, var: Var) -> Result<TypedValue> {
+pub(super) fn typed(graph: &OnnxGraph<'_>, value: OnnxValue, var: Var) -> Result<TypedValue> {
     let desc = graph.desc(var)?;
     if desc.kind != VarKind::Tensor {
         return Err(not_a_tensor(graph, var));
@@ -207,7 +182,7 @@ impl ProgramWriter<'_> {
     }
 
     /// Writes the graph of a node.
-    fn sub_graph(
+    pub(super) fn sub_graph(
         &mut self,
         inputs: Vec<TypedValue>,
         write: impl FnOnce(&mut Self) -> Result<Vec<TypedValue>>,
@@ -223,7 +198,7 @@ impl ProgramWriter<'_> {
     }
 
     /// Appends the operators of a block to the graph of a node, and for a gradient those of the forward step before it.
-    fn step(
+    pub(super) fn step(
         &mut self,
         call: &BlockCall,
         inputs: &[(Var, OnnxValue)],
@@ -262,66 +237,6 @@ impl ProgramWriter<'_> {
         let typed = typed(&self.graph, value, own);
         self.graph.set_block(around);
         typed
-    }
-
-    /// Appends an `If`. A side without a block changes nothing.
-    pub(super) fn if_node(
-        &mut self,
-        condition: OnnxValue,
-        sides: [Option<Side<'_>>; 2],
-        outputs: &[BranchOutput],
-    ) -> Result<()> {
-        let mut graphs = vec![];
-        for (i, (attribute, side)) in ["then_branch", "else_branch"].into_iter().zip(sides).enumerate() {
-            let graph = self.sub_graph(vec![], |writer| {
-                if let Some(Side { call, inputs, forward }) = side {
-                    let ends: Vec<Var> = outputs.iter().map(|output| output.after[i]).collect();
-                    let before = forward.map_or(vec![], |forward| starts(&forward.call, &forward.values));
-                    writer.step(call, &inputs, forward.map(|forward| (forward, &before[..])), &ends);
-                }
-                let value = |output: &BranchOutput| {
-                    let value = value_or_zeros(&mut writer.graph, output.after[i], output.like)?;
-                    typed(&writer.graph, value, output.like)
-                };
-                outputs.iter().map(value).collect()
-            })?;
-            graphs.push((attribute, graph));
-        }
-        let values = self.graph.node("If", vec![Some(condition)], &[], graphs, outputs.len());
-        for (output, value) in outputs.iter().zip(values) {
-            self.graph.write(output.out, value);
-        }
-        Ok(())
-    }
-
-    /// A block that runs if a condition holds.
-    fn branch(&mut self, op: &OpDesc, call: &BlockCall, condition: OnnxValue) -> Result<()> {
-        self.save(op, call, self.graph.values.clone(), Some(condition), vec![]);
-        let outputs: Vec<BranchOutput> = call.carried.iter().map(own_output).collect();
-        let side = Side { call, inputs: starts(call, &self.graph.values), forward: None };
-        self.if_node(condition, [Some(side), None], &outputs)
-    }
-
-    fn branch_gradient(
-        &mut self,
-        call: &BlockCall,
-        condition: OnnxValue,
-        forward: &ForwardSteps,
-    ) -> Result<()> {
-        let (mut inputs, mut outputs) = (vec![], vec![]);
-        for carried in &call.carried {
-            let first = first_value(&mut self.graph, carried)?;
-            inputs.push((carried.start, first));
-            let (Some(out), like) = (carried.last, like(carried)) else { continue };
-            // Gradients of a branch that has not run are those of its outputs.
-            outputs.push(BranchOutput { out, after: [carried.end, out], like });
-            self.graph.write(out, first);
-        }
-        for (inner, out, like) in &call.sums {
-            outputs.push(BranchOutput { out: *out, after: [*inner, Var::EMPTY], like: *like });
-        }
-        let side = Side { call, inputs, forward: Some(forward) };
-        self.if_node(condition, [Some(side), None], &outputs)
     }
 
     /// The states of a step that its gradient reads.
@@ -519,55 +434,8 @@ impl ProgramWriter<'_> {
     }
 }
 
-/// The output of a branch that changes a variable.
-pub(super) fn own_output(carried: &CarriedValue) -> BranchOutput {
-    let out = carried.end;
-    BranchOutput { out, after: [out; 2], like: out }
-}
-
-/// The states of a branch that have values.
-pub(super) fn starts(call: &BlockCall, values: &Values) -> Vec<(Var, OnnxValue)> {
-    let starts = call.carried.iter().map(|carried| carried.start);
-    starts.filter_map(|start| Some((start, *values.get(&start)?))).collect()
-}
-
 /// The inputs of a step that hold states.
 fn starts_of(vars: &[Var], call: &BlockCall, states: &[TypedValue]) -> Vec<TypedValue> {
     let start = |var: &Var| call.carried.iter().position(|carried| carried.start == *var);
     vars.iter().filter_map(|var| states.get(start(var)?).cloned()).collect()
-}
-
-/// Whether one integer equals a number, as a scalar.
-fn equals(graph: &mut OnnxGraph<'_>, mask: Var, number: usize) -> Result<OnnxValue> {
-    let (x, number) = (graph.read(mask)?, graph.scalar(graph.dtype(mask)?, number as f64)?);
-    let x = if graph.rank(mask)? == 0 { x } else { graph.reshape(x, &[])? };
-    Ok(graph.op("Equal", &[x, number], &[]))
-}
-
-impl Lower for SelectInput {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let value = |graph: &mut OnnxGraph<'_>, x: Option<Var>| match x {
-            Some(x) => graph.read(x),
-            None => zeros(graph, self.x.iter().flatten().next().copied().unwrap_or(self.out)),
-        };
-        let mut chosen = value(graph, self.x.first().copied().flatten())?;
-        for (i, x) in self.x.iter().enumerate().skip(1) {
-            let (holds, x) = (equals(graph, self.mask, i)?, value(graph, *x)?);
-            chosen = graph.op("Where", &[holds, x, chosen], &[]);
-        }
-        graph.write(self.out, chosen);
-        Ok(())
-    }
-}
-
-impl Lower for SelectOutput {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
-        for (i, out) in self.out.iter().enumerate().filter(|(_, out)| out.is_some()) {
-            let holds = equals(graph, self.mask, i)?;
-            let value = graph.op("Where", &[holds, x, zero], &[]);
-            graph.write(*out, value);
-        }
-        Ok(())
-    }
 }

@@ -1,5 +1,6 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
+mod branch;
 mod choice;
 mod control;
 mod conv;
@@ -81,7 +82,7 @@ fn rule<O: Lower>() -> (&'static str, LowerRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, LowerRule> {
     let families = [
-        control::rules(),
+        branch::rules(),
         conv::rules(),
         fill::rules(),
         index::rules(),
@@ -165,7 +166,7 @@ impl<'p> ProgramWriter<'p> {
 /// The message of a model.
 ///
 /// # Errors
-/// Everything that stands in the way, as one list: operators without rule, formula and composition; shapes that must be
+/// An invalid program. Everything that stands in the way, as one list: operators without rule, formula and composition; shapes that must be
 /// known; values that the scope does not hold.
 pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     let (failed, ops, rules) = ("the model cannot be written for ONNX", OpInfoMap::linked()?, rules());
@@ -174,6 +175,7 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         obstacles.note("", model.program.expect_var(name));
     }
     obstacles.require_none(failed)?;
+    ops.verify(&model.program)?;
     let known = |op: &OpDesc| {
         let info = ops.get(&op.ty)?;
         Ok(info.is_control() || rule_of(&rules, op).is_some() || info.formula(op)?.is_some())
