@@ -64,7 +64,7 @@ impl BoundBlock {
     ) -> Result<BoundBlock> {
         let describe = |f: &BoundInstruction| match plan.graph.instructions.get(f.node) {
             Some(node) => program.describe_op(block, node.index, &node.desc),
-            None => OpContext::new("operator", "assign"),
+            None => OpContext::new("instruction", "copy"),
         };
         let BoundInstructions {
             mut instructions,

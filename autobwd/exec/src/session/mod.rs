@@ -373,7 +373,7 @@ fn fed<'a>(feeds: &'a mut [FeedSlot], name: &str) -> Result<&'a mut FeedSlot> {
 /// The operator types of an instruction, each once.
 fn label(plan: &Plan, instruction: &BoundInstruction) -> String {
     if plan.groups.is_empty() {
-        return "assign".into();
+        return "copy".into();
     }
     let first = plan.groups.partition_point(|group| group.nodes.start < instruction.node);
     let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_instruction);

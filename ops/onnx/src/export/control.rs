@@ -18,24 +18,24 @@ use autobwd::{
 use super::{
     ProgramWriter,
     nodes::{SubGraph, TypedValue},
-    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue, Values},
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue, VariableValues},
 };
 
 /// What the gradients of control flow read.
-pub(super) struct SavedSteps {
+pub(super) struct ForwardCalls {
     /// The variables for saved steps that a gradient reads.
     read: HashSet<Var>,
     steps: HashMap<Var, Rc<ForwardSteps>>,
 }
 
-impl SavedSteps {
-    pub(super) fn of(program: &Program, ops: &OpInfoMap) -> Result<SavedSteps> {
+impl ForwardCalls {
+    pub(super) fn of(program: &Program, ops: &OpInfoMap) -> Result<ForwardCalls> {
         let mut read = HashSet::new();
         for op in program.blocks().iter().flat_map(|block| &block.ops) {
             let call = ops.get(&op.ty)?.call(op, program)?.filter(BlockCall::is_recorded);
             read.extend(call.and_then(|call| call.scopes));
         }
-        Ok(SavedSteps { read, steps: HashMap::new() })
+        Ok(ForwardCalls { read, steps: HashMap::new() })
     }
 }
 
@@ -43,7 +43,7 @@ impl SavedSteps {
 pub(super) struct ForwardSteps {
     pub(super) call: BlockCall,
     /// What variables held before it.
-    pub(super) values: Values,
+    pub(super) values: VariableValues,
     /// The condition of a branch.
     condition: Option<OnnxValue>,
     /// States at the start of each step, by their names in the step.
@@ -168,7 +168,7 @@ impl ProgramWriter<'_> {
         &mut self,
         op: &OpDesc,
         call: &BlockCall,
-        values: Values,
+        values: VariableValues,
         condition: Option<OnnxValue>,
         states: Vec<(Var, OnnxValue)>,
     ) {

@@ -1,7 +1,7 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
-mod branch;
-mod choice;
+mod cond;
+mod conditional_block;
 mod control;
 mod conv;
 mod fill;
@@ -38,8 +38,8 @@ use crate::{
     },
     tensors::message,
 };
-use choice::Choice;
-use control::SavedSteps;
+use cond::Choice;
+use control::ForwardCalls;
 use onnx_graph::OnnxGraph;
 
 /// The version of the operators in files, and that of the format.
@@ -82,7 +82,7 @@ fn rule<O: Lower>() -> (&'static str, LowerRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, LowerRule> {
     let families = [
-        branch::rules(),
+        conditional_block::rules(),
         conv::rules(),
         fill::rules(),
         index::rules(),
@@ -111,7 +111,7 @@ struct ProgramWriter<'p> {
     rules: BTreeMap<&'static str, LowerRule>,
     obstacles: Obstacles,
     graph: OnnxGraph<'p>,
-    steps: SavedSteps,
+    steps: ForwardCalls,
 }
 
 impl<'p> ProgramWriter<'p> {
@@ -121,7 +121,7 @@ impl<'p> ProgramWriter<'p> {
         rules: BTreeMap<&'static str, LowerRule>,
         obstacles: Obstacles,
     ) -> Result<ProgramWriter<'p>> {
-        let steps = SavedSteps::of(program, ops)?;
+        let steps = ForwardCalls::of(program, ops)?;
         Ok(ProgramWriter { program, ops, rules, obstacles, graph: OnnxGraph::new(program), steps })
     }
 

@@ -8,7 +8,7 @@ use super::{onnx_graph::OnnxValue, tensor_type};
 use crate::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto, attribute_proto::AttributeType};
 
 /// A node.
-pub(super) struct Node {
+pub(super) struct OnnxNode {
     /// Its operator and attributes.
     pub(super) message: NodeProto,
     pub(super) inputs: Vec<Option<OnnxValue>>,
@@ -20,7 +20,7 @@ pub(super) struct Node {
 /// The graph of a branch or of a step. Its nodes also read values of the graphs around it.
 pub(super) struct SubGraph {
     pub(super) inputs: Vec<TypedValue>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<OnnxNode>,
     pub(super) outputs: Vec<TypedValue>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct TypedValue {
 }
 
 /// The nodes that the outputs of a graph depend on.
-pub(super) fn live_nodes(nodes: Vec<Node>, outputs: &[TypedValue]) -> Vec<Node> {
+pub(super) fn live_nodes(nodes: Vec<OnnxNode>, outputs: &[TypedValue]) -> Vec<OnnxNode> {
     let mut read: HashSet<OnnxValue> = outputs.iter().map(|output| output.value).collect();
     let mut live = vec![];
     for node in nodes.into_iter().rev() {
@@ -47,7 +47,7 @@ pub(super) fn live_nodes(nodes: Vec<Node>, outputs: &[TypedValue]) -> Vec<Node> 
 }
 
 /// Adds the values that a node and its graphs read.
-fn add_reads(node: &Node, read: &mut HashSet<OnnxValue>) {
+fn add_reads(node: &OnnxNode, read: &mut HashSet<OnnxValue>) {
     read.extend(node.inputs.iter().flatten());
     for (_, graph) in &node.graphs {
         graph.nodes.iter().for_each(|node| add_reads(node, read));
@@ -55,8 +55,8 @@ fn add_reads(node: &Node, read: &mut HashSet<OnnxValue>) {
 }
 
 /// The messages of nodes, with the names of their values.
-pub(super) fn messages(nodes: Vec<Node>, names: &[String]) -> Vec<NodeProto> {
-    let message = |Node { mut message, inputs, outputs, graphs }: Node| {
+pub(super) fn messages(nodes: Vec<OnnxNode>, names: &[String]) -> Vec<NodeProto> {
+    let message = |OnnxNode { mut message, inputs, outputs, graphs }: OnnxNode| {
         let name = |input: &Option<OnnxValue>| input.map_or_else(String::new, |input| names[input.0].clone());
         message.input = inputs.iter().map(name).collect();
         message.output = outputs.iter().map(|output| names[output.0].clone()).collect();

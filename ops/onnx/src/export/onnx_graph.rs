@@ -8,7 +8,7 @@ use autobwd::{
     tensor::{Bool, Element},
 };
 
-use super::nodes::{Node, SubGraph, TypedValue, live_nodes, messages};
+use super::nodes::{OnnxNode, SubGraph, TypedValue, live_nodes, messages};
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
@@ -28,7 +28,7 @@ pub(super) enum NodeAttr<'a> {
 }
 
 /// What variables hold.
-pub(super) type Values = HashMap<Var, OnnxValue>;
+pub(super) type VariableValues = HashMap<Var, OnnxValue>;
 
 /// Nodes, and what the variables of a program hold after them.
 pub(super) struct OnnxGraph<'p> {
@@ -36,12 +36,12 @@ pub(super) struct OnnxGraph<'p> {
     /// The block whose operators are written.
     block: BlockId,
     /// The nodes of the graph, or of the graph of a node that is being written.
-    nodes: Vec<Node>,
+    nodes: Vec<OnnxNode>,
     pub(super) initializers: Vec<TensorProto>,
     /// The name of each value; empty until it is named.
     names: Vec<String>,
     used: HashSet<String>,
-    pub(super) values: Values,
+    pub(super) values: VariableValues,
     /// Values of variables in graphs of nodes, after which they are named.
     inner: Vec<(OnnxValue, Var)>,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), OnnxValue>,
@@ -56,7 +56,7 @@ impl<'p> OnnxGraph<'p> {
             initializers: vec![],
             names: vec![],
             used: HashSet::new(),
-            values: Values::new(),
+            values: VariableValues::new(),
             inner: vec![],
             constants: HashMap::new(),
         }
@@ -212,20 +212,20 @@ impl<'p> OnnxGraph<'p> {
             attribute: attrs.iter().map(|(name, attr)| attribute(name, attr)).collect(),
             ..NodeProto::default()
         };
-        self.nodes.push(Node { message, inputs, outputs: outputs.clone(), graphs });
+        self.nodes.push(OnnxNode { message, inputs, outputs: outputs.clone(), graphs });
         outputs
     }
 
     /// Begins the graph of a node: nodes are appended to it until [`OnnxGraph::leave`]. Variables have the values of the
     /// graph around it, which is returned.
-    pub(super) fn enter(&mut self) -> (Vec<Node>, Values) {
+    pub(super) fn enter(&mut self) -> (Vec<OnnxNode>, VariableValues) {
         (std::mem::take(&mut self.nodes), self.values.clone())
     }
 
     /// Ends the graph of a node.
     pub(super) fn leave(
         &mut self,
-        (nodes, values): (Vec<Node>, Values),
+        (nodes, values): (Vec<OnnxNode>, VariableValues),
         inputs: Vec<TypedValue>,
         outputs: Vec<TypedValue>,
     ) -> SubGraph {

@@ -7,10 +7,10 @@ use autobwd_ops::{Math, concat, control::cond, shape::Unbind};
 
 use super::{
     Importer,
-    loops::{Sequence, has_known_condition, looped, recurrent},
     node::{NodeContext, NodeOutput, Outputs, refuse},
     rules::{All, Rules, sources},
     value::{ImportedValue, ValueContent},
+    while_loop::{ScanSequence, has_known_condition, looped, recurrent},
 };
 use crate::{elements::ElementType, proto::GraphProto};
 
@@ -186,7 +186,7 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Outputs {
     let out_axes = option(n.ints("scan_output_axes")?, scans);
     let mut inputs = vec![];
     for (i, axis) in axes.iter().enumerate() {
-        inputs.push(Sequence { axis: n.axis(states + i, *axis)?, reverse: directions[i] == 1 });
+        inputs.push(ScanSequence { axis: n.axis(states + i, *axis)?, reverse: directions[i] == 1 });
     }
     let outputs: Vec<(i64, bool)> =
         out_axes.into_iter().zip(out_directions).map(|(axis, direction)| (axis, direction == 1)).collect();
@@ -201,13 +201,13 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn unrolled_scan(
     n: &mut NodeContext<'_, '_>,
     body: &GraphProto,
-    inputs: &[Sequence],
+    inputs: &[ScanSequence],
     outputs: &[(i64, bool)],
     length: usize,
 ) -> Outputs {
     let states = n.input_count() - inputs.len();
     let mut sequences = vec![];
-    for (i, Sequence { axis, reverse }) in inputs.iter().enumerate() {
+    for (i, ScanSequence { axis, reverse }) in inputs.iter().enumerate() {
         if n.dims(states + i)?[*axis].get() != Some(length) {
             return Err(refuse("operator `Scan`: its sequences have different lengths"));
         }

@@ -8,7 +8,6 @@ mod elementwise;
 mod fold;
 mod image;
 mod index;
-mod loops;
 mod loss;
 mod matmul;
 mod names;
@@ -26,6 +25,7 @@ mod shape;
 mod signal;
 mod value;
 mod weights;
+mod while_loop;
 mod windows;
 
 use std::{

@@ -12,7 +12,7 @@ use autobwd_ops::select::SelectInput;
 
 use super::{
     ProgramWriter,
-    branch::{BranchOutput, Side, own_output, starts},
+    conditional_block::{BranchOutput, Side, own_output, starts},
 };
 
 /// A block that runs if a condition holds, one that runs otherwise, and the selections between their results.

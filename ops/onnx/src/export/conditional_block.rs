@@ -10,7 +10,7 @@ use autobwd_ops::select::{SelectInput, SelectOutput};
 use super::{
     Lower, LowerRule, ProgramWriter,
     control::{ForwardSteps, first_value, like, typed, value_or_zeros, zeros},
-    onnx_graph::{OnnxGraph, OnnxValue, Values},
+    onnx_graph::{OnnxGraph, OnnxValue, VariableValues},
     rule,
 };
 
@@ -106,7 +106,7 @@ pub(super) fn own_output(carried: &CarriedValue) -> BranchOutput {
 }
 
 /// The states of a branch that have values.
-pub(super) fn starts(call: &BlockCall, values: &Values) -> Vec<(Var, OnnxValue)> {
+pub(super) fn starts(call: &BlockCall, values: &VariableValues) -> Vec<(Var, OnnxValue)> {
     let starts = call.carried.iter().map(|carried| carried.start);
     starts.filter_map(|start| Some((start, *values.get(&start)?))).collect()
 }

@@ -207,13 +207,13 @@ pub(super) fn looped(n: &mut NodeContext<'_, '_>, graph: &GraphProto, count: usi
 }
 
 /// A sequence that `Scan` reads or writes.
-pub(super) struct Sequence {
+pub(super) struct ScanSequence {
     pub(super) axis: usize,
     /// From the last element to the first.
     pub(super) reverse: bool,
 }
 
-impl Sequence {
+impl ScanSequence {
     /// A sequence with time first, as recurrences have it, from one of the file (`false`), or the other way round.
     fn convert(&self, x: &Expr, back: bool, reverse: bool) -> Expr {
         let rank = x.dims().len();
@@ -235,7 +235,7 @@ impl Sequence {
 pub(super) fn recurrent(
     n: &mut NodeContext<'_, '_>,
     graph: &GraphProto,
-    inputs: &[Sequence],
+    inputs: &[ScanSequence],
     outputs: &[(i64, bool)],
 ) -> Outputs {
     let (net, count) = (n.net(), n.input_count() - inputs.len());
@@ -272,7 +272,7 @@ pub(super) fn recurrent(
         let dims = stack.check()?.dims();
         let axis =
             dims.axis(*axis).ok_or_else(|| refuse("attribute `scan_output_axes` of operator `Scan`"))?;
-        all.push(Sequence { axis, reverse: *output_reverse }.convert(stack, true, reverse));
+        all.push(ScanSequence { axis, reverse: *output_reverse }.convert(stack, true, reverse));
     }
     step.outputs(all.into_iter())
 }
