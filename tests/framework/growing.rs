@@ -425,3 +425,29 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
     );
     Ok(())
 }
+
+#[test]
+fn results_before_a_last_operator_of_dynamic_shape_are_fetched() -> Result<()> {
+    let net = Builder::new();
+    let (x, first) = (net.input("x", DType::F64, &[2, 3]), net.input("first", DType::F64, &[3]));
+    // Each step copies its state as often as the sequence says, and sums the copies.
+    let step = |x: &[Expr], state: &[Expr]| {
+        let row = state[0].reshape(&[1, 3]);
+        let count = x[0].slice(0, 0, 1);
+        let vars = [&count * 0.0, dynamic_dims(&row, &[0])];
+        let rows =
+            while_loop(&vars, |v| v[0].less_than(&count), |v| vec![&v[0] + 1.0, concat(&[&v[1], &row], 0)]);
+        let next = rows[1].sum(&[0]);
+        (vec![next.clone()], vec![next])
+    };
+    let once = scan(from_ref(&x), from_ref(&first), false, step);
+    let twice = scan(from_ref(&once[0]), from_ref(&first), false, step);
+    let x = Tensor::from_vec([2, 3], vec![1.0, 0.5, 0.0, 2.0, 1.0, 1.0])?;
+    let first = Tensor::from_vec([3], vec![1.0, 0.5, -1.0])?;
+    let feeds: [(&str, &dyn Feed); 2] = [("x", &x), ("first", &first)];
+    let fetches = [&*once[0].name(), &*twice[0].name()];
+    let found = Executor::with_threads(1).run(&net.program()?, &mut Scope::new(), &feeds, &fetches)?;
+    assert_eq!(found[0].to_f64s(), [2.0, 1.0, -2.0, 6.0, 3.0, -6.0]);
+    assert_eq!(found[1].to_f64s(), [3.0, 1.5, -3.0, 21.0, 10.5, -21.0]);
+    Ok(())
+}

@@ -250,3 +250,33 @@ fn fusing_and_reusing_memory_change_nothing() {
         Ok(())
     });
 }
+
+#[test]
+fn values_that_no_operator_computes_are_fetched() -> Result<()> {
+    for with_constant in [false, true] {
+        let net = Builder::new();
+        net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.0).emit(w, 0));
+        let mut fetches = vec!["w".to_string()];
+        if with_constant {
+            let constant = autobwd_ops::fill::FillConstant {
+                shape: vec![2],
+                dtype: DType::F32,
+                value: 1.5,
+                ..autobwd_ops::fill::FillConstant::of(New)
+            };
+            fetches.push(net.emit(constant).out.name());
+        }
+        let fetches: Vec<&str> = fetches.iter().map(String::as_str).collect();
+        let mut executor = Executor::new();
+        let mut scope = Scope::new();
+        for w in [[1.0, 2.0], [3.0, -4.0]] {
+            scope.set("w", tensor(&w));
+            let fetched = executor.run(&net.program()?, &mut scope, &[], &fetches)?;
+            assert_eq!(fetched[0], tensor(&w));
+        }
+        let mut session = executor.prepare(&net.program()?, &mut scope, &[], &fetches)?;
+        session.profile(&mut scope)?;
+        assert_eq!(session.fetch("w")?, tensor(&[3.0, -4.0]));
+    }
+    Ok(())
+}

@@ -71,6 +71,22 @@ fn results_are_those_of_onnx_runtime() -> Result<()> {
 }
 
 #[test]
+fn loops_take_any_number_of_steps() -> Result<()> {
+    let (mut model, mut executor) = (model("loops")?, Executor::new());
+    for run in 0..4 {
+        let data = data(&format!("loops_{run}"))?;
+        let results = model.run(&mut executor, &list(&data, "in"))?;
+        assert_eq!(results.len(), list(&data, "out").len());
+        results.iter().zip(list(&data, "out")).for_each(|(x, y)| assert_close(x, y));
+    }
+    let types: Vec<&str> =
+        model.program.blocks().iter().flat_map(|block| &block.ops).map(|op| &*op.ty).collect();
+    assert_eq!(types.iter().filter(|ty| **ty == "while").count(), 2);
+    assert_eq!(types.iter().filter(|ty| **ty == "recurrent").count(), 1);
+    Ok(())
+}
+
+#[test]
 fn open_dimensions_take_any_size() -> Result<()> {
     let (mut model, mut executor) = (model("images")?, Executor::new());
     for dims in [[1, 1, 8, 10], [3, 1, 7, 12], [2, 1, 16, 16]] {

@@ -55,13 +55,13 @@ def save_safetensors(path, arrays):
         file.write(struct.pack("<Q", len(text)) + text + data)
 
 
-def results(name, inputs):
+def results(name, inputs, run=""):
     """Writes inputs and what ONNX Runtime computes from them."""
     session = onnxruntime.InferenceSession(os.path.join(models, f"{name}.onnx"))
     outputs = session.run(None, inputs)
     arrays = {f"in.{i}": array for i, array in enumerate(inputs.values())}
     arrays |= {f"out.{i}": array for i, array in enumerate(outputs)}
-    save_safetensors(os.path.join(models, f"{name}.safetensors"), arrays)
+    save_safetensors(os.path.join(models, f"{name}{run}.safetensors"), arrays)
 
 
 # Convolutions, normalization, pooling; the batch and the size of images are open.
@@ -221,3 +221,78 @@ for folder in (models, examples):
     write(folder, "unknown", unknown, check=False)
 with open(os.path.join(examples, "truncated.onnx"), "wb") as file:
     file.write(images.SerializeToString()[:-40])
+
+# Loops whose number of steps depends on the inputs, one of them with a state that grows; a scan of any length.
+info, BOOL = helper.make_tensor_value_info, TensorProto.BOOL
+counted = helper.make_graph(
+    [
+        node("Cast", ["step"], ["number"], to=F32),
+        node("Mul", ["state", "half"], ["less"]),
+        node("Add", ["less", "number"], ["next"]),
+        node("Identity", ["go"], ["go_on"]),
+        node("Neg", ["next"], ["scanned"]),
+    ],
+    "counted",
+    [info("step", I64, []), info("go", BOOL, []), info("state", F32, [2, 3])],
+    [info("go_on", BOOL, []), info("next", F32, [2, 3]), info("scanned", F32, [2, 3])],
+)
+growing = helper.make_graph(
+    [
+        node("ReduceSum", ["rows"], ["total"], keepdims=0),
+        node("ReduceSum", ["rows", "zero_axis"], ["row"]),
+        node("Concat", ["rows", "row"], ["more"], axis=0),
+        node("Less", ["total", "limit"], ["again"]),
+    ],
+    "growing",
+    [info("step", I64, []), info("go", BOOL, []), info("rows", F32, ["R", 3])],
+    [info("again", BOOL, []), info("more", F32, ["R_more", 3])],
+)
+running = helper.make_graph(
+    [
+        node("Add", ["sum", "element"], ["sum_next"]),
+        node("Mul", ["sum_next", "half"], ["a"]),
+        node("Identity", ["sum"], ["b"]),
+    ],
+    "running",
+    [info("sum", F32, [2]), info("element", F32, [2]), info("other", F32, [2])],
+    [info("sum_next", F32, [2]), info("a", F32, [2]), info("b", F32, [2])],
+)
+loops = model(
+    [
+        node("Loop", ["n", "", "x"], ["last", "all"], body=counted),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Less", ["sum", "limit"], ["begins"]),
+        node("Loop", ["", "begins", "x"], ["grown"], body=growing),
+        node(
+            "Scan",
+            ["zeros", "sequence", "sequence"],
+            ["total_sum", "forward", "backward"],
+            body=running,
+            num_scan_inputs=2,
+            scan_input_axes=[1, 1],
+            scan_input_directions=[1, 0],
+            scan_output_axes=[-1, 0],
+            scan_output_directions=[0, 1],
+        ),
+    ],
+    [("x", F32, [2, 3]), ("n", I64, []), ("limit", F32, []), ("sequence", F32, [2, "T"])],
+    [
+        ("last", F32, [2, 3]),
+        ("all", F32, [None, 2, 3]),
+        ("grown", F32, [None, 3]),
+        ("total_sum", F32, [2]),
+        ("forward", F32, [2, "T"]),
+        ("backward", F32, ["T", 2]),
+    ],
+    [known("half", np.float32(0.5)), known("zeros", np.zeros(2, np.float32)), known("zero_axis", np.array([0]))],
+    name="loops",
+)
+write(models, "loops", loops)
+for run, (n, limit, length) in enumerate([(3, 50, 4), (0, -50, 1), (1, 10, 2), (12, 300, 7)]):
+    inputs = {
+        "x": np.abs(draw.normal(size=(2, 3))).astype(np.float32),
+        "n": np.array(n),
+        "limit": np.array(limit, np.float32),
+        "sequence": draw.normal(size=(2, length)).astype(np.float32),
+    }
+    results("loops", inputs, f"_{run}")

@@ -8,7 +8,7 @@ use super::infer_shapes;
 const DEPTH: usize = 8;
 
 /// The program with compositions in place of operators that are not known. Operators without a composition stay as they
-/// are, and so do operators outside of the root block.
+/// are.
 ///
 /// # Errors
 /// Those of `is_known` and of compositions.
@@ -20,30 +20,44 @@ pub fn lower(
     let mut lowered = program.clone();
     let mut changed = false;
     for _ in 0..DEPTH {
-        let (mut replaced, mut after) = (false, vec![]);
-        for op in lowered.root().ops.clone() {
-            let parts = if is_known(&op)? { None } else { ops.composition(&mut lowered, &op)? };
-            replaced |= parts.is_some();
-            after.extend(parts.unwrap_or_else(|| vec![op]));
+        let mut replaced = false;
+        for block in (0..lowered.blocks().len()).map(BlockId::new) {
+            replaced |= lower_block(&mut lowered, block, ops, &is_known)?;
         }
         if !replaced {
             break;
         }
         changed = true;
-        let new: Vec<Var> = after.iter().flat_map(OpDesc::writes).collect();
-        if let Some(root) = lowered.block_mut(BlockId::ROOT) {
-            root.ops = after;
-            for var in new {
-                if !root.vars.contains_key(&var) {
-                    // Shape rules set dtype and shape.
-                    root.vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
-                }
-            }
-        }
         infer_shapes(&mut lowered, ops);
     }
     if changed {
         ops.verify(&lowered)?;
     }
     Ok(lowered)
+}
+
+/// Replaces operators of a block; returns whether there were any.
+fn lower_block(
+    program: &mut Program,
+    id: BlockId,
+    ops: &OpInfoMap,
+    is_known: impl Fn(&OpDesc) -> Result<bool>,
+) -> Result<bool> {
+    let (mut replaced, mut after) = (false, vec![]);
+    for op in program.block(id).map_or(vec![], |block| block.ops.clone()) {
+        let parts = if is_known(&op)? { None } else { ops.composition_in(program, id, &op)? };
+        replaced |= parts.is_some();
+        after.extend(parts.unwrap_or_else(|| vec![op]));
+    }
+    if !replaced {
+        return Ok(false);
+    }
+    let mut new: Vec<Var> = after.iter().flat_map(OpDesc::writes).collect();
+    new.retain(|var| program.lookup(id, *var).is_none());
+    if let Some(block) = program.block_mut(id) {
+        block.ops = after;
+        // Shape rules set dtype and shape.
+        block.vars.extend(new.into_iter().map(|var| (var, VarDesc::new(DType::F32, Dims::default()))));
+    }
+    Ok(true)
 }

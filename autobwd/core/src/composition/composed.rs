@@ -328,8 +328,22 @@ impl OpInfoMap {
     /// # Errors
     /// An unknown operator; inputs that are not declared in the root block; those of the composition.
     pub fn composition(&self, program: &mut Program, op: &OpDesc) -> Result<Option<Vec<OpDesc>>> {
+        self.composition_in(program, BlockId::ROOT, op)
+    }
+
+    /// The same for an operator of another block.
+    ///
+    /// # Errors
+    /// An unknown operator; inputs that are not declared; those of the composition.
+    #[doc(hidden)]
+    pub fn composition_in(
+        &self,
+        program: &mut Program,
+        block: BlockId,
+        op: &OpDesc,
+    ) -> Result<Option<Vec<OpDesc>>> {
         let Some(composing) = self.get(&op.ty)?.own_composition() else { return Ok(None) };
-        let meta = |var: Var| program.root().vars.get(&var).map(VarDesc::meta);
+        let meta = |var: Var| program.lookup(block, var).map(VarDesc::meta);
         let line = OpSequence::of(self, composing, op, &meta)?;
         let pairs = |bindings: &[SequenceInput]| -> Vec<(Var, Var)> {
             bindings.iter().map(|binding| (binding.outer, binding.inner)).collect()

@@ -62,9 +62,9 @@ impl BoundBlock {
         bound: BoundInstructions,
         cx: &Cx,
     ) -> Result<BoundBlock> {
-        let describe = |f: &BoundInstruction| {
-            let node = &plan.graph.instructions[f.node];
-            program.describe_op(block, node.index, &node.desc)
+        let describe = |f: &BoundInstruction| match plan.graph.instructions.get(f.node) {
+            Some(node) => program.describe_op(block, node.index, &node.desc),
+            None => OpContext::new("instruction", "copy"),
         };
         let BoundInstructions {
             mut instructions,

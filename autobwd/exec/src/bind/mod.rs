@@ -36,7 +36,7 @@ use autobwd_plan::{
 /// A bound kernel (instruction): one call at run time.
 pub(crate) struct BoundInstruction {
     pub(crate) kernel: Box<dyn Kernel + Send>,
-    /// The operator (the first one of a fused kernel), for messages.
+    /// The operator (the first one of a fused kernel), for messages; 0 for copies if there are no operators.
     pub(crate) node: usize,
 }
 
@@ -165,13 +165,18 @@ pub(crate) fn bind(
             let kernel = Box::new(bind.probe(&graph.instructions[node])?);
             bound.instructions.push(BoundInstruction { kernel, node });
         }
+        if first < plan.constants {
+            bound.constants = bound.instructions.len();
+        }
         while let Some(copy) = copies.next_if(|copy| copy.after < first + groups.len()) {
             let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
             bound.instructions.push(BoundInstruction { kernel, node });
         }
-        if first < plan.constants {
-            bound.constants = bound.instructions.len();
-        }
+    }
+    // Without operators, values that are required at the end are still copied.
+    for copy in copies {
+        let kernel = Box::new(bind.copy(copy.value, copy.from, copy.to)?);
+        bound.instructions.push(BoundInstruction { kernel, node: 0 });
     }
     if let Some(tail) = &graph.tail {
         bound.tail = Some(Box::new(bind.dynamic_kernel(tail)?));

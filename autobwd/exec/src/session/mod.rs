@@ -372,6 +372,9 @@ fn fed<'a>(feeds: &'a mut [FeedSlot], name: &str) -> Result<&'a mut FeedSlot> {
 
 /// The operator types of an instruction, each once.
 fn label(plan: &Plan, instruction: &BoundInstruction) -> String {
+    if plan.groups.is_empty() {
+        return "copy".into();
+    }
     let first = plan.groups.partition_point(|group| group.nodes.start < instruction.node);
     let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_instruction);
     let end = fused.last().unwrap_or(&plan.groups[first]).nodes.end;

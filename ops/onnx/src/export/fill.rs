@@ -1,6 +1,6 @@
 //! Numbers everywhere, and shapes as tensors.
 
-use autobwd::{DType, Error, Result, Tensor, program::Var};
+use autobwd::{DType, Error, Result, Tensor, program::Var, tensor::Bool};
 use autobwd_ops::{
     fill::{AssignValue, Eye, FillAnyLike, FillConstant, FillConstantBatchSizeLike, FillZerosLike},
     shape::{ShapeOp, Size},
@@ -65,6 +65,25 @@ fn shape_of(graph: &mut OnnxGraph<'_>, var: Var) -> Result<OnnxValue> {
     Ok(graph.op("Shape", &[value], &[]))
 }
 
+impl Lower for AssignValue {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let dims: Vec<usize> = self.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect();
+        let tensor = match self.dtype {
+            DType::Bool => {
+                Tensor::from_vec(dims, self.bool_values.iter().map(|x| Bool::from(*x != 0)).collect())
+            }
+            DType::F32 => Tensor::from_vec(dims, self.fp32_values.clone()),
+            DType::F64 => Tensor::from_vec(dims, self.fp64_values.clone()),
+            DType::I32 => Tensor::from_vec(dims, self.int32_values.clone()),
+            DType::I64 => Tensor::from_vec(dims, self.int64_values.clone()),
+            DType::U8 => Err(Error::attr("dtype", "there is no list of uint8 elements")),
+        };
+        let value = graph.tensor(&tensor?);
+        graph.write(self.out, value);
+        Ok(())
+    }
+}
+
 impl Lower for FillConstant {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let number = match self.value_tensor {
@@ -113,26 +132,6 @@ impl Lower for Size {
         let size = graph.op("Size", &[value], &[]);
         let size = graph.shaped_as(size, self.out)?;
         graph.write(self.out, size);
-        Ok(())
-    }
-}
-
-impl Lower for AssignValue {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let dtype = graph.dtype(self.out)?;
-        // One of the lists has elements.
-        let wide = |values: &[i32]| values.iter().map(|x| i64::from(*x)).collect::<Vec<_>>();
-        let numbers = Tensor::from_vec([self.fp32_values.len()], self.fp32_values.clone())?;
-        let doubles = Tensor::from_vec([self.fp64_values.len()], self.fp64_values.clone())?;
-        let integers =
-            [wide(&self.bool_values), wide(&self.int32_values), self.int64_values.clone()].concat();
-        let integers = Tensor::from_vec([integers.len()], integers)?;
-        let values = [numbers, doubles, integers].into_iter().find(|values| values.numel() > 0);
-        let values = values.ok_or_else(|| Error::attr("shape", "a tensor without elements"))?;
-        let value = graph.tensor(&values);
-        let value = graph.cast(value, dtype);
-        let value = graph.reshape(value, &self.shape.iter().map(|n| i64::from(*n)).collect::<Vec<_>>())?;
-        graph.write(self.out, value);
         Ok(())
     }
 }

@@ -1,5 +1,8 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
+mod cond;
+mod conditional_block;
+mod control;
 mod conv;
 mod dims;
 mod expand;
@@ -10,6 +13,7 @@ mod index;
 mod logic;
 mod loss;
 mod matmul;
+mod nodes;
 mod norm;
 mod onnx_graph;
 mod order;
@@ -24,7 +28,7 @@ mod update;
 use std::collections::{BTreeMap, HashSet};
 
 use autobwd::{
-    Dims, Error, ErrorKind, Op, OpDesc, OpInfoMap, Result, VarDesc,
+    BlockId, DType, Dims, Error, ErrorKind, Op, OpDesc, OpInfoMap, Program, Result, VarDesc,
     program::{Var, VarKind},
 };
 use autobwd_core::obstacles::Obstacles;
@@ -40,6 +44,8 @@ use crate::{
     },
     tensors::message,
 };
+use cond::Choice;
+use control::ForwardCalls;
 use onnx_graph::OnnxGraph;
 
 /// The version of the operators in files, and that of the format.
@@ -82,6 +88,7 @@ fn rule<O: Lower>() -> (&'static str, LowerRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, LowerRule> {
     let families = [
+        conditional_block::rules(),
         conv::rules(),
         expand::rules(),
         fill::rules(),
@@ -103,11 +110,76 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
     families.into_iter().flatten().collect()
 }
 
+/// The rule for an operator, if it has one.
+fn rule_of<'r>(rules: &'r BTreeMap<&'static str, LowerRule>, op: &OpDesc) -> Option<&'r LowerRule> {
+    rules.get(&*op.ty).filter(|rule| (rule.has_form)(op))
+}
+
+/// Writes the operators of blocks.
+struct ProgramWriter<'p> {
+    program: &'p Program,
+    ops: &'p OpInfoMap,
+    rules: BTreeMap<&'static str, LowerRule>,
+    obstacles: Obstacles,
+    graph: OnnxGraph<'p>,
+    steps: ForwardCalls,
+}
+
+impl<'p> ProgramWriter<'p> {
+    fn new(
+        program: &'p Program,
+        ops: &'p OpInfoMap,
+        rules: BTreeMap<&'static str, LowerRule>,
+        obstacles: Obstacles,
+    ) -> Result<ProgramWriter<'p>> {
+        let steps = ForwardCalls::of(program, ops)?;
+        Ok(ProgramWriter { program, ops, rules, obstacles, graph: OnnxGraph::new(program), steps })
+    }
+
+    /// Appends the operators of a block to the current graph; `ends` are the variables that are read after them.
+    /// Operators without a form become obstacles.
+    fn block(&mut self, block: BlockId, ends: &[Var]) {
+        let ops = self.program.block(block).map_or(&[][..], |block| &block.ops);
+        self.graph.needed.extend(ends);
+        let mut next = 0;
+        while let Some(op) = ops.get(next) {
+            let (at, branches) = (next, Choice::at(self, block, next, ends));
+            next += branches.as_ref().map_or(1, Choice::len);
+            let result = match &branches {
+                Some(choice) => self.choice(choice),
+                None => self.op(op),
+            };
+            if let Err(e) = result {
+                let place = match block {
+                    BlockId::ROOT => format!("operator {at}, `{}`", op.ty),
+                    _ => format!("block {}, operator {at}, `{}`", block.index(), op.ty),
+                };
+                self.obstacles.add(place, e.to_string());
+                self.graph.pretend(ops[at..next].iter().flat_map(OpDesc::writes));
+            }
+        }
+    }
+
+    fn op(&mut self, op: &OpDesc) -> Result<()> {
+        let info = self.ops.get(&op.ty)?;
+        if let Some(call) = info.call(op, self.program)? {
+            return self.control(op, &call);
+        }
+        if let Some(rule) = rule_of(&self.rules, op) {
+            return (rule.lower)(op, &mut self.graph);
+        }
+        match formula::lower(&mut self.graph, info, op)? {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Format, format!("operator `{}` has no form in ONNX", op.ty))),
+        }
+    }
+}
+
 /// The message of a model.
 ///
 /// # Errors
-/// Everything that stands in the way, as one list: operators without rule, formula and composition; shapes that must be
-/// known; values that the scope does not hold.
+/// An invalid program. Everything that stands in the way, as one list: operators without rule, formula and composition;
+/// shapes that must be known; values that the scope does not hold.
 pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     let (failed, ops, rules) = ("the model cannot be written for ONNX", OpInfoMap::linked()?, rules());
     let mut obstacles = Obstacles::default();
@@ -115,13 +187,14 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         obstacles.note("", model.program.expect_var(name));
     }
     obstacles.require_none(failed)?;
-    let rule_of = |op: &OpDesc| rules.get(&*op.ty).filter(|rule| (rule.has_form)(op));
-    let known = |op: &OpDesc| Ok(rule_of(op).is_some() || ops.get(&op.ty)?.formula(op)?.is_some());
+    ops.verify(&model.program)?;
+    let known = |op: &OpDesc| {
+        let info = ops.get(&op.ty)?;
+        Ok(info.is_control() || rule_of(&rules, op).is_some() || info.formula(op)?.is_some())
+    };
     let program = lower(&model.program, ops, known)?;
-    let mut graph = OnnxGraph::new(&program);
-    for name in &model.fetches {
-        graph.needed.insert(program.expect_var(name)?);
-    }
+    let mut writer = ProgramWriter::new(&program, ops, rules, obstacles)?;
+    let (graph, obstacles) = (&mut writer.graph, &mut writer.obstacles);
     let mut file = GraphProto { name: Some("program".into()), ..GraphProto::default() };
     let fed: Vec<Var> = model.feeds.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
     for var in &fed {
@@ -140,22 +213,10 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         kept.push((*var, graph.input(*var, name)));
         graph.initializers.extend(obstacles.note("", model.scope.get(name)).map(|x| message(name, x)));
     }
-    for (i, op) in program.root().ops.iter().enumerate() {
-        let result = match rule_of(op) {
-            Some(rule) => (rule.lower)(op, &mut graph),
-            None => formula::lower(&mut graph, ops.get(&op.ty)?, op).and_then(|is| match is {
-                true => Ok(()),
-                false => {
-                    let text = format!("operator `{}` has no form in ONNX", op.ty);
-                    Err(Error::new(ErrorKind::Format, text))
-                }
-            }),
-        };
-        if let Err(e) = result {
-            obstacles.add(format!("operator {i}, `{}`", op.ty), e.to_string());
-            graph.pretend(op.writes());
-        }
-    }
+    let fetched: Vec<Var> =
+        model.fetches.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
+    writer.block(BlockId::ROOT, &fetched);
+    let ProgramWriter { mut graph, obstacles, .. } = writer;
     obstacles.require_none(failed)?;
     // State is what a step leaves changed; its value is the one to begin with.
     let mut state = vec![];
@@ -165,15 +226,13 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
             state.push(var);
         }
     }
-    let fetched = model.fetches.iter().map(|name| Ok((program.expect_var(name)?, name.clone())));
-    let next = state.iter().map(|var| Ok((*var, format!("{}{NEXT}", program.name(*var)))));
-    for output in fetched.chain(next) {
-        let (var, name) = output?;
+    let fetched = fetched.into_iter().zip(model.fetches.iter().cloned());
+    let next = state.iter().map(|var| (*var, format!("{}{NEXT}", program.name(*var))));
+    for (var, name) in fetched.chain(next) {
         graph.publish(var, &name)?;
         file.output.push(value_info(&name, graph.desc(var)?)?);
     }
-    graph.finish();
-    (file.node, file.initializer) = (graph.nodes, graph.initializers);
+    (file.node, file.initializer) = (graph.finish(), graph.initializers);
     let next = |var: &Var| StringStringEntryProto {
         key: Some(format!("next.{}", program.name(*var))),
         value: Some(format!("{}{NEXT}", program.name(*var))),
@@ -194,15 +253,12 @@ fn value_info(name: &str, desc: &VarDesc) -> Result<ValueInfoProto> {
     if desc.kind != VarKind::Tensor {
         return Err(Error::new(ErrorKind::Program, format!("`{name}` is not a tensor")));
     }
-    let tensor = type_proto::Tensor {
-        elem_type: Some(ElementType::of(desc.dtype).data_type() as i32),
-        shape: Some(TensorShapeProto { dim: dimensions(name, &desc.dims) }),
-    };
-    let ty = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..TypeProto::default() };
+    let ty = tensor_type(name, desc.dtype, &desc.dims);
     Ok(ValueInfoProto { name: Some(name.into()), r#type: Some(ty), ..ValueInfoProto::default() })
 }
 
-fn dimensions(name: &str, dims: &Dims) -> Vec<Dimension> {
+/// The type of a tensor of that name.
+fn tensor_type(name: &str, dtype: DType, dims: &Dims) -> TypeProto {
     let dimension = |(axis, dim): (usize, &autobwd::tensor::Dim)| {
         let value = match dim.get() {
             Some(dim) => dimension::Value::DimValue(dim as i64),
@@ -210,5 +266,9 @@ fn dimensions(name: &str, dims: &Dims) -> Vec<Dimension> {
         };
         Dimension { value: Some(value), ..Dimension::default() }
     };
-    dims.iter().enumerate().map(dimension).collect()
+    let tensor = type_proto::Tensor {
+        elem_type: Some(ElementType::of(dtype).data_type() as i32),
+        shape: Some(TensorShapeProto { dim: dims.iter().enumerate().map(dimension).collect() }),
+    };
+    TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..TypeProto::default() }
 }

@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use autobwd::{
-    DType, Error, ErrorKind, OpDesc, Program, Result, Tensor, VarDesc,
+    BlockId, DType, Error, ErrorKind, OpDesc, Program, Result, Tensor, VarDesc,
     program::Var,
     tensor::{Bool, Element},
 };
 
 use super::dims::OnnxDim;
+use super::nodes::{OnnxNode, SubGraph, TypedValue, live_nodes, messages};
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
@@ -17,7 +18,7 @@ use crate::{
 
 /// A value of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct OnnxValue(usize);
+pub(super) struct OnnxValue(pub(super) usize);
 
 /// An attribute of a node.
 pub(super) enum NodeAttr<'a> {
@@ -27,23 +28,34 @@ pub(super) enum NodeAttr<'a> {
     Text(&'a str),
 }
 
+/// What variables hold.
+pub(super) type VariableValues = HashMap<Var, OnnxValue>;
+
+/// The graph around that of a node, while that is written.
+pub(super) struct OuterGraph {
+    nodes: Vec<OnnxNode>,
+    values: VariableValues,
+    remembered: VariableValues,
+}
+
 /// Nodes, and what the variables of a program hold after them.
 pub(super) struct OnnxGraph<'p> {
     program: &'p Program,
-    pub(super) nodes: Vec<NodeProto>,
+    /// The block whose operators are written.
+    block: BlockId,
+    /// The nodes of the graph, or of the graph of a node that is being written.
+    nodes: Vec<OnnxNode>,
     pub(super) initializers: Vec<TensorProto>,
     /// The name of each value; empty until it is named.
     names: Vec<String>,
-    /// Where the name of each value that a node computes belongs.
-    outputs: HashMap<OnnxValue, (usize, usize)>,
-    /// Inputs of nodes by value.
-    inputs: Vec<Vec<Option<OnnxValue>>>,
     used: HashSet<String>,
-    values: HashMap<Var, OnnxValue>,
+    pub(super) values: VariableValues,
     /// Values whose shapes variables such as `XShape` stand for.
-    pub(super) remembered: HashMap<Var, OnnxValue>,
+    pub(super) remembered: VariableValues,
     /// Variables that an operator or the caller reads.
     pub(super) needed: HashSet<Var>,
+    /// Values of variables in graphs of nodes, after which they are named.
+    inner: Vec<(OnnxValue, Var)>,
     constants: HashMap<(DType, Vec<usize>, Vec<u8>), OnnxValue>,
 }
 
@@ -51,15 +63,15 @@ impl<'p> OnnxGraph<'p> {
     pub(super) fn new(program: &'p Program) -> OnnxGraph<'p> {
         OnnxGraph {
             program,
+            block: BlockId::ROOT,
             nodes: vec![],
             initializers: vec![],
             names: vec![],
-            outputs: HashMap::new(),
-            inputs: vec![],
             used: HashSet::new(),
-            values: HashMap::new(),
-            remembered: HashMap::new(),
+            values: VariableValues::new(),
+            remembered: VariableValues::new(),
             needed: program.blocks().iter().flat_map(|b| &b.ops).flat_map(OpDesc::reads).collect(),
+            inner: vec![],
             constants: HashMap::new(),
         }
     }
@@ -77,9 +89,23 @@ impl<'p> OnnxGraph<'p> {
         OnnxValue(self.names.len() - 1)
     }
 
+    /// A value that is named later.
+    pub(super) fn unnamed(&mut self) -> OnnxValue {
+        self.value(String::new())
+    }
+
+    /// Sets the block whose operators are written, and returns the one before.
+    pub(super) fn set_block(&mut self, block: BlockId) -> BlockId {
+        std::mem::replace(&mut self.block, block)
+    }
+
+    pub(super) fn name(&self, var: Var) -> &'p str {
+        self.program.name(var)
+    }
+
     /// The declaration of a variable.
     pub(super) fn desc(&self, var: Var) -> Result<&'p VarDesc> {
-        let declared = self.program.root().vars.get(&var);
+        let declared = self.program.lookup(self.block, var);
         declared.ok_or_else(|| Error::internal(format!("`{}` is not declared", self.program.name(var))))
     }
 
@@ -159,7 +185,7 @@ impl<'p> OnnxGraph<'p> {
     /// Gives values to variables that could not be computed, so that further obstacles are found.
     pub(super) fn pretend(&mut self, vars: impl Iterator<Item = Var>) {
         for var in vars {
-            let node = self.value(String::new());
+            let node = self.unnamed();
             self.write(var, node);
         }
     }
@@ -182,21 +208,61 @@ impl<'p> OnnxGraph<'p> {
         attrs: &[(&str, NodeAttr<'_>)],
         count: usize,
     ) -> Vec<OnnxValue> {
-        let at = self.nodes.len();
-        let outputs = (0..count).map(|i| {
-            let node = self.value(String::new());
-            self.outputs.insert(node, (at, i));
-            node
-        });
-        let outputs = outputs.collect();
-        self.inputs.push(inputs.to_vec());
-        self.nodes.push(NodeProto {
+        self.node(op, inputs.to_vec(), attrs, vec![], count)
+    }
+
+    /// The same for a node with graphs, which are attributes of these names.
+    pub(super) fn node(
+        &mut self,
+        op: &str,
+        inputs: Vec<Option<OnnxValue>>,
+        attrs: &[(&str, NodeAttr<'_>)],
+        graphs: Vec<(&'static str, SubGraph)>,
+        count: usize,
+    ) -> Vec<OnnxValue> {
+        let outputs: Vec<OnnxValue> = (0..count).map(|_| self.unnamed()).collect();
+        let message = NodeProto {
             op_type: Some(op.into()),
-            output: vec![String::new(); count],
             attribute: attrs.iter().map(|(name, attr)| attribute(name, attr)).collect(),
             ..NodeProto::default()
-        });
+        };
+        self.nodes.push(OnnxNode { message, inputs, outputs: outputs.clone(), graphs });
         outputs
+    }
+
+    /// Begins the graph of a node: nodes are appended to it until [`OnnxGraph::leave`]. Variables have the values of the
+    /// graph around it, which is returned.
+    pub(super) fn enter(&mut self) -> OuterGraph {
+        OuterGraph {
+            nodes: std::mem::take(&mut self.nodes),
+            values: self.values.clone(),
+            remembered: self.remembered.clone(),
+        }
+    }
+
+    /// Ends the graph of a node.
+    pub(super) fn leave(
+        &mut self,
+        OuterGraph { nodes, values, remembered }: OuterGraph,
+        inputs: Vec<TypedValue>,
+        outputs: Vec<TypedValue>,
+    ) -> SubGraph {
+        let outputs = self.own_values(outputs);
+        let nodes = live_nodes(std::mem::replace(&mut self.nodes, nodes), &outputs);
+        let values = std::mem::replace(&mut self.values, values);
+        self.remembered = remembered;
+        self.inner.extend(values.into_iter().map(|(var, value)| (value, var)));
+        SubGraph { inputs, nodes, outputs }
+    }
+
+    /// Copies of those values that the graph does not compute itself, or that are several outputs.
+    fn own_values(&mut self, values: Vec<TypedValue>) -> Vec<TypedValue> {
+        let mut own: HashSet<OnnxValue> = self.nodes.iter().flat_map(|node| &node.outputs).copied().collect();
+        let mut copy = |value: OnnxValue| match own.remove(&value) {
+            true => value,
+            false => self.op("Identity", &[value], &[]),
+        };
+        values.into_iter().map(|typed| TypedValue { value: copy(typed.value), ..typed }).collect()
     }
 
     /// Appends a node with one output.
@@ -353,10 +419,11 @@ impl<'p> OnnxGraph<'p> {
         Ok(())
     }
 
-    /// Names values after variables, and writes all names into the nodes.
-    pub(super) fn finish(&mut self) {
+    /// Names values after variables, and returns the nodes.
+    pub(super) fn finish(&mut self) -> Vec<NodeProto> {
+        let of_vars = self.values.iter().map(|(var, node)| (*node, *var)).chain(self.inner.drain(..));
         let mut of_vars: Vec<(OnnxValue, &str)> =
-            self.values.iter().map(|(var, node)| (*node, self.program.name(*var))).collect();
+            of_vars.map(|(node, var)| (node, self.program.name(var))).collect();
         of_vars.sort_unstable_by_key(|(node, name)| (node.0, *name));
         for (node, name) in of_vars {
             if self.names[node.0].is_empty() {
@@ -369,16 +436,7 @@ impl<'p> OnnxGraph<'p> {
                 self.names[at] = self.fresh("value");
             }
         }
-        for (node, (at, i)) in &self.outputs {
-            self.nodes[*at].output[*i].clone_from(&self.names[node.0]);
-        }
-        for (node, inputs) in self.nodes.iter_mut().zip(&self.inputs) {
-            let name = |input: &Option<OnnxValue>| {
-                input.map_or_else(String::new, |input| self.names[input.0].clone())
-            };
-            node.input = inputs.iter().map(name).collect();
-            node.name.clone_from(&node.output.first().cloned());
-        }
+        messages(std::mem::take(&mut self.nodes), &self.names)
     }
 }
 

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 
 use autobwd::{Expr, Result, Tensor, tensor::Bool};
-use autobwd_ops::{Math, concat, control::cond};
+use autobwd_ops::{Math, concat, control::cond, shape::Unbind};
 
 use super::{
     Importer,
     node::{NodeContext, NodeOutput, Outputs, refuse},
-    rules::{All, Rules},
+    rules::{All, Rules, sources},
     value::{ImportedValue, ValueContent},
+    while_loop::{ScanSequence, has_known_condition, looped, recurrent},
 };
 use crate::{elements::ElementType, proto::GraphProto};
 
@@ -29,10 +30,13 @@ fn choice(n: &mut NodeContext<'_, '_>) -> Outputs {
     let condition = n.input(0)?;
     let importer = RefCell::new(&mut *n.importer);
     let (types, failed) = (RefCell::new(vec![]), RefCell::new(None));
+    // The results depend on the condition and on what the branches compute.
+    let depends = RefCell::new(n.inputs.clone());
     let branch = |graph: &GraphProto| {
         let mut importer = importer.borrow_mut();
-        let results = importer.graph(graph, vec![]).and_then(|values| importer.exprs(values));
-        match results {
+        let values = importer.graph(graph, vec![]);
+        depends.borrow_mut().extend(values.iter().flatten().cloned().map(Some));
+        match values.and_then(|values| importer.exprs(values)) {
             Ok((exprs, elements)) => {
                 types.borrow_mut().push(elements);
                 exprs
@@ -49,11 +53,11 @@ fn choice(n: &mut NodeContext<'_, '_>) -> Outputs {
     }
     chosen.iter().try_for_each(|expr| expr.check().map(drop))?;
     let types = types.into_inner();
-    let sources = n.required(0)?.sources.clone();
     let elements = types.first().cloned().unwrap_or_default();
     if types.iter().any(|other| *other != elements) {
         return Err(refuse("operator `If`: the branches have results of different types"));
     }
+    let sources = sources(&depends.into_inner());
     let value = |(expr, element)| {
         NodeOutput::Value(ImportedValue {
             sources: sources.clone(),
@@ -65,7 +69,7 @@ fn choice(n: &mut NodeContext<'_, '_>) -> Outputs {
 
 impl Importer<'_> {
     /// The values of a graph as expressions, with their types.
-    fn exprs(&mut self, values: Vec<ImportedValue>) -> Result<(Vec<Expr>, Vec<ElementType>)> {
+    pub(super) fn exprs(&mut self, values: Vec<ImportedValue>) -> Result<(Vec<Expr>, Vec<ElementType>)> {
         let (mut exprs, mut elements) = (vec![], vec![]);
         for value in values {
             elements.push(value.element);
@@ -88,26 +92,23 @@ fn constant(element: ElementType, tensor: Tensor) -> ImportedValue {
     ImportedValue::known("", element, tensor, false)
 }
 
-/// A loop whose number of steps is known is written step by step, another one without sequences becomes a `while`.
+/// A loop whose number of steps is known is written step by step, another one becomes a `while`.
 fn repeat(n: &mut NodeContext<'_, '_>) -> Outputs {
     let body = n.graph("body")?;
-    let steps = match n.value(0) {
-        None => None,
-        Some(_) => n.constant_ints(0)?.and_then(|n| n.first().copied()),
-    };
-    let begins = match n.value(1).map(|value| value.tensor().cloned()) {
-        None => true,
-        Some(Some(condition)) => condition.to_f64s().first().is_some_and(|x| *x != 0.0),
-        Some(None) => {
-            n.constant(1)?;
-            true
-        }
-    };
     let carried: Vec<Option<ImportedValue>> = n.inputs.iter().skip(2).cloned().collect();
     let count = carried.len();
     if body.input.len() != count + 2 || body.output.len() <= count {
         return Err(refuse("operator `Loop`: its body has other inputs or outputs"));
     }
+    let is_known = |value: Option<&ImportedValue>| value.is_none_or(|value| value.tensor().is_some());
+    let states: Vec<bool> = carried.iter().map(|state| is_known(state.as_ref())).collect();
+    let known = is_known(n.value(0)) && is_known(n.value(1));
+    let steps = if known { n.constant_ints(0)?.and_then(|n| n.first().copied()) } else { None };
+    let many = steps.is_some_and(|steps| steps > STEPS as i64);
+    if !known || many || !has_known_condition(n.importer, body, states) {
+        return looped(n, body, count);
+    }
+    let begins = n.constant(1)?.is_none_or(|holds| holds.to_f64s().first().is_some_and(|x| *x != 0.0));
     unrolled(n, body, steps, begins, carried)
 }
 
@@ -161,7 +162,8 @@ fn stacked(n: &mut NodeContext<'_, '_>, elements: Vec<ImportedValue>, axis: usiz
     Ok(NodeOutput::Value(ImportedValue::computed("", element, expr)))
 }
 
-/// A scan over sequences of known length is written step by step.
+/// A scan becomes a recurrence, unless it has known integers as states: shapes may depend on them. Then it is written
+/// step by step.
 fn scan(n: &mut NodeContext<'_, '_>) -> Outputs {
     if n.version() < 9 {
         return scan_of_batch(n);
@@ -182,56 +184,65 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axes = option(n.ints("scan_input_axes")?, count);
     let out_directions = option(n.ints("scan_output_directions")?, scans);
     let out_axes = option(n.ints("scan_output_axes")?, scans);
-    let mut sequences = vec![];
-    let mut length = None;
+    let mut inputs = vec![];
     for (i, axis) in axes.iter().enumerate() {
-        let axis = n.axis(states + i, *axis)?;
-        let dim = n.dims(states + i)?[axis].get();
-        let dim = dim.ok_or_else(|| refuse("operator `Scan` needs sequences of known length"))?;
-        if length.is_some_and(|length| length != dim) || dim > STEPS || dim == 0 {
-            return Err(refuse(format!("operator `Scan` over {dim} elements is not supported")));
+        inputs.push(ScanSequence { axis: n.axis(states + i, *axis)?, reverse: directions[i] == 1 });
+    }
+    let outputs: Vec<(i64, bool)> =
+        out_axes.into_iter().zip(out_directions).map(|(axis, direction)| (axis, direction == 1)).collect();
+    let length = n.dims(states)?[inputs[0].axis].get().filter(|length| (1..=STEPS).contains(length));
+    let is_integer = |state: &ImportedValue| state.tensor().is_some_and(|x| !x.dtype().is_float());
+    match length.filter(|_| n.inputs[..states].iter().flatten().any(is_integer)) {
+        Some(length) => unrolled_scan(n, body, &inputs, &outputs, length),
+        None => recurrent(n, body, &inputs, &outputs),
+    }
+}
+
+fn unrolled_scan(
+    n: &mut NodeContext<'_, '_>,
+    body: &GraphProto,
+    inputs: &[ScanSequence],
+    outputs: &[(i64, bool)],
+    length: usize,
+) -> Outputs {
+    let states = n.input_count() - inputs.len();
+    let mut sequences = vec![];
+    for (i, ScanSequence { axis, reverse }) in inputs.iter().enumerate() {
+        if n.dims(states + i)?[*axis].get() != Some(length) {
+            return Err(refuse("operator `Scan`: its sequences have different lengths"));
         }
-        length = Some(dim);
-        let element = n.element(states + i)?;
         let x = n.input(states + i)?;
-        let mut steps = autobwd::emit(autobwd_ops::shape::Unbind {
-            x: (&x).into(),
-            out: (0..dim).map(|_| autobwd::New).collect(),
-            axis: axis as i32,
-        })
-        .out;
-        if directions[i] == 1 {
+        let out = (0..length).map(|_| autobwd::New).collect();
+        let mut steps = autobwd::emit(Unbind { x: (&x).into(), out, axis: *axis as i32 }).out;
+        if *reverse {
             steps.reverse();
         }
-        sequences.push((element, steps));
+        sequences.push((n.element(states + i)?, steps));
     }
     let mut carried: Vec<Option<ImportedValue>> = n.inputs[..states].to_vec();
-    let mut scanned: Vec<Vec<ImportedValue>> = vec![vec![]; scans];
-    for step in 0..length.unwrap_or(0) {
-        let elements = sequences.iter().map(|(element, steps)| {
-            Some(ImportedValue {
-                sources: std::rc::Rc::default(),
-                ..ImportedValue::computed("", *element, steps[step].clone())
-            })
-        });
+    let mut scanned: Vec<Vec<ImportedValue>> = vec![vec![]; outputs.len()];
+    for step in 0..length {
+        let elements = sequences
+            .iter()
+            .map(|(element, steps)| Some(ImportedValue::computed("", *element, steps[step].clone())));
         let inputs = carried.drain(..).chain(elements).collect();
         let mut outputs = n.importer.graph(body, inputs)?.into_iter();
         carried.extend(outputs.by_ref().take(states).map(Some));
         scanned.iter_mut().zip(outputs).for_each(|(list, value)| list.push(value));
     }
-    let mut outputs: Vec<NodeOutput> = carried.into_iter().flatten().map(NodeOutput::Value).collect();
-    for (i, mut list) in scanned.into_iter().enumerate() {
-        if out_directions[i] == 1 {
+    let mut all: Vec<NodeOutput> = carried.into_iter().flatten().map(NodeOutput::Value).collect();
+    for (mut list, (axis, reverse)) in scanned.into_iter().zip(outputs) {
+        if *reverse {
             list.reverse();
         }
         let rank = list.first().map_or(0, |value| value.dims().len() as i64) + 1;
-        let axis = if out_axes[i] < 0 { out_axes[i] + rank } else { out_axes[i] };
+        let axis = if *axis < 0 { axis + rank } else { *axis };
         if !(0..rank).contains(&axis) {
             return Err(refuse("attribute `scan_output_axes` of operator `Scan`"));
         }
-        outputs.push(stacked(n, list, axis as usize)?);
+        all.push(stacked(n, list, axis as usize)?);
     }
-    Ok(outputs)
+    Ok(all)
 }
 
 /// The form of version 8, with a batch dimension first.

@@ -5,6 +5,7 @@ use autobwd_ops::{
     Math,
     index::ScatterNdAdd,
     scatter::{GatherNd, Scatter, TakeAlongAxis},
+    shape::ShapeOp,
     top_k::TopKV2,
 };
 
@@ -29,9 +30,19 @@ pub(super) const RULES: Rules = &[
 ];
 
 /// Indices from the start for those that may count from the end of a dimension.
-fn from_start(index: &Expr, dim: usize) -> Expr {
+fn from_start(index: &Expr, dim: &Expr) -> Expr {
     let zero = int_like(index, 0);
-    index + &(&index.less_than(&zero).cast(index.dtype()) * &int_like(index, dim as i64))
+    index + &(&index.less_than(&zero).cast(index.dtype()) * dim)
+}
+
+/// A dimension of the first input in the dtype of indices, rank 0.
+fn dim_like(n: &mut NodeContext<'_, '_>, index: &Expr, axis: usize) -> Result<Expr> {
+    if let Some(dim) = n.dims(0)?.get(axis).and_then(|dim| dim.get()) {
+        return Ok(int_like(index, dim as i64));
+    }
+    let x = n.input(0)?;
+    let dims = emit(ShapeOp { input: (&x).into(), out: New }).out;
+    Ok(reshape(&dims.slice(0, axis as i32, axis as i32 + 1), &[]).cast(index.dtype()))
 }
 
 fn dim(n: &NodeContext<'_, '_>, axis: usize) -> Result<usize> {
@@ -77,7 +88,8 @@ fn positions(n: &mut NodeContext<'_, '_>, i: usize, axis: usize) -> Result<Expr>
         return n.tensor_expr(&Tensor::from_vec(dims, known)?);
     }
     let index = n.input(i)?;
-    Ok(from_start(&index, dim(n, axis)?))
+    let dim = dim_like(n, &index, axis)?;
+    Ok(from_start(&index, &dim))
 }
 
 /// The input is cut to the dimensions of the indices.

@@ -25,6 +25,7 @@ mod shape;
 mod signal;
 mod value;
 mod weights;
+mod while_loop;
 mod windows;
 
 use std::{
@@ -281,6 +282,10 @@ impl<'m> Importer<'m> {
             Some(None) => return,
             Some(Some(value)) => value,
         };
+        if self.net.program().is_err() {
+            // A node has failed, and so would everything after it.
+            return;
+        }
         let variable = variable_name(name);
         let expr = match &value.content {
             ValueContent::Computed(expr) => expr.clone(),

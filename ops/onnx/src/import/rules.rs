@@ -106,7 +106,7 @@ impl Importer<'_> {
 }
 
 /// The inputs of the model that the inputs of a node depend on.
-fn sources(inputs: &[Option<ImportedValue>]) -> Sources {
+pub(super) fn sources(inputs: &[Option<ImportedValue>]) -> Sources {
     inputs.iter().flatten().fold(Rc::default(), |all: Sources, value| match (all, &value.sources) {
         (all, own) if own.is_empty() || Rc::ptr_eq(&all, own) => all,
         (all, own) if all.is_empty() => own.clone(),
