@@ -167,7 +167,7 @@ macro_rules! strided {
             return Err(Error::new(ErrorKind::Format, text));
         }
         let (axes, starts) = slice_starts!($graph, $op);
-        // Going back, −1 is the place before the first element.
+        // With a negative step, −1 is the place before the first element.
         let end = |(end, step): (&i32, &i32)| match (*end, *step) {
             (-1, ..0) => i64::MIN,
             (end, _) => i64::from(end),

@@ -111,7 +111,7 @@ impl<T: GemmElement> FewRows<T> {
     /// As [`run`](FewRows::run).
     #[inline(always)]
     unsafe fn all_rows(&self) {
-        // SAFETY: the caller's promise; `pays` has accepted these numbers of rows, and the strides.
+        // SAFETY: the caller's promise; `pays` has accepted the size and the strides.
         unsafe {
             match (self.size.0, self.many.1) {
                 (1, 1) => self.dots::<1>(),
