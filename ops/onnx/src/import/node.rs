@@ -54,7 +54,7 @@ pub(crate) fn refuse(text: impl Into<String>) -> Error {
 }
 
 /// What to give of the inputs that a value depends on.
-fn give(what: &str, value: &ImportedValue) -> String {
+pub(super) fn give(what: &str, value: &ImportedValue) -> String {
     let inputs: Vec<String> = value.sources.iter().map(|name| format!("`{name}`")).collect();
     match inputs.is_empty() {
         true => String::new(),

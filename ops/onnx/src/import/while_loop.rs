@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use autobwd::{Builder, Expr, New, Result, Tensor, tensor::Bool};
+use autobwd::{Expr, New, Result, Tensor, tensor::Bool};
 use autobwd_ops::{
     Math, concat,
     control::{dynamic_dims, static_rnn, while_loop},
@@ -12,7 +12,7 @@ use autobwd_ops::{
 use super::{
     Importer,
     arith::{int_like, permute, reshape},
-    node::{NodeContext, NodeOutput, Outputs, refuse},
+    node::{NodeContext, NodeOutput, Outputs, give, refuse},
     options::dimension_text,
     rules::sources,
     value::{ImportedValue, Sources},
@@ -131,15 +131,16 @@ fn scalar(x: Expr) -> Expr {
 }
 
 /// Zeros without elements along the first axis, to which steps append their results.
-fn empty_sequence(net: &Builder, importer: &Importer<'_>, graph: &GraphProto, output: usize) -> Result<Expr> {
+fn empty_sequence(n: &NodeContext<'_, '_>, graph: &GraphProto, output: usize) -> Result<Expr> {
     let output = &graph.output[output];
-    let declared = importer.tensor_type(output).ok().filter(|(_, dims)| !dims.contains(&-1));
+    let declared = n.importer.tensor_type(output).ok().filter(|(_, dims)| !dims.contains(&-1));
     let (element, dims) = declared.ok_or_else(|| {
-        let name = output.name();
-        refuse(format!("operator `Loop` needs the declared shape of `{name}`, which its steps return"))
+        let unknown = [0, 1].into_iter().filter_map(|i| n.value(i)).find(|value| value.tensor().is_none());
+        let (name, give) = (output.name(), unknown.map_or(String::new(), |value| give("values", value)));
+        refuse(format!("operator `Loop` needs the declared shape of `{name}`, which its steps return{give}"))
     })?;
-    let (shape, dtype) = ([&[0], &dims[..]].concat(), importer.dtype(element)?);
-    let empty = net.emit(FillConstant { shape, dtype, ..FillConstant::of(New) }).out;
+    let (shape, dtype) = ([&[0], &dims[..]].concat(), n.importer.dtype(element)?);
+    let empty = n.net().emit(FillConstant { shape, dtype, ..FillConstant::of(New) }).out;
     Ok(dynamic_dims(empty.check()?, &[0]))
 }
 
@@ -167,7 +168,6 @@ fn symbols(info: &ValueInfoProto) -> Vec<String> {
 
 /// A loop whose number of steps is not known, with so many states.
 pub(super) fn looped(n: &mut NodeContext<'_, '_>, graph: &GraphProto, count: usize) -> Outputs {
-    let net = n.net();
     let (limit, begins) = (n.optional(0)?.map(scalar), n.optional(1)?.map(scalar));
     let begins = match begins {
         Some(begins) => begins,
@@ -181,7 +181,7 @@ pub(super) fn looped(n: &mut NodeContext<'_, '_>, graph: &GraphProto, count: usi
         first.push(varying(graph, i, &state));
     }
     for output in count + 1..graph.output.len() {
-        first.push(empty_sequence(&net, n.importer, graph, output)?);
+        first.push(empty_sequence(n, graph, output)?);
     }
     let sources = sources(&n.inputs);
     let mut step = StepGraph { op: n.op(), graph, states, sources, results: vec![], failed: None };
