@@ -7,7 +7,7 @@ use std::{
 };
 
 use autobwd::{
-    DType, Error, ErrorKind, Executor, Feed, Result, Tensor, append_backward, tensor::load_tensors,
+    DType, Error, ErrorKind, Executor, Feed, OpInfoMap, Result, Tensor, append_backward, tensor::load_tensors,
 };
 use autobwd_onnx::{LoadOptions, from_bytes, load, load_with, signature};
 use autobwd_ops::{
@@ -83,6 +83,20 @@ fn loops_take_any_number_of_steps() -> Result<()> {
         model.program.blocks().iter().flat_map(|block| &block.ops).map(|op| &*op.ty).collect();
     assert_eq!(types.iter().filter(|ty| **ty == "while").count(), 2);
     assert_eq!(types.iter().filter(|ty| **ty == "recurrent").count(), 1);
+    Ok(())
+}
+
+#[test]
+fn loops_take_any_number_of_steps_in_training_mode() -> Result<()> {
+    let (mut model, mut executor) = (model("loops")?, Executor::new());
+    model.train(&[])?;
+    OpInfoMap::linked()?.verify(&model.program)?;
+    for run in 0..4 {
+        let data = data(&format!("loops_{run}"))?;
+        for (x, y) in model.run(&mut executor, &list(&data, "in"))?.iter().zip(list(&data, "out")) {
+            assert_close(x, y);
+        }
+    }
     Ok(())
 }
 

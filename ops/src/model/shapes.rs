@@ -9,7 +9,9 @@ use autobwd::{
 
 /// Declares the outputs of all operators as their shape rules infer them. Variables that the program keeps or that no
 /// operator writes stay as declared, and so do those of an operator that a shape rule rejects: verification says why.
+/// Dimensions that a loop changes stay unknown.
 pub fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
+    let carried = carried(program, ops);
     for b in 0..program.blocks().len() {
         let id = BlockId::new(b);
         let mut inferred: HashSet<Var> = HashSet::new();
@@ -34,11 +36,28 @@ pub fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
             let Some(block) = program.block_mut(id) else { continue };
             for (var, meta) in outputs {
                 if let Some(desc) = block.vars.get_mut(&var).filter(|desc| !desc.persistable) {
+                    let dims = Some(desc.dims.clone())
+                        .filter(|dims| carried.contains(&var) && dims.agrees(&meta.dims));
                     declare(desc, meta, !inferred.insert(var));
+                    if let Some(dims) = dims {
+                        desc.dims = dims;
+                    }
                 }
             }
         }
     }
+}
+
+/// Variables that control flow may write, perhaps in other dimensions: its outputs, and those of outer blocks.
+fn carried(program: &Program, ops: &OpInfoMap) -> HashSet<Var> {
+    let mut carried = HashSet::new();
+    for block in program.blocks() {
+        for op in &block.ops {
+            let is_control = ops.get(&op.ty).is_ok_and(|info| info.is_control());
+            carried.extend(op.writes().filter(|var| is_control || !block.vars.contains_key(var)));
+        }
+    }
+    carried
 }
 
 /// Declares a variable as inferred; where it is written `again`, dimensions that differ are unknown.
