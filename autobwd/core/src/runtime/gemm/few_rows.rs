@@ -203,34 +203,54 @@ impl<T: GemmElement> FewRows<T> {
     /// As [`run`](FewRows::run), with `R` rows.
     #[inline(always)]
     unsafe fn sums<const R: usize, const L: usize>(&self) {
-        let ((_, columns, terms), (add, scale)) = (self.size, self.onto);
-        let out = |row: usize| {
-            // SAFETY: there are `R` rows of contiguous elements; one slice at a time is in use.
-            unsafe { std::slice::from_raw_parts_mut(self.out.0.offset(row as isize * self.out.1), columns) }
+        let terms = self.size.2;
+        if !self.onto.0 {
+            // SAFETY: there are `R` rows.
+            (0..R).for_each(|row| unsafe { self.out_row(row) }.fill(T::ZERO));
+        }
+        let whole = terms / L * L;
+        // SAFETY: the caller's promise; these are all terms, each once.
+        unsafe {
+            (0..whole).step_by(L).for_each(|at| self.add_terms::<R, L>(at));
+            (whole..terms).for_each(|at| self.add_terms::<R, 1>(at));
+        }
+    }
+
+    /// Adds `L` rows of `many`, from `at` on.
+    ///
+    /// # Safety
+    /// As [`sums`](FewRows::sums), and there are as many terms.
+    #[inline(always)]
+    unsafe fn add_terms<const R: usize, const L: usize>(&self, at: usize) {
+        let (columns, (_, scale)) = (self.size.1, self.onto);
+        // SAFETY: each term has a row of contiguous elements.
+        let many = |l: usize| unsafe {
+            std::slice::from_raw_parts(self.many.0.offset((at + l) as isize * self.many.1), columns)
         };
-        if !add {
-            (0..R).for_each(|row| out(row).fill(T::ZERO));
+        let mut rows = [many(0); L];
+        for (l, row) in rows.iter_mut().enumerate() {
+            *row = many(l);
         }
-        for at in (0..terms).step_by(L) {
-            let mut factors = [[T::ZERO; L]; R];
-            for (row, factors) in factors.iter_mut().enumerate() {
-                // SAFETY: there are `R` rows, and terms from `at` on.
-                unsafe { self.copy(row, at, factors) };
-                factors.iter_mut().for_each(|factor| *factor = scale * *factor);
-            }
-            // SAFETY: each term has a row of contiguous elements. After the last, it is that row again, times 0.
-            let many = |l: usize| unsafe {
-                let row = (at + l).min(terms - 1) as isize;
-                std::slice::from_raw_parts(self.many.0.offset(row * self.many.1), columns)
-            };
-            let mut rows = [many(0); L];
-            for (l, row) in rows.iter_mut().enumerate() {
-                *row = many(l);
-            }
-            for (row, factors) in factors.iter().enumerate() {
-                add_rows(out(row), factors, &rows);
-            }
+        for row in 0..R {
+            let mut factors = [T::ZERO; L];
+            // SAFETY: there are `R` rows, and terms from `at` on.
+            unsafe { self.copy(row, at, &mut factors) };
+            factors.iter_mut().for_each(|factor| *factor = scale * *factor);
+            // SAFETY: there are `R` rows of contiguous elements; one slice at a time is in use.
+            let out = unsafe { self.out_row(row) };
+            add_rows(out, &factors, &rows);
         }
+    }
+
+    /// A row of `out`.
+    ///
+    /// # Safety
+    /// As [`sums`](FewRows::sums), for a row of the matrix; no other slice of it is in use.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // It borrows the caller's matrix, not `self`.
+    unsafe fn out_row(&self, row: usize) -> &mut [T] {
+        // SAFETY: the caller's promise: elements of a row are contiguous.
+        unsafe { std::slice::from_raw_parts_mut(self.out.0.offset(row as isize * self.out.1), self.size.1) }
     }
 }
 
@@ -329,6 +349,21 @@ mod tests {
                         check(2, (many, few, k), transposed, 0.5)?;
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn infinities_remain_infinite() -> Result<()> {
+        let (x, y) = (vec![1.0; 2 * 65], vec![f64::INFINITY; 65 * 20]);
+        for few in [1, 2] {
+            for transposed in [false, true] {
+                let mut out = vec![0.0; few * 20];
+                let x = Mat { data: &x[..few * 65], rows: few, cols: 65, transposed: false };
+                let (rows, cols) = if transposed { (20, 65) } else { (65, 20) };
+                Cx::new(1).product(&mut out, false, x, Mat { data: &y, rows, cols, transposed })?;
+                assert!(out.iter().all(|out| *out == f64::INFINITY), "{out:?}");
             }
         }
         Ok(())
