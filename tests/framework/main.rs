@@ -46,6 +46,7 @@ mod numbers;
 mod numeric;
 mod outer;
 mod overwritten;
+mod parallel;
 mod pictures;
 mod plain;
 mod programs;

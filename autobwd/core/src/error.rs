@@ -47,6 +47,8 @@ pub enum ErrorKind {
     Format,
     /// A memory budget that cannot be met.
     Budget,
+    /// Another rank of the run has ended, does not answer, or runs another program.
+    Rank,
     /// A check failed.
     Check,
     /// A broken invariant of autobwd itself.

@@ -46,7 +46,7 @@ pub use op::{
     NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, ZeroGrad,
 };
 pub use operators::{Multilinear, SelfAdjoint};
-pub use runtime::{Cx, GemmElement, Mat, Strided};
+pub use runtime::{Cx, GemmElement, Mat, Strided, Transport};
 pub use schema::{
     Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit, CarriedValue,
     Control, Cost, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, ScratchDef,

@@ -3,7 +3,7 @@
 use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread};
 
 use crate::{Feed, Scope, Session};
-use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, verify::require_valid};
+use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport, verify::require_valid};
 use autobwd_plan::{Plan, PlanReport, PlanRequest, cut};
 
 /// Number of sessions that [`Executor::run`] caches.
@@ -92,6 +92,13 @@ impl Executor {
     #[must_use]
     pub fn with_ops(self, ops: OpInfoMap) -> Executor {
         Executor { ops: Some(Arc::new(ops)), sessions: VecDeque::new(), attached: None, ..self }
+    }
+
+    /// Runs as one of several ranks: collective operators exchange data by this transport.
+    #[must_use]
+    pub fn with_transport(self, transport: Arc<dyn Transport>) -> Executor {
+        let cx = Cx::new(self.threads()).with_transport(transport);
+        Executor { cx: Arc::new(cx), sessions: VecDeque::new(), attached: None, ..self }
     }
 
     /// Checks for NaN and infinities after every operator (anomaly detection): the first operator that writes one fails

@@ -7,9 +7,11 @@ mod gemm;
 mod isa;
 mod pool;
 mod scratch;
+mod transport;
 
 pub use gemm::products_allocate;
 pub use gemm::{GemmElement, Mat, Strided};
 pub use isa::{FUSED, Isa, isa};
 pub use pool::CHUNK;
 pub use pool::Cx;
+pub use transport::Transport;

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::scratch::Scratch;
+use super::{scratch::Scratch, transport::Transport};
 use crate::{Error, Result};
 
 /// The number of elements in a unit of parallel work and of summation.
@@ -69,6 +69,7 @@ pub struct Cx {
     shared: Arc<PoolState>,
     helpers: Vec<thread::JoinHandle<()>>,
     pub(super) scratch: Scratch,
+    transport: Option<Arc<dyn Transport>>,
 }
 
 impl Cx {
@@ -86,7 +87,20 @@ impl Cx {
         while shared.ready.load(Ordering::Acquire) < helpers.len() {
             thread::yield_now();
         }
-        Cx { shared, helpers, scratch: Scratch::default() }
+        Cx { shared, helpers, scratch: Scratch::default(), transport: None }
+    }
+
+    /// The same, as one of several ranks.
+    #[doc(hidden)]
+    pub fn with_transport(self, transport: Arc<dyn Transport>) -> Cx {
+        let mut cx = self;
+        cx.transport = Some(transport);
+        cx
+    }
+
+    /// The connection to the other ranks of the run; `None` if there is one rank only.
+    pub fn transport(&self) -> Option<&dyn Transport> {
+        self.transport.as_deref()
     }
 
     /// The number of workers.

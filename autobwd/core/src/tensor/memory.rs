@@ -21,6 +21,18 @@ pub fn padded(bytes: usize) -> usize {
     bytes.max(1).next_multiple_of(LINE)
 }
 
+/// The bytes of elements.
+pub fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: elements are numbers without padding, and the bytes are borrowed like them.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// The bytes of elements, mutably: every pattern is an element.
+pub fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as in `bytes_of`; every pattern is a `T` (the promise of `Element`).
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
+
 /// Owned initialised memory at a fixed address, aligned to a cache line.
 #[derive(Debug)]
 pub struct Memory {

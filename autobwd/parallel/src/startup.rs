@@ -1,0 +1,60 @@
+//! The start of a run on several ranks.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use autobwd_core::{
+    DType, Error, ErrorKind, OpDesc, Program, Result, Transport, Var, VarDesc, operators::Increment,
+};
+
+use crate::{CBroadcast, collective::all_gather};
+
+/// A program that gives all ranks the values of rank 0, to be run once on each rank, after the initialisation of
+/// parameters or the load of a checkpoint: for everything that the step keeps between runs.
+///
+/// Seeds that the step counts, as [`Dropout`](https://docs.rs/autobwd-ops) does, are then moved apart, by 2^40 a rank,
+/// so that every rank has masks of its own.
+///
+/// # Errors
+/// A rank beyond 2^13.
+pub fn startup(step: &Program, rank: usize) -> Result<Program> {
+    if rank >= 1 << 13 {
+        return Err(Error::new(ErrorKind::Rank, format!("rank {rank} is too high: there are at most 8192")));
+    }
+    let mut program = Program::new();
+    let mut ops: Vec<OpDesc> = vec![];
+    let kept = step.root().vars.iter().filter(|(_, desc)| desc.persistable);
+    for (var, desc) in kept {
+        let value = program.var(step.name(*var));
+        program.root_mut().vars.insert(value, VarDesc { gradient_of: None, ..desc.clone() });
+        ops.push(CBroadcast { x: value, out: value, ring_id: 0, root: 0, use_calc_stream: false }.into());
+        if desc.dtype == DType::I64 && rank > 0 && is_seed(step, *var) {
+            ops.push(Increment { x: value, out: value, step: (rank as f64) * (1_u64 << 40) as f64 }.into());
+        }
+    }
+    program.root_mut().ops = ops;
+    Ok(program)
+}
+
+/// Whether an operator reads a variable as its seed.
+fn is_seed(step: &Program, var: Var) -> bool {
+    let reads = |op: &OpDesc| op.inputs.get("Seed").contains(&var);
+    step.blocks().iter().flat_map(|block| &block.ops).any(reads)
+}
+
+/// Checks that all ranks run the same program; to be called on each rank, before the first run.
+///
+/// # Errors
+/// The numbers of ranks with another program than rank 0, on every rank.
+pub fn require_same_program(transport: &dyn Transport, step: &Program) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    step.to_json().hash(&mut hasher);
+    let mut hashes = vec![0_i64; transport.ranks()];
+    all_gather(transport, &[hasher.finish() as i64], &mut hashes)?;
+    let different = (0..hashes.len()).filter(|rank| hashes[*rank] != hashes[0]);
+    let different: Vec<_> = different.map(|rank| rank.to_string()).collect();
+    if different.is_empty() {
+        return Ok(());
+    }
+    let text = format!("ranks {} run another program than rank 0", different.join(", "));
+    Err(Error::new(ErrorKind::Rank, text))
+}
