@@ -52,7 +52,8 @@ pub struct Accumulation {
 /// # Errors
 /// An invalid program; one without gradients of parameters, or of which further gradients are computed from them; no
 /// batches; an update that reads a value of the batch.
-pub fn accumulate(program: &Program, batches: usize) -> Result<Accumulation> {
+pub fn accumulate(program: &impl AsRef<Program>, batches: usize) -> Result<Accumulation> {
+    let program = program.as_ref();
     let ops = OpInfoMap::linked()?;
     require_valid(ops, program)?;
     if batches == 0 {

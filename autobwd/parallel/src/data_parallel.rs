@@ -37,7 +37,8 @@ use crate::{
 /// # Errors
 /// An invalid program; one without gradients of parameters, or of which further gradients are computed from them; no
 /// ranks.
-pub fn data_parallel(program: &Program, ranks: usize, bucket_bytes: usize) -> Result<Program> {
+pub fn data_parallel(program: &impl AsRef<Program>, ranks: usize, bucket_bytes: usize) -> Result<Program> {
+    let program = program.as_ref();
     let ops = OpInfoMap::linked()?;
     require_valid(ops, program)?;
     let Some(nranks) = i32::try_from(ranks).ok().filter(|ranks| *ranks > 0) else {

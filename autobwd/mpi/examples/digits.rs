@@ -1,0 +1,129 @@
+//! Trains a classifier of handwritten digits on several ranks.
+//!
+//! ```text
+//! mpirun -n 2 cargo run --release -p autobwd-mpi --example digits -- [--seed N] [--epochs N]
+//! ```
+//!
+//! Each rank trains on its share of every batch, and gradients are averaged over all. Rank 0 prints the mean loss of
+//! each epoch, and a JSON object with the accuracy on images that were not trained on.
+
+use std::{process::ExitCode, sync::Arc};
+
+use autobwd::{
+    Builder, DType, Error, ErrorKind, Executor, Result, Scope, Tensor,
+    parallel::{Transport, all_reduce_sum, data_parallel, require_same_program, startup},
+};
+use autobwd_ops::{
+    Math,
+    nn::Linear,
+    optim::{Adam, Optimizer},
+};
+use clap::Parser;
+use flate2::read::GzDecoder;
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_pcg::Pcg64Mcg;
+use serde_json::json;
+
+/// Pixels of an image.
+const PIXELS: usize = 64;
+/// Images trained on; the others are for the test.
+const TRAINING: usize = 1437;
+/// Images of a step, on all ranks together.
+const BATCH: usize = 32;
+
+/// Trains a classifier of handwritten digits on several ranks.
+#[derive(Parser)]
+struct Options {
+    /// Seed of the order of images and of the initial weights
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Number of passes over the images
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    epochs: usize,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    autobwd_mpi::run(|transport| train(&options, transport))
+}
+
+fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
+    let (rank, ranks) = (transport.rank(), transport.ranks());
+    if !BATCH.is_multiple_of(ranks) {
+        return Err(Error::new(
+            ErrorKind::Rank,
+            format!("{ranks} ranks do not divide a batch of {BATCH} images"),
+        ));
+    }
+    let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
+    let mut images = read()?;
+    images.shuffle(&mut rng);
+    let test = images.split_off(TRAINING);
+
+    // Describe the network, once for all ranks.
+    let net = Builder::new();
+    let seed = i32::try_from(options.seed % 1000).unwrap_or(0);
+    let linear = |inputs, outputs| Linear::builder(&net, inputs, outputs).seed(seed).build();
+    let pixels = net.input("pixels", DType::F32, &[-1, PIXELS as i64]);
+    let scores = linear(128, 10).forward(&linear(PIXELS, 128).forward(&pixels).relu());
+    let answer = scores.argmax(1).name();
+    let reader = net.program()?.clone();
+    let label = net.input("label", DType::I64, &[-1, 1]);
+    let loss = scores.mean_cross_entropy(&label);
+    let total = all_reduce_sum(&loss);
+    Adam::new(0.004).minimize(&loss)?.complete()?;
+    let step = data_parallel(&net.program()?, ranks, 1 << 22)?;
+    require_same_program(&*transport, &step)?;
+
+    // Train: one thread a rank, and the weights of rank 0 at the start.
+    let (mut executor, mut scope) = (Executor::with_threads(1).with_transport(transport), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    executor.run(&startup(&step, rank)?, &mut scope, &[], &[])?;
+    for epoch in 1..=options.epochs {
+        images.shuffle(&mut rng);
+        let (mut sum, mut steps) = (0.0, 0);
+        for batch in images.chunks_exact(BATCH) {
+            let share = BATCH / ranks;
+            let (pixels, label) = tensors(&batch[rank * share..][..share])?;
+            let feeds: [(&str, &dyn autobwd::Feed); 2] = [("pixels", &pixels), ("label", &label)];
+            sum += executor.run(&step, &mut scope, &feeds, &[&total.name()])?[0].item()? / ranks as f64;
+            steps += 1;
+        }
+        if rank == 0 {
+            println!("epoch {epoch}: loss {:.4}", sum / f64::from(steps));
+        }
+    }
+
+    // Test.
+    if rank == 0 {
+        let (pixels, label) = tensors(&test)?;
+        let found = executor.run(&reader, &mut scope, &[("pixels", &pixels)], &[&answer])?[0].to_f64s();
+        let right = found.iter().zip(label.to_f64s()).filter(|(found, label)| *found == label).count();
+        println!("{}", json!({ "ranks": ranks, "accuracy": right as f64 / test.len() as f64 }));
+    }
+    Ok(())
+}
+
+/// An image: pixels from 0 to 16, row by row, and the digit that it shows.
+type Image = ([f32; PIXELS], i64);
+
+fn read() -> Result<Vec<Image>> {
+    let invalid = |text: String| Error::new(ErrorKind::Format, text);
+    let file = GzDecoder::new(&include_bytes!("../../../ops/examples/data/digits.csv.gz")[..]);
+    let mut images = vec![];
+    for row in csv::ReaderBuilder::new().has_headers(false).from_reader(file).into_deserialize() {
+        let row: Vec<u8> = row.map_err(|e| invalid(e.to_string()))?;
+        let (Some(pixels), Some(label)) = (row.first_chunk::<PIXELS>(), row.get(PIXELS)) else {
+            return Err(invalid(format!("a row of {} numbers", row.len())));
+        };
+        images.push((pixels.map(f32::from), i64::from(*label)));
+    }
+    Ok(images)
+}
+
+/// Pixels from 0 to 1, `[n, PIXELS]`, and labels, `[n, 1]`.
+fn tensors(images: &[Image]) -> Result<(Tensor, Tensor)> {
+    let pixels = images.iter().flat_map(|(pixels, _)| pixels.map(|pixel| pixel / 16.0)).collect();
+    let labels = images.iter().map(|(_, label)| *label).collect();
+    Ok((Tensor::from_vec([images.len(), PIXELS], pixels)?, Tensor::from_vec([images.len(), 1], labels)?))
+}
