@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use autobwd::{
     Builder, DType, ErrorKind, Executor, Program, Result, Scope, Tensor,
-    parallel::{accumulate, data_parallel, require_same_program, startup, threads},
+    parallel::{accumulate, data_parallel, require_same_program, shard_optimizer, startup, threads},
 };
 use autobwd_ops::{
     Init, Math,
     nn::{Conv2d, Dropout, Embedding, LayerNorm, Linear, Lstm, MultiHeadAttention, Pool2d},
-    optim::{Adam, Momentum, Optimizer, Sgd},
+    optim::{Adam, Lamb, Momentum, Optimizer, Sgd},
 };
 
 const STEPS: usize = 3;
@@ -126,6 +126,20 @@ impl Model {
         })
     }
 
+    /// The values after training on several ranks with optimizer state in parts, by rank.
+    fn sharded(&self, ranks: usize) -> Result<Vec<Vec<(String, Vec<u8>)>>> {
+        let sharded = shard_optimizer(&self.program, &self.startup, ranks, 1 << 20)?;
+        threads::run(ranks, |transport| {
+            let (rank, mut scope) = (transport.rank(), Scope::new());
+            let mut executor = Executor::with_threads(1).with_transport(transport);
+            executor.run(&sharded.startup(rank)?, &mut scope, &[], &[])?;
+            for i in 0..STEPS {
+                self.run(&mut executor, &mut scope, &sharded.step, &self.batch(i * ranks + rank, 1)?)?;
+            }
+            Ok(values(&scope))
+        })
+    }
+
     /// The parameters after training in one process, which merges the gradients of as many batches.
     fn merged(&self, count: usize) -> Result<Vec<(String, Vec<u8>)>> {
         let merged = accumulate(&self.program, count)?;
@@ -201,6 +215,43 @@ fn merged_batches_train_as_one_large_batch() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn optimizer_state_in_parts_gives_the_same_bits() -> Result<()> {
+    let (sgd, adam) = (Sgd { rate: 0.1 }, Adam::new(0.01));
+    let momentum = Momentum { rate: 0.1, momentum: 0.9, nesterov: false, lazy: false };
+    let models =
+        [Model::mlp(&adam)?, Model::digits(&momentum)?, Model::lstm(&sgd)?, Model::gpt(&adam, false)?];
+    for model in models {
+        for ranks in [1, 2, 3] {
+            let (whole, sharded) = (model.on_ranks(ranks, 1000)?, model.sharded(ranks)?);
+            for (whole, sharded) in whole.iter().zip(&sharded) {
+                for (name, value) in whole {
+                    match sharded.iter().find(|(other, _)| other == name) {
+                        Some((_, other)) => assert_eq!(value, other, "`{name}` on {ranks} ranks"),
+                        None => {
+                            let part = format!("{name}@SHARD");
+                            let (_, part) = sharded.iter().find(|(other, _)| *other == part).expect("a part");
+                            assert_eq!(part.len(), (value.len() / 4).div_ceil(ranks) * 4, "`{name}`");
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn updates_of_whole_parameters_have_no_parts() -> Result<()> {
+    let model = Model::mlp(&Lamb::new(0.01))?;
+    let e = shard_optimizer(&model.program, &model.startup, 2, 0).unwrap_err().to_string();
+    assert!(e.contains("@GRAD` is read by `lamb`, which is not declared elementwise"), "{e}");
+    let sharded = shard_optimizer(&Model::mlp(&Adam::new(0.1))?.program, &model.startup, 2, 0)?;
+    let e = sharded.startup(2).unwrap_err().to_string();
+    assert_eq!(e, "the step is made for 2 ranks, so there is no rank 2");
     Ok(())
 }
 

@@ -41,12 +41,28 @@ pub fn data_parallel(program: &impl AsRef<Program>, ranks: usize, bucket_bytes: 
     let program = program.as_ref();
     let ops = OpInfoMap::linked()?;
     require_valid(ops, program)?;
-    let Some(nranks) = i32::try_from(ranks).ok().filter(|ranks| *ranks > 0) else {
-        return Err(Error::new(ErrorKind::Rank, format!("a program cannot be made for {ranks} ranks")));
-    };
+    let nranks = nranks(ranks)?;
     let mut program = program.clone();
     let gradients = find(&program)?;
     divide(&mut program, ranks)?;
+    sum_over_ranks(&mut program, gradients, nranks, bucket_bytes);
+    require_valid(ops, &program)?;
+    Ok(program)
+}
+
+/// The number of ranks as attributes have it.
+pub(crate) fn nranks(ranks: usize) -> Result<i32> {
+    let number = i32::try_from(ranks).ok().filter(|ranks| *ranks > 0);
+    number.ok_or_else(|| Error::new(ErrorKind::Rank, format!("a program cannot be made for {ranks} ranks")))
+}
+
+/// Inserts the sums of gradients over all ranks.
+pub(crate) fn sum_over_ranks(
+    program: &mut Program,
+    gradients: Vec<ParameterGradient>,
+    nranks: i32,
+    bucket_bytes: usize,
+) {
     let sum = |bucket: &[ParameterGradient]| -> (usize, Vec<OpDesc>) {
         let x: Vec<_> = bucket.iter().map(|gradient| gradient.gradient).collect();
         let sum = CAllreduceSum {
@@ -61,9 +77,7 @@ pub fn data_parallel(program: &impl AsRef<Program>, ranks: usize, bucket_bytes: 
     };
     let mut behind: Vec<_> = buckets(gradients, bucket_bytes).iter().map(|bucket| sum(bucket)).collect();
     behind.sort_by_key(|(at, _)| *at);
-    insert(&mut program, behind);
-    require_valid(ops, &program)?;
-    Ok(program)
+    insert(program, behind);
 }
 
 /// Gradients that are exchanged together, in the order in which they are complete: dense ones of one dtype.

@@ -9,6 +9,7 @@ use autobwd_core::{
 
 /// The gradient of a parameter.
 pub(crate) struct ParameterGradient {
+    pub(crate) parameter: Var,
     pub(crate) gradient: Var,
     /// The index of the last operator of the backward pass that writes it.
     pub(crate) last: usize,
@@ -41,6 +42,7 @@ pub(crate) fn find(program: &Program) -> Result<Vec<ParameterGradient>> {
             return Err(Error::new(ErrorKind::Program, text));
         }
         found.push(ParameterGradient {
+            parameter,
             gradient,
             last: *last,
             kind: desc.kind,

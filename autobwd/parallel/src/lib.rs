@@ -7,6 +7,7 @@ mod collective;
 mod data_parallel;
 mod gradients;
 mod operators;
+mod shard_optimizer;
 mod startup;
 pub mod threads;
 
@@ -17,4 +18,5 @@ pub use operators::{
     CAllgather, CAllgatherGrad, CAllreduceSum, CAllreduceSumGrad, CBroadcast, CReducescatter,
     CReducescatterGrad, all_reduce_sum,
 };
+pub use shard_optimizer::{ShardedOptimizer, shard_optimizer};
 pub use startup::{require_same_program, startup};

@@ -17,22 +17,35 @@ use crate::{CBroadcast, collective::all_gather};
 /// # Errors
 /// A rank beyond 2^13.
 pub fn startup(step: &Program, rank: usize) -> Result<Program> {
-    if rank >= 1 << 13 {
-        return Err(Error::new(ErrorKind::Rank, format!("rank {rank} is too high: there are at most 8192")));
-    }
     let mut program = Program::new();
-    let mut ops: Vec<OpDesc> = vec![];
     let kept = step.root().vars.iter().filter(|(_, desc)| desc.persistable);
     for (var, desc) in kept {
         let value = program.var(step.name(*var));
         program.root_mut().vars.insert(value, VarDesc { gradient_of: None, ..desc.clone() });
-        ops.push(CBroadcast { x: value, out: value, ring_id: 0, root: 0, use_calc_stream: false }.into());
-        if desc.dtype == DType::I64 && rank > 0 && is_seed(step, *var) {
-            ops.push(Increment { x: value, out: value, step: (rank as f64) * (1_u64 << 40) as f64 }.into());
-        }
+        let start = start(step, *var, desc, value, rank)?;
+        program.root_mut().ops.extend(start);
     }
-    program.root_mut().ops = ops;
     Ok(program)
+}
+
+/// The operators that start a value of the step, which is `value` in the program at the start: the copy of that of rank
+/// 0, moved apart if it is a seed.
+pub(crate) fn start(
+    step: &Program,
+    var: Var,
+    desc: &VarDesc,
+    value: Var,
+    rank: usize,
+) -> Result<Vec<OpDesc>> {
+    if rank >= 1 << 13 {
+        return Err(Error::new(ErrorKind::Rank, format!("rank {rank} is too high: there are at most 8192")));
+    }
+    let copy = CBroadcast { x: value, out: value, ring_id: 0, root: 0, use_calc_stream: false };
+    let mut ops = vec![copy.into()];
+    if desc.dtype == DType::I64 && rank > 0 && is_seed(step, var) {
+        ops.push(Increment { x: value, out: value, step: (rank as f64) * (1_u64 << 40) as f64 }.into());
+    }
+    Ok(ops)
 }
 
 /// Whether an operator reads a variable as its seed.

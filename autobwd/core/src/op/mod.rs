@@ -6,6 +6,7 @@ mod backward_ops;
 mod contract;
 mod decompose;
 mod derived;
+mod elementwise_update;
 mod gradient_ops;
 mod impl_probe;
 mod infallible;
@@ -21,6 +22,7 @@ pub use decompose::{Decompose, Parts};
 pub use derived::{
     Derivative, Derived, DerivedFromInputs, FirstOrder, FirstOrderFromInputs, Order, SecondOrder, ThirdOrder,
 };
+pub use elementwise_update::ElementwiseUpdates;
 pub use gradient_ops::GradientOps;
 pub(crate) use impl_probe::linear_input;
 pub use impl_probe::{
