@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The example, which Cargo builds beside this test.
+/// The example, which Cargo builds along with this test.
 fn digits() -> PathBuf {
     let test = env::current_exe().expect("a test has a path");
     let folder = test.ancestors().nth(2).expect("a test is in `target/PROFILE/deps`");

@@ -10,7 +10,7 @@ use autobwd_core::{
 
 use crate::gradients::{divide, find};
 
-/// A training step in two programs, of which the second runs after the first has run several times.
+/// A training step in two programs: the second runs after the first has run several times.
 #[derive(Clone, Debug)]
 pub struct Accumulation {
     /// Computes the gradients of one batch and adds them to the sums.
@@ -50,8 +50,8 @@ pub struct Accumulation {
 /// ```
 ///
 /// # Errors
-/// An invalid program; one without gradients of parameters, or of which further gradients are computed from them; no
-/// batches; an update that reads a value of the batch.
+/// An invalid program; one without gradients of parameters, or with further gradients computed from them; no batches; an
+/// update that reads a value of the batch.
 pub fn accumulate(program: &impl AsRef<Program>, batches: usize) -> Result<Accumulation> {
     let program = program.as_ref();
     let ops = OpInfoMap::linked()?;

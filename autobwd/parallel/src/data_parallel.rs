@@ -31,12 +31,11 @@ use crate::{
 /// ([`Executor::with_transport`](autobwd_exec::Executor::with_transport)). Row-sparse gradients are exchanged as rows.
 ///
 /// A loss that is a mean over the batch stays one if all ranks have batches of one size. What a step computes from its
-/// own batch alone is that of the rank: the loss that it fetches, and the running statistics of batch normalization, of
-/// which a checkpoint holds those of the rank that writes it.
+/// own batch alone is that of the rank: the loss that it fetches, and the running statistics of batch normalization (a
+/// checkpoint has those of the rank that writes it).
 ///
 /// # Errors
-/// An invalid program; one without gradients of parameters, or of which further gradients are computed from them; no
-/// ranks.
+/// An invalid program; one without gradients of parameters, or with further gradients computed from them; no ranks.
 pub fn data_parallel(program: &impl AsRef<Program>, ranks: usize, bucket_bytes: usize) -> Result<Program> {
     let program = program.as_ref();
     let ops = OpInfoMap::linked()?;

@@ -31,6 +31,13 @@ fn transport<'a>(cx: &'a Cx, nranks: i32) -> Result<Option<&'a dyn Transport>> {
     }
 }
 
+/// The rank that an attribute names.
+fn existing_rank(transport: Option<&dyn Transport>, attr: &str, rank: i32) -> Result<usize> {
+    let ranks = transport.map_or(1, |transport| transport.ranks());
+    let rank = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
+    rank.ok_or_else(|| Error::attr(attr, &format!("must be below the number of ranks, {ranks}")))
+}
+
 /// The number of ranks that shapes and scratch memory count with.
 fn expected(nranks: i32) -> usize {
     usize::try_from(nranks).unwrap_or(0).max(1)
@@ -306,7 +313,7 @@ fn all_reduce(x: Vec<Draw>, nranks: i32) -> CAllreduceSum<Draw> {
 }
 
 /// Copies the tensor of one rank to all others: `out = x` of rank `root`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = CBroadcastGrad)]
 pub struct CBroadcast<V = Var> {
     /// Any shape, the same on all ranks.
     #[input]
@@ -327,11 +334,8 @@ pub struct CBroadcast<V = Var> {
 impl Kernel for CBroadcast<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         self.out.copy_from(&self.x)?;
-        let (transport, root) = (transport(cx, 0)?, usize::try_from(self.root).unwrap_or(0));
-        let ranks = transport.map_or(1, |transport| transport.ranks());
-        if root >= ranks {
-            return Err(Error::attr("root", &format!("must be below the number of ranks, {ranks}")));
-        }
+        let transport = transport(cx, 0)?;
+        let root = existing_rank(transport, "root", self.root)?;
         transport.map_or(Ok(()), |transport| broadcast(transport, self.out.bytes_mut()?, root))
     }
 }
@@ -341,12 +345,95 @@ autobwd_core::samples!(
         copy_of(uniform([2, 3]), 0),
         copy_of(integers_below(9, []), 0),
         copy_of(uniform([0]), 0),
-        copy_of(uniform([2]), 1).fails("attribute `root` must be below the number of ranks, 1"),
+        copy_of(uniform([2]), 1).fails("attribute `root`: must be below the number of ranks, 1"),
     ]
 );
 
 fn copy_of(x: Draw, root: i32) -> CBroadcast<Draw> {
     CBroadcast { x, out: out(), ring_id: 0, root, use_calc_stream: false }
+}
+
+/// `dx = c_reduce_sum(dout)`: of the sum of the losses of all ranks.
+#[derive(Debug)]
+pub struct CBroadcastGrad;
+impl GradRule<CBroadcast> for CBroadcastGrad {
+    fn emit(fwd: &CBroadcast, g: &mut GradCx<'_>) {
+        let CBroadcast { x, out, ring_id, root, use_calc_stream } = *fwd;
+        if let Some(dx) = g.wanted(x) {
+            let use_model_parallel = false;
+            g.push(CReduceSum {
+                x: g.grad(out),
+                out: dx,
+                ring_id,
+                root_id: root,
+                use_calc_stream,
+                use_model_parallel,
+            });
+        }
+    }
+}
+
+/// Sums tensors over all ranks for one of them: rank `root_id` gets the sum, in the order of ranks, and all others get
+/// zeros.
+#[register_op(grad = CReduceSumGrad)]
+pub struct CReduceSum<V = Var> {
+    /// Any shape, the same on all ranks; sums of integers wrap around.
+    #[input]
+    pub x: V,
+    /// Same shape.
+    #[output(like = x)]
+    pub out: V,
+    /// The group of ranks; there is one, 0, of all.
+    #[attr(default = 0, min = 0, max = 0)]
+    pub ring_id: i32,
+    /// The rank that gets the sum.
+    #[attr(default = 0, min = 0)]
+    pub root_id: i32,
+    /// Accepted for compatibility: operators run one after the other.
+    #[attr(default = false)]
+    pub use_calc_stream: bool,
+    /// Accepted for compatibility.
+    #[attr(default = false)]
+    pub use_model_parallel: bool,
+}
+impl Kernel for CReduceSum<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let CReduceSum { x, out, root_id, .. } = self;
+        let transport = transport(cx, 0)?;
+        let root = existing_rank(transport, "root_id", *root_id)?;
+        let Some(transport) = transport else { return out.copy_from(x) };
+        let (x, out) = (std::slice::from_ref(x), std::slice::from_mut(out));
+        with_signed!(x[0], T => add_tensors::<T>(cx, transport, x, out))?;
+        if transport.rank() != root {
+            out[0].bytes_mut()?.fill(0);
+        }
+        Ok(())
+    }
+}
+autobwd_core::samples!(
+    CReduceSum,
+    [
+        reduced(uniform([2, 3]), 0),
+        reduced(integers_below(9, [3]), 0),
+        reduced(uniform([0]), 0),
+        reduced(uniform([2]), 1).fails("attribute `root_id`: must be below the number of ranks, 1"),
+    ]
+);
+
+fn reduced(x: Draw, root_id: i32) -> CReduceSum<Draw> {
+    CReduceSum { x, out: out(), ring_id: 0, root_id, use_calc_stream: false, use_model_parallel: false }
+}
+
+/// `dx = c_broadcast(dout)`: of the loss of rank `root_id`.
+#[derive(Debug)]
+pub struct CReduceSumGrad;
+impl GradRule<CReduceSum> for CReduceSumGrad {
+    fn emit(fwd: &CReduceSum, g: &mut GradCx<'_>) {
+        let CReduceSum { x, out, ring_id, root_id, use_calc_stream, .. } = *fwd;
+        if let Some(dx) = g.wanted(x) {
+            g.push(CBroadcast { x: g.grad(out), out: dx, ring_id, root: root_id, use_calc_stream });
+        }
+    }
 }
 
 /// Joins the tensors of all ranks along the first axis, in the order of ranks.

@@ -31,7 +31,7 @@ pub struct ShardedOptimizer {
     shards: Vec<Shard>,
 }
 
-/// A value of which every rank keeps a part.
+/// A value that is divided: every rank keeps a part.
 #[derive(Clone, Debug)]
 struct Shard {
     whole: String,
