@@ -7,7 +7,7 @@ use std::ops::AddAssign;
 
 use autobwd_core::{
     Buf, Cx, DType, Dim, Element, Error, ErrorKind, Expr, GemmElement, GradCx, GradRule, Infer, Kernel, Meta,
-    New, NoGrad, Result, Transport, Var, emit, operators::add_up_rows, register_op, sample::*, with_float,
+    New, Result, Transport, Var, emit, operators::add_up_rows, register_op, sample::*, with_float,
     with_signed,
 };
 
@@ -20,7 +20,7 @@ const SMALL: usize = 1 << 14;
 const LINE: usize = 16;
 
 /// The connection to the other ranks; `None` if there are none.
-fn transport<'a>(cx: &'a Cx, nranks: i32) -> Result<Option<&'a dyn Transport>> {
+fn transport(cx: &Cx, nranks: i32) -> Result<Option<&dyn Transport>> {
     let transport = cx.transport().filter(|transport| transport.ranks() > 1);
     let ranks = transport.map_or(1, |transport| transport.ranks());
     match usize::try_from(nranks) {
@@ -35,7 +35,7 @@ fn transport<'a>(cx: &'a Cx, nranks: i32) -> Result<Option<&'a dyn Transport>> {
 fn existing_rank(transport: Option<&dyn Transport>, attr: &str, rank: i32) -> Result<usize> {
     let ranks = transport.map_or(1, |transport| transport.ranks());
     let rank = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
-    rank.ok_or_else(|| Error::attr(attr, &format!("must be below the number of ranks, {ranks}")))
+    rank.ok_or_else(|| Error::attr(attr, format!("must be below the number of ranks, {ranks}")))
 }
 
 /// The number of ranks that shapes and scratch memory count with.

@@ -210,11 +210,20 @@ impl Workload {
     /// # Errors
     /// None, unless the operator library is broken.
     pub fn model(self) -> Result<WorkloadModel> {
+        self.model_of_rank(1)
+    }
+
+    /// The training step of one of several ranks, with its share of the batch; for `mlp` and `gpt`, whose batches divide.
+    ///
+    /// # Errors
+    /// As [`model`](Workload::model).
+    pub fn model_of_rank(self, ranks: usize) -> Result<WorkloadModel> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let (loss, rate) = match self {
             Workload::Mlp => {
-                let x = values.data("x", &[128, 784], numbers(100, 128 * 784, 1.0))?;
-                let y = values.data("y", &[128, 1], integers(101, 128, 10))?;
+                let batch = 128 / ranks;
+                let x = values.data("x", &[batch, 784], numbers(100, batch * 784, 1.0))?;
+                let y = values.data("y", &[batch, 1], integers(101, batch, 10))?;
                 (values.layers(&x, 0, &[784, 512, 512, 10], Math::relu)?.cross_entropy(&y).mean(), 0.01)
             }
             Workload::TinyMlp => {
@@ -232,7 +241,7 @@ impl Workload {
             Workload::ChainSmall => (values.chain(1000, 16)?, 1e-5),
             Workload::ChainBig => (values.chain(20, 1_000_000)?, 1e-5),
             Workload::Lstm => (values.lstm(&LSTM, fused)?, 0.01),
-            Workload::Gpt => (values.gpt(&GPT)?, 0.01),
+            Workload::Gpt => (values.gpt(&Gpt { batch: GPT.batch / ranks, ..GPT })?, 0.01),
         };
         values.minimize(&loss, rate)
     }
