@@ -33,8 +33,8 @@ pub struct Accumulation {
 /// use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
 ///
 /// let net = Builder::new();
-/// let w = net.parameter("w", DType::F64, &[], |w| Init::Constant(1.0).emit(w, 0));
-/// let loss = (net.input("x", DType::F64, &[]) * &w).mean();
+/// let w = net.parameter("w", DType::F64, &[1], |w| Init::Constant(1.0).emit(w, 0));
+/// let loss = (net.input("x", DType::F64, &[1]) * &w).mean();
 /// Sgd { rate: 1.0 }.minimize(&loss)?.complete()?;
 ///
 /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
@@ -42,7 +42,7 @@ pub struct Accumulation {
 /// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
 /// executor.run(&step.startup, &mut scope, &[], &[])?;
 /// for x in [0.5, 0.25] {
-///     executor.run(&step.gradients, &mut scope, &[("x", &Tensor::scalar(x)?)], &[])?;
+///     executor.run(&step.gradients, &mut scope, &[("x", &Tensor::from_vec([1], vec![x])?)], &[])?;
 /// }
 /// executor.run(&step.update, &mut scope, &[], &[])?;
 /// assert_eq!(scope.get("w")?.item()?, 1.0 - 0.375);

@@ -110,12 +110,12 @@ fn add_up<T: Summand>(cx: &Cx, terms: &[T], sum: &mut [T]) {
 /// use autobwd::parallel::{all_reduce_sum, threads};
 ///
 /// let net = Builder::new();
-/// let total = all_reduce_sum(&net.input("x", DType::F32, &[2]));
-/// let program = net.program()?;
+/// let total = all_reduce_sum(&net.input("x", DType::F32, &[2])).name();
+/// let program = net.program()?.clone();
 /// let sums = threads::run(2, |transport| {
 ///     let x = Tensor::from_vec([2], vec![transport.rank() as f32, 1.0])?;
 ///     let mut executor = Executor::with_threads(1).with_transport(transport);
-///     Ok(executor.run(&program, &mut Scope::new(), &[("x", &x)], &[&total.name()])?[0].to_f64s())
+///     Ok(executor.run(&program, &mut Scope::new(), &[("x", &x)], &[&total])?[0].to_f64s())
 /// })?;
 /// assert_eq!(sums, [[1.0, 2.0], [1.0, 2.0]]);
 /// # Ok::<(), autobwd::Error>(())
