@@ -1,6 +1,8 @@
 //! Recurrent layers are written for any number of steps and sequences, read again, and compute the same.
 
-use autobwd::{BlockId, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, emit, gradients};
+use autobwd::{
+    BlockId, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor, emit, gradients,
+};
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
     Init, Math, Model,
@@ -71,12 +73,14 @@ fn gradients_of(net: &Builder, results: &[Expr], inputs: &[&str]) -> Result<(Pro
 /// Output and last states of layers, with lengths of sequences if wanted.
 fn layers(net: &Builder, rnn: &RnnAttrs, lengths: bool) -> Vec<Expr> {
     let directions = 1 + usize::from(rnn.is_bidirec);
-    let (count, states) = (rnn.num_layers as usize * directions, if rnn.mode == RnnMode::Lstm { 2 } else { 1 });
-    let rows = UNITS * match rnn.mode {
-        RnnMode::Lstm => 4,
-        RnnMode::Gru => 3,
-        _ => 1,
-    };
+    let (count, states) =
+        (rnn.num_layers as usize * directions, if rnn.mode == RnnMode::Lstm { 2 } else { 1 });
+    let rows = UNITS
+        * match rnn.mode {
+            RnnMode::Lstm => 4,
+            RnnMode::Gru => 3,
+            _ => 1,
+        };
     let parameter = |name: String, dims: &[usize]| {
         net.parameter(&name, DType::F64, dims, |w| Init::Constant(0.0).emit(w, 0))
     };
@@ -123,9 +127,8 @@ fn inputs(rnn: &RnnAttrs, lengths: bool) -> (Vec<&'static str>, impl Fn([usize; 
 }
 
 fn forms() -> Vec<(RnnAttrs, bool)> {
-    let attrs = |mode: RnnMode| {
-        RnnAttrs::default().mode(mode).input_size(INPUTS as i32).hidden_size(UNITS as i32)
-    };
+    let attrs =
+        |mode: RnnMode| RnnAttrs::default().mode(mode).input_size(INPUTS as i32).hidden_size(UNITS as i32);
     let mut forms = vec![];
     for mode in [RnnMode::Lstm, RnnMode::Gru, RnnMode::Tanh, RnnMode::Relu] {
         forms.push((attrs(mode), false));

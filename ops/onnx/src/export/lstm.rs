@@ -20,12 +20,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
 }
 
 /// A state before the first step; 0 if absent.
-fn first_state(
-    graph: &mut OnnxGraph<'_>,
-    given: Option<Var>,
-    gates: Var,
-    units: i64,
-) -> Result<OnnxValue> {
+fn first_state(graph: &mut OnnxGraph<'_>, given: Option<Var>, gates: Var, units: i64) -> Result<OnnxValue> {
     if let Some(given) = given {
         return graph.read(given);
     }

@@ -1,6 +1,8 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
+mod arith;
 mod cells;
+mod columns;
 mod cond;
 mod conditional_block;
 mod control;
@@ -93,6 +95,8 @@ fn rule<O: Lower>() -> (&'static str, LowerRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, LowerRule> {
     let families = [
+        arith::rules(),
+        columns::rules(),
         conditional_block::rules(),
         conv::rules(),
         expand::rules(),
