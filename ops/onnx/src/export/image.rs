@@ -56,7 +56,9 @@ impl Resizing<'_> {
         let known = |dims: &[i64]| dims.iter().skip(2).all(|dim| *dim >= 0);
         // Factors decide about positions, too, except with aligned corners, and if the size stays.
         let sized = known(&to) && (self.interp.align_corners || (known(&from) && from[2..] == to[2..]));
-        let given = shape_from(graph, self.out_size, self.size_tensor)?;
+        // Single dimensions come first.
+        let whole = self.out_size.filter(|_| self.size_tensor.is_empty());
+        let given = shape_from(graph, whole, self.size_tensor)?;
         if sized
             || (known(&to) && (given.is_some() || (self.scale.is_none() && self.interp.scale.is_empty())))
         {

@@ -122,7 +122,9 @@ impl Lower for Reshape2 {
         let value = match graph.dims(self.out) {
             Ok(dims) => graph.reshape(value, &dims)?,
             Err(_) => {
-                let shape = match shape_from(graph, self.shape_input, &self.shape_tensor)? {
+                // Single dimensions come first.
+                let whole = self.shape_input.filter(|_| self.shape_tensor.is_empty());
+                let shape = match shape_from(graph, whole, &self.shape_tensor)? {
                     Some(shape) => shape,
                     None => graph.ints(&self.shape.iter().map(|dim| i64::from(*dim)).collect::<Vec<_>>())?,
                 };
