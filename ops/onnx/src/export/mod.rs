@@ -1,5 +1,6 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
+mod adaptive;
 mod arith;
 mod cells;
 mod columns;
@@ -25,6 +26,7 @@ mod order;
 mod pool;
 mod reduce;
 mod rnn;
+mod same;
 mod scan;
 mod scatter;
 mod shape;
