@@ -97,10 +97,10 @@ fn is_global(pool: &PoolAttrs) -> bool {
 }
 
 /// Pooling that ONNX has, for images of any size.
-fn simple(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, x: Var) -> Result<Option<OnnxValue>> {
+fn simple(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, var: Var) -> Result<Option<OnnxValue>> {
     let symmetric = matches!(pool.paddings[..], [_, _]);
     let explicit = pool.padding_algorithm != PaddingAlgorithm::Same && !pool.ceil_mode;
-    let is_open = image_shape(graph, x, pool.data_format)?[2..].contains(&-1);
+    let is_open = image_shape(graph, var, pool.data_format)?[2..].contains(&-1);
     let plain = !pool.adaptive && (explicit || is_open);
     let global = is_global(pool);
     let op = match pool.pooling_type {
@@ -111,23 +111,47 @@ fn simple(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, x: Var) -> Result<Option<
         PoolingType::Avg if plain && (pool.exclusive || (symmetric && explicit)) => "AveragePool",
         _ => return Ok(None),
     };
-    let x = read_images(graph, x, pool.data_format)?;
+    let x = read_images(graph, var, pool.data_format)?;
     if global {
         return Ok(Some(graph.op(op, &[x], &[])));
     }
-    let windows = OnnxWindows::of([pool.windows(0, 0)?, pool.windows(1, 0)?]);
+    let mut windows = OnnxWindows::of([pool.windows(0, 0)?, pool.windows(1, 0)?]);
+    let is_same = pool.padding_algorithm == PaddingAlgorithm::Same;
+    if is_same && windows.kernel.iter().zip(&windows.strides).any(|(size, stride)| size < stride) {
+        // ONNX Runtime would take elements away.
+        windows.pads = [0; 4];
+        return padded(graph, pool, var, &windows).map(Some);
+    }
     let mut attrs = windows.attrs();
     if op == "AveragePool" {
         attrs.retain(|(name, _)| *name != "dilations");
         attrs.push(("count_include_pad", NodeAttr::Int(i64::from(!pool.exclusive))));
     }
-    if pool.padding_algorithm == PaddingAlgorithm::Same {
+    if is_same {
         attrs.retain(|(name, _)| *name != "pads");
         attrs.push(SAME);
     } else if pool.ceil_mode {
         attrs.push(("ceil_mode", NodeAttr::Int(1)));
     }
     Ok(Some(graph.op(op, &[x], &attrs)))
+}
+
+/// Pooling of images that are padded first, such that there are windows for all elements.
+fn padded(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, var: Var, windows: &OnnxWindows) -> Result<OnnxValue> {
+    let x = Images::read(graph, var, pool.data_format)?;
+    let (same, is_max) =
+        (SamePadding::of(graph, &x.dims[2..], windows)?, pool.pooling_type == PoolingType::Max);
+    let element = graph.scalar(graph.dtype(var)?, if is_max { f64::NEG_INFINITY } else { 0.0 })?;
+    let value = same.add(graph, x.value, element)?;
+    if is_max {
+        return Ok(max_pool(graph, pool, value, windows)[0]);
+    }
+    let mut attrs = windows.attrs();
+    attrs.retain(|(name, _)| *name != "dilations");
+    let means = graph.op("AveragePool", &[value], &attrs);
+    let whole = graph.scalar(graph.dtype(var)?, windows.kernel.iter().product::<i64>() as f64)?;
+    let (sums, counts) = (graph.mul(means, whole), counts_of(graph, pool, var, &x, windows, Some(&same))?);
+    Ok(graph.div(sums, counts))
 }
 
 /// A constant of float64 in the dtype of a variable.

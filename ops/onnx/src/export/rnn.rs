@@ -90,6 +90,13 @@ impl RnnVars<'_> {
             let (given, zero) = (graph.op("Min", &[given, steps], &[]), graph.scalar(DType::I32, 0.0)?);
             lengths = Some(graph.op("Max", &[given, zero], &[]));
         }
+        // ONNX Runtime returns 0 as the last states of sequences without a step.
+        let mut is_empty = None;
+        if let Some(lengths) = lengths {
+            let zero = graph.scalar(DType::I32, 0.0)?;
+            let none = graph.op("Equal", &[lengths, zero], &[]);
+            is_empty = Some(graph.unsqueeze(none, &[0, 2])?);
+        }
         let directions = self.directions();
         let (mut x, mut lasts) = (graph.read(self.input)?, vec![vec![]; states.len()]);
         for layer in 0..self.layers() {
@@ -106,13 +113,19 @@ impl RnnVars<'_> {
                     let ends = [graph.ints(&ends[..1])?, graph.ints(&ends[1..])?, graph.ints(&[0])?];
                     first = graph.op("Slice", &[first, ends[0], ends[1], ends[2]], &[]);
                 }
-                firsts.push(Some(first));
+                firsts.push(first);
             }
             let (mode, units, biases) = (self.rnn.mode, self.units(), Some(biases));
-            let node = LayerNode { mode, units, directions, x, weights, biases, lengths, states: firsts };
+            let states = firsts.iter().copied().map(Some).collect();
+            let node = LayerNode { mode, units, directions, x, weights, biases, lengths, states };
             let outputs = node.append(graph)?;
             x = self.merged(graph, outputs[0])?;
-            lasts.iter_mut().zip(&outputs[1..]).for_each(|(lasts, last)| lasts.push(*last));
+            for ((lasts, last), first) in lasts.iter_mut().zip(&outputs[1..]).zip(firsts) {
+                lasts.push(match is_empty {
+                    Some(is_empty) => graph.op("Where", &[is_empty, first, *last], &[]),
+                    None => *last,
+                });
+            }
         }
         let lasts = lasts.iter().map(|lasts| stacked(graph, lasts)).collect();
         Ok((x, lasts))
