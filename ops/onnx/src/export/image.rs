@@ -31,7 +31,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
 }
 
 /// The attributes of resizing, and the tensors that may replace them.
-struct Resizing<'a> {
+struct ResizeForm<'a> {
     interp: &'a InterpAttrs,
     out_size: Option<Var>,
     size_tensor: &'a [Var],
@@ -46,7 +46,7 @@ enum ResizeTarget {
     Sizes(OnnxValue),
 }
 
-impl Resizing<'_> {
+impl ResizeForm<'_> {
     /// The factors, or the size of images that are computed from `x`.
     fn target(&self, graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2]) -> Result<ResizeTarget> {
         if self.interp.data_layout == DataLayout::Nhwc {
@@ -172,14 +172,14 @@ macro_rules! resizing {
         impl Lower for $forward {
             fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let (interp, out_size, scale) = (&self.interp, self.out_size, self.scale);
-                let resizing = Resizing { interp, out_size, size_tensor: &self.size_tensor, scale };
+                let resizing = ResizeForm { interp, out_size, size_tensor: &self.size_tensor, scale };
                 resizing.forward(graph, [self.x, self.out])
             }
         }
         impl Lower for $grad {
             fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let (interp, out_size, scale) = (&self.interp, self.out_size, self.scale);
-                let resizing = Resizing { interp, out_size, size_tensor: &self.size_tensor, scale };
+                let resizing = ResizeForm { interp, out_size, size_tensor: &self.size_tensor, scale };
                 resizing.backward(graph, [self.x, self.dout, self.dx])
             }
         }
