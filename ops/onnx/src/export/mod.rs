@@ -33,6 +33,7 @@ mod shape;
 mod shuffle;
 mod slice;
 mod update;
+mod volume;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -119,6 +120,7 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
         shuffle::rules(),
         slice::rules(),
         update::rules(),
+        volume::rules(),
     ];
     families.into_iter().flatten().collect()
 }

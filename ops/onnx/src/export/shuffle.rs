@@ -1,10 +1,10 @@
-//! Images whose channels, positions and frames change places, and padding of volumes.
+//! Images whose channels, positions and frames change places.
 
-use autobwd::{Error, ErrorKind, Result, program::Var};
+use autobwd::{Result, program::Var};
 use autobwd_ops::{
     image::{
-        ChannelShuffle, ChannelShuffleGrad, Pad3d, Pad3dGrad, PadMode, PixelShuffle, PixelShuffleGrad,
-        PixelUnshuffle, PixelUnshuffleGrad, TemporalShift, TemporalShiftGrad, VolumeLayout,
+        ChannelShuffle, ChannelShuffleGrad, PixelShuffle, PixelShuffleGrad, PixelUnshuffle,
+        PixelUnshuffleGrad, TemporalShift, TemporalShiftGrad,
     },
     norm::DataLayout,
 };
@@ -21,8 +21,6 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     vec![
         rule::<ChannelShuffle>(),
         rule::<ChannelShuffleGrad>(),
-        rule::<Pad3d>(),
-        rule::<Pad3dGrad>(),
         rule::<PixelShuffle>(),
         rule::<PixelShuffleGrad>(),
         rule::<PixelUnshuffle>(),
@@ -165,69 +163,5 @@ impl Lower for TemporalShiftGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let shift = (self.seg_num, self.shift_ratio);
         shift_frames(graph, [self.dout, self.dx], shift, self.data_format, true)
-    }
-}
-
-/// Padding of volumes: width, height and depth, each before and after.
-struct VolumePads<'a> {
-    tensor: Option<Var>,
-    pads: &'a [i32],
-    format: VolumeLayout,
-}
-
-impl VolumePads<'_> {
-    /// Pads, or removes padding if `sign` is −1.
-    fn pad(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        [x, out]: [Var; 2],
-        sign: i64,
-        (mode, value): (&str, f32),
-    ) -> Result<()> {
-        let &[left, right, top, bottom, front, back] = self.pads else {
-            return Err(Error::new(ErrorKind::Format, "padding of volumes needs six numbers"));
-        };
-        if self.tensor.is_some() {
-            return Err(Error::new(ErrorKind::Format, "padding from a tensor has no form in ONNX"));
-        }
-        let pads = [front, top, left, back, bottom, right].map(|pad| sign * i64::from(pad));
-        let axes = if self.format == VolumeLayout::Ndhwc { [1, 2, 3] } else { [2, 3, 4] };
-        let operands = [
-            Some(graph.read(x)?),
-            Some(graph.ints(&pads)?),
-            Some(graph.scalar(graph.dtype(x)?, f64::from(value))?),
-            Some(graph.ints(&axes)?),
-        ];
-        let [value] = graph.nodes("Pad", &operands, &[("mode", NodeAttr::Text(mode))]);
-        graph.write(out, value);
-        Ok(())
-    }
-}
-
-impl Lower for Pad3d {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let mode = match self.mode {
-            PadMode::Constant => "constant",
-            PadMode::Reflect => "reflect",
-            PadMode::Replicate => "edge",
-            PadMode::Circular => {
-                return Err(Error::new(ErrorKind::Format, "circular padding has no form in ONNX"));
-            }
-        };
-        let pads =
-            VolumePads { tensor: self.paddings_tensor, pads: &self.paddings, format: self.data_format };
-        pads.pad(graph, [self.x, self.out], 1, (mode, self.value))
-    }
-}
-impl Lower for Pad3dGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        if self.mode != PadMode::Constant {
-            let text = "the gradient of padding by elements has no form in ONNX";
-            return Err(Error::new(ErrorKind::Format, text));
-        }
-        let pads =
-            VolumePads { tensor: self.paddings_tensor, pads: &self.paddings, format: self.data_format };
-        // Negative padding removes elements.
-        pads.pad(graph, [self.dout, self.dx], -1, ("constant", 0.0))
     }
 }
