@@ -16,7 +16,7 @@ use crate::{
 
 mod rendered;
 
-const FOLDERS: [&str; 3] = ["autobwd", "autobwd-macros", "ops/src"];
+const FOLDERS: [&str; 5] = ["autobwd", "autobwd-macros", "ops/onnx/src", "ops/paddle/src", "ops/src"];
 
 /// Files without messages: what they print is a report, a drawing or documentation.
 const EXCEPTIONS: &[(&str, &str)] = &[

@@ -1,14 +1,14 @@
 //! Models that are written for ONNX and read again compute the same: every sample of every operator, with gradients,
 //! and training steps of whole models.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use autobwd::{
     BlockId, DType, Executor, OpInfoMap, Program, Tensor, check, gradients, program::VarKind, tensor::Dim,
 };
 use autobwd_benches::workload::Workload;
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
-use autobwd_ops::{Model, model::infer_shapes};
+use autobwd_ops::{Model, fill::AssignValue, model::infer_shapes};
 use clap::ValueEnum;
 
 /// Runs a model on these values, by name.
@@ -75,6 +75,45 @@ fn backward(
     (!found.is_empty()).then_some((program, found))
 }
 
+/// The program with assignments of the inputs that operators need when it is planned, and the other inputs.
+fn with_constants(mut program: Program, values: Vec<(String, Tensor)>) -> (Program, Vec<(String, Tensor)>) {
+    let ops = OpInfoMap::linked().expect("operators are linked");
+    let mut constants = BTreeSet::new();
+    for op in &program.root().ops {
+        let inputs = ops.get(&op.ty).map_or(&[][..], |info| info.schema().inputs);
+        for slot in inputs.iter().filter(|slot| slot.constant) {
+            constants.extend(op.inputs.get(slot.name).iter().copied());
+        }
+    }
+    let mut fed = vec![];
+    for (name, value) in values {
+        let Some(var) = program.find(&name).filter(|var| constants.contains(var)) else {
+            fed.push((name, value));
+            continue;
+        };
+        let numbers = value.to_f64s();
+        let integers = || numbers.iter().map(|x| *x as i64);
+        let mut op = AssignValue {
+            out: var,
+            shape: value.dims().iter().map(|dim| *dim as i32).collect(),
+            dtype: value.dtype(),
+            bool_values: vec![],
+            fp32_values: vec![],
+            fp64_values: vec![],
+            int32_values: vec![],
+            int64_values: vec![],
+        };
+        match value.dtype() {
+            DType::F32 => op.fp32_values = numbers.iter().map(|x| *x as f32).collect(),
+            DType::F64 => op.fp64_values = numbers.clone(),
+            DType::I32 => op.int32_values = integers().map(|x| x as i32).collect(),
+            _ => op.int64_values = integers().collect(),
+        }
+        program.block_mut(BlockId::ROOT).expect("the root block").ops.insert(0, op.into());
+    }
+    (program, fed)
+}
+
 /// Writes and reads a program; an error if results differ.
 fn check_program(program: Program, values: &[(String, Tensor)], fetches: &[String]) -> Result<bool, String> {
     let feeds = values.iter().map(|(name, _)| name.clone()).collect();
@@ -106,7 +145,8 @@ fn operators_compute_the_same_after_writing_and_reading() {
             continue;
         }
         let [op] = &program.root().ops[..] else { continue };
-        let ty = op.ty.to_string();
+        let (ty, outputs) = (op.ty.to_string(), op.writes().collect::<Vec<_>>());
+        let (program, values) = with_constants(program, values);
         let is_tensor = |var: &autobwd::Var| {
             // Outputs that remember a shape, without elements, exist for gradients alone.
             program
@@ -116,7 +156,7 @@ fn operators_compute_the_same_after_writing_and_reading() {
                 .is_some_and(|desc| desc.kind == VarKind::Tensor && desc.dims.iter().all(|dim| *dim != 0))
         };
         let outputs: Vec<String> =
-            op.writes().filter(is_tensor).map(|var| program.name(var).to_string()).collect();
+            outputs.into_iter().filter(is_tensor).map(|var| program.name(var).to_string()).collect();
         if outputs.is_empty() {
             continue;
         }

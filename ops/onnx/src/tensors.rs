@@ -31,7 +31,8 @@ pub struct OnnxTensor {
 /// # Errors
 /// Other messages; elements of types that no dtype holds; elements that do not fill the shape; external data.
 pub fn read_tensor(bytes: &[u8]) -> Result<OnnxTensor> {
-    let message = TensorProto::decode(bytes).map_err(|e| refuse(format!("no tensor: {e}")).caused_by(e))?;
+    let message =
+        TensorProto::decode(bytes).map_err(|e| refuse(format!("not a tensor: {e}")).caused_by(e))?;
     read(&message, &ExternalData::none())
 }
 

@@ -263,6 +263,20 @@ fn what_has_no_form_is_named() -> Result<()> {
 }
 
 #[test]
+fn operators_on_which_nothing_depends_are_left_out() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[2]);
+    let i = net.input("i", DType::I64, &[1]);
+    let out = x.exp();
+    // It has no form in ONNX.
+    emit(WriteToArray { x: (&out).into(), i: (&i).into(), out: New }).out.check()?;
+    let model = model(net.program()?.clone(), &["x"], &[&out.name()]);
+    let read = assert_same(model, &[vec![numbers(&[2])]])?;
+    assert_eq!(operators(&read.program), ["exp"]);
+    Ok(())
+}
+
+#[test]
 fn training_steps() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[3, 1, 2]);

@@ -1,11 +1,18 @@
 //! Programs with unknown dimensions, written for any size and read again for some.
 
-use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor, gradients};
+use autobwd::{BlockId, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
-    Math, Model,
+    Init, Math, Model, concat,
+    conv::{Conv2dOp, ConvAttrs},
+    image::{ChannelShuffle, PixelUnshuffle, TemporalShift},
+    interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod},
     nn::{BatchNorm, Conv2d, LayerNorm, Linear, MultiHeadAttention, Pool2d},
+    norm::DataLayout,
     optim::{Optimizer, Sgd},
+    pool::{Pool2dOp, PoolAttrs, PoolingType},
+    shape::{Roll, ShapeOp},
+    windows::PaddingAlgorithm,
 };
 
 /// The program with its parameters.
@@ -120,4 +127,113 @@ fn a_training_step_of_a_convolutional_net_takes_any_batch() -> Result<()> {
 fn step(loss: &Expr) -> Result<Vec<String>> {
     let updates = Sgd { rate: 0.1 }.minimize(loss)?.complete()?;
     Ok(updates.iter().map(|(_, gradient)| gradient.name()).collect())
+}
+
+/// Compares results and gradients of images `[batch, 2, height, width]` for two sizes.
+fn assert_images(name: &str, f: impl Fn(&Builder, &Expr) -> Expr) -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 2, -1, -1]);
+    let out = f(&net, &x);
+    let loss = out.square().sum(&[]).name();
+    let mut program = net.program()?.clone();
+    let var = program.expect_var("x")?;
+    program.block_mut(BlockId::ROOT).unwrap().vars.get_mut(&var).unwrap().stop_gradient = false;
+    let parameters: Vec<String> = program.parameters().map(|var| program.name(var).to_string()).collect();
+    let wanted: Vec<&str> = parameters.iter().map(String::as_str).chain(["x"]).collect();
+    let found = gradients(&mut program, &[&loss], &wanted, &Default::default())?;
+    assert_eq!(found.pairs.len(), wanted.len(), "{name}");
+    let mut fetches: Vec<String> =
+        found.pairs.iter().map(|(_, gradient)| program.name(*gradient).to_string()).collect();
+    fetches.push(out.name());
+    let scope = model(&net, &[], vec![])?.scope;
+    let mut model = Model { program, feeds: vec!["x".into()], fetches, scope };
+    assert_same(&mut model, &[vec![numbers(&[1, 2, 8, 12])?], vec![numbers(&[3, 2, 7, 9])?]])
+        .map_err(|e| e.within(|| name.to_string()))
+}
+
+fn pooled(x: &Expr, pool: PoolAttrs) -> Expr {
+    emit(Pool2dOp { x: x.into(), out: New, pool }).out
+}
+
+#[test]
+fn windows_over_images_of_any_size() -> Result<()> {
+    let kinds = [PoolingType::Max, PoolingType::Avg];
+    for kind in kinds {
+        let pool = |size: [i32; 2], strides: [i32; 2]| PoolAttrs {
+            strides: strides.to_vec(),
+            ..PoolAttrs::new(kind, size.to_vec())
+        };
+        let same = |pool: PoolAttrs| PoolAttrs { padding_algorithm: PaddingAlgorithm::Same, ..pool };
+        assert_images("same", |_, x| pooled(x, same(pool([3, 2], [2, 3]))))?;
+        assert_images("same, stride 1", |_, x| pooled(x, same(pool([3, 2], [1, 1]))))?;
+        let ceil = PoolAttrs { ceil_mode: true, paddings: vec![1, 0], ..pool([3, 2], [2, 2]) };
+        assert_images("rounded up", |_, x| pooled(x, ceil.clone()))?;
+        assert_images("global", |_, x| {
+            pooled(x, PoolAttrs { global_pooling: true, ..pool([1, 1], [1, 1]) })
+        })?;
+    }
+    let adaptive = PoolAttrs { adaptive: true, ..PoolAttrs::new(PoolingType::Avg, vec![3, 5]) };
+    assert_images("adaptive", |_, x| pooled(x, adaptive.clone()))?;
+    let same =
+        ConvAttrs { strides: vec![2, 3], padding_algorithm: PaddingAlgorithm::Same, ..ConvAttrs::default() };
+    assert_images("convolution", |net, x| {
+        let filter = net.parameter("w", DType::F32, &[4, 2, 3, 2], |w| Init::Constant(0.3).emit(w, 0));
+        let op = Conv2dOp { input: x.into(), filter: (&filter).into(), output: New, conv: same.clone() };
+        emit(op).output
+    })
+}
+
+#[test]
+fn adaptive_maxima_of_images_of_any_size() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 2, -1, -1]);
+    let pool = PoolAttrs { adaptive: true, ..PoolAttrs::new(PoolingType::Max, vec![3, 5]) };
+    let out = pooled(&x, pool);
+    let mut model = model(&net, &["x"], vec![out.name()])?;
+    assert_same(&mut model, &[vec![numbers(&[1, 2, 8, 12])?], vec![numbers(&[3, 2, 7, 9])?]])
+}
+
+#[test]
+fn images_of_any_size_are_resized() -> Result<()> {
+    for method in [InterpMethod::Nearest, InterpMethod::Bilinear] {
+        for align_corners in [false, true] {
+            let interp = |interp: InterpAttrs| InterpAttrs { align_corners, ..interp };
+            let resized = |x: &Expr, interp: InterpAttrs| {
+                let (out_size, size_tensor, scale) = (None, vec![], None);
+                emit(BilinearInterpV2 { x: x.into(), out_size, size_tensor, scale, out: New, interp }).out
+            };
+            let to_size = interp(InterpAttrs::to_size(method, [5, 16]));
+            assert_images("to a size", |_, x| resized(x, to_size.clone()))?;
+            let scaling = interp(InterpAttrs::scaling(method, [2.0, 1.5]));
+            assert_images("by factors", |_, x| resized(x, scaling.clone()))?;
+        }
+    }
+    // The size of another image.
+    assert_images("as an image", |_, x| {
+        let doubled = concat(&[x, x], 2);
+        let size = emit(ShapeOp { input: (&doubled).into(), out: New }).out.slice(0, 2, 4);
+        let (size_tensor, scale) = (vec![], None);
+        let interp = InterpAttrs::to_size(InterpMethod::Bilinear, [0, 0]);
+        let out_size = Some((&size).into());
+        emit(BilinearInterpV2 { x: x.into(), out_size, size_tensor, scale, out: New, interp }).out
+    })
+}
+
+#[test]
+fn channels_and_frames_of_images_of_any_size() -> Result<()> {
+    assert_images("channels", |_, x| {
+        let groups = emit(ChannelShuffle { x: x.into(), out: New, groups: 2, data_format: DataLayout::Nchw });
+        let (shifts, axis) = (vec![1, -10], vec![1, 3]);
+        emit(Roll { x: (&groups.out).into(), shifts_tensor: None, out: New, shifts, axis }).out
+    })?;
+    assert_images("frames", |_, x| {
+        let doubled = concat(&[x, &(x * 2.0)], 0);
+        let data_format = DataLayout::Nchw;
+        emit(TemporalShift { x: (&doubled).into(), out: New, seg_num: 2, shift_ratio: 0.5, data_format }).out
+    })?;
+    assert_images("pixels", |_, x| {
+        let doubled = concat(&[&concat(&[x, x], 2), &concat(&[x, x], 2)], 3);
+        let (downscale_factor, data_format) = (2, DataLayout::Nchw);
+        emit(PixelUnshuffle { x: (&doubled).into(), out: New, downscale_factor, data_format }).out
+    })
 }

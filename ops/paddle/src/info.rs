@@ -142,11 +142,11 @@ impl<'a> Unpickler<'a> {
     fn info(&self, dict: usize) -> Result<ParameterInfo> {
         let mut info = ParameterInfo { stop_gradient: false, trainable: None };
         for (key, value) in &self.dicts[dict] {
-            let PickleValue::Text(key) = key else { return Err(refuse("a key is not a text")) };
+            let PickleValue::Text(key) = key else { return Err(refuse("a key is not a string")) };
             let flag = |name| match value {
                 PickleValue::None => Ok(None),
                 PickleValue::Bool(flag) => Ok(Some(*flag)),
-                _ => Err(refuse(format_args!("`{name}` is not a boolean"))),
+                _ => Err(refuse(format_args!("`{name}` is not a bool"))),
             };
             if *key == STOP_GRADIENT.as_bytes() {
                 info.stop_gradient = flag(STOP_GRADIENT)?.unwrap_or(false);
@@ -174,7 +174,7 @@ pub(crate) fn read_infos(bytes: &[u8]) -> Result<ParameterInfos> {
         // References repeat a long name in a few bytes.
         length += name.len();
         let name = std::str::from_utf8(name).ok().filter(|_| length <= bytes.len());
-        let name = name.ok_or_else(|| refuse("a name is no text, or repeated"))?;
+        let name = name.ok_or_else(|| refuse("a name is not a string, or occurs twice"))?;
         let info = match known.get(dict) {
             Some(info) => *info,
             None => *known.entry(*dict).or_insert(read.info(*dict)?),

@@ -77,7 +77,7 @@ impl<'a> TensorReader<'a> {
         let length = i32::from_le_bytes(self.number()?);
         let length = usize::try_from(length).map_err(|_| refuse(format!("a message of {length} bytes")))?;
         let desc = TensorDesc::decode(self.take(length)?)
-            .map_err(|e| refuse(format!("no description of a tensor: {e}")).caused_by(e))?;
+            .map_err(|e| refuse(format!("not a description of a tensor: {e}")).caused_by(e))?;
         let ty = desc.data_type();
         let dtype = dtype(ty)
             .filter(|_| desc.data_type == ty as i32)

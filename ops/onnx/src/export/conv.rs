@@ -15,6 +15,7 @@ use super::{
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
+    same::{SAME, SamePadding},
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
@@ -141,7 +142,7 @@ impl OnnxWindows {
     }
 
     /// The same with rows and columns added at the end.
-    fn transpose_with(
+    pub(super) fn transpose_with(
         &self,
         graph: &mut OnnxGraph<'_>,
         operands: [OnnxValue; 2],
@@ -160,25 +161,35 @@ struct ConvNodes {
     windows: OnnxWindows,
     format: DataLayout,
     group: i64,
+    /// Whether padding depends on the size of images when the model runs; the windows have none.
+    same: bool,
 }
 
 impl ConvNodes {
     fn of(graph: &OnnxGraph<'_>, conv: &ConvAttrs, filter: Var, x: Var) -> Result<ConvNodes> {
         let (filter, format) = (graph.dims(filter)?, conv.data_format);
         let size = |height: i64, width: i64| [height as usize, width as usize];
-        let [_, _, height, width] = match conv.padding_algorithm {
-            PaddingAlgorithm::Same => image_dims(graph, x, format)?,
-            _ => [0; 4],
-        };
+        let [.., height, width] = image_shape(graph, x, format)?;
+        let has_same = conv.padding_algorithm == PaddingAlgorithm::Same && [height, width].contains(&-1);
         let filter = if let &[_, _, height, width] = &filter[..] { size(height, width) } else { [1; 2] };
-        let windows = conv.windows(filter, size(height, width))?;
-        Ok(ConvNodes { windows: OnnxWindows::of(windows), format, group: i64::from(conv.groups) })
+        // With stride 1, padding is the same for any size.
+        let image = if has_same { [1; 2] } else { size(height.max(0), width.max(0)) };
+        let mut windows = OnnxWindows::of(conv.windows(filter, image)?);
+        let same = has_same && windows.strides != [1; 2];
+        if same {
+            windows.pads = [0; 4];
+        }
+        Ok(ConvNodes { windows, format, group: i64::from(conv.groups), same })
     }
 
     fn forward(&self, graph: &mut OnnxGraph<'_>, [x, filter, y]: [Var; 3]) -> Result<()> {
         let (x, filter) = (read_images(graph, x, self.format)?, graph.read(filter)?);
         let mut attrs = self.windows.attrs();
         attrs.push(("group", NodeAttr::Int(self.group)));
+        if self.same {
+            attrs.retain(|(name, _)| *name != "pads");
+            attrs.push(SAME);
+        }
         let value = graph.op("Conv", &[x, filter], &attrs);
         write_images(graph, y, value, self.format);
         Ok(())
@@ -188,7 +199,14 @@ impl ConvNodes {
     fn back(&self, graph: &mut OnnxGraph<'_>, [dy, filter, dx]: [Var; 3], size: [OnnxDim; 2]) -> Result<()> {
         let dy = Images::read(graph, dy, self.format)?;
         let filter = graph.read(filter)?;
-        let value = self.windows.transpose(graph, &dy, filter, size, self.group)?;
+        let value = if self.same {
+            // No more rows and columns than windows would reach with one more.
+            let added = self.windows.strides.map(|stride| stride - 1);
+            let value = self.windows.transpose_with(graph, [dy.value, filter], &added, self.group);
+            SamePadding::of(graph, &size, &self.windows)?.remove(graph, value, &size)?
+        } else {
+            self.windows.transpose(graph, &dy, filter, size, self.group)?
+        };
         write_images(graph, dx, value, self.format);
         Ok(())
     }
@@ -196,7 +214,15 @@ impl ConvNodes {
     /// The gradient of the filter: the convolution of `x`, with images as channels, with `dy` as filters, in which
     /// strides and dilations have changed places.
     fn filter(&self, graph: &mut OnnxGraph<'_>, [x, filter, dy, dfilter]: [Var; 4]) -> Result<()> {
-        let (x, dy) = (Images::read(graph, x, self.format)?, Images::read(graph, dy, self.format)?);
+        let (dtype, dy) = (graph.dtype(x)?, Images::read(graph, dy, self.format)?);
+        let mut x = Images::read(graph, x, self.format)?;
+        if self.same {
+            let zero = graph.scalar(dtype, 0.0)?;
+            x.value = SamePadding::of(graph, &x.dims[2..], &self.windows)?.add(graph, x.value, zero)?;
+            for axis in [2, 3] {
+                x.dims[axis] = OnnxDim::Of(x.value, axis, axis + 1);
+            }
+        }
         let ([n, _, height, width], groups) = (x.dims, self.group);
         let kernels = graph.permute(dy.value, &[1, 0, 2, 3]);
         let value = if groups == 1 {
@@ -247,6 +273,9 @@ convolutions!(Conv2dOp Conv2dGrad, DepthwiseConv2d DepthwiseConv2dGrad);
 impl Lower for Conv2dTransposeOp {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+        if conv.same {
+            return Err(graph.unknown_shape(self.input));
+        }
         let [.., height, width] = image_shape(graph, self.output, conv.format)?;
         let [.., rows, cols] = image_shape(graph, self.input, conv.format)?;
         if [height, width, rows, cols].iter().all(|dim| *dim >= 0) {
@@ -273,6 +302,9 @@ impl Lower for Conv2dTransposeOp {
 impl Lower for Conv2dTransposeGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+        if conv.same {
+            return Err(graph.unknown_shape(self.input));
+        }
         if let Some(dinput) = self.dinput {
             conv.forward(graph, [self.doutput, self.filter, dinput])?;
             // Padding of the output may have room for further windows.

@@ -95,10 +95,8 @@ impl Lower for Tile {
         }
         let given = shape_from(graph, self.repeat_times_input, &self.repeat_times_tensor)?;
         let (mut times, count) = match (given, self.repeat_times_input) {
-            (Some(times), _) if !self.repeat_times_tensor.is_empty() => {
-                (times, self.repeat_times_tensor.len())
-            }
             (Some(times), Some(list)) => (times, graph.dim(list, 0)? as usize),
+            (Some(times), None) => (times, self.repeat_times_tensor.len()),
             _ => {
                 let times: Vec<i64> = self.repeat_times.iter().map(|times| i64::from(*times)).collect();
                 (graph.ints(&times)?, times.len())

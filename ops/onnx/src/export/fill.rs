@@ -26,15 +26,14 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     ]
 }
 
-/// A shape that tensors hold, whole or dimension by dimension.
+/// A shape that tensors hold, whole or else dimension by dimension.
 pub(super) fn shape_from(
     graph: &mut OnnxGraph<'_>,
     whole: Option<Var>,
     dims: &[Var],
 ) -> Result<Option<OnnxValue>> {
     let mut parts = vec![];
-    // Single dimensions come first.
-    for part in if dims.is_empty() { whole.as_slice() } else { dims } {
+    for part in if whole.is_some() { whole.as_slice() } else { dims } {
         let part = graph.read(*part)?;
         let part = graph.cast(part, DType::I64);
         parts.push(graph.reshape(part, &[-1])?);

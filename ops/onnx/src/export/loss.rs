@@ -1,9 +1,9 @@
 //! Cross entropy and one-hot vectors.
 
-use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd::{DType, Result, program::Var};
 use autobwd_ops::{
     gather::OneHotV2,
-    loss::{SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad},
+    loss::{CrossEntropy, CrossEntropyGrad, SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad},
 };
 
 use super::{
@@ -14,7 +14,13 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
-    vec![rule::<OneHotV2>(), rule::<SoftmaxWithCrossEntropy>(), rule::<SoftmaxWithCrossEntropyGrad>()]
+    vec![
+        rule::<CrossEntropy>(),
+        rule::<CrossEntropyGrad>(),
+        rule::<OneHotV2>(),
+        rule::<SoftmaxWithCrossEntropy>(),
+        rule::<SoftmaxWithCrossEntropyGrad>(),
+    ]
 }
 
 /// Class indices of the lanes along an axis.
@@ -38,6 +44,53 @@ impl LabelValues {
         let ignored = graph.op("Equal", &[index, none], &[]);
         let index = graph.op("Where", &[ignored, zero, index], &[]);
         Ok(LabelValues { index, ignored, axis })
+    }
+}
+
+impl Lower for CrossEntropy {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
+        let loss = if self.soft_label {
+            let (label, log) = (graph.read(self.label)?, graph.op("Log", &[x], &[]));
+            let products = graph.mul(label, log);
+            // Without weight, the logarithm of 0 does not count.
+            let is_zero = graph.op("Equal", &[label, zero], &[]);
+            let products = graph.op("Where", &[is_zero, zero, products], &[]);
+            let sum = graph.reduce("ReduceSum", products, &[-1], true)?;
+            graph.op("Neg", &[sum], &[])
+        } else {
+            let labels = LabelValues::of(graph, self.label, self.x, -1, self.ignore_index)?;
+            let axis = [("axis", NodeAttr::Int(labels.axis))];
+            let picked = graph.op("GatherElements", &[x, labels.index], &axis);
+            let log = graph.op("Log", &[picked], &[]);
+            let loss = graph.op("Neg", &[log], &[]);
+            graph.op("Where", &[labels.ignored, zero, loss], &[])
+        };
+        graph.write(self.y, loss);
+        Ok(())
+    }
+}
+
+impl Lower for CrossEntropyGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (x, dy, dtype) = (graph.read(self.x)?, graph.read(self.dy)?, graph.dtype(self.x)?);
+        let (zero, one) = (graph.scalar(dtype, 0.0)?, graph.scalar(dtype, 1.0)?);
+        let weight = if self.soft_label {
+            graph.read(self.label)?
+        } else {
+            let labels = LabelValues::of(graph, self.label, self.x, -1, self.ignore_index)?;
+            let dims = graph.run_dims(self.x)?;
+            let of = (dims[labels.axis as usize], labels.axis);
+            let hot = one_hot(graph, labels.index, of, dims.len(), dtype)?;
+            graph.op("Where", &[labels.ignored, zero, hot], &[])
+        };
+        // Probabilities without weight, perhaps 0, do not count.
+        let is_zero = graph.op("Equal", &[weight, zero], &[]);
+        let divisor = graph.op("Where", &[is_zero, one, x], &[]);
+        let (ratio, dy) = (graph.div(weight, divisor), graph.op("Neg", &[dy], &[]));
+        let dx = graph.mul(ratio, dy);
+        graph.write(self.dx, dx);
+        Ok(())
     }
 }
 
@@ -71,10 +124,11 @@ impl Lower for SoftmaxWithCrossEntropy {
 }
 
 impl Lower for SoftmaxWithCrossEntropyGrad {
+    fn has_form(&self) -> bool {
+        self.use_softmax
+    }
+
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        if !self.use_softmax {
-            return Err(Error::new(ErrorKind::Format, "the gradient of probabilities has no form in ONNX"));
-        }
         let (softmax, dloss) = (graph.read(self.softmax)?, graph.read(self.dloss)?);
         let dtype = graph.dtype(self.dlogits)?;
         let dlogits = if self.soft_label {

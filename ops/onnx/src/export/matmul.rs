@@ -2,7 +2,8 @@
 
 use autobwd::{Result, program::Var};
 use autobwd_ops::matmul::{
-    Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, Mul, MulGrad, Mv, MvGrad,
+    Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad,
+    Mv, MvGrad,
 };
 
 use super::{
@@ -22,6 +23,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         rule::<MatmulGrad>(),
         rule::<MatmulV2>(),
         rule::<MatmulV2Grad>(),
+        rule::<MatmulV2GradSgd>(),
         rule::<Mul>(),
         rule::<MulGrad>(),
         rule::<Mv>(),
@@ -161,6 +163,20 @@ impl Lower for MatmulV2Grad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let transposed = [self.trans_x, self.trans_y];
         multiply_grad(graph, [self.x, self.y, self.dout], [self.dx, self.dy], transposed, 1.0)
+    }
+}
+
+impl Lower for MatmulV2GradSgd {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let (param, rate) = (graph.read(self.param)?, graph.read(self.learning_rate)?);
+        let (transposed, out) = ([self.trans_x, self.trans_y], self.param_out);
+        // The gradient first, then the parameter.
+        multiply_grad(graph, [self.x, self.param, self.dout], [self.dx, Some(out)], transposed, 1.0)?;
+        let (gradient, rate) = (graph.read(out)?, graph.reshape(rate, &[])?);
+        let change = graph.mul(rate, gradient);
+        let after = graph.sub(param, change);
+        graph.write(out, after);
+        Ok(())
     }
 }
 

@@ -1,5 +1,9 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
+mod adaptive;
+mod arith;
+mod cells;
+mod columns;
 mod cond;
 mod conditional_block;
 mod control;
@@ -10,8 +14,10 @@ mod fill;
 mod formula;
 mod image;
 mod index;
+mod layer_node;
 mod logic;
 mod loss;
+mod lstm;
 mod matmul;
 mod nodes;
 mod norm;
@@ -19,11 +25,15 @@ mod onnx_graph;
 mod order;
 mod pool;
 mod reduce;
+mod rnn;
+mod same;
+mod scan;
 mod scatter;
 mod shape;
 mod shuffle;
 mod slice;
 mod update;
+mod volume;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -88,6 +98,8 @@ fn rule<O: Lower>() -> (&'static str, LowerRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, LowerRule> {
     let families = [
+        arith::rules(),
+        columns::rules(),
         conditional_block::rules(),
         conv::rules(),
         expand::rules(),
@@ -95,17 +107,20 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
         index::rules(),
         logic::rules(),
         loss::rules(),
+        lstm::rules(),
         image::rules(),
         matmul::rules(),
         norm::rules(),
         order::rules(),
         pool::rules(),
         reduce::rules(),
+        rnn::rules(),
         scatter::rules(),
         shape::rules(),
         shuffle::rules(),
         slice::rules(),
         update::rules(),
+        volume::rules(),
     ];
     families.into_iter().flatten().collect()
 }
@@ -137,12 +152,16 @@ impl<'p> ProgramWriter<'p> {
     }
 
     /// Appends the operators of a block to the current graph; `ends` are the variables that are read after them.
-    /// Operators without a form become obstacles.
+    /// Operators without a form become obstacles. Those on whose results nothing depends are left out.
     fn block(&mut self, block: BlockId, ends: &[Var]) {
         let ops = self.program.block(block).map_or(&[][..], |block| &block.ops);
         self.graph.needed.extend(ends);
         let mut next = 0;
         while let Some(op) = ops.get(next) {
+            if block == BlockId::ROOT && !op.writes().any(|var| self.graph.needed.contains(&var)) {
+                next += 1;
+                continue;
+            }
             let (at, branches) = (next, Choice::at(self, block, next, ends));
             next += branches.as_ref().map_or(1, Choice::len);
             let result = match &branches {
@@ -215,6 +234,7 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     }
     let fetched: Vec<Var> =
         model.fetches.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
+    writer.graph.needed = live_reads(&program, &fetched);
     writer.block(BlockId::ROOT, &fetched);
     let ProgramWriter { mut graph, obstacles, .. } = writer;
     obstacles.require_none(failed)?;
@@ -228,11 +248,12 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     }
     let fetched = fetched.into_iter().zip(model.fetches.iter().cloned());
     let next = state.iter().map(|var| (*var, format!("{}{NEXT}", program.name(*var))));
+    let mut outputs = vec![];
     for (var, name) in fetched.chain(next) {
-        graph.publish(var, &name)?;
+        outputs.push(graph.publish(var, &name)?);
         file.output.push(value_info(&name, graph.desc(var)?)?);
     }
-    (file.node, file.initializer) = (graph.finish(), graph.initializers);
+    (file.node, file.initializer) = (graph.finish(&outputs), graph.initializers);
     let next = |var: &Var| StringStringEntryProto {
         key: Some(format!("next.{}", program.name(*var))),
         value: Some(format!("{}{NEXT}", program.name(*var))),
@@ -246,6 +267,20 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         graph: Some(file),
         ..ModelProto::default()
     })
+}
+
+/// What operators read that results and persistable variables depend on.
+fn live_reads(program: &Program, results: &[Var]) -> HashSet<Var> {
+    let root = program.root();
+    let persistable = root.vars.iter().filter(|(_, desc)| desc.persistable).map(|(var, _)| *var);
+    let inner = program.blocks().iter().skip(1).flat_map(|block| &block.ops).flat_map(OpDesc::reads);
+    let mut live: HashSet<Var> = results.iter().copied().chain(persistable).chain(inner).collect();
+    for op in root.ops.iter().rev() {
+        if op.writes().any(|var| live.contains(&var)) {
+            live.extend(op.reads());
+        }
+    }
+    live
 }
 
 /// The declaration of an input or output; unknown dimensions are named after it.

@@ -33,8 +33,8 @@ pub(super) struct TypedValue {
 }
 
 /// The nodes that the outputs of a graph depend on.
-pub(super) fn live_nodes(nodes: Vec<OnnxNode>, outputs: &[TypedValue]) -> Vec<OnnxNode> {
-    let mut read: HashSet<OnnxValue> = outputs.iter().map(|output| output.value).collect();
+pub(super) fn live_nodes(nodes: Vec<OnnxNode>, outputs: impl Iterator<Item = OnnxValue>) -> Vec<OnnxNode> {
+    let mut read: HashSet<OnnxValue> = outputs.collect();
     let mut live = vec![];
     for node in nodes.into_iter().rev() {
         if node.outputs.iter().any(|output| read.contains(output)) {

@@ -1,15 +1,19 @@
 //! The graph under construction: nodes, constants, and the values of the program's variables.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
 
 use autobwd::{
-    BlockId, DType, Error, ErrorKind, OpDesc, Program, Result, Tensor, VarDesc,
+    BlockId, DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
     program::Var,
     tensor::{Bool, Element},
 };
 
 use super::dims::OnnxDim;
 use super::nodes::{OnnxNode, SubGraph, TypedValue, live_nodes, messages};
+use super::rnn::RecurrentSteps;
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
@@ -26,6 +30,7 @@ pub(super) enum NodeAttr<'a> {
     Float(f32),
     Ints(&'a [i64]),
     Text(&'a str),
+    Texts(&'a [&'a str]),
 }
 
 /// What variables hold.
@@ -36,6 +41,7 @@ pub(super) struct OuterGraph {
     nodes: Vec<OnnxNode>,
     values: VariableValues,
     remembered: VariableValues,
+    recurrent: HashMap<Var, Rc<RecurrentSteps>>,
 }
 
 /// Nodes, and what the variables of a program hold after them.
@@ -52,6 +58,8 @@ pub(super) struct OnnxGraph<'p> {
     pub(super) values: VariableValues,
     /// Values whose shapes variables such as `XShape` stand for.
     pub(super) remembered: VariableValues,
+    /// The steps of recurrent layers, by the variables that hold what their gradient reads.
+    pub(super) recurrent: HashMap<Var, Rc<RecurrentSteps>>,
     /// Variables that an operator or the caller reads.
     pub(super) needed: HashSet<Var>,
     /// Values of variables in graphs of nodes, after which they are named.
@@ -70,7 +78,8 @@ impl<'p> OnnxGraph<'p> {
             used: HashSet::new(),
             values: VariableValues::new(),
             remembered: VariableValues::new(),
-            needed: program.blocks().iter().flat_map(|b| &b.ops).flat_map(OpDesc::reads).collect(),
+            recurrent: HashMap::new(),
+            needed: HashSet::new(),
             inner: vec![],
             constants: HashMap::new(),
         }
@@ -237,20 +246,22 @@ impl<'p> OnnxGraph<'p> {
             nodes: std::mem::take(&mut self.nodes),
             values: self.values.clone(),
             remembered: self.remembered.clone(),
+            recurrent: self.recurrent.clone(),
         }
     }
 
     /// Ends the graph of a node.
     pub(super) fn leave(
         &mut self,
-        OuterGraph { nodes, values, remembered }: OuterGraph,
+        OuterGraph { nodes, values, remembered, recurrent }: OuterGraph,
         inputs: Vec<TypedValue>,
         outputs: Vec<TypedValue>,
     ) -> SubGraph {
         let outputs = self.own_values(outputs);
-        let nodes = live_nodes(std::mem::replace(&mut self.nodes, nodes), &outputs);
+        let ends = outputs.iter().map(|output| output.value);
+        let nodes = live_nodes(std::mem::replace(&mut self.nodes, nodes), ends);
         let values = std::mem::replace(&mut self.values, values);
-        self.remembered = remembered;
+        (self.remembered, self.recurrent) = (remembered, recurrent);
         self.inner.extend(values.into_iter().map(|(var, value)| (value, var)));
         SubGraph { inputs, nodes, outputs }
     }
@@ -270,6 +281,15 @@ impl<'p> OnnxGraph<'p> {
         let inputs: Vec<_> = inputs.iter().copied().map(Some).collect();
         let [node] = self.nodes(op, &inputs, attrs);
         node
+    }
+
+    /// The operands of a value, if it is the result of that operator of two.
+    pub(super) fn operands(&self, op: &str, value: OnnxValue) -> Option<[OnnxValue; 2]> {
+        let node = self.nodes.iter().rev().find(|node| node.outputs == [value])?;
+        match node.inputs[..] {
+            [Some(x), Some(y)] if node.message.op_type() == op => Some([x, y]),
+            _ => None,
+        }
     }
 
     pub(super) fn add(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
@@ -404,10 +424,10 @@ impl<'p> OnnxGraph<'p> {
     ///
     /// # Errors
     /// Another value has that name.
-    pub(super) fn publish(&mut self, var: Var, name: &str) -> Result<()> {
+    pub(super) fn publish(&mut self, var: Var, name: &str) -> Result<OnnxValue> {
         let mut node = self.read(var)?;
         if self.names[node.0] == name {
-            return Ok(());
+            return Ok(node);
         }
         if !self.names[node.0].is_empty() {
             node = self.op("Identity", &[node], &[]);
@@ -416,11 +436,11 @@ impl<'p> OnnxGraph<'p> {
             return Err(Error::new(ErrorKind::Program, format!("two values would have the name `{name}`")));
         }
         self.names[node.0] = name.to_string();
-        Ok(())
+        Ok(node)
     }
 
-    /// Names values after variables, and returns the nodes.
-    pub(super) fn finish(&mut self) -> Vec<NodeProto> {
+    /// Names values after variables, and returns the nodes that the outputs depend on.
+    pub(super) fn finish(&mut self, outputs: &[OnnxValue]) -> Vec<NodeProto> {
         let of_vars = self.values.iter().map(|(var, node)| (*node, *var)).chain(self.inner.drain(..));
         let mut of_vars: Vec<(OnnxValue, &str)> =
             of_vars.map(|(node, var)| (node, self.program.name(var))).collect();
@@ -436,7 +456,8 @@ impl<'p> OnnxGraph<'p> {
                 self.names[at] = self.fresh("value");
             }
         }
-        messages(std::mem::take(&mut self.nodes), &self.names)
+        let nodes = live_nodes(std::mem::take(&mut self.nodes), outputs.iter().copied());
+        messages(nodes, &self.names)
     }
 }
 
@@ -458,6 +479,10 @@ fn attribute(name: &str, value: &NodeAttr<'_>) -> AttributeProto {
         NodeAttr::Text(text) => {
             attr.s = Some(text.as_bytes().to_vec());
             AttributeType::String
+        }
+        NodeAttr::Texts(texts) => {
+            attr.strings = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+            AttributeType::Strings
         }
     };
     attr.r#type = Some(ty as i32);

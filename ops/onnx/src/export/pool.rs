@@ -1,17 +1,18 @@
 //! Pooling and its gradients.
 
-use autobwd::{Error, ErrorKind, Result, Tensor, program::Var};
+use autobwd::{Result, Tensor, program::Var};
 use autobwd_ops::{
     pool::{Pool2dGrad, Pool2dOp, PoolAttrs, PoolingType},
     windows::{PaddingAlgorithm, Windows},
 };
 
 use super::{
-    Lower, LowerRule,
+    Lower, LowerRule, adaptive,
     conv::{Images, OnnxWindows, image_dims, image_shape, read_images, write_images},
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
+    same::{SAME, SamePadding},
 };
 
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
@@ -23,12 +24,7 @@ fn windows(pool: &PoolAttrs, x: [i64; 4], out: [i64; 4]) -> Result<[Windows; 2]>
     let mut windows = [pool.windows(0, x[2] as usize)?, pool.windows(1, x[3] as usize)?];
     if pool.adaptive {
         for (i, windows) in windows.iter_mut().enumerate() {
-            let (size, count) = (x[2 + i], out[2 + i]);
-            if count == 0 || size % count != 0 {
-                let text = format!("adaptive pooling of {size} to {count} has windows of different sizes");
-                return Err(Error::new(ErrorKind::Format, text));
-            }
-            let size = (size / count) as usize;
+            let size = x[2 + i].checked_div(out[2 + i]).unwrap_or_default() as usize;
             *windows = Windows { size, stride: size, dilation: 1, before: 0, after: 0 };
         }
     }
@@ -69,6 +65,10 @@ impl Lower for Pool2dOp {
             write_images(graph, self.out, value, format);
             return Ok(());
         }
+        let (of_x, of_out) = (image_shape(graph, self.x, format)?, image_shape(graph, self.out, format)?);
+        if pool.adaptive && !adaptive::has_equal_windows(&of_x[2..], &of_out[2..]) {
+            return adaptive::pool(graph, pool, [self.x, self.out]);
+        }
         let (out, dims) = (image_dims(graph, self.out, format)?, image_dims(graph, self.x, format)?);
         let x = read_images(graph, self.x, format)?;
         let geometry = windows(pool, dims, out)?;
@@ -90,33 +90,68 @@ impl Lower for Pool2dOp {
 
 /// Whether there is one window, the whole image.
 fn is_global(pool: &PoolAttrs) -> bool {
-    if pool.adaptive { pool.ksize.iter().all(|size| *size == 1) } else { pool.global_pooling }
+    match (pool.adaptive, pool.global_pooling) {
+        (true, is_global) => !is_global && pool.ksize.iter().all(|size| *size == 1),
+        (false, is_global) => is_global,
+    }
 }
 
 /// Pooling that ONNX has, for images of any size.
-fn simple(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, x: Var) -> Result<Option<OnnxValue>> {
+fn simple(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, var: Var) -> Result<Option<OnnxValue>> {
     let symmetric = matches!(pool.paddings[..], [_, _]);
-    let plain = pool.padding_algorithm == PaddingAlgorithm::Explicit && !pool.adaptive && !pool.ceil_mode;
+    let explicit = pool.padding_algorithm != PaddingAlgorithm::Same && !pool.ceil_mode;
+    let is_open = image_shape(graph, var, pool.data_format)?[2..].contains(&-1);
+    let plain = !pool.adaptive && (explicit || is_open);
     let global = is_global(pool);
     let op = match pool.pooling_type {
         _ if pool.adaptive && pool.global_pooling => return Ok(None),
         PoolingType::Max if global => "GlobalMaxPool",
         PoolingType::Avg if global => "GlobalAveragePool",
         PoolingType::Max if plain => "MaxPool",
-        PoolingType::Avg if plain && (pool.exclusive || symmetric) => "AveragePool",
+        PoolingType::Avg if plain && (pool.exclusive || (symmetric && explicit)) => "AveragePool",
         _ => return Ok(None),
     };
-    let x = read_images(graph, x, pool.data_format)?;
+    let x = read_images(graph, var, pool.data_format)?;
     if global {
         return Ok(Some(graph.op(op, &[x], &[])));
     }
-    let windows = OnnxWindows::of([pool.windows(0, 0)?, pool.windows(1, 0)?]);
+    let mut windows = OnnxWindows::of([pool.windows(0, 0)?, pool.windows(1, 0)?]);
+    let is_same = pool.padding_algorithm == PaddingAlgorithm::Same;
+    if is_same && windows.kernel.iter().zip(&windows.strides).any(|(size, stride)| size < stride) {
+        // ONNX Runtime would take elements away.
+        windows.pads = [0; 4];
+        return padded(graph, pool, var, &windows).map(Some);
+    }
     let mut attrs = windows.attrs();
     if op == "AveragePool" {
         attrs.retain(|(name, _)| *name != "dilations");
         attrs.push(("count_include_pad", NodeAttr::Int(i64::from(!pool.exclusive))));
     }
+    if is_same {
+        attrs.retain(|(name, _)| *name != "pads");
+        attrs.push(SAME);
+    } else if pool.ceil_mode {
+        attrs.push(("ceil_mode", NodeAttr::Int(1)));
+    }
     Ok(Some(graph.op(op, &[x], &attrs)))
+}
+
+/// Pooling of images that are padded first, such that there are windows for all elements.
+fn padded(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, var: Var, windows: &OnnxWindows) -> Result<OnnxValue> {
+    let x = Images::read(graph, var, pool.data_format)?;
+    let (same, is_max) =
+        (SamePadding::of(graph, &x.dims[2..], windows)?, pool.pooling_type == PoolingType::Max);
+    let element = graph.scalar(graph.dtype(var)?, if is_max { f64::NEG_INFINITY } else { 0.0 })?;
+    let value = same.add(graph, x.value, element)?;
+    if is_max {
+        return Ok(max_pool(graph, pool, value, windows)[0]);
+    }
+    let mut attrs = windows.attrs();
+    attrs.retain(|(name, _)| *name != "dilations");
+    let means = graph.op("AveragePool", &[value], &attrs);
+    let whole = graph.scalar(graph.dtype(var)?, windows.kernel.iter().product::<i64>() as f64)?;
+    let (sums, counts) = (graph.mul(means, whole), counts_of(graph, pool, var, &x, windows, Some(&same))?);
+    Ok(graph.div(sums, counts))
 }
 
 /// A constant of float64 in the dtype of a variable.
@@ -154,34 +189,46 @@ fn ones(graph: &mut OnnxGraph<'_>, like: Var, channels: i64, windows: &OnnxWindo
 impl Lower for Pool2dGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (pool, format) = (&self.pool, self.pool.data_format);
+        let (of_x, of_out) = (image_shape(graph, self.x, format)?, image_shape(graph, self.dout, format)?);
+        if is_global(pool) {
+            return global_gradient(graph, pool, [self.x, self.dout, self.dx]);
+        }
+        if pool.adaptive && !adaptive::has_equal_windows(&of_x[2..], &of_out[2..]) {
+            return adaptive::pool_gradient(graph, pool, [self.x, self.dout, self.dx]);
+        }
         let dout = Images::read(graph, self.dout, format)?;
         let x = Images::read(graph, self.x, format)?;
-        if is_global(pool) && pool.pooling_type == PoolingType::Avg {
-            let count = graph.count(&x.dims[2..], graph.dtype(self.x)?)?;
-            let mean = graph.div(dout.value, count);
-            let value = graph.expand_to(mean, &x.dims)?;
-            write_images(graph, self.dx, value, format);
-            return Ok(());
-        }
-        let (of_x, of_out) = (image_shape(graph, self.x, format)?, image_shape(graph, self.dout, format)?);
         let sizes = [of_x, of_out].concat();
         let known = sizes.iter().enumerate().all(|(i, dim)| i % 4 < 2 || *dim >= 0);
-        if !known && (has_sized_windows(pool) || pool.ceil_mode) {
-            return Err(graph.unknown_shape(self.x));
+        let geometry = windows(pool, of_x.map(|dim| dim.max(0)), of_out)?;
+        let mut attrs = OnnxWindows::of(geometry);
+        let mut same = None;
+        if !known && pool.padding_algorithm == PaddingAlgorithm::Same {
+            attrs.pads = [0; 4];
+            same = Some(SamePadding::of(graph, &x.dims[2..], &attrs)?);
         }
-        let geometry = windows(pool, of_x, of_out)?;
-        let attrs = OnnxWindows::of(geometry);
         let value = match pool.pooling_type {
             PoolingType::Max => {
-                let [_, at] = max_pool(graph, pool, x.value, &attrs);
-                let count = OnnxDim::Of(x.value, 0, 4);
-                let count = graph.dims(self.x).map_or(count, |dims| OnnxDim::Known(dims.iter().product()));
+                let mut padded = Images { ..x };
+                if let Some(same) = &same {
+                    let least = graph.scalar(graph.dtype(self.x)?, f64::NEG_INFINITY)?;
+                    padded.value = same.add(graph, x.value, least)?;
+                    for axis in [2, 3] {
+                        padded.dims[axis] = OnnxDim::Of(padded.value, axis, axis + 1);
+                    }
+                }
+                let [_, at] = max_pool(graph, pool, padded.value, &attrs);
+                let count = match graph.dims(self.x) {
+                    Ok(dims) if same.is_none() => OnnxDim::Known(dims.iter().product()),
+                    _ => OnnxDim::Of(padded.value, 0, 4),
+                };
                 let zeros = graph.filled_to(graph.dtype(self.x)?, 0.0, &[count])?;
                 let at = graph.reshape(at, &[-1])?;
                 let dout = graph.reshape(dout.value, &[-1])?;
                 let reduction = [("reduction", NodeAttr::Text("add"))];
                 let sums = graph.op("ScatterElements", &[zeros, at, dout], &reduction);
-                graph.reshape_to(sums, &x.dims)?
+                let sums = graph.reshape_to(sums, &padded.dims)?;
+                same.map_or(Ok(sums), |same| same.remove(graph, sums, &x.dims[2..]))?
             }
             PoolingType::Avg => {
                 let counts = match known {
@@ -189,7 +236,7 @@ impl Lower for Pool2dGrad {
                         let counts = counts(pool, &geometry, of_x, of_out)?;
                         as_dtype(graph, &counts, self.x)?
                     }
-                    false => counts_of(graph, pool, self.x, &x, &attrs)?,
+                    false => counts_of(graph, pool, self.x, &x, &attrs, same.as_ref())?,
                 };
                 let value = graph.op("Div", &[dout.value, counts], &[]);
                 let [_, channels, ..] = of_x;
@@ -197,8 +244,17 @@ impl Lower for Pool2dGrad {
                     return Err(graph.unknown_shape(self.x));
                 }
                 let filter = ones(graph, self.x, channels, &attrs)?;
-                let dout = Images { value, dims: dout.dims };
-                attrs.transpose(graph, &dout, filter, [x.dims[2], x.dims[3]], channels)?
+                match same {
+                    Some(same) => {
+                        let added = attrs.strides.map(|stride| stride - 1);
+                        let sums = attrs.transpose_with(graph, [value, filter], &added, channels);
+                        same.remove(graph, sums, &x.dims[2..])?
+                    }
+                    None => {
+                        let dout = Images { value, dims: dout.dims };
+                        attrs.transpose(graph, &dout, filter, [x.dims[2], x.dims[3]], channels)?
+                    }
+                }
             }
         };
         write_images(graph, self.dx, value, format);
@@ -206,9 +262,33 @@ impl Lower for Pool2dGrad {
     }
 }
 
-/// Whether windows depend on the size of images.
-fn has_sized_windows(pool: &PoolAttrs) -> bool {
-    pool.adaptive || pool.global_pooling || pool.padding_algorithm == PaddingAlgorithm::Same
+/// The gradient for one window, the whole image.
+fn global_gradient(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, [x, dout, dx]: [Var; 3]) -> Result<()> {
+    let (format, dtype) = (pool.data_format, graph.dtype(x)?);
+    let (dout, x) = (Images::read(graph, dout, format)?, Images::read(graph, x, format)?);
+    let value = match pool.pooling_type {
+        PoolingType::Avg => {
+            let count = graph.count(&x.dims[2..], dtype)?;
+            let mean = graph.div(dout.value, count);
+            graph.expand_to(mean, &x.dims)?
+        }
+        PoolingType::Max => {
+            let pixels = match (x.dims[2], x.dims[3]) {
+                (OnnxDim::Known(height), OnnxDim::Known(width)) => OnnxDim::Known(height * width),
+                _ => OnnxDim::Of(x.value, 2, 4),
+            };
+            let planes = [x.dims[0], x.dims[1], pixels];
+            let pixels = graph.reshape_to(x.value, &planes)?;
+            let axis = ("axis", NodeAttr::Int(2));
+            let at = graph.op("ArgMax", &[pixels], &[axis]);
+            let zeros = graph.filled_to(dtype, 0.0, &planes)?;
+            let dout = graph.squeeze(dout.value, &[3])?;
+            let sums = graph.op("ScatterElements", &[zeros, at, dout], &[("axis", NodeAttr::Int(2))]);
+            graph.reshape_to(sums, &x.dims)?
+        }
+    };
+    write_images(graph, dx, value, format);
+    Ok(())
 }
 
 /// The number of elements whose mean each window gives, for images of any size.
@@ -218,21 +298,31 @@ fn counts_of(
     like: Var,
     x: &Images,
     windows: &OnnxWindows,
+    same: Option<&SamePadding>,
 ) -> Result<OnnxValue> {
     let dtype = graph.dtype(like)?;
-    let whole = graph.scalar(dtype, windows.kernel.iter().product::<i64>() as f64)?;
-    if windows.pads == [0; 4] || (!pool.exclusive && matches!(pool.paddings[..], [_, _])) {
-        return Ok(whole);
+    if same.is_none() && !pool.ceil_mode {
+        let whole = graph.scalar(dtype, windows.kernel.iter().product::<i64>() as f64)?;
+        if windows.pads == [0; 4] || (!pool.exclusive && matches!(pool.paddings[..], [_, _])) {
+            return Ok(whole);
+        }
     }
     if !pool.exclusive {
         return Err(graph.unknown_shape(like));
     }
-    // The mean of ones with padding is the share that is no padding.
-    let ones = [OnnxDim::Known(1), OnnxDim::Known(1), x.dims[2], x.dims[3]];
-    let ones = graph.filled_to(dtype, 1.0, &ones)?;
-    let mut attrs = windows.attrs();
-    attrs.retain(|(name, _)| *name != "dilations");
-    attrs.push(("count_include_pad", NodeAttr::Int(1)));
-    let share = graph.op("AveragePool", &[ones], &attrs);
-    Ok(graph.mul(share, whole))
+    let one = OnnxDim::Known(1);
+    let mut inside = graph.filled_to(dtype, 1.0, &[one, one, x.dims[2], x.dims[3]])?;
+    if let Some(same) = same {
+        let zero = graph.scalar(dtype, 0.0)?;
+        inside = same.add(graph, inside, zero)?;
+    }
+    let mut windows = *windows;
+    if pool.ceil_mode && same.is_none() {
+        // A partial window at the end reaches beyond the padding.
+        for i in 0..2 {
+            windows.pads[2 + i] += windows.strides[i] - 1;
+        }
+    }
+    let filter = ones(graph, like, 1, &windows)?;
+    Ok(graph.op("Conv", &[inside, filter], &windows.attrs()))
 }

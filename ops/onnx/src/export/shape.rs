@@ -4,7 +4,7 @@ use autobwd::{DType, Error, ErrorKind, Result, program::Var};
 use autobwd_ops::shape::{
     Assign, Cast, Concat, ConcatGrad, FlattenContiguousRange, FlattenContiguousRangeGrad, Reshape2,
     Reshape2Grad, Split, Squeeze2, Squeeze2Grad, Stack, StackGrad, Transpose2, Transpose2Grad, TrilTriu,
-    Unbind, Unsqueeze2, Unsqueeze2Grad, Unstack,
+    Unbind, Unsqueeze2, Unsqueeze2Grad, Unstack, UnstackGrad,
 };
 
 use super::{
@@ -37,6 +37,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         rule::<Unsqueeze2>(),
         rule::<Unsqueeze2Grad>(),
         rule::<Unstack>(),
+        rule::<UnstackGrad>(),
     ]
 }
 
@@ -121,7 +122,9 @@ impl Lower for Reshape2 {
         let value = match graph.dims(self.out) {
             Ok(dims) => graph.reshape(value, &dims)?,
             Err(_) => {
-                let shape = match shape_from(graph, self.shape_input, &self.shape_tensor)? {
+                // Single dimensions come first.
+                let whole = self.shape_input.filter(|_| self.shape_tensor.is_empty());
+                let shape = match shape_from(graph, whole, &self.shape_tensor)? {
                     Some(shape) => shape,
                     None => graph.ints(&self.shape.iter().map(|dim| i64::from(*dim)).collect::<Vec<_>>())?,
                 };
@@ -219,15 +222,25 @@ impl Lower for Split {
     }
 }
 
+/// Sets `out` to values along a new axis.
+fn stack(graph: &mut OnnxGraph<'_>, parts: &[Var], out: Var, axis: i32) -> Result<()> {
+    let axis = graph.axis(out, axis)? as i64;
+    let axes = graph.ints(&[axis])?;
+    let parts: Vec<OnnxValue> = parts.iter().map(|x| graph.read(*x)).collect::<Result<_>>()?;
+    let parts: Vec<OnnxValue> = parts.iter().map(|x| graph.op("Unsqueeze", &[*x, axes], &[])).collect();
+    let value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(axis))]);
+    graph.write(out, value);
+    Ok(())
+}
+
 impl Lower for Stack {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let axis = graph.axis(self.y, self.axis)? as i64;
-        let axes = graph.ints(&[axis])?;
-        let parts: Vec<OnnxValue> = self.x.iter().map(|x| graph.read(*x)).collect::<Result<_>>()?;
-        let parts: Vec<OnnxValue> = parts.iter().map(|x| graph.op("Unsqueeze", &[*x, axes], &[])).collect();
-        let value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(axis))]);
-        graph.write(self.y, value);
-        Ok(())
+        stack(graph, &self.x, self.y, self.axis)
+    }
+}
+impl Lower for UnstackGrad {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        stack(graph, &self.dy, self.dx, self.axis)
     }
 }
 impl Lower for StackGrad {

@@ -1,10 +1,10 @@
-//! Images whose channels and positions change places, and padding of volumes.
+//! Images whose channels, positions and frames change places.
 
-use autobwd::{Error, ErrorKind, Result, program::Var};
+use autobwd::{Result, program::Var};
 use autobwd_ops::{
     image::{
-        ChannelShuffle, ChannelShuffleGrad, Pad3d, Pad3dGrad, PadMode, PixelShuffle, PixelShuffleGrad,
-        PixelUnshuffle, PixelUnshuffleGrad, VolumeLayout,
+        ChannelShuffle, ChannelShuffleGrad, PixelShuffle, PixelShuffleGrad, PixelUnshuffle,
+        PixelUnshuffleGrad, TemporalShift, TemporalShiftGrad,
     },
     norm::DataLayout,
 };
@@ -12,7 +12,8 @@ use autobwd_ops::{
 use super::{
     Lower, LowerRule,
     conv::{image_shape, read_images, write_images},
-    onnx_graph::{NodeAttr, OnnxGraph},
+    dims::OnnxDim,
+    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
@@ -20,12 +21,12 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     vec![
         rule::<ChannelShuffle>(),
         rule::<ChannelShuffleGrad>(),
-        rule::<Pad3d>(),
-        rule::<Pad3dGrad>(),
         rule::<PixelShuffle>(),
         rule::<PixelShuffleGrad>(),
         rule::<PixelUnshuffle>(),
         rule::<PixelUnshuffleGrad>(),
+        rule::<TemporalShift>(),
+        rule::<TemporalShiftGrad>(),
     ]
 }
 
@@ -40,28 +41,85 @@ fn shuffle(graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2], factor: i32, format: D
 
 /// `out` = `x` with blocks of `factor` by `factor` pixels as channels.
 fn unshuffle(graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2], factor: i32, format: DataLayout) -> Result<()> {
-    let (value, shape, factor) =
-        (read_images(graph, x, format)?, image_shape(graph, x, format)?, factor.into());
-    let [n, channels, height, width] = shape;
-    if [channels, height, width].contains(&-1) {
+    let (value, factor) = (read_images(graph, x, format)?, i64::from(factor));
+    let [_, channels, ..] = image_shape(graph, x, format)?;
+    if channels < 0 {
         return Err(graph.unknown_shape(x));
     }
-    let value = graph.reshape(value, &[n, channels, height / factor, factor, width / factor, factor])?;
-    let value = graph.permute(value, &[0, 1, 3, 5, 2, 4]);
-    let dims = [n, channels * factor * factor, height / factor, width / factor];
-    let value = graph.reshape(value, &dims)?;
+    // Here, the pixels of a channel stay together.
+    let value = graph.op("SpaceToDepth", &[value], &[("blocksize", NodeAttr::Int(factor))]);
+    let value = transposed_channels(graph, value, 1, [factor * factor, channels])?;
     write_images(graph, out, value, format);
     Ok(())
 }
 
-/// `out` = `x` with the channels of `groups` groups in turn.
-fn interleave(graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2], groups: i64, format: DataLayout) -> Result<()> {
-    let (value, shape) = (read_images(graph, x, format)?, image_shape(graph, x, format)?);
-    let [n, channels, height, width] = shape;
-    let value = graph.reshape(value, &[n, groups, channels / groups, height, width])?;
-    let value = graph.permute(value, &[0, 2, 1, 3, 4]);
-    let value = graph.reshape(value, &shape)?;
-    write_images(graph, out, value, format);
+/// Channels as a matrix of that many rows and columns, transposed.
+fn transposed_channels(
+    graph: &mut OnnxGraph<'_>,
+    x: OnnxValue,
+    axis: i64,
+    [rows, columns]: [i64; 2],
+) -> Result<OnnxValue> {
+    let from = |to: i64| to % rows * columns + to / rows;
+    let order = graph.ints(&(0..rows * columns).map(from).collect::<Vec<_>>())?;
+    Ok(graph.op("Gather", &[x, order], &[("axis", NodeAttr::Int(axis))]))
+}
+
+/// The dimension of channels, and their number.
+fn channels(graph: &OnnxGraph<'_>, x: Var, format: DataLayout) -> Result<(i64, i64)> {
+    let axis = if format == DataLayout::Nhwc { 3 } else { 1 };
+    Ok((axis, graph.dim(x, axis as usize)?))
+}
+
+/// `out` = `x` with the channels of `groups` groups in turn, or back.
+fn interleave(
+    graph: &mut OnnxGraph<'_>,
+    [x, out]: [Var; 2],
+    groups: i32,
+    format: DataLayout,
+    back: bool,
+) -> Result<()> {
+    let ((axis, count), groups) = (channels(graph, x, format)?, i64::from(groups));
+    let each = count / groups;
+    let value = graph.read(x)?;
+    let matrix = if back { [each, groups] } else { [groups, each] };
+    let value = transposed_channels(graph, value, axis, matrix)?;
+    graph.write(out, value);
+    Ok(())
+}
+
+/// `out` = frames `x`, the first channels of each moved to the next frame of its video and further ones to the frame
+/// before, or back.
+fn shift_frames(
+    graph: &mut OnnxGraph<'_>,
+    [x, out]: [Var; 2],
+    (frames, ratio): (i32, f32),
+    format: DataLayout,
+    back: bool,
+) -> Result<()> {
+    let (axis, count) = channels(graph, x, format)?;
+    let end = |ratio: f32| ((count as f32 * ratio) as i64).min(count);
+    let dims = graph.run_dims(x)?;
+    let mut videos = vec![OnnxDim::Rest, OnnxDim::Known(i64::from(frames))];
+    videos.extend(&dims[1..]);
+    if let OnnxDim::Known(all) = dims[0] {
+        videos[0] = OnnxDim::Known(all / i64::from(frames));
+    }
+    let value = graph.read(x)?;
+    let value = graph.reshape_to(value, &videos)?;
+    let lengths = [end(ratio), end(2.0 * ratio) - end(ratio), count - end(2.0 * ratio)];
+    let sections = graph.ints(&lengths)?;
+    let axis = [("axis", NodeAttr::Int(axis + 1))];
+    let mut parts = graph.many("Split", &[Some(value), Some(sections)], &axis, lengths.len());
+    for (i, part) in parts.iter_mut().enumerate().take(2) {
+        // A frame of zeros at one end, and none of the frame at the other one.
+        let before = if (i == 0) == back { -1 } else { 1 };
+        let (pads, frames) = (graph.ints(&[before, -before])?, graph.ints(&[1])?);
+        [*part] = graph.nodes("Pad", &[Some(*part), Some(pads), None, Some(frames)], &[]);
+    }
+    let value = graph.op("Concat", &parts, &axis);
+    let value = graph.reshape_to(value, &dims)?;
+    graph.write(out, value);
     Ok(())
 }
 
@@ -87,77 +145,23 @@ impl Lower for PixelUnshuffleGrad {
 }
 impl Lower for ChannelShuffle {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        interleave(graph, [self.x, self.out], self.groups.into(), self.data_format)
+        interleave(graph, [self.x, self.out], self.groups, self.data_format, false)
     }
 }
 impl Lower for ChannelShuffleGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let axis = if self.data_format == DataLayout::Nhwc { 3 } else { 1 };
-        let channels = graph.dim(self.dout, axis)?;
-        interleave(graph, [self.dout, self.dx], channels / i64::from(self.groups), self.data_format)
+        interleave(graph, [self.dout, self.dx], self.groups, self.data_format, true)
     }
 }
-
-/// Padding of volumes: width, height and depth, each before and after.
-struct VolumePads<'a> {
-    tensor: Option<Var>,
-    pads: &'a [i32],
-    format: VolumeLayout,
-}
-
-impl VolumePads<'_> {
-    /// Pads, or removes padding if `sign` is −1.
-    fn pad(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        [x, out]: [Var; 2],
-        sign: i64,
-        (mode, value): (&str, f32),
-    ) -> Result<()> {
-        let &[left, right, top, bottom, front, back] = self.pads else {
-            return Err(Error::new(ErrorKind::Format, "padding of volumes needs six numbers"));
-        };
-        if self.tensor.is_some() {
-            return Err(Error::new(ErrorKind::Format, "padding from a tensor has no form in ONNX"));
-        }
-        let pads = [front, top, left, back, bottom, right].map(|pad| sign * i64::from(pad));
-        let axes = if self.format == VolumeLayout::Ndhwc { [1, 2, 3] } else { [2, 3, 4] };
-        let operands = [
-            Some(graph.read(x)?),
-            Some(graph.ints(&pads)?),
-            Some(graph.scalar(graph.dtype(x)?, f64::from(value))?),
-            Some(graph.ints(&axes)?),
-        ];
-        let [value] = graph.nodes("Pad", &operands, &[("mode", NodeAttr::Text(mode))]);
-        graph.write(out, value);
-        Ok(())
-    }
-}
-
-impl Lower for Pad3d {
+impl Lower for TemporalShift {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let mode = match self.mode {
-            PadMode::Constant => "constant",
-            PadMode::Reflect => "reflect",
-            PadMode::Replicate => "edge",
-            PadMode::Circular => {
-                return Err(Error::new(ErrorKind::Format, "circular padding has no form in ONNX"));
-            }
-        };
-        let pads =
-            VolumePads { tensor: self.paddings_tensor, pads: &self.paddings, format: self.data_format };
-        pads.pad(graph, [self.x, self.out], 1, (mode, self.value))
+        let shift = (self.seg_num, self.shift_ratio);
+        shift_frames(graph, [self.x, self.out], shift, self.data_format, false)
     }
 }
-impl Lower for Pad3dGrad {
+impl Lower for TemporalShiftGrad {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        if self.mode != PadMode::Constant {
-            let text = "the gradient of padding by elements has no form in ONNX";
-            return Err(Error::new(ErrorKind::Format, text));
-        }
-        let pads =
-            VolumePads { tensor: self.paddings_tensor, pads: &self.paddings, format: self.data_format };
-        // Negative padding removes elements.
-        pads.pad(graph, [self.dout, self.dx], -1, ("constant", 0.0))
+        let shift = (self.seg_num, self.shift_ratio);
+        shift_frames(graph, [self.dout, self.dx], shift, self.data_format, true)
     }
 }

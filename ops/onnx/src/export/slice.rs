@@ -213,6 +213,18 @@ impl Lower for StridedSliceGrad {
     }
 }
 
+/// Where the elements begin that a shift moves to the start.
+fn roll_end(graph: &mut OnnxGraph<'_>, length: OnnxDim, shift: i64) -> Result<OnnxValue> {
+    if let OnnxDim::Known(length) = length {
+        return graph.ints(&[if length > 0 { length - shift.rem_euclid(length) } else { 0 }]);
+    }
+    let (length, one) = (graph.shape_list(&[length])?, graph.ints(&[1])?);
+    let divisor = graph.op("Max", &[length, one], &[]);
+    let shift = graph.ints(&[shift])?;
+    let shift = graph.op("Mod", &[shift, divisor], &[]);
+    Ok(graph.sub(length, shift))
+}
+
 /// `out` = `x`, whose elements move along axes by shifts, from the end to the start.
 fn roll(
     graph: &mut OnnxGraph<'_>,
@@ -224,23 +236,23 @@ fn roll(
     if tensor.is_some() {
         return Err(Error::new(ErrorKind::Format, "shifts from a tensor have no form in ONNX"));
     }
-    let (dims, mut value) = (graph.dims(x)?, graph.read(x)?);
+    let (dims, mut value) = (graph.run_dims(x)?, graph.read(x)?);
     let flat = axes.is_empty();
     if flat {
         value = graph.reshape(value, &[-1])?;
     }
     for (i, shift) in shifts.iter().enumerate() {
         let axis = axes.get(i).map_or(Ok(0), |axis| graph.axis(x, *axis))?;
-        let length = if flat { dims.iter().product() } else { dims[axis] };
-        let end = if length > 0 { length - shift.rem_euclid(length) } else { 0 };
-        let ends = [graph.ints(&[0])?, graph.ints(&[end])?, graph.ints(&[length])?];
-        let axes = graph.ints(&[axis as i64])?;
-        let parts = [[ends[1], ends[2]], [ends[0], ends[1]]];
+        let end =
+            roll_end(graph, if flat { graph.merged_dims(x, 0, dims.len())? } else { dims[axis] }, *shift)?;
+        let [start, behind, axes] =
+            [graph.ints(&[0])?, graph.ints(&[i64::MAX])?, graph.ints(&[axis as i64])?];
+        let parts = [[end, behind], [start, end]];
         let parts = parts.map(|[start, end]| graph.op("Slice", &[value, start, end, axes], &[]));
         value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(axis as i64))]);
     }
     if flat {
-        value = graph.reshape(value, &dims)?;
+        value = graph.reshape_to(value, &dims)?;
     }
     graph.write(out, value);
     Ok(())

@@ -51,7 +51,7 @@ fn repeats(queries: &Expr, keys: &Expr, op: &str) -> Result<i64> {
     let (own, shared) = (known(&queries.dims(), 1, op)?, known(&keys.dims(), 1, op)?);
     match shared {
         1.. if own % shared == 0 => Ok(own / shared),
-        _ => Err(refuse(format!("operator `{op}`: {own} heads of queries and {shared} of keys"))),
+        _ => Err(refuse(format!("operator `{op}`: {own} heads of queries do not fit {shared} of keys"))),
     }
 }
 
@@ -156,8 +156,11 @@ fn attend(n: &mut NodeContext<'_, '_>, q: &Expr, k: &Expr, scale: f64, past: i64
 /// What is added to scores: 0 or −∞ for a mask of bools. Keys beyond the mask are not seen.
 fn mask_bias(mask: &Expr, k: &Expr, dtype: DType) -> Result<Expr> {
     let bias = if mask.dtype() == DType::Bool { mask.cast(dtype).log() } else { mask.clone() };
-    let last =
-        mask.dims().len().checked_sub(1).ok_or_else(|| refuse("operator `Attention`: a mask of rank 0"))?;
+    let last = mask
+        .dims()
+        .len()
+        .checked_sub(1)
+        .ok_or_else(|| refuse("operator `Attention`: a mask of rank 0 is not supported"))?;
     match (dim_of(k, 2), dim_of(mask, last)) {
         (Some(keys), Some(own)) if own < keys && own != 1 => {
             super::pad::pad_constant(&bias, &[(last, 0, keys - own)], f64::NEG_INFINITY)
@@ -212,7 +215,9 @@ fn linear_attention(n: &mut NodeContext<'_, '_>) -> Outputs {
     };
     let rule = n.text_or("update_rule", "gated_delta")?;
     if !["linear", "gated", "delta", "gated_delta"].contains(&rule) || own % shared != 0 {
-        return Err(refuse(format!("attribute `update_rule` = `{rule}` of operator `{op}`")));
+        return Err(refuse(format!(
+            "attribute `update_rule` = `{rule}` of operator `{op}` is not supported"
+        )));
     }
     let (q, k, v) = (n.input(0)?, n.input(1)?, n.input(2)?);
     let (q, k, v) = (split_heads(&q, own), split_heads(&k, shared), split_heads(&v, shared));
@@ -224,12 +229,20 @@ fn linear_attention(n: &mut NodeContext<'_, '_>) -> Outputs {
     let decay = match n.optional(4)? {
         Some(decay) if rule.starts_with("gated") => Some(split_heads(&decay, shared)),
         None if !rule.starts_with("gated") => None,
-        _ => return Err(refuse(format!("operator `{op}`: `{rule}` and its decay"))),
+        _ => {
+            return Err(refuse(format!(
+                "operator `{op}`: a decay belongs to a gated `update_rule`, which is `{rule}`"
+            )));
+        }
     };
     let beta = match n.optional(5)? {
         Some(beta) if rule.ends_with("delta") => Some(permute(&beta.unsqueeze(&[3]), &[0, 2, 1, 3])),
         None if !rule.ends_with("delta") => None,
-        _ => return Err(refuse(format!("operator `{op}`: `{rule}` and its beta"))),
+        _ => {
+            return Err(refuse(format!(
+                "operator `{op}`: beta belongs to an `update_rule` with delta, which is `{rule}`"
+            )));
+        }
     };
     let mut state = match n.optional(3)? {
         Some(state) => state,
@@ -272,7 +285,9 @@ fn rotary_embedding(n: &mut NodeContext<'_, '_>) -> Outputs {
     let size = known(&input.dims(), 3, op)?;
     let rotated = if rotated == 0 { size } else { rotated };
     if rotated < 2 || rotated > size || rotated % 2 != 0 {
-        return Err(refuse(format!("attribute `rotary_embedding_dim` = {rotated} of operator `{op}`")));
+        return Err(refuse(format!(
+            "attribute `rotary_embedding_dim` = {rotated} of operator `{op}` is not supported"
+        )));
     }
     if let Some(places) = n.optional(3)? {
         let steps = known(&places.dims(), 1, op)?;
@@ -325,7 +340,11 @@ fn causal_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
     y = match n.text_or("activation", "none")? {
         "none" => y,
         "silu" | "swish" => y.silu(),
-        other => return Err(refuse(format!("attribute `activation` = `{other}` of operator `{op}`"))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `activation` = `{other}` of operator `{op}` is not supported"
+            )));
+        }
     };
     let mut outputs: Vec<NodeOutput> = vec![y.into()];
     if n.wants(1) {

@@ -111,7 +111,9 @@ fn range(n: &mut NodeContext<'_, '_>) -> Outputs {
     {
         let count = ((end - start) / step).ceil().max(0.0);
         if count.is_nan() || count > f64::from(1 << 20) {
-            return Err(refuse(format!("operator `Range`: from {start} to {end} in steps of {step}")));
+            return Err(refuse(format!(
+                "operator `Range` from {start} to {end} in steps of {step} is not supported"
+            )));
         }
         let numbers = (0..count as u32).map(|i| start + f64::from(i) * step);
         let dims = [count as usize];
@@ -132,7 +134,8 @@ fn eye_like(n: &mut NodeContext<'_, '_>) -> Outputs {
         Some(code) => i32::try_from(code).ok().and_then(ElementType::from_code),
         None => Some(n.element(0)?),
     };
-    let element = element.ok_or_else(|| refuse("attribute `dtype` of operator `EyeLike`"))?;
+    let element =
+        element.ok_or_else(|| refuse("attribute `dtype` of operator `EyeLike` is missing or invalid"))?;
     n.set_type(0, element);
     let (dims, dtype) = (n.known_dims(0)?, n.dtype(element)?);
     let [rows, columns] = dims[..] else { return Err(refuse("operator `EyeLike` needs a matrix")) };
@@ -140,7 +143,7 @@ fn eye_like(n: &mut NodeContext<'_, '_>) -> Outputs {
     // A larger identity, from which the diagonal is cut.
     let (down, right) = ((-diagonal).max(0), diagonal.max(0));
     if diagonal.unsigned_abs() > 1 << 20 {
-        return Err(refuse(format!("attribute `k` = {diagonal} of operator `EyeLike`")));
+        return Err(refuse(format!("attribute `k` = {diagonal} of operator `EyeLike` is not supported")));
     }
     let size = (rows + right).max(columns + down);
     let eye = n.net().emit(Eye { out: New, num_rows: size, num_columns: size, dtype: DType::F32 }).out;

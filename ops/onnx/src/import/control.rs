@@ -171,7 +171,8 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Outputs {
     let body = n.graph("body")?;
     let count = n.int("num_scan_inputs")?.and_then(|n| usize::try_from(n).ok());
     let count = count.filter(|count| *count > 0 && *count <= n.input_count());
-    let count = count.ok_or_else(|| refuse("attribute `num_scan_inputs` of operator `Scan`"))?;
+    let count = count
+        .ok_or_else(|| refuse("attribute `num_scan_inputs` of operator `Scan` is missing or invalid"))?;
     let states = n.input_count() - count;
     if body.output.len() < states {
         return Err(refuse("operator `Scan`: its body has fewer outputs than states"));
@@ -238,7 +239,7 @@ fn unrolled_scan(
         let rank = list.first().map_or(0, |value| value.dims().len() as i64) + 1;
         let axis = if *axis < 0 { axis + rank } else { *axis };
         if !(0..rank).contains(&axis) {
-            return Err(refuse("attribute `scan_output_axes` of operator `Scan`"));
+            return Err(refuse("attribute `scan_output_axes` of operator `Scan` is missing or invalid"));
         }
         all.push(stacked(n, list, axis as usize)?);
     }

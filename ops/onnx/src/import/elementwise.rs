@@ -372,7 +372,11 @@ fn bit_shift(n: &mut NodeContext<'_, '_>) -> Outputs {
     let left = match n.text_or("direction", "")? {
         "LEFT" => true,
         "RIGHT" => false,
-        other => return Err(refuse(format!("attribute `direction` = `{other}` of operator `BitShift`"))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `direction` = `{other}` of operator `BitShift` is not supported"
+            )));
+        }
     };
     if !matches!(n.element(0)?.data_type(), DataType::Uint8 | DataType::Uint16 | DataType::Uint32) {
         return Err(refuse(format!(

@@ -265,7 +265,7 @@ fn scaled(n: &mut NodeContext<'_, '_>, resizing: &Resizing<'_>, scales: &[f64]) 
 
 fn sizes_of(n: &NodeContext<'_, '_>, axes: &[usize], scales: &[f64]) -> Result<Vec<usize>> {
     if scales.len() != axes.len() || scales.iter().any(|scale| !(*scale > 0.0 && *scale < 1e6)) {
-        return Err(refuse(format!("operator `{}`: scales {scales:?}", n.op())));
+        return Err(refuse(format!("operator `{}`: scales {scales:?} are not supported", n.op())));
     }
     let dims = n.dims(0)?;
     let size = |(axis, scale): (&usize, &f64)| match dims[*axis].get() {
@@ -401,7 +401,7 @@ fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
         "not_smaller" => scales.iter().copied().reduce(f64::max),
         other => {
             return Err(refuse(format!(
-                "attribute `keep_aspect_ratio_policy` = `{other}` of operator `Resize`"
+                "attribute `keep_aspect_ratio_policy` = `{other}` of operator `Resize` is not supported"
             )));
         }
     };
@@ -426,7 +426,9 @@ fn grid_sample(n: &mut NodeContext<'_, '_>) -> Outputs {
         "border" => GridPadding::Border,
         "reflection" => GridPadding::Reflection,
         other => {
-            return Err(refuse(format!("attribute `padding_mode` = `{other}` of operator `GridSample`")));
+            return Err(refuse(format!(
+                "attribute `padding_mode` = `{other}` of operator `GridSample` is not supported"
+            )));
         }
     };
     let align_corners = n.flag("align_corners", false)?;

@@ -134,13 +134,14 @@ fn multi_positions(n: &mut NodeContext<'_, '_>, i: usize, first: usize) -> Resul
 fn gather_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
     let batch = n.int_or("batch_dims", 0)?;
     let batch = usize::try_from(batch).ok().filter(|batch| *batch < n.rank(0).unwrap_or(0));
-    let batch = batch.ok_or_else(|| refuse("attribute `batch_dims` of operator `GatherND`"))?;
+    let batch =
+        batch.ok_or_else(|| refuse("attribute `batch_dims` of operator `GatherND` is missing or invalid"))?;
     let mut index = multi_positions(n, 1, batch)?;
     let x = n.input(0)?;
     if batch > 0 {
         let dims = n.known_dims(1)?;
         if dims.len() <= batch {
-            return Err(refuse("attribute `batch_dims` of operator `GatherND`"));
+            return Err(refuse("attribute `batch_dims` of operator `GatherND` is missing or invalid"));
         }
         // The place in the batch becomes an index.
         for axis in (0..batch).rev() {
@@ -171,7 +172,7 @@ fn scatter_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.axis(0, axis)?;
     let (dims, written) = (n.known_dims(0)?, n.known_dims(1)?);
     if dims.len() != written.len() {
-        return Err(refuse(format!("operator `{}`: indices of another rank", n.op())));
+        return Err(refuse(format!("operator `{}`: indices of another rank are not supported", n.op())));
     }
     let index = positions(n, 1, axis)?.cast(DType::I64);
     let strides = strides(&dims);
@@ -266,7 +267,7 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.int_or("axis", -1)?;
     let depth = n.constant_floats(1)?.and_then(|depth| depth.first().copied()).unwrap_or(0.0);
     if !(1.0..1e6).contains(&depth) {
-        return Err(refuse(format!("operator `OneHot`: {depth} classes")));
+        return Err(refuse(format!("operator `OneHot` of {depth} classes is not supported")));
     }
     let element = n.element(2)?;
     n.set_type(0, element);
@@ -274,7 +275,7 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
     let rank = index.dims().len() as i64 + 1;
     let axis = if axis < 0 { axis + rank } else { axis };
     if !(0..rank).contains(&axis) {
-        return Err(refuse("attribute `axis` of operator `OneHot`"));
+        return Err(refuse("attribute `axis` of operator `OneHot` is missing or invalid"));
     }
     let classes: Vec<i64> = (0..depth as i64).collect();
     let mut shape = vec![1; rank as usize];

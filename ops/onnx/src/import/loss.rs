@@ -58,7 +58,12 @@ fn likelihood(n: &mut NodeContext<'_, '_>, x: &Expr) -> Result<Expr> {
             Some(weight) => loss.sum(&[]) / weight.sum(&[]),
             None => loss.mean(),
         },
-        other => return Err(refuse(format!("attribute `reduction` = `{other}` of operator `{}`", n.op()))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `reduction` = `{other}` of operator `{}` is not supported",
+                n.op()
+            )));
+        }
     })
 }
 
@@ -98,7 +103,11 @@ fn momentum(n: &mut NodeContext<'_, '_>) -> Outputs {
     let nesterov = match n.text_or("mode", "standard")? {
         "standard" => false,
         "nesterov" => true,
-        other => return Err(refuse(format!("attribute `mode` = `{other}` of operator `Momentum`"))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `mode` = `{other}` of operator `Momentum` is not supported"
+            )));
+        }
     };
     let (rate, step, tensors) = updated(n, 3)?;
     // The first step does not damp the gradient.

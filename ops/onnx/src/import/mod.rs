@@ -471,7 +471,7 @@ impl<'m> Importer<'m> {
         self.frames.push(frame);
         let outcome = import(self);
         self.depth -= 1;
-        let frame = self.frames.pop().ok_or_else(|| Error::internal("no frame of names"))?;
+        let frame = self.frames.pop().ok_or_else(|| Error::internal("no scope of names"))?;
         Ok((frame, outcome))
     }
 }

@@ -167,7 +167,9 @@ fn group_norm(n: &mut NodeContext<'_, '_>) -> Outputs {
     let channels = x.dims().get(1).and_then(|dim| dim.get()).map(|dim| dim as i64);
     let channels = channels.ok_or_else(|| refuse("operator `GroupNormalization` needs known channels"))?;
     if groups < 1 || channels % groups != 0 {
-        return Err(refuse(format!("attribute `num_groups` = {groups} of operator `GroupNormalization`")));
+        return Err(refuse(format!(
+            "attribute `num_groups` = {groups} of operator `GroupNormalization` is not supported"
+        )));
     }
     let each = narrow_int(channels / groups)?;
     let per_channel = |x: &Expr| match n.version() {
@@ -194,7 +196,7 @@ fn local_response_norm(n: &mut NodeContext<'_, '_>) -> Outputs {
     let (alpha, beta) = (f64::from(n.float_or("alpha", 1e-4)?), f64::from(n.float_or("beta", 0.75)?));
     let (bias, size) = (f64::from(n.float_or("bias", 1.0)?), n.int_or("size", 0)?);
     if !(1..1 << 10).contains(&size) {
-        return Err(refuse(format!("attribute `size` = {size} of operator `LRN`")));
+        return Err(refuse(format!("attribute `size` = {size} of operator `LRN` is not supported")));
     }
     let x = n.input(0)?;
     if x.dims().len() < 2 {

@@ -29,7 +29,7 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
         return Err(refuse(format!("operator `Pad` needs {} lengths, not {}", 2 * axes.len(), pads.len())));
     }
     if let Some(length) = pads.iter().find(|length| !(-1 << 31..1 << 31).contains(*length)) {
-        return Err(refuse(format!("operator `Pad`: a length of {length}")));
+        return Err(refuse(format!("operator `Pad`: a length of {length} is not supported")));
     }
     let mut x = n.input(0)?;
     let lengths: Vec<(usize, i64, i64)> =
@@ -50,7 +50,9 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
             dim.filter(|dim| *dim > 0).ok_or_else(|| refuse("operator `Pad` needs known dimensions"))?;
         let count =
             dim.checked_add(before).and_then(|n| n.checked_add(behind)).filter(|n| (0..1 << 24).contains(n));
-        let count = count.ok_or_else(|| refuse(format!("operator `Pad`: lengths {before} and {behind}")))?;
+        let count = count.ok_or_else(|| {
+            refuse(format!("operator `Pad`: lengths {before} and {behind} are not supported"))
+        })?;
         let source = |at: i64| match mode {
             "edge" => Ok(at.clamp(0, dim - 1)),
             "wrap" => Ok(at.rem_euclid(dim)),
@@ -143,7 +145,7 @@ fn center_crop_pad(n: &mut NodeContext<'_, '_>) -> Outputs {
         return Err(refuse("operator `CenterCropPad` needs a size for each axis"));
     }
     if let Some(size) = sizes.iter().find(|size| !(0..1 << 31).contains(*size)) {
-        return Err(refuse(format!("operator `CenterCropPad`: a size of {size}")));
+        return Err(refuse(format!("operator `CenterCropPad`: a size of {size} is not supported")));
     }
     let lengths = axes.iter().zip(&sizes).map(|(axis, size)| {
         let added = size - dims[*axis] as i64;

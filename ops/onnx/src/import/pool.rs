@@ -52,7 +52,12 @@ fn counts(n: &NodeContext<'_, '_>, windows: &mut WindowAttributes) -> Result<Vec
 fn pool_windows(n: &NodeContext<'_, '_>) -> Result<WindowAttributes> {
     let rank = spatial(n)?;
     let sizes = n.ints("kernel_shape")?.filter(|sizes| sizes.len() == rank);
-    windows(n, sizes.ok_or_else(|| refuse(format!("attribute `kernel_shape` of operator `{}`", n.op())))?)
+    windows(
+        n,
+        sizes.ok_or_else(|| {
+            refuse(format!("attribute `kernel_shape` of operator `{}` is missing or invalid", n.op()))
+        })?,
+    )
 }
 
 /// Whether the library's pooling has these windows.
@@ -258,20 +263,20 @@ fn max_unpool(n: &mut NodeContext<'_, '_>) -> Outputs {
     let inferred: Vec<i64> =
         dims[..2].iter().map(|dim| *dim as i64).chain((0..windows.sizes.len()).map(own)).collect();
     if inferred.iter().any(|dim| *dim < 0) {
-        return Err(refuse(format!("operator `MaxUnpool` to {inferred:?}")));
+        return Err(refuse(format!("operator `MaxUnpool` to {inferred:?} is not supported")));
     }
     check_table(inferred.iter().map(|dim| *dim as usize))?;
     let shape = n.constant_ints(2)?;
     let (x, index) = (n.input(0)?, n.input(1)?);
     if shape.as_ref().is_some_and(|shape| shape.len() != inferred.len()) {
-        return Err(refuse("operator `MaxUnpool`: an output of another rank"));
+        return Err(refuse("operator `MaxUnpool`: an output of another rank is not supported"));
     }
     let sizes = |shape: &[i64]| shape.iter().copied().product::<i64>();
     let out = shape.unwrap_or_else(|| inferred.clone());
     if out.iter().any(|dim| !(0..1 << 24).contains(dim))
         || out.iter().try_fold(1_i64, |n, dim| n.checked_mul(*dim)).is_none()
     {
-        return Err(refuse(format!("operator `MaxUnpool` to {out:?}")));
+        return Err(refuse(format!("operator `MaxUnpool` to {out:?} is not supported")));
     }
     // Positions are those in the inferred output.
     let zeros = n.net().emit(FillConstant {

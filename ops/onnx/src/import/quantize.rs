@@ -44,12 +44,15 @@ fn spread(n: &NodeContext<'_, '_>, of: &Expr, x: &Dims, axis: usize, block: i64)
             let own = x[axis].get().ok_or_else(|| refuse("blocks need known dimensions"))? as i64;
             let blocks = dims[axis].get().ok_or_else(|| refuse("blocks need known dimensions"))? as i64;
             if blocks < 1 || own.div_euclid(block) > blocks {
-                return Err(refuse(format!("attribute `block_size` = {block} of operator `{}`", n.op())));
+                return Err(refuse(format!(
+                    "attribute `block_size` = {block} of operator `{}` is not supported",
+                    n.op()
+                )));
             }
             let places: Vec<i64> = (0..own).map(|i| (i / block).min(blocks - 1)).collect();
             Ok(of.index_select(&n.ints_expr(&places)?, axis as i32))
         }
-        _ => Err(refuse(format!("operator `{}`: a scale of shape {dims}", n.op()))),
+        _ => Err(refuse(format!("operator `{}`: a scale of shape {dims} is not supported", n.op()))),
     }
 }
 

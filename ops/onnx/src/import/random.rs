@@ -69,9 +69,8 @@ fn dropout(n: &mut NodeContext<'_, '_>) -> Outputs {
 /// The type of the results.
 fn element(n: &NodeContext<'_, '_>, like: bool) -> Result<ElementType> {
     match n.int("dtype")?.and_then(|code| i32::try_from(code).ok()) {
-        Some(code) => {
-            ElementType::from_code(code).ok_or_else(|| refuse(format!("attribute `dtype` = {code}")))
-        }
+        Some(code) => ElementType::from_code(code)
+            .ok_or_else(|| refuse(format!("attribute `dtype` = {code} is not supported"))),
         None if like => n.element(0),
         None => Ok(ElementType::F32),
     }

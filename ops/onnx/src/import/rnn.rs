@@ -72,12 +72,19 @@ struct Layer {
 
 fn recurrent(n: &mut NodeContext<'_, '_>, kind: Kind) -> Outputs {
     let units = n.int("hidden_size")?.filter(|units| (1..1 << 24).contains(units));
-    let units = units.ok_or_else(|| refuse(format!("attribute `hidden_size` of operator `{}`", n.op())))?;
+    let units = units.ok_or_else(|| {
+        refuse(format!("attribute `hidden_size` of operator `{}` is missing or invalid", n.op()))
+    })?;
     let backwards = match n.text_or("direction", "forward")? {
         "forward" => vec![false],
         "reverse" => vec![true],
         "bidirectional" => vec![false, true],
-        other => return Err(refuse(format!("attribute `direction` = `{other}` of operator `{}`", n.op()))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `direction` = `{other}` of operator `{}` is not supported",
+                n.op()
+            )));
+        }
     };
     if n.has_attribute("activation_alpha") || n.has_attribute("activation_beta") {
         return Err(refuse(format!(

@@ -365,7 +365,10 @@ fn image(n: &mut NodeContext<'_, '_>) -> Result<(Expr, [i64; 4], i64)> {
         return Err(refuse(format!("operator `{}` needs four dimensions", n.op())));
     };
     if !(1..1 << 15).contains(&size) {
-        return Err(refuse(format!("attribute `blocksize` = {size} of operator `{}`", n.op())));
+        return Err(refuse(format!(
+            "attribute `blocksize` = {size} of operator `{}` is not supported",
+            n.op()
+        )));
     }
     Ok((n.input(0)?, [batch, channels, height, width].map(|dim| dim as i64), size))
 }
@@ -376,7 +379,11 @@ fn depth_to_space(n: &mut NodeContext<'_, '_>) -> Outputs {
     let (dims, axes) = match n.text_or("mode", "DCR")? {
         "DCR" => ([batch, size, size, depth, height, width], [0, 3, 4, 1, 5, 2]),
         "CRD" => ([batch, depth, size, size, height, width], [0, 1, 4, 2, 5, 3]),
-        other => return Err(refuse(format!("attribute `mode` = `{other}` of operator `DepthToSpace`"))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `mode` = `{other}` of operator `DepthToSpace` is not supported"
+            )));
+        }
     };
     let moved = permute(&reshape(&x, &dims), &axes);
     one(reshape(&moved, &[batch, depth, height * size, width * size]))

@@ -39,7 +39,9 @@ fn fourier(
     count: i64,
     inverse: bool,
 ) -> Result<[Expr; 2]> {
-    let (Some(real), imaginary) = (parts[0], parts[1]) else { return Err(refuse("a transform of nothing")) };
+    let (Some(real), imaginary) = (parts[0], parts[1]) else {
+        return Err(refuse("a transform of an empty signal is not supported"));
+    };
     let sign = if inverse { 1.0 } else { -1.0 };
     let angle = move |j: i64, k: i64| TAU * (j * k % length) as f64 / length as f64;
     let matrix = |f: fn(f64) -> f64, factor: f64| {
@@ -140,7 +142,9 @@ fn short_time(n: &mut NodeContext<'_, '_>) -> Outputs {
         return Err(refuse("operator `STFT` of complex signals is not supported"));
     };
     if step < 1 || !(1..=LENGTH).contains(&length) || length > samples as i64 {
-        return Err(refuse(format!("operator `STFT` of frames of {length} in steps of {step}")));
+        return Err(refuse(format!(
+            "operator `STFT` with windows of {length} elements in steps of {step} is not supported"
+        )));
     }
     let frames = (samples as i64 - length) / step + 1;
     check_table([frames, length].map(|dim| dim as usize))?;
@@ -162,7 +166,7 @@ fn window(n: &mut NodeContext<'_, '_>, factors: &[f64]) -> Outputs {
     let periodic = n.flag("periodic", true)?;
     let size = n.constant_ints(0)?.and_then(|size| size.first().copied()).unwrap_or(0);
     if !(0..=LENGTH * 16).contains(&size) {
-        return Err(refuse(format!("operator `{}` of size {size}", n.op())));
+        return Err(refuse(format!("operator `{}` of size {size} is not supported", n.op())));
     }
     let period = if periodic { size } else { (size - 1).max(1) } as f64;
     let term = |i: i64, k: usize| factors[k] * (2.0 * PI * k as f64 * i as f64 / period).cos();
@@ -173,7 +177,8 @@ fn window(n: &mut NodeContext<'_, '_>, factors: &[f64]) -> Outputs {
 fn output_type(n: &mut NodeContext<'_, '_>) -> Result<ElementType> {
     let code = n.int_or("output_datatype", 1)?;
     let element = i32::try_from(code).ok().and_then(ElementType::from_code);
-    let element = element.ok_or_else(|| refuse(format!("attribute `output_datatype` = {code}")))?;
+    let element =
+        element.ok_or_else(|| refuse(format!("attribute `output_datatype` = {code} is not supported")))?;
     n.set_type(0, element);
     Ok(element)
 }
@@ -199,7 +204,9 @@ fn mel_weights(n: &mut NodeContext<'_, '_>) -> Outputs {
     };
     let (low, high) = (edge(3)?, edge(4)?);
     if !(1..=LENGTH).contains(&bins) || !(1..=LENGTH).contains(&length) || rate < 1 {
-        return Err(refuse(format!("operator `MelWeightMatrix` of {bins} bins and length {length}")));
+        return Err(refuse(format!(
+            "operator `MelWeightMatrix` of {bins} bins and length {length} is not supported"
+        )));
     }
     let rows = length / 2 + 1;
     let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();

@@ -270,8 +270,9 @@ pub(super) fn recurrent(
     let mut all = last.to_vec();
     for (stack, (axis, output_reverse)) in stacked.iter().zip(outputs) {
         let dims = stack.check()?.dims();
-        let axis =
-            dims.axis(*axis).ok_or_else(|| refuse("attribute `scan_output_axes` of operator `Scan`"))?;
+        let axis = dims
+            .axis(*axis)
+            .ok_or_else(|| refuse("attribute `scan_output_axes` of operator `Scan` is missing or invalid"))?;
         all.push(ScanSequence { axis, reverse: *output_reverse }.convert(stack, true, reverse));
     }
     step.outputs(all.into_iter())

@@ -53,16 +53,18 @@ pub(super) fn windows(n: &NodeContext<'_, '_>, sizes: Vec<i64>) -> Result<Window
         let list = n.ints(name)?.unwrap_or_else(|| vec![1; rank]);
         match list.len() == rank && list.iter().all(|x| (1..1 << 24).contains(x)) {
             true => Ok(list),
-            false => Err(refuse(format!("attribute `{name}` = {list:?} of operator `{op}`"))),
+            false => {
+                Err(refuse(format!("attribute `{name}` = {list:?} of operator `{op}` is not supported")))
+            }
         }
     };
     let (strides, dilations) = (list("strides")?, list("dilations")?);
     if sizes.iter().any(|size| !(1..1 << 24).contains(size)) {
-        return Err(refuse(format!("windows of size {sizes:?} of operator `{op}`")));
+        return Err(refuse(format!("windows of size {sizes:?} of operator `{op}` are not supported")));
     }
     let given = n.ints("pads")?.unwrap_or_else(|| vec![0; 2 * rank]);
     if given.len() != 2 * rank || given.iter().any(|pad| !(0..1 << 24).contains(pad)) {
-        return Err(refuse(format!("attribute `pads` = {given:?} of operator `{op}`")));
+        return Err(refuse(format!("attribute `pads` = {given:?} of operator `{op}` is not supported")));
     }
     let mut windows = WindowAttributes {
         sizes,
@@ -78,7 +80,11 @@ pub(super) fn windows(n: &NodeContext<'_, '_>, sizes: Vec<i64>) -> Result<Window
         }
         "SAME_UPPER" => true,
         "SAME_LOWER" => false,
-        other => return Err(refuse(format!("attribute `auto_pad` = `{other}` of operator `{op}`"))),
+        other => {
+            return Err(refuse(format!(
+                "attribute `auto_pad` = `{other}` of operator `{op}` is not supported"
+            )));
+        }
     };
     if op == "ConvTranspose" {
         return Ok(windows);
@@ -215,7 +221,7 @@ fn conv3d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> R
 /// The elements `start`, `start + stride`, … along an axis.
 pub(super) fn strided(x: &Expr, axis: usize, start: i64, stride: i64, count: i64) -> Result<Expr> {
     if count < 1 {
-        return Err(refuse("windows that are larger than the input"));
+        return Err(refuse("windows are larger than the input"));
     }
     super::shape::strided(x, axis, start, start + (count - 1) * stride + 1, stride)
 }
@@ -233,12 +239,12 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     let sized = n.has_attribute("output_shape") || auto_pad.starts_with("SAME");
     let dims = if sized { n.known_dims(0)? } else { vec![] };
     if added.len() != rank || added.iter().any(|added| !(0..1 << 24).contains(added)) {
-        return Err(refuse("attribute `output_padding` of operator `ConvTranspose`"));
+        return Err(refuse("attribute `output_padding` of operator `ConvTranspose` does not fit"));
     }
     let whole = |d: usize| (dims[d + 2] as i64 - 1) * windows.strides[d] + windows.extent(d);
     let sizes = match n.ints("output_shape")? {
         Some(sizes) if sizes.len() >= rank => Some(sizes[sizes.len() - rank..].to_vec()),
-        Some(_) => return Err(refuse("attribute `output_shape` of operator `ConvTranspose`")),
+        Some(_) => return Err(refuse("attribute `output_shape` of operator `ConvTranspose` does not fit")),
         None if auto_pad.starts_with("SAME") => {
             Some((0..rank).map(|d| dims[d + 2] as i64 * windows.strides[d]).collect())
         }
