@@ -218,7 +218,7 @@ fn values_that_a_step_has_not_written_yet_and_those_of_other_programs_are_no_fau
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     let last = net.persistable("last", DType::F32, &[2], |x| autobwd_ops::Init::Constant(0.0).emit(x, 0));
-    autobwd::emit(autobwd::operators::Assign { x: (&x).into(), out: (&last).into() });
+    autobwd::emit(autobwd::operators::Assign { x: (&x).into(), out: (&last).into() }).out.check()?;
     let mut scope = Scope::new();
     scope.set("counter", Tensor::scalar(3_i64)?);
     Checkpoint::new(0).save(&path, &net.program()?, &scope)?;
@@ -253,8 +253,9 @@ fn varied() -> Program {
         Attr::Blocks(vec![block]),
     ];
     let mut op = OpDesc::new("f").input("X", [x]).output("Out", [y]);
-    for (k, attr) in attrs.into_iter().enumerate() {
-        op = op.attr(autobwd::program::Name::from(format!("a{k}").as_str()), attr);
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];
+    for (name, attr) in names.into_iter().zip(attrs) {
+        op = op.attr(name, attr);
     }
     root.ops.push(op);
     program
@@ -287,7 +288,7 @@ fn a_fingerprint_covers_all_that_a_program_computes() -> Result<()> {
             let y = find(p, "y");
             p.root_mut().ops[0].outputs.set("Other", [y]);
         },
-        &|p| p.root_mut().ops[0].attrs.remove("a3"),
+        &|p| p.root_mut().ops[0].attrs.remove("d"),
         &|p| {
             let y = find(p, "y");
             p.root_mut().vars.get_mut(&y).unwrap().dtype = DType::F64;
@@ -336,6 +337,6 @@ fn a_fingerprint_covers_all_that_a_program_computes() -> Result<()> {
     let mut program = varied();
     program.root_mut().ops[0].origin = Origin::Seed;
     assert_eq!(program.fingerprint(), varied().fingerprint());
-    assert_eq!(varied().fingerprint(), 0);
+    assert_eq!(varied().fingerprint(), 18_041_134_619_570_978_870);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Data for training: data sets, and a loader that makes shuffled batches of them.
 //!
 //! A [`Dataset`] is a numbered list of examples whose fields are named after the feeds of a program: arrays
-//! ([`TensorDataset`]), tables in CSV files ([`CsvColumns`]), NumPy's files ([`load_npz`]), folders of images
-//! ([`ImageFolder`]) and text ([`TextWindows`]). A [`Loader`] delivers its batches, epoch by epoch: shuffled by a seed,
+//! ([`TensorDataset`]), tables in CSV files ([`CsvColumns`]), NumPy's files ([`load_npz`]), text ([`TextWindows`]) and,
+//! with the feature `images`, folders of images (`ImageFolder`). A [`Loader`] delivers its batches, epoch by epoch: shuffled by a seed,
 //! split among processes, read ahead by a thread, and resumable in the middle of an epoch with the same batches.
 //!
 //! ```
