@@ -193,7 +193,7 @@ fn checkpoints_of_other_programs_are_refused() -> Result<()> {
     let text = refused(model(8, &|loss| Sgd { rate: 0.01 }.minimize(loss)?.complete().map(drop))?);
     assert!(text.starts_with("it has `") && text.ends_with("`, which this program does not know"), "{text}");
     let text = refused(model(8, &|loss| adam(&(loss * 2.0)))?);
-    assert_eq!(text, "its operators, attributes or unsaved variables are other ones");
+    assert_eq!(text, "its variables are those of this program, but operators or attributes are not");
     Ok(())
 }
 

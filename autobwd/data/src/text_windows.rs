@@ -69,10 +69,15 @@ impl TextWindows {
                     .collect()
             }
         };
-        if length == 0 || ids.len() <= length {
-            let text =
-                format!("a text of {} tokens has no window of {length}, and a token after it", ids.len());
-            return Err(Error::new(ErrorKind::Data, text));
+        let refuse = |text: String| Err(Error::new(ErrorKind::Data, text));
+        if length == 0 {
+            return refuse("a window needs at least 1 token, not 0".into());
+        }
+        if ids.len() <= length {
+            let n = ids.len();
+            return refuse(format!(
+                "a text of {n} tokens is too short for a window of {length} and the next token"
+            ));
         }
         let hash = Fingerprint::default().number(vocabulary.len() as u64).bytes(text).finish();
         let fields = ["x", "y"].map(String::from);

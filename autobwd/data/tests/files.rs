@@ -166,8 +166,8 @@ fn text_is_cut_into_windows() -> Result<()> {
     let refused = |text: &[u8], length: usize| {
         TextWindows::new(text, TextUnit::Character, length).unwrap_err().to_string()
     };
-    assert_eq!(refused(b"abc", 3), "a text of 3 tokens has no window of 3, and a token after it");
-    assert_eq!(refused(b"abc", 0), "a text of 3 tokens has no window of 0, and a token after it");
+    assert_eq!(refused(b"abc", 3), "a text of 3 tokens is too short for a window of 3 and the next token");
+    assert_eq!(refused(b"abc", 0), "a window needs at least 1 token, not 0");
     assert_eq!(refused(b"ab\xff", 1), "the text is not UTF-8 after byte 2: `TextUnit::Byte` takes any");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.txt");

@@ -148,7 +148,7 @@ fn an_order_follows_from_seed_and_epoch() -> Result<()> {
     Ok(())
 }
 
-/// Examples of which some fail, and a count of the batches read.
+/// Examples that fail, or panic, at one of them; counts the batches read.
 struct Unreliable {
     reads: AtomicUsize,
     panics: bool,

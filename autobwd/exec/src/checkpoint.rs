@@ -194,6 +194,6 @@ fn difference(program: &Program, values: &[(String, Tensor)], is_same: bool) -> 
     let unknown = values.iter().map(|(name, _)| name.as_str()).find(is_unknown);
     Some(match unknown {
         Some(name) => format!("it has `{name}`, which this program does not know"),
-        None => "its operators, attributes or unsaved variables are other ones".into(),
+        None => "its variables are those of this program, but operators or attributes are not".into(),
     })
 }
