@@ -85,52 +85,45 @@ fn this_test(name: &str) -> Command {
 
 #[test]
 fn killed_runs_end_in_the_bits_of_an_unbroken_one() -> Result<()> {
-    let wanted: usize = env::var(KILLS).map_or(20, |text| text.parse().unwrap());
+    let kills: usize = env::var(KILLS).map_or(20, |text| text.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let [unbroken, killed] = ["unbroken", "killed"].map(|name| {
         fs::create_dir(folder.path().join(name)).unwrap();
         folder.path().join(name).join("run.checkpoint")
     });
-    let steps = 16 * wanted as u64;
-    let start = Instant::now();
-    train(&unbroken, steps, 1)?;
-    let step = start.elapsed() / steps as u32;
-
     let mut state = 1_u64;
     let mut random = |n: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % n
     };
-    let (mut kills, mut leftovers) = (0, 0);
-    for round in 0.. {
-        let before = fs::read(&killed).ok();
+    let child = |round: usize, steps: u64| {
         let mut child = this_test("trains_until_it_is_killed");
         child.env(TRAIN, &killed).env(STEPS, steps.to_string()).env(THREADS, (1 + round % 3).to_string());
-        let mut child = child.spawn().unwrap();
-        if kills < wanted {
-            // Every fourth is killed while it starts, the others within ten steps after their first.
-            let start = Instant::now();
-            while round % 4 != 0 && fs::read(&killed).ok() == before && child.try_wait().unwrap().is_none() {
-                assert!(start.elapsed() < Duration::from_secs(60), "the child saves nothing");
-                thread::sleep(Duration::from_micros(200));
-            }
-            thread::sleep(step * random(10_000) as u32 / 1000);
-            let has_ended = child.try_wait().unwrap().is_some();
-            assert!(!has_ended, "the run ended after {kills} kills: it has too few steps");
-            child.kill().unwrap();
-            kills += 1;
+        child.spawn().unwrap()
+    };
+    let files = || fs::read_dir(killed.parent().unwrap()).unwrap().count();
+    let mut leftovers = 0;
+    for round in 0..kills {
+        let (before, start) = (fs::read(&killed).ok(), Instant::now());
+        let mut child = child(round, u64::MAX);
+        // Every fourth is killed while it starts, the others during the steps after their first.
+        while round % 4 != 0 && fs::read(&killed).ok() == before {
+            assert!(child.try_wait().unwrap().is_none(), "a resumed run fails");
+            assert!(start.elapsed() < Duration::from_secs(60), "the child saves nothing");
+            thread::sleep(Duration::from_micros(200));
         }
-        let status = child.wait().unwrap();
-        leftovers += fs::read_dir(killed.parent().unwrap()).unwrap().count() - usize::from(killed.exists());
-        if status.success() {
-            break;
-        }
-        assert!(kills <= wanted && status.code().is_none(), "a resumed run fails: {status}");
+        thread::sleep(Duration::from_micros(random(100_000)));
+        child.kill().unwrap();
+        assert!(child.wait().unwrap().code().is_none(), "a resumed run fails");
+        leftovers += files() - usize::from(killed.exists());
     }
-    assert_eq!(kills, wanted);
+    let (net, _) = network()?;
+    let steps = Checkpoint::load(&killed, &net.program()?, &mut Scope::new())?.step() + 5;
+    assert!(child(kills, steps).wait().unwrap().success());
+    train(&unbroken, steps, 1)?;
     println!("{kills} kills in {steps} steps, {leftovers} temporary files left");
     assert!(fs::read(&killed).unwrap() == fs::read(&unbroken).unwrap(), "the runs end in different bits");
-    assert_eq!(fs::read_dir(killed.parent().unwrap()).unwrap().count(), 1, "temporary files are left");
+    assert_eq!(files(), 1, "temporary files are left");
     Ok(())
 }
 

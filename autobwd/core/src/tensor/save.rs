@@ -20,6 +20,8 @@ const LIMIT: u64 = 1 << 34;
 /// The key for metadata of a safetensors file.
 const NOTES: &str = "__metadata__";
 
+type NamedTensors = Vec<(String, Tensor)>;
+
 fn to_file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::Bool => Dtype::BOOL,
@@ -97,10 +99,7 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
 ///
 /// # Errors
 /// As there.
-pub fn load_tensors_with(
-    path: impl AsRef<Path>,
-    key: &str,
-) -> Result<(Vec<(String, Tensor)>, Option<String>)> {
+pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
     let path = path.as_ref();
     let size = fs::metadata(path).map_err(|e| failure(path, "read", &e).caused_by(e))?.len();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
