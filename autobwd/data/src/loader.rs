@@ -11,6 +11,9 @@ use serde_json::json;
 use crate::{Batch, Dataset, order::BatchTiling};
 use reader::{BatchReader, ReadAhead};
 
+/// The most batches that are read ahead: there is a place for each from the start.
+const MAX_PREFETCH: usize = 1024;
+
 /// The place of a batch: how many epochs and how many batches of the epoch come before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Position {
@@ -112,10 +115,10 @@ impl LoaderBuilder {
         LoaderBuilder { drop_last, ..self }
     }
 
-    /// How many batches a thread reads ahead, 2 by default; 0 for no thread.
+    /// How many batches a thread reads ahead, 2 by default, at most 1,024; 0 for no thread.
     #[must_use]
     pub fn prefetch(self, batches: usize) -> LoaderBuilder {
-        LoaderBuilder { prefetch: batches, ..self }
+        LoaderBuilder { prefetch: batches.min(MAX_PREFETCH), ..self }
     }
 
     /// The loader, at the start of the first epoch.
@@ -174,7 +177,7 @@ impl Loader {
     /// A batch that cannot be read; the following call delivers the batch after it.
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
         if self.position.batch == self.batches() {
-            self.position = Position { epoch: self.position.epoch + 1, batch: 0 };
+            self.position = Position { epoch: self.position.epoch.saturating_add(1), batch: 0 };
             return Ok(None);
         }
         let batch = match self.prefetch {

@@ -1,8 +1,12 @@
 //! Laws of the loader over random options: orders, shards, positions; its thread, and its errors.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use autobwd::{Error, ErrorKind, Result, Tensor};
@@ -204,7 +208,12 @@ fn a_thread_reads_no_further_than_it_should_and_ends_with_its_loader() -> Result
         assert_eq!(data.reads.load(Ordering::SeqCst), 0, "the thread starts with the first batch");
         for delivered in 1..=3 {
             loader.next_batch()?;
-            std::thread::sleep(std::time::Duration::from_millis(30));
+            let start = Instant::now();
+            while data.reads.load(Ordering::SeqCst) < delivered + prefetch {
+                assert!(start.elapsed() < Duration::from_secs(60), "the thread reads too little");
+                thread::sleep(Duration::from_millis(1));
+            }
+            thread::sleep(Duration::from_millis(20));
             assert_eq!(data.reads.load(Ordering::SeqCst), delivered + prefetch);
         }
         drop(loader);
@@ -227,6 +236,15 @@ fn impossible_options_are_refused() {
     let mut loader = loader().batch(2).build().unwrap();
     let text = loader.seek(Position { epoch: 1, batch: 4 }).unwrap_err().to_string();
     assert_eq!(text, "there is no position epoch 1, batch 4: an epoch has 3 batches");
+}
+
+#[test]
+fn the_largest_numbers_are_no_fault() -> Result<()> {
+    let loader = Loader::builder(numbers(5)).batch(usize::MAX).shuffle(u64::MAX).prefetch(usize::MAX);
+    let mut loader = loader.shard(1, 2).build()?;
+    loader.seek(Position { epoch: u64::MAX, batch: 0 })?;
+    assert_eq!(epoch(&mut loader), epoch(&mut loader));
+    Ok(())
 }
 
 #[test]

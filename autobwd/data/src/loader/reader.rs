@@ -44,7 +44,9 @@ impl BatchReader {
 
     fn next(&self, position: Position) -> Position {
         match position.batch + 1 {
-            batch if batch == self.tiling.batches() => Position { epoch: position.epoch + 1, batch: 0 },
+            batch if batch == self.tiling.batches() => {
+                Position { epoch: position.epoch.saturating_add(1), batch: 0 }
+            }
             batch => Position { batch, ..position },
         }
     }
