@@ -240,7 +240,7 @@ pub use autobwd_viewer as viewer;
 /// Execution of programs, and reports of their plans.
 pub mod exec {
     #[doc(inline)]
-    pub use autobwd_exec::{Executor, Feed, Monitor, Scope, Session};
+    pub use autobwd_exec::{Checkpoint, Executor, Feed, Monitor, Scope, Session};
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};
 }

@@ -1,16 +1,19 @@
 //! Character-level language model of the founding documents of the United States.
 //!
 //! ```text
-//! cargo run --release --example charlm -- [--seed N] [--validate]
+//! cargo run --release --example charlm -- [--seed N] [--checkpoint FILE [--resume]] [--validate]
 //! ```
 //!
 //! A GRU is trained on the first nine tenths of the text, by truncated backpropagation through time, and evaluated on
 //! the last tenth, in bits per character. A bigram model is evaluated on the same text for comparison. Then the network
-//! generates text. The last line is a JSON object with the results.
+//! generates text. The last line is a JSON object with the results. With `--checkpoint`, the state of training is saved
+//! after each epoch; with `--resume`, a killed run goes on with it and ends in the same bits.
 
-use std::{error::Error, io::Read, time::Instant};
+use std::{io::Read, path::PathBuf, time::Instant};
 
-use autobwd::{Builder, DType, Executor, Feed, Program, Result, Scope, Tensor};
+use autobwd::{
+    Builder, DType, Error, ErrorKind, Executor, Feed, Program, Result, Scope, Tensor, exec::Checkpoint,
+};
 use autobwd_ops::{
     Math,
     nn::{Dropout, Embedding, Gru, Linear},
@@ -46,12 +49,18 @@ struct Options {
     /// Seed of initial weights, positions of windows, and generated text
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// The file of checkpoints, saved after each epoch
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Go on with the checkpoint, if there is one
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
     /// Ignore the held-out text; hold out the last tenth of the rest instead
     #[arg(long)]
     validate: bool,
 }
 
-fn main() -> std::result::Result<(), Box<dyn Error>> {
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
     let mut text = String::new();
@@ -68,7 +77,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let model = Model::new(alphabet.0.len(), &mut rng)?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     let start = Instant::now();
-    let peak_bytes = model.train(&mut executor, &mut scope, training, &mut rng)?;
+    let peak_bytes = model.train(&mut executor, &mut scope, training, &mut rng, &options)?;
     let train_seconds = start.elapsed().as_secs_f64();
 
     let bits = model.bits(&mut executor, &mut scope, held_out)?;
@@ -148,8 +157,25 @@ impl Model {
         scope: &mut Scope,
         ids: &[i64],
         rng: &mut Pcg64Mcg,
+        options: &Options,
     ) -> Result<usize> {
-        executor.run(&self.startup, scope, &[], &[])?;
+        // Equal parts of the text make a batch; their start differs in each epoch.
+        let starts: Vec<usize> = (0..EPOCHS).map(|_| rng.random_range(0..WINDOW)).collect();
+        let data = format!("{} characters and seed {}", ids.len(), options.seed);
+        let mut epoch = 0;
+        match options.checkpoint.as_ref().filter(|path| options.resume && path.exists()) {
+            Some(path) => {
+                let checkpoint = Checkpoint::load(path, &self.training, scope)?;
+                let saved = checkpoint.note("data")?;
+                if saved != data {
+                    let text = format!("`{}` is for {saved}, not {data}", path.display());
+                    return Err(Error::new(ErrorKind::Checkpoint, text));
+                }
+                epoch = checkpoint.step() as usize;
+                println!("resumed after epoch {epoch}");
+            }
+            None => drop(executor.run(&self.startup, scope, &[], &[])?),
+        }
         let zeros = Tensor::zeros(DType::F32, &[BATCH, UNITS])?;
         let mut characters = Tensor::zeros(DType::I64, &[WINDOW, BATCH])?;
         let mut next = Tensor::zeros(DType::I64, &[WINDOW, BATCH, 1])?;
@@ -157,9 +183,8 @@ impl Model {
         let mut session = executor.prepare(&self.training, scope, &feeds, &[&self.loss, &self.after])?;
 
         let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
-        for epoch in 1..=EPOCHS {
-            // Equal parts of the text make a batch; their start differs in each epoch.
-            let ids = &ids[rng.random_range(0..WINDOW)..];
+        for start in &starts[epoch.min(EPOCHS)..] {
+            let ids = &ids[*start..];
             let part = (ids.len() - 1) / BATCH;
             session.feed("state", &zeros)?;
             let mut sum = 0.0;
@@ -176,6 +201,10 @@ impl Model {
                 // Gradients stop at the end of a window; the state is carried on.
                 let after = session.fetch(&self.after)?;
                 session.feed("state", &after)?;
+            }
+            epoch += 1;
+            if let Some(path) = &options.checkpoint {
+                Checkpoint::new(epoch as u64).with_note("data", &data).save(path, &self.training, scope)?;
             }
             let bits = sum / (part / WINDOW) as f64 / f64::ln(2.0);
             if epoch % 5 == 0 {

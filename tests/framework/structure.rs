@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 14] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -17,6 +17,7 @@ const PACKAGES: [&str; 13] = [
     "autobwd/net",
     "autobwd/check",
     "autobwd/cli",
+    "autobwd/data",
     "autobwd/viewer",
     "autobwd-macros",
     "ops",

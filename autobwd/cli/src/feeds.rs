@@ -1,10 +1,16 @@
 //! Inputs and outputs of programs: the variables that are fed, their shapes, and the results.
 
-use std::{collections::HashSet, str::FromStr};
+use std::{collections::HashSet, path::Path, str::FromStr};
 
 use autobwd::{BlockId, Meta, OpDesc, Program, Result, Scope, Tensor, Var, VarDesc, program::VarKind};
+use autobwd_data::load_npz;
 
 use crate::terminal::{CommandFailure, CommandResult};
+
+/// The arrays of an npz file.
+pub(crate) fn read_npz(path: &Path) -> CommandResult<Vec<(String, Tensor)>> {
+    load_npz(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))
+}
 
 /// The shape of a variable, `x=32,784`.
 #[derive(Clone, Debug)]

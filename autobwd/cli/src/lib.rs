@@ -2,7 +2,6 @@
 
 mod command;
 mod feeds;
-mod npz;
 mod program_file;
 mod terminal;
 

@@ -45,6 +45,8 @@ pub enum ErrorKind {
     Io,
     /// A file is not in the expected format.
     Format,
+    /// A checkpoint of another program, or the state of a loader of other data.
+    Checkpoint,
     /// A memory budget that cannot be met.
     Budget,
     /// Another rank of the run has ended, does not answer, or runs another program.

@@ -5,12 +5,14 @@
 
 mod anomaly;
 mod bind;
+mod checkpoint;
 mod executor;
 mod monitor;
 mod norm;
 mod scope;
 mod session;
 
+pub use checkpoint::Checkpoint;
 pub use executor::Executor;
 pub use monitor::Monitor;
 pub use scope::Scope;

@@ -1,8 +1,9 @@
-//! The data set: reading, splitting, batches.
+//! The data set: reading, splitting, inputs of the network.
 
 use std::error::Error;
 
 use autobwd::{DType, Meta, Tensor};
+use autobwd_data::TensorDataset;
 use flate2::read::GzDecoder;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64Mcg;
@@ -41,44 +42,19 @@ pub(crate) fn split(mut images: Vec<Image>, count: usize, rng: &mut Pcg64Mcg) ->
     (images, rest)
 }
 
-/// Images as inputs of the network.
-pub(crate) struct Batch {
-    /// `[n, PIXELS]`, float32, 0 to 1.
-    pub(crate) pixels: Tensor,
-    /// `[n, 1]`, int64.
-    pub(crate) labels: Tensor,
+/// Images as inputs of the network: `pixels`, float32 `[n, PIXELS]`, 0 to 1, and `label`, int64 `[n, 1]`.
+pub(crate) fn dataset(images: &[Image]) -> autobwd::Result<TensorDataset> {
+    let pixels = images.iter().flat_map(|image| image.pixels);
+    let pixels = pixels.map(|pixel| f32::from(pixel) / f32::from(INK)).collect();
+    let labels = images.iter().map(|image| image.label).collect();
+    let n = images.len();
+    TensorDataset::new([
+        ("pixels", Tensor::from_vec([n, PIXELS], pixels)?),
+        ("label", Tensor::from_vec([n, 1], labels)?),
+    ])
 }
 
-impl Batch {
-    /// A batch of `n` images, filled with zeros.
-    pub(crate) fn zeros(n: usize) -> autobwd::Result<Batch> {
-        Ok(Batch {
-            pixels: Tensor::zeros(DType::F32, &[n, PIXELS])?,
-            labels: Tensor::zeros(DType::I64, &[n, 1])?,
-        })
-    }
-
-    /// Dtypes and shapes of what a training step takes.
-    pub(crate) fn feeds(&self) -> [(&'static str, Meta); 2] {
-        [("pixels", self.pixels.meta()), ("label", self.labels.meta())]
-    }
-
-    /// A batch of these images.
-    pub(crate) fn of(images: &[Image]) -> autobwd::Result<Batch> {
-        let mut batch = Batch::zeros(images.len())?;
-        batch.fill(images)?;
-        Ok(batch)
-    }
-
-    /// Replaces the contents by the same number of other images.
-    pub(crate) fn fill(&mut self, images: &[Image]) -> autobwd::Result<()> {
-        let pixels = images.iter().flat_map(|image| image.pixels);
-        for (to, pixel) in self.pixels.slice_mut::<f32>()?.iter_mut().zip(pixels) {
-            *to = f32::from(pixel) / f32::from(INK);
-        }
-        for (to, image) in self.labels.slice_mut::<i64>()?.iter_mut().zip(images) {
-            *to = image.label;
-        }
-        Ok(())
-    }
+/// Dtypes and shapes of the inputs for `n` images.
+pub(crate) fn feeds(n: usize) -> [(&'static str, Meta); 2] {
+    [("pixels", Meta::new(DType::F32, [n, PIXELS])), ("label", Meta::new(DType::I64, [n, 1]))]
 }

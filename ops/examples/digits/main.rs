@@ -1,7 +1,7 @@
 //! Trains a classifier of handwritten digits.
 //!
 //! ```text
-//! cargo run --release --example digits -- [--seed N] [--out DIR] [--validate]
+//! cargo run --release --example digits -- [--seed N] [--out DIR] [--checkpoint FILE [--resume]] [--validate]
 //! ```
 //!
 //! Describes a small network, trains it on 1,437 images of 8 × 8 pixels and tests it on 360 others. Each epoch prints
@@ -14,6 +14,9 @@
 //! - `weights.safetensors`: trained weights and optimizer state;
 //! - `learning-curve.svg`: loss and test accuracy by epoch;
 //! - `misread.svg`: misclassified test images.
+//!
+//! With `--checkpoint`, the state of training is saved after each epoch; with `--resume`, a killed run goes on with it and
+//! ends in the same bits.
 //!
 //! Finally, program and weights are loaded from these files and tested again.
 
@@ -30,12 +33,13 @@ use std::{
 
 use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_atomically, viewer::Page};
 use clap::Parser;
-use rand::SeedableRng;
+use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::json;
 
-use data::{Batch, Image};
+use data::Image;
 use network::{Network, Reader};
+use training::CheckpointFile;
 
 /// Number of training images; the others are for the test.
 const TRAINING: usize = 1437;
@@ -51,6 +55,12 @@ struct Options {
     /// Where files are written
     #[arg(long, value_name = "DIR", default_value = "target/digits")]
     out: PathBuf,
+    /// The file of checkpoints, saved after each epoch
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Go on with the checkpoint, if there is one
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
     /// Hold out a part of the training images, print the accuracy on it and stop
     #[arg(long)]
     validate: bool,
@@ -72,14 +82,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     network.reader.program.save(out("program.json"))?;
     write_atomically(out("training-program.txt"), network.training.to_string().as_bytes())?;
     network.training.save(out("training-program.json"))?;
-    let feeds = Batch::zeros(training::BATCH)?.feeds();
-    let page = Page::new(&network.training).title("A training step of digits").feeds(&feeds).to_html()?;
+    let page = Page::new(&network.training).title("A training step of digits");
+    let page = page.feeds(&data::feeds(training::BATCH)).to_html()?;
     write_atomically(out("training-program.html"), page.as_bytes())?;
 
     // Train it.
     let mut executor = Executor::new();
     let mut scope = Scope::new();
-    let trained = training::train(&network, &mut executor, &mut scope, training, &test, &mut rng)?;
+    let file = options.checkpoint.map(|path| CheckpointFile { path, resume: options.resume });
+    let images = (&training[..], &test[..]);
+    let trained = training::train(&network, &mut executor, &mut scope, images, rng.random(), file.as_ref())?;
     scope.save(out("weights.safetensors"))?;
 
     // Draw the results.
@@ -115,7 +127,8 @@ fn validate(images: Vec<Image>, rng: &mut Pcg64Mcg) -> Result<(), Box<dyn Error>
     let (training, validation) = data::split(images, TRAINING_BEFORE_VALIDATION, rng);
     let network = Network::new(rng)?;
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    let trained = training::train(&network, &mut executor, &mut scope, training, &validation, rng)?;
+    let images = (&training[..], &validation[..]);
+    let trained = training::train(&network, &mut executor, &mut scope, images, rng.random(), None)?;
     println!("{}", json!({ "validation_accuracy": trained.accuracy(), "train_seconds": trained.seconds }));
     Ok(())
 }

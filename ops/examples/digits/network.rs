@@ -1,6 +1,7 @@
 //! The network, as programs.
 
-use autobwd::{Builder, DType, Executor, Program, Result, Scope};
+use autobwd::{Builder, DType, Executor, Feed, Program, Result, Scope};
+use autobwd_data::Dataset;
 use autobwd_ops::{
     Math, nn,
     optim::{Adam, Optimizer},
@@ -8,7 +9,7 @@ use autobwd_ops::{
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
-use crate::data::{Batch, Image, PIXELS};
+use crate::data::{self, Image, PIXELS};
 
 // Chosen together with batch size and epochs (training.rs) by `--validate`, mean over the seeds 0 to 9: 98.0 %. Wider
 // layers and longer training gain less than the difference between two seeds. The test images were not used.
@@ -68,8 +69,10 @@ impl Reader {
         scope: &mut Scope,
         images: &[Image],
     ) -> Result<Vec<i64>> {
-        let batch = Batch::of(images)?;
-        let fetched = executor.run(&self.program, scope, &[("pixels", &batch.pixels)], &[&self.answer])?;
+        let all: Vec<usize> = (0..images.len()).collect();
+        let batch = data::dataset(images)?.batch(&all)?;
+        let feeds: &[(&str, &dyn Feed)] = &[("pixels", batch.get("pixels")?)];
+        let fetched = executor.run(&self.program, scope, feeds, &[&self.answer])?;
         Ok(fetched[0].slice()?.to_vec())
     }
 

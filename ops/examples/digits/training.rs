@@ -1,20 +1,26 @@
 //! The training loop.
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
-use autobwd::{Executor, Result, Scope};
+use autobwd::{Error, ErrorKind, Executor, Result, Scope, exec::Checkpoint};
+use autobwd_data::Loader;
 use indicatif::ProgressBar;
-use rand::seq::SliceRandom;
-use rand_pcg::Pcg64Mcg;
 
 use crate::{
-    data::{Batch, Image},
+    data::{self, Image},
     network::Network,
 };
 
 // Chosen by `--validate`, as described in network.rs.
 pub(crate) const BATCH: usize = 32;
-const EPOCHS: usize = 40;
+const EPOCHS: u64 = 40;
+
+/// The file of checkpoints.
+pub(crate) struct CheckpointFile {
+    pub(crate) path: PathBuf,
+    /// Whether training goes on with the checkpoint in it, if there is one.
+    pub(crate) resume: bool,
+}
 
 /// Results of training.
 pub(crate) struct Trained {
@@ -41,43 +47,66 @@ impl Trained {
     }
 }
 
-/// Initialises `scope` and trains the weights; prints a line for each epoch.
+/// Initialises `scope` and trains the weights; prints a line for each epoch. `seed` is that of the order of images.
 pub(crate) fn train(
     network: &Network,
     executor: &mut Executor,
     scope: &mut Scope,
-    mut images: Vec<Image>,
-    test: &[Image],
-    rng: &mut Pcg64Mcg,
+    (images, test): (&[Image], &[Image]),
+    seed: u64,
+    file: Option<&CheckpointFile>,
 ) -> Result<Trained> {
-    executor.run(&network.startup, scope, &[], &[])?;
+    // An incomplete batch is skipped; its images differ in each epoch. Images in memory need no thread to read them.
+    let dataset = data::dataset(images)?;
+    let mut loader =
+        Loader::builder(dataset).batch(BATCH).shuffle(seed).drop_last(true).prefetch(0).build()?;
+    let (mut step, mut epochs) = (0, vec![]);
+    match file.filter(|file| file.resume && file.path.exists()) {
+        Some(file) => {
+            let checkpoint = Checkpoint::load(&file.path, &network.training, scope)?;
+            loader.resume(checkpoint.note("data")?)?;
+            (step, epochs) = (checkpoint.step(), from_note(checkpoint.note("epochs")?)?);
+            println!("resumed after epoch {}", epochs.len());
+        }
+        None => drop(executor.run(&network.startup, scope, &[], &[])?),
+    }
 
     // A session is a program bound to memory: running it step after step allocates nothing.
-    let mut batch = Batch::zeros(BATCH)?;
-    let mut session = executor.prepare(&network.training, scope, &batch.feeds(), &[&network.loss])?;
+    let mut session = executor.prepare(&network.training, scope, &data::feeds(BATCH), &[&network.loss])?;
 
-    let mut epochs = vec![];
     let start = Instant::now();
-    let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
-    for number in 1..=EPOCHS {
-        images.shuffle(rng);
-        // An incomplete batch is skipped; its images differ in each epoch.
-        let batches = images.chunks_exact(BATCH);
-        let count = batches.len();
+    let bar = ProgressBar::new(EPOCHS); // on stderr, and only if that is a terminal
+    while loader.position().epoch < EPOCHS {
         let mut sum = 0.0;
-        for images in batches {
-            batch.fill(images)?;
-            session.feed("pixels", &batch.pixels)?;
-            session.feed("label", &batch.labels)?;
+        for batch in loader.epoch() {
+            for (name, tensor) in &batch? {
+                session.feed(name, tensor)?;
+            }
             session.run(scope)?;
             sum += session.item(&network.loss)?;
+            step += 1;
         }
-        let loss = sum / count as f64;
+        let loss = sum / loader.batches() as f64;
         let accuracy = network.reader.accuracy(executor, scope, test)?;
-        bar.suspend(|| println!("epoch {number:2}  loss {loss:.4}  accuracy {accuracy:.4}"));
-        bar.inc(1);
         epochs.push(Epoch { loss, accuracy });
+        bar.suspend(|| println!("epoch {:2}  loss {loss:.4}  accuracy {accuracy:.4}", epochs.len()));
+        bar.set_position(epochs.len() as u64);
+        if let Some(file) = file {
+            let checkpoint = Checkpoint::new(step).with_note("data", loader.state());
+            checkpoint.with_note("epochs", to_note(&epochs)).save(&file.path, &network.training, scope)?;
+        }
     }
     bar.finish_and_clear();
     Ok(Trained { epochs, seconds: start.elapsed().as_secs_f64(), peak_bytes: session.peak_bytes() })
+}
+
+/// Loss and accuracy of each epoch, as JSON.
+fn to_note(epochs: &[Epoch]) -> String {
+    serde_json::Value::from_iter(epochs.iter().map(|e| vec![e.loss, e.accuracy])).to_string()
+}
+
+fn from_note(note: &str) -> Result<Vec<Epoch>> {
+    let epochs: Vec<(f64, f64)> = serde_json::from_str(note)
+        .map_err(|e| Error::new(ErrorKind::Format, format!("the epochs of the checkpoint: {e}")))?;
+    Ok(epochs.into_iter().map(|(loss, accuracy)| Epoch { loss, accuracy }).collect())
 }

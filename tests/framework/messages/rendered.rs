@@ -6,11 +6,14 @@ use autobwd::{
     Arg, Attr, Backward, BlockId, Builder, DType, Executor, Expr, Feed, Meta, New, OpDesc, OpInfoMap,
     Program, Result, Scope, Tensor, VarDesc, append_backward,
     backward::{GradientOptions, Recompute, explain},
-    emit, gradients,
+    emit,
+    exec::Checkpoint,
+    gradients,
     net::{NetOp, Operator, RnnOp, backward},
     tape::{Function, GradOptions, apply, grad, missing, trace},
     verify,
 };
+use autobwd_data::{Loader, TensorDataset};
 use autobwd_ops::{
     Init, Math,
     activation::Square,
@@ -367,6 +370,21 @@ fn saved_files(all: &mut Rendered) -> Result<()> {
     failed.case("half of a file", scope.load(&path));
     failed.case("a file that does not exist", scope.load(folder.path().join("weights")));
     failed.case("a folder that does not exist", scope.save(folder.path().join("no/weights")));
+    let program = |n: usize| {
+        let net = Builder::new();
+        net.parameter("w", DType::F32, &[n], |w| Init::Constant(0.0).emit(w, 0));
+        Ok::<_, autobwd::Error>(net.program()?.clone())
+    };
+    let path = folder.path().join("run.checkpoint");
+    failed.case("a checkpoint without values", Checkpoint::new(1).save(&path, &program(100)?, &Scope::new()));
+    Checkpoint::new(1).save(&path, &program(100)?, &scope)?;
+    let other = Checkpoint::load(&path, &program(50)?, &mut Scope::new());
+    failed.case("a checkpoint of another program", other);
+    let data = || TensorDataset::new([("x", zeros(&[100])), ("y", zeros(&[100, 1]))]);
+    let state = Loader::builder(data()?).batch(8).build()?.state();
+    let half = TensorDataset::new([("x", zeros(&[50]))])?;
+    failed.case("a position in other data", Loader::builder(half).batch(8).build()?.resume(&state));
+    failed.case("a position of another loader", Loader::builder(data()?).build()?.resume(&state));
     let place = folder.path().to_str().unwrap_or_default();
     all.0 += &failed.0.replace(place, "folder").replace(std::path::MAIN_SEPARATOR, "/");
     Ok(())

@@ -19,8 +19,7 @@ use autobwd_ops::Model;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{
-    feeds::{NamedShape, shaped},
-    npz::read_npz,
+    feeds::{NamedShape, read_npz, shaped},
     program_file::{Format, read_model, read_program},
     terminal::{CommandFailure, CommandResult, Terminal},
 };

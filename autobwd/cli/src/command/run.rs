@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
 use autobwd::{Executor, Program, Result, Scope, Session, Tensor, exec::Monitor};
+use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;
 use clap::Args;
 use serde::Serialize;
@@ -10,8 +11,7 @@ use serde_json::{Value, json};
 
 use super::ModelPath;
 use crate::{
-    feeds::fetches,
-    npz::{read_npz, write_npz},
+    feeds::{fetches, read_npz},
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
@@ -112,7 +112,7 @@ impl RunCommand {
         let fetched = fetches.iter().map(|name| Ok((*name, session.fetch(name)?)));
         let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
         if let Some(path) = &self.out {
-            write_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
+            save_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
         }
         if let Some(path) = &self.save {
             scope.save(path)?;

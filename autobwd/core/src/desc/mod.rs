@@ -5,6 +5,7 @@
 mod attr;
 mod diff;
 pub mod draw;
+mod fingerprint;
 mod json;
 mod name;
 mod name_table;

@@ -24,7 +24,7 @@ pub use memory::{AccessMode, Binder, LINE, Lease, Memory, Place, bytes_of, bytes
 pub use memory::{Buf, InOut};
 pub use optional::OptionalBuf;
 pub use rows::Rows;
-pub use save::{load_tensors, save_tensors};
+pub use save::{load_tensors, load_tensors_with, save_tensors, save_tensors_with};
 pub use shape::{Dim, Dims, MAX_CONSTANT, Meta, Shape};
 pub use value::Tensor;
 pub use value::{ToF64, add_up};

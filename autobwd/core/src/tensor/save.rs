@@ -1,6 +1,10 @@
 //! Tensors in safetensors files.
 
-use std::{collections::HashSet, fs, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    path::Path,
+};
 
 use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
 
@@ -15,6 +19,8 @@ const LIMIT: u64 = 1 << 34;
 
 /// The key for metadata of a safetensors file.
 const NOTES: &str = "__metadata__";
+
+type NamedTensors = Vec<(String, Tensor)>;
 
 fn to_file_dtype(dtype: DType) -> Dtype {
     match dtype {
@@ -41,6 +47,18 @@ pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<()> {
+    save_tensors_with(path, tensors, None)
+}
+
+/// As [`save_tensors`], with a text under a key of the file's metadata.
+///
+/// # Errors
+/// As there.
+pub fn save_tensors_with<'a>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
+    metadata: Option<(&str, String)>,
+) -> Result<()> {
     let path = path.as_ref();
     let refuse =
         |why: String| Error::new(ErrorKind::Format, format!("cannot save to `{}`: {why}", path.display()));
@@ -58,7 +76,8 @@ pub fn save_tensors<'a>(
         let view = TensorView::new(to_file_dtype(t.dtype()), t.dims().to_vec(), t.bytes());
         views.push((name, view.map_err(format)?));
     }
-    let bytes = safetensors::serialize(views, None).map_err(format)?;
+    let metadata = metadata.map(|(key, text)| HashMap::from([(key.into(), text)]));
+    let bytes = safetensors::serialize(views, metadata).map_err(format)?;
     if bytes.len() as u64 > LIMIT {
         return Err(refuse(format!("{} bytes are more than the limit of {LIMIT}", bytes.len())));
     }
@@ -73,6 +92,14 @@ pub fn save_tensors<'a>(
 /// Those of the file system; a file that is not in safetensors format, is truncated, is larger than 16 GiB, or holds an
 /// unsupported dtype.
 pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
+    Ok(load_tensors_with(path, "")?.0)
+}
+
+/// As [`load_tensors`], with the text under a key of the file's metadata, if it is there.
+///
+/// # Errors
+/// As there.
+pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
     let path = path.as_ref();
     let size = fs::metadata(path).map_err(|e| failure(path, "read", &e).caused_by(e))?.len();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
@@ -80,8 +107,12 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
         return Err(refuse(format!("{size} bytes are more than the limit of {LIMIT}")));
     }
     let bytes = fs::read(path).map_err(|e| failure(path, "read", &e).caused_by(e))?;
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|e| refuse(format!("not a complete safetensors file: {e}")).caused_by(e))?;
+    let incomplete = |e: safetensors::SafeTensorError| {
+        refuse(format!("not a complete safetensors file: {e}")).caused_by(e)
+    };
+    let file = SafeTensors::deserialize(&bytes).map_err(incomplete)?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(incomplete)?;
+    let text = header.metadata().as_ref().and_then(|metadata| metadata.get(key)).cloned();
     let mut tensors = file
         .tensors()
         .into_iter()
@@ -101,5 +132,5 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
         })
         .collect::<Result<Vec<_>>>()?;
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(tensors)
+    Ok((tensors, text))
 }

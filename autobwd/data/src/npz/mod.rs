@@ -12,24 +12,37 @@ use std::{
     path::Path,
 };
 
-use autobwd::{
-    DType, Error, ErrorKind, Result, Tensor,
-    ndarray::{ArrayView, IxDyn, ShapeBuilder},
-    op::with_dtype,
-    tensor::write_atomically,
-};
+use autobwd_core::{DType, Error, ErrorKind, Result, Tensor, tensor::write_atomically, with_dtype};
 use header::Header;
+use ndarray::{ArrayView, IxDyn, ShapeBuilder};
 use zip::{ZipArchive, ZipWriter, write::SimpleFileOptions};
 
-use crate::terminal::{CommandFailure, CommandResult};
+use crate::dataset::io_error;
 
 /// The limit of the bytes of all arrays of a file, as for safetensors.
 const LIMIT: u64 = 1 << 34;
 
-/// Reads all arrays of a file, in its order.
-pub(crate) fn read_npz(path: &Path) -> CommandResult<Vec<(String, Tensor)>> {
-    let refuse = |e: &dyn Display| CommandFailure::Unreadable(format!("`{}`: {e}", path.display()));
-    let file = File::open(path).map_err(|e| refuse(&e))?;
+/// Reads all arrays of a `.npz` file of NumPy, in its order.
+///
+/// ```
+/// use autobwd::Tensor;
+/// use autobwd_data::{Dataset, TensorDataset, load_npz, save_npz};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.npz");
+/// let (x, y) = (Tensor::from_vec([2, 2], vec![0.0_f32; 4])?, Tensor::from_vec([2, 1], vec![0_i64, 1])?);
+/// save_npz(&path, [("x", &x), ("y", &y)])?;
+/// let data = TensorDataset::new(load_npz(&path)?)?;
+/// assert_eq!(data.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Those of the file system; a file that is no archive of arrays; other dtypes than those of [`DType`]; arrays of more
+/// than 16 GiB together, or with fewer bytes than their shape needs. Each names the file and the array.
+pub fn load_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
+    let path = path.as_ref();
+    let refuse = |text: &dyn Display| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
+    let file = File::open(path).map_err(|e| io_error(path, e))?;
     let mut archive =
         ZipArchive::new(BufReader::new(file)).map_err(|e| refuse(&format!("not an npz file: {e}")))?;
     let (mut arrays, mut left) = (vec![], LIMIT);
@@ -70,12 +83,18 @@ fn row_major(tensor: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// Writes arrays to a file, which is replaced as a whole.
-pub(crate) fn write_npz<'a>(
-    path: &Path,
+/// Writes arrays to a `.npz` file of NumPy, which is replaced as a whole.
+///
+/// # Errors
+/// Those of [`write_atomically`]; an array of more than 64 dimensions, which NumPy does not have; two arrays of one
+/// name.
+pub fn save_npz<'a>(
+    path: impl AsRef<Path>,
     arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
-) -> CommandResult {
-    let refuse = |e: &dyn Display| CommandFailure::Failed(format!("cannot write `{}`: {e}", path.display()));
+) -> Result<()> {
+    let path = path.as_ref();
+    let refuse =
+        |e: &dyn Display| Error::new(ErrorKind::Format, format!("cannot write `{}`: {e}", path.display()));
     let mut archive = ZipWriter::new(Cursor::new(vec![]));
     for (name, tensor) in arrays {
         let options = SimpleFileOptions::default()
@@ -88,7 +107,7 @@ pub(crate) fn write_npz<'a>(
         written.map_err(|e| refuse(&e))?;
     }
     let file = archive.finish().map_err(|e| refuse(&e))?;
-    Ok(write_atomically(path, file.get_ref())?)
+    write_atomically(path, file.get_ref())
 }
 
 /// The dtypes of arrays with their names in NumPy.

@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use autobwd::DType;
+use autobwd_core::DType;
 
 use super::DTYPES;
 

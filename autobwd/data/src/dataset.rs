@@ -1,0 +1,147 @@
+//! The trait of data sets, and batches of examples.
+
+use std::{io, path::Path, sync::Arc};
+
+use autobwd_core::{Error, ErrorKind, Result, Tensor, error::did_you_mean};
+
+/// A numbered list of examples.
+///
+/// ```
+/// use autobwd::{Result, Tensor};
+/// use autobwd_data::{Batch, Dataset, Loader};
+///
+/// /// The numbers below 10 and their squares.
+/// struct Squares;
+/// impl Dataset for Squares {
+///     fn len(&self) -> usize {
+///         10
+///     }
+///     fn batch(&self, indices: &[usize]) -> Result<Batch> {
+///         let column = |f: fn(f32) -> f32| {
+///             Tensor::from_vec([indices.len(), 1], indices.iter().map(|i| f(*i as f32)).collect())
+///         };
+///         Batch::new([("x", column(|x| x)?), ("y", column(|x| x * x)?)])
+///     }
+///     fn fingerprint(&self) -> u64 {
+///         1
+///     }
+/// }
+/// let mut loader = Loader::builder(Squares).batch(4).build()?;
+/// let batch = loader.next_batch()?.unwrap();
+/// assert_eq!(batch.get("y")?.slice::<f32>()?, [0.0, 1.0, 4.0, 9.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub trait Dataset: Send + Sync {
+    /// The number of examples.
+    fn len(&self) -> usize;
+
+    /// Whether there are no examples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The examples with these indices, each below [`len`](Dataset::len), in this order. A loader calls it from a
+    /// thread of its own if it reads ahead.
+    ///
+    /// # Errors
+    /// Examples that cannot be read; the message names the file.
+    fn batch(&self, indices: &[usize]) -> Result<Batch>;
+
+    /// A hash of the content, by which a resumed run notices changed data. It is the same in all processes.
+    fn fingerprint(&self) -> u64;
+}
+
+impl<D: Dataset + ?Sized> Dataset for Arc<D> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch> {
+        (**self).batch(indices)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        (**self).fingerprint()
+    }
+}
+
+/// Some examples: tensors by field name. The first dimension of every tensor counts the examples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    fields: Vec<(String, Tensor)>,
+    len: usize,
+}
+
+impl Batch {
+    /// A batch of these fields.
+    ///
+    /// # Errors
+    /// No fields; two fields of one name; tensors of rank 0 or with different first dimensions.
+    pub fn new<N: Into<String>>(fields: impl IntoIterator<Item = (N, Tensor)>) -> Result<Batch> {
+        let fields: Vec<(String, Tensor)> = fields.into_iter().map(|(n, t)| (n.into(), t)).collect();
+        let refuse = |text: String| Err(Error::new(ErrorKind::Shape, text));
+        let Some((first, tensor)) = fields.first() else {
+            return refuse("examples need at least one field".into());
+        };
+        let len = tensor.dims().first().copied().unwrap_or_default();
+        for (i, (name, tensor)) in fields.iter().enumerate() {
+            match tensor.dims() {
+                [] => {
+                    return refuse(format!(
+                        "field `{name}` is a scalar: its first dimension must count examples"
+                    ));
+                }
+                [n, ..] if *n != len => {
+                    return refuse(format!("field `{name}` has {n} examples, but `{first}` has {len}"));
+                }
+                _ if fields[..i].iter().any(|(other, _)| other == name) => {
+                    return refuse(format!("two fields have the name `{name}`"));
+                }
+                _ => {}
+            }
+        }
+        Ok(Batch { fields, len })
+    }
+
+    /// The number of examples.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no examples.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A field.
+    ///
+    /// # Errors
+    /// An unknown name; similar names are suggested.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        let field = self.fields.iter().find(|(known, _)| known == name);
+        field.map(|(_, tensor)| tensor).ok_or_else(|| {
+            let hint = did_you_mean(name, self.fields.iter().map(|(known, _)| known.as_str()));
+            Error::new(ErrorKind::NoValue, format!("the batch has no field `{name}`{hint}"))
+        })
+    }
+
+    /// Names and tensors, in the order of the data set.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Batch {
+    type Item = (&'a str, &'a Tensor);
+    type IntoIter =
+        std::iter::Map<std::slice::Iter<'a, (String, Tensor)>, fn(&'a (String, Tensor)) -> Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.fields.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}
+
+/// An error of the file system, with the path.
+pub(crate) fn io_error(path: &Path, e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
+}

@@ -1,0 +1,199 @@
+//! Checkpoints: the state of a training run in one file.
+
+use std::{collections::BTreeMap, path::Path};
+
+use autobwd_core::{
+    Error, ErrorKind, Program, Result, Tensor, VarKind,
+    tensor::{load_tensors_with, save_tensors_with},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::Scope;
+
+/// The key of a checkpoint in the metadata of its safetensors file.
+const KEY: &str = "autobwd.checkpoint";
+/// The version of the format that is written and read.
+const VERSION: u32 = 1;
+
+/// The state of a training run: a step number and notes; a file of it also holds the values of a [`Scope`] and the
+/// fingerprint of the program.
+///
+/// The scope has all that a step reads and changes: parameters, the state of the optimizer, the learning rate, running
+/// statistics, and the counters from which the random numbers of a step follow. So a run that loads a checkpoint and
+/// goes on computes the same bits as one that was never interrupted, on any number of threads. Random numbers that the
+/// program does not make, and the position in the data, are the caller's: `Loader::state` of `autobwd-data` is a note.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Scope, exec::Checkpoint};
+/// use autobwd_ops::{Init, Math, optim::{Adam, Optimizer}};
+///
+/// let net = Builder::new();
+/// let w = net.parameter("w", DType::F32, &[3], |w| Init::Normal(0.0, 1.0).emit(w, 7));
+/// Adam::new(0.1).minimize(&(w.square() + w.sin()).mean())?.complete()?;
+/// let (program, mut executor, mut scope) = (net.program()?, Executor::new(), Scope::new());
+/// executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+/// executor.run(&program, &mut scope, &[], &[])?;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("run.checkpoint");
+/// Checkpoint::new(1).with_note("author", "me").save(&path, &program, &scope)?;
+///
+/// let mut resumed = Scope::new();
+/// let checkpoint = Checkpoint::load(&path, &program, &mut resumed)?;
+/// assert_eq!((checkpoint.step(), checkpoint.note("author")?), (1, "me"));
+/// assert_eq!(resumed.get("w")?, scope.get("w")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Files
+///
+/// A file is in safetensors format, so that [`Scope::load`] and other programs read its values. It is replaced as a
+/// whole by [`write_atomically`](autobwd_core::tensor::write_atomically): if the process is killed, the disk is full or
+/// the power fails, the path holds the last complete checkpoint. A temporary file that a killed process leaves is
+/// removed when the next checkpoint is saved there. Equal states give equal files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    step: u64,
+    notes: BTreeMap<String, String>,
+}
+
+/// What the metadata of a file hold, as JSON.
+#[derive(Serialize, Deserialize)]
+struct CheckpointJson {
+    version: u32,
+    /// The fingerprint of the program, in hexadecimal digits.
+    program: String,
+    step: u64,
+    notes: BTreeMap<String, String>,
+}
+
+fn refuse(kind: ErrorKind, path: &Path, text: impl std::fmt::Display) -> Error {
+    Error::new(kind, format!("`{}`: {text}", path.display()))
+}
+
+impl Checkpoint {
+    /// A checkpoint after this many steps, without notes.
+    pub fn new(step: u64) -> Checkpoint {
+        Checkpoint { step, notes: BTreeMap::new() }
+    }
+
+    /// Adds a note, or replaces the one of this name.
+    #[must_use]
+    pub fn with_note(mut self, name: impl Into<String>, text: impl Into<String>) -> Checkpoint {
+        self.notes.insert(name.into(), text.into());
+        self
+    }
+
+    /// The number of steps.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The note of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn note(&self, name: &str) -> Result<&str> {
+        let missing = || Error::new(ErrorKind::Checkpoint, format!("the checkpoint has no note `{name}`"));
+        self.notes.get(name).map(String::as_str).ok_or_else(missing)
+    }
+
+    /// Saves the checkpoint with all values of the scope, for a run of this program.
+    ///
+    /// # Errors
+    /// A parameter that the scope lacks; those of [`Scope::save`].
+    pub fn save(&self, path: impl AsRef<Path>, program: &impl AsRef<Program>, scope: &Scope) -> Result<()> {
+        let (path, program) = (path.as_ref(), program.as_ref());
+        for name in program.parameters().map(|var| program.name(var)) {
+            if scope.meta(name).is_none() {
+                let text = format!(
+                    "cannot save a checkpoint: the scope has no parameter `{name}`; run the start-up program"
+                );
+                return Err(Error::new(ErrorKind::NoValue, text));
+            }
+        }
+        let metadata = CheckpointJson {
+            version: VERSION,
+            program: hexadecimal(program.fingerprint()),
+            step: self.step,
+            notes: self.notes.clone(),
+        };
+        let metadata = serde_json::to_string(&metadata).map_err(Error::internal)?;
+        save_tensors_with(path, scope.iter(), Some((KEY, metadata)))
+    }
+
+    /// Reads a checkpoint for this program, and sets the values of the scope, all or none.
+    ///
+    /// # Errors
+    /// Those of the file system; a truncated file; a file that is no checkpoint, or one of a later version; a checkpoint
+    /// of another program: the message names the first parameter that is missing or has another shape, if there is one.
+    pub fn load(
+        path: impl AsRef<Path>,
+        program: &impl AsRef<Program>,
+        scope: &mut Scope,
+    ) -> Result<Checkpoint> {
+        let (path, program) = (path.as_ref(), program.as_ref());
+        let (values, metadata) = load_tensors_with(path, KEY)?;
+        let format = |text: String| refuse(ErrorKind::Format, path, text);
+        let Some(metadata) = metadata else {
+            return Err(format("no checkpoint, but values alone; `Scope::load` reads them".into()));
+        };
+        let metadata: CheckpointJson = serde_json::from_str(&metadata)
+            .map_err(|e| format(format!("no checkpoint: {e}")).caused_by(e))?;
+        if metadata.version != VERSION {
+            let version = metadata.version;
+            return Err(format(format!(
+                "version {version} of the format; this autobwd reads version {VERSION}"
+            )));
+        }
+        let is_same = metadata.program == hexadecimal(program.fingerprint());
+        if let Some(text) = difference(program, &values, is_same) {
+            return Err(refuse(
+                ErrorKind::Checkpoint,
+                path,
+                format!("a checkpoint of another program: {text}"),
+            ));
+        }
+        values.into_iter().for_each(|(name, value)| scope.set(&name, value));
+        Ok(Checkpoint { step: metadata.step, notes: metadata.notes })
+    }
+}
+
+fn hexadecimal(fingerprint: u64) -> String {
+    format!("{fingerprint:016x}")
+}
+
+/// The first difference between the variables that a program keeps and the values of a file, sorted by name. If the
+/// fingerprint is the program's, the file may lack variables that the program has not written, and may have values of
+/// other programs that run with the same scope.
+fn difference(program: &Program, values: &[(String, Tensor)], is_same: bool) -> Option<String> {
+    let find = |name: &str| {
+        let at = values.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
+        Some(values[at].1.meta())
+    };
+    let kept =
+        program.root().vars.iter().filter(|(_, desc)| desc.persistable && desc.kind == VarKind::Tensor);
+    for (var, desc) in kept {
+        let name = program.name(*var);
+        let kind = if desc.parameter { "parameter" } else { "variable" };
+        match find(name) {
+            None if desc.parameter || !is_same => {
+                return Some(format!("it has no {kind} `{name}`, {} in this program", desc.meta()));
+            }
+            Some(meta) if !desc.allows(&meta) => {
+                return Some(format!("its {kind} `{name}` is {meta}, but {} in this program", desc.meta()));
+            }
+            _ => {}
+        }
+    }
+    if is_same {
+        return None;
+    }
+    let is_unknown =
+        |name: &&str| program.find(name).is_none_or(|var| !program.root().vars.contains_key(&var));
+    let unknown = values.iter().map(|(name, _)| name.as_str()).find(is_unknown);
+    Some(match unknown {
+        Some(name) => format!("it has `{name}`, which this program does not know"),
+        None => "its variables are those of this program, but operators or attributes are not".into(),
+    })
+}

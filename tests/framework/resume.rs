@@ -1,0 +1,187 @@
+//! Training runs that are killed at random moments and resumed end in the bits of an unbroken run; a full disk leaves
+//! the last checkpoint. The tests run this test binary as a child process.
+//!
+//! `KILLS=200 cargo test -p autobwd-tests --test framework resume` kills more often than the tests do.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Feed, Result, Scope, Tensor, exec::Checkpoint};
+use autobwd_data::{Loader, TensorDataset};
+use autobwd_ops::{
+    Math,
+    nn::{Dropout, Linear},
+    optim::{Adam, Optimizer},
+};
+
+/// Tells [`trains_until_it_is_killed`] where the checkpoint is.
+const TRAIN: &str = "AUTOBWD_TEST_TRAIN";
+/// The number of steps of a run.
+const STEPS: &str = "AUTOBWD_TEST_STEPS";
+/// The number of threads, and of batches that are read ahead.
+const THREADS: &str = "AUTOBWD_TEST_THREADS";
+/// The number of kills, instead of 20.
+const KILLS: &str = "KILLS";
+
+fn network() -> Result<(Builder, Expr)> {
+    let net = Builder::new();
+    let (x, y) = (net.input("x", DType::F32, &[-1, 8]), net.input("y", DType::I64, &[-1, 1]));
+    let hidden = Linear::builder(&net, 8, 32).build().forward(&x).relu();
+    let hidden = Dropout::new(&net, 0.2, 1).forward(&hidden);
+    let loss = Linear::builder(&net, 32, 3).build().forward(&hidden).cross_entropy(&y).mean();
+    Adam::new(0.01).minimize(&loss)?.complete()?;
+    Ok((net, loss))
+}
+
+fn data() -> Result<TensorDataset> {
+    let x = (0..100 * 8).map(|k| (k * 37 % 101) as f32 / 101.0).collect();
+    let y = (0..100).map(|k| k * 7 % 3).collect::<Vec<i64>>();
+    TensorDataset::new([("x", Tensor::from_vec([100, 8], x)?), ("y", Tensor::from_vec([100, 1], y)?)])
+}
+
+/// Trains, or goes on with the checkpoint, until `steps` steps are done; saves each of them.
+fn train(path: &Path, steps: u64, threads: usize) -> Result<()> {
+    let (net, _) = network()?;
+    let (program, mut executor, mut scope) = (net.program()?, Executor::with_threads(threads), Scope::new());
+    // The last of the 7 batches of an epoch is smaller.
+    let mut loader = Loader::builder(data()?).batch(16).shuffle(5).prefetch(threads - 1).build()?;
+    let mut step = 0;
+    if path.exists() {
+        let checkpoint = Checkpoint::load(path, &program, &mut scope)?;
+        loader.resume(checkpoint.note("data")?)?;
+        step = checkpoint.step();
+    } else {
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    }
+    while step < steps {
+        let Some(batch) = loader.next_batch()? else { continue };
+        let feeds: Vec<(&str, &dyn Feed)> =
+            batch.iter().map(|(name, tensor)| (name, tensor as &dyn Feed)).collect();
+        executor.run(&program, &mut scope, &feeds, &[])?;
+        step += 1;
+        Checkpoint::new(step).with_note("data", loader.state()).save(path, &program, &scope)?;
+    }
+    Ok(())
+}
+
+/// Not a test itself: the process that [`killed_runs_end_in_the_bits_of_an_unbroken_one`] runs and kills.
+#[test]
+fn trains_until_it_is_killed() -> Result<()> {
+    let Some(path) = env::var_os(TRAIN).map(PathBuf::from) else { return Ok(()) };
+    let number = |name: &str| env::var(name).unwrap().parse::<u64>().unwrap();
+    train(&path, number(STEPS), number(THREADS) as usize)
+}
+
+fn this_test(name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([&format!("resume::{name}"), "--exact", "--nocapture"]).stdout(Stdio::null());
+    command
+}
+
+#[test]
+fn killed_runs_end_in_the_bits_of_an_unbroken_one() -> Result<()> {
+    let kills: usize = env::var(KILLS).map_or(20, |text| text.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let [unbroken, killed] = ["unbroken", "killed"].map(|name| {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        folder.path().join(name).join("run.checkpoint")
+    });
+    let mut state = 1_u64;
+    let mut random = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let child = |round: usize, steps: u64| {
+        let mut child = this_test("trains_until_it_is_killed");
+        child.env(TRAIN, &killed).env(STEPS, steps.to_string()).env(THREADS, (1 + round % 3).to_string());
+        child.spawn().unwrap()
+    };
+    let files = || fs::read_dir(killed.parent().unwrap()).unwrap().count();
+    let mut leftovers = 0;
+    for round in 0..kills {
+        let (before, start) = (fs::read(&killed).ok(), Instant::now());
+        let mut child = child(round, u64::MAX);
+        // Every fourth is killed while it starts, the others during the steps after their first.
+        while round % 4 != 0 && fs::read(&killed).ok() == before {
+            assert!(child.try_wait().unwrap().is_none(), "a resumed run fails");
+            assert!(start.elapsed() < Duration::from_secs(60), "the child saves nothing");
+            thread::sleep(Duration::from_micros(200));
+        }
+        thread::sleep(Duration::from_micros(random(100_000)));
+        child.kill().unwrap();
+        assert!(child.wait().unwrap().code().is_none(), "a resumed run fails");
+        leftovers += files() - usize::from(killed.exists());
+    }
+    let (net, _) = network()?;
+    let steps = Checkpoint::load(&killed, &net.program()?, &mut Scope::new())?.step() + 5;
+    assert!(child(kills, steps).wait().unwrap().success());
+    train(&unbroken, steps, 1)?;
+    println!("{kills} kills in {steps} steps, {leftovers} temporary files left");
+    assert!(fs::read(&killed).unwrap() == fs::read(&unbroken).unwrap(), "the runs end in different bits");
+    assert_eq!(files(), 1, "temporary files are left");
+    Ok(())
+}
+
+/// Not a test itself: the process that [`a_full_disk_leaves_the_last_checkpoint`] runs, which may write small files
+/// only.
+#[test]
+fn saves_to_a_full_disk() -> Result<()> {
+    let Some(path) = env::var_os(TRAIN).map(PathBuf::from).filter(|_| env::var_os(STEPS).is_none()) else {
+        return Ok(());
+    };
+    let (net, _) = network()?;
+    let mut scope = Scope::new();
+    Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let e = Checkpoint::new(2).save(&path, &net.program()?, &scope).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Io);
+    assert!(e.to_string().starts_with(&format!("cannot write `{}`: ", path.display())), "{e}");
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.checkpoint");
+    let (net, _) = network()?;
+    let mut scope = Scope::new();
+    Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+    Checkpoint::new(1).save(&path, &net.program()?, &scope)?;
+    let before = fs::read(&path).unwrap();
+    assert!(before.len() > 5000);
+    // Writing fails after 4,096 bytes.
+    let mut limited = Command::new("sh");
+    let test = this_test("saves_to_a_full_disk");
+    limited.args(["-c", "trap '' XFSZ && ulimit -f 8 && exec \"$0\" \"$@\""]);
+    limited.arg(test.get_program()).args(test.get_args()).env(TRAIN, &path).env_remove(STEPS);
+    let output = limited.output().unwrap();
+    let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file is left");
+    Ok(())
+}
+
+#[test]
+fn changed_data_are_noticed() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.checkpoint");
+    train(&path, 9, 1)?;
+    let (net, _) = network()?;
+    let checkpoint = Checkpoint::load(&path, &net.program()?, &mut Scope::new())?;
+    let loader = |data: TensorDataset| Loader::builder(data).batch(16).shuffle(5).build();
+    let mut same = loader(data()?)?;
+    same.resume(checkpoint.note("data")?)?;
+    assert_eq!(same.position().to_string(), "epoch 1, batch 2");
+    let [x, y] =
+        ["x", "y"].map(|name| Tensor::from_vec([100, 1], vec![0_i64; 100]).map(|zeros| (name, zeros)));
+    let e = loader(TensorDataset::new([x?, y?])?)?.resume(checkpoint.note("data")?).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Checkpoint);
+    assert_eq!(e.to_string(), "the data have changed: other content of 100 examples");
+    Ok(())
+}
