@@ -1,7 +1,5 @@
 //! The start of a run on several ranks.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use autobwd_core::{
     DType, Error, ErrorKind, OpDesc, Program, Result, Transport, Var, VarDesc, operators::Increment,
 };
@@ -59,11 +57,9 @@ fn is_seed(step: &Program, var: Var) -> bool {
 /// # Errors
 /// The numbers of ranks with another program than rank 0, on every rank.
 pub fn require_same_program(transport: &dyn Transport, step: &Program) -> Result<()> {
-    let mut hasher = DefaultHasher::new();
-    step.to_json().hash(&mut hasher);
-    let mut hashes = vec![0_i64; transport.ranks()];
-    all_gather(transport, &[hasher.finish() as i64], &mut hashes)?;
-    let different = (0..hashes.len()).filter(|rank| hashes[*rank] != hashes[0]);
+    let mut fingerprints = vec![0_i64; transport.ranks()];
+    all_gather(transport, &[step.fingerprint() as i64], &mut fingerprints)?;
+    let different = (0..fingerprints.len()).filter(|rank| fingerprints[*rank] != fingerprints[0]);
     let different: Vec<_> = different.map(|rank| rank.to_string()).collect();
     if different.is_empty() {
         return Ok(());
