@@ -10,9 +10,10 @@
 use std::{process::ExitCode, sync::Arc};
 
 use autobwd::{
-    Builder, DType, Error, ErrorKind, Executor, Result, Scope, Tensor,
+    Builder, DType, Error, ErrorKind, Executor, Feed, Result, Scope, Tensor,
     parallel::{Transport, all_reduce_sum, data_parallel, require_same_program, startup},
 };
+use autobwd_data::{Dataset, Loader, TensorDataset};
 use autobwd_ops::{
     Math,
     nn::Linear,
@@ -55,10 +56,11 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
             format!("{ranks} ranks do not divide a batch of {BATCH} images"),
         ));
     }
-    let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
-    let mut images = read()?;
-    images.shuffle(&mut rng);
-    let test = images.split_off(TRAINING);
+    let images = images()?;
+    let mut order: Vec<usize> = (0..images.len()).collect();
+    order.shuffle(&mut Pcg64Mcg::seed_from_u64(options.seed));
+    let [training, test] = [&order[..TRAINING], &order[TRAINING..]].map(|part| images.batch(part));
+    let (training, test) = (training?, test?);
 
     // Describe the network, once for all ranks.
     let net = Builder::new();
@@ -68,9 +70,8 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
     let scores = linear(128, 10).forward(&linear(PIXELS, 128).forward(&pixels).relu());
     let answer = scores.argmax(1).name();
     let reader = net.program()?.clone();
-    let label = net.input("label", DType::I64, &[-1, 1]);
-    let loss = scores.mean_cross_entropy(&label);
-    let total = all_reduce_sum(&loss);
+    let loss = scores.mean_cross_entropy(&net.input("label", DType::I64, &[-1, 1]));
+    let total = all_reduce_sum(&loss).name();
     Adam::new(0.004).minimize(&loss)?.complete()?;
     let step = data_parallel(&net.program()?, ranks, 1 << 22)?;
     require_same_program(&*transport, &step)?;
@@ -79,14 +80,16 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
     let (mut executor, mut scope) = (Executor::with_threads(1).with_transport(transport), Scope::new());
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     executor.run(&startup(&step, rank)?, &mut scope, &[], &[])?;
+    let training = TensorDataset::new(training.iter().map(|(name, field)| (name, field.clone())))?;
+    let loader = Loader::builder(training).batch(BATCH / ranks).shuffle(options.seed).drop_last(true);
+    let mut loader = loader.shard(rank, ranks).build()?;
     for epoch in 1..=options.epochs {
-        images.shuffle(&mut rng);
         let (mut sum, mut steps) = (0.0, 0);
-        for batch in images.chunks_exact(BATCH) {
-            let share = BATCH / ranks;
-            let (pixels, label) = tensors(&batch[rank * share..][..share])?;
-            let feeds: [(&str, &dyn autobwd::Feed); 2] = [("pixels", &pixels), ("label", &label)];
-            sum += executor.run(&step, &mut scope, &feeds, &[&total.name()])?[0].item()? / ranks as f64;
+        for batch in loader.epoch() {
+            let batch = batch?;
+            let feeds: [(&str, &dyn Feed); 2] =
+                [("pixels", batch.get("pixels")?), ("label", batch.get("label")?)];
+            sum += executor.run(&step, &mut scope, &feeds, &[&total])?[0].item()? / ranks as f64;
             steps += 1;
         }
         if rank == 0 {
@@ -96,34 +99,30 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
 
     // Test.
     if rank == 0 {
-        let (pixels, label) = tensors(&test)?;
-        let found = executor.run(&reader, &mut scope, &[("pixels", &pixels)], &[&answer])?[0].to_f64s();
-        let right = found.iter().zip(label.to_f64s()).filter(|(found, label)| *found == label).count();
-        println!("{}", json!({ "ranks": ranks, "accuracy": right as f64 / test.len() as f64 }));
+        let found = executor.run(&reader, &mut scope, &[("pixels", test.get("pixels")?)], &[&answer])?;
+        let labels = test.get("label")?.to_f64s();
+        let right = found[0].to_f64s().iter().zip(&labels).filter(|(found, label)| found == label).count();
+        println!("{}", json!({ "accuracy": right as f64 / labels.len() as f64, "ranks": ranks }));
     }
     Ok(())
 }
 
-/// An image: pixels from 0 to 16, row by row, and the digit that it shows.
-type Image = ([f32; PIXELS], i64);
-
-fn read() -> Result<Vec<Image>> {
+/// The images: `pixels` from 0 to 1, `[n, PIXELS]`, row by row, and `label`, the digit that each shows, `[n, 1]`.
+fn images() -> Result<TensorDataset> {
     let invalid = |text: String| Error::new(ErrorKind::Format, text);
     let file = GzDecoder::new(&include_bytes!("../../../ops/examples/data/digits.csv.gz")[..]);
-    let mut images = vec![];
+    let (mut pixels, mut labels) = (vec![], vec![]);
     for row in csv::ReaderBuilder::new().has_headers(false).from_reader(file).into_deserialize() {
         let row: Vec<u8> = row.map_err(|e| invalid(e.to_string()))?;
-        let (Some(pixels), Some(label)) = (row.first_chunk::<PIXELS>(), row.get(PIXELS)) else {
+        let (Some(image), Some(label)) = (row.first_chunk::<PIXELS>(), row.get(PIXELS)) else {
             return Err(invalid(format!("a row of {} numbers", row.len())));
         };
-        images.push((pixels.map(f32::from), i64::from(*label)));
+        pixels.extend(image.map(|pixel| f32::from(pixel) / 16.0));
+        labels.push(i64::from(*label));
     }
-    Ok(images)
-}
-
-/// Pixels from 0 to 1, `[n, PIXELS]`, and labels, `[n, 1]`.
-fn tensors(images: &[Image]) -> Result<(Tensor, Tensor)> {
-    let pixels = images.iter().flat_map(|(pixels, _)| pixels.map(|pixel| pixel / 16.0)).collect();
-    let labels = images.iter().map(|(_, label)| *label).collect();
-    Ok((Tensor::from_vec([images.len(), PIXELS], pixels)?, Tensor::from_vec([images.len(), 1], labels)?))
+    let n = labels.len();
+    TensorDataset::new([
+        ("pixels", Tensor::from_vec([n, PIXELS], pixels)?),
+        ("label", Tensor::from_vec([n, 1], labels)?),
+    ])
 }
