@@ -238,7 +238,7 @@ pub use autobwd_viewer as viewer;
 /// Execution of programs, and reports of their plans.
 pub mod exec {
     #[doc(inline)]
-    pub use autobwd_exec::{Executor, Feed, Monitor, Scope, Session};
+    pub use autobwd_exec::{Executor, Feed, LoadReport, MismatchedValue, Monitor, Scope, Session};
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};
 }

@@ -2,7 +2,7 @@
 
 use autobwd::{Builder, DType, Error, Expr, New, emit};
 
-use super::{bias, parameter};
+use super::{bias, layer_name, parameter};
 use crate::{
     Init,
     conv::{self, ConvAttrs},
@@ -68,7 +68,8 @@ impl WindowOptions {
 #[derive(Debug)]
 pub struct Conv2dBuilder<'a, L = Conv2d> {
     net: &'a Builder,
-    name: &'static str,
+    kind: &'static str,
+    name: Option<String>,
     /// Channels on the first and second side of the filters, without division by groups.
     filters: [usize; 2],
     outputs: usize,
@@ -142,7 +143,7 @@ impl Conv2dTranspose {
 impl<'a, L> Conv2dBuilder<'a, L> {
     fn new(
         net: &'a Builder,
-        name: &'static str,
+        kind: &'static str,
         filters: [usize; 2],
         outputs: usize,
         size: usize,
@@ -150,7 +151,8 @@ impl<'a, L> Conv2dBuilder<'a, L> {
     ) -> Self {
         Conv2dBuilder {
             net,
-            name,
+            kind,
+            name: None,
             filters,
             outputs,
             size,
@@ -161,6 +163,12 @@ impl<'a, L> Conv2dBuilder<'a, L> {
             windows: WindowOptions { stride: 1, padding: 0, dilation: 1, groups: 1 },
             layer,
         }
+    }
+
+    /// Names the layer, within the current [name scope](Builder::name_scope): `stem.w` for a layer called `stem`.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Conv2dBuilder { name: Some(name.into()), ..self }
     }
 
     /// Sets the dtype of the parameters.
@@ -219,7 +227,7 @@ impl<'a, L> Conv2dBuilder<'a, L> {
         let groups = windows.groups;
         let share =
             usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));
-        let name = net.layer_name(self.name);
+        let name = layer_name(net, self.kind, self.name.as_deref());
         let weight = match share {
             Some(groups) => {
                 let dims = [first, shared / groups, size, size];
