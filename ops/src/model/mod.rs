@@ -10,6 +10,7 @@ use autobwd::{Builder, Error, ErrorKind, Executor, Feed, Program, Result, Scope,
 pub use lowering::lower;
 #[doc(hidden)]
 pub use shapes::infer_shapes;
+pub(crate) use training::matches;
 
 /// A program with its inputs, its outputs and the values that it keeps.
 #[derive(Debug)]
