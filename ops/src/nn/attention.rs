@@ -70,8 +70,33 @@ impl MultiHeadAttention {
     pub fn cross_attention(&self, x: &Expr, seen: &Expr) -> Expr {
         let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
         let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
+        self.merge_heads(&q.attention(&k, &v, self.causal))
+    }
+
+    /// As [`cross_attention`](MultiHeadAttention::cross_attention), with a mask ([`Math::masked_attention`]): bool, of a
+    /// shape that broadcasts to `[batch, heads, queries, keys]`, such as `[batch, 1, 1, keys]` for padding.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// # use autobwd_ops::{Math, nn::MultiHeadAttention};
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[-1, 16, 64]);
+    /// let is_word = net.input("is_word", DType::Bool, &[-1, 16]);
+    /// let attention = MultiHeadAttention::builder(&net, 64, 4).causal().build();
+    /// let out = attention.masked_attention(&x, &x, &is_word.unsqueeze(&[1, 2]));
+    /// assert_eq!(out.dims().to_string(), "[-1, 16, 64]");
+    /// ```
+    #[track_caller]
+    pub fn masked_attention(&self, x: &Expr, seen: &Expr, mask: &Expr) -> Expr {
+        let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
+        let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
+        self.merge_heads(&q.masked_attention(&k, &v, mask, self.causal))
+    }
+
+    #[track_caller]
+    fn merge_heads(&self, heads: &Expr) -> Expr {
         let width = self.output.weight.dims()[0].wire() as i32;
-        self.output.forward(&q.attention(&k, &v, self.causal).reshape(&[0, 0, width]))
+        self.output.forward(&heads.reshape(&[0, 0, width]))
     }
 }
 

@@ -1,6 +1,7 @@
-use autobwd::{Arg, Builder, DType, Expr, emit};
+use autobwd::{Builder, Expr};
 
-use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
+use super::StepSeed;
+use crate::Math;
 
 /// Dropout for training, with another mask at each step (Srivastava et al., 2014).
 ///
@@ -41,14 +42,8 @@ impl Dropout {
 
     #[track_caller]
     fn of(net: &Builder, layer: &str, probability: f32, seed: i32) -> Dropout {
-        let name = format!("{layer}.seed");
-        let first = stream(seed, &name) >> 2;
-        let seed = net.persistable(&name, DType::I64, &[1], |counter| {
-            let (shape, dtype, str_value) = (vec![1], DType::I64, first.to_string());
-            let op = FillConstant { shape, dtype, str_value, ..FillConstant::of(Arg::from(counter)) };
-            counter.builder().emit(op).out
-        });
-        Dropout { seed: seed.freeze(), probability }
+        let seed = StepSeed::of(net, &format!("{layer}.seed"), seed).counter;
+        Dropout { seed, probability }
     }
 
     /// Drops elements of `x` and scales the others; in [evaluation mode](Builder::eval_mode), `x` itself. Fails for a probability outside [0, 1], and for dtypes other than
@@ -58,7 +53,7 @@ impl Dropout {
         if x.builder().is_eval_mode() {
             return x.clone();
         }
-        let seed = emit(Increment { x: Arg::from(&self.seed), out: (&self.seed).into(), step: 1.0 }).out;
+        let seed = StepSeed { counter: self.seed.clone() }.next();
         x.dropout(self.probability, &seed)
     }
 }

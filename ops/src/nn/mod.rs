@@ -27,21 +27,27 @@ mod conv;
 mod dropout;
 mod embedding;
 mod linear;
+mod loss;
+mod noise;
 mod norm;
 mod pool;
 mod recurrent;
+mod rms_norm;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
-pub use conv::{Conv2d, Conv2dBuilder, Conv2dTranspose};
+pub use conv::{Conv1d, Conv2d, Conv2dBuilder, Conv2dTranspose};
 pub use dropout::Dropout;
 pub use embedding::{Embedding, EmbeddingBuilder};
 pub use linear::{Linear, LinearBuilder};
+pub use loss::CrossEntropyLoss;
+pub use noise::{GaussianNoise, StepSeed};
 pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder};
 pub use pool::Pool2d;
 pub use recurrent::{
     DirectionWeights, Gru, GruCell, Lstm, LstmCell, Recurrence, RecurrenceBuilder, RecurrentCell, Rnn,
     RnnCell,
 };
+pub use rms_norm::{RmsNorm, RmsNormBuilder};
 
 use autobwd::{Builder, DType, Expr};
 

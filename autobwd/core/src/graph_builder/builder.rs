@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     BlockId, DType, Dims, Error, ErrorKind, OpInfoMap, Program, Result, Tensor, Var, VarDesc,
-    desc::check_name,
+    desc::{Signature, SignatureEntry, check_name},
 };
 
 /// A builder of a program and of its startup program, which initialises persistable variables. `autobwd::eager` makes
@@ -250,6 +250,21 @@ impl Builder {
         }
         self.set_program(program);
         Ok(outcome)
+    }
+
+    /// Sets the named inputs and outputs of the program ([`Signature`](crate::Signature)).
+    ///
+    /// # Errors
+    /// A failed expression; those of [`Program::set_signature`].
+    pub fn set_signature(&self, inputs: &[(&str, &Expr)], outputs: &[(&str, &Expr)]) -> Result<()> {
+        let entries = |all: &[(&str, &Expr)]| {
+            let entry = |(name, expr): &(&str, &Expr)| {
+                expr.check().map(|expr| SignatureEntry { name: (*name).into(), variable: expr.name() })
+            };
+            all.iter().map(entry).collect::<Result<Vec<_>>>()
+        };
+        let signature = Signature { inputs: entries(inputs)?, outputs: entries(outputs)? };
+        self.edit(|program| program.set_signature(signature))
     }
 
     /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the
