@@ -248,7 +248,7 @@ pub mod program {
     #[doc(inline)]
     pub use autobwd_core::{
         Arg, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpContext, OpDesc, OpKey, Origin,
-        Program, ProgramSnapshot, Signature, SignatureEntry, Site, SlotVars, Slots, Transaction, Var,
+        Program, ProgramSignature, ProgramSnapshot, SignatureEntry, Site, SlotVars, Slots, Transaction, Var,
         VarDesc, VarKind, Vars, diff, emit, verify,
     };
 }

@@ -78,7 +78,7 @@ impl ClassAccuracy {
         ClassAccuracy::default()
     }
 
-    /// Adds a batch: scores `[n, classes]`, of which the largest counts, or classes, int64 or int32 of shape `[n]` or
+    /// Adds a batch: scores `[n, classes]`, where the largest counts, or classes, int64 or int32 of shape `[n]` or
     /// `[n, 1]`; and labels of such a shape. Samples with label −100 do not count.
     ///
     /// # Errors

@@ -8,12 +8,12 @@
 //! let (mut loss, mut accuracy) = (RunningMean::new(), ClassAccuracy::new());
 //! let (mut matrix, mut auc) = (ConfusionMatrix::new(2), Auc::new());
 //! // For every batch:
-//! loss.add(0.7, 3);
+//! loss.add(0.75, 3);
 //! accuracy.add(&scores, &labels)?;
 //! matrix.add(&scores, &labels)?;
 //! auc.add(&scores, &labels)?;
 //! // At the end of the epoch:
-//! assert_eq!((loss.value(), accuracy.value()), (0.7, 2.0 / 3.0));
+//! assert_eq!((loss.value(), accuracy.value()), (0.75, 2.0 / 3.0));
 //! assert_eq!((matrix.precision(1), matrix.recall(1)), (1.0, 0.5));
 //! assert_eq!(auc.value(), 1.0);
 //! # Ok::<(), autobwd::Error>(())

@@ -9,7 +9,7 @@ mod training;
 
 use autobwd::{
     Builder, Error, ErrorKind, Executor, Feed, Program, Result, Scope, Tensor,
-    program::{Signature, SignatureEntry, Var},
+    program::{ProgramSignature, SignatureEntry, Var},
 };
 
 #[doc(hidden)]
@@ -76,7 +76,7 @@ impl Model {
         builder
     }
 
-    /// A program with a [`Signature`], and its values, as they were saved:
+    /// A program with a [`ProgramSignature`], and its values, as they were saved:
     ///
     /// ```
     /// use autobwd::{Builder, DType, Executor, Program, Scope, Tensor};
@@ -109,7 +109,7 @@ impl Model {
     /// # Errors
     /// A program without signature.
     pub fn with_signature(program: Program, scope: Scope) -> Result<Model> {
-        let Signature { inputs, outputs } = program.signature();
+        let ProgramSignature { inputs, outputs } = program.signature();
         if outputs.is_empty() {
             let text = "the program has no signature: set one, or name feeds and fetches";
             return Err(Error::new(ErrorKind::Program, text));
@@ -150,7 +150,7 @@ impl Model {
     /// `batch_norm` in inference mode, and their values in `scope`. Nothing of the backward pass, the optimizer and
     /// random seeds is left, so that a run changes no value of the scope.
     ///
-    /// Fetches are names of variables, or of outputs of the program's [`Signature`]; without any, they are all outputs of
+    /// Fetches are names of variables, or of outputs of the program's [`ProgramSignature`]; without any, they are all outputs of
     /// the signature. The model has the rest of the signature.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Model {
             inputs.iter().position(|input| input.variable == *feed).unwrap_or(inputs.len())
         });
         let outputs = rest(&signature.outputs, &fetches);
-        pruned.set_signature(Signature { inputs, outputs })?;
+        pruned.set_signature(ProgramSignature { inputs, outputs })?;
         Ok(Model { program: pruned, feeds, fetches, scope: kept })
     }
 }

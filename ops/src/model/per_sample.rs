@@ -26,7 +26,7 @@ use autobwd::{Error, ErrorKind, Executor, Meta, Program, Result, Scope, Tensor};
 /// ```
 ///
 /// # Errors
-/// Feeds without rows, or with different numbers of rows; those of [`Executor::prepare`] and of the run.
+/// A feed without rows, or with more rows than another; those of [`Executor::prepare`] and of the run.
 pub fn per_sample(
     executor: &mut Executor,
     program: &Program,

@@ -16,11 +16,11 @@ use autobwd::Program;
 /// let summary = ParameterSummary::of(&*net.program()?);
 /// assert_eq!((summary.count(), summary.bytes(), summary.trained()), (46, 184, 10));
 /// assert_eq!(summary.to_string(), "\
-/// layer    parameter  value          count  bytes
-/// encoder  w          float32 [8, 4]    32    128  frozen
-///          b          float32 [4]        4     16  frozen
-/// head     w          float32 [4, 2]     8     32
-///          b          float32 [2]        2      8
+/// layer    parameter  value           count  bytes
+/// encoder  w          float32 [8, 4]     32    128  frozen
+///          b          float32 [4]         4     16  frozen
+/// head     w          float32 [4, 2]      8     32
+///          b          float32 [2]         2      8
 /// 46 parameters, 184 bytes: 10 trained, 36 frozen
 /// ");
 /// # Ok::<(), autobwd::Error>(())

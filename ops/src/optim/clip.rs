@@ -11,13 +11,13 @@ use crate::{Math, fill::FillZerosLike, reduce::SquaredL2Norm, sum::Sum, update::
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Scope};
 /// # use autobwd_ops::{Init, Math};
-/// use autobwd_ops::optim::{Clip, Optimizer, Sgd};
+/// use autobwd_ops::optim::{GradientClip, Optimizer, Sgd};
 /// # let net = Builder::new();
 /// # let w = net.parameter("w", DType::F32, &[1], |w| Init::Constant(30.0).emit(w, 0));
 /// # let v = net.parameter("v", DType::F32, &[1], |v| Init::Constant(40.0).emit(v, 0));
 /// // The gradients are 30 and 40: together they have norm 50.
 /// let loss = (w.square() + v.square()).mean() * 0.5;
-/// Sgd { rate: 1.0 }.clip(Clip::GlobalNorm(5.0)).minimize(&loss)?.complete()?;
+/// Sgd { rate: 1.0 }.clip(GradientClip::GlobalNorm(5.0)).minimize(&loss)?.complete()?;
 /// # let mut scope = Scope::new();
 /// # let mut executor = Executor::with_threads(1);
 /// # executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
@@ -26,7 +26,7 @@ use crate::{Math, fill::FillZerosLike, reduce::SquaredL2Norm, sum::Sum, update::
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Clip {
+pub enum GradientClip {
     /// Limits every element to `[-limit, limit]`.
     Value(f32),
     /// Scales every gradient whose L2 norm is larger to this norm.
@@ -36,31 +36,33 @@ pub enum Clip {
     GlobalNorm(f32),
 }
 
-impl Clip {
+impl GradientClip {
     /// The clipped gradients of these pairs of parameter and gradient.
     ///
     /// # Errors
     /// A limit that is not a positive number.
     #[track_caller]
     pub fn apply(self, gradients: &[(Expr, Expr)]) -> Result<Vec<(Expr, Expr)>> {
-        let (Clip::Value(limit) | Clip::Norm(limit) | Clip::GlobalNorm(limit)) = self;
+        let (GradientClip::Value(limit) | GradientClip::Norm(limit) | GradientClip::GlobalNorm(limit)) = self;
         if !(limit > 0.0 && limit.is_finite()) {
             return Err(Error::attr("max_norm", format!("{limit} is not a positive number")));
         }
         let (most, gradients) = (f64::from(limit), &dense(gradients));
         let mut clipped = vec![];
         let scale = match self {
-            Clip::GlobalNorm(_) if !gradients.is_empty() => {
+            GradientClip::GlobalNorm(_) if !gradients.is_empty() => {
                 Some(most / global_norm(gradients).clip(most, f64::INFINITY))
             }
             _ => None,
         };
         for (parameter, gradient) in gradients {
             let gradient = match (self, &scale) {
-                (Clip::Value(_), _) => gradient.clip(-most, most),
-                (Clip::Norm(_), _) => emit(ClipByNorm { x: gradient.into(), out: New, max_norm: limit }).out,
-                (Clip::GlobalNorm(_), Some(scale)) => gradient * converted(scale, gradient.dtype()),
-                (Clip::GlobalNorm(_), None) => gradient.clone(),
+                (GradientClip::Value(_), _) => gradient.clip(-most, most),
+                (GradientClip::Norm(_), _) => {
+                    emit(ClipByNorm { x: gradient.into(), out: New, max_norm: limit }).out
+                }
+                (GradientClip::GlobalNorm(_), Some(scale)) => gradient * converted(scale, gradient.dtype()),
+                (GradientClip::GlobalNorm(_), None) => gradient.clone(),
             };
             clipped.push((parameter.clone(), gradient));
         }
@@ -102,7 +104,7 @@ pub struct ClippedOptimizer<O> {
     /// The optimizer.
     pub optimizer: O,
     /// How gradients are clipped.
-    pub clip: Clip,
+    pub clip: GradientClip,
 }
 
 impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {

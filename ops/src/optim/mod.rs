@@ -1,6 +1,6 @@
 //! Optimizers: backward pass and parameter updates in one call, or in parts.
 //!
-//! [`Optimizer::minimize`] is [`compute_gradients`] and [`Optimizer::apply_gradients`]. [`Clip`], [`WeightDecay`] and
+//! [`Optimizer::minimize`] is [`compute_gradients`] and [`Optimizer::apply_gradients`]. [`GradientClip`], [`WeightDecay`] and
 //! [`ParameterGroups`] go with every optimizer, [`freeze`] excludes parameters. [`Schedule`] and [`Plateau`] give the
 //! learning rate of a step; [`EarlyStopping`] ends a run.
 
@@ -14,7 +14,7 @@ mod schedule;
 
 pub use adam::{Adam, AdamW, Lamb};
 pub use adaptive::{Adagrad, RmsProp};
-pub use clip::{Clip, ClippedOptimizer, global_norm};
+pub use clip::{ClippedOptimizer, GradientClip, global_norm};
 pub use descent::{Momentum, Sgd};
 pub use groups::{ParameterGroups, WeightDecay, freeze};
 pub use progress::{EarlyStopping, Plateau};
@@ -42,7 +42,7 @@ pub trait Optimizer {
     /// The learning rate at the start.
     fn learning_rate(&self) -> f32;
 
-    /// Changes the gradients of pairs of parameter and gradient before the updates, for instance by [`Clip`]. Leaves them
+    /// Changes the gradients of pairs of parameter and gradient before the updates, for instance by [`GradientClip`]. Leaves them
     /// as they are by default.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ pub trait Optimizer {
     }
 
     /// This optimizer with clipped gradients.
-    fn clip(self, clip: Clip) -> ClippedOptimizer<Self>
+    fn clip(self, clip: GradientClip) -> ClippedOptimizer<Self>
     where
         Self: Sized,
     {
@@ -139,13 +139,13 @@ pub trait Optimizer {
     /// ```
     /// # use autobwd::{Backward, Builder, DType};
     /// # use autobwd_ops::{Init, Math};
-    /// use autobwd_ops::optim::{Clip, Optimizer, Sgd, compute_gradients, global_norm};
+    /// use autobwd_ops::optim::{GradientClip, Optimizer, Sgd, compute_gradients, global_norm};
     /// # let net = Builder::new();
     /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
     /// # let loss = w.square().mean();
     /// let gradients = compute_gradients(&loss, &Backward::default())?.complete()?;
     /// let norm = global_norm(&gradients); // to be fetched
-    /// Sgd { rate: 0.1 }.apply_gradients(&Clip::Value(0.5).apply(&gradients)?)?;
+    /// Sgd { rate: 0.1 }.apply_gradients(&GradientClip::Value(0.5).apply(&gradients)?)?;
     /// # net.program()?;
     /// # Ok::<(), autobwd::Error>(())
     /// ```
@@ -156,8 +156,14 @@ pub trait Optimizer {
     fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
         let Some((first, _)) = gradients.first() else { return Ok(()) };
         let net = first.builder();
+        let gradients = gradients.to_vec();
+        // In a closure, operators would not record the caller's line.
+        let gradients = match net.is_eager() {
+            true => net.no_grad(|| self.transform(gradients)),
+            false => self.transform(gradients),
+        }?;
         let mut rates: Vec<(DType, Expr)> = vec![];
-        for (parameter, gradient) in &net.no_grad(|| self.transform(gradients.to_vec()))? {
+        for (parameter, gradient) in &gradients {
             let dtype = parameter.dtype();
             let rate = match rates.iter().find(|(d, _)| *d == dtype) {
                 Some((_, rate)) => rate.clone(),

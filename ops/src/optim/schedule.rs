@@ -30,10 +30,10 @@ use autobwd::{DType, Error, ErrorKind, Result, Scope};
 /// It has no state: a run that is resumed at step 500 goes on with `rate(500)`. In eager mode, where an optimizer is made
 /// for each step, its rate is `schedule.rate(step) as f32`. [`Plateau`](super::Plateau) follows a loss instead.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule(Curve);
+pub struct Schedule(ScheduleCurve);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Curve {
+enum ScheduleCurve {
     Constant(f64),
     Step { rate: f64, gamma: f64, every: u64 },
     Linear { from: f64, to: f64, steps: u64 },
@@ -45,36 +45,36 @@ enum Curve {
 impl Schedule {
     /// The same rate in every step.
     pub fn constant(rate: f64) -> Schedule {
-        Schedule(Curve::Constant(rate))
+        Schedule(ScheduleCurve::Constant(rate))
     }
 
     /// `rate` times `gamma` for every `every` steps: `rate · gamma^⌊step / every⌋`. With 0 in place of `every`, as with 1.
     pub fn step(rate: f64, gamma: f64, every: u64) -> Schedule {
-        Schedule(Curve::Step { rate, gamma, every: every.max(1) })
+        Schedule(ScheduleCurve::Step { rate, gamma, every: every.max(1) })
     }
 
     /// Linear from `from` at step 0 to `to` at step `steps`, and `to` from there on.
     pub fn linear(from: f64, to: f64, steps: u64) -> Schedule {
-        Schedule(Curve::Linear { from, to, steps })
+        Schedule(ScheduleCurve::Linear { from, to, steps })
     }
 
     /// Cosine annealing (Loshchilov and Hutter, 2017) from `from` at step 0 to `to` at step `steps`, and `to` from there
     /// on: `to + (from - to) · (1 + cos(π · step / steps)) / 2`.
     pub fn cosine(from: f64, to: f64, steps: u64) -> Schedule {
-        Schedule(Curve::Cosine { from, to, steps })
+        Schedule(ScheduleCurve::Cosine { from, to, steps })
     }
 
     /// Linear warm-up before this schedule: in step `k` of the first `steps`, the rate is `(k + 1) / steps` times the
     /// first rate of this schedule, which begins after them.
     #[must_use]
     pub fn warmup(self, steps: u64) -> Schedule {
-        Schedule(Curve::Warmup { steps, then: Box::new(self) })
+        Schedule(ScheduleCurve::Warmup { steps, then: Box::new(self) })
     }
 
     /// This schedule for `steps` steps, and then another one from its beginning.
     #[must_use]
     pub fn then(self, steps: u64, next: Schedule) -> Schedule {
-        Schedule(Curve::Sequence { first: Box::new(self), steps, then: Box::new(next) })
+        Schedule(ScheduleCurve::Sequence { first: Box::new(self), steps, then: Box::new(next) })
     }
 
     /// The learning rate of a step; the first has number 0.
@@ -82,18 +82,18 @@ impl Schedule {
         // A schedule without steps has ended.
         let progress = |steps: u64| if step < steps { step as f64 / steps as f64 } else { 1.0 };
         match &self.0 {
-            Curve::Constant(rate) => *rate,
-            Curve::Step { rate, gamma, every } => rate * gamma.powf((step / every) as f64),
-            Curve::Linear { from, to, steps } => from + (to - from) * progress(*steps),
-            Curve::Cosine { from, to, steps } => {
+            ScheduleCurve::Constant(rate) => *rate,
+            ScheduleCurve::Step { rate, gamma, every } => rate * gamma.powf((step / every) as f64),
+            ScheduleCurve::Linear { from, to, steps } => from + (to - from) * progress(*steps),
+            ScheduleCurve::Cosine { from, to, steps } => {
                 to + (from - to) * (1.0 + (PI * progress(*steps)).cos()) / 2.0
             }
-            Curve::Warmup { steps, then } if step < *steps => {
+            ScheduleCurve::Warmup { steps, then } if step < *steps => {
                 then.rate(0) * ((step + 1) as f64 / *steps as f64)
             }
-            Curve::Warmup { steps, then } => then.rate(step - steps),
-            Curve::Sequence { first, steps, .. } if step < *steps => first.rate(step),
-            Curve::Sequence { steps, then, .. } => then.rate(step - steps),
+            ScheduleCurve::Warmup { steps, then } => then.rate(step - steps),
+            ScheduleCurve::Sequence { first, steps, .. } if step < *steps => first.rate(step),
+            ScheduleCurve::Sequence { steps, then, .. } => then.rate(step - steps),
         }
     }
 

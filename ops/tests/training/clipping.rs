@@ -5,8 +5,8 @@ use autobwd_ops::{
     Init, Math,
     nn::{Embedding, Linear},
     optim::{
-        Adagrad, Adam, AdamW, Clip, Lamb, Momentum, Optimizer, RmsProp, Sgd, compute_gradients, freeze,
-        global_norm,
+        Adagrad, Adam, AdamW, GradientClip, Lamb, Momentum, Optimizer, RmsProp, Sgd, compute_gradients,
+        freeze, global_norm,
     },
 };
 
@@ -28,13 +28,13 @@ fn after_step(optimizer: impl Optimizer) -> Result<[Vec<f32>; 2]> {
 #[test]
 fn gradients_are_clipped() -> Result<()> {
     let sgd = Sgd { rate: 1.0 };
-    assert_eq!(after_step(sgd.clip(Clip::Value(1.0)))?, [[-1.0, 0.0], [0.0, -1.0]]);
-    assert_eq!(after_step(sgd.clip(Clip::Norm(2.0)))?, [[-2.0, 0.0], [0.0, -2.0]]);
-    assert_eq!(after_step(sgd.clip(Clip::Norm(3.5)))?, [[-3.0, 0.0], [0.0, -3.5]]);
-    assert_eq!(after_step(sgd.clip(Clip::GlobalNorm(2.5)))?, [[-1.5, 0.0], [0.0, -2.0]]);
+    assert_eq!(after_step(sgd.clip(GradientClip::Value(1.0)))?, [[-1.0, 0.0], [0.0, -1.0]]);
+    assert_eq!(after_step(sgd.clip(GradientClip::Norm(2.0)))?, [[-2.0, 0.0], [0.0, -2.0]]);
+    assert_eq!(after_step(sgd.clip(GradientClip::Norm(3.5)))?, [[-3.0, 0.0], [0.0, -3.5]]);
+    assert_eq!(after_step(sgd.clip(GradientClip::GlobalNorm(2.5)))?, [[-1.5, 0.0], [0.0, -2.0]]);
     // Below the limit, bits stay the same.
-    assert_eq!(after_step(sgd.clip(Clip::GlobalNorm(5.1)))?, after_step(sgd)?);
-    let twice = sgd.clip(Clip::GlobalNorm(5.0)).clip(Clip::Value(3.0));
+    assert_eq!(after_step(sgd.clip(GradientClip::GlobalNorm(5.1)))?, after_step(sgd)?);
+    let twice = sgd.clip(GradientClip::GlobalNorm(5.0)).clip(GradientClip::Value(3.0));
     assert_eq!(after_step(twice)?, [[-3.0, 0.0], [0.0, -3.0]]);
     Ok(())
 }
@@ -42,7 +42,7 @@ fn gradients_are_clipped() -> Result<()> {
 #[test]
 fn clipping_goes_with_every_optimizer() -> Result<()> {
     fn changes<O: Optimizer + Copy>(optimizer: O) -> Result<()> {
-        let clipped = after_step(optimizer.clip(Clip::GlobalNorm(2.5)).weight_decay(0.1))?;
+        let clipped = after_step(optimizer.clip(GradientClip::GlobalNorm(2.5)).weight_decay(0.1))?;
         assert!(clipped.iter().flatten().all(|x| x.is_finite()));
         Ok(())
     }
@@ -57,8 +57,8 @@ fn clipping_goes_with_every_optimizer() -> Result<()> {
 
 #[test]
 fn eager_steps_equal_those_of_a_program() -> Result<()> {
-    let optimizer = Sgd { rate: 0.5 }.weight_decay(0.25).clip(Clip::GlobalNorm(1.0));
-    let group = || optimizer.clone().group("v", Sgd { rate: 0.25 }.clip(Clip::Value(0.125)));
+    let optimizer = Sgd { rate: 0.5 }.weight_decay(0.25).clip(GradientClip::GlobalNorm(1.0));
+    let group = || optimizer.clone().group("v", Sgd { rate: 0.25 }.clip(GradientClip::Value(0.125)));
     let train = |net: &Builder| {
         let (w, v) = (parameter(net, "w", 2, 3.0), parameter(net, "v", 2, 2.0));
         let loss = (w.square() * v).mean();
@@ -80,7 +80,7 @@ fn eager_steps_equal_those_of_a_program() -> Result<()> {
 
 #[test]
 fn nan_is_not_clipped_away() -> Result<()> {
-    for clip in [Clip::Value(1.0), Clip::Norm(1.0), Clip::GlobalNorm(1.0)] {
+    for clip in [GradientClip::Value(1.0), GradientClip::Norm(1.0), GradientClip::GlobalNorm(1.0)] {
         let net = Builder::new();
         let (w, x) = (parameter(&net, "w", 1, 0.0), net.input("x", DType::F32, &[1]));
         Sgd { rate: 1.0 }.clip(clip).minimize(&(w * x).sum(&[]))?.complete()?;
@@ -99,7 +99,7 @@ fn sparse_gradients_are_clipped_and_decay() -> Result<()> {
         let table = Embedding::builder(&net, 4, 2).init(Init::Constant(1.0)).name("words");
         let table = if sparse { table.sparse().build() } else { table.build() };
         let loss = (table.forward(&ids) * 3.0).sum(&[]);
-        let optimizer = Sgd { rate: 1.0 }.weight_decay(0.5).clip(Clip::GlobalNorm(2.0));
+        let optimizer = Sgd { rate: 1.0 }.weight_decay(0.5).clip(GradientClip::GlobalNorm(2.0));
         optimizer.minimize(&loss)?.complete()?;
         let mut scope = started(&net)?;
         run(&net, &mut scope, &[("ids", &Tensor::from_vec([3], vec![2_i64, 0, 2])?)], &[])?;
@@ -117,7 +117,7 @@ fn the_global_norm_is_that_of_all_gradients_together() -> Result<()> {
     let loss = w.square().sum(&[]) + v.square().sum(&[]).cast(DType::F32);
     let gradients = compute_gradients(&loss, &Backward::default())?.complete()?;
     let norm = global_norm(&gradients);
-    let clipped = Clip::GlobalNorm(1.0).apply(&gradients)?;
+    let clipped = GradientClip::GlobalNorm(1.0).apply(&gradients)?;
     Sgd { rate: 1.0 }.apply_gradients(&clipped)?;
     let mut scope = started(&net)?;
     let fetched = run(&net, &mut scope, &[], &[&norm])?;
@@ -129,7 +129,7 @@ fn the_global_norm_is_that_of_all_gradients_together() -> Result<()> {
 #[test]
 fn limits_are_positive_numbers() {
     for limit in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        for clip in [Clip::Value(limit), Clip::Norm(limit), Clip::GlobalNorm(limit)] {
+        for clip in [GradientClip::Value(limit), GradientClip::Norm(limit), GradientClip::GlobalNorm(limit)] {
             let e = after_step(Sgd { rate: 1.0 }.clip(clip)).unwrap_err().to_string();
             assert!(e.contains("is not a positive number"), "{e}");
         }

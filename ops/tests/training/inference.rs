@@ -2,7 +2,7 @@
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Program, Result, Scope, Tensor,
-    program::{Signature, SignatureEntry},
+    program::{ProgramSignature, SignatureEntry},
 };
 use autobwd_ops::{
     Math, Model,
@@ -143,7 +143,7 @@ fn signatures_and_their_inputs_are_checked() -> Result<()> {
     assert_eq!((e.kind(), e.message()), (ErrorKind::Feed, "the input `a` of the signature is not given"));
     let mut program = Program::new();
     let entry = SignatureEntry { name: "a".into(), variable: "missing".into() };
-    assert!(program.set_signature(Signature { inputs: vec![entry], outputs: vec![] }).is_err());
+    assert!(program.set_signature(ProgramSignature { inputs: vec![entry], outputs: vec![] }).is_err());
     Ok(())
 }
 

@@ -58,7 +58,7 @@ fn rms_norm_scales_vectors_to_length_one() {
     assert!(layer.forward(&narrow).check().is_err());
 }
 
-/// Logits `[4, 3]`, labels of which one is ignored, and weights of the classes.
+/// Logits `[4, 3]`, labels with an ignored one, and weights of the classes.
 fn classified(net: &Builder) -> [Expr; 3] {
     let labels = Tensor::from_vec([4, 1], vec![2_i64, 0, -100, 1]).unwrap();
     let weights = Tensor::from_vec([3], vec![0.5_f64, 2.0, 1.5]).unwrap();

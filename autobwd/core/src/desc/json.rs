@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{
-    Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, Signature, Site, Slots, Var, VarDesc,
-    VarKind,
+    Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, ProgramSignature, Site, Slots, Var,
+    VarDesc, VarKind,
 };
 use crate::{DType, Dims, Error, ErrorKind, Result};
 
@@ -20,8 +20,8 @@ const NAME_LIMIT: usize = 256;
 #[derive(Serialize, Deserialize, PartialEq)]
 struct ProgramJson {
     blocks: Vec<BlockJson>,
-    #[serde(default, skip_serializing_if = "Signature::is_empty")]
-    signature: Signature,
+    #[serde(default, skip_serializing_if = "ProgramSignature::is_empty")]
+    signature: ProgramSignature,
 }
 
 #[derive(Serialize, Deserialize, PartialEq)]

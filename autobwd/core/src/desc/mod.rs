@@ -25,6 +25,6 @@ pub use op::{AttrMap, OpDesc, Origin, Site, SlotVars, Slots};
 pub use op_key::OpKey;
 pub use op_matching::{OpMatching, match_ops};
 pub use program::{Block, BlockId, Program, Var, VarDesc, VarKind};
-pub use signature::{Signature, SignatureEntry};
+pub use signature::{ProgramSignature, SignatureEntry};
 pub use structure::{check_name, is_name};
 pub use vars::Vars;

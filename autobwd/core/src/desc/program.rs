@@ -11,7 +11,7 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, Signature, Site, Vars, name_table::NameTable, structure::Verified};
+use super::{OpDesc, ProgramSignature, Site, Vars, name_table::NameTable, structure::Verified};
 use crate::{
     DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean,
     tensor::write_atomically,
@@ -193,7 +193,7 @@ pub struct Program {
     blocks: Vec<Block>,
     counters: IndexMap<Box<str>, u32, Hasher>,
     stamp: u64,
-    pub(super) signature: Signature,
+    pub(super) signature: ProgramSignature,
     pub(super) verified: Verified,
     /// Whether it was read from a file.
     pub(super) loaded: bool,
@@ -222,7 +222,7 @@ impl Program {
             blocks,
             counters,
             stamp: next_stamp(),
-            signature: Signature::default(),
+            signature: ProgramSignature::default(),
             verified: Verified::default(),
             loaded: false,
         }

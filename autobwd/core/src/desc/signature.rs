@@ -24,14 +24,14 @@ use crate::{Error, ErrorKind, Result};
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signature {
+pub struct ProgramSignature {
     /// What is fed, in order.
     pub inputs: Vec<SignatureEntry>,
     /// What is fetched, in order.
     pub outputs: Vec<SignatureEntry>,
 }
 
-/// An input or output of a [`Signature`].
+/// An input or output of a [`ProgramSignature`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignatureEntry {
     /// The name for users.
@@ -40,7 +40,7 @@ pub struct SignatureEntry {
     pub variable: String,
 }
 
-impl Signature {
+impl ProgramSignature {
     /// Whether there are neither inputs nor outputs, as before one is set.
     pub fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.outputs.is_empty()
@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// The named inputs and outputs; empty unless they are set.
-    pub fn signature(&self) -> &Signature {
+    pub fn signature(&self) -> &ProgramSignature {
         &self.signature
     }
 
@@ -94,7 +94,7 @@ impl Program {
     /// # Errors
     /// An empty name; two inputs or two outputs of one name; a variable that the root block does not declare; an input
     /// that the scope keeps.
-    pub fn set_signature(&mut self, signature: Signature) -> Result<()> {
+    pub fn set_signature(&mut self, signature: ProgramSignature) -> Result<()> {
         for (what, entries) in [("input", &signature.inputs), ("output", &signature.outputs)] {
             let mut names = HashSet::new();
             for SignatureEntry { name, variable } in entries {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     BlockId, DType, Dims, Error, ErrorKind, OpInfoMap, Program, Result, Tensor, Var, VarDesc,
-    desc::{Signature, SignatureEntry, check_name},
+    desc::{ProgramSignature, SignatureEntry, check_name},
 };
 
 /// A builder of a program and of its startup program, which initialises persistable variables. `autobwd::eager` makes
@@ -252,7 +252,7 @@ impl Builder {
         Ok(outcome)
     }
 
-    /// Sets the named inputs and outputs of the program ([`Signature`](crate::Signature)).
+    /// Sets the named inputs and outputs of the program ([`ProgramSignature`](crate::ProgramSignature)).
     ///
     /// # Errors
     /// A failed expression; those of [`Program::set_signature`].
@@ -263,7 +263,7 @@ impl Builder {
             };
             all.iter().map(entry).collect::<Result<Vec<_>>>()
         };
-        let signature = Signature { inputs: entries(inputs)?, outputs: entries(outputs)? };
+        let signature = ProgramSignature { inputs: entries(inputs)?, outputs: entries(outputs)? };
         self.edit(|program| program.set_signature(signature))
     }
 
@@ -501,8 +501,8 @@ impl Builder {
     /// ```
     #[track_caller]
     pub fn name_scope<T>(&self, name: &str, body: impl FnOnce() -> T) -> T {
-        struct Restore<'a>(&'a Builder, usize);
-        impl Drop for Restore<'_> {
+        struct NameScopeGuard<'a>(&'a Builder, usize);
+        impl Drop for NameScopeGuard<'_> {
             fn drop(&mut self) {
                 self.0.0.name_scope.borrow_mut().truncate(self.1);
             }
@@ -511,7 +511,7 @@ impl Builder {
             drop(self.failed(e));
         }
         let around = self.0.name_scope.borrow().len();
-        let _restore = Restore(self, around);
+        let _guard = NameScopeGuard(self, around);
         self.0.name_scope.borrow_mut().extend([name, "."]);
         body()
     }
@@ -544,13 +544,13 @@ impl Builder {
     /// assert!(!dropout.forward(&x).is(&x));
     /// ```
     pub fn eval_mode<T>(&self, body: impl FnOnce() -> T) -> T {
-        struct Restore<'a>(&'a Builder, bool);
-        impl Drop for Restore<'_> {
+        struct EvalModeGuard<'a>(&'a Builder, bool);
+        impl Drop for EvalModeGuard<'_> {
             fn drop(&mut self) {
                 self.0.0.eval_mode.set(self.1);
             }
         }
-        let _restore = Restore(self, self.0.eval_mode.replace(true));
+        let _guard = EvalModeGuard(self, self.0.eval_mode.replace(true));
         body()
     }
 
