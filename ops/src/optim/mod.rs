@@ -2,13 +2,14 @@
 //!
 //! [`Optimizer::minimize`] is [`compute_gradients`] and [`Optimizer::apply_gradients`]. [`GradientClip`], [`WeightDecay`] and
 //! [`ParameterGroups`] go with every optimizer, [`freeze`] excludes parameters. [`Schedule`] and [`Plateau`] give the
-//! learning rate of a step; [`EarlyStopping`] ends a run.
+//! learning rate of a step; [`EarlyStopping`] ends a run. [`Lbfgs`] runs a program by itself.
 
 mod adam;
 mod adaptive;
 mod clip;
 mod descent;
 mod groups;
+mod lbfgs;
 mod progress;
 mod schedule;
 
@@ -17,6 +18,7 @@ pub use adaptive::{Adagrad, RmsProp};
 pub use clip::{ClippedOptimizer, GradientClip, global_norm};
 pub use descent::{Momentum, Sgd};
 pub use groups::{ParameterGroups, WeightDecay, freeze};
+pub use lbfgs::Lbfgs;
 pub use progress::{EarlyStopping, Plateau};
 pub use schedule::{Schedule, set_rate};
 

@@ -3,6 +3,7 @@
 mod clipping;
 mod inference;
 mod layers;
+mod lbfgs;
 mod methods;
 mod metrics;
 mod names;
