@@ -240,7 +240,9 @@ pub use autobwd_viewer as viewer;
 /// Execution of programs, and reports of their plans.
 pub mod exec {
     #[doc(inline)]
-    pub use autobwd_exec::{Checkpoint, Executor, Feed, Monitor, Scope, Session};
+    pub use autobwd_exec::{
+        Checkpoint, Executor, Feed, LoadReport, MismatchedValue, Monitor, Scope, Session,
+    };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};
 }
@@ -250,8 +252,8 @@ pub mod program {
     #[doc(inline)]
     pub use autobwd_core::{
         Arg, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, New, OpContext, OpDesc, OpKey, Origin,
-        Program, ProgramSnapshot, Site, SlotVars, Slots, Transaction, Var, VarDesc, VarKind, Vars, diff,
-        emit, verify,
+        Program, ProgramSignature, ProgramSnapshot, SignatureEntry, Site, SlotVars, Slots, Transaction, Var,
+        VarDesc, VarKind, Vars, diff, emit, verify,
     };
 }
 

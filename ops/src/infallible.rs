@@ -25,7 +25,7 @@ use crate::{
     },
     norm::{BatchNormGrad, BatchNormOp, GroupNormOp, InstanceNormOp, LayerNormGrad, LayerNormOp},
     pool::{Pool2dGrad, Pool2dOp},
-    random::{GaussianRandom, UniformRandom},
+    random::{GaussianRandom, NoiseLike, UniformRandom},
     ranges::{Linspace, Range},
     reduce::{
         FrobeniusNorm, FrobeniusNormGrad, Logsumexp, LogsumexpGrad, Mean, MeanGrad, PNorm, PNormGrad,
@@ -129,6 +129,7 @@ autobwd::op::infallible!(
     MvGrad,
     NearestInterpV2,
     NearestInterpV2Grad,
+    NoiseLike,
     PNorm,
     PNormGrad,
     Pad,

@@ -44,6 +44,7 @@ pub mod loss;
 pub mod lstm;
 mod math;
 pub mod matmul;
+pub mod metrics;
 pub mod min_max_pow;
 pub mod model;
 pub mod nn;
@@ -70,5 +71,5 @@ pub mod update;
 pub mod windows;
 
 pub use init::Init;
-pub use math::{Math, concat};
+pub use math::{Math, concat, stack};
 pub use model::Model;

@@ -241,6 +241,95 @@ autobwd::samples!(
     ]
 );
 
+autobwd::op::attr_enum! {
+    /// The distribution of noise.
+    pub enum NoiseDistribution {
+        /// Standard normal.
+        Normal = "normal",
+        /// Uniform in [0, 1).
+        Uniform = "uniform",
+    }
+}
+
+/// Random numbers in the shape of a tensor.
+///
+/// Equal seeds give equal numbers; for new ones at each run, feed or count `seed`.
+#[register_op(grad = ZeroGrad)]
+pub struct NoiseLike<V = Var> {
+    /// Floating point numbers of any shape.
+    #[input(shape_only)]
+    pub x: V,
+    /// Seed of the generator: one int32 or int64 number.
+    #[input]
+    pub seed: V,
+    /// Same shape and dtype as `x`.
+    #[output]
+    pub out: V,
+    /// The distribution.
+    #[attr(default = NoiseDistribution::Normal)]
+    pub distribution: NoiseDistribution,
+}
+impl Infer for NoiseLike<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        self.out.like(&self.x);
+        let is_integer = matches!(self.seed.dtype, DType::I32 | DType::I64);
+        match is_integer && self.seed.dims.numel().agrees(1.into()) {
+            true => Ok(()),
+            false => Err(self.seed.wrong("one number, int64 or int32, is needed")),
+        }
+    }
+}
+impl Kernel for NoiseLike<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let mut rng = match self.seed.dtype() {
+            DType::I32 => rng(self.seed.slice::<i32>()?[0]),
+            _ => rng(self.seed.slice::<i64>()?[0]),
+        };
+        match self.distribution {
+            NoiseDistribution::Normal => fill(&mut self.out, iter::repeat_with(|| normal(&mut rng))),
+            NoiseDistribution::Uniform => fill(&mut self.out, iter::repeat_with(|| unit(&mut rng))),
+        }
+    }
+}
+autobwd::samples!(
+    NoiseLike,
+    [
+        NoiseLike {
+            x: uniform([2, 3]),
+            seed: integers_below(9, [1]),
+            out: out(),
+            distribution: NoiseDistribution::Normal
+        },
+        NoiseLike {
+            x: uniform([4]),
+            seed: integers_below(9, []).of(DType::I32),
+            out: out(),
+            distribution: NoiseDistribution::Uniform
+        },
+        NoiseLike {
+            x: uniform([0, 2]),
+            seed: integers_below(9, [1]),
+            out: out(),
+            distribution: NoiseDistribution::Normal
+        },
+        NoiseLike {
+            x: uniform([2]),
+            seed: integers_below(9, [2]),
+            out: out(),
+            distribution: NoiseDistribution::Normal
+        }
+        .fails("one number, int64 or int32, is needed"),
+        NoiseLike {
+            x: integers_below(9, [2]),
+            seed: integers_below(9, [1]),
+            out: out(),
+            distribution: NoiseDistribution::Normal
+        }
+        .fails("`X`: floating point numbers are needed"),
+    ]
+);
+
 /// The shape that a list of tensors gives, or else a tensor, or else an attribute.
 fn shape_of(tensor: Option<&Meta>, list: &[Meta], shape: &[i64]) -> Result<Dims> {
     given_shape(tensor.filter(|_| list.is_empty()), list, shape)

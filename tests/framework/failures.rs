@@ -235,7 +235,7 @@ fn layers_of_what_has_failed_fail_alike() {
     let out = layer.forward(&net.input("x", DType::F32, &[1, 2]));
     for expr in [&layer.weight, &out] {
         let e = expr.check().unwrap_err().to_string();
-        assert!(e.starts_with("the program has a variable `linear_0.w` already\n  at "), "{e}");
+        assert!(e.starts_with("the program has a variable `linear_0.w` already; give its layer another name, or build it in a name scope\n  at "), "{e}");
         assert!(e.contains("failures.rs:"), "{e}");
     }
 }

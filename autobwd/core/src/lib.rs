@@ -31,8 +31,8 @@ pub mod verify;
 pub use autobwd_macros::{Attrs, register_op};
 pub use composition::{Composed, Composition};
 pub use desc::{
-    Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, OpKey, Origin, Program, Site, SlotVars, Slots, Var,
-    VarDesc, VarKind, Vars, diff,
+    Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, OpKey, Origin, Program, ProgramSignature,
+    SignatureEntry, Site, SlotVars, Slots, Var, VarDesc, VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, OpContext, Result};
 pub use graph_builder::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};

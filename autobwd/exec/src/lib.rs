@@ -15,6 +15,6 @@ mod session;
 pub use checkpoint::Checkpoint;
 pub use executor::Executor;
 pub use monitor::Monitor;
-pub use scope::Scope;
+pub use scope::{LoadReport, MismatchedValue, Scope};
 pub use session::Session;
 pub use session::feed::Feed;

@@ -1,11 +1,12 @@
 //! The scope: named values that outlive a run.
 
 use std::{
+    fmt,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use autobwd_core::{
     Element, Error, ErrorKind, Meta, Result, Tensor,
@@ -29,6 +30,66 @@ pub struct Scope {
     values: IndexMap<String, Tensor>,
     /// New for every scope, and whenever the memory of a value is replaced, because sessions hold addresses.
     stamp: u64,
+}
+
+/// What [`Scope::load_matching`] did with the values of a file. All names are those of the scope.
+#[must_use = "values that did not fit are not loaded: `complete` refuses that"]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadReport {
+    /// Values that were set.
+    pub loaded: Vec<String>,
+    /// Values of the scope that the file does not have.
+    pub missing: Vec<String>,
+    /// Values of the file that the scope does not have.
+    pub unexpected: Vec<String>,
+    /// Values of another dtype or shape.
+    pub mismatched: Vec<MismatchedValue>,
+}
+
+/// A value whose dtype or shape in a file differs from that in the scope.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MismatchedValue {
+    /// Its name in the scope.
+    pub name: String,
+    /// Dtype and shape in the scope.
+    pub expected: Meta,
+    /// Dtype and shape in the file.
+    pub stored: Meta,
+}
+
+impl LoadReport {
+    /// Returns the report if every value was loaded.
+    ///
+    /// # Errors
+    /// Values that are missing, unexpected or mismatched: the error lists them.
+    pub fn complete(self) -> Result<LoadReport> {
+        match self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty() {
+            true => Ok(self),
+            false => Err(Error::new(ErrorKind::NoValue, format!("not all values fit\n{self}"))),
+        }
+    }
+}
+
+impl fmt::Display for LoadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} loaded", self.loaded.len())?;
+        for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {
+            if !names.is_empty() {
+                write!(f, "\n{} {what}: `{}`", names.len(), names.join("`, `"))?;
+            }
+        }
+        if !self.mismatched.is_empty() {
+            let all: Vec<String> = self.mismatched.iter().map(ToString::to_string).collect();
+            write!(f, "\n{} mismatched: {}", all.len(), all.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MismatchedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is {}, {} in the file", self.name, self.expected, self.stored)
+    }
 }
 
 fn next_stamp() -> u64 {
@@ -127,6 +188,68 @@ impl Scope {
             self.set(&name, value);
         }
         Ok(())
+    }
+
+    /// Sets those values whose names begin with `prefix` (all of them if it is empty) from a safetensors file, as far as
+    /// they fit, and reports which were loaded and which were not. Other values of the file are ignored.
+    ///
+    /// The scope holds the values to be set already: run the start-up program first.
+    ///
+    /// ```
+    /// use autobwd::{Scope, Tensor};
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("weights.safetensors");
+    /// let mut trained = Scope::new();
+    /// trained.set("encoder.w", Tensor::from_vec([2], vec![1.0_f32, 2.0])?);
+    /// trained.set("head.w", Tensor::from_vec([3], vec![0.0_f32; 3])?);
+    /// trained.save(&path)?;
+    ///
+    /// let mut scope = Scope::new();
+    /// scope.set("encoder.w", Tensor::from_vec([2], vec![0.0_f32; 2])?);
+    /// scope.set("head.w", Tensor::from_vec([5], vec![0.0_f32; 5])?);
+    /// let report = scope.load_matching(&path, "encoder.")?.complete()?;
+    /// assert_eq!(report.loaded, ["encoder.w"]);
+    /// assert_eq!(scope.get("encoder.w")?.slice::<f32>()?, [1.0, 2.0]);
+    ///
+    /// let report = scope.load_matching(&path, "")?;
+    /// assert_eq!(report.to_string(), "1 loaded\n1 mismatched: `head.w` is float32 [5], float32 [3] in the file");
+    /// assert!(report.complete().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`load_tensors`](autobwd_core::tensor::load_tensors).
+    pub fn load_matching(&mut self, path: impl AsRef<Path>, prefix: &str) -> Result<LoadReport> {
+        self.load_renamed(path, prefix, prefix)
+    }
+
+    /// As [`load_matching`](Scope::load_matching), for values whose names begin with `from` in the file and with `to` in
+    /// the scope: `bert.layer.w` becomes `encoder.layer.w` with `"bert."` and `"encoder."`.
+    ///
+    /// # Errors
+    /// As [`load_matching`](Scope::load_matching).
+    pub fn load_renamed(&mut self, path: impl AsRef<Path>, from: &str, to: &str) -> Result<LoadReport> {
+        let mut report = LoadReport::default();
+        let mut missing: IndexSet<String> =
+            self.values.keys().filter(|name| name.starts_with(to)).cloned().collect();
+        for (name, value) in load_tensors(path)? {
+            let Some(rest) = name.strip_prefix(from) else { continue };
+            let own = format!("{to}{rest}");
+            missing.shift_remove(&own);
+            match self.values.get(&own) {
+                None => report.unexpected.push(own),
+                Some(old) if old.dtype() == value.dtype() && old.dims() == value.dims() => {
+                    self.set(&own, value);
+                    report.loaded.push(own);
+                }
+                Some(old) => {
+                    let (expected, stored) = (old.meta(), value.meta());
+                    report.mismatched.push(MismatchedValue { name: own, expected, stored });
+                }
+            }
+        }
+        report.missing = missing.into_iter().collect();
+        Ok(report)
     }
 
     /// Removes all values but the first so many.

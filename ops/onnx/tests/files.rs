@@ -160,7 +160,7 @@ fn models_for_inference_are_trained_further() -> Result<()> {
         assert!(losses[9] < losses[0], "{name}: {losses:?}");
         // The model for inference is the loaded one with other weights.
         let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
-        let tuned = Model::for_test(&*net.program()?, &model.scope, &fetches)?;
+        let tuned = Model::for_inference(&*net.program()?, &model.scope, &fetches)?;
         assert_eq!(tuned.feeds, model.feeds);
         let before = self::model(name)?.program;
         assert_eq!(tuned.program.root().ops.len(), before.root().ops.len(), "{name}");
@@ -209,7 +209,7 @@ fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
     let (images, labels) = (numbers(&[2, 1, 8, 10]), Tensor::from_vec([2, 1], vec![1_i64, 3])?);
     let feeds: [(&str, &dyn Feed); 2] = [("x", &images), ("labels", &labels)];
     executor.run(&*net.program()?, &mut model.scope, &feeds, &[&loss.name()])?;
-    let mut tuned = Model::for_test(&*net.program()?, &model.scope, &[&head.name()])?;
+    let mut tuned = Model::for_inference(&*net.program()?, &model.scope, &[&head.name()])?;
     assert_eq!(tuned.run(&mut executor, &[&images])?[0].dims(), [2, 4]);
     Ok(())
 }

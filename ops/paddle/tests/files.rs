@@ -98,7 +98,7 @@ fn models_for_inference_are_trained_further() -> Result<()> {
 
         // The model for inference is the loaded one with other weights.
         let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
-        let mut tuned = Model::for_test(&*net.program()?, &model.scope, &fetches)?;
+        let mut tuned = Model::for_inference(&*net.program()?, &model.scope, &fetches)?;
         assert_eq!(tuned.feeds, model.feeds);
         let before = load_program(models().join(name))?;
         assert_eq!(tuned.program.root().ops.len(), before.root().ops.len(), "{name}");
@@ -152,7 +152,7 @@ fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
     executor.run(&*net.program()?, &mut model.scope, &feeds, &[&loss.name()])?;
 
     let folder = folder();
-    let tuned = Model::for_test(&*net.program()?, &model.scope, &[&head.name()])?;
+    let tuned = Model::for_inference(&*net.program()?, &model.scope, &[&head.name()])?;
     autobwd_paddle::save(&tuned, folder.path().join("tuned"))?;
     let mut again = autobwd_paddle::load(folder.path().join("tuned"))?;
     assert_eq!(again.run(&mut executor, &[&data["in.0"]])?[0].dims(), [2, 4]);

@@ -1,6 +1,10 @@
 //! Scaled dot-product attention with tiled scores: at any time, scores exist for `ROWS` rows of one head only. The
 //! composition materialises all scores.
 
+mod positions;
+
+pub(crate) use positions::{masked_attention, rotary_embedding};
+
 use autobwd::{
     Buf, Composed, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,

@@ -6,7 +6,7 @@ use crate::{
         Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Logsigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
         Softplus, Softsign, Sqrt, Square, Tanh,
     },
-    attention::ScaledDotProductAttention,
+    attention::{ScaledDotProductAttention, masked_attention, rotary_embedding},
     binary_cross_entropy::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
     conv::{Conv2dOp, ConvAttrs},
@@ -14,7 +14,7 @@ use crate::{
     cumsum::Cumsum,
     dropout::{DropoutImplementation, DropoutOp},
     embedding::LookupTableV2,
-    fill::FillConstant,
+    fill::{FillAnyLike, FillConstant},
     float_class::{IsfiniteV2, IsinfV2, IsnanV2},
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
     gather::{Gather, OneHotV2},
@@ -28,6 +28,7 @@ use crate::{
     min_max_pow::{ElementwiseMax, ElementwiseMin, ElementwisePow},
     norm::DataLayout,
     pool::{Pool2dOp, PoolAttrs, PoolingType},
+    random::{NoiseDistribution, NoiseLike},
     reduce::{
         LogicalReduceAttrs, Logsumexp, Mean, PNorm, ReduceAll, ReduceAny, ReduceAttrs, ReduceMax, ReduceMean,
         ReduceMin, ReduceProd, ReduceSum,
@@ -38,6 +39,7 @@ use crate::{
         Transpose2, Unsqueeze2,
     },
     softmax::{LogSoftmax, Softmax},
+    sort::Argsort,
     special::{Erf, Expm1, Log1p, Reciprocal, Rsqrt},
     top_k::{Accuracy, ArgAttrs, ArgMax, ArgMin, TopKV2},
     trigonometry::{Acos, Acosh, Asin, Asinh, Atan, Atanh, Cos, Cosh, Sin, Sinh, Tan},
@@ -72,6 +74,15 @@ macro_rules! reductions {
     ($($f:ident $op:ident),*) => {$(
         fn $f(&self, axes: &[i32]) -> Expr {
             let reduce = ReduceAttrs::over(axes.to_vec()).reduce_all(axes.is_empty());
+            emit($op { x: self.into(), out: New, reduce }).out
+        }
+    )*};
+}
+
+macro_rules! keeping_reductions {
+    ($($f:ident $op:ident),*) => {$(
+        fn $f(&self, axes: &[i32]) -> Expr {
+            let reduce = ReduceAttrs::keeping(axes.to_vec()).reduce_all(axes.is_empty());
             emit($op { x: self.into(), out: New, reduce }).out
         }
     )*};
@@ -218,6 +229,29 @@ impl Math for Expr {
         sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin, prod ReduceProd
     );
 
+    keeping_reductions!(
+        sum_keepdim ReduceSum, mean_keepdim ReduceMean, max_keepdim ReduceMax, min_keepdim ReduceMin,
+        prod_keepdim ReduceProd
+    );
+
+    fn logsumexp_keepdim(&self, axes: &[i32]) -> Expr {
+        let axis = axes.to_vec();
+        emit(Logsumexp { x: self.into(), out: New, axis, keepdim: true, reduce_all: false }).out
+    }
+
+    fn variance(&self, axes: &[i32], correction: u32) -> Expr {
+        let squares = (self - self.mean_keepdim(axes)).square();
+        if correction == 0 {
+            return squares.mean_over(axes);
+        }
+        let ones = emit(FillAnyLike { x: self.into(), out: New, value: 1.0, dtype: None }).out;
+        squares.sum(axes) / (ones.sum(axes) - f64::from(correction)).relu()
+    }
+
+    fn std(&self, axes: &[i32], correction: u32) -> Expr {
+        self.variance(axes, correction).sqrt()
+    }
+
     fn softmax(&self, axis: i32) -> Expr {
         emit(Softmax { x: self.into(), out: New, axis }).out
     }
@@ -229,6 +263,14 @@ impl Math for Expr {
     fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Expr {
         let (q, k, v) = (self.into(), keys.into(), values.into());
         emit(ScaledDotProductAttention { q, k, v, out: New, log_sum: New, causal }).out
+    }
+
+    fn masked_attention(&self, keys: &Expr, values: &Expr, mask: &Expr, causal: bool) -> Expr {
+        masked_attention([self, keys, values], mask, causal)
+    }
+
+    fn rotary_embedding(&self, positions: &Expr, base: f64) -> Expr {
+        rotary_embedding(self, positions, base)
     }
 
     fn cross_entropy(&self, labels: &Expr) -> Expr {
@@ -302,6 +344,11 @@ impl Math for Expr {
             largest: true,
             sorted: true,
         });
+        (op.out, op.indices)
+    }
+
+    fn sort(&self, axis: i32, descending: bool) -> (Expr, Expr) {
+        let op = emit(Argsort { x: self.into(), out: New, indices: New, axis, descending });
         (op.out, op.indices)
     }
 
@@ -406,6 +453,16 @@ impl Math for Expr {
             seed: 0,
         };
         emit(op).out
+    }
+
+    fn randn_like(&self, seed: &Expr) -> Expr {
+        let distribution = NoiseDistribution::Normal;
+        emit(NoiseLike { x: self.into(), seed: seed.into(), out: New, distribution }).out
+    }
+
+    fn rand_like(&self, seed: &Expr) -> Expr {
+        let distribution = NoiseDistribution::Uniform;
+        emit(NoiseLike { x: self.into(), seed: seed.into(), out: New, distribution }).out
     }
 
     fn split(&self, sizes: &[i32], axis: i32) -> Vec<Expr> {

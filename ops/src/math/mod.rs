@@ -4,7 +4,7 @@ mod methods;
 
 use autobwd::{DType, Expr, New, emit};
 
-use crate::shape::Concat;
+use crate::shape::{Concat, Stack};
 
 /// Mathematical operators on expressions; `+ - * /` are operators of `Expr` itself.
 ///
@@ -352,6 +352,52 @@ pub trait Math: Sized {
     /// p-norm along an axis, which is dropped; `p` may be infinite or 0.
     #[track_caller]
     fn norm(&self, p: f32, axis: i32) -> Expr;
+    /// As [`sum`](Math::sum); the axes keep size 1, so that the result broadcasts with `x`.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2, 2], vec![1.0_f32, 3.0, 2.0, 2.0])?);
+    /// let parts = &x / x.sum_keepdim(&[1]);
+    /// assert_eq!(parts.tensor()?.slice::<f32>()?, [0.25, 0.75, 0.5, 0.5]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn sum_keepdim(&self, axes: &[i32]) -> Expr;
+    /// As [`mean_over`](Math::mean_over); the axes keep size 1.
+    #[track_caller]
+    fn mean_keepdim(&self, axes: &[i32]) -> Expr;
+    /// As [`max_over`](Math::max_over); the axes keep size 1.
+    #[track_caller]
+    fn max_keepdim(&self, axes: &[i32]) -> Expr;
+    /// As [`min_over`](Math::min_over); the axes keep size 1.
+    #[track_caller]
+    fn min_keepdim(&self, axes: &[i32]) -> Expr;
+    /// As [`prod`](Math::prod); the axes keep size 1.
+    #[track_caller]
+    fn prod_keepdim(&self, axes: &[i32]) -> Expr;
+    /// As [`logsumexp`](Math::logsumexp); the axes keep size 1.
+    #[track_caller]
+    fn logsumexp_keepdim(&self, axes: &[i32]) -> Expr;
+    /// Variance over these axes, which are dropped; over all axes if empty: `Σ (x - mean)² / (n - correction)`. A
+    /// correction of 1 gives the unbiased estimate, NaN for one element.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2, 2], vec![1.0_f32, 3.0, 2.0, 6.0])?);
+    /// assert_eq!(x.variance(&[1], 0).tensor()?.slice::<f32>()?, [1.0, 4.0]);
+    /// assert_eq!(x.variance(&[1], 1).tensor()?.slice::<f32>()?, [2.0, 8.0]);
+    /// assert_eq!(x.std(&[1], 0).tensor()?.slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn variance(&self, axes: &[i32], correction: u32) -> Expr;
+    /// Standard deviation, the root of [`variance`](Math::variance); its gradient is infinite where it is 0.
+    #[track_caller]
+    fn std(&self, axes: &[i32], correction: u32) -> Expr;
     /// `exp(x) / sum(exp(x))` along an axis.
     #[track_caller]
     fn softmax(&self, axis: i32) -> Expr;
@@ -363,6 +409,40 @@ pub trait Math: Sized {
     /// keys `0..=i`.
     #[track_caller]
     fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Expr;
+    /// As [`attention`](Math::attention), with a mask: bool, of a shape that broadcasts to `[batch, heads, queries, keys]`.
+    /// A query attends to the keys where the mask is true; if there are none, to all keys alike.
+    ///
+    /// All scores exist in memory, unlike with [`attention`](Math::attention).
+    ///
+    /// ```
+    /// # use autobwd::{Tensor, tensor::Bool};
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([1, 2, 1, 1], vec![1.0_f32, 5.0])?);
+    /// let only_first = tape.constant(Tensor::from_vec([1, 1, 1, 2], vec![Bool::from(true), Bool::from(false)])?);
+    /// let out = x.masked_attention(&x, &x, &only_first, false);
+    /// assert_eq!(out.tensor()?.slice::<f32>()?, [1.0, 1.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn masked_attention(&self, keys: &Expr, values: &Expr, mask: &Expr, causal: bool) -> Expr;
+    /// Rotary position embedding (Su et al., 2021) of queries or keys, `[batch, length, heads, d]`: the elements `i` and
+    /// `i + d/2` of each head are rotated by the angle `position · base^(-2i/d)`. Positions are numbers of shape
+    /// `[length]` or `[batch, length]`; `base` is 10,000 in the paper. Fails for an odd or unknown `d`.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([1, 2, 1, 2], vec![1.0_f32, 0.0, 1.0, 0.0])?);
+    /// let positions = tape.constant(Tensor::from_vec([2], vec![0_i64, 1])?);
+    /// let rotated = x.rotary_embedding(&positions, 10_000.0).tensor()?;
+    /// let expected = [1.0, 0.0, 1.0_f32.cos(), 1.0_f32.sin()];
+    /// assert!(rotated.slice::<f32>()?.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-6));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn rotary_embedding(&self, positions: &Expr, base: f64) -> Expr;
     /// Cross entropy between `softmax(x)` along the last axis and class indices of shape `[.., 1]`: one loss a row.
     ///
     /// Rows with label −100 are ignored: their loss and gradient are 0. [`mean`](Math::mean) divides by all rows,
@@ -405,6 +485,20 @@ pub trait Math: Sized {
     /// The `k` largest elements along the last axis, largest first, and their positions.
     #[track_caller]
     fn top_k(&self, k: i32) -> (Expr, Expr);
+    /// The elements sorted along an axis, and their positions. The order is stable; NaN counts as the largest number.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([3], vec![2.0_f32, 3.0, 1.0])?);
+    /// let (sorted, positions) = x.sort(0, true);
+    /// assert_eq!(sorted.tensor()?.slice::<f32>()?, [3.0, 2.0, 1.0]);
+    /// assert_eq!(positions.tensor()?.slice::<i64>()?, [1, 0, 2]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn sort(&self, axis: i32, descending: bool) -> (Expr, Expr);
     /// Reshapes to these dimensions; −1 is inferred, 0 copies the dimension.
     #[track_caller]
     fn reshape(&self, shape: &[i32]) -> Expr;
@@ -465,6 +559,25 @@ pub trait Math: Sized {
     /// number, give equal masks: feed a new seed at each run.
     #[track_caller]
     fn dropout(&self, probability: f32, seed: &Expr) -> Expr;
+    /// Standard normal numbers in the shape of `x`. Equal seeds, one int64 or int32 number, give equal numbers:
+    /// [`nn::StepSeed`](crate::nn::StepSeed) is another seed at each run.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([3], vec![0.0_f32; 3])?);
+    /// let seeds = [1_i64, 1, 2].map(|seed| tape.constant(Tensor::from_vec([1], vec![seed]).unwrap()));
+    /// let noise = seeds.map(|seed| x.randn_like(&seed).tensor().unwrap());
+    /// assert_eq!(noise[0].bytes(), noise[1].bytes());
+    /// assert_ne!(noise[0].bytes(), noise[2].bytes());
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn randn_like(&self, seed: &Expr) -> Expr;
+    /// As [`randn_like`](Math::randn_like), uniform in [0, 1).
+    #[track_caller]
+    fn rand_like(&self, seed: &Expr) -> Expr;
     /// Splits into pieces of these sizes along an axis.
     #[track_caller]
     fn split(&self, sizes: &[i32], axis: i32) -> Vec<Expr>;
@@ -484,4 +597,21 @@ pub trait Math: Sized {
 pub fn concat(parts: &[&Expr], axis: i32) -> Expr {
     let x = parts.iter().map(|p| (*p).into()).collect();
     emit(Concat { x, out: New, axis, axis_tensor: None }).out
+}
+
+/// Stacks tensors along a new axis. Fails without tensors, and if their shapes differ.
+///
+/// ```
+/// # use autobwd::Tensor;
+/// use autobwd_ops::stack;
+/// let tape = autobwd::eager();
+/// let x = tape.constant(Tensor::from_vec([2], vec![1.0_f32, 2.0])?);
+/// let y = tape.constant(Tensor::from_vec([2], vec![3.0_f32, 4.0])?);
+/// assert_eq!(stack(&[&x, &y], 1).tensor()?.slice::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[track_caller]
+pub fn stack(parts: &[&Expr], axis: i32) -> Expr {
+    let x = parts.iter().map(|p| (*p).into()).collect();
+    emit(Stack { x, y: New, axis }).y
 }

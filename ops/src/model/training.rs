@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 
 use autobwd::{
-    Attr, BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarDesc,
-    op::Arity,
-    program::{Block, Var},
+    Attr, BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarDesc, op::Arity,
+    program::Var,
 };
 
 use super::infer_shapes;
@@ -43,7 +42,7 @@ pub(crate) fn train(program: &mut Program, frozen: &[&str]) -> Result<Vec<String
 }
 
 /// Sets `is_test` where the operator has that attribute and `value` gives one.
-fn set_is_test(program: &mut Program, value: impl Fn(&OpDesc) -> Option<bool>) -> Result<()> {
+pub(super) fn set_is_test(program: &mut Program, value: impl Fn(&OpDesc) -> Option<bool>) -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut training = vec![];
     for b in 0..program.blocks().len() {
@@ -82,64 +81,8 @@ fn add_saved_outputs(program: &mut Program, ops: &OpInfoMap, (block, i): (BlockI
     }
 }
 
-/// The operators that `fetches` need, in inference mode.
-///
-/// # Errors
-/// Variables that are not declared.
-pub(crate) fn for_test(program: &Program, fetches: &[&str]) -> Result<Program> {
-    let mut wanted: HashSet<Var> =
-        fetches.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
-    let ends = wanted.clone();
-    let mut kept: Vec<OpDesc> = vec![];
-    for op in program.root().ops.iter().rev() {
-        if op.writes().any(|var| wanted.contains(&var)) {
-            program.full_overwrites(BlockId::ROOT, op).for_each(|var| {
-                wanted.remove(&var);
-            });
-            wanted.extend(op.reads());
-            kept.push(op.clone());
-        }
-    }
-    kept.reverse();
-    let used: HashSet<Var> = kept.iter().flat_map(|op| op.reads().chain(op.writes())).chain(ends).collect();
-    let mut pruned = program.clone();
-    let run: HashSet<usize> = blocks_of(&pruned, &kept);
-    for b in 0..pruned.blocks().len() {
-        let Some(block) = pruned.block_mut(BlockId::new(b)) else { continue };
-        match b {
-            0 => {
-                let declared = std::mem::take(&mut block.vars);
-                for (var, desc) in declared.iter().filter(|(var, _)| used.contains(var)) {
-                    block.vars.insert(*var, desc.clone());
-                }
-                block.ops = std::mem::take(&mut kept);
-            }
-            _ if run.contains(&b) => {}
-            // Blocks of the backward part; numbers of others do not change.
-            _ => *block = Block { parent: block.parent, ..Block::default() },
-        }
-    }
-    set_is_test(&mut pruned, |_| Some(true))?;
-    Ok(pruned)
-}
-
-/// The blocks that these operators run, and those that run within.
-fn blocks_of(program: &Program, ops: &[OpDesc]) -> HashSet<usize> {
-    let mut open: Vec<usize> =
-        ops.iter().flat_map(|op| op.attrs.blocks()).map(|block| block.index()).collect();
-    let mut found = HashSet::new();
-    while let Some(index) = open.pop() {
-        if found.insert(index)
-            && let Some(block) = program.blocks().get(index)
-        {
-            open.extend(block.ops.iter().flat_map(|op| op.attrs.blocks()).map(|block| block.index()));
-        }
-    }
-    found
-}
-
 /// Whether a name matches a pattern, in which `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(start) else { return false };
     let mut parts: Vec<&str> = rest.split('*').collect();

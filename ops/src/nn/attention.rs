@@ -1,6 +1,6 @@
 use autobwd::{Builder, DType, Error, Expr};
 
-use super::Linear;
+use super::{Linear, layer_name};
 use crate::{Init, Math};
 
 /// Multi-head attention (Vaswani et al., 2017): scaled dot-product attention between projections of `x`, head by head,
@@ -32,6 +32,7 @@ pub struct MultiHeadAttention {
 #[derive(Debug)]
 pub struct MultiHeadAttentionBuilder<'a> {
     net: &'a Builder,
+    name: Option<String>,
     width: usize,
     heads: usize,
     dtype: DType,
@@ -45,7 +46,16 @@ impl MultiHeadAttention {
     /// [`Init::XavierUniform`], bias 0, no causal mask.
     pub fn builder(net: &Builder, width: usize, heads: usize) -> MultiHeadAttentionBuilder<'_> {
         let weight = Init::XavierUniform;
-        MultiHeadAttentionBuilder { net, width, heads, dtype: DType::F32, weight, causal: false, seed: 0 }
+        MultiHeadAttentionBuilder {
+            net,
+            name: None,
+            width,
+            heads,
+            dtype: DType::F32,
+            weight,
+            causal: false,
+            seed: 0,
+        }
     }
 
     /// Self-attention of `x`, `[batch, length, width]`. Fails for another width or dtype.
@@ -60,12 +70,44 @@ impl MultiHeadAttention {
     pub fn cross_attention(&self, x: &Expr, seen: &Expr) -> Expr {
         let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
         let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
+        self.merge_heads(&q.attention(&k, &v, self.causal))
+    }
+
+    /// As [`cross_attention`](MultiHeadAttention::cross_attention), with a mask ([`Math::masked_attention`]): bool, of a
+    /// shape that broadcasts to `[batch, heads, queries, keys]`, such as `[batch, 1, 1, keys]` for padding.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// # use autobwd_ops::{Math, nn::MultiHeadAttention};
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[-1, 16, 64]);
+    /// let is_word = net.input("is_word", DType::Bool, &[-1, 16]);
+    /// let attention = MultiHeadAttention::builder(&net, 64, 4).causal().build();
+    /// let out = attention.masked_attention(&x, &x, &is_word.unsqueeze(&[1, 2]));
+    /// assert_eq!(out.dims().to_string(), "[-1, 16, 64]");
+    /// ```
+    #[track_caller]
+    pub fn masked_attention(&self, x: &Expr, seen: &Expr, mask: &Expr) -> Expr {
+        let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
+        let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
+        self.merge_heads(&q.masked_attention(&k, &v, mask, self.causal))
+    }
+
+    #[track_caller]
+    fn merge_heads(&self, heads: &Expr) -> Expr {
         let width = self.output.weight.dims()[0].wire() as i32;
-        self.output.forward(&q.attention(&k, &v, self.causal).reshape(&[0, 0, width]))
+        self.output.forward(&heads.reshape(&[0, 0, width]))
     }
 }
 
 impl MultiHeadAttentionBuilder<'_> {
+    /// Names the layer, within the current [name scope](Builder::name_scope): `attention.query.w` for a layer called
+    /// `attention`.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        MultiHeadAttentionBuilder { name: Some(name.into()), ..self }
+    }
+
     /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
@@ -90,24 +132,27 @@ impl MultiHeadAttentionBuilder<'_> {
         MultiHeadAttentionBuilder { seed, ..self }
     }
 
-    /// Adds the parameters of four [`Linear`] layers to the program. All weights fail if the number of heads does not
-    /// divide the width.
+    /// Adds the parameters of four [`Linear`] layers to the program: `multi_head_attention_0.query.w`, and so on with
+    /// `key`, `value` and `output`. All weights fail if the number of heads does not divide the width.
     #[track_caller]
     pub fn build(self) -> MultiHeadAttention {
-        let MultiHeadAttentionBuilder { net, width, heads, dtype, weight, causal, seed } = self;
+        let name = layer_name(self.net, "multi_head_attention", self.name.as_deref());
+        let query = self.projection(&name, "query");
+        let key = self.projection(&name, "key");
+        let value = self.projection(&name, "value");
+        let output = self.projection(&name, "output");
+        MultiHeadAttention { query, key, value, output, heads: self.heads, causal: self.causal }
+    }
+
+    #[track_caller]
+    fn projection(&self, name: &str, part: &str) -> Linear {
+        let MultiHeadAttentionBuilder { net, width, heads, dtype, weight, seed, .. } = *self;
         let uneven = heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err();
-        // In no closure, so that the error names the caller's line.
-        let failed = if uneven {
+        if uneven {
             let text = format!("a width of {width} is not divisible by {heads} heads");
-            Some(net.failed(Error::attr("heads", text)))
-        } else {
-            None
-        };
-        let linear = || match &failed {
-            Some(weight) => Linear { weight: weight.clone(), bias: None },
-            None => Linear::builder(net, width, width).dtype(dtype).init(weight).seed(seed).build(),
-        };
-        let (query, key, value, output) = (linear(), linear(), linear(), linear());
-        MultiHeadAttention { query, key, value, output, heads, causal }
+            return Linear { weight: net.failed(Error::attr("heads", text)), bias: None };
+        }
+        let linear = Linear::builder(net, width, width).dtype(dtype).init(weight).seed(seed);
+        linear.build_as(&format!("{name}.{part}"))
     }
 }

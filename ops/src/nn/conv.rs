@@ -1,10 +1,10 @@
-//! Convolution layers: `Conv2d` and `Conv2dTranspose`.
+//! Convolution layers: `Conv1d`, `Conv2d` and `Conv2dTranspose`.
 
 use autobwd::{Builder, DType, Error, Expr, New, emit};
 
-use super::{bias, parameter};
+use super::{bias, layer_name, parameter};
 use crate::{
-    Init,
+    Init, Math,
     conv::{self, ConvAttrs},
     elementwise::ElementwiseAdd,
 };
@@ -22,6 +22,25 @@ use crate::{
 #[derive(Debug)]
 pub struct Conv2d {
     /// Filters, `[outputs, inputs / groups, size, size]`.
+    pub weight: Expr,
+    /// Bias, `[outputs]`.
+    pub bias: Option<Expr>,
+    windows: WindowOptions,
+}
+
+/// 1-D convolution with bias for sequences `[n, channels, length]`: a [`Conv2d`] over images of one row.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 3, 32]);
+/// let h = nn::Conv1d::builder(&net, 3, 16, 5).padding(2).stride(2).seed(7).build().forward(&x);
+/// assert_eq!(h.dims().to_string(), "[-1, 16, 16]");
+/// ```
+#[derive(Debug)]
+pub struct Conv1d {
+    /// Filters, `[outputs, inputs / groups, size]`.
     pub weight: Expr,
     /// Bias, `[outputs]`.
     pub bias: Option<Expr>,
@@ -62,17 +81,26 @@ impl WindowOptions {
         let (strides, paddings, dilations) = (vec![stride; 2], vec![padding; 2], vec![dilation; 2]);
         ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations).groups(groups)
     }
+
+    /// The same for images of one row.
+    fn attrs_of_row(self) -> ConvAttrs {
+        let WindowOptions { stride, padding, dilation, groups } = self;
+        let (strides, paddings, dilations) = (vec![1, stride], vec![0, padding], vec![1, dilation]);
+        ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations).groups(groups)
+    }
 }
 
-/// Builder of a [`Conv2d`] or [`Conv2dTranspose`] layer.
+/// Builder of a [`Conv1d`], [`Conv2d`] or [`Conv2dTranspose`] layer.
 #[derive(Debug)]
 pub struct Conv2dBuilder<'a, L = Conv2d> {
     net: &'a Builder,
-    name: &'static str,
+    kind: &'static str,
+    name: Option<String>,
     /// Channels on the first and second side of the filters, without division by groups.
     filters: [usize; 2],
     outputs: usize,
-    size: usize,
+    /// Size of the windows in each direction.
+    size: Vec<usize>,
     dtype: DType,
     weight: Init,
     bias: Option<Init>,
@@ -81,12 +109,38 @@ pub struct Conv2dBuilder<'a, L = Conv2d> {
     layer: fn(Expr, Option<Expr>, WindowOptions) -> L,
 }
 
+impl Conv1d {
+    /// A layer from `inputs` to `outputs` channels with windows of `size` elements, stride 1 and no padding: float32,
+    /// weights by [`Init::XavierUniform`], bias 0.
+    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dBuilder<'_, Conv1d> {
+        let layer = |weight, bias, windows| Conv1d { weight, bias, windows };
+        Conv2dBuilder::new(net, "conv1d", [outputs, inputs], outputs, vec![size], layer)
+    }
+
+    /// The convolution of `x`, of shape `[n, inputs, length]`, plus the bias. Fails for another number of channels,
+    /// another dtype, and sequences that are too short.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Expr {
+        let op = emit(conv::Conv2dOp {
+            input: x.unsqueeze(&[2]).into(),
+            filter: self.weight.unsqueeze(&[2]).into(),
+            output: New,
+            conv: self.windows.attrs_of_row(),
+        });
+        let out = op.output.squeeze(&[2]);
+        match &self.bias {
+            Some(bias) => emit(ElementwiseAdd { x: (&out).into(), y: bias.into(), out: New, axis: 1 }).out,
+            None => out,
+        }
+    }
+}
+
 impl Conv2d {
     /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, stride 1 and no padding:
     /// float32, weights by [`Init::XavierUniform`], bias 0.
     pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dBuilder<'_> {
         let layer = |weight, bias, windows| Conv2d { weight, bias, windows };
-        Conv2dBuilder::new(net, "conv2d", [outputs, inputs], outputs, size, layer)
+        Conv2dBuilder::new(net, "conv2d", [outputs, inputs], outputs, vec![size; 2], layer)
     }
 
     /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Fails for another number of
@@ -118,7 +172,7 @@ impl Conv2dTranspose {
         size: usize,
     ) -> Conv2dBuilder<'_, Conv2dTranspose> {
         let layer = |weight, bias, windows| Conv2dTranspose { weight, bias, windows };
-        Conv2dBuilder::new(net, "conv2d_transpose", [inputs, outputs], outputs, size, layer)
+        Conv2dBuilder::new(net, "conv2d_transpose", [inputs, outputs], outputs, vec![size; 2], layer)
     }
 
     /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. The output height is
@@ -142,15 +196,16 @@ impl Conv2dTranspose {
 impl<'a, L> Conv2dBuilder<'a, L> {
     fn new(
         net: &'a Builder,
-        name: &'static str,
+        kind: &'static str,
         filters: [usize; 2],
         outputs: usize,
-        size: usize,
+        size: Vec<usize>,
         layer: fn(Expr, Option<Expr>, WindowOptions) -> L,
     ) -> Self {
         Conv2dBuilder {
             net,
-            name,
+            kind,
+            name: None,
             filters,
             outputs,
             size,
@@ -161,6 +216,12 @@ impl<'a, L> Conv2dBuilder<'a, L> {
             windows: WindowOptions { stride: 1, padding: 0, dilation: 1, groups: 1 },
             layer,
         }
+    }
+
+    /// Names the layer, within the current [name scope](Builder::name_scope): `stem.w` for a layer called `stem`.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        Conv2dBuilder { name: Some(name.into()), ..self }
     }
 
     /// Sets the dtype of the parameters.
@@ -219,10 +280,10 @@ impl<'a, L> Conv2dBuilder<'a, L> {
         let groups = windows.groups;
         let share =
             usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));
-        let name = net.layer_name(self.name);
+        let name = layer_name(net, self.kind, self.name.as_deref());
         let weight = match share {
             Some(groups) => {
-                let dims = [first, shared / groups, size, size];
+                let dims = [vec![first, shared / groups], size].concat();
                 parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)
             }
             None => {

@@ -1,6 +1,7 @@
-use autobwd::{Arg, Builder, DType, Expr, emit};
+use autobwd::{Builder, Expr};
 
-use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
+use super::StepSeed;
+use crate::Math;
 
 /// Dropout for training, with another mask at each step (Srivastava et al., 2014).
 ///
@@ -16,7 +17,8 @@ use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 /// assert_eq!(trained.dims().to_string(), "[-1, 8]");
 /// ```
 ///
-/// At inference, leave the layer out: kept elements are scaled by `1 / (1 - p)` in training.
+/// At inference, the layer is left out: kept elements are scaled by `1 / (1 - p)` in training.
+/// [`Builder::eval_mode`] does so.
 #[derive(Debug)]
 pub struct Dropout {
     /// The seed of the last step's mask; it counts steps.
@@ -29,21 +31,29 @@ impl Dropout {
     /// that starts at a 62-bit hash of `seed` and its name.
     #[track_caller]
     pub fn new(net: &Builder, probability: f32, seed: i32) -> Dropout {
-        let name = format!("{}.seed", net.layer_name("dropout"));
-        let first = stream(seed, &name) >> 2;
-        let seed = net.persistable(&name, DType::I64, &[1], |counter| {
-            let (shape, dtype, str_value) = (vec![1], DType::I64, first.to_string());
-            let op = FillConstant { shape, dtype, str_value, ..FillConstant::of(Arg::from(counter)) };
-            counter.builder().emit(op).out
-        });
-        Dropout { seed: seed.freeze(), probability }
+        Dropout::of(net, &net.layer_name("dropout"), probability, seed)
     }
 
-    /// Drops elements of `x` and scales the others. Fails for a probability outside [0, 1], and for dtypes other than
+    /// As [`new`](Dropout::new), with a name within the current [name scope](Builder::name_scope).
+    #[track_caller]
+    pub fn named(net: &Builder, name: &str, probability: f32, seed: i32) -> Dropout {
+        Dropout::of(net, &net.scoped(name), probability, seed)
+    }
+
+    #[track_caller]
+    fn of(net: &Builder, layer: &str, probability: f32, seed: i32) -> Dropout {
+        let seed = StepSeed::of(net, &format!("{layer}.seed"), seed).counter;
+        Dropout { seed, probability }
+    }
+
+    /// Drops elements of `x` and scales the others; in [evaluation mode](Builder::eval_mode), `x` itself. Fails for a probability outside [0, 1], and for dtypes other than
     /// floating point.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
-        let seed = emit(Increment { x: Arg::from(&self.seed), out: (&self.seed).into(), step: 1.0 }).out;
+        if x.builder().is_eval_mode() {
+            return x.clone();
+        }
+        let seed = StepSeed { counter: self.seed.clone() }.next();
         x.dropout(self.probability, &seed)
     }
 }

@@ -1,6 +1,6 @@
 use autobwd::{Builder, DType, Expr, New, emit};
 
-use super::parameter;
+use super::{layer_name, parameter};
 use crate::{Init, embedding::LookupTableV2};
 
 /// Embedding look-up: `out = w[ids]`, rows of a learned table.
@@ -44,6 +44,7 @@ pub struct Embedding {
 #[derive(Debug)]
 pub struct EmbeddingBuilder<'a> {
     net: &'a Builder,
+    name: Option<String>,
     dims: [usize; 2],
     dtype: DType,
     weight: Init,
@@ -57,7 +58,16 @@ impl Embedding {
     pub fn builder(net: &Builder, rows: usize, width: usize) -> EmbeddingBuilder<'_> {
         let weight = Init::Normal(0.0, 1.0);
         let dims = [rows, width];
-        EmbeddingBuilder { net, dims, dtype: DType::F32, weight, padding: None, sparse: false, seed: 0 }
+        EmbeddingBuilder {
+            net,
+            name: None,
+            dims,
+            dtype: DType::F32,
+            weight,
+            padding: None,
+            sparse: false,
+            seed: 0,
+        }
     }
 
     /// The rows with indices `ids`, int64 or int32 of any shape; the result has one dimension more. Fails for another
@@ -71,6 +81,12 @@ impl Embedding {
 }
 
 impl EmbeddingBuilder<'_> {
+    /// Names the layer, within the current [name scope](Builder::name_scope): `words.w` for a layer called `words`.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        EmbeddingBuilder { name: Some(name.into()), ..self }
+    }
+
     /// Sets the dtype of the table.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
@@ -104,7 +120,7 @@ impl EmbeddingBuilder<'_> {
     /// Adds the table, `embedding_0.w`, to the program.
     #[track_caller]
     pub fn build(self) -> Embedding {
-        let name = format!("{}.w", self.net.layer_name("embedding"));
+        let name = format!("{}.w", layer_name(self.net, "embedding", self.name.as_deref()));
         let weight = parameter(self.net, &name, self.dtype, &self.dims, self.weight, self.seed);
         Embedding { weight, padding: self.padding, sparse: self.sparse }
     }

@@ -1,6 +1,6 @@
 use autobwd::{Builder, DType, Expr};
 
-use super::{bias, parameter};
+use super::{bias, layer_name, parameter};
 use crate::{Init, Math};
 
 /// Fully connected layer: `out = x · w + b`.
@@ -25,6 +25,7 @@ pub struct Linear {
 #[derive(Debug)]
 pub struct LinearBuilder<'a> {
     net: &'a Builder,
+    name: Option<String>,
     inputs: usize,
     outputs: usize,
     dtype: DType,
@@ -37,7 +38,7 @@ impl Linear {
     /// A layer from `inputs` to `outputs` features: float32, weights by [`Init::XavierUniform`], bias 0.
     pub fn builder(net: &Builder, inputs: usize, outputs: usize) -> LinearBuilder<'_> {
         let (weight, bias) = (Init::XavierUniform, Some(Init::Constant(0.0)));
-        LinearBuilder { net, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
+        LinearBuilder { net, name: None, inputs, outputs, dtype: DType::F32, weight, bias, seed: 0 }
     }
 
     /// `x · w + b` for `x` of shape `[.., inputs]`. Fails for another number of inputs, or another dtype.
@@ -52,6 +53,12 @@ impl Linear {
 }
 
 impl LinearBuilder<'_> {
+    /// Names the layer, within the current [name scope](Builder::name_scope): `output.w` for a layer called `output`.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        LinearBuilder { name: Some(name.into()), ..self }
+    }
+
     /// Sets the dtype of the parameters.
     #[must_use]
     pub fn dtype(self, dtype: DType) -> Self {
@@ -79,10 +86,16 @@ impl LinearBuilder<'_> {
     /// Adds the layer's parameters, `linear_0.w` and `linear_0.b`, to the program.
     #[track_caller]
     pub fn build(self) -> Linear {
+        let name = layer_name(self.net, "linear", self.name.as_deref());
+        self.build_as(&name)
+    }
+
+    /// As [`build`](LinearBuilder::build), with this name outside of name scopes.
+    #[track_caller]
+    pub(super) fn build_as(self, name: &str) -> Linear {
         let (net, dims) = (self.net, [self.inputs, self.outputs]);
-        let name = net.layer_name("linear");
         let weight = parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed);
-        let bias = bias(net, &name, self.dtype, self.outputs, self.bias, self.seed);
+        let bias = bias(net, name, self.dtype, self.outputs, self.bias, self.seed);
         Linear { weight, bias }
     }
 }

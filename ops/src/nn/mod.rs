@@ -1,29 +1,65 @@
 //! Layers: parameters with the operators that use them.
+//!
+//! The parameters of a layer are called `name.part`. Without a `name` from its builder, a layer is counted: the second
+//! `Linear` of a program is `linear_1`. [`Builder::name_scope`](autobwd::Builder::name_scope) groups layers.
+//!
+//! ```
+//! use autobwd::Builder;
+//! use autobwd_ops::nn::{LayerNorm, Linear};
+//! let net = Builder::new();
+//! for block in 0..2 {
+//!     net.name_scope(&format!("encoder.{block}"), || {
+//!         LayerNorm::builder(&net, 8).name("norm").build();
+//!         Linear::builder(&net, 8, 8).name("output").build();
+//!     });
+//! }
+//! let program = net.program()?;
+//! let names: Vec<&str> = program.parameters().map(|var| program.name(var)).collect();
+//! assert_eq!(names[..3], ["encoder.0.norm.scale", "encoder.0.norm.bias", "encoder.0.output.w"]);
+//! // Two layers of one name are an error.
+//! Linear::builder(&net, 8, 8).name("encoder.0.output").build();
+//! assert!(net.program().unwrap_err().message().starts_with("the program has a variable `encoder.0.output.w` already"));
+//! # Ok::<(), autobwd::Error>(())
+//! ```
 
 mod attention;
 mod conv;
 mod dropout;
 mod embedding;
 mod linear;
+mod loss;
+mod noise;
 mod norm;
 mod pool;
 mod recurrent;
+mod rms_norm;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
-pub use conv::{Conv2d, Conv2dBuilder, Conv2dTranspose};
+pub use conv::{Conv1d, Conv2d, Conv2dBuilder, Conv2dTranspose};
 pub use dropout::Dropout;
 pub use embedding::{Embedding, EmbeddingBuilder};
 pub use linear::{Linear, LinearBuilder};
+pub use loss::CrossEntropyLoss;
+pub use noise::{GaussianNoise, StepSeed};
 pub use norm::{Affine, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder};
 pub use pool::Pool2d;
 pub use recurrent::{
     DirectionWeights, Gru, GruCell, Lstm, LstmCell, Recurrence, RecurrenceBuilder, RecurrentCell, Rnn,
     RnnCell,
 };
+pub use rms_norm::{RmsNorm, RmsNormBuilder};
 
 use autobwd::{Builder, DType, Expr};
 
 use crate::Init;
+
+/// The name of a layer: its own within the current name scope, or a counted one.
+fn layer_name(net: &Builder, kind: &str, name: Option<&str>) -> String {
+    match name {
+        Some(name) => net.scoped(name),
+        None => net.layer_name(kind),
+    }
+}
 
 /// Declares a parameter with that name.
 #[track_caller]

@@ -2,7 +2,7 @@ use std::fmt;
 
 use autobwd::{Arg, Builder, DType, Expr, New, emit};
 
-use super::parameter;
+use super::{layer_name, parameter};
 use crate::{Init, norm};
 
 /// Parameters of a normalisation layer: scale, bias and epsilon.
@@ -19,7 +19,8 @@ pub struct Affine {
 /// Builder of a normalisation layer.
 pub struct NormBuilder<'a, L> {
     net: &'a Builder,
-    name: &'static str,
+    kind: &'static str,
+    name: Option<String>,
     width: usize,
     dtype: DType,
     epsilon: f32,
@@ -29,6 +30,7 @@ pub struct NormBuilder<'a, L> {
 impl<L> fmt::Debug for NormBuilder<'_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NormBuilder")
+            .field("kind", &self.kind)
             .field("name", &self.name)
             .field("width", &self.width)
             .finish_non_exhaustive()
@@ -41,11 +43,17 @@ type Make<'a, L> = dyn FnOnce(&str, Affine) -> L + 'a;
 impl<'a, L> NormBuilder<'a, L> {
     fn new(
         net: &'a Builder,
-        name: &'static str,
+        kind: &'static str,
         width: usize,
         layer: impl FnOnce(&str, Affine) -> L + 'a,
     ) -> NormBuilder<'a, L> {
-        NormBuilder { net, name, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
+        NormBuilder { net, kind, name: None, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
+    }
+
+    /// Names the layer, within the current [name scope](Builder::name_scope): `norm.scale` for a layer called `norm`.
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        NormBuilder { name: Some(name.into()), ..self }
     }
 
     /// Sets the dtype of the parameters.
@@ -64,7 +72,7 @@ impl<'a, L> NormBuilder<'a, L> {
     #[track_caller]
     pub fn build(self) -> L {
         let NormBuilder { net, width, dtype, epsilon, .. } = self;
-        let name = net.layer_name(self.name);
+        let name = layer_name(net, self.kind, self.name.as_deref());
         let vector = |part: &str, value| {
             parameter(net, &format!("{name}.{part}"), dtype, &[width], Init::Constant(value), 0)
         };
@@ -250,11 +258,12 @@ impl BatchNorm {
         })
     }
 
-    /// Training: `x` (samples, channels, positions) normalised by its own statistics. Fails for another number of
-    /// channels, or another dtype.
+    /// `x` (samples, channels, positions) normalised by its own statistics, which update the running ones; in
+    /// [evaluation mode](Builder::eval_mode) as [`infer`](BatchNorm::infer). Fails for another number of channels, or
+    /// another dtype.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
-        self.emit(x, false)
+        self.emit(x, x.builder().is_eval_mode())
     }
 
     /// Inference: `x` normalised by the running statistics, which are unchanged. Fails as

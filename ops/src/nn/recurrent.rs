@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
 
-use super::parameter;
+use super::{layer_name, parameter};
 use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::at};
 
 /// One step of a recurrent layer.
@@ -163,6 +163,7 @@ pub struct DirectionWeights {
 #[derive(Debug)]
 pub struct RecurrenceBuilder<'a, C> {
     net: &'a Builder,
+    name: Option<String>,
     inputs: usize,
     units: usize,
     layers: usize,
@@ -179,6 +180,7 @@ impl<C: RecurrentCell> Recurrence<C> {
     pub fn builder(net: &Builder, inputs: usize, units: usize) -> RecurrenceBuilder<'_, C> {
         RecurrenceBuilder {
             net,
+            name: None,
             inputs,
             units,
             layers: 1,
@@ -327,6 +329,13 @@ fn zeros_like(x: &Expr) -> Expr {
 }
 
 impl<C: RecurrentCell> RecurrenceBuilder<'_, C> {
+    /// Names the layer, within the current [name scope](Builder::name_scope): `decoder.wx` for a layer called `decoder`.
+    /// With several passes (layers and directions), these are `decoder.0`, `decoder.1`, …
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Self {
+        RecurrenceBuilder { name: Some(name.into()), ..self }
+    }
+
     /// Sets the number of layers, each over the outputs of the one before.
     #[must_use]
     pub fn layers(self, layers: usize) -> Self {
@@ -360,11 +369,16 @@ impl<C: RecurrentCell> RecurrenceBuilder<'_, C> {
     /// Adds the parameters to the program: `gru_0.wx`, `gru_0.wh` and `gru_0.b` for the first pass, and so on.
     #[track_caller]
     pub fn build(self) -> Recurrence<C> {
-        let RecurrenceBuilder { net, inputs, units, layers, directions, dtype, weight, seed, .. } = self;
+        let RecurrenceBuilder { net, name, inputs, units, layers, directions, dtype, weight, seed, .. } =
+            self;
         let columns = C::GATES * units;
         let mut passes = vec![];
         for pass in 0..layers * directions {
-            let name = net.layer_name(C::NAME);
+            let own = name.as_ref().map(|name| match layers * directions {
+                1 => name.clone(),
+                _ => format!("{name}.{pass}"),
+            });
+            let name = layer_name(net, C::NAME, own.as_deref());
             let weights =
                 |part, rows| parameter(net, &format!("{name}.{part}"), dtype, &[rows, columns], weight, seed);
             let input_weight = weights("wx", if pass < directions { inputs } else { directions * units });

@@ -1,12 +1,26 @@
-//! Optimizers: backward pass and parameter updates in one call.
+//! Optimizers: backward pass and parameter updates in one call, or in parts.
+//!
+//! [`Optimizer::minimize`] is [`compute_gradients`] and [`Optimizer::apply_gradients`]. [`GradientClip`], [`WeightDecay`] and
+//! [`ParameterGroups`] go with every optimizer, [`freeze`] excludes parameters. [`Schedule`] and [`Plateau`] give the
+//! learning rate of a step; [`EarlyStopping`] ends a run. [`Lbfgs`] runs a program by itself.
 
 mod adam;
 mod adaptive;
+mod clip;
 mod descent;
+mod groups;
+mod lbfgs;
+mod progress;
+mod schedule;
 
 pub use adam::{Adam, AdamW, Lamb};
 pub use adaptive::{Adagrad, RmsProp};
+pub use clip::{ClippedOptimizer, GradientClip, global_norm};
 pub use descent::{Momentum, Sgd};
+pub use groups::{ParameterGroups, WeightDecay, freeze};
+pub use lbfgs::Lbfgs;
+pub use progress::{EarlyStopping, Plateau};
+pub use schedule::{Schedule, set_rate};
 
 use std::fmt;
 
@@ -29,6 +43,42 @@ pub trait Optimizer {
 
     /// The learning rate at the start.
     fn learning_rate(&self) -> f32;
+
+    /// Changes the gradients of pairs of parameter and gradient before the updates, for instance by [`GradientClip`]. Leaves them
+    /// as they are by default.
+    ///
+    /// # Errors
+    /// Hyperparameters out of bounds.
+    #[track_caller]
+    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
+        Ok(gradients)
+    }
+
+    /// This optimizer with clipped gradients.
+    fn clip(self, clip: GradientClip) -> ClippedOptimizer<Self>
+    where
+        Self: Sized,
+    {
+        ClippedOptimizer { optimizer: self, clip }
+    }
+
+    /// This optimizer with L2 regularisation: `dw ← dw + decay · w`. [`AdamW`] and [`Lamb`] have a decay of their own,
+    /// which is not part of the gradient.
+    fn weight_decay(self, decay: f32) -> WeightDecay<Self>
+    where
+        Self: Sized,
+    {
+        WeightDecay { optimizer: self, decay }
+    }
+
+    /// This optimizer for all parameters except those whose names match `pattern`, in which `*` stands for any text:
+    /// these have the other optimizer.
+    fn group(self, pattern: impl Into<String>, optimizer: impl Optimizer + 'static) -> ParameterGroups
+    where
+        Self: Sized + 'static,
+    {
+        ParameterGroups::new(self).group(pattern, optimizer)
+    }
 
     /// Appends the backward part of `loss` ([`append_backward`]) and the update of every parameter that has a gradient.
     /// Parameters without gradient are unchanged; the result names them.
@@ -80,11 +130,42 @@ pub trait Optimizer {
     /// As [`minimize`](Optimizer::minimize) and [`append_backward`].
     #[track_caller]
     fn minimize_with(&self, loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
-        let net = loss.builder();
-        let updates =
-            if net.is_eager() { derivatives(loss, backward)? } else { append_gradients(loss, backward)? };
+        let updates = compute_gradients(loss, backward)?;
+        self.apply_gradients(&updates.trained)?;
+        Ok(updates)
+    }
+
+    /// Appends the updates of parameters with these gradients, pairs of [`compute_gradients`], which may have been
+    /// changed meanwhile:
+    ///
+    /// ```
+    /// # use autobwd::{Backward, Builder, DType};
+    /// # use autobwd_ops::{Init, Math};
+    /// use autobwd_ops::optim::{GradientClip, Optimizer, Sgd, compute_gradients, global_norm};
+    /// # let net = Builder::new();
+    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// # let loss = w.square().mean();
+    /// let gradients = compute_gradients(&loss, &Backward::default())?.complete()?;
+    /// let norm = global_norm(&gradients); // to be fetched
+    /// Sgd { rate: 0.1 }.apply_gradients(&GradientClip::Value(0.5).apply(&gradients)?)?;
+    /// # net.program()?;
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Hyperparameters out of bounds.
+    #[track_caller]
+    fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
+        let Some((first, _)) = gradients.first() else { return Ok(()) };
+        let net = first.builder();
+        let gradients = gradients.to_vec();
+        // In a closure, operators would not record the caller's line.
+        let gradients = match net.is_eager() {
+            true => net.no_grad(|| self.transform(gradients)),
+            false => self.transform(gradients),
+        }?;
         let mut rates: Vec<(DType, Expr)> = vec![];
-        for (parameter, gradient) in &updates.trained {
+        for (parameter, gradient) in &gradients {
             let dtype = parameter.dtype();
             let rate = match rates.iter().find(|(d, _)| *d == dtype) {
                 Some((_, rate)) => rate.clone(),
@@ -96,11 +177,21 @@ pub trait Optimizer {
             };
             net.no_grad(|| self.update(parameter, gradient, &rate))?;
         }
-        Ok(updates)
+        Ok(())
     }
 }
 
-/// The result of [`Optimizer::minimize`]: every parameter is in one of the two lists, except those that the caller
+/// Appends the backward pass of `loss` ([`append_backward`]), without updates: the first half of
+/// [`Optimizer::minimize`]. In eager mode, it computes the gradients now.
+///
+/// # Errors
+/// As [`append_backward`] with all parameters; no parameter has a gradient.
+#[track_caller]
+pub fn compute_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
+    if loss.builder().is_eager() { derivatives(loss, backward) } else { append_gradients(loss, backward) }
+}
+
+/// The result of [`Optimizer::minimize`] and [`compute_gradients`]: every parameter is in one of the two lists, except those that the caller
 /// excluded (no-grad set, `stop_gradient`).
 #[must_use = "a parameter without gradient is not trained: `complete` refuses that, `untrained` holds them"]
 #[derive(Clone, Debug)]

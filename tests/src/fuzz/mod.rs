@@ -270,8 +270,8 @@ fn model_requests(mut model: Model, mut found: FuzzFinding, rng: &mut Rng) -> Re
         Ok(_) => verify(&model.program).map_err(|e| format!("the program for training is not valid: {e}"))?,
     }
     let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
-    match Model::for_test(&model.program, &model.scope, &fetches) {
-        Err(e) => found.note("for_test", &e)?,
+    match Model::for_inference(&model.program, &model.scope, &fetches) {
+        Err(e) => found.note("for_inference", &e)?,
         Ok(tuned) => verify(&tuned.program).map_err(|e| format!("the program for test is not valid: {e}"))?,
     }
     let loaded = program(&json, &values, rng)?;

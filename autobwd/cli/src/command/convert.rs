@@ -45,7 +45,7 @@ impl ConvertCommand {
         }
         if !self.fetch.is_empty() {
             let named: Vec<&str> = self.fetch.iter().map(String::as_str).collect();
-            model = Model::for_test(&model.program, &model.scope, &named)?;
+            model = Model::for_inference(&model.program, &model.scope, &named)?;
         } else if model.fetches.is_empty() {
             let named = |names: Vec<&str>| names.into_iter().map(str::to_string).collect();
             (model.feeds, model.fetches) =

@@ -1,6 +1,6 @@
 //! Reads and writes programs as JSON.
 //!
-//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}]}` with variables
+//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}], "signature"?}` with variables
 //! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter", "gradient_of"?}` and operators
 //! `{"type", "inputs", "outputs", "attrs": {name: {tag: value}}, "site"?, "origin"?}`: the form of the golden cases.
 
@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::{
-    Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, Site, Slots, Var, VarDesc, VarKind,
+    Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, ProgramSignature, Site, Slots, Var,
+    VarDesc, VarKind,
 };
 use crate::{DType, Dims, Error, ErrorKind, Result};
 
@@ -19,6 +20,8 @@ const NAME_LIMIT: usize = 256;
 #[derive(Serialize, Deserialize, PartialEq)]
 struct ProgramJson {
     blocks: Vec<BlockJson>,
+    #[serde(default, skip_serializing_if = "ProgramSignature::is_empty")]
+    signature: ProgramSignature,
 }
 
 #[derive(Serialize, Deserialize, PartialEq)]
@@ -181,7 +184,7 @@ impl Program {
             vars: block.vars.iter().map(|(v, d)| self.var_to_json(*v, d)).collect(),
             ops: block.ops.iter().map(|op| self.op_to_json(op, sites)).collect(),
         });
-        ProgramJson { blocks: blocks.collect() }
+        ProgramJson { blocks: blocks.collect(), signature: self.signature().clone() }
     }
 
     fn var_to_json(&self, var: Var, desc: &VarDesc) -> VarJson {
@@ -313,6 +316,7 @@ impl ProgramJson {
         }
         program.loaded = true;
         program.check_structure().map_err(|e| format_error(e.to_string()))?;
+        program.set_signature(self.signature).map_err(|e| format_error(e.to_string()))?;
         Ok(program)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, Site, Vars, name_table::NameTable, structure::Verified};
+use super::{OpDesc, ProgramSignature, Site, Vars, name_table::NameTable, structure::Verified};
 use crate::{
     DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean,
     tensor::write_atomically,
@@ -193,6 +193,7 @@ pub struct Program {
     blocks: Vec<Block>,
     counters: IndexMap<Box<str>, u32, Hasher>,
     stamp: u64,
+    pub(super) signature: ProgramSignature,
     pub(super) verified: Verified,
     /// Whether it was read from a file.
     pub(super) loaded: bool,
@@ -216,7 +217,15 @@ impl Program {
         let mut names = NameTable::default();
         names.insert("@EMPTY@");
         let (blocks, counters) = (vec![Block::default()], IndexMap::default());
-        Program { names, blocks, counters, stamp: next_stamp(), verified: Verified::default(), loaded: false }
+        Program {
+            names,
+            blocks,
+            counters,
+            stamp: next_stamp(),
+            signature: ProgramSignature::default(),
+            verified: Verified::default(),
+            loaded: false,
+        }
     }
 
     /// The variable of this name, in whichever block it is declared. Adds the name if it is new.
@@ -542,7 +551,8 @@ impl Program {
 }
 
 impl PartialEq for Program {
-    /// Same blocks, with the same variables and operators under the same names; source lines are not compared.
+    /// Same signature and blocks, with the same variables and operators under the same names; source lines are not
+    /// compared.
     fn eq(&self, other: &Program) -> bool {
         self.same_as(other)
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     BlockId, DType, Dims, Error, ErrorKind, OpInfoMap, Program, Result, Tensor, Var, VarDesc,
-    desc::check_name,
+    desc::{ProgramSignature, SignatureEntry, check_name},
 };
 
 /// A builder of a program and of its startup program, which initialises persistable variables. `autobwd::eager` makes
@@ -59,6 +59,10 @@ struct BuilderState {
     failure: Rc<RefCell<Option<Error>>>,
     /// The number of layers by name prefix.
     layers: RefCell<HashMap<String, usize>>,
+    /// The name scopes around the current layer, each with a dot behind it.
+    name_scope: RefCell<String>,
+    /// Whether layers are called for evaluation.
+    eval_mode: Cell<bool>,
 }
 
 impl BuilderState {
@@ -69,8 +73,19 @@ impl BuilderState {
     ) -> BuilderState {
         let (program, block, replaced) = (RefCell::default(), Cell::new(BlockId::ROOT), Cell::new(0));
         let failure = startup.as_ref().map(|startup| startup.0.failure.clone()).unwrap_or_default();
-        let (values, layers) = (RefCell::default(), RefCell::default());
-        BuilderState { program, block, replaced, ops, startup, engine, values, failure, layers }
+        BuilderState {
+            program,
+            block,
+            replaced,
+            ops,
+            startup,
+            engine,
+            values: RefCell::default(),
+            failure,
+            layers: RefCell::default(),
+            name_scope: RefCell::default(),
+            eval_mode: Cell::new(false),
+        }
     }
 }
 
@@ -237,6 +252,21 @@ impl Builder {
         Ok(outcome)
     }
 
+    /// Sets the named inputs and outputs of the program ([`ProgramSignature`](crate::ProgramSignature)).
+    ///
+    /// # Errors
+    /// A failed expression; those of [`Program::set_signature`].
+    pub fn set_signature(&self, inputs: &[(&str, &Expr)], outputs: &[(&str, &Expr)]) -> Result<()> {
+        let entries = |all: &[(&str, &Expr)]| {
+            let entry = |(name, expr): &(&str, &Expr)| {
+                expr.check().map(|expr| SignatureEntry { name: (*name).into(), variable: expr.name() })
+            };
+            all.iter().map(entry).collect::<Result<Vec<_>>>()
+        };
+        let signature = ProgramSignature { inputs: entries(inputs)?, outputs: entries(outputs)? };
+        self.edit(|program| program.set_signature(signature))
+    }
+
     /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the
     /// same order, as an edited clone does. A recorded failure stays: the failed expression may be part of the new
     /// program, too.
@@ -364,10 +394,12 @@ impl Builder {
         self.change(|program| {
             let var = program.var(name);
             if program.root().vars.contains_key(&var) {
-                return Err(Error::new(
-                    ErrorKind::UnknownVar,
-                    format!("the program has a variable `{name}` already"),
-                ));
+                let hint = match desc.persistable {
+                    true => "; give its layer another name, or build it in a name scope",
+                    false => "",
+                };
+                let text = format!("the program has a variable `{name}` already{hint}");
+                return Err(Error::new(ErrorKind::UnknownVar, text));
             }
             program.root_mut().vars.insert(var, desc);
             Ok(var)
@@ -451,13 +483,80 @@ impl Builder {
         Ok(kept)
     }
 
-    /// A name for a layer, whose variables are called `name.part`: `prefix_0`, `prefix_1`, …, counted separately for
-    /// each prefix. So parameters have the same names in a program and in eager mode, whatever was computed before.
+    /// Calls `body` in a name scope: the names of layers in it start with `name` and a dot. Scopes nest. The parameters
+    /// of a layer therefore keep their names when other parts of the model change.
+    ///
+    /// Parameters that a model declares itself have the names it gives them: [`scoped`](Builder::scoped) adds the scope.
+    /// A scope may be entered again; its layers are counted on. The builder fails for a name that no variable can have.
+    ///
+    /// ```
+    /// # use autobwd::Builder;
+    /// use autobwd_ops::nn::Linear;
+    /// let net = Builder::new();
+    /// let layers = net.name_scope("encoder", || {
+    ///     [Linear::builder(&net, 8, 8).build(), Linear::builder(&net, 8, 4).name("out").build()]
+    /// });
+    /// assert_eq!(layers[0].weight.name(), "encoder.linear_0.w");
+    /// assert_eq!(layers[1].weight.name(), "encoder.out.w");
+    /// ```
+    #[track_caller]
+    pub fn name_scope<T>(&self, name: &str, body: impl FnOnce() -> T) -> T {
+        struct NameScopeGuard<'a>(&'a Builder, usize);
+        impl Drop for NameScopeGuard<'_> {
+            fn drop(&mut self) {
+                self.0.0.name_scope.borrow_mut().truncate(self.1);
+            }
+        }
+        if let Err(e) = check_name(name) {
+            drop(self.failed(e));
+        }
+        let around = self.0.name_scope.borrow().len();
+        let _guard = NameScopeGuard(self, around);
+        self.0.name_scope.borrow_mut().extend([name, "."]);
+        body()
+    }
+
+    /// The name within the current [`name_scope`](Builder::name_scope): `encoder.w` for `w` in the scope `encoder`.
+    pub fn scoped(&self, name: &str) -> String {
+        format!("{}{name}", self.0.name_scope.borrow())
+    }
+
+    /// A name for a layer in the current [`name_scope`](Builder::name_scope), whose variables are called `name.part`:
+    /// `prefix_0`, `prefix_1`, …, counted separately for each prefix. So parameters have the same names in a program
+    /// and in eager mode, whatever was computed before.
     pub fn layer_name(&self, prefix: &str) -> String {
+        let prefix = self.scoped(prefix);
         let layers = &mut self.0.layers.borrow_mut();
-        let count = layers.entry(prefix.into()).or_insert(0);
+        let count = layers.entry(prefix.clone()).or_insert(0);
         *count += 1;
         format!("{prefix}_{}", *count - 1)
+    }
+
+    /// Calls `body` in evaluation mode, in which the layers that behave differently in training do what they do at
+    /// inference: `Dropout` passes its input on, and `BatchNorm` uses its running statistics. Parameters are the same.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// use autobwd_ops::nn::Dropout;
+    /// let net = Builder::new();
+    /// let (x, dropout) = (net.input("x", DType::F32, &[-1, 8]), Dropout::new(&net, 0.1, 7));
+    /// assert!(net.eval_mode(|| dropout.forward(&x)).is(&x));
+    /// assert!(!dropout.forward(&x).is(&x));
+    /// ```
+    pub fn eval_mode<T>(&self, body: impl FnOnce() -> T) -> T {
+        struct EvalModeGuard<'a>(&'a Builder, bool);
+        impl Drop for EvalModeGuard<'_> {
+            fn drop(&mut self) {
+                self.0.0.eval_mode.set(self.1);
+            }
+        }
+        let _guard = EvalModeGuard(self, self.0.eval_mode.replace(true));
+        body()
+    }
+
+    /// Whether layers are called in [`eval_mode`](Builder::eval_mode).
+    pub fn is_eval_mode(&self) -> bool {
+        self.0.eval_mode.get()
     }
 
     /// A name that is new to the program: `prefix_0`, `prefix_1`, ….

@@ -88,7 +88,7 @@ fn run(args: &Args) -> Result<()> {
     }
     bar.finish_and_clear();
 
-    let mut tuned = Model::for_test(&program, &model.scope, &[&fetch])?;
+    let mut tuned = Model::for_inference(&program, &model.scope, &[&fetch])?;
     let after = accuracy(&mut tuned, &mut executor)?;
     autobwd_paddle::save(&tuned, &args.out)?;
     println!("{}", json!({"accuracy": after, "when": "after training", "trained_parameters": trained.len()}));

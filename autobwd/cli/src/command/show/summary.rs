@@ -13,6 +13,9 @@ use crate::terminal::{grouped, table};
 #[derive(Serialize)]
 pub(super) struct ProgramSummary<'a> {
     schema: &'static str,
+    /// The named inputs and outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signature: Option<String>,
     operators: Vec<Row<'a>>,
     not_linked: BTreeSet<&'a str>,
     totals: Totals,
@@ -58,6 +61,7 @@ impl<'a> ProgramSummary<'a> {
         let mut walk = Walk { program, metas: shapes.iter().cloned().collect(), counted: HashSet::new() };
         let mut summary = ProgramSummary {
             schema: "autobwd.show/1",
+            signature: Some(program).filter(|p| !p.signature().is_empty()).map(Program::describe_signature),
             operators: vec![],
             not_linked: BTreeSet::new(),
             totals: Totals { blocks: program.blocks().len(), ..Totals::default() },
@@ -110,6 +114,9 @@ impl<'a> ProgramSummary<'a> {
         let Totals { persistable_bytes, flops, bytes, unknown, .. } = self.totals;
         let blocks = if blocks == 1 { String::new() } else { format!(" in {blocks} blocks") };
         let mut line = |name: &str, value: String| text += &format!("{name:<13}{value}\n");
+        if let Some(signature) = &self.signature {
+            line("signature", signature.clone());
+        }
         line("operators", format!("{operators}{blocks}, {backward_operators} of the backward pass"));
         line("parameters", format!("{} ({} bytes)", grouped(parameters), grouped(parameter_bytes)));
         line("persistable", format!("{} bytes", grouped(persistable_bytes)));

@@ -1,0 +1,124 @@
+//! Clipping of gradients.
+
+use autobwd::{DType, Error, Expr, New, Result, emit};
+
+use super::Optimizer;
+use crate::{Math, fill::FillZerosLike, reduce::SquaredL2Norm, sum::Sum, update::ClipByNorm};
+
+/// Clipping of gradients between the backward pass and the update. NaN stays NaN. Sparse gradients become dense, so that
+/// an optimizer that is `lazy` changes all rows.
+///
+/// ```
+/// # use autobwd::{Builder, DType, Executor, Scope};
+/// # use autobwd_ops::{Init, Math};
+/// use autobwd_ops::optim::{GradientClip, Optimizer, Sgd};
+/// # let net = Builder::new();
+/// # let w = net.parameter("w", DType::F32, &[1], |w| Init::Constant(30.0).emit(w, 0));
+/// # let v = net.parameter("v", DType::F32, &[1], |v| Init::Constant(40.0).emit(v, 0));
+/// // The gradients are 30 and 40: together they have norm 50.
+/// let loss = (w.square() + v.square()).mean() * 0.5;
+/// Sgd { rate: 1.0 }.clip(GradientClip::GlobalNorm(5.0)).minimize(&loss)?.complete()?;
+/// # let mut scope = Scope::new();
+/// # let mut executor = Executor::with_threads(1);
+/// # executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+/// executor.run(&net.program()?, &mut scope, &[], &[])?;
+/// assert_eq!((scope.get("w")?.item()?, scope.get("v")?.item()?), (27.0, 36.0));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GradientClip {
+    /// Limits every element to `[-limit, limit]`.
+    Value(f32),
+    /// Scales every gradient whose L2 norm is larger to this norm.
+    Norm(f32),
+    /// Scales all gradients by `max_norm / max(‖all‖, max_norm)`, where `‖all‖` is their [`global_norm`] (Pascanu et
+    /// al., 2013).
+    GlobalNorm(f32),
+}
+
+impl GradientClip {
+    /// The clipped gradients of these pairs of parameter and gradient.
+    ///
+    /// # Errors
+    /// A limit that is not a positive number.
+    #[track_caller]
+    pub fn apply(self, gradients: &[(Expr, Expr)]) -> Result<Vec<(Expr, Expr)>> {
+        let (GradientClip::Value(limit) | GradientClip::Norm(limit) | GradientClip::GlobalNorm(limit)) = self;
+        if !(limit > 0.0 && limit.is_finite()) {
+            return Err(Error::attr("max_norm", format!("{limit} is not a positive number")));
+        }
+        let (most, gradients) = (f64::from(limit), &dense(gradients));
+        let mut clipped = vec![];
+        let scale = match self {
+            GradientClip::GlobalNorm(_) if !gradients.is_empty() => {
+                Some(most / global_norm(gradients).clip(most, f64::INFINITY))
+            }
+            _ => None,
+        };
+        for (parameter, gradient) in gradients {
+            let gradient = match (self, &scale) {
+                (GradientClip::Value(_), _) => gradient.clip(-most, most),
+                (GradientClip::Norm(_), _) => {
+                    emit(ClipByNorm { x: gradient.into(), out: New, max_norm: limit }).out
+                }
+                (GradientClip::GlobalNorm(_), Some(scale)) => gradient * converted(scale, gradient.dtype()),
+                (GradientClip::GlobalNorm(_), None) => gradient.clone(),
+            };
+            clipped.push((parameter.clone(), gradient));
+        }
+        Ok(clipped)
+    }
+}
+
+/// The L2 norm of all gradients of these pairs together, `√Σ‖g‖²`, of shape `[1]` and the dtype of the first. Fails
+/// without gradients.
+#[track_caller]
+pub fn global_norm(gradients: &[(Expr, Expr)]) -> Expr {
+    let mut squares = vec![];
+    for (_, gradient) in &dense(gradients) {
+        let square = emit(SquaredL2Norm { x: gradient.into(), out: New }).out;
+        squares.push(converted(&square, gradients[0].1.dtype()).into());
+    }
+    emit(Sum { x: squares, out: New }).out.sqrt()
+}
+
+/// The pairs with dense gradients.
+#[track_caller]
+fn dense(gradients: &[(Expr, Expr)]) -> Vec<(Expr, Expr)> {
+    let mut pairs = gradients.to_vec();
+    for (parameter, gradient) in pairs.iter_mut().filter(|(_, gradient)| gradient.meta().rows.is_some()) {
+        let zeros = emit(FillZerosLike { x: (&*parameter).into(), out: New }).out;
+        *gradient = emit(Sum { x: vec![(&*gradient).into(), zeros.into()], out: New }).out;
+    }
+    pairs
+}
+
+#[track_caller]
+fn converted(x: &Expr, dtype: DType) -> Expr {
+    if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
+}
+
+/// An optimizer with clipped gradients; made by [`Optimizer::clip`].
+#[derive(Clone, Debug)]
+pub struct ClippedOptimizer<O> {
+    /// The optimizer.
+    pub optimizer: O,
+    /// How gradients are clipped.
+    pub clip: GradientClip,
+}
+
+impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {
+    fn learning_rate(&self) -> f32 {
+        self.optimizer.learning_rate()
+    }
+
+    #[track_caller]
+    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
+        self.optimizer.transform(self.clip.apply(&gradients)?)
+    }
+
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        self.optimizer.update(parameter, gradient, learning_rate)
+    }
+}
