@@ -15,6 +15,9 @@ use autobwd_ops::{
 const STEPS: usize = 3;
 const BATCH: usize = 4;
 
+/// The bytes of values, by name.
+type Values = Vec<(String, Vec<u8>)>;
+
 /// A model with its training step; feeds are `x` and `y`.
 struct Model {
     program: Program,
@@ -111,7 +114,7 @@ impl Model {
     }
 
     /// The parameters after training on several ranks, by rank.
-    fn on_ranks(&self, ranks: usize, bucket_bytes: usize) -> Result<Vec<Vec<(String, Vec<u8>)>>> {
+    fn on_ranks(&self, ranks: usize, bucket_bytes: usize) -> Result<Vec<Values>> {
         let step = data_parallel(&self.program, ranks, bucket_bytes)?;
         threads::run(ranks, |transport| {
             let (rank, mut scope) = (transport.rank(), Scope::new());
@@ -127,7 +130,7 @@ impl Model {
     }
 
     /// The values after training on several ranks with optimizer state in parts, by rank.
-    fn sharded(&self, ranks: usize) -> Result<Vec<Vec<(String, Vec<u8>)>>> {
+    fn sharded(&self, ranks: usize) -> Result<Vec<Values>> {
         let sharded = shard_optimizer(&self.program, &self.startup, ranks, 1 << 20)?;
         threads::run(ranks, |transport| {
             let (rank, mut scope) = (transport.rank(), Scope::new());
@@ -141,7 +144,7 @@ impl Model {
     }
 
     /// The parameters after training in one process, which merges the gradients of as many batches.
-    fn merged(&self, count: usize) -> Result<Vec<(String, Vec<u8>)>> {
+    fn merged(&self, count: usize) -> Result<Values> {
         let merged = accumulate(&self.program, count)?;
         let (mut executor, mut scope) = (Executor::with_threads(2), Scope::new());
         executor.run(&self.startup, &mut scope, &[], &[])?;
@@ -166,7 +169,7 @@ impl Model {
     }
 }
 
-fn values(scope: &Scope) -> Vec<(String, Vec<u8>)> {
+fn values(scope: &Scope) -> Values {
     let mut values: Vec<_> =
         scope.iter().map(|(name, value)| (name.to_string(), value.bytes().to_vec())).collect();
     values.sort();
