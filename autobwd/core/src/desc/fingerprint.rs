@@ -6,8 +6,8 @@ use super::{Attr, OpDesc, Program, Slots, VarDesc, VarKind};
 
 impl Program {
     /// A hash of the program: of its blocks, of the names, kinds, dtypes and shapes of its variables, and of types,
-    /// slots and attributes of its operators. Source lines, origins of operators and the variables that gradients
-    /// belong to do not count.
+    /// slots and attributes of its operators. Source lines, origins of operators, the variables that gradients belong to
+    /// and the signature do not count.
     ///
     /// Equal programs have equal fingerprints, on every machine and in every process. A checkpoint records by it which
     /// program it belongs to, and processes that run together compare theirs.
