@@ -525,7 +525,8 @@ fn the_package_that_is_named_is_checked() -> Result<()> {
     // For this file, since a test is its own library.
     assert_eq!(check_coverage("framework")?, check_coverage("autobwd-tests")?);
     let e = check_crate("my-operators").unwrap_err().to_string();
-    let packages = "packages with samples are `autobwd-core`, `autobwd-ops`, `autobwd-tests`";
+    let packages =
+        "packages with samples are `autobwd-core`, `autobwd-ops`, `autobwd-parallel`, `autobwd-tests`";
     assert_eq!(e, format!("package `my-operators` has 0 operators and no samples; {packages}"));
     let e = check_crate("autobwd-tests").unwrap_err().to_string();
     let lines: Vec<&str> = e.lines().collect();
