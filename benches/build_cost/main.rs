@@ -74,8 +74,8 @@ impl BuildTarget {
             }
             BuildKind::Tests => {
                 self.empty()?;
-                let built = self.cargo(&["test", "--workspace", "--no-run"])?;
-                let run = self.cargo(&["test", "--workspace"])?;
+                let built = self.cargo(&["test", "--no-run"])?;
+                let run = self.cargo(&["test"])?;
                 let all = BuildCost { cpu: built.cpu + run.cpu, wall: built.wall + run.wall };
                 Ok(json!({
                     "build": "tests", "clean": built.json(), "run": run.json(), "together": all.json(),

@@ -59,7 +59,7 @@ fn root() -> PathBuf {
 fn built(target: &str) -> BenchResult<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["test", "--no-run", "--message-format=json", "--workspace", "--test", target]);
+    build.args(["test", "--no-run", "--message-format=json", "--test", target]);
     let output = build.current_dir(root()).stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8(output.stdout)?;
     let messages = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
