@@ -280,16 +280,14 @@ impl Scope {
                 .ok_or_else(|| Error::internal("a value of the scope with unknown shape"))?;
             self.set(name, Tensor::zeros(meta.dtype, &dims)?);
         }
-        let Some(tensor) = self.values.get_mut(name) else { return Err(self.unknown(name)) };
-        if tensor.meta().bytes() != meta.bytes() {
-            return Err(Error::internal(format!("`{name}` is in the scope with another size")));
+        if let Some(tensor) = self.values.get_mut(name) {
+            tensor.memory()?;
         }
-        let bytes = tensor.bytes().len();
-        tensor.memory()?.place(0, bytes)
+        self.aligned_place(name, meta)
     }
 
-    /// The memory of a value of an [aligned](Scope::align) scope.
-    fn shared_place(&self, name: &str, meta: &Meta) -> Result<Place> {
+    /// The memory of a value after [`align`](Scope::align).
+    fn aligned_place(&self, name: &str, meta: &Meta) -> Result<Place> {
         let tensor = self.get(name)?;
         if tensor.meta().bytes() != meta.bytes() {
             return Err(Error::internal(format!("`{name}` is in the scope with another size")));
@@ -330,7 +328,7 @@ impl BoundScope<'_> {
         match self {
             BoundScope::Exclusive(scope) => scope.place(name, meta),
             BoundScope::Shared(_) if written => Err(write_to_shared(name)),
-            BoundScope::Shared(scope) => scope.shared_place(name, meta),
+            BoundScope::Shared(scope) => scope.aligned_place(name, meta),
         }
     }
 }
