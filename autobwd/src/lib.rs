@@ -241,7 +241,7 @@ pub use autobwd_viewer as viewer;
 pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{
-        Checkpoint, Executor, Feed, LoadReport, MismatchedValue, Monitor, Scope, Session,
+        Checkpoint, Executor, Feed, LoadReport, MismatchedValue, Monitor, Predictor, Scope, Session,
     };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};

@@ -50,6 +50,7 @@ mod overwritten;
 mod parallel;
 mod pictures;
 mod plain;
+mod predictor;
 mod programs;
 mod promises;
 mod recompute;

@@ -2,11 +2,11 @@
 
 use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread};
 
-use crate::{Feed, Scope, Session};
+use crate::{Feed, Scope, Session, scope::BoundScope};
 use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport, verify::require_valid};
 use autobwd_plan::{Plan, PlanReport, PlanRequest, cut};
 
-/// Number of sessions that [`Executor::run`] caches.
+/// Default number of sessions that [`Executor::run`] caches.
 const SESSIONS: usize = 16;
 
 /// Default maximum number of steps of a loop in a program from a file.
@@ -21,6 +21,8 @@ pub struct Executor {
     ops: Option<Arc<OpInfoMap>>,
     check_finite: bool,
     loop_limit: Option<u64>,
+    /// Maximum number of cached sessions.
+    cache_size: usize,
     /// Cached sessions, most recently used first.
     sessions: VecDeque<(SessionKey, Session)>,
     /// Caller's data, kept with the executor.
@@ -46,7 +48,13 @@ struct SessionKey {
 }
 
 impl SessionKey {
-    fn is(&self, program: &Program, scope: &Scope, feeds: &[(&str, &dyn Feed)], fetches: &[&str]) -> bool {
+    fn is(
+        &self,
+        program: &Program,
+        scope: &Scope,
+        feeds: &[(&str, &dyn Feed)],
+        fetches: &[impl AsRef<str>],
+    ) -> bool {
         let same_feed = |((name, meta), (n, fed)): (&(String, Meta), &(&str, &dyn Feed))| {
             name == n && *meta == fed.meta()
         };
@@ -54,7 +62,7 @@ impl SessionKey {
             && self.scope == scope.stamp()
             && self.feeds.len() == feeds.len()
             && self.feeds.iter().zip(feeds).all(same_feed)
-            && self.fetches == fetches
+            && self.fetches.iter().map(String::as_str).eq(fetches.iter().map(AsRef::as_ref))
     }
 }
 
@@ -83,6 +91,7 @@ impl Executor {
             ops: None,
             check_finite: false,
             loop_limit: None,
+            cache_size: SESSIONS,
             sessions: VecDeque::new(),
             attached: None,
         }
@@ -152,9 +161,23 @@ impl Executor {
         Executor { loop_limit: Some(steps), sessions: VecDeque::new(), attached: None, ..self }
     }
 
+    /// Sets the number of plans that [`run`](Executor::run) keeps with their memory, at least one: 16 by default. The
+    /// most recently used ones are kept. Batches of more different shapes than this are planned again and again.
+    #[must_use]
+    pub fn cache_size(mut self, plans: usize) -> Executor {
+        self.cache_size = plans.max(1);
+        self.sessions.truncate(self.cache_size);
+        self
+    }
+
     /// The number of threads.
     pub fn threads(&self) -> usize {
         self.cx.threads()
+    }
+
+    /// An executor with that many threads, which caches as many sessions as this one.
+    pub(crate) fn with_other_threads(&self, threads: usize) -> Executor {
+        Executor::with_threads(threads).cache_size(self.cache_size)
     }
 
     /// Plans a program for data of these dtypes and shapes, and for these fetches. Only operators run that the fetches
@@ -171,11 +194,20 @@ impl Executor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Session> {
-        let program = program.as_ref();
+        self.prepare_on(program.as_ref(), &mut BoundScope::Exclusive(scope), feeds, fetches)
+    }
+
+    fn prepare_on(
+        &self,
+        program: &Program,
+        scope: &mut BoundScope<'_>,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+    ) -> Result<Session> {
         let ops = self.operators()?;
         require_valid(ops, program)?;
         let loop_limit = self.loop_limit.or(program.is_loaded().then_some(LOADED_LOOP_LIMIT));
-        let (options, known) = ((self.check_finite, loop_limit), scope.len());
+        let (options, known) = ((self.check_finite, loop_limit), scope.scope().len());
         let program = &*cut(program, feeds)?;
         let session = Session::new(program, ops, scope, feeds, fetches, options, self.cx.clone());
         if session.is_err() {
@@ -274,7 +306,7 @@ impl Executor {
     ) -> Result<Vec<Tensor>> {
         let program = program.as_ref();
         let known = scope.len();
-        let session = self.session(program, scope, feeds, fetches)?;
+        let session = self.session(program, BoundScope::Exclusive(&mut *scope), feeds, fetches)?;
         let fed = feeds.iter().try_for_each(|(name, fed)| session.feed(name, *fed));
         let outcome = fed.and_then(|()| session.run(scope));
         if outcome.is_ok() {
@@ -288,29 +320,30 @@ impl Executor {
         outcome.map(|()| vec![])
     }
 
-    fn session(
+    pub(crate) fn session(
         &mut self,
         program: &Program,
-        scope: &mut Scope,
+        mut scope: BoundScope<'_>,
         feeds: &[(&str, &dyn Feed)],
-        fetches: &[&str],
+        fetches: &[impl AsRef<str>],
     ) -> Result<&mut Session> {
-        let known = self.sessions.iter().position(|(key, _)| key.is(program, scope, feeds, fetches));
+        let known = self.sessions.iter().position(|(key, _)| key.is(program, scope.scope(), feeds, fetches));
         let entry = match known.and_then(|i| self.sessions.remove(i)) {
             Some(entry) => entry,
             None => {
                 let metas: Vec<_> = feeds.iter().map(|(name, fed)| (*name, fed.meta())).collect();
-                let session = self.prepare(program, scope, &metas, fetches)?;
+                let fetches: Vec<&str> = fetches.iter().map(AsRef::as_ref).collect();
+                let session = self.prepare_on(program, &mut scope, &metas, &fetches)?;
                 let key = SessionKey {
                     program: program.stamp(),
-                    scope: scope.stamp(),
+                    scope: scope.scope().stamp(),
                     feeds: metas.into_iter().map(|(name, meta)| (name.to_string(), meta)).collect(),
                     fetches: fetches.iter().map(ToString::to_string).collect(),
                 };
                 (key, session)
             }
         };
-        self.sessions.truncate(SESSIONS - 1);
+        self.sessions.truncate(self.cache_size - 1);
         self.sessions.push_front(entry);
         Ok(&mut self.sessions[0].1)
     }

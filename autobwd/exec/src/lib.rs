@@ -9,12 +9,14 @@ mod checkpoint;
 mod executor;
 mod monitor;
 mod norm;
+mod predictor;
 mod scope;
 mod session;
 
 pub use checkpoint::Checkpoint;
 pub use executor::Executor;
 pub use monitor::Monitor;
+pub use predictor::Predictor;
 pub use scope::{LoadReport, MismatchedValue, Scope};
 pub use session::Session;
 pub use session::feed::Feed;

@@ -266,8 +266,13 @@ impl Scope {
         self.values.get(name).map(Tensor::meta)
     }
 
+    /// Moves all values to memory that sessions can read in place.
+    pub(super) fn align(&mut self) -> Result<()> {
+        self.values.values_mut().try_for_each(|tensor| tensor.memory().map(drop))
+    }
+
     /// The memory of a value, allocated if necessary.
-    pub(super) fn place(&mut self, name: &str, meta: &Meta) -> Result<Place> {
+    fn place(&mut self, name: &str, meta: &Meta) -> Result<Place> {
         if !self.values.contains_key(name) {
             let dims = meta
                 .dims
@@ -275,11 +280,59 @@ impl Scope {
                 .ok_or_else(|| Error::internal("a value of the scope with unknown shape"))?;
             self.set(name, Tensor::zeros(meta.dtype, &dims)?);
         }
-        let Some(tensor) = self.values.get_mut(name) else { return Err(self.unknown(name)) };
+        if let Some(tensor) = self.values.get_mut(name) {
+            tensor.memory()?;
+        }
+        self.aligned_place(name, meta)
+    }
+
+    /// The memory of a value after [`align`](Scope::align).
+    fn aligned_place(&self, name: &str, meta: &Meta) -> Result<Place> {
+        let tensor = self.get(name)?;
         if tensor.meta().bytes() != meta.bytes() {
             return Err(Error::internal(format!("`{name}` is in the scope with another size")));
         }
-        let bytes = tensor.bytes().len();
-        tensor.memory()?.place(0, bytes)
+        tensor.shared_memory()?.place(0, tensor.bytes().len())
     }
+}
+
+/// The scope of a session.
+pub(crate) enum BoundScope<'a> {
+    /// Runs borrow the scope mutably and may write it.
+    Exclusive(&'a mut Scope),
+    /// Sessions of several threads read the scope, and none writes it.
+    Shared(&'a Scope),
+}
+
+impl BoundScope<'_> {
+    pub(crate) fn scope(&self) -> &Scope {
+        match self {
+            BoundScope::Exclusive(scope) => scope,
+            BoundScope::Shared(scope) => scope,
+        }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, BoundScope::Shared(_))
+    }
+
+    /// Removes all values but the first so many; a shared scope has no others.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if let BoundScope::Exclusive(scope) = self {
+            scope.truncate(len);
+        }
+    }
+
+    /// The memory of a value. A shared scope has none to write.
+    pub(crate) fn place(&mut self, name: &str, meta: &Meta, written: bool) -> Result<Place> {
+        match self {
+            BoundScope::Exclusive(scope) => scope.place(name, meta),
+            BoundScope::Shared(_) if written => Err(write_to_shared(name)),
+            BoundScope::Shared(scope) => scope.aligned_place(name, meta),
+        }
+    }
+}
+
+pub(crate) fn write_to_shared(name: &str) -> Error {
+    Error::internal(format!("`{name}` of a shared scope would be written"))
 }

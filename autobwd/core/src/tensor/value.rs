@@ -237,6 +237,15 @@ impl Tensor {
         if let TensorData::Vector(vector) = &self.elements {
             self.elements = TensorData::Lines(lines(vector.bytes())?);
         }
+        self.shared_memory()
+    }
+
+    /// As [`memory`](Tensor::memory), of a tensor whose elements are in such memory already.
+    ///
+    /// # Errors
+    /// A vector.
+    #[doc(hidden)]
+    pub fn shared_memory(&self) -> Result<&Memory> {
         match &self.elements {
             TensorData::Lines(memory) => Ok(memory),
             TensorData::Vector(_) => Err(Error::internal("a tensor without memory")),

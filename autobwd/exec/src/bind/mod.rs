@@ -13,7 +13,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Scope,
     anomaly::Probe,
     bind::{
         bound_step::{BoundInputs, BoundStep},
@@ -22,6 +21,7 @@ use crate::{
         journal::Journal,
         segment::SegmentPlanner,
     },
+    scope::BoundScope,
 };
 use autobwd_core::{
     BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
@@ -109,7 +109,7 @@ pub(crate) fn bind(
     block: BlockId,
     plan: &Plan,
     arena: &Memory,
-    scope: Option<&mut Scope>,
+    scope: Option<&mut BoundScope<'_>>,
     outer: &[CapturedValue],
     options: BindOptions<'_>,
 ) -> Result<BoundInstructions> {
@@ -193,12 +193,12 @@ pub(crate) fn bind(
     Ok(bound)
 }
 
-struct InstructionBinder<'a> {
+struct InstructionBinder<'a, 's> {
     program: &'a Program,
     block: BlockId,
     plan: &'a Plan,
     arena: &'a Memory,
-    scope: Option<&'a mut Scope>,
+    scope: Option<&'a mut BoundScope<'s>>,
     outer: &'a [CapturedValue],
     options: BindOptions<'a>,
     cells: FxHashMap<Var, Arc<ValueCell>>,
@@ -206,16 +206,17 @@ struct InstructionBinder<'a> {
     held_bytes: usize,
 }
 
-impl InstructionBinder<'_> {
+impl InstructionBinder<'_, '_> {
     /// The memory of a value; `None` for a block register.
     fn place(&mut self, value: ValueId, location: Location) -> Result<Option<Place>> {
-        let meta = &self.plan.graph.values[value].meta;
+        let GraphValue { meta, source, .. } = &self.plan.graph.values[value];
+        let written = *source != ValueSource::Scope;
         match location {
             Location::Register => Ok(None),
             Location::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
             Location::Scope(var) => match (&mut self.scope, self.options.planner) {
-                (Some(scope), _) => scope.place(self.program.name(var), meta).map(Some),
-                (None, Some(planner)) if self.block == BlockId::ROOT => planner.place(var).map(Some),
+                (Some(scope), _) => scope.place(self.program.name(var), meta, written).map(Some),
+                (None, Some(planner)) if self.block == BlockId::ROOT => planner.place(var, written).map(Some),
                 _ => Err(Error::internal("a sub-block looks for a value in the scope")),
             },
             Location::Outer(k) => match self.outer.get(k) {
@@ -243,14 +244,14 @@ impl InstructionBinder<'_> {
             let written = program.root().ops[tail.index..].iter().flat_map(OpDesc::writes);
             for var in written.filter(|var| tail.in_scope.iter().any(|(kept, _)| kept == var)) {
                 let declared = || program.root().vars.get(&var).map(VarDesc::meta);
-                let known = scope.meta(program.name(var)).or_else(declared);
+                let known = scope.scope().meta(program.name(var)).or_else(declared);
                 // A value of unknown shape does not exist yet, and cannot be written by operators of dynamic shape.
                 kept.extend(
                     known.filter(|meta| meta.bytes().is_some()).map(|meta| (program.name(var), meta)),
                 );
             }
         }
-        let place = |(name, meta): (&str, Meta)| Ok((scope.place(name, &meta)?, meta));
+        let place = |(name, meta): (&str, Meta)| Ok((scope.place(name, &meta, true)?, meta));
         Journal::new(&kept.into_iter().map(place).collect::<Result<Vec<_>>>()?)
     }
 

@@ -8,12 +8,12 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    Scope,
     bind::{
         BindOptions, CapturedValue,
         bound_block::{ArenaRange, BlockEnd, BoundBlock},
         bound_step::BoundStep,
     },
+    scope::{BoundScope, write_to_shared},
 };
 use autobwd_core::{
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
@@ -34,6 +34,8 @@ pub(crate) struct SegmentPlanner {
     loop_limit: Option<u64>,
     /// Values of the scope.
     kept: FxHashMap<Var, ScopeValue>,
+    /// Whether these are only read.
+    shared: bool,
     /// Layouts of saved step state, referred to by index.
     records: Mutex<Vec<Arc<StepStateLayout>>>,
 }
@@ -51,23 +53,24 @@ impl SegmentPlanner {
         program: &Program,
         ops: &OpInfoMap,
         tail: &DynamicTail,
-        scope: &mut Scope,
+        scope: &mut BoundScope<'_>,
         options: BindOptions<'_>,
     ) -> Result<SegmentPlanner> {
         let mut kept = FxHashMap::default();
         for (var, now) in &tail.in_scope {
             let name = program.name(*var);
             let declared = program.root().vars.get(var).map(|desc| desc.meta());
-            let known = now.clone().or_else(|| scope.meta(name));
+            let known = now.clone().or_else(|| scope.scope().meta(name));
             let set = known.is_some();
             if let Some(meta) = known.or(declared.filter(|meta| meta.bytes().is_some())) {
-                let place = scope.place(name, &meta)?;
+                let place = scope.place(name, &meta, false)?;
                 kept.insert(*var, ScopeValue { meta, place, set });
             }
         }
         let BindOptions { check_finite, loop_limit, .. } = options;
         let (program, ops, records) = (program.clone(), ops.clone(), Default::default());
-        Ok(SegmentPlanner { program, ops, check_finite, loop_limit, kept, records })
+        let shared = scope.is_shared();
+        Ok(SegmentPlanner { program, ops, check_finite, loop_limit, kept, shared, records })
     }
 
     pub(crate) fn program(&self) -> &Program {
@@ -79,7 +82,10 @@ impl SegmentPlanner {
         self.loop_limit.unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn place(&self, var: Var) -> Result<Place> {
+    pub(crate) fn place(&self, var: Var, written: bool) -> Result<Place> {
+        if self.shared && written {
+            return Err(write_to_shared(self.program.name(var)));
+        }
         self.kept.get(&var).map(|kept| kept.place).ok_or_else(|| {
             let name = self.program.name(var);
             let text = format!("the shape of `{name}` is not known before the run: set it in the scope");
@@ -94,7 +100,7 @@ impl SegmentPlanner {
 
     /// Writes a value of the scope.
     pub(crate) fn keep(&self, var: Var, tensor: &Tensor) -> Result<()> {
-        let (place, meta) = (self.place(var)?, tensor.meta());
+        let (place, meta) = (self.place(var, true)?, tensor.meta());
         if let Some(kept) = self.kept.get(&var).filter(|kept| !kept.meta.agrees(&meta)) {
             let name = self.program.name(var);
             let text = format!("`{name}` is {meta}, but is in the scope as {}", kept.meta);

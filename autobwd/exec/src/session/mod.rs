@@ -18,6 +18,7 @@ use crate::{
         segment::SegmentPlanner,
     },
     norm::l2_norm,
+    scope::BoundScope,
 };
 use autobwd_core::{
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
@@ -83,13 +84,13 @@ impl Session {
     pub(crate) fn new(
         program: &Program,
         ops: &OpInfoMap,
-        scope: &mut Scope,
+        scope: &mut BoundScope<'_>,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
         (check_finite, loop_limit): (bool, Option<u64>),
         cx: Arc<Cx>,
     ) -> Result<Session> {
-        let kept = |name: &str| scope.meta(name);
+        let kept = |name: &str| scope.scope().meta(name);
         let mut options = BindOptions { check_finite, loop_limit, cx: &cx, planner: None };
         let plan = Plan::new(program, ops, &PlanRequest::new(feeds, &kept, fetches, check_finite))?;
         let arena = Memory::zeroed(plan.memory.arena_bytes)?;
@@ -97,7 +98,7 @@ impl Session {
             plan.graph.tail.as_deref().map(|tail| SegmentPlanner::new(program, ops, tail, scope, options));
         let planner = planner.transpose()?.map(Arc::new);
         options.planner = planner.as_ref();
-        let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(&mut *scope), &[], options)?;
+        let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(scope), &[], options)?;
         let lent_bytes = cx.reserve(bound.lent_bytes)?;
         let slot = |(name, value, location): (&&str, usize, Location)| match location {
             Location::Arena(at) => {
@@ -121,7 +122,7 @@ impl Session {
             lent_bytes,
             block: body,
             cx,
-            scope: scope.stamp(),
+            scope: scope.scope().stamp(),
             live_bytes: plan.memory.live_bytes,
             ran: false,
         })
@@ -166,6 +167,11 @@ impl Session {
     /// A missing feed; a scope other than the prepared one, or one in which a value was replaced by one of another
     /// shape; data that an operator rejects; a NaN or an infinity, if the executor checks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
+        self.run_on(scope)
+    }
+
+    /// As [`run`](Session::run); the scope may be a shared one.
+    pub(crate) fn run_on(&mut self, scope: &Scope) -> Result<()> {
         self.each_instruction(scope, |instruction, cx| instruction.kernel.run(cx))
     }
 
@@ -188,7 +194,7 @@ impl Session {
     #[inline]
     fn each_instruction(
         &mut self,
-        scope: &mut Scope,
+        scope: &Scope,
         mut each: impl FnMut(&mut BoundInstruction, &Cx) -> Result<()>,
     ) -> Result<()> {
         if scope.stamp() != self.scope {
