@@ -209,10 +209,14 @@ impl<T: GemmElement> FewRows<T> {
             (0..R).for_each(|row| unsafe { self.out_row(row) }.fill(T::ZERO));
         }
         let whole = terms / L * L;
-        // SAFETY: the caller's promise; these are all terms, each once.
-        unsafe {
-            (0..whole).step_by(L).for_each(|at| self.add_terms::<R, L>(at));
-            (whole..terms).for_each(|at| self.add_terms::<R, 1>(at));
+        // Loops, not closures: only what is inlined has the instructions of the caller.
+        for at in (0..whole).step_by(L) {
+            // SAFETY: the caller's promise; there are `L` terms from `at` on.
+            unsafe { self.add_terms::<R, L>(at) };
+        }
+        for at in whole..terms {
+            // SAFETY: the caller's promise; there is a term at `at`.
+            unsafe { self.add_terms::<R, 1>(at) };
         }
     }
 
