@@ -6,8 +6,9 @@
 //! before the kernel runs ([`Binder::finish`]).
 //!
 //! While a bound kernel runs, its memory has no other user: a session is borrowed mutably and so is the scope that it
-//! is bound to, or the scope is shared and no session has a writable `Buf` of it; a tape borrows the inputs of an operator and owns the outputs. Hence `&Buf -> &[T]` and
-//! `&mut Buf -> &mut [T]` are sound, and the borrow checker does the rest.
+//! is bound to, or the scope is shared and no session has a writable `Buf` of it; a tape borrows the inputs of an
+//! operator and owns the outputs. Hence `&Buf -> &[T]` and `&mut Buf -> &mut [T]` are sound, and the borrow checker does
+//! the rest.
 //!
 //! When it does not run, its `Buf`s are not used: their lifetime ends when [`Kernel::run`](crate::Kernel::run) returns,
 //! so that a kernel that keeps one does not compile; and when it is dropped, its [`Lease`] has ended.
