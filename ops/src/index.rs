@@ -170,14 +170,7 @@ pub struct ScatterNdAdd<V = Var> {
 }
 impl Infer for ScatterNdAdd<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.x.float()?;
-        self.updates.same_dtype(&self.x)?;
-        are_numbers(&self.index)?;
-        if self.index.dims.last().is_none_or(|k| k.get().is_some()) {
-            let dims = found(&self.x, &self.index)?;
-            let fits = self.updates.dims.agrees(&dims);
-            self.updates.require(fits, || format!("the shape of these slices, {dims}, is needed"))?;
-        }
+        are_slices(&self.x, &self.index, &self.updates)?;
         self.out.like(&self.x);
         Ok(())
     }
@@ -216,6 +209,18 @@ fn scatter_nd_add(x: Draw, index: Draw, updates: Draw) -> ScatterNdAdd<Draw> {
     ScatterNdAdd { x, index, updates, out: out() }
 }
 
+/// Checks that `updates` are slices of `x` with these indices.
+fn are_slices(x: &Meta, index: &Meta, updates: &Meta) -> Result<()> {
+    x.float()?;
+    updates.same_dtype(x)?;
+    are_numbers(index)?;
+    if index.dims.last().is_some_and(|k| k.get().is_none()) {
+        return Ok(());
+    }
+    let dims = found(x, index)?;
+    updates.require(updates.dims.agrees(&dims), || format!("the shape of these slices, {dims}, is needed"))
+}
+
 /// `dx = dout`, `dupdates[i, ..] = dout[index[i], ..]`.
 #[register_op(grad_of = ScatterNdAdd, grad = ScatterNdAddGradGrad)]
 pub struct ScatterNdAddGrad<V = Var> {
@@ -223,10 +228,18 @@ pub struct ScatterNdAddGrad<V = Var> {
     pub dout: V,
     #[input(shape_only)]
     pub updates: V,
-    #[output(like = dout)]
+    #[output]
     pub dx: Option<V>,
-    #[output(like = updates)]
+    #[output]
     pub dupdates: Option<V>,
+}
+impl Infer for ScatterNdAddGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        are_slices(&self.dout, &self.index, &self.updates)?;
+        self.dx.iter_mut().for_each(|dx| dx.like(&self.dout));
+        self.dupdates.iter_mut().for_each(|dupdates| dupdates.like(&self.updates));
+        Ok(())
+    }
 }
 impl Kernel for ScatterNdAddGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -243,6 +256,22 @@ impl Kernel for ScatterNdAddGrad<Buf<'_>> {
             Ok(())
         })
     }
+}
+
+autobwd::samples!(
+    ScatterNdAddGrad,
+    [
+        scatter_nd_add_grad(integers_below(2, [5, 2]), uniform([2, 3, 4]), uniform([5, 4])),
+        scatter_nd_add_grad(uniform([5, 4]), uniform([2, 3, 4]), uniform([5, 4])).fails("`Index`: "),
+        scatter_nd_add_grad(integers_below(2, [5, 4]), uniform([2, 3, 4]), uniform([5]))
+            .fails("`Index`: a last dimension of 1 to 3 is needed"),
+        scatter_nd_add_grad(integers_below(2, [5, 1]), uniform([2, 3, 4]), uniform([5, 4]))
+            .fails("the shape of these slices, [5, 3, 4], is needed"),
+    ]
+);
+
+fn scatter_nd_add_grad(index: Draw, dout: Draw, updates: Draw) -> ScatterNdAddGrad<Draw> {
+    ScatterNdAddGrad { index, dout, updates, dx: Some(out()), dupdates: Some(out()) }
 }
 
 /// `ddout = ddx`, and `ddout[index[i], ..] += ddupdates[i, ..]`.
