@@ -6,7 +6,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::flow::{LISTED, forward_ops, given_for, incoming, listed};
 use crate::report::{OpLocation, PathEnd, missing};
-use autobwd_core::{BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean};
+use autobwd_core::{
+    Attr, BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean,
+};
 
 /// Number of operators shown of a long explanation: the first ones, and those that lead to the gradient.
 const FIRST: usize = 4;
@@ -112,16 +114,24 @@ impl<'a> Explanation<'a> {
             if op.origin == Origin::Model || !op.writes().any(|v| wanted.contains(&v)) {
                 continue;
             }
+            story.ops.push(index);
+            if op.origin == Origin::AllReduce {
+                // It sums each gradient by itself: the others that it exchanges are not needed.
+                let pairs: Vec<_> =
+                    op.writes().zip(op.reads()).filter(|(sum, _)| wanted.remove(sum)).collect();
+                wanted.extend(pairs.into_iter().map(|(_, own)| own));
+                continue;
+            }
             for var in op.writes() {
                 wanted.remove(&var);
                 story.writer.entry(var).or_insert(index);
             }
             wanted.extend(incoming(program, block, op));
-            story.ops.push(index);
         }
         story.ops.reverse();
         let read = story
             .own_ops()
+            .filter(|(_, op)| op.origin != Origin::AllReduce)
             .flat_map(|(_, op)| incoming(program, block, op).into_iter().map(move |v| (op, v)));
         let given = read.filter(|(_, v)| wanted.remove(v));
         let given = given.map(|(op, v)| (v, story.given_for(op, v)));
@@ -180,7 +190,8 @@ impl<'a> Explanation<'a> {
                 Origin::Model | Origin::Gradient { .. } => {
                     return text + &OpLocation::of(index, op).to_string();
                 }
-                Origin::Kept
+                Origin::AllReduce
+                | Origin::Kept
                 | Origin::Recompute { .. }
                 | Origin::Seed
                 | Origin::Accumulate
@@ -252,7 +263,10 @@ impl<'a> Explanation<'a> {
                     }
                     (of, _) => {
                         let target = self.quoted(of.unwrap_or(out));
-                        format!("starts from {target}, whose derivative with respect to itself is one{site}")
+                        let share = share(op).map(|x| format!(", times {x}")).unwrap_or_default();
+                        format!(
+                            "starts from {target}, whose derivative with respect to itself is one{share}{site}"
+                        )
                     }
                 }
             }
@@ -277,6 +291,13 @@ impl<'a> Explanation<'a> {
                 text
             }
             Origin::ZeroFill => self.zeros(index, out, of.unwrap_or(out)),
+            Origin::AllReduce => match op.writes().count() {
+                1 => "sums it over all ranks".into(),
+                n => format!(
+                    "sums {} over all ranks, each of {n} gradients by itself",
+                    self.quoted(self.gradient)
+                ),
+            },
         }
     }
 
@@ -305,6 +326,16 @@ impl<'a> Explanation<'a> {
         write!(f, "\n  operator {index}: {} = {}", listed(&written, written.len()), op.ty)?;
         write!(f, "\n    {}", self.reason(index, op))
     }
+}
+
+/// The constant other than one with which the backward pass starts: data-parallel steps average gradients by it.
+fn share(seed: &OpDesc) -> Option<f64> {
+    let value = match seed.attrs.get("value")? {
+        Attr::F32(x) => f64::from(*x),
+        Attr::F64(x) => *x,
+        _ => return None,
+    };
+    (value != 1.0).then_some(value)
 }
 
 impl fmt::Display for Explanation<'_> {

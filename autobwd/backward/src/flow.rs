@@ -22,7 +22,7 @@ pub(crate) fn incoming(program: &Program, block: BlockId, op: &OpDesc) -> SmallV
     let scopes = |v: Var| program.lookup(block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
     match op.origin {
         Origin::Model | Origin::Kept | Origin::Seed | Origin::ZeroFill => SmallVec::new(),
-        Origin::Accumulate => op.reads().collect(),
+        Origin::Accumulate | Origin::AllReduce => op.reads().collect(),
         Origin::Recompute { of } => {
             let first = forward_ops(program, block).get(of);
             op.reads().filter(|v| first.is_some_and(|first| !first.reads().any(|own| own == *v))).collect()

@@ -1,6 +1,8 @@
 //! Data parallelism: ranks train one model on different examples, and average the gradients.
 
-use autobwd_core::{Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarKind, verify::require_valid};
+use autobwd_core::{
+    Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, VarKind, verify::require_valid,
+};
 
 use crate::{
     CAllreduceSum,
@@ -72,7 +74,8 @@ pub(crate) fn sum_over_ranks(
             use_calc_stream: false,
             use_model_parallel: false,
         };
-        (bucket.iter().map(|gradient| gradient.last).max().unwrap_or(0), vec![sum.into()])
+        let sum = OpDesc { origin: Origin::AllReduce, ..sum.into() };
+        (bucket.iter().map(|gradient| gradient.last).max().unwrap_or(0), vec![sum])
     };
     let mut behind: Vec<_> = buckets(gradients, bucket_bytes).iter().map(|bucket| sum(bucket)).collect();
     behind.sort_by_key(|(at, _)| *at);

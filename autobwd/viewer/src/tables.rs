@@ -124,6 +124,7 @@ impl Tables {
             Origin::ZeroFill => (4, -1),
             Origin::Kept => (5, -1),
             Origin::Recompute { of } => (6, of as i64),
+            Origin::AllReduce => (7, -1),
         };
         let attrs = op.attrs.iter();
         let attrs = attrs.map(|(name, value)| {

@@ -290,6 +290,7 @@ impl<'a> Drawing<'a> {
                 | Origin::Seed
                 | Origin::Gradient { .. }
                 | Origin::Accumulate
+                | Origin::AllReduce
                 | Origin::ZeroFill => NodeKind::Backward,
             };
             let site = op.site.map(|s| format!("\nadded at {s}")).unwrap_or_default();

@@ -83,6 +83,7 @@ enum OriginJson {
     ZeroFill,
     Kept,
     RecomputeOf(usize),
+    AllReduce,
 }
 impl OriginJson {
     fn is_model(&self) -> bool {
@@ -224,6 +225,7 @@ impl Program {
                 Origin::ZeroFill => OriginJson::ZeroFill,
                 Origin::Kept => OriginJson::Kept,
                 Origin::Recompute { of } => OriginJson::RecomputeOf(of),
+                Origin::AllReduce => OriginJson::AllReduce,
             },
         }
     }
@@ -348,6 +350,7 @@ impl OpJson {
                 OriginJson::ZeroFill => Origin::ZeroFill,
                 OriginJson::Kept => Origin::Kept,
                 OriginJson::RecomputeOf(of) => Origin::Recompute { of },
+                OriginJson::AllReduce => Origin::AllReduce,
             },
         })
     }

@@ -256,6 +256,8 @@ pub enum Origin {
         /// Index of the forward operator.
         of: usize,
     },
+    /// It replaces gradients by their sums over all ranks.
+    AllReduce,
 }
 
 /// An operator as data: its type, the variables in its slots, its attributes.

@@ -3,7 +3,7 @@
 const PARTS = ["forward", "backward", "update"];
 const STATUS = ["", "added", "removed", "changed", "moved"];
 const MARKS = ["", "+", "−", "~", ">"];
-const [SEED, GRADIENT, ACCUMULATE, ZERO_FILL, KEPT, RECOMPUTE] = [1, 2, 3, 4, 5, 6];
+const [SEED, GRADIENT, ACCUMULATE, ZERO_FILL, KEPT, RECOMPUTE, ALL_REDUCE] = [1, 2, 3, 4, 5, 6, 7];
 const [ADDED, REMOVED, CHANGED, MOVED] = [1, 2, 3, 4];
 const [PARAMETER, PERSISTABLE, STOP_GRADIENT] = [1, 2, 4];
 

@@ -7,6 +7,7 @@ const TELLS = {
   [ACCUMULATE]: "sums the contributions to a gradient",
   [ZERO_FILL]: "zeros, for a value on which no target depends",
   [KEPT]: "keeps a value before it is overwritten",
+  [ALL_REDUCE]: "sums gradients over all ranks",
 };
 
 function originText(op) {
