@@ -15,6 +15,7 @@ use autobwd_ops as _;
 pub mod conformance;
 pub mod fuzz;
 pub mod onnx;
+pub mod training_case;
 
 /// Compares with a file of the repository; `UPDATE=1 cargo test` rewrites it.
 ///

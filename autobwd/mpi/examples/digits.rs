@@ -1,16 +1,18 @@
 //! Trains a classifier of handwritten digits on several ranks.
 //!
 //! ```text
-//! mpirun -n 2 cargo run --release -p autobwd-mpi --example digits -- [--seed N] [--epochs N]
+//! mpirun -n 2 cargo run --release -p autobwd-mpi --example digits -- [--seed N] [--epochs N] [--checkpoint FILE [--resume]]
 //! ```
 //!
 //! Each rank trains on its share of every batch, and gradients are averaged over all. Rank 0 prints the mean loss of
-//! each epoch, and a JSON object with the accuracy on images that were not trained on.
+//! each epoch, and a JSON object with the accuracy on images that were not trained on. It saves a checkpoint after each
+//! epoch, which all ranks read to go on: ranks have equal values, and each counts its own share of the data.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use autobwd::{
     Builder, DType, Error, ErrorKind, Executor, Feed, Result, Scope, Tensor,
+    exec::Checkpoint,
     parallel::{Transport, all_reduce_sum, data_parallel, require_same_program, startup},
 };
 use autobwd_data::{Dataset, Loader, TensorDataset};
@@ -41,6 +43,12 @@ struct Options {
     /// Number of passes over the images
     #[arg(long, value_name = "N", default_value_t = 20)]
     epochs: usize,
+    /// The file of checkpoints, saved after each epoch
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Go on with the checkpoint, if there is one
+    #[arg(long, requires = "checkpoint")]
+    resume: bool,
 }
 
 fn main() -> ExitCode {
@@ -83,7 +91,16 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
     let training = TensorDataset::new(training.iter().map(|(name, field)| (name, field.clone())))?;
     let loader = Loader::builder(training).batch(BATCH / ranks).shuffle(options.seed).drop_last(true);
     let mut loader = loader.shard(rank, ranks).build()?;
-    for epoch in 1..=options.epochs {
+    let mut first = 1;
+    if let Some(path) = options.checkpoint.as_ref().filter(|path| options.resume && path.exists()) {
+        let checkpoint = Checkpoint::load(path, &step, &mut scope)?;
+        loader.resume(checkpoint.note("data")?)?;
+        first += checkpoint.step() as usize;
+        if rank == 0 {
+            println!("resumed after epoch {}", first - 1);
+        }
+    }
+    for epoch in first..=options.epochs {
         let (mut sum, mut steps) = (0.0, 0);
         for batch in loader.epoch() {
             let batch = batch?;
@@ -94,6 +111,10 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
         }
         if rank == 0 {
             println!("epoch {epoch}: loss {:.4}", sum / f64::from(steps));
+            if let Some(path) = &options.checkpoint {
+                let checkpoint = Checkpoint::new(epoch as u64).with_note("data", loader.state());
+                checkpoint.save(path, &step, &scope)?;
+            }
         }
     }
 

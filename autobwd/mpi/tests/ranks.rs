@@ -1,30 +1,30 @@
-//! Runs of `mpirun`: the example of this package, on several ranks.
+//! Runs of `mpirun`: the examples of this package, on several ranks.
 
 use std::{
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-/// The example, which Cargo builds along with this test.
-fn digits() -> PathBuf {
+/// An example, which Cargo builds along with this test.
+fn example(name: &str) -> PathBuf {
     let test = env::current_exe().expect("a test has a path");
     let folder = test.ancestors().nth(2).expect("a test is in `target/PROFILE/deps`");
-    folder.join("examples").join("digits")
+    folder.join("examples").join(name)
 }
 
-fn mpirun(ranks: usize, arguments: &[&str]) -> Command {
+fn mpirun(ranks: usize, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
     // Containers run tests as root, and on fewer cores than there are ranks.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-    command.args(["-n", &ranks.to_string()]).arg(digits()).args(arguments);
+    command.args(["-n", &ranks.to_string()]).arg(example(name)).args(arguments);
     command
 }
 
-fn run(ranks: usize, arguments: &[&str]) -> Output {
-    mpirun(ranks, arguments).output().expect("`mpirun` starts: MPI is installed")
+fn run(ranks: usize, name: &str, arguments: &[&str]) -> Output {
+    mpirun(ranks, name, arguments).output().expect("`mpirun` starts: MPI is installed")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -35,7 +35,7 @@ fn text(bytes: &[u8]) -> String {
 fn ranks_train_together() {
     let mut losses = vec![];
     for ranks in [1, 2, 4] {
-        let output = run(ranks, &["--epochs", "3"]);
+        let output = run(ranks, "digits", &["--epochs", "3"]);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{ranks} ranks: {out}{err}");
         let last = out.lines().last().expect("the last line is the result");
@@ -51,8 +51,37 @@ fn ranks_train_together() {
 }
 
 #[test]
+fn ranks_have_the_bits_of_one_process() {
+    for ranks in [2, 4] {
+        let output = run(ranks, "bits", &[]);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{ranks} ranks: {out}{err}");
+        assert_eq!(out.lines().filter(|line| line.contains("\"same_bits\":true")).count(), 4, "{out}");
+    }
+}
+
+#[test]
+fn a_resumed_run_ends_in_the_same_bits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
+    let train = |ranks: usize, file: &Path, epochs: &str| {
+        let file = file.to_str().expect("a path in UTF-8");
+        let output = run(ranks, "digits", &["--epochs", epochs, "--checkpoint", file, "--resume"]);
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+    };
+    assert!(train(2, &whole, "3").0);
+    assert!(train(2, &parts, "1").0);
+    let (success, out) = train(2, &parts, "3");
+    assert!(success && out.contains("resumed after epoch 1"), "{out}");
+    let [whole, resumed] = [&whole, &parts].map(|path| std::fs::read(path).expect("a checkpoint"));
+    assert!(whole == resumed, "other bits");
+    let (success, out) = train(4, &parts, "3");
+    assert!(!success && out.contains("another program"), "{out}");
+}
+
+#[test]
 fn an_error_of_a_rank_ends_all_ranks() {
-    let output = run(3, &[]);
+    let output = run(3, "digits", &[]);
     let err = text(&output.stderr);
     assert!(!output.status.success());
     assert!(err.contains("3 ranks do not divide a batch of 32 images"), "{err}");
@@ -61,7 +90,8 @@ fn an_error_of_a_rank_ends_all_ranks() {
 #[test]
 fn a_killed_rank_ends_all_ranks() {
     let start = Instant::now();
-    let command = mpirun(2, &["--epochs", "100000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let command =
+        mpirun(2, "digits", &["--epochs", "100000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let command = command.expect("`mpirun` starts: MPI is installed");
     std::thread::sleep(Duration::from_secs(2));
     let children =
