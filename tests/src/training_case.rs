@@ -57,8 +57,8 @@ impl TrainingCase {
     /// A perceptron of two layers.
     pub fn mlp(optimizer: &dyn Optimizer) -> Result<TrainingCase> {
         TrainingCase::new((&[6], 0), (&[1], 0), optimizer, |net, x, y| {
-            let hidden = Linear::builder(net, 6, 300).build().forward(&x).tanh();
-            Linear::builder(net, 300, 1).build().forward(&hidden).square_error(&y).mean()
+            let hidden = Linear::builder(net, 6, 1024).build().forward(&x).tanh();
+            Linear::builder(net, 1024, 1).build().forward(&hidden).square_error(&y).mean()
         })
     }
 

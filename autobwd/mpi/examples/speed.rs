@@ -27,7 +27,7 @@ use clap::Parser;
 use serde_json::json;
 
 /// Bytes of a bucket of gradients.
-const BUCKET: usize = 4 << 20;
+const BUCKET: usize = 256 << 10;
 
 /// Measures messages between ranks, and training on two ranks.
 #[derive(Parser)]

@@ -11,17 +11,30 @@ fn others(transport: &dyn Transport) -> impl Iterator<Item = usize> {
     (0..transport.ranks()).filter(move |other| *other != rank)
 }
 
-/// Part `i` of `send` goes to rank `i`; part `i` of `receive` comes from rank `i`. Parts are equal.
-pub(crate) fn all_to_all<T: Element>(transport: &dyn Transport, send: &[T], receive: &mut [T]) -> Result<()> {
+/// Part `i` of `send` goes to rank `i`; `receive` gets the parts of the other ranks, in their order. Parts are equal, and
+/// not empty.
+pub(crate) fn all_to_others<T: Element>(
+    transport: &dyn Transport,
+    send: &[T],
+    receive: &mut [T],
+) -> Result<()> {
     let len = send.len() / transport.ranks();
-    if len == 0 {
-        return Ok(());
-    }
-    let own = transport.rank() * len..(transport.rank() + 1) * len;
-    receive[own.clone()].copy_from_slice(&send[own]);
     let sent: Vec<_> = others(transport).map(|to| (to, bytes_of(&send[to * len..][..len]))).collect();
-    let parts = receive.chunks_exact_mut(len).map(bytes_of_mut).enumerate();
-    let mut received: Vec<_> = parts.filter(|(from, _)| *from != transport.rank()).collect();
+    let parts = receive.chunks_exact_mut(len).map(bytes_of_mut);
+    let mut received: Vec<_> = others(transport).zip(parts).collect();
+    transport.transfer(&sent, &mut received)
+}
+
+/// The own part of `data` goes to all ranks; part `i` comes from rank `i`. Parts have `len` elements.
+pub(crate) fn share_parts<T: Element>(transport: &dyn Transport, data: &mut [T], len: usize) -> Result<()> {
+    let (mut own, mut received) = (None, vec![]);
+    for (rank, part) in data.chunks_exact_mut(len).enumerate() {
+        match rank == transport.rank() {
+            true => own = Some(bytes_of(&*part)),
+            false => received.push((rank, bytes_of_mut(part))),
+        }
+    }
+    let sent: Vec<_> = others(transport).zip(own.into_iter().cycle()).collect();
     transport.transfer(&sent, &mut received)
 }
 

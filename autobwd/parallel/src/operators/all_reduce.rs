@@ -97,8 +97,8 @@ impl Kernel for CAllreduceSum<Buf<'_>> {
         let ranks = expected(self.nranks);
         match self.x.first() {
             Some(x) if ranks > 1 && !x.is_sparse() => {
-                let (len, size) = (self.x.iter().map(Buf::numel).sum(), x.dtype().size());
-                SumPlan::new(len, size, ranks).scratch(len, ranks).iter().sum::<usize>() * size
+                let [packed, received] = SumPlan::new(&self.x, x.dtype().size(), ranks).scratch();
+                (2 * packed + received) * x.dtype().size()
             }
             _ => 0,
         }

@@ -4,8 +4,7 @@ use autobwd_core::{
     Buf, Cx, Dim, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, register_op, sample::*, with_signed,
 };
 
-use super::{CAllgather, expected, sums::add_up, transport, with_rows};
-use crate::collective::all_to_all;
+use super::{CAllgather, expected, sums::reduce_scatter, transport, with_rows};
 
 /// Sums tensors over all ranks, and leaves one part of the sum to each: rank `i` gets part `i` of the first axis.
 #[register_op(grad = CReducescatterGrad)]
@@ -41,15 +40,14 @@ impl Infer for CReducescatter<Meta> {
 impl Kernel for CReducescatter<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let Some(transport) = transport(cx, self.nranks)? else { return self.out.copy_from(&self.x) };
-        with_signed!(self.x, T => cx.scratch::<T, _>(self.x.numel(), |received| {
-            all_to_all(transport, self.x.slice::<T>()?, received)?;
-            add_up(cx, received, self.out.slice_mut()?);
-            Ok(())
+        let received = self.x.numel() - self.out.numel();
+        with_signed!(self.x, T => cx.scratch::<T, _>(received, |received| {
+            reduce_scatter(cx, transport, self.x.slice()?, received, self.out.slice_mut()?)
         }))
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        if self.nranks > 1 { self.x.numel() * self.x.dtype().size() } else { 0 }
+        (self.x.numel() - self.out.numel()) * self.x.dtype().size()
     }
 }
 autobwd_core::samples!(

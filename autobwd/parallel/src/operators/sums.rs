@@ -2,7 +2,7 @@
 
 use autobwd_core::{Buf, Cx, Element, Result, Transport};
 
-use crate::collective::{all_gather, all_to_all};
+use crate::collective::{all_gather, all_to_others, share_parts};
 
 /// Up to this many bytes, every rank sums everything: one exchange of messages instead of two.
 const SMALL: usize = 1 << 14;
@@ -10,28 +10,32 @@ const SMALL: usize = 1 << 14;
 /// Elements of a block are a multiple of this: whole cache lines.
 const LINE: usize = 16;
 
-/// How the sum of `len` elements is made.
-pub(super) enum SumPlan {
-    /// By every rank, of all elements.
-    Whole,
-    /// By every rank, of that many elements.
-    Share(usize),
+/// How tensors of one dtype are summed.
+#[derive(Clone, Copy)]
+pub(super) struct SumPlan {
+    ranks: usize,
+    /// Elements of all tensors together.
+    len: usize,
+    /// Elements that each rank sums; `None` if every rank sums all.
+    share: Option<usize>,
+    /// Whether the tensors are copied into one, which the ranks can divide.
+    packs: bool,
 }
 
 impl SumPlan {
-    pub(super) fn new(len: usize, size: usize, ranks: usize) -> SumPlan {
-        match len * size <= SMALL {
-            true => SumPlan::Whole,
-            false => SumPlan::Share(len.div_ceil(ranks).next_multiple_of(LINE)),
-        }
+    pub(super) fn new(x: &[Buf<'_>], size: usize, ranks: usize) -> SumPlan {
+        let len: usize = x.iter().map(Buf::numel).sum();
+        let share = (len * size > SMALL).then(|| len.div_ceil(ranks).next_multiple_of(LINE));
+        SumPlan { ranks, len, share, packs: x.len() > 1 || share.is_none_or(|share| share * ranks != len) }
     }
 
-    /// Elements of the packed tensors, and of what other ranks send.
-    pub(super) fn scratch(&self, len: usize, ranks: usize) -> [usize; 2] {
-        match self {
-            SumPlan::Whole => [len, len * ranks],
-            SumPlan::Share(share) => [share * ranks; 2],
-        }
+    /// Elements of the packed tensors and of their sums, and of what other ranks send.
+    pub(super) fn scratch(self) -> [usize; 2] {
+        let (whole, received) = match self.share {
+            None => (self.len, self.len * self.ranks),
+            Some(share) => (share * self.ranks, share * (self.ranks - 1)),
+        };
+        [if self.packs { whole } else { 0 }, received]
     }
 }
 
@@ -57,17 +61,59 @@ summands! {
     i64, i64::wrapping_add;
 }
 
-/// `sum = 0 + terms[0] + terms[1] + …`, element by element, where terms have the length of `sum`.
-pub(super) fn add_up<T: Summand>(cx: &Cx, terms: &[T], sum: &mut [T]) {
+/// `sum = 0 + terms[0] + terms[1] + …`, element by element.
+fn add_up<T: Summand>(cx: &Cx, terms: &[&[T]], sum: &mut [T]) {
     const PART: usize = 1 << 14;
-    let len = sum.len();
     cx.chunks_mut(sum, PART, |part, sum| {
         sum.fill(T::default());
-        for term in terms.chunks_exact(len) {
+        for term in terms {
             let term = &term[part * PART..][..sum.len()];
             sum.iter_mut().zip(term).for_each(|(sum, x)| *sum = sum.plus(*x));
         }
     });
+}
+
+/// Sums `x` over all ranks, of which each gets a part; `received` has room for the parts of the other ranks.
+pub(super) fn reduce_scatter<T: Summand>(
+    cx: &Cx,
+    transport: &dyn Transport,
+    x: &[T],
+    received: &mut [T],
+    sum: &mut [T],
+) -> Result<()> {
+    let (rank, len) = (transport.rank(), sum.len());
+    if len == 0 {
+        return Ok(());
+    }
+    all_to_others(transport, x, received)?;
+    let mut terms: Vec<&[T]> = received.chunks_exact(len).collect();
+    terms.insert(rank, &x[rank * len..][..len]);
+    add_up(cx, &terms, sum);
+    Ok(())
+}
+
+/// Sums `x` over all ranks. `share` is the number of elements that each rank sums.
+fn all_reduce<T: Summand>(
+    cx: &Cx,
+    transport: &dyn Transport,
+    x: &[T],
+    share: Option<usize>,
+    received: &mut [T],
+    sum: &mut [T],
+) -> Result<()> {
+    match share {
+        None => {
+            all_gather(transport, x, received)?;
+            let terms: Vec<&[T]> = received.chunks_exact(x.len().max(1)).collect();
+            add_up(cx, &terms, sum);
+            Ok(())
+        }
+        Some(share) => {
+            let own = &mut sum[transport.rank() * share..][..share];
+            reduce_scatter(cx, transport, x, received, own)?;
+            share_parts(transport, sum, share)
+        }
+    }
 }
 
 /// Sums dense tensors of one dtype, which are exchanged together.
@@ -77,11 +123,14 @@ pub(super) fn add_tensors<T: Summand>(
     x: &[Buf<'_>],
     out: &mut [Buf<'_>],
 ) -> Result<()> {
-    let (len, ranks) = (x.iter().map(Buf::numel).sum(), transport.ranks());
-    let plan = SumPlan::new(len, size_of::<T>(), ranks);
-    let [packed, received] = plan.scratch(len, ranks);
-    cx.scratch::<T, _>(packed + received, |all| {
-        let (packed, received) = all.split_at_mut(packed);
+    let plan = SumPlan::new(x, size_of::<T>(), transport.ranks());
+    let [packed, received] = plan.scratch();
+    cx.scratch::<T, _>(2 * packed + received, |all| {
+        let (packed, rest) = all.split_at_mut(packed);
+        let (received, sum) = rest.split_at_mut(received);
+        if let ([x], [out], false) = (x, &mut *out, plan.packs) {
+            return all_reduce(cx, transport, x.slice()?, plan.share, received, out.slice_mut()?);
+        }
         let mut rest = &mut *packed;
         for x in x {
             let (part, after) = rest.split_at_mut(x.numel());
@@ -89,20 +138,7 @@ pub(super) fn add_tensors<T: Summand>(
             rest = after;
         }
         rest.fill(T::default());
-        let sum = match plan {
-            SumPlan::Whole => {
-                all_gather(transport, packed, received)?;
-                add_up(cx, received, packed);
-                packed
-            }
-            SumPlan::Share(share) => {
-                all_to_all(transport, packed, received)?;
-                let own = &mut packed[transport.rank() * share..][..share];
-                add_up(cx, received, own);
-                all_gather(transport, own, received)?;
-                received
-            }
-        };
+        all_reduce(cx, transport, packed, plan.share, received, sum)?;
         let mut rest = &*sum;
         for out in out {
             let (part, after) = rest.split_at(out.numel());
