@@ -1,0 +1,6 @@
+//! Programs of autobwd on GPUs, TPUs and other devices.
+//!
+//! A program with known shapes is lowered to StableHLO text, which a PJRT plugin of XLA compiles and runs.
+
+pub mod lower;
+pub mod pjrt;

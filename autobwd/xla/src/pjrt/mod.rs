@@ -1,0 +1,1 @@
+//! Devices of XLA, by the C interface of PJRT plugins.
