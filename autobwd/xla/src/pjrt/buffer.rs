@@ -59,8 +59,12 @@ impl DeviceBuffer {
         // order, and the plugin copies them before the call returns.
         unsafe { table.call(&mut upload) }.map_err(|e| e.error(doing))?;
         let buffer = Handle::new(upload.buffer, "buffer")?;
-        let buffer =
-            DeviceBuffer { device: device.clone(), buffer, dtype: tensor.dtype(), dims: tensor.dims().into() };
+        let buffer = DeviceBuffer {
+            device: device.clone(),
+            buffer,
+            dtype: tensor.dtype(),
+            dims: tensor.dims().into(),
+        };
         // SAFETY: the call has returned the event.
         unsafe { table.await_event(upload.done_with_host_buffer) }.map_err(|e| e.error(doing))?;
         Ok(buffer)
@@ -276,8 +280,8 @@ fn element_code(dtype: DType) -> u32 {
 /// An element type that tensors cannot hold: its name in XLA.
 pub(super) fn dtype_of_code(code: u32) -> Result<DType, String> {
     const NAMES: [&str; 16] = [
-        "invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "bf16", "c64",
-        "c128",
+        "invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "bf16",
+        "c64", "c128",
     ];
     let name = || NAMES.get(code as usize).map_or_else(|| format!("number {code}"), |name| (*name).into());
     DType::ALL.into_iter().find(|dtype| element_code(*dtype) == code).ok_or_else(name)

@@ -11,8 +11,8 @@ use super::{
     sys::{
         ClientAddressableDevices, ClientCreate, ClientDestroy, ClientPlatformName, ClientPlatformVersion,
         ClientProcessIndex, DeviceDescriptionDebugString, DeviceDescriptionId, DeviceDescriptionKind,
-        DeviceGetDescription, DeviceMemoryStats, NamedValue, NamedValueData, RawClient, RawDevice, RawDeviceDescription,
-        value_kind,
+        DeviceGetDescription, DeviceMemoryStats, NamedValue, NamedValueData, RawClient, RawDevice,
+        RawDeviceDescription, value_kind,
     },
     table::{Handle, Table, array, text},
 };
@@ -145,7 +145,10 @@ impl Client {
     pub fn device(&self, index: usize) -> Result<Device> {
         let n = self.0.devices.len();
         self.devices().into_iter().nth(index).ok_or_else(|| {
-            Error::new(ErrorKind::Device, format!("the client has {n} devices, so there is no device {index}"))
+            Error::new(
+                ErrorKind::Device,
+                format!("the client has {n} devices, so there is no device {index}"),
+            )
         })
     }
 

@@ -104,7 +104,8 @@ impl Executable {
             return Err(Error::new(ErrorKind::Device, message));
         }
         if let Some(i) = (1..devices.len()).find(|i| devices[..*i].contains(&devices[*i])) {
-            let message = format!("cannot compile for {} twice: each replica needs its own device", devices[i]);
+            let message =
+                format!("cannot compile for {} twice: each replica needs its own device", devices[i]);
             return Err(Error::new(ErrorKind::Device, message));
         }
         let options = options.encode()?;
@@ -125,13 +126,17 @@ impl Executable {
         };
         // SAFETY: the client is alive; text and options are readable during the call.
         unsafe { client.table().call(&mut compile) }
-            .map_err(|e| e.error_of_argument(ErrorKind::Program, "XLA cannot compile the program"))?;
+            .map_err(|e| e.error_of(ErrorKind::Program, "XLA cannot compile the program"))?;
         let loaded = Loaded(client.clone(), Handle::new(compile.executable, "executable")?);
         Executable::new(loaded, signature::parameters(text)?)
     }
 
     /// Loads what [`serialize`](Executable::serialize) has returned.
-    pub(super) fn deserialize(client: &Client, bytes: &[u8], parameters: Vec<Parameter>) -> Result<Executable> {
+    pub(super) fn deserialize(
+        client: &Client,
+        bytes: &[u8],
+        parameters: Vec<Parameter>,
+    ) -> Result<Executable> {
         let mut load = ExecutableDeserializeAndLoad {
             client: client.handle().raw(),
             serialized_executable: bytes.as_ptr(),
@@ -350,16 +355,24 @@ impl Unloaded {
             (array(types.output_types, types.num_output_types), ranks, array(dims.dims, ranks.iter().sum()))
         };
         if codes.len() != number.num_outputs || ranks.len() != number.num_outputs {
-            return Err(Error::new(ErrorKind::Device, "the plugin contradicts itself about the number of results"));
+            return Err(Error::new(
+                ErrorKind::Device,
+                "the plugin contradicts itself about the number of results",
+            ));
         }
         let mut sizes = sizes.iter();
         let result = |(i, (code, rank)): (usize, (&u32, &usize))| {
-            let dims: Result<Vec<usize>, _> = sizes.by_ref().take(*rank).map(|d| usize::try_from(*d)).collect();
+            let dims: Result<Vec<usize>, _> =
+                sizes.by_ref().take(*rank).map(|d| usize::try_from(*d)).collect();
             let dtype = dtype_of_code(*code).map_err(|name| {
-                Error::new(ErrorKind::Program, format!("result {i} has element type {name}, which tensors cannot hold"))
+                Error::new(
+                    ErrorKind::Program,
+                    format!("result {i} has element type {name}, which tensors cannot hold"),
+                )
             })?;
-            let dims = dims
-                .map_err(|_| Error::new(ErrorKind::Program, format!("result {i} has an unknown dimension")))?;
+            let dims = dims.map_err(|_| {
+                Error::new(ErrorKind::Program, format!("result {i} has an unknown dimension"))
+            })?;
             Ok((dtype, dims))
         };
         codes.iter().zip(ranks).enumerate().map(result).collect()

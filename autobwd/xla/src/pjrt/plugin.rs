@@ -55,7 +55,8 @@ impl Plugin {
         // The library stays loaded for ever.
         std::mem::forget(library);
         // SAFETY: the function takes no arguments.
-        let api = NonNull::new(unsafe { entry() }).ok_or_else(|| not_a_plugin("its function table is null".into()))?;
+        let api = NonNull::new(unsafe { entry() })
+            .ok_or_else(|| not_a_plugin("its function table is null".into()))?;
         // SAFETY: `GetPjrtApi` has returned the address, and the library is never unloaded.
         let table = unsafe { Table::new(api) };
         let (major, minor) = table.version();

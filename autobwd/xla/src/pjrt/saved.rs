@@ -17,7 +17,8 @@ impl Executable {
         let parameters: Vec<String> = self.parameters().iter().map(ToString::to_string).collect();
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0; 8]);
-        let parts = [platform(self.client()).into_bytes(), parameters.join(", ").into_bytes(), self.serialize()?];
+        let parts =
+            [platform(self.client()).into_bytes(), parameters.join(", ").into_bytes(), self.serialize()?];
         for part in parts {
             bytes.extend((part.len() as u64).to_le_bytes());
             bytes.extend(part);
@@ -30,7 +31,8 @@ impl Executable {
 
     pub(super) fn from_bytes(client: &Client, bytes: &[u8]) -> Result<Executable> {
         let wrong = |why: &str| Error::new(ErrorKind::Format, format!("cannot load the executable: {why}"));
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it was not saved by this version of autobwd"))?;
+        let rest =
+            bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("it was not saved by this version of autobwd"))?;
         let damaged = || wrong("the bytes are damaged");
         let (hash, mut rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
         // The plugin does not check machine code.
@@ -39,7 +41,8 @@ impl Executable {
         }
         let mut part = || {
             let (length, content) = rest.split_first_chunk::<8>()?;
-            let (part, after) = content.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+            let (part, after) =
+                content.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
             rest = after;
             Some(part)
         };

@@ -51,7 +51,9 @@ const ELEMENTS: [(DType, &str); 6] = [
 /// A text without `func.func @main(…)`; an argument that tensors cannot hold.
 pub(super) fn parameters(module: &str) -> Result<Vec<Parameter>> {
     let text = without_comments(module);
-    parameters_of(main_arguments(&text).ok_or_else(|| invalid("it has no `func.func public @main(…)`".into()))?)
+    parameters_of(
+        main_arguments(&text).ok_or_else(|| invalid("it has no `func.func public @main(…)`".into()))?,
+    )
 }
 
 /// The arguments of a list, as [`Parameter`] prints them.
@@ -64,7 +66,8 @@ fn invalid(why: String) -> Error {
 }
 
 fn parameter(text: &str) -> Result<Parameter> {
-    let wrong = || invalid(format!("`{}` is not an argument whose type is a tensor of known shape", text.trim()));
+    let wrong =
+        || invalid(format!("`{}` is not an argument whose type is a tensor of known shape", text.trim()));
     let (name, rest) = text.split_once(':').ok_or_else(wrong)?;
     let rest = rest.trim_start().strip_prefix("tensor<").ok_or_else(wrong)?;
     let (ty, attributes) = rest.split_once('>').ok_or_else(wrong)?;
@@ -144,7 +147,8 @@ fn without_comments(text: &str) -> Cow<'_, str> {
     }
     let mut kept = String::with_capacity(text.len());
     for line in text.lines() {
-        let slashes = outside_strings(line).find(|(at, ..)| line.get(*at..).is_some_and(|rest| rest.starts_with("//")));
+        let slashes =
+            outside_strings(line).find(|(at, ..)| line.get(*at..).is_some_and(|rest| rest.starts_with("//")));
         kept.push_str(line.get(..slashes.map_or(line.len(), |(at, ..)| at)).unwrap_or(line));
         kept.push('\n');
     }

@@ -7,7 +7,8 @@ use std::{ffi::c_void, fmt, ptr::NonNull, slice};
 use autobwd::{Error, ErrorKind, Result};
 
 use super::sys::{
-    Api, Arguments, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, RawError, RawEvent, code,
+    Api, Arguments, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, RawError, RawEvent,
+    code,
 };
 
 /// The function table of a loaded plugin.
@@ -29,22 +30,12 @@ pub(super) struct Status {
 impl Status {
     /// As an error of autobwd; `doing` says what has failed.
     pub(super) fn error(self, doing: impl fmt::Display) -> Error {
-        let kind = match self.code {
-            code::RESOURCE_EXHAUSTED => ErrorKind::OutOfMemory,
-            _ => ErrorKind::Device,
-        };
-        self.error_of(kind, doing)
+        self.error_of(ErrorKind::Device, doing)
     }
 
-    /// As [`error`](Status::error); an invalid argument has this kind.
-    pub(super) fn error_of_argument(self, kind: ErrorKind, doing: impl fmt::Display) -> Error {
-        match self.code {
-            code::INVALID_ARGUMENT => self.error_of(kind, doing),
-            _ => self.error(doing),
-        }
-    }
-
-    fn error_of(self, kind: ErrorKind, doing: impl fmt::Display) -> Error {
+    /// As [`error`](Status::error), of this kind unless memory has run out.
+    pub(super) fn error_of(self, kind: ErrorKind, doing: impl fmt::Display) -> Error {
+        let kind = if self.code == code::RESOURCE_EXHAUSTED { ErrorKind::OutOfMemory } else { kind };
         Error::new(kind, format!("{doing}: {}", self.message.trim_end()))
     }
 
@@ -135,7 +126,8 @@ impl Table {
         let function = self.function::<A>()?;
         // SAFETY: `Arguments` says that the function at this slot takes such a struct. All return an error but the two
         // that `take` calls.
-        let function: unsafe extern "C" fn(*mut A) -> *mut RawError = unsafe { std::mem::transmute(function) };
+        let function: unsafe extern "C" fn(*mut A) -> *mut RawError =
+            unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
         let error = unsafe { function(arguments) };
         match NonNull::new(error) {
@@ -173,7 +165,8 @@ impl Table {
             if self.function::<ErrorGetCode>().is_ok() && self.call(&mut status).is_err() {
                 status.code = 0;
             }
-            let message = if has_message { text(message.message, message.message_size) } else { String::new() };
+            let message =
+                if has_message { text(message.message, message.message_size) } else { String::new() };
             // Without the function, the error leaks.
             let _ = self.call_void(&mut destroy);
             Status { code: status.code, message }

@@ -372,7 +372,6 @@ pub(super) mod value_kind {
 
 /// The codes of errors that have a kind of their own in autobwd.
 pub(super) mod code {
-    pub(in super::super) const INVALID_ARGUMENT: u32 = 3;
     pub(in super::super) const RESOURCE_EXHAUSTED: u32 = 8;
     pub(in super::super) const UNIMPLEMENTED: u32 = 12;
 }
