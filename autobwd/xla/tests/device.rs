@@ -1,35 +1,16 @@
 //! Devices: plugins, buffers, compiled programs. The tests need a PJRT plugin for the CPU, whose path is in the
 //! environment variable `AUTOBWD_PJRT_PLUGIN`; without it they say so and end.
 
-use std::{fs, io::Write, thread};
+use std::{fs, thread};
 
 use autobwd::{DType, ErrorKind, Tensor, tensor::Bool};
 use autobwd_xla::pjrt::{
-    Client, ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
+    ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
 };
 
-/// The plugin, if there is one.
-fn plugin() -> Option<Plugin> {
-    let plugin = Plugin::from_env().unwrap();
-    if plugin.is_none() {
-        // The test runner captures `eprintln!` alone.
-        std::io::stderr().write_all(b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n").unwrap();
-    }
-    plugin
-}
+use common::{client, device, plugin, tensor};
 
-/// A client with so many virtual devices.
-fn client(devices: i64) -> Option<Client> {
-    Some(plugin()?.client(&ClientOptions::new().set("cpu_device_count", devices)).unwrap())
-}
-
-fn device() -> Option<Device> {
-    Some(client(1)?.device(0).unwrap())
-}
-
-fn tensor(elements: &[f32]) -> Tensor {
-    Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()
-}
+mod common;
 
 /// A module whose `main` has this list of arguments, results and body.
 fn module(arguments: &str, results: &str, body: &str) -> String {
@@ -180,7 +161,6 @@ fn texts_that_do_not_compile_are_errors_with_their_position() {
     let Some(device) = device() else { return };
     let message = |text: &str| {
         let e = device.compile(text).unwrap_err();
-        println!("{e}");
         assert_eq!(e.kind(), ErrorKind::Program, "{e}");
         e.to_string()
     };
