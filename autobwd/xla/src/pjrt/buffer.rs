@@ -9,11 +9,12 @@ use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
 use super::{
     Client, Device,
     sys::{
-        BufferCopyToDevice, BufferDestroy, BufferIsDeleted, BufferOnDeviceSizeInBytes, BufferReadyEvent,
-        BufferToHostBuffer, BufferUnsafePointer, COPY_DURING_CALL, ClientBufferFromHostBuffer, EventDestroy,
-        EventIsReady, MemoryLayout, RawBuffer, TILED, TiledLayout,
+        BufferCopyToDevice, BufferDestroy, BufferGetMemoryLayout, BufferIsDeleted, BufferIsOnCpu,
+        BufferOnDeviceSizeInBytes, BufferReadyEvent, BufferToHostBuffer, BufferUnsafePointer,
+        COPY_DURING_CALL, ClientBufferFromHostBuffer, EventDestroy, EventIsReady, MemoryLayout, RawBuffer,
+        TILED, TiledLayout,
     },
-    table::{Handle, Table},
+    table::{Handle, Table, array},
 };
 
 /// A tensor in the memory of a device.
@@ -110,11 +111,17 @@ impl DeviceBuffer {
     pub fn download(&self) -> Result<Tensor> {
         let mut tensor = Tensor::zeros(self.dtype, &self.dims)?;
         let doing = format_args!("cannot download {} from {}", self.meta(), self.device);
-        if tensor.bytes().is_empty() {
-            return self.wait().map(|()| tensor);
+        self.wait()?;
+        let bytes = tensor.bytes_mut();
+        if bytes.is_empty() {
+            return Ok(tensor);
+        }
+        if let Some(own) = self.host_bytes(bytes.len()) {
+            bytes.copy_from_slice(own);
+            return Ok(tensor);
         }
         // On a device, dimensions may be in another order: this asks for row-major order.
-        let minor_to_major: Vec<i64> = (0..self.dims.len() as i64).rev().collect();
+        let minor_to_major: Vec<i64> = self.minor_to_major().collect();
         let layout = MemoryLayout {
             tiled: TiledLayout {
                 minor_to_major: minor_to_major.as_ptr(),
@@ -124,7 +131,6 @@ impl DeviceBuffer {
             kind: TILED,
             ..Default::default()
         };
-        let bytes = tensor.bytes_mut();
         let mut download = BufferToHostBuffer {
             src: self.buffer.raw(),
             host_layout: &layout,
@@ -138,6 +144,36 @@ impl DeviceBuffer {
             self.table().await_event(download.event).map_err(|e| e.error(doing))?;
         }
         Ok(tensor)
+    }
+
+    /// The elements of a value that is computed, if they are in the memory of the host in row-major order: a copy by the
+    /// plugin takes its threads, which is slow for small values.
+    fn host_bytes(&self, bytes: usize) -> Option<&[u8]> {
+        let buffer = self.buffer.raw();
+        let mut on_cpu = BufferIsOnCpu { buffer, ..Default::default() };
+        let mut layout = BufferGetMemoryLayout { buffer, ..Default::default() };
+        let mut size = BufferOnDeviceSizeInBytes { buffer, ..Default::default() };
+        let mut address = BufferUnsafePointer { buffer, ..Default::default() };
+        // SAFETY: the buffer is alive, and keeps its layout. Its memory is not written any more, and stays while the
+        // buffer is borrowed: only a donation frees it, which takes the buffer itself or the only reference to its scope.
+        unsafe {
+            self.table().call(&mut on_cpu).ok().filter(|()| on_cpu.is_on_cpu)?;
+            self.table().call(&mut layout).ok()?;
+            let tiled = &layout.layout.tiled;
+            let minor_to_major = array(tiled.minor_to_major, tiled.minor_to_major_size);
+            let is_row_major = minor_to_major.iter().copied().eq(self.minor_to_major());
+            if layout.layout.kind != TILED || tiled.num_tiles != 0 || !is_row_major {
+                return None;
+            }
+            self.table().call(&mut size).ok().filter(|()| size.on_device_size_in_bytes >= bytes)?;
+            self.table().call(&mut address).ok().filter(|()| address.buffer_pointer != 0)?;
+            Some(array(std::ptr::with_exposed_provenance(address.buffer_pointer), bytes))
+        }
+    }
+
+    /// Row-major order.
+    fn minor_to_major(&self) -> impl Iterator<Item = i64> {
+        (0..self.dims.len() as i64).rev()
     }
 
     /// Waits until the value is computed.

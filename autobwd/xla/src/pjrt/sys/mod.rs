@@ -300,6 +300,7 @@ functions! {
         load_options: *mut c_void,
     }
     58 "PJRT_Buffer_Destroy" BufferDestroy { buffer: *mut RawBuffer }
+    63 "PJRT_Buffer_GetMemoryLayout" BufferGetMemoryLayout { buffer: *mut RawBuffer, layout: MemoryLayout }
     64 "PJRT_Buffer_OnDeviceSizeInBytes" BufferOnDeviceSizeInBytes {
         buffer: *mut RawBuffer,
         on_device_size_in_bytes: usize,
@@ -317,6 +318,7 @@ functions! {
         dst_size: usize,
         event: *mut RawEvent,
     }
+    71 "PJRT_Buffer_IsOnCpu" BufferIsOnCpu { buffer: *mut RawBuffer, is_on_cpu: bool }
     72 "PJRT_Buffer_ReadyEvent" BufferReadyEvent { buffer: *mut RawBuffer, event: *mut RawEvent }
     73 "PJRT_Buffer_UnsafePointer" BufferUnsafePointer { buffer: *mut RawBuffer, buffer_pointer: usize }
     90 "PJRT_Executable_OutputElementTypes" ExecutableOutputElementTypes {
