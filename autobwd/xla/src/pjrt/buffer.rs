@@ -109,18 +109,22 @@ impl DeviceBuffer {
     /// # Errors
     /// The failure of the program that computes it; memory runs out.
     pub fn download(&self) -> Result<Tensor> {
-        let mut tensor = Tensor::zeros(self.dtype, &self.dims)?;
-        let doing = format_args!("cannot download {} from {}", self.meta(), self.device);
         self.wait()?;
+        let mut tensor = Tensor::zeros(self.dtype, &self.dims)?;
         let bytes = tensor.bytes_mut();
+        match self.host_bytes(bytes.len()) {
+            Some(own) => bytes.copy_from_slice(own),
+            None => self.copy_to_host(bytes)?,
+        }
+        Ok(tensor)
+    }
+
+    /// Lets the plugin copy the elements in row-major order.
+    fn copy_to_host(&self, bytes: &mut [u8]) -> Result<()> {
         if bytes.is_empty() {
-            return Ok(tensor);
+            return Ok(());
         }
-        if let Some(own) = self.host_bytes(bytes.len()) {
-            bytes.copy_from_slice(own);
-            return Ok(tensor);
-        }
-        // On a device, dimensions may be in another order: this asks for row-major order.
+        // On a device, dimensions may be in another order.
         let minor_to_major: Vec<i64> = self.minor_to_major().collect();
         let layout = MemoryLayout {
             tiled: TiledLayout {
@@ -138,12 +142,12 @@ impl DeviceBuffer {
             dst_size: bytes.len(),
             ..Default::default()
         };
+        let doing = format_args!("cannot download {} from {}", self.meta(), self.device);
         // SAFETY: the buffer is alive; the plugin checks `dst_size`, and writes that many bytes before the event.
         unsafe {
             self.table().call(&mut download).map_err(|e| e.error(doing))?;
-            self.table().await_event(download.event).map_err(|e| e.error(doing))?;
+            self.table().await_event(download.event).map_err(|e| e.error(doing))
         }
-        Ok(tensor)
     }
 
     /// The elements of a value that is computed, if they are in the memory of the host in row-major order: a copy by the
@@ -321,4 +325,32 @@ pub(super) fn dtype_of_code(code: u32) -> Result<DType, String> {
     ];
     let name = || NAMES.get(code as usize).map_or_else(|| format!("number {code}"), |name| (*name).into());
     DType::ALL.into_iter().find(|dtype| element_code(*dtype) == code).ok_or_else(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pjrt::Plugin;
+
+    #[test]
+    fn copies_of_the_plugin_equal_the_values_in_place() {
+        let Some(plugin) = Plugin::from_env().unwrap() else {
+            let message: &[u8] = b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n";
+            return std::io::Write::write_all(&mut std::io::stderr(), message).unwrap();
+        };
+        let device = plugin.client(&Default::default()).unwrap().device(0).unwrap();
+        let tensors = [
+            Tensor::from_vec([2, 3], vec![1_i32, 2, 3, 4, 5, 6]).unwrap(),
+            Tensor::from_vec([3, 0], Vec::<f64>::new()).unwrap(),
+            Tensor::scalar(7_u8).unwrap(),
+        ];
+        for tensor in tensors {
+            let buffer = device.upload(&tensor).unwrap();
+            buffer.wait().unwrap();
+            let mut copy = vec![0; tensor.bytes().len()];
+            buffer.copy_to_host(&mut copy).unwrap();
+            assert_eq!(copy, tensor.bytes());
+            assert_eq!(buffer.host_bytes(copy.len()), Some(tensor.bytes()));
+        }
+    }
 }
