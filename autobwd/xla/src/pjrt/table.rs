@@ -7,8 +7,8 @@ use std::{ffi::c_void, fmt, ptr::NonNull, slice};
 use autobwd::{Error, ErrorKind, Result};
 
 use super::sys::{
-    Api, Arguments, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, RawError, RawEvent,
-    code,
+    Api, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, FunctionArguments, RawError,
+    RawEvent, code,
 };
 
 /// The function table of a loaded plugin.
@@ -22,18 +22,18 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 /// The error of a function: its code and its message.
-pub(super) struct Status {
+pub(super) struct PluginError {
     code: u32,
     message: String,
 }
 
-impl Status {
+impl PluginError {
     /// As an error of autobwd; `doing` says what has failed.
     pub(super) fn error(self, doing: impl fmt::Display) -> Error {
         self.error_of(ErrorKind::Device, doing)
     }
 
-    /// As [`error`](Status::error), of this kind unless memory has run out.
+    /// As [`error`](PluginError::error), of this kind unless memory has run out.
     pub(super) fn error_of(self, kind: ErrorKind, doing: impl fmt::Display) -> Error {
         let kind = if self.code == code::RESOURCE_EXHAUSTED { ErrorKind::OutOfMemory } else { kind };
         Error::new(kind, format!("{doing}: {}", self.message.trim_end()))
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// A function of the table.
-    fn function<A: Arguments>(self) -> Result<NonNull<c_void>, Status> {
+    fn function<A: FunctionArguments>(self) -> Result<NonNull<c_void>, PluginError> {
         let table = self.0.as_ptr();
         // SAFETY: the table begins with its size (`new`).
         let bytes = unsafe { (*table).struct_size }.saturating_sub(std::mem::offset_of!(Api, functions));
@@ -111,7 +111,7 @@ impl Table {
             true => unsafe { (&raw const (*table).functions).cast::<*mut c_void>().add(A::SLOT).read() },
             false => std::ptr::null_mut(),
         };
-        NonNull::new(entry).ok_or_else(|| Status {
+        NonNull::new(entry).ok_or_else(|| PluginError {
             code: code::UNIMPLEMENTED,
             message: format!("the plugin lacks the function {}", A::NAME),
         })
@@ -122,9 +122,9 @@ impl Table {
     /// # Safety
     /// The handles among the arguments are alive, and every pointer and size among them describes memory that the
     /// function may read, or write where it says so.
-    pub(super) unsafe fn call<A: Arguments>(self, arguments: &mut A) -> Result<(), Status> {
+    pub(super) unsafe fn call<A: FunctionArguments>(self, arguments: &mut A) -> Result<(), PluginError> {
         let function = self.function::<A>()?;
-        // SAFETY: `Arguments` says that the function at this slot takes such a struct. All return an error but the two
+        // SAFETY: `FunctionArguments` says that the function at this slot takes such a struct. All return an error but the two
         // that `take` calls.
         let function: unsafe extern "C" fn(*mut A) -> *mut RawError =
             unsafe { std::mem::transmute(function) };
@@ -141,7 +141,7 @@ impl Table {
     ///
     /// # Safety
     /// As [`call`](Table::call).
-    unsafe fn call_void<A: Arguments>(self, arguments: &mut A) -> Result<(), Status> {
+    unsafe fn call_void<A: FunctionArguments>(self, arguments: &mut A) -> Result<(), PluginError> {
         let function = self.function::<A>()?;
         // SAFETY: as in `call`; the two functions for which this is used return nothing.
         let function: unsafe extern "C" fn(*mut A) = unsafe { std::mem::transmute(function) };
@@ -154,7 +154,7 @@ impl Table {
     ///
     /// # Safety
     /// The error is alive; it is not used afterwards.
-    unsafe fn take(self, error: NonNull<RawError>) -> Status {
+    unsafe fn take(self, error: NonNull<RawError>) -> PluginError {
         let error = error.as_ptr();
         let mut message = ErrorMessage { error, ..Default::default() };
         let mut status = ErrorGetCode { error, ..Default::default() };
@@ -169,7 +169,7 @@ impl Table {
                 if has_message { text(message.message, message.message_size) } else { String::new() };
             // Without the function, the error leaks.
             let _ = self.call_void(&mut destroy);
-            Status { code: status.code, message }
+            PluginError { code: status.code, message }
         }
     }
 
@@ -177,7 +177,7 @@ impl Table {
     ///
     /// # Safety
     /// The event is alive or null; it is not used afterwards.
-    pub(super) unsafe fn await_event(self, event: *mut RawEvent) -> Result<(), Status> {
+    pub(super) unsafe fn await_event(self, event: *mut RawEvent) -> Result<(), PluginError> {
         if event.is_null() {
             return Ok(());
         }

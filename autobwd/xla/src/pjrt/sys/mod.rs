@@ -64,7 +64,7 @@ pub(super) struct ApiVersion {
 ///
 /// # Safety
 /// `SLOT` is the position of the function whose arguments have this layout.
-pub(super) unsafe trait Arguments {
+pub(super) unsafe trait FunctionArguments {
     /// Position in the table.
     const SLOT: usize;
     /// The function's name in C.
@@ -102,7 +102,7 @@ macro_rules! functions {
         structs! { $($c_name $name { $($fields)* })* }
         $(
             // SAFETY: slots and layouts are those of the header of version 0.114; `tests` compares the layouts.
-            unsafe impl Arguments for $name {
+            unsafe impl FunctionArguments for $name {
                 const SLOT: usize = $slot;
                 const NAME: &str = $c_name;
             }
