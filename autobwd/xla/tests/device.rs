@@ -186,6 +186,10 @@ fn options_that_the_plugin_does_not_know_are_errors() {
     assert!(e.to_string().contains("no_such_option"), "{e}");
     let e = plugin.client(&ClientOptions::new().set("cpu_device_count", "two")).unwrap_err();
     assert!(e.to_string().contains("cpu_device_count"), "{e}");
+    for count in [0, -1, i64::MAX] {
+        let e = plugin.client(&ClientOptions::new().set("cpu_device_count", count)).unwrap_err();
+        assert_eq!(e.to_string(), format!("option `cpu_device_count` is {count}; it must be from 1 to 1024"));
+    }
     let client = plugin.client(&ClientOptions::new()).unwrap();
     let options = CompileOptions::new(&client.devices());
     let text = addition("tensor<2xf32>", "");
@@ -321,4 +325,15 @@ fn an_executable_outlives_its_client_and_is_shared_by_threads() {
         }
     });
     assert_eq!(shared.download().unwrap(), tensor(&[1.0; 64]));
+}
+
+#[test]
+fn a_result_that_exceeds_the_memory_is_an_error() {
+    let Some(device) = device() else { return };
+    // More than the address space: no setting of the system allocates it.
+    let ty = "tensor<70368744177664xf32>";
+    let body = format!("%c = stablehlo.constant dense<1.0> : {ty}\n    return %c : {ty}");
+    let e = device.compile(&module("", ty, &body)).unwrap().run::<[&DeviceBuffer; 0]>([]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::OutOfMemory);
+    assert!(e.to_string().starts_with("cannot run the program on cpu:0: "), "{e}");
 }
