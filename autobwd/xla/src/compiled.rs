@@ -10,7 +10,7 @@ use autobwd_core::error::did_you_mean;
 
 use crate::{
     Argument, DeviceScope, Lowered, Output, Source, Target,
-    pjrt::{Device, DeviceBuffer, Executable},
+    pjrt::{Client, CompileOptions, Device, DeviceBuffer, Executable},
 };
 
 /// A [`Lowered`] program, compiled for a device.
@@ -46,8 +46,16 @@ impl Lowered {
     /// # Errors
     /// Those of [`check`](Lowered::check) and of [`Device::compile`]; arguments or results that contradict the text.
     pub fn compile(&self, device: &Device) -> Result<CompiledProgram> {
+        self.compile_with(device.client(), &CompileOptions::new(std::slice::from_ref(device)))
+    }
+
+    /// Compiles the program with these options: for several devices, each of which runs a replica, or with flags of XLA.
+    ///
+    /// # Errors
+    /// As [`compile`](Lowered::compile).
+    pub fn compile_with(&self, client: &Client, options: &CompileOptions) -> Result<CompiledProgram> {
         self.check()?;
-        let executable = device.compile(&self.text)?;
+        let executable = client.compile(&self.text, options)?;
         let wrong = |message| Err(Error::new(ErrorKind::Program, format!("lowered program: {message}")));
         let in_text = executable.parameters();
         if self.arguments.len() != in_text.len() {
@@ -100,17 +108,41 @@ impl CompiledProgram {
         feeds: &[(&str, &Tensor)],
         fetches: &[&str],
     ) -> Result<Vec<Tensor>> {
-        let metas: Vec<(&str, Meta)> = feeds.iter().map(|(name, value)| (*name, value.meta())).collect();
-        self.check(scope, &metas, fetches)?;
-        let upload = |value: &&Tensor| Ok(Fed::Uploaded(scope.device().upload(value)?));
-        let fed: Result<Vec<(&str, Fed<'_>)>> =
-            feeds.iter().map(|(name, value)| Ok((*name, upload(value)?))).collect();
-        let results = self.start(scope, &fed?)?;
-        let fetch = |name: &&str| match results.iter().find(|(own, _)| own == name) {
-            Some((_, buffer)) => buffer.download(),
-            None => Err(Error::internal("a fetch that was not checked")),
-        };
-        fetches.iter().map(fetch).collect()
+        let mut fetched = self.run_replicas(std::slice::from_mut(scope), &[feeds], fetches)?;
+        Ok(fetched.pop().unwrap_or_default())
+    }
+
+    /// As [`run`](CompiledProgram::run), on all devices of the program: a scope and a list of feeds for each, in the order
+    /// of [`Executable::devices`]. Returns a list of fetches for each.
+    ///
+    /// # Errors
+    /// As [`run`](CompiledProgram::run); numbers of scopes or feeds other than that of the devices.
+    pub fn run_replicas(
+        &self,
+        scopes: &mut [DeviceScope],
+        feeds: &[&[(&str, &Tensor)]],
+        fetches: &[&str],
+    ) -> Result<Vec<Vec<Tensor>>> {
+        let metas: Vec<Vec<(&str, Meta)>> = feeds
+            .iter()
+            .map(|list| list.iter().map(|(name, value)| (*name, value.meta())).collect())
+            .collect();
+        self.check(scopes, &metas, fetches)?;
+        let mut fed = Vec::with_capacity(feeds.len());
+        for (feeds, scope) in feeds.iter().zip(&*scopes) {
+            let mut list = Vec::with_capacity(feeds.len());
+            for (name, value) in *feeds {
+                list.push((*name, Fed::Uploaded(scope.device().upload(value)?)));
+            }
+            fed.push(list);
+        }
+        let results = self.start(scopes, &fed)?;
+        let fetch =
+            |list: &Vec<(&str, DeviceBuffer)>, name: &str| match list.iter().find(|(own, _)| *own == name) {
+                Some((_, buffer)) => buffer.download(),
+                None => Err(Error::internal("a fetch that was not checked")),
+            };
+        results.iter().map(|list| fetches.iter().map(|name| fetch(list, name)).collect()).collect()
     }
 
     /// As [`run`](CompiledProgram::run), with feeds that are on the device already, and fetches that stay there and may
@@ -124,14 +156,14 @@ impl CompiledProgram {
         feeds: &[(&str, &DeviceBuffer)],
         fetches: &[&str],
     ) -> Result<Vec<DeviceBuffer>> {
-        let metas: Vec<(&str, Meta)> = feeds.iter().map(|(name, value)| (*name, value.meta())).collect();
-        self.check(scope, &metas, fetches)?;
+        let scopes = std::slice::from_mut(scope);
+        self.check(scopes, &[feeds.iter().map(|(name, value)| (*name, value.meta())).collect()], fetches)?;
         if let Some(i) = (1..fetches.len()).find(|i| fetches[..*i].contains(&fetches[*i])) {
             return Err(Error::new(ErrorKind::Fetch, format!("`{}` is fetched twice", fetches[i])));
         }
         let fed: Vec<(&str, Fed<'_>)> =
             feeds.iter().map(|(name, value)| (*name, Fed::Borrowed(value))).collect();
-        let mut results = self.start(scope, &fed)?;
+        let mut results = self.start(scopes, &[fed])?.pop().unwrap_or_default();
         let fetch = |name: &&str| match results.iter().position(|(own, _)| own == name) {
             Some(i) => Ok(results.swap_remove(i).1),
             None => Err(Error::internal("a fetch that was not checked")),
@@ -139,36 +171,47 @@ impl CompiledProgram {
         fetches.iter().map(fetch).collect()
     }
 
-    /// Starts the program with checked feeds. Returns the results for the caller.
-    fn start(&self, scope: &mut DeviceScope, feeds: &[(&str, Fed<'_>)]) -> Result<Vec<(&str, DeviceBuffer)>> {
-        let mut buffers = Vec::with_capacity(self.arguments.len());
-        let mut borrowed = vec![];
-        for (i, argument) in self.arguments.iter().enumerate() {
-            let fed = match argument.source {
-                Source::Feed => feeds.iter().find(|(name, _)| *name == argument.name).map(|(_, fed)| fed),
-                Source::State => None,
-            };
-            buffers.push(match fed {
-                Some(fed) => fed.buffer(),
-                None => scope.get(&argument.name)?,
-            });
-            if !argument.donated || matches!(fed, Some(Fed::Borrowed(_))) {
-                borrowed.push(i);
+    /// Starts the program with checked feeds. Returns the results for the caller, a list for each device.
+    fn start(
+        &self,
+        scopes: &mut [DeviceScope],
+        feeds: &[Vec<(&str, Fed<'_>)>],
+    ) -> Result<Vec<Vec<(&str, DeviceBuffer)>>> {
+        let mut lists = Vec::with_capacity(scopes.len());
+        let mut is_borrowed = vec![false; self.arguments.len()];
+        for (scope, feeds) in scopes.iter().zip(feeds) {
+            let mut list = Vec::with_capacity(self.arguments.len());
+            for (argument, is_borrowed) in self.arguments.iter().zip(&mut is_borrowed) {
+                let fed = match argument.source {
+                    Source::Feed => feeds.iter().find(|(name, _)| *name == argument.name).map(|(_, fed)| fed),
+                    Source::State => None,
+                };
+                list.push(match fed {
+                    Some(fed) => fed.buffer(),
+                    None => scope.get(&argument.name)?,
+                });
+                *is_borrowed |= !argument.donated || matches!(fed, Some(Fed::Borrowed(_)));
             }
+            lists.push(list);
         }
-        let results = match self.executable.execute(&[buffers], &borrowed) {
-            Ok(mut lists) => lists.pop().unwrap_or_default(),
+        let borrowed: Vec<usize> = (0..is_borrowed.len()).filter(|i| is_borrowed[*i]).collect();
+        let results = match self.executable.execute(&lists, &borrowed) {
+            Ok(results) => results,
             Err(e) => {
-                self.remove_deleted(scope);
+                scopes.iter_mut().for_each(|scope| self.remove_deleted(scope));
                 return Err(e);
             }
         };
         let mut fetched = vec![];
-        for (output, buffer) in self.results.iter().zip(results) {
-            match output.target {
-                Target::Fetch => fetched.push((output.name.as_str(), buffer)),
-                Target::State => scope.insert(&output.name, buffer)?,
+        for (scope, results) in scopes.iter_mut().zip(results) {
+            let mut list = vec![];
+            for (output, buffer) in self.results.iter().zip(results) {
+                match output.target {
+                    Target::Fetch => list.push((output.name.as_str(), buffer)),
+                    Target::State => scope.insert(&output.name, buffer)?,
+                }
             }
+            fetched.push(list);
         }
         Ok(fetched)
     }
@@ -183,43 +226,25 @@ impl CompiledProgram {
     }
 
     /// Checks everything that a run is given, before the first upload.
-    fn check(&self, scope: &DeviceScope, feeds: &[(&str, Meta)], fetches: &[&str]) -> Result<()> {
-        let device = &self.executable.devices()[0];
-        if scope.device() != device {
-            let message =
-                format!("the program was compiled for {device}, and the scope is on {}", scope.device());
-            return Err(Error::new(ErrorKind::Device, message));
+    fn check(&self, scopes: &[DeviceScope], feeds: &[Vec<(&str, Meta)>], fetches: &[&str]) -> Result<()> {
+        let devices = self.executable.devices();
+        if (scopes.len(), feeds.len()) != (devices.len(), devices.len()) {
+            let (n, scopes, feeds) = (devices.len(), scopes.len(), feeds.len());
+            return Err(Error::new(
+                ErrorKind::Device,
+                format!(
+                    "the program was compiled for {n} devices; {scopes} scopes and {feeds} lists of feeds are given"
+                ),
+            ));
         }
-        let of_source = |source: Source| self.arguments.iter().filter(move |a| a.source == source);
-        let feed_names = || of_source(Source::Feed).map(|a| a.name.as_str());
-        let wrong = |message: String| Err(Error::new(ErrorKind::Feed, message));
-        for (i, (name, _)) in feeds.iter().enumerate() {
-            if !feed_names().any(|own| own == *name) {
-                let hint = did_you_mean(name, feed_names());
-                return wrong(format!("`{name}` cannot be fed: the program does not read it{hint}"));
+        for ((scope, feeds), device) in scopes.iter().zip(feeds).zip(devices) {
+            if scope.device() != device {
+                let given = scope.device();
+                let message = format!("the program was compiled for {device}, and the scope is on {given}");
+                return Err(Error::new(ErrorKind::Device, message));
             }
-            if feeds[..i].iter().any(|(other, _)| other == name) {
-                return wrong(format!("`{name}` is fed twice"));
-            }
-        }
-        for argument in of_source(Source::Feed) {
-            let (name, needed) = (&argument.name, meta(argument.dtype, &argument.dims));
-            match feeds.iter().find(|(fed, _)| fed == name) {
-                None => return wrong(format!("`{name}` is not fed; the program needs {needed}")),
-                Some((_, given)) if *given != needed => {
-                    return wrong(format!("`{name}` cannot be fed: the program needs {needed}, not {given}"));
-                }
-                Some(_) => {}
-            }
-        }
-        for argument in of_source(Source::State) {
-            let value = scope.get(&argument.name)?;
-            if value.dtype() != argument.dtype || value.dims() != argument.dims {
-                let (name, needed) = (&argument.name, meta(argument.dtype, &argument.dims));
-                let message =
-                    format!("`{name}` of the scope is {}, and the program needs {needed}", value.meta());
-                return Err(Error::new(ErrorKind::Shape, message));
-            }
+            self.check_feeds(feeds)?;
+            self.check_states(scope)?;
         }
         let results = || self.results.iter().filter(|r| r.target == Target::Fetch).map(|r| r.name.as_str());
         match fetches.iter().find(|name| !results().any(|own| own == **name)) {
@@ -231,6 +256,51 @@ impl CompiledProgram {
             }
             None => Ok(()),
         }
+    }
+
+    /// The arguments of a source.
+    fn of_source(&self, source: Source) -> impl Iterator<Item = &Argument> {
+        self.arguments.iter().filter(move |a| a.source == source)
+    }
+
+    /// Checks the feeds of a device.
+    fn check_feeds(&self, feeds: &[(&str, Meta)]) -> Result<()> {
+        let names = || self.of_source(Source::Feed).map(|a| a.name.as_str());
+        let wrong = |message: String| Err(Error::new(ErrorKind::Feed, message));
+        for (i, (name, _)) in feeds.iter().enumerate() {
+            if !names().any(|own| own == *name) {
+                let hint = did_you_mean(name, names());
+                return wrong(format!("`{name}` cannot be fed: the program does not read it{hint}"));
+            }
+            if feeds[..i].iter().any(|(other, _)| other == name) {
+                return wrong(format!("`{name}` is fed twice"));
+            }
+        }
+        for argument in self.of_source(Source::Feed) {
+            let (name, needed) = (&argument.name, meta(argument.dtype, &argument.dims));
+            match feeds.iter().find(|(fed, _)| fed == name) {
+                None => return wrong(format!("`{name}` is not fed; the program needs {needed}")),
+                Some((_, given)) if *given != needed => {
+                    return wrong(format!("`{name}` cannot be fed: the program needs {needed}, not {given}"));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the states in a scope.
+    fn check_states(&self, scope: &DeviceScope) -> Result<()> {
+        for argument in self.of_source(Source::State) {
+            let value = scope.get(&argument.name)?;
+            if value.dtype() != argument.dtype || value.dims() != argument.dims {
+                let (name, needed) = (&argument.name, meta(argument.dtype, &argument.dims));
+                let message =
+                    format!("`{name}` of the scope is {}, and the program needs {needed}", value.meta());
+                return Err(Error::new(ErrorKind::Shape, message));
+            }
+        }
+        Ok(())
     }
 }
 

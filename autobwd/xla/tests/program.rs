@@ -3,7 +3,7 @@
 use std::{sync::Arc, thread};
 
 use autobwd::{DType, ErrorKind, Scope, Tensor};
-use autobwd_xla::{Argument, DeviceScope, Lowered, Output, ProgramCache};
+use autobwd_xla::{Argument, DeviceScope, Lowered, Output, ProgramCache, pjrt::CompileOptions};
 
 use common::{client, device, tensor};
 
@@ -213,4 +213,75 @@ fn threads_share_a_program_each_with_its_scope() {
             });
         }
     });
+}
+
+#[test]
+fn replicas_have_their_own_scopes() {
+    let Some(client) = client(2) else { return };
+    let lowered = Lowered {
+        text: "module @step attributes {mhlo.num_replicas = 2 : i32} {
+          func.func @main(%x: tensor<2xf32>, %w: tensor<2xf32> {tf.aliasing_output = 1 : i32})
+              -> (tensor<2xf32>, tensor<2xf32>) {
+            %sum = \"stablehlo.all_reduce\"(%x) <{replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}> ({
+              ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+                %c = stablehlo.add %a, %b : tensor<f32>
+                stablehlo.return %c : tensor<f32>
+            }) : (tensor<2xf32>) -> tensor<2xf32>
+            %next = stablehlo.add %w, %sum : tensor<2xf32>
+            return %sum, %next : tensor<2xf32>, tensor<2xf32> } }"
+            .into(),
+        arguments: vec![
+            Argument::feed("x", DType::F32, [2]),
+            Argument::state("w", DType::F32, [2]).donated(),
+        ],
+        results: vec![Output::fetch("sum", DType::F32, [2]), Output::state("w", DType::F32, [2])],
+    };
+    let devices = client.devices();
+    let program = lowered.compile_with(&client, &CompileOptions::new(&devices)).unwrap();
+    let mut scopes: Vec<DeviceScope> = devices.iter().map(DeviceScope::new).collect();
+    scopes.iter_mut().for_each(|scope| scope.set("w", &tensor(&[0.0, 1.0])).unwrap());
+    let addresses = |scopes: &[DeviceScope]| -> Vec<usize> {
+        scopes.iter().map(|scope| scope.get("w").unwrap().address().unwrap()).collect()
+    };
+    let before = addresses(&scopes);
+    let (x, y) = (tensor(&[1.0, 2.0]), tensor(&[10.0, 20.0]));
+    for step in [1.0, 2.0, 3.0] {
+        let fetched = program.run_replicas(&mut scopes, &[&[("x", &x)], &[("x", &y)]], &["sum"]).unwrap();
+        assert_eq!(fetched, vec![vec![tensor(&[11.0, 22.0])]; 2]);
+        for scope in &scopes {
+            assert_eq!(scope.tensor("w").unwrap(), tensor(&[11.0 * step, 22.0 * step + 1.0]));
+        }
+    }
+    assert_eq!(addresses(&scopes), before);
+
+    let e = program.run(&mut scopes[0], &[("x", &x)], &["sum"]).unwrap_err();
+    let expected = "the program was compiled for 2 devices; 1 scopes and 1 lists of feeds are given";
+    assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::Device, expected));
+    scopes.swap(0, 1);
+    let e = program.run_replicas(&mut scopes, &[&[("x", &x)], &[("x", &y)]], &["sum"]).unwrap_err();
+    assert_eq!(e.to_string(), "the program was compiled for cpu:0, and the scope is on cpu:1");
+}
+
+#[test]
+fn a_run_that_fails_leaves_no_deleted_states() {
+    let Some(device) = device() else { return };
+    // The result exceeds the address space.
+    let huge = "tensor<70368744177664xf32>";
+    let lowered = Lowered {
+        text: format!(
+            "module {{ func.func @main(%w: tensor<2xf32> {{tf.aliasing_output = 1 : i32}}) -> ({huge}, tensor<2xf32>) {{
+              %c = stablehlo.constant dense<1.0> : {huge}
+              %next = stablehlo.add %w, %w : tensor<2xf32>
+              return %c, %next : {huge}, tensor<2xf32> }} }}"
+        ),
+        arguments: vec![Argument::state("w", DType::F32, [2]).donated()],
+        results: vec![Output::fetch("c", DType::F32, [1 << 46]), Output::state("w", DType::F32, [2])],
+    };
+    let (program, mut scope) = (lowered.compile(&device).unwrap(), DeviceScope::new(&device));
+    scope.set("w", &tensor(&[1.0, 2.0])).unwrap();
+    let e = program.run(&mut scope, &[], &[]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::OutOfMemory, "{e}");
+    if let Ok(w) = scope.get("w") {
+        assert_eq!(w.download().unwrap(), tensor(&[1.0, 2.0]));
+    }
 }
