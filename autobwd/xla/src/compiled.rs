@@ -49,7 +49,7 @@ impl Lowered {
         self.compile_with(device.client(), &CompileOptions::new(std::slice::from_ref(device)))
     }
 
-    /// Compiles the program with these options: for several devices, each of which runs a replica, or with flags of XLA.
+    /// Compiles the program with these options: for several devices, with a replica on each, or with flags of XLA.
     ///
     /// # Errors
     /// As [`compile`](Lowered::compile).

@@ -123,18 +123,27 @@ impl Table {
     /// The handles among the arguments are alive, and every pointer and size among them describes memory that the
     /// function may read, or write where it says so.
     pub(super) unsafe fn call<A: FunctionArguments>(self, arguments: &mut A) -> Result<(), PluginError> {
+        // SAFETY: the caller's promise; the function has just returned the error.
+        unsafe {
+            match NonNull::new(self.call_raw(arguments)?) {
+                None => Ok(()),
+                Some(error) => Err(self.take(error)),
+            }
+        }
+    }
+
+    /// Calls a function and returns its error, or null.
+    ///
+    /// # Safety
+    /// As [`call`](Table::call).
+    unsafe fn call_raw<A: FunctionArguments>(self, arguments: &mut A) -> Result<*mut RawError, PluginError> {
         let function = self.function::<A>()?;
-        // SAFETY: `FunctionArguments` says that the function at this slot takes such a struct. All return an error but the two
-        // that `take` calls.
+        // SAFETY: `FunctionArguments` says that the function at this slot takes such a struct. All of them return an
+        // error but the two that `take` calls otherwise.
         let function: unsafe extern "C" fn(*mut A) -> *mut RawError =
             unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
-        let error = unsafe { function(arguments) };
-        match NonNull::new(error) {
-            None => Ok(()),
-            // SAFETY: the function has just returned this error.
-            Some(error) => Err(unsafe { self.take(error) }),
-        }
+        Ok(unsafe { function(arguments) })
     }
 
     /// Calls a function that returns nothing.
@@ -143,7 +152,7 @@ impl Table {
     /// As [`call`](Table::call).
     unsafe fn call_void<A: FunctionArguments>(self, arguments: &mut A) -> Result<(), PluginError> {
         let function = self.function::<A>()?;
-        // SAFETY: as in `call`; the two functions for which this is used return nothing.
+        // SAFETY: as in `call_raw`; the two functions for which this is used return nothing.
         let function: unsafe extern "C" fn(*mut A) = unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
         unsafe { function(arguments) };
@@ -162,9 +171,8 @@ impl Table {
         // SAFETY: the error is alive until it is destroyed, and so is its message, which is copied before.
         unsafe {
             let has_message = self.call_void(&mut message).is_ok();
-            if self.function::<ErrorGetCode>().is_ok() && self.call(&mut status).is_err() {
-                status.code = 0;
-            }
+            // An error about the error leaks, and leaves the code 0.
+            let _ = self.call_raw(&mut status);
             let message =
                 if has_message { text(message.message, message.message_size) } else { String::new() };
             // Without the function, the error leaks.
