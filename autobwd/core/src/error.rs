@@ -51,6 +51,8 @@ pub enum ErrorKind {
     Budget,
     /// Another rank of the run has ended, does not answer, or runs another program.
     Rank,
+    /// A device, its compiler or the plugin that drives it reports an error.
+    Device,
     /// A check failed.
     Check,
     /// A broken invariant of autobwd itself.
