@@ -53,6 +53,10 @@ impl Plan {
         let needed = value_graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed, kernel_binding::run)?;
         graph.addressable(program)?;
+        if request.graph_only {
+            let memory = MemoryPlan::default();
+            return Ok(Plan { graph, groups: vec![], constants: 0, may_fail: vec![], memory });
+        }
         if !request.unoptimized {
             let mut formulas = Formulas::default();
             relevance::leave_out(&mut graph, &mut formulas)?;

@@ -37,16 +37,15 @@ struct Case {
 impl Case {
     fn forward(sample: &check::Sample, float: DType) -> Option<Case> {
         let (program, values) = check::sample_program(sample, float).ok()?;
-        let written: Vec<_> = program.root().ops.iter().flat_map(|op| op.writes()).collect();
-        let is_fetched = |var: &autobwd::Var| {
-            // Outputs that remember a shape, without elements, exist for gradients alone.
-            let desc = program.root().vars.get(var)?;
-            let remembers = desc.dims.first() == Some(&0.into()) && program.name(*var).contains("shape");
-            Some(desc.kind == VarKind::Tensor && !remembers)
+        let outputs = program.root().ops.iter().flat_map(|op| op.outputs.iter());
+        // Outputs that remember a shape, without elements, exist for gradients alone.
+        let written = outputs.filter(|(slot, _)| slot.as_str() != "XShape").flat_map(|(_, vars)| vars.to_vec());
+        let is_tensor = |var: &autobwd::Var| {
+            program.root().vars.get(var).is_some_and(|desc| desc.kind == VarKind::Tensor)
         };
-        let fetched = written.iter().filter(|var| is_fetched(var) == Some(true));
+        let fetched = written.filter(is_tensor);
         let fetches: Vec<String> =
-            fetched.map(|var| program.name(*var).to_string()).collect::<BTreeSet<_>>().into_iter().collect();
+            fetched.map(|var| program.name(var).to_string()).collect::<BTreeSet<_>>().into_iter().collect();
         (!fetches.is_empty()).then_some(Case { program, values, fetches })
     }
 
@@ -176,7 +175,9 @@ fn operators_compute_the_same_on_a_device() {
             if forward.expected().is_err() {
                 continue;
             }
-            let backward = forward.backward();
+            // Which element gets the gradient of NaN is not defined.
+            let has_nan = forward.values.iter().any(|(_, value)| value.to_f64s().iter().any(|x| x.is_nan()));
+            let backward = if has_nan { None } else { forward.backward() };
             for (k, case) in [Some(forward), backward].into_iter().enumerate() {
                 let Some(case) = case else { continue };
                 let row = table.entry(ty.clone()).or_default();

@@ -33,6 +33,11 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     }
     let Some(parts) = work.ops.composition_in(&mut program, BlockId::ROOT, &desc)? else { return Ok(false) };
     let written: Vec<Var> = parts.iter().flat_map(|part| part.writes()).collect();
+    // Gradients that are zero have no operator.
+    for (_, id) in fetches.extract_if(.., |(var, _)| !written.contains(var)) {
+        let zeros = work.read(id).full_like(0.0);
+        work.write(id, zeros)?;
+    }
     for var in written {
         if program.root().vars.get(&var).is_none() {
             // Shape rules set dtype and shape.
@@ -44,7 +49,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     let metas: Vec<(&str, Meta)> =
         feeds.iter().map(|(var, id)| (program.name(*var), work.graph.values[*id].meta.clone())).collect();
     let names: Vec<&str> = fetches.iter().map(|(var, _)| program.name(*var)).collect();
-    let plan = Plan::new(&program, work.ops, &PlanRequest::new(&metas, &|_| None, &names, true))?;
+    let plan = Plan::new(&program, work.ops, &PlanRequest::graph_only(&metas, &|_| None, &names))?;
     let mut inner = GraphLowering::new(&program, work.ops, work.rules, work.f, &plan.graph);
     inner.depth = work.depth + 1;
     for (value, (_, id)) in plan.graph.feeds.iter().zip(&feeds) {

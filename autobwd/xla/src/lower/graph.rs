@@ -151,14 +151,17 @@ impl<'a> GraphLowering<'a> {
     fn by_rule(&mut self, node: &Instruction) -> Result<bool> {
         let Some(rule) = self.rules.get(&node.desc.ty) else { return Ok(false) };
         let schema = node.info.schema();
-        let mut fill = |role: Role, slot: &'static str, var: Var| {
+        let mut filled = vec![];
+        let mut fill = |role: Role, slot: &'static str, _: Var| {
             let (slots, wires) = match role {
                 Role::Input => (schema.inputs, &node.inputs),
                 Role::Output => (schema.outputs, &node.outputs),
             };
             let number = slots.iter().position(|s| s.name == slot);
             let mut wired = wires.iter().filter(|(n, _)| *n == number).filter_map(|(_, id)| *id);
-            match wired.find(|id| self.graph.values[*id].var == var) {
+            let seen = filled.iter().filter(|filled| **filled == (role, slot)).count();
+            filled.push((role, slot));
+            match wired.nth(seen) {
                 Some(id) if role == Role::Input => Ok(self.read(id)),
                 Some(id) => Ok(Hlo::unset(self.f, &self.graph.values[id].meta)),
                 // Scratch memory.

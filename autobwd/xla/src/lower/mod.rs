@@ -75,7 +75,7 @@ pub fn lower_with(
 ) -> Result<Lowered> {
     require_valid(ops, program)?;
     let program = &*cut(program, feeds)?;
-    let plan = Plan::new(program, ops, &PlanRequest::new(feeds, scope, fetches, true))?;
+    let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
     let graph = &plan.graph;
     let (f, mut arguments) = (Function::new(), vec![]);
     let mut work = GraphLowering::new(program, ops, rules, &f, graph);

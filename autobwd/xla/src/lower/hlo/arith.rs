@@ -143,6 +143,23 @@ impl Hlo {
         self.emit(ty.clone(), format_args!("stablehlo.constant dense<{x}> : {ty}"))
     }
 
+    /// An integer of 64 bits in all elements, in the dimensions of this value.
+    #[must_use]
+    pub fn full_i64(&self, x: i64) -> Hlo {
+        let ty = HloType { dtype: HloDType::I64, ..self.ty.clone() };
+        self.emit(ty.clone(), format_args!("stablehlo.constant dense<{x}> : {ty}"))
+    }
+
+    /// A vector of integers of 64 bits.
+    #[must_use]
+    pub fn vector_i64(&self, numbers: &[i64]) -> Hlo {
+        let ty = HloType { dtype: HloDType::I64, dims: vec![numbers.len()] };
+        match numbers {
+            [] => self.full(HloDType::I64, &[0], 0.0),
+            numbers => self.emit(ty.clone(), format_args!("stablehlo.constant dense<{numbers:?}> : {ty}")),
+        }
+    }
+
     /// A vector of integers or floating point numbers.
     #[must_use]
     pub fn vector(&self, dtype: HloDType, numbers: &[f64]) -> Hlo {

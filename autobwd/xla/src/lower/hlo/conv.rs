@@ -44,6 +44,9 @@ impl Window {
     }
 
     pub(super) fn array(numbers: &[usize]) -> String {
+        if numbers.is_empty() {
+            return "array<i64>".into();
+        }
         let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
         format!("array<i64: {}>", numbers.join(", "))
     }

@@ -100,6 +100,9 @@ impl Hlo {
     /// dimensions.
     #[must_use]
     pub fn along(&self, axis: usize, indices: &Hlo) -> Hlo {
+        if self.rank() == 0 {
+            return self.clone();
+        }
         let positions = self.positions(axis, indices);
         let rank = self.rank();
         let by = GatherDims {
@@ -114,6 +117,9 @@ impl Hlo {
     /// Combines elements into those along an axis at these indices, as [`along`](Hlo::along) reads them.
     #[must_use]
     pub fn scatter_along(&self, axis: usize, indices: &Hlo, updates: &Hlo, combine: Option<Reduction>) -> Hlo {
+        if self.rank() == 0 {
+            return combine.map_or(updates.clone(), |by| by.combine(self, updates));
+        }
         let (positions, rank) = (self.positions(axis, indices), self.rank());
         let by = ScatterDims {
             window: vec![],

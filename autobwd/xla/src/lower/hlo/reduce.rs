@@ -84,10 +84,16 @@ impl Hlo {
         self.reduce(Reduction::Sum, axes)
     }
 
+    /// A reduction over all axes.
+    #[must_use]
+    pub fn reduce_all(&self, by: Reduction) -> Hlo {
+        self.reduce(by, &(0..self.rank()).collect::<Vec<_>>())
+    }
+
     /// The sum of all elements.
     #[must_use]
     pub fn sum_all(&self) -> Hlo {
-        self.sum(&(0..self.rank()).collect::<Vec<_>>())
+        self.reduce_all(Reduction::Sum)
     }
 
     /// A reduction over axes, in all positions of the value.

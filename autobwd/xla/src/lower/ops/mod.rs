@@ -1,8 +1,15 @@
 //! Rules of the operators of the library, one file a family.
 
+mod conv;
+mod fill;
+mod index;
+mod join;
 mod matmul;
+mod pool;
 mod reduce;
+mod shape;
 mod softmax;
+mod update;
 
 use super::rules::LowerRule;
 
@@ -27,5 +34,17 @@ use family;
 
 /// All rules by the type of operators.
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
-    [matmul::rules(), reduce::rules(), softmax::rules()].into_iter().flatten().collect()
+    let families = [
+        conv::rules(),
+        fill::rules(),
+        index::rules(),
+        join::rules(),
+        matmul::rules(),
+        pool::rules(),
+        reduce::rules(),
+        shape::rules(),
+        softmax::rules(),
+        update::rules(),
+    ];
+    families.into_iter().flatten().collect()
 }
