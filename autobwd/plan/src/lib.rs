@@ -24,7 +24,7 @@ mod value_graph;
 pub use feeds::cut;
 pub use fusion::{FusionGroup, IterationSpace, extent, group, is_native, operand_dims};
 pub use memory_planning::{Location, MemoryPlan};
-pub use value_graph::captures::{BlockInputs, StepEnds, StepInputs, check_carried, check_term};
+pub use value_graph::captures::{BlockInputs, CarriedInput, StepEnds, StepInputs, check_carried, check_term};
 pub use value_graph::control::{ReplayPlan, StepPlan, StepStateField, StepStateLayout, SubBlockPlan};
 pub use value_graph::dynamic_shapes::DynamicTail;
 pub use value_graph::{

@@ -78,12 +78,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
             let axes: Vec<usize> = (0..rank).filter(|i| kept[*i] == 1 && space[*i] != 1).collect();
             value = value.sum(&axes);
         }
-        let target = HloDType::from(meta.dtype);
-        value = match target.is_float() || !dtype.is_float() {
-            true => value.convert(target),
-            // As a cast does.
-            false => value.convert(target),
-        };
+        value = value.convert(meta.dtype);
         if value.numel() != own.iter().product::<usize>() {
             // The kernel has another shape rule than the formula.
             return Ok(false);

@@ -1,11 +1,15 @@
 //! The instructions of a value graph, one by one.
 
+use std::collections::BTreeMap;
+
 use autobwd::{BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site};
 use autobwd_core::obstacles::Obstacles;
 use autobwd_plan::{Graph, Instruction, ValueId};
 
 use super::{
-    composition, formula,
+    composition,
+    control::SavedSteps,
+    formula,
     hlo::{Function, Hlo, HloType},
     rules::LowerRules,
 };
@@ -23,6 +27,8 @@ pub(super) struct GraphLowering<'a> {
     pub(super) block: BlockId,
     /// By value of the graph.
     pub(super) values: Vec<Option<Hlo>>,
+    /// Saved step state, by the values of step scopes.
+    pub(super) saved: BTreeMap<ValueId, SavedSteps>,
     /// The number of compositions around.
     pub(super) depth: usize,
 }
@@ -36,7 +42,7 @@ impl<'a> GraphLowering<'a> {
         graph: &'a Graph,
     ) -> GraphLowering<'a> {
         let values = vec![None; graph.values.len()];
-        GraphLowering { program, ops, rules, f, graph, block: BlockId::ROOT, values, depth: 0 }
+        GraphLowering { program, ops, rules, f, graph, block: BlockId::ROOT, values, saved: BTreeMap::new(), depth: 0 }
     }
 
     /// Lowers all instructions. Operators without a form become obstacles, and their outputs placeholders.

@@ -46,6 +46,12 @@ impl Function {
         Hlo { id: Id::One(text.next - 1), ty, known: None, f: self.clone() }
     }
 
+    /// Zeros.
+    pub(crate) fn zeros(&self, ty: &HloType) -> Hlo {
+        let of = Hlo { id: Id::Unset, ty: ty.clone(), known: None, f: self.clone() };
+        of.full_like(0.0)
+    }
+
     /// Appends an operation with that many results, and returns their number.
     pub(super) fn line(&self, results: usize, operation: impl fmt::Display) -> usize {
         let id = {

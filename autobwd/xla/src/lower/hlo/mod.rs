@@ -17,6 +17,7 @@ pub use conv::{Convolution, ConvolutionLayout, Window};
 pub(crate) use function::Function;
 pub use index::{GatherDims, ScatterDims};
 pub use reduce::Reduction;
+pub(crate) use region::WhileText;
 pub use types::{HloDType, HloType};
 
 use std::{fmt, sync::Arc};

@@ -1,11 +1,74 @@
 //! Operations with regions: loops, branches, sorting.
 
-use std::fmt::Write as _;
+use autobwd::Error;
 
 use super::{
-    Hlo, HloDType, HloType,
+    Function, Hlo, HloDType, HloType,
     types::{list, results},
 };
+
+/// A loop whose body is being written; states may be added until the body ends.
+pub(crate) struct WhileText {
+    f: Function,
+    states: Vec<Hlo>,
+}
+
+/// A loop with a body.
+pub(crate) struct WhileBody {
+    f: Function,
+    states: Vec<Hlo>,
+    body: String,
+}
+
+impl WhileText {
+    pub(crate) fn begin(f: &Function) -> WhileText {
+        f.begin_region();
+        WhileText { f: f.clone(), states: vec![] }
+    }
+
+    /// A state, in the body and in the condition.
+    pub(crate) fn state(&mut self, ty: &HloType) -> Hlo {
+        let state = self.f.argument(ty.clone());
+        self.states.push(state.clone());
+        state
+    }
+
+    /// Ends the body with the next values of the states.
+    pub(crate) fn end_body(self, next: &[Hlo]) -> WhileBody {
+        if next.iter().map(Hlo::ty).ne(self.states.iter().map(Hlo::ty)) {
+            self.f.fail(Error::internal("a loop changes the type of its state"));
+        }
+        let body = self.f.end_region(next);
+        WhileBody { f: self.f, states: self.states, body }
+    }
+
+    /// Removes the body.
+    pub(crate) fn abandon(self) {
+        self.f.end_region(&[]);
+    }
+}
+
+impl WhileBody {
+    /// Appends the loop; returns the last values of the states.
+    pub(crate) fn finish(self, first: &[Hlo], condition: impl FnOnce(&[Hlo]) -> Hlo) -> Vec<Hlo> {
+        let WhileBody { f, states, body } = self;
+        let Some(of) = first.first() else { return vec![] };
+        if first.iter().map(Hlo::ty).ne(states.iter().map(Hlo::ty)) {
+            of.fail("a loop begins with states of other types");
+        }
+        let outer = f.indentation();
+        f.begin_region();
+        let holds = condition(&states);
+        let condition = f.end_region(&[holds]);
+        let types: Vec<HloType> = first.iter().map(|value| value.ty.clone()).collect();
+        let pairs = list(states.iter().zip(first).map(|(state, first)| format!("{state} = {first}")));
+        let text = format!(
+            "stablehlo.while({pairs}) : {}\n{outer}cond {{\n{condition}{outer}}} do {{\n{body}{outer}}}",
+            list(&types)
+        );
+        of.emit_all(types, text)
+    }
+}
 
 impl Hlo {
     /// The text of a region with arguments: `({ ^bb0(%1: tensor<f32>): … })`, without the parentheses.
@@ -35,25 +98,10 @@ impl Hlo {
         body: impl FnOnce(&[Hlo]) -> Vec<Hlo>,
     ) -> Vec<Hlo> {
         let Some(of) = first.first() else { return vec![] };
-        let f = &of.f;
-        let states: Vec<Hlo> = first.iter().map(|value| f.argument(value.ty.clone())).collect();
-        let outer = f.indentation();
-        f.begin_region();
-        let holds = condition(&states);
-        let condition = f.end_region(&[holds]);
-        f.begin_region();
+        let mut text = WhileText::begin(&of.f);
+        let states: Vec<Hlo> = first.iter().map(|value| text.state(value.ty())).collect();
         let next = body(&states);
-        if next.iter().map(Hlo::ty).ne(first.iter().map(Hlo::ty)) {
-            of.fail("a loop changes the type of its state");
-        }
-        let body = f.end_region(&next);
-        let types: Vec<HloType> = first.iter().map(|value| value.ty.clone()).collect();
-        let mut text = String::from("stablehlo.while(");
-        let pairs: Vec<String> = states.iter().zip(first).map(|(s, first)| format!("{s} = {first}")).collect();
-        // Writing to a string does not fail.
-        let _ = write!(text, "{}) : {}\n{outer}cond {{\n", pairs.join(", "), list(&types));
-        let _ = write!(text, "{condition}{outer}}} do {{\n{body}{outer}}}");
-        of.emit_all(types, text)
+        text.end_body(&next).finish(first, condition)
     }
 
     /// The results of `yes` if this bool is true, of `no` otherwise. Both may use values from outside.

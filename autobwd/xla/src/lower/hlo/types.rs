@@ -119,6 +119,11 @@ impl HloType {
         HloType { dtype, dims: vec![] }
     }
 
+    /// The type of that many values, along a new first dimension.
+    pub(crate) fn stacked(&self, count: usize) -> HloType {
+        HloType { dtype: self.dtype, dims: std::iter::once(count).chain(self.dims.iter().copied()).collect() }
+    }
+
     /// The type of a dense tensor whose dimensions are known; unknown ones count as 0.
     pub(crate) fn of(meta: &Meta) -> HloType {
         let dims = meta.dims.iter().map(|dim| dim.get().unwrap_or(0)).collect();

@@ -7,6 +7,7 @@ mod join;
 mod matmul;
 mod pool;
 mod reduce;
+mod select;
 mod shape;
 mod softmax;
 mod update;
@@ -42,6 +43,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         matmul::rules(),
         pool::rules(),
         reduce::rules(),
+        select::rules(),
         shape::rules(),
         softmax::rules(),
         update::rules(),

@@ -28,20 +28,22 @@ fn windows(pool: &PoolAttrs, x: &Hlo, out: &Hlo) -> Option<Window> {
     Some(window)
 }
 
-/// The numbers that sums of windows are divided by: of elements, or, unless padding is excluded, of these and padding.
-fn counts(pool: &PoolAttrs, x: &Hlo, window: &Window) -> Hlo {
-    let (mut ones, mut window) = (x.full_like(1.0), window.clone());
-    if !pool.exclusive && !pool.adaptive {
-        let (mut low, mut high) = (vec![0; 4], vec![0; 4]);
-        for (i, axis) in spatial(pool.data_format).into_iter().enumerate() {
-            let Ok(windows) = pool.windows(i, x.dims()[axis]) else { continue };
-            (low[axis], high[axis]) = (windows.before as i64, windows.after as i64);
-            let (before, after) = window.padding[axis];
-            window.padding[axis] = (before - low[axis], after - high[axis]);
-        }
-        ones = ones.pad(&ones.scalar(1.0), &low, &high, &[0; 4]);
-    }
-    ones.reduce_window(Reduction::Sum, &window)
+/// Sums of windows as means, and the gradients of these: each divided by the number of elements that it counts.
+fn divided(sums: &Hlo, pool: &PoolAttrs, x: &Hlo, window: &Window) -> Hlo {
+    let divided = |sums: Hlo, axis: usize| {
+        let (n, size, stride) = (x.dims()[axis], window.sizes[axis], window.strides[axis]);
+        let before = window.padding[axis].0.max(0) as usize;
+        let count = |i: usize| {
+            let start = i * stride;
+            let elements = (start + size).saturating_sub(before).min(n) - start.saturating_sub(before).min(n);
+            // As in the reference, which takes the padding behind for that before.
+            let padded = size.min((n + 2 * before).saturating_sub(start)).max(1);
+            if pool.exclusive || pool.adaptive { elements as f64 } else { padded as f64 }
+        };
+        let counts: Vec<f64> = (0..sums.dims()[axis]).map(count).collect();
+        &sums / sums.vector(sums.dtype(), &counts).broadcast(sums.dims(), &[axis])
+    };
+    spatial(pool.data_format).into_iter().fold(sums.clone(), divided)
 }
 
 impl Lower for Pool2dOp<Hlo> {
@@ -54,7 +56,8 @@ impl Lower for Pool2dOp<Hlo> {
         self.out = match self.pool.pooling_type {
             PoolingType::Max => self.x.reduce_window(Reduction::Max, &window),
             PoolingType::Avg => {
-                self.x.reduce_window(Reduction::Sum, &window) / counts(&self.pool, &self.x, &window)
+                let sums = self.x.reduce_window(Reduction::Sum, &window);
+                divided(&sums, &self.pool, &self.x, &window)
             }
         };
     }
@@ -70,7 +73,7 @@ impl Lower for Pool2dGrad<Hlo> {
         self.dx = match self.pool.pooling_type {
             PoolingType::Max => self.x.scatter_to_largest(&self.dout, &window),
             PoolingType::Avg => {
-                let each = &self.dout / counts(&self.pool, &self.x, &window);
+                let each = divided(&self.dout, &self.pool, &self.x, &window);
                 // Each element gets the sum over the windows that contain it: windows over `each`, with zeros between.
                 let mut back = Window::single(4);
                 for axis in spatial(self.pool.data_format) {
