@@ -41,6 +41,9 @@ mod report;
 mod stop_gradients;
 mod trip_count;
 
+#[doc(hidden)]
+pub use trip_count::trips;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{

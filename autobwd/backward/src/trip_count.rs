@@ -15,7 +15,10 @@ const MOST: usize = 1 << 16;
 const DEPTH: usize = 1 << 8;
 
 /// The number of times that an operator runs its block while a condition holds, or the reason why it is unknown.
-pub(super) fn trips(
+///
+/// # Errors
+/// It is unknown.
+pub fn trips(
     ops: &OpInfoMap,
     program: &Program,
     (block, index): (BlockId, usize),

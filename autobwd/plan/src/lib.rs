@@ -24,7 +24,7 @@ mod value_graph;
 pub use feeds::cut;
 pub use fusion::{FusionGroup, IterationSpace, extent, group, is_native, operand_dims};
 pub use memory_planning::{Location, MemoryPlan};
-pub use value_graph::captures::{BlockInputs, StepEnds, StepInputs, check_carried, check_term};
+pub use value_graph::captures::{BlockInputs, CarriedInput, StepEnds, StepInputs, check_carried, check_term};
 pub use value_graph::control::{ReplayPlan, StepPlan, StepStateField, StepStateLayout, SubBlockPlan};
 pub use value_graph::dynamic_shapes::DynamicTail;
 pub use value_graph::{
@@ -53,6 +53,10 @@ impl Plan {
         let needed = value_graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed, kernel_binding::run)?;
         graph.addressable(program)?;
+        if request.graph_only {
+            let memory = MemoryPlan::default();
+            return Ok(Plan { graph, groups: vec![], constants: 0, may_fail: vec![], memory });
+        }
         if !request.unoptimized {
             let mut formulas = Formulas::default();
             relevance::leave_out(&mut graph, &mut formulas)?;

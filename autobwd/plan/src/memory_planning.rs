@@ -35,7 +35,7 @@ pub struct PlannedCopy {
 }
 
 /// The memory plan.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MemoryPlan {
     /// By value.
     pub locations: Vec<Location>,

@@ -183,6 +183,7 @@ impl Segment {
                 scope: &kept,
                 fetches,
                 unoptimized: apart,
+                graph_only: false,
             };
             let plan = Plan::new(program, ops, &request)?;
             let plan = StepPlan { plan, inputs, ends };

@@ -241,6 +241,7 @@ impl GraphBuilder<'_> {
             scope: &|_| None,
             fetches: &[],
             unoptimized: self.request.unoptimized,
+            graph_only: self.request.graph_only,
         };
         let plan = Plan::new(program, self.ops, &request)?;
         if plan.graph.tail.is_some() {

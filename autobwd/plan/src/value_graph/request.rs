@@ -21,6 +21,8 @@ pub struct PlanRequest<'a> {
     pub fetches: &'a [&'a str],
     /// Disables fusion and in-place operators: every input and output can be inspected after an operator has run.
     pub unoptimized: bool,
+    /// Leaves the operators as they are, in no groups and without memory: for compilers that do all of this themselves.
+    pub graph_only: bool,
 }
 impl fmt::Debug for PlanRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,7 +50,17 @@ impl<'a> PlanRequest<'a> {
             scope: kept,
             fetches,
             unoptimized: apart,
+            graph_only: false,
         }
+    }
+
+    /// A request for the root block's value graph alone.
+    pub fn graph_only(
+        feeds: &'a [(&'a str, Meta)],
+        scope: &'a dyn Fn(&str) -> Option<Meta>,
+        fetches: &'a [&'a str],
+    ) -> PlanRequest<'a> {
+        PlanRequest { graph_only: true, ..PlanRequest::new(feeds, scope, fetches, true) }
     }
 }
 

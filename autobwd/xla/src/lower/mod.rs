@@ -1,1 +1,149 @@
 //! StableHLO text from programs: each operator by its rule, its formula or its composition.
+//!
+//! A program is lowered for feeds of known shapes. The planner's value graph gives every value its dtype and dimensions
+//! and computes constants; its instructions are lowered one by one. An operator's rule is a short function, in the file
+//! of its family in `ops`, that computes the outputs from the inputs ([`Lower`]). An operator without a rule is lowered by
+//! its formula (`formula`) or its composition (`composition`), so most operators of users need nothing. Any other
+//! operator is refused by name.
+//!
+//! Rules assume valid data: where a kernel reports an index out of range, a lowered program reads a neighbour.
+
+mod composition;
+mod control;
+mod formula;
+mod graph;
+mod hlo;
+mod ops;
+mod rules;
+
+pub use hlo::{
+    Convolution, ConvolutionLayout, GatherDims, Hlo, HloDType, HloType, Reduction, ScatterDims, Window,
+};
+pub use rules::{Lower, LowerRules, Lowering};
+
+use autobwd::{Meta, OpInfoMap, Program, Result, tensor::DType};
+use autobwd_core::{obstacles::Obstacles, verify::require_valid};
+use autobwd_plan::{Plan, PlanRequest, ValueSource, cut};
+
+use crate::{Argument, Lowered, Output};
+use graph::GraphLowering;
+use hlo::{Function, HloType as Type};
+
+/// Lowers a program to StableHLO, for feeds of these dtypes and shapes, with the rules of this library.
+///
+/// Values of the scope are arguments; `scope` gives their dtypes and shapes by name. Those that the program overwrites
+/// are donated to the results that replace them. Only operators are lowered that the fetches need or that write values of
+/// the scope.
+///
+/// ```
+/// use autobwd::{Builder, DType, Meta, OpInfoMap};
+/// use autobwd_ops::Math;
+/// use autobwd_xla::lower::lower;
+///
+/// let net = Builder::new();
+/// let y = net.input("x", DType::F32, &[-1, 2]).tanh();
+/// let x = Meta::new(DType::F32, [3, 2]);
+/// let program = net.program()?;
+/// let lowered = lower(&program, OpInfoMap::linked()?, &[("x", x)], &|_| None, &[&y.name()])?;
+/// assert!(lowered.text.contains("stablehlo.tanh %x : tensor<3x2xf32>"), "{}", lowered.text);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of planning; operators without a form in StableHLO, in one list.
+pub fn lower(
+    program: &Program,
+    ops: &OpInfoMap,
+    feeds: &[(&str, Meta)],
+    scope: &dyn Fn(&str) -> Option<Meta>,
+    fetches: &[&str],
+) -> Result<Lowered> {
+    lower_with(&LowerRules::new(), program, ops, feeds, scope, fetches)
+}
+
+/// As [`lower`], with other rules: those of the library and a user's own.
+///
+/// # Errors
+/// As [`lower`].
+pub fn lower_with(
+    rules: &LowerRules,
+    program: &Program,
+    ops: &OpInfoMap,
+    feeds: &[(&str, Meta)],
+    scope: &dyn Fn(&str) -> Option<Meta>,
+    fetches: &[&str],
+) -> Result<Lowered> {
+    require_valid(ops, program)?;
+    let program = &*cut(program, feeds)?;
+    let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
+    let graph = &plan.graph;
+    let (f, mut arguments) = (Function::new(), vec![]);
+    let mut work = GraphLowering::new(program, ops, rules, &f, graph);
+    let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
+    for id in graph.feeds.iter().copied().chain(scoped) {
+        let value = &graph.values[id];
+        let (name, ty) = (program.name(value.var), Type::of(&value.meta));
+        arguments.push(match value.source {
+            ValueSource::Scope => Argument::state(name, value.meta.dtype, ty.dims.clone()),
+            _ => Argument::feed(name, value.meta.dtype, ty.dims.clone()),
+        });
+        let argument = f.argument(ty).with_known(value.meta.constant());
+        f.name(&argument, name);
+        work.values[id] = Some(argument);
+    }
+    let defined: Vec<Hlo> = arguments_of(&work, graph);
+    let mut obstacles = Obstacles::default();
+    work.lower_all(&mut obstacles);
+    obstacles.require_none("the program has no form in StableHLO")?;
+
+    let (mut results, mut values) = (vec![], vec![]);
+    for (name, id) in fetches.iter().zip(&graph.ends) {
+        let value = work.result(*id)?;
+        results.push(Output::fetch(*name, dtype(&graph.values[*id].meta), value.dims()));
+        values.push(value);
+    }
+    for (id, value) in graph.values.iter().enumerate().filter(|(_, value)| value.in_scope) {
+        let is_last = graph.values[id + 1..].iter().all(|later| !later.in_scope || later.var != value.var);
+        if !is_last || !matches!(value.source, ValueSource::Instruction(_)) {
+            continue;
+        }
+        let name = program.name(value.var);
+        let after = work.result(id)?;
+        results.push(Output::state(name, dtype(&value.meta), after.dims()));
+        values.push(after);
+        let before = arguments.iter_mut().find(|argument| argument.name == name);
+        if let Some(before) = before {
+            before.donated = true;
+        }
+    }
+    let text = module(&f, &arguments, &defined, &results, &values);
+    Ok(Lowered { text, arguments, results })
+}
+
+fn dtype(meta: &Meta) -> DType {
+    meta.dtype
+}
+
+/// The values of arguments, in the order of their definition.
+fn arguments_of(work: &GraphLowering<'_>, graph: &autobwd_plan::Graph) -> Vec<Hlo> {
+    let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
+    graph.feeds.iter().copied().chain(scoped).filter_map(|id| work.values[id].clone()).collect()
+}
+
+/// The text of a module with one function.
+fn module(f: &Function, arguments: &[Argument], defined: &[Hlo], results: &[Output], values: &[Hlo]) -> String {
+    let replaces = |argument: &Argument| {
+        let state = |result: &Output| result.target == crate::Target::State && result.name == argument.name;
+        results.iter().position(state).filter(|_| argument.donated)
+    };
+    let parameters = arguments.iter().zip(defined).map(|(argument, value)| {
+        let alias = replaces(argument).map(|at| format!(" {{tf.aliasing_output = {at} : i32}}"));
+        format!("\n    {value}: {}{}", value.ty(), alias.unwrap_or_default())
+    });
+    let parameters = parameters.collect::<Vec<_>>().join(",");
+    let types = values.iter().map(|value| value.ty().to_string()).collect::<Vec<_>>().join(", ");
+    let names = values.iter().map(Hlo::to_string).collect::<Vec<_>>().join(", ");
+    let end = if values.is_empty() { "return".to_string() } else { format!("return {names} : {types}") };
+    let head = f.named(&format!("  func.func public @main({parameters}\n  ) -> ({types}) {{\n"));
+    format!("module @step {{\n{head}{}    {}\n  }}\n}}\n", f.body(), f.named(&end))
+}

@@ -1,0 +1,195 @@
+//! The instructions of a value graph, one by one.
+
+use std::collections::BTreeMap;
+
+use autobwd::{BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site};
+use autobwd_core::obstacles::Obstacles;
+use autobwd_plan::{Graph, Instruction, ValueId};
+
+use super::{
+    composition,
+    control::SavedSteps,
+    formula,
+    hlo::{Function, Hlo, HloType},
+    rules::LowerRules,
+};
+
+/// Compositions within compositions: no operator needs more.
+const DEPTH: usize = 8;
+
+/// Lowers the instructions of a graph.
+pub(super) struct GraphLowering<'a> {
+    pub(super) program: &'a Program,
+    pub(super) ops: &'a OpInfoMap,
+    pub(super) rules: &'a LowerRules,
+    pub(super) f: &'a Function,
+    pub(super) graph: &'a Graph,
+    pub(super) block: BlockId,
+    /// By value of the graph.
+    pub(super) values: Vec<Option<Hlo>>,
+    /// Saved step state, by the values of step scopes.
+    pub(super) saved: BTreeMap<ValueId, SavedSteps>,
+    /// The number of compositions around.
+    pub(super) depth: usize,
+}
+
+impl<'a> GraphLowering<'a> {
+    pub(super) fn new(
+        program: &'a Program,
+        ops: &'a OpInfoMap,
+        rules: &'a LowerRules,
+        f: &'a Function,
+        graph: &'a Graph,
+    ) -> GraphLowering<'a> {
+        let values = vec![None; graph.values.len()];
+        GraphLowering { program, ops, rules, f, graph, block: BlockId::ROOT, values, saved: BTreeMap::new(), depth: 0 }
+    }
+
+    /// Lowers all instructions. Operators without a form become obstacles, and their outputs placeholders.
+    pub(super) fn lower_all(&mut self, obstacles: &mut Obstacles) {
+        for node in &self.graph.instructions {
+            if let Err(e) = self.instruction(node) {
+                let e = e.at_op(|| self.program.describe_op(self.block, node.index, &node.desc));
+                obstacles.add("", e.to_string());
+                for id in node.writes() {
+                    self.values[id] = Some(Hlo::unset(self.f, &self.graph.values[id].meta));
+                }
+            }
+        }
+        if let Some(tail) = self.graph.tail.as_ref().map(|_| "shapes that only the data of a run determines") {
+            obstacles.add("", tail);
+        }
+    }
+
+    /// Lowers all instructions up to the first that has no form.
+    pub(super) fn lower_or_fail(&mut self) -> Result<()> {
+        for node in &self.graph.instructions {
+            self.instruction(node).map_err(|e| {
+                let text = format!("operator `{}`: {}", node.desc.ty, e.message());
+                Error::new(e.kind(), text)
+            })?;
+        }
+        match self.graph.tail {
+            Some(_) => Err(Error::new(ErrorKind::Format, "shapes that only the data of a run determines")),
+            None => Ok(()),
+        }
+    }
+
+    /// The value of the function for a value of the graph.
+    ///
+    /// Rules read the shapes of values that have none, such as `XShape`, and elements of constants.
+    pub(super) fn read(&self, id: ValueId) -> Hlo {
+        let meta = &self.graph.values[id].meta;
+        match self.values[id].clone() {
+            Some(value) => value.with_known(meta.constant()),
+            None => Hlo::unset(self.f, meta),
+        }
+    }
+
+    /// The same for a result of the function.
+    pub(super) fn result(&self, id: ValueId) -> Result<Hlo> {
+        let value = self.read(id);
+        let name = self.program.name(self.graph.values[id].var);
+        match value.is_set() {
+            true => Ok(value),
+            false => Err(Error::new(ErrorKind::Fetch, format!("`{name}` has no value in StableHLO"))),
+        }
+    }
+
+    /// Sets the value of the function for a value of the graph.
+    pub(super) fn write(&mut self, id: ValueId, value: Hlo) -> Result<()> {
+        let ty = HloType::of(&self.graph.values[id].meta);
+        let name = self.program.name(self.graph.values[id].var);
+        let fits = value.dtype() == ty.dtype && value.numel() == ty.dims.iter().product::<usize>();
+        if !fits {
+            let text = format!("`{name}` is {ty}, but its value is lowered as {}", value.ty());
+            return Err(Error::internal(text));
+        }
+        let value = value.reshape(&ty.dims);
+        self.f.name(&value, name);
+        self.values[id] = Some(value);
+        Ok(())
+    }
+
+    fn instruction(&mut self, node: &'a Instruction) -> Result<()> {
+        self.comment(node);
+        let outcome = self.lowered(node);
+        match (self.f.take_failure(), outcome) {
+            (_, Err(e)) | (Some(e), Ok(())) => Err(e),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+
+    /// Operator and source line.
+    fn comment(&self, node: &Instruction) {
+        let site = match node.desc.site {
+            None => String::new(),
+            Some(Site::Here(at)) => format!(", {}:{}", at.file(), at.line()),
+            Some(Site::Loaded(at)) => format!(", {at}"),
+        };
+        let of = if self.depth > 0 { "  of it: " } else { "" };
+        self.f.comment(&format!("{of}{}{}", node.desc.ty, if self.depth > 0 { String::new() } else { site }));
+    }
+
+    fn lowered(&mut self, node: &'a Instruction) -> Result<()> {
+        if let Some(call) = &node.sub_block {
+            return self.control(node, call);
+        }
+        for id in node.inputs.iter().chain(&node.outputs).filter_map(|(_, id)| *id) {
+            let value = &self.graph.values[id];
+            let kind = match (value.meta.array, value.meta.rows) {
+                (true, _) => "a tensor array",
+                (false, Some(_)) => "row-sparse",
+                (false, None) => continue,
+            };
+            let text = format!("`{}` is {kind}, which has no form in StableHLO", self.program.name(value.var));
+            return Err(Error::new(ErrorKind::Format, text));
+        }
+        if self.by_rule(node)? || formula::lower(self, node)? {
+            return Ok(());
+        }
+        if self.depth < DEPTH && composition::lower(self, node)? {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Format, "it has no form in StableHLO: no rule, no formula, no composition"))
+    }
+
+    fn by_rule(&mut self, node: &Instruction) -> Result<bool> {
+        let Some(rule) = self.rules.get(&node.desc.ty) else { return Ok(false) };
+        let schema = node.info.schema();
+        let mut filled = vec![];
+        let mut fill = |role: Role, slot: &'static str, _: Var| {
+            let (slots, wires) = match role {
+                Role::Input => (schema.inputs, &node.inputs),
+                Role::Output => (schema.outputs, &node.outputs),
+            };
+            let number = slots.iter().position(|s| s.name == slot);
+            let mut wired = wires.iter().filter(|(n, _)| *n == number).filter_map(|(_, id)| *id);
+            let seen = filled.iter().filter(|filled| **filled == (role, slot)).count();
+            filled.push((role, slot));
+            match wired.nth(seen) {
+                Some(id) if role == Role::Input => Ok(self.read(id)),
+                Some(id) => Ok(Hlo::unset(self.f, &self.graph.values[id].meta)),
+                // Scratch memory.
+                None => Ok(Hlo::unset(self.f, &Meta::new(DType::F32, []))),
+            }
+        };
+        let mut outputs = vec![];
+        if !rule(&node.desc, &mut fill, &mut |slot, value| outputs.push((slot, value)))? {
+            return Ok(false);
+        }
+        if let Some(e) = self.f.take_failure() {
+            return Err(e);
+        }
+        for slot in 0..schema.outputs.len() {
+            let ids = node.outputs.iter().filter(|(n, _)| *n == Some(slot)).filter_map(|(_, id)| *id);
+            let values = outputs.iter().filter(|(n, _)| *n == slot).map(|(_, value)| value);
+            for (id, value) in ids.collect::<Vec<_>>().into_iter().zip(values) {
+                if value.is_set() {
+                    self.write(id, value.clone())?;
+                }
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,114 @@
+//! Constant tensors and ranges.
+
+use autobwd::operators::{FillAnyLike, FillConstant, FillZerosLike};
+use autobwd_ops::{
+    fill::{AssignValue, Eye, FillConstantBatchSizeLike},
+    random::Seed,
+    ranges::{Linspace, Range},
+};
+
+use super::prelude::*;
+
+family!(
+    AssignValue,
+    Eye,
+    FillAnyLike,
+    FillConstant,
+    FillConstantBatchSizeLike,
+    FillZerosLike,
+    Linspace,
+    Range,
+    Seed
+);
+
+/// The number of an attribute `value`, or of `str_value`, which represents more numbers, in the type of an output.
+fn filled(out: &Hlo, value: f32, text: &str) -> Hlo {
+    match (text.trim(), text.trim().parse::<i64>()) {
+        ("", _) => out.full_like(f64::from(value)),
+        // Integers beyond 2^53 are no floating point numbers.
+        (_, Ok(number)) if out.dtype() == HloDType::I64 => out.full_i64(number),
+        (text, _) => out.full_like(text.parse().unwrap_or(f64::from(value))),
+    }
+}
+
+impl Lower for FillConstant<Hlo> {
+    fn lower(&mut self) {
+        self.out = match &self.value_tensor {
+            Some(value) => value.reshape(&[]).broadcast(self.out.dims(), &[]),
+            None => filled(&self.out, self.value, &self.str_value),
+        };
+    }
+}
+impl Lower for FillConstantBatchSizeLike<Hlo> {
+    fn lower(&mut self) {
+        self.out = filled(&self.out, self.value, &self.str_value);
+    }
+}
+impl Lower for FillAnyLike<Hlo> {
+    fn lower(&mut self) {
+        self.out = self.out.full_like(self.value);
+    }
+}
+impl Lower for FillZerosLike<Hlo> {
+    fn lower(&mut self) {
+        self.out = self.out.full_like(0.0);
+    }
+}
+impl Lower for Seed<Hlo> {
+    fn has_form(&self) -> bool {
+        // 0 asks for another seed in each run.
+        self.seed != 0
+    }
+
+    fn lower(&mut self) {
+        self.out = self.out.full_like(f64::from(self.seed));
+    }
+}
+
+impl Lower for AssignValue<Hlo> {
+    fn lower(&mut self) {
+        let numbers: Vec<f64> = match self.out.dtype() {
+            HloDType::F32 => self.fp32_values.iter().map(|x| f64::from(*x)).collect(),
+            HloDType::F64 => self.fp64_values.clone(),
+            HloDType::I32 => self.int32_values.iter().map(|x| f64::from(*x)).collect(),
+            HloDType::I64 => {
+                self.out = self.out.vector_i64(&self.int64_values);
+                return;
+            }
+            _ => self.bool_values.iter().map(|x| f64::from(*x)).collect(),
+        };
+        self.out = self.out.vector(self.out.dtype(), &numbers);
+    }
+}
+
+impl Lower for Eye<Hlo> {
+    fn lower(&mut self) {
+        let position = |axis: usize| self.out.iota(HloDType::I32, self.out.dims(), axis);
+        self.out = position(0).equal(&position(1)).convert(self.out.dtype());
+    }
+}
+
+impl Lower for Range<Hlo> {
+    fn lower(&mut self) {
+        let first = |value: &Hlo| value.known().and_then(<[f64]>::first).copied().unwrap_or_default();
+        let (start, step) = (first(&self.start), first(&self.step));
+        self.out = self.out.iota(self.out.dtype(), self.out.dims(), 0) * step + start;
+    }
+}
+
+impl Lower for Linspace<Hlo> {
+    fn lower(&mut self) {
+        let n = self.out.numel();
+        let end = |value: &Hlo| value.reshape(&[]).convert(self.out.dtype()).convert(HloDType::F64);
+        let (start, stop) = (end(&self.start), end(&self.stop));
+        let last = n.saturating_sub(1) as f64;
+        let step = if last == 0.0 { start.full_like(0.0) } else { (&stop - &start) / last };
+        let position = self.out.iota(HloDType::F64, &[n], 0);
+        // The second half from the end, so that the last number is exact.
+        let half = if n < 2 { 1.0 } else { (n / 2) as f64 };
+        let from_start = &position * &step + &start;
+        let from_end = -((-&position + last) * &step) + &stop;
+        let is_first = position.less(&position.full_like(half));
+        self.out = is_first.select(&from_start, &from_end).convert(self.out.dtype());
+    }
+}

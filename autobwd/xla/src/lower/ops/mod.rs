@@ -1,0 +1,52 @@
+//! Rules of the operators of the library, one file a family.
+
+mod conv;
+mod fill;
+mod index;
+mod join;
+mod matmul;
+mod pool;
+mod reduce;
+mod select;
+mod shape;
+mod softmax;
+mod update;
+
+use super::rules::LowerRule;
+
+/// What every family needs.
+mod prelude {
+    pub(super) use super::super::{
+        Hlo, HloDType, Lower, Reduction,
+        rules::{LowerRule, rule},
+    };
+    pub(super) use super::family;
+}
+
+/// The function `rules` of a family, with the rules of these operators.
+macro_rules! family {
+    ($($op:ident),* $(,)?) => {
+        pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+            vec![$(rule::<$op>()),*]
+        }
+    };
+}
+use family;
+
+/// All rules by the type of operators.
+pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+    let families = [
+        conv::rules(),
+        fill::rules(),
+        index::rules(),
+        join::rules(),
+        matmul::rules(),
+        pool::rules(),
+        reduce::rules(),
+        select::rules(),
+        shape::rules(),
+        softmax::rules(),
+        update::rules(),
+    ];
+    families.into_iter().flatten().collect()
+}

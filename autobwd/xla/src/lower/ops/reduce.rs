@@ -1,0 +1,201 @@
+//! Sums, means and other reductions.
+
+use autobwd::operators::Sum;
+use autobwd_ops::reduce::{
+    FrobeniusNorm, FrobeniusNormGrad, Logsumexp, LogsumexpGrad, Mean, MeanGrad, ReduceAll, ReduceAny,
+    ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad, ReduceProd,
+    ReduceSum, ReduceSumGrad, SquaredL2Norm, SquaredL2NormGrad,
+};
+
+use super::prelude::*;
+
+family!(
+    FrobeniusNorm,
+    FrobeniusNormGrad,
+    Logsumexp,
+    LogsumexpGrad,
+    Mean,
+    MeanGrad,
+   
+    ReduceAll,
+    ReduceAny,
+    ReduceMax,
+    ReduceMaxGrad,
+    ReduceMean,
+    ReduceMeanGrad,
+    ReduceMin,
+    ReduceMinGrad,
+    ReduceProd,
+    ReduceSum,
+    ReduceSumGrad,
+    SquaredL2Norm,
+    SquaredL2NormGrad,
+    Sum
+);
+
+/// The reduced axes of a tensor.
+fn axes<I: Into<i64> + Copy>(x: &Hlo, dim: &[I], all: bool) -> Vec<usize> {
+    if all || dim.is_empty() || x.rank() == 0 {
+        return (0..x.rank()).collect();
+    }
+    let mut axes: Vec<usize> = dim.iter().map(|axis| x.axis(*axis)).collect();
+    axes.sort_unstable();
+    axes.dedup();
+    axes
+}
+
+fn axes_of(x: &Hlo, reduce: &ReduceAttrs) -> Vec<usize> {
+    axes(x, &reduce.dim, reduce.reduce_all)
+}
+
+/// The number of elements along axes.
+fn count(x: &Hlo, axes: &[usize]) -> f64 {
+    axes.iter().map(|axis| x.dims()[*axis] as f64).product()
+}
+
+fn all(x: &Hlo) -> Vec<usize> {
+    (0..x.rank()).collect()
+}
+
+impl Lower for ReduceSum<Hlo> {
+    fn lower(&mut self) {
+        self.out = self.x.convert(self.out.dtype()).sum(&axes_of(&self.x, &self.reduce));
+    }
+}
+impl Lower for ReduceSumGrad<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes_of(&self.dx, &self.reduce);
+        self.dx = self.dout.convert(self.dx.dtype()).spread(self.dx.dims(), &axes);
+    }
+}
+impl Lower for ReduceMean<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes_of(&self.x, &self.reduce);
+        self.out = self.x.convert(self.out.dtype()).sum(&axes) / count(&self.x, &axes);
+    }
+}
+impl Lower for ReduceMeanGrad<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes_of(&self.dx, &self.reduce);
+        let each = self.dout.convert(self.dx.dtype()) / count(&self.dx, &axes);
+        self.dx = each.spread(self.dx.dims(), &axes);
+    }
+}
+impl Lower for Mean<Hlo> {
+    fn lower(&mut self) {
+        self.out = self.x.sum_all() / self.x.numel() as f64;
+    }
+}
+impl Lower for MeanGrad<Hlo> {
+    fn lower(&mut self) {
+        let each = &self.dout / self.dx.numel() as f64;
+        self.dx = each.spread(self.dx.dims(), &all(&self.dx));
+    }
+}
+impl Lower for ReduceProd<Hlo> {
+    fn lower(&mut self) {
+        let x = self.x.convert(self.out.dtype());
+        self.out = x.reduce(Reduction::Product, &axes_of(&self.x, &self.reduce));
+    }
+}
+
+/// `dout` in the positions of the extreme elements.
+fn extreme_gradient([x, out, dout, dx]: [&Hlo; 4], reduce: &ReduceAttrs) -> Hlo {
+    let axes = axes_of(x, reduce);
+    let x = x.convert(out.dtype());
+    let is_extreme = x.equal(&out.spread(x.dims(), &axes));
+    let gradient = dout.convert(dx.dtype()).spread(x.dims(), &axes);
+    is_extreme.select(&gradient, &gradient.full_like(0.0))
+}
+
+impl Lower for ReduceMax<Hlo> {
+    fn lower(&mut self) {
+        let x = self.x.convert(self.out.dtype());
+        self.out = x.reduce(Reduction::Max, &axes_of(&self.x, &self.reduce));
+    }
+}
+impl Lower for ReduceMaxGrad<Hlo> {
+    fn lower(&mut self) {
+        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce);
+    }
+}
+impl Lower for ReduceMin<Hlo> {
+    fn lower(&mut self) {
+        let x = self.x.convert(self.out.dtype());
+        self.out = x.reduce(Reduction::Min, &axes_of(&self.x, &self.reduce));
+    }
+}
+impl Lower for ReduceMinGrad<Hlo> {
+    fn lower(&mut self) {
+        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce);
+    }
+}
+
+impl Lower for ReduceAll<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
+        self.out = self.x.convert(HloDType::Bool).reduce(Reduction::All, &axes).convert(self.out.dtype());
+    }
+}
+impl Lower for ReduceAny<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
+        self.out = self.x.convert(HloDType::Bool).reduce(Reduction::Any, &axes).convert(self.out.dtype());
+    }
+}
+
+impl Lower for Logsumexp<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes(&self.x, &self.axis, self.reduce_all);
+        let largest = self.x.reduce(Reduction::Max, &axes);
+        // An infinite largest element would make NaN of itself.
+        let largest = largest.is_finite().select(&largest, &largest.full_like(0.0));
+        let sum = (&self.x - largest.spread(self.x.dims(), &axes)).exp().sum(&axes);
+        self.out = sum.log() + largest;
+    }
+}
+impl Lower for LogsumexpGrad<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes(&self.x, &self.axis, self.reduce_all);
+        let spread = |value: &Hlo| value.spread(self.x.dims(), &axes);
+        self.dx = spread(&self.dout) * (&self.x - spread(&self.out)).exp();
+    }
+}
+
+impl Lower for SquaredL2Norm<Hlo> {
+    fn lower(&mut self) {
+        self.out = self.x.square().sum_all();
+    }
+}
+impl Lower for SquaredL2NormGrad<Hlo> {
+    fn lower(&mut self) {
+        self.dx = self.dout.reshape(&[]) * &self.x * 2.0;
+    }
+}
+
+impl Lower for FrobeniusNorm<Hlo> {
+    fn lower(&mut self) {
+        let x = self.x.convert(self.out.dtype());
+        self.out = x.square().sum(&axes_of(&self.x, &self.reduce)).sqrt();
+    }
+}
+impl Lower for FrobeniusNormGrad<Hlo> {
+    fn lower(&mut self) {
+        let axes = axes_of(&self.x, &self.reduce);
+        let spread = |value: &Hlo| value.convert(self.dx.dtype()).spread(self.x.dims(), &axes);
+        let (norm, dout) = (spread(&self.out), spread(&self.dout));
+        // Zeros have the gradient 0.
+        let is_zero = norm.equal(&norm.full_like(0.0));
+        let ratio = self.x.convert(self.dx.dtype()) / is_zero.select(&norm.full_like(1.0), &norm);
+        self.dx = dout * ratio;
+    }
+}
+
+impl Lower for Sum<Hlo> {
+    fn lower(&mut self) {
+        let mut terms = self.x.iter();
+        if let Some(first) = terms.next() {
+            self.out = terms.fold(first.clone(), |sum, term| sum + term);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Steps of optimizers whose formulas the library does not declare as such.
+
+use autobwd_ops::update::{AdamOp, AdamwOp};
+
+use super::prelude::*;
+
+family!(AdamOp, AdamwOp);
+
+/// The numbers of a step of Adam, as scalars.
+struct AdamRates {
+    beta: [Hlo; 2],
+    /// Of the next step.
+    powers: [Hlo; 2],
+    rate: Hlo,
+    epsilon: Hlo,
+}
+
+impl AdamRates {
+    fn of(rate: &Hlo, beta: [Hlo; 2], powers: [&Hlo; 2], epsilon: &Hlo) -> AdamRates {
+        let powers = powers.map(|power| power.reshape(&[]));
+        let root = (-&powers[1] + 1.0).sqrt();
+        let rate = rate.reshape(&[]) * &root / (-&powers[0] + 1.0);
+        let powers = [&powers[0] * &beta[0], &powers[1] * &beta[1]];
+        AdamRates { beta, rate, epsilon: epsilon * root, powers }
+    }
+
+    /// The parameter, multiplied by `keep`, and both moments after the step.
+    fn step(&self, [param, grad, m, v]: [&Hlo; 4], keep: &Hlo) -> [Hlo; 3] {
+        let AdamRates { beta: [beta1, beta2], rate, epsilon, .. } = self;
+        let m = m * beta1 + grad * (-beta1 + 1.0);
+        let v = v * beta2 + grad.square() * (-beta2 + 1.0);
+        let change = &m / (v.sqrt() + epsilon) * rate;
+        [param * keep - change, m, v]
+    }
+}
+
+impl Lower for AdamOp<Hlo> {
+    fn lower(&mut self) {
+        let scalar = |x: f32| self.param.scalar(f64::from(x));
+        let (beta, epsilon) = ([scalar(self.beta1), scalar(self.beta2)], scalar(self.epsilon));
+        let rates = AdamRates::of(&self.learning_rate, beta, [&self.beta1_pow, &self.beta2_pow], &epsilon);
+        let state = [&self.param, &self.grad, &self.moment1, &self.moment2];
+        [self.param_out, self.moment1_out, self.moment2_out] = rates.step(state, &scalar(1.0));
+        [self.beta1_pow_out, self.beta2_pow_out] = rates.powers;
+    }
+}
+
+impl Lower for AdamwOp<Hlo> {
+    fn lower(&mut self) {
+        let param = self.param.clone();
+        let number = |tensor: &Option<Hlo>, attr: f32| match tensor {
+            Some(tensor) => tensor.reshape(&[]).convert(param.dtype()),
+            None => param.scalar(f64::from(attr)),
+        };
+        let beta = [number(&self.beta1_tensor, self.beta1), number(&self.beta2_tensor, self.beta2)];
+        let epsilon = number(&self.epsilon_tensor, self.epsilon);
+        let rates = AdamRates::of(&self.learning_rate, beta, [&self.beta1_pow, &self.beta2_pow], &epsilon);
+        let decay = self.learning_rate.reshape(&[]) * f64::from(self.lr_ratio) * f64::from(self.coeff);
+        let keep = if self.with_decay { -decay + 1.0 } else { param.scalar(1.0) };
+        let [param, m, v] = rates.step([&self.param, &self.grad, &self.moment1, &self.moment2], &keep);
+        let [pow1, pow2] = rates.powers;
+        let skip = self.skip_update.as_ref().map(|skip| skip.reduce_all(Reduction::Any));
+        let unless_skipped = |after: Hlo, before: &Hlo| match &skip {
+            Some(skip) => skip.select(before, &after.reshape(before.dims())),
+            None => after,
+        };
+        self.param_out = unless_skipped(param, &self.param);
+        self.moment1_out = unless_skipped(m, &self.moment1);
+        self.moment2_out = unless_skipped(v, &self.moment2);
+        self.beta1_pow_out = unless_skipped(pow1, &self.beta1_pow);
+        self.beta2_pow_out = unless_skipped(pow2, &self.beta2_pow);
+    }
+}

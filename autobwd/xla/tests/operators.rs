@@ -1,0 +1,226 @@
+//! Every sample of every operator, and its gradients: which of them have a form in StableHLO (`operators.txt`), and
+//! whether a device computes the same as the kernels. The latter needs a PJRT plugin for the CPU, whose path is in the
+//! environment variable `AUTOBWD_PJRT_PLUGIN`; without it the test says so.
+//!
+//! `OPERATORS=softmax,conv2d cargo test -p autobwd-xla --test operators` runs the samples of these alone and prints their
+//! text; `UPDATE=1` writes the table.
+
+use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _, io::Write as _};
+
+use autobwd::{
+    DType, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor, check, gradients, program::VarKind,
+};
+use autobwd_xla::{
+    Lowered,
+    lower::{LowerRules, lower},
+    pjrt::{ClientOptions, Device, Plugin},
+};
+
+fn device() -> Option<Device> {
+    let plugin = Plugin::from_env().expect("the plugin is loaded");
+    let Some(plugin) = plugin else {
+        // The test runner captures `eprintln!` alone.
+        let text = b"AUTOBWD_PJRT_PLUGIN is not set: operators are lowered, but not run\n";
+        std::io::stderr().write_all(text).expect("stderr is there");
+        return None;
+    };
+    Some(plugin.client(&ClientOptions::new()).and_then(|client| client.device(0)).expect("there is a device"))
+}
+
+/// A program with values of its inputs.
+struct Case {
+    program: Program,
+    values: Vec<(String, Tensor)>,
+    fetches: Vec<String>,
+}
+
+impl Case {
+    fn forward(sample: &check::Sample, float: DType) -> Option<Case> {
+        let (program, values) = check::sample_program(sample, float).ok()?;
+        let outputs = program.root().ops.iter().flat_map(|op| op.outputs.iter());
+        // Outputs that remember a shape, without elements, exist for gradients alone.
+        let written = outputs.filter(|(slot, _)| slot.as_str() != "XShape").flat_map(|(_, vars)| vars.to_vec());
+        let is_tensor = |var: &autobwd::Var| {
+            program.root().vars.get(var).is_some_and(|desc| desc.kind == VarKind::Tensor)
+        };
+        let fetched = written.filter(is_tensor);
+        let fetches: Vec<String> =
+            fetched.map(|var| program.name(var).to_string()).collect::<BTreeSet<_>>().into_iter().collect();
+        (!fetches.is_empty()).then_some(Case { program, values, fetches })
+    }
+
+    fn backward(&self) -> Option<Case> {
+        let mut program = self.program.clone();
+        let inputs: Vec<&str> = self.values.iter().map(|(name, _)| name.as_str()).collect();
+        let targets: Vec<&str> = self.fetches.iter().map(String::as_str).collect();
+        let found = gradients(&mut program, &targets, &inputs, &Default::default()).ok()?;
+        let fetches: Vec<String> =
+            found.pairs.iter().map(|(_, gradient)| program.name(*gradient).to_string()).collect();
+        (!fetches.is_empty()).then(|| Case { program, values: self.values.clone(), fetches })
+    }
+
+    /// Dtypes and shapes of the inputs, with the elements of those in slots declared `constant`.
+    fn feeds(&self) -> Vec<(&str, Meta)> {
+        let ops = OpInfoMap::linked().expect("operators are linked");
+        let mut constants = BTreeSet::new();
+        for op in self.program.blocks().iter().flat_map(|block| &block.ops) {
+            let inputs = ops.get(&op.ty).map_or(&[][..], |info| info.schema().inputs);
+            for slot in inputs.iter().filter(|slot| slot.constant) {
+                constants.extend(op.inputs.get(slot.name).iter().copied());
+            }
+        }
+        let meta = |(name, value): &(String, Tensor)| {
+            let is_constant = self.program.find(name).is_some_and(|var| constants.contains(&var));
+            value.meta().with_constant(is_constant.then(|| value.to_f64s().into()))
+        };
+        self.values.iter().map(|value| (value.0.as_str(), meta(value))).collect()
+    }
+
+    fn fetches(&self) -> Vec<&str> {
+        self.fetches.iter().map(String::as_str).collect()
+    }
+
+    fn expected(&self) -> Result<Vec<Tensor>> {
+        let (executor, mut scope) = (Executor::with_threads(1).loop_limit(10_000), Scope::new());
+        let mut session = executor.prepare(&self.program, &mut scope, &self.feeds(), &self.fetches())?;
+        self.values.iter().try_for_each(|(name, value)| session.feed(name, value))?;
+        session.run(&mut scope)?;
+        self.fetches.iter().map(|name| session.fetch(name)).collect()
+    }
+
+    fn lowered(&self) -> Result<Lowered> {
+        let lowered =
+            lower(&self.program, OpInfoMap::linked()?, &self.feeds(), &|_| None, &self.fetches())?;
+        lowered.check()?;
+        Ok(lowered)
+    }
+
+    /// The results on a device.
+    fn run(&self, lowered: &Lowered, device: &Device) -> Result<Vec<Tensor>> {
+        let executable = device.compile(&lowered.text)?;
+        let buffers: Vec<_> =
+            self.values.iter().map(|(_, value)| device.upload(value)).collect::<Result<_>>()?;
+        executable.run(&buffers)?.iter().map(|buffer| buffer.download()).collect()
+    }
+
+    /// The difference of the results on a device from those of the kernels, if there is one.
+    fn difference(&self, lowered: &Lowered, device: &Device, tolerance: f64) -> Option<String> {
+        let expected = self.expected().ok()?;
+        let results = match self.run(lowered, device) {
+            Ok(results) => results,
+            Err(e) => return Some(e.to_string()),
+        };
+        self.fetches.iter().zip(results.iter().zip(&expected)).find_map(|(name, (result, expected))| {
+            let difference = difference(result, expected);
+            (difference > tolerance)
+                .then(|| format!("`{name}` differs by {difference:e}: {result:?}, not {expected:?}"))
+        })
+    }
+}
+
+/// The largest difference, relative to the largest element or 1.
+fn difference(x: &Tensor, y: &Tensor) -> f64 {
+    if (x.dims(), x.dtype()) != (y.dims(), y.dtype()) {
+        return f64::INFINITY;
+    }
+    let (x, y) = (x.to_f64s(), y.to_f64s());
+    let largest = y.iter().filter(|y| y.is_finite()).fold(1.0, |m: f64, y| m.max(y.abs()));
+    let each =
+        x.iter().zip(&y).map(|(x, y)| if x == y || (x.is_nan() && y.is_nan()) { 0.0 } else { (x - y).abs() });
+    each.fold(0.0, |worst: f64, d| if d <= worst { worst } else { d }) / largest
+}
+
+/// What became of the samples of an operator.
+#[derive(Default)]
+struct Row {
+    samples: [usize; 2],
+    lowered: [usize; 2],
+    refused: BTreeSet<String>,
+}
+
+/// How operators of a type are lowered.
+fn way(rules: &LowerRules, ty: &str) -> &'static str {
+    let Some(info) = OpInfoMap::linked().ok().and_then(|ops| ops.get(ty).ok()) else { return "unknown" };
+    match () {
+        () if info.is_control() => "control flow",
+        () if rules.contains(ty) => "rule",
+        () if info.lanes().is_some() => "formula",
+        () => "composition",
+    }
+}
+
+/// The reason of an error, without the operator's place.
+fn reason(e: &autobwd::Error) -> String {
+    let text = e.to_string();
+    let line = text.lines().nth(1).unwrap_or(&text).trim();
+    let ty = line.split('`').nth(1).unwrap_or_default();
+    let why = line.split_once("): ").map_or(line, |(_, why)| why);
+    let why = why.split_once("in StableHLO: ").map_or(why, |(_, why)| why);
+    format!("{ty}: {why}")
+}
+
+#[test]
+fn operators_compute_the_same_on_a_device() {
+    let only = std::env::var("OPERATORS").ok();
+    let only: Option<Vec<&str>> = only.as_deref().map(|list| list.split(',').collect());
+    let (device, rules) = (device(), LowerRules::new());
+    let (mut table, mut failures) = (BTreeMap::<String, Row>::new(), vec![]);
+    for sample in check::samples() {
+        let ty = sample.op().to_string();
+        if only.as_ref().is_some_and(|only| !only.contains(&ty.as_str())) {
+            continue;
+        }
+        for (float, tolerance) in [(DType::F64, 1e-11), (DType::F32, 1e-5)] {
+            let Some(forward) = Case::forward(&sample, float) else { continue };
+            if forward.expected().is_err() {
+                continue;
+            }
+            // Which element gets the gradient of NaN is not defined.
+            let has_nan = forward.values.iter().any(|(_, value)| value.to_f64s().iter().any(|x| x.is_nan()));
+            let backward = if has_nan { None } else { forward.backward() };
+            for (k, case) in [Some(forward), backward].into_iter().enumerate() {
+                let Some(case) = case else { continue };
+                let row = table.entry(ty.clone()).or_default();
+                let counts = usize::from(float == DType::F64);
+                row.samples[k] += counts;
+                let lowered = match case.lowered() {
+                    Ok(lowered) => lowered,
+                    Err(e) => {
+                        row.refused.insert(reason(&e));
+                        continue;
+                    }
+                };
+                row.lowered[k] += counts;
+                if only.is_some() {
+                    println!("{}\n{}", case.program, lowered.text);
+                }
+                let Some(device) = &device else { continue };
+                if let Some(text) = case.difference(&lowered, device, tolerance) {
+                    let which = ["", "gradient of "][k];
+                    failures.push(format!("{which}{ty}, {float}: {text}\n{}", case.program));
+                }
+            }
+        }
+    }
+    let mut text = String::from(
+        "operator: how it is lowered; samples lowered of all; gradients lowered of all; the reasons for the others\n",
+    );
+    for (ty, Row { samples, lowered, refused }) in &table {
+        let [forward, backward] = [0, 1].map(|k| format!("{} of {}", lowered[k], samples[k]));
+        let how = if lowered[0] > 0 { way(&rules, ty) } else { "refused" };
+        let _ = write!(text, "{ty}: {how}; {forward}; {backward}");
+        refused.iter().for_each(|why| _ = write!(text, "; {why}"));
+        text.push('\n');
+    }
+    if only.is_none() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/operators.txt");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(path, &text).expect("tests may write their folder");
+        }
+        let known = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(known == text, "{path} is out of date: run the test with `UPDATE=1`; it should be\n{text}");
+    } else {
+        println!("{text}");
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
+}
