@@ -3,7 +3,7 @@
 //! environment variable `AUTOBWD_PJRT_PLUGIN`; without it the test says so.
 //!
 //! `OPERATORS=softmax,conv2d cargo test -p autobwd-xla --test operators` runs the samples of these alone and prints their
-//! text; `UPDATE=1` writes the table.
+//! text; `UPDATE=1` writes the table and the texts of rules (`rules.mlir`).
 
 use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _, io::Write as _};
 
@@ -39,7 +39,8 @@ impl Case {
         let (program, values) = check::sample_program(sample, float).ok()?;
         let outputs = program.root().ops.iter().flat_map(|op| op.outputs.iter());
         // Outputs that remember a shape, without elements, exist for gradients alone.
-        let written = outputs.filter(|(slot, _)| slot.as_str() != "XShape").flat_map(|(_, vars)| vars.to_vec());
+        let written =
+            outputs.filter(|(slot, _)| slot.as_str() != "XShape").flat_map(|(_, vars)| vars.to_vec());
         let is_tensor = |var: &autobwd::Var| {
             program.root().vars.get(var).is_some_and(|desc| desc.kind == VarKind::Tensor)
         };
@@ -89,8 +90,7 @@ impl Case {
     }
 
     fn lowered(&self) -> Result<Lowered> {
-        let lowered =
-            lower(&self.program, OpInfoMap::linked()?, &self.feeds(), &|_| None, &self.fetches())?;
+        let lowered = lower(&self.program, OpInfoMap::linked()?, &self.feeds(), &|_| None, &self.fetches())?;
         lowered.check()?;
         Ok(lowered)
     }
@@ -159,6 +159,47 @@ fn reason(e: &autobwd::Error) -> String {
     format!("{ty}: {why}")
 }
 
+/// Compares a text with a file of this folder, or writes it.
+#[track_caller]
+fn compare(file: &str, text: &str) {
+    let path = format!("{}/tests/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, text).expect("tests may write their folder");
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(known == text, "{path} is out of date: run the test with `UPDATE=1`; it should be\n{text}");
+}
+
+/// The lines of a function, without source lines.
+fn body(lowered: &Lowered) -> String {
+    let lines = lowered.text.lines().skip_while(|line| !line.ends_with('{') || line.starts_with("module"));
+    let without_site = |line: &str| match line.trim_start().starts_with("//") {
+        true => line.split(',').next().unwrap_or_default().to_string(),
+        false => line.to_string(),
+    };
+    lines.skip(1).take_while(|line| *line != "  }").map(|line| without_site(line) + "\n").collect()
+}
+
+#[test]
+fn rules_have_the_known_text() {
+    let (rules, mut seen, mut text) = (LowerRules::new(), BTreeSet::new(), String::new());
+    for sample in check::samples() {
+        let Some(forward) = Case::forward(&sample, DType::F32) else { continue };
+        let backward = forward.backward();
+        for case in [Some(forward), backward].into_iter().flatten() {
+            let types: Vec<String> = case.program.root().ops.iter().map(|op| op.ty.to_string()).collect();
+            let new = types.iter().any(|ty| rules.contains(ty) && !seen.contains(ty));
+            let Some(lowered) = case.lowered().ok().filter(|_| new) else { continue };
+            let lowered_types = lowered.text.lines().filter_map(|line| line.trim_start().strip_prefix("// "));
+            let lowered_types =
+                lowered_types.map(|line| line.split(',').next().unwrap_or_default().to_string());
+            seen.extend(lowered_types);
+            let _ = writeln!(text, "// {}\n{}", types.join(", "), body(&lowered));
+        }
+    }
+    compare("rules.mlir", &text);
+}
+
 #[test]
 fn operators_compute_the_same_on_a_device() {
     let only = std::env::var("OPERATORS").ok();
@@ -212,15 +253,9 @@ fn operators_compute_the_same_on_a_device() {
         refused.iter().for_each(|why| _ = write!(text, "; {why}"));
         text.push('\n');
     }
-    if only.is_none() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/operators.txt");
-        if std::env::var_os("UPDATE").is_some() {
-            std::fs::write(path, &text).expect("tests may write their folder");
-        }
-        let known = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(known == text, "{path} is out of date: run the test with `UPDATE=1`; it should be\n{text}");
-    } else {
-        println!("{text}");
+    match only {
+        None => compare("operators.txt", &text),
+        Some(_) => println!("{text}"),
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
 }

@@ -89,8 +89,8 @@ impl<'a> GraphLowering<'a> {
         if call.entering.carried.iter().any(|each| each.is_list()) {
             return Err(refused("its steps change a tensor array"));
         }
-        if call.entering.outer.iter().any(|(_, _, meta)| meta.array || meta.rows.is_some()) {
-            return Err(refused("its steps read a tensor array or a row-sparse tensor"));
+        if call.entering.outer.iter().any(|(_, _, meta)| meta.array) {
+            return Err(refused("its steps read a tensor array"));
         }
         let saved = call.entering.scopes.and_then(|id| self.saved.get(&id).cloned());
         let (outputs, left) = match (call.steps, &saved) {
@@ -144,7 +144,8 @@ impl<'a> GraphLowering<'a> {
 
     /// Final values of states, as the operator's outputs.
     fn last_values(call: &SubBlockPlan, carried: &[Hlo]) -> Vec<Hlo> {
-        let wanted = call.entering.carried.iter().zip(carried).filter(|(each, _)| each.carried.last.is_some());
+        let wanted =
+            call.entering.carried.iter().zip(carried).filter(|(each, _)| each.carried.last.is_some());
         wanted.map(|(_, value)| value.clone()).collect()
     }
 
@@ -165,7 +166,8 @@ impl<'a> GraphLowering<'a> {
                 let step = self.step(node, call, StepArguments { carried: &first, index: None, saved });
                 let values = step.as_ref().map_or(vec![], |step| {
                     let ended = step.carried.iter().zip(&first);
-                    let carried = ended.map(|(end, first)| end.clone().unwrap_or_else(|| first.full_like(0.0)));
+                    let carried =
+                        ended.map(|(end, first)| end.clone().unwrap_or_else(|| first.full_like(0.0)));
                     let sums = step.sums.iter().zip(&sum_types);
                     let sums = sums.map(|(term, ty)| term.clone().unwrap_or_else(|| f.zeros(ty)));
                     carried.chain(sums).chain(step.saved.all()).collect()
@@ -253,7 +255,8 @@ impl<'a> GraphLowering<'a> {
         let mut results = results.into_iter().skip(1);
         let carried: Vec<Hlo> = results.by_ref().take(first.len()).collect();
         let others = results.by_ref().take(stack_types.len() + sum_types.len());
-        let outputs = Self::last_values(call, &carried).into_iter().chain(others.collect::<Vec<_>>()).collect();
+        let outputs =
+            Self::last_values(call, &carried).into_iter().chain(others.collect::<Vec<_>>()).collect();
         let saved = SavedSteps { count, ..step.saved };
         Ok((outputs, call.fills.then(|| saved.with(&mut results))))
     }
@@ -262,8 +265,9 @@ impl<'a> GraphLowering<'a> {
     fn trips(&self, node: &Instruction) -> Result<usize> {
         let call = node.info.call(&node.desc, self.program)?;
         let call = call.ok_or_else(|| Error::internal("a loop without a block"))?;
-        trips(self.ops, self.program, (self.block, node.index), &call)
-            .map_err(|why| refused(&format!("its gradient needs the number of steps, which is not known: {why}")))
+        trips(self.ops, self.program, (self.block, node.index), &call).map_err(|why| {
+            refused(&format!("its gradient needs the number of steps, which is not known: {why}"))
+        })
     }
 
     /// The step of a loop, and its position in sequences.

@@ -35,14 +35,16 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     let written = outputs.iter().filter_map(|(slot, _)| types(*slot)).map(|meta| HloDType::from(meta.dtype));
     let dtypes: Vec<HloDType> = inputs.iter().flatten().map(Hlo::dtype).chain(written).collect();
     let float = dtypes.iter().copied().find(|dtype| dtype.is_float());
-    let dtype = float.or(dtypes.iter().copied().find(|dtype| *dtype != HloDType::Bool)).unwrap_or(HloDType::F32);
+    let dtype =
+        float.or(dtypes.iter().copied().find(|dtype| *dtype != HloDType::Bool)).unwrap_or(HloDType::F32);
 
     // Inputs that the formula does not read count, too.
     let metas = node.inputs.iter().chain(&node.outputs).filter_map(|(_, id)| *id);
     let shapes: Vec<Vec<usize>> = metas
         .map(|id| work.graph.values[id].meta.dims.iter().map(|dim| dim.get().unwrap_or(0)).collect())
         .collect();
-    let (rank, axis) = (shapes.iter().map(Vec::len).max().unwrap_or(0), lanes::broadcast_axis(schema, &node.desc));
+    let (rank, axis) =
+        (shapes.iter().map(Vec::len).max().unwrap_or(0), lanes::broadcast_axis(schema, &node.desc));
     let align = |dims: &[usize]| {
         let aligned = lanes::aligned(dims, rank, axis, 1);
         aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use autobwd::{BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site};
+use autobwd::{
+    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site,
+};
 use autobwd_core::obstacles::Obstacles;
 use autobwd_plan::{Graph, Instruction, ValueId};
 
@@ -42,7 +44,17 @@ impl<'a> GraphLowering<'a> {
         graph: &'a Graph,
     ) -> GraphLowering<'a> {
         let values = vec![None; graph.values.len()];
-        GraphLowering { program, ops, rules, f, graph, block: BlockId::ROOT, values, saved: BTreeMap::new(), depth: 0 }
+        GraphLowering {
+            program,
+            ops,
+            rules,
+            f,
+            graph,
+            block: BlockId::ROOT,
+            values,
+            saved: BTreeMap::new(),
+            depth: 0,
+        }
     }
 
     /// Lowers all instructions. Operators without a form become obstacles, and their outputs placeholders.
@@ -56,7 +68,8 @@ impl<'a> GraphLowering<'a> {
                 }
             }
         }
-        if let Some(tail) = self.graph.tail.as_ref().map(|_| "shapes that only the data of a run determines") {
+        if let Some(tail) = self.graph.tail.as_ref().map(|_| "shapes that only the data of a run determines")
+        {
             obstacles.add("", tail);
         }
     }
@@ -135,14 +148,18 @@ impl<'a> GraphLowering<'a> {
         if let Some(call) = &node.sub_block {
             return self.control(node, call);
         }
+        let is_lazy = node.desc.attrs.get("lazy_mode") == Some(&Attr::Bool(true));
         for id in node.inputs.iter().chain(&node.outputs).filter_map(|(_, id)| *id) {
             let value = &self.graph.values[id];
-            let kind = match (value.meta.array, value.meta.rows) {
-                (true, _) => "a tensor array",
-                (false, Some(_)) => "row-sparse",
-                (false, None) => continue,
+            // Row-sparse tensors are lowered as dense ones: the other rows are 0.
+            let why = match (value.meta.array, value.meta.rows) {
+                (true, _) => "is a tensor array, which has no form in StableHLO",
+                (false, Some(_)) if is_lazy => {
+                    "is row-sparse, and `lazy_mode` leaves the other rows as they are"
+                }
+                (false, _) => continue,
             };
-            let text = format!("`{}` is {kind}, which has no form in StableHLO", self.program.name(value.var));
+            let text = format!("`{}` {why}", self.program.name(value.var));
             return Err(Error::new(ErrorKind::Format, text));
         }
         if self.by_rule(node)? || formula::lower(self, node)? {

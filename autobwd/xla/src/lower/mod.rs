@@ -19,15 +19,15 @@ mod rules;
 pub use hlo::{
     Convolution, ConvolutionLayout, GatherDims, Hlo, HloDType, HloType, Reduction, ScatterDims, Window,
 };
-pub use rules::{Lower, LowerRules, Lowering};
+pub use rules::{Lower, LowerRules};
 
-use autobwd::{Meta, OpInfoMap, Program, Result, tensor::DType};
+use autobwd::{Meta, OpInfoMap, Program, Result};
 use autobwd_core::{obstacles::Obstacles, verify::require_valid};
-use autobwd_plan::{Plan, PlanRequest, ValueSource, cut};
+use autobwd_plan::{GraphValue, Plan, PlanRequest, ValueSource, cut};
 
-use crate::{Argument, Lowered, Output};
+use crate::{Argument, Lowered, Output, Target};
 use graph::GraphLowering;
-use hlo::{Function, HloType as Type};
+use hlo::Function;
 
 /// Lowers a program to StableHLO, for feeds of these dtypes and shapes, with the rules of this library.
 ///
@@ -77,21 +77,21 @@ pub fn lower_with(
     let program = &*cut(program, feeds)?;
     let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
     let graph = &plan.graph;
-    let (f, mut arguments) = (Function::new(), vec![]);
+    let (f, mut arguments, mut defined) = (Function::new(), vec![], vec![]);
     let mut work = GraphLowering::new(program, ops, rules, &f, graph);
     let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
     for id in graph.feeds.iter().copied().chain(scoped) {
-        let value = &graph.values[id];
-        let (name, ty) = (program.name(value.var), Type::of(&value.meta));
-        arguments.push(match value.source {
-            ValueSource::Scope => Argument::state(name, value.meta.dtype, ty.dims.clone()),
-            _ => Argument::feed(name, value.meta.dtype, ty.dims.clone()),
+        let GraphValue { var, meta, source, .. } = &graph.values[id];
+        let (name, ty) = (program.name(*var), HloType::of(meta));
+        arguments.push(match source {
+            ValueSource::Scope => Argument::state(name, meta.dtype, ty.dims.clone()),
+            _ => Argument::feed(name, meta.dtype, ty.dims.clone()),
         });
-        let argument = f.argument(ty).with_known(value.meta.constant());
+        let argument = f.argument(ty).with_known(meta.constant());
         f.name(&argument, name);
-        work.values[id] = Some(argument);
+        work.values[id] = Some(argument.clone());
+        defined.push(argument);
     }
-    let defined: Vec<Hlo> = arguments_of(&work, graph);
     let mut obstacles = Obstacles::default();
     work.lower_all(&mut obstacles);
     obstacles.require_none("the program has no form in StableHLO")?;
@@ -99,7 +99,7 @@ pub fn lower_with(
     let (mut results, mut values) = (vec![], vec![]);
     for (name, id) in fetches.iter().zip(&graph.ends) {
         let value = work.result(*id)?;
-        results.push(Output::fetch(*name, dtype(&graph.values[*id].meta), value.dims()));
+        results.push(Output::fetch(*name, graph.values[*id].meta.dtype, value.dims()));
         values.push(value);
     }
     for (id, value) in graph.values.iter().enumerate().filter(|(_, value)| value.in_scope) {
@@ -109,7 +109,7 @@ pub fn lower_with(
         }
         let name = program.name(value.var);
         let after = work.result(id)?;
-        results.push(Output::state(name, dtype(&value.meta), after.dims()));
+        results.push(Output::state(name, value.meta.dtype, after.dims()));
         values.push(after);
         let before = arguments.iter_mut().find(|argument| argument.name == name);
         if let Some(before) = before {
@@ -120,20 +120,16 @@ pub fn lower_with(
     Ok(Lowered { text, arguments, results })
 }
 
-fn dtype(meta: &Meta) -> DType {
-    meta.dtype
-}
-
-/// The values of arguments, in the order of their definition.
-fn arguments_of(work: &GraphLowering<'_>, graph: &autobwd_plan::Graph) -> Vec<Hlo> {
-    let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
-    graph.feeds.iter().copied().chain(scoped).filter_map(|id| work.values[id].clone()).collect()
-}
-
 /// The text of a module with one function.
-fn module(f: &Function, arguments: &[Argument], defined: &[Hlo], results: &[Output], values: &[Hlo]) -> String {
+fn module(
+    f: &Function,
+    arguments: &[Argument],
+    defined: &[Hlo],
+    results: &[Output],
+    values: &[Hlo],
+) -> String {
     let replaces = |argument: &Argument| {
-        let state = |result: &Output| result.target == crate::Target::State && result.name == argument.name;
+        let state = |result: &Output| result.target == Target::State && result.name == argument.name;
         results.iter().position(state).filter(|_| argument.donated)
     };
     let parameters = arguments.iter().zip(defined).map(|(argument, value)| {

@@ -8,8 +8,8 @@ use super::{Hlo, ops};
 
 /// The form of an operator in StableHLO, implemented for its struct with values in the slots.
 ///
-/// ```
-/// use autobwd::{Builder, Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, OpInfoMap, Result, Var, register_op};
+/// ```standalone_crate
+/// use autobwd::{Buf, Builder, Cx, DType, Kernel, New, NoGrad, OpInfoMap, Result, Var, emit, register_op};
 /// use autobwd_xla::lower::{Hlo, Lower, LowerRules, lower_with};
 ///
 /// /// The elements in reverse order.
@@ -37,8 +37,10 @@ use super::{Hlo, ops};
 ///
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[4]);
-/// let out = net.emit(Backwards { x: x.into(), out: autobwd::Arg::New })?.out;
-/// # let _ = out;
+/// let out = emit(Backwards { x: (&x).into(), out: New }).out;
+/// let (rules, ops) = (LowerRules::new().with::<Backwards>(), OpInfoMap::linked()?);
+/// let lowered = lower_with(&rules, &net.program()?, ops, &[("x", x.meta())], &|_| None, &[&out.name()])?;
+/// assert!(lowered.text.contains("stablehlo.reverse %x, dims = [0]"), "{}", lowered.text);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 pub trait Lower {
@@ -115,17 +117,4 @@ impl LowerRules {
     pub(super) fn get(&self, ty: &str) -> Option<LowerRule> {
         self.0.get(ty).copied()
     }
-}
-
-/// How an operator is lowered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lowering {
-    /// By its rule.
-    Rule,
-    /// By its formula.
-    Formula,
-    /// By its composition.
-    Composition,
-    /// As a loop or a branch.
-    Control,
 }

@@ -168,7 +168,8 @@ impl Hlo {
         {
             let ty = HloType { dtype, dims: vec![numbers.len()] };
             let list: Vec<String> = numbers.iter().map(|x| dtype.literal(*x)).collect();
-            return self.emit(ty.clone(), format_args!("stablehlo.constant dense<[{}]> : {ty}", list.join(", ")));
+            return self
+                .emit(ty.clone(), format_args!("stablehlo.constant dense<[{}]> : {ty}", list.join(", ")));
         }
         self.full(dtype, &[numbers.len()], numbers.first().copied().unwrap_or(0.0))
     }

@@ -117,7 +117,8 @@ impl Hlo {
             let (x, y): (Vec<usize>, Vec<usize>) = pairs.iter().copied().unzip();
             format!("{x:?} x {y:?}")
         };
-        let batching = if batch.is_empty() { String::new() } else { format!(", batching_dims = {}", sides(batch)) };
+        let batching =
+            if batch.is_empty() { String::new() } else { format!(", batching_dims = {}", sides(batch)) };
         let ty = self.in_dims(&dims);
         let text = format!(
             "stablehlo.dot_general {self}, {other}{batching}, contracting_dims = {} : ({}, {}) -> {ty}",

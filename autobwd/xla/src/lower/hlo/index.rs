@@ -116,7 +116,13 @@ impl Hlo {
 
     /// Combines elements into those along an axis at these indices, as [`along`](Hlo::along) reads them.
     #[must_use]
-    pub fn scatter_along(&self, axis: usize, indices: &Hlo, updates: &Hlo, combine: Option<Reduction>) -> Hlo {
+    pub fn scatter_along(
+        &self,
+        axis: usize,
+        indices: &Hlo,
+        updates: &Hlo,
+        combine: Option<Reduction>,
+    ) -> Hlo {
         if self.rank() == 0 {
             return combine.map_or(updates.clone(), |by| by.combine(self, updates));
         }

@@ -130,7 +130,8 @@ impl Hlo {
         let scalars: Vec<HloType> =
             values.iter().flat_map(|v| [HloType::scalar(v.dtype()), HloType::scalar(v.dtype())]).collect();
         let region = of.region(&scalars, |args| {
-            let pairs: Vec<(Hlo, Hlo)> = args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+            let pairs: Vec<(Hlo, Hlo)> =
+                args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
             vec![before(&pairs)]
         });
         let types: Vec<HloType> = values.iter().map(|value| value.ty.clone()).collect();

@@ -73,12 +73,16 @@ impl Hlo {
         if order.iter().copied().eq(0..self.rank()) {
             return self.clone();
         }
-        let Some(dims) = order.iter().map(|axis| self.dims().get(*axis).copied()).collect::<Option<Vec<_>>>() else {
+        let Some(dims) = order.iter().map(|axis| self.dims().get(*axis).copied()).collect::<Option<Vec<_>>>()
+        else {
             self.fail(format!("{} in the order {order:?}", self.ty));
             return self.clone();
         };
         let ty = self.in_dims(&dims);
-        self.emit(ty.clone(), format_args!("stablehlo.transpose {self}, dims = {order:?} : ({}) -> {ty}", self.ty))
+        self.emit(
+            ty.clone(),
+            format_args!("stablehlo.transpose {self}, dims = {order:?} : ({}) -> {ty}", self.ty),
+        )
     }
 
     /// Matrices with rows and columns exchanged.

@@ -85,7 +85,8 @@ impl<'a> Conv<'a> {
         let [outputs, share, height, width] = [0, 1, 2, 3].map(|axis| filter.dims()[axis]);
         let grouped = filter.reshape(&[self.groups, outputs / self.groups, share, height, width]);
         let swapped = grouped.transpose(&[0, 2, 1, 3, 4]);
-        let mirrored = swapped.reshape(&[self.groups * share, outputs / self.groups, height, width]).reverse(&[2, 3]);
+        let mirrored =
+            swapped.reshape(&[self.groups * share, outputs / self.groups, height, width]).reverse(&[2, 3]);
         let padding = self.each(|i, w| {
             let low = self.extent(i) as i64 - 1 - w.before as i64;
             let dilated = (dy.dims()[axes[i]] as i64 - 1) * w.stride as i64 + 1;
@@ -139,11 +140,7 @@ fn forward(conv: &ConvAttrs, input: &Hlo, filter: &Hlo, output: &mut Hlo) {
     }
 }
 
-fn gradients(
-    conv: &ConvAttrs,
-    [x, filter, dy]: [&Hlo; 3],
-    [dx, dfilter]: [&mut Option<Hlo>; 2],
-) {
+fn gradients(conv: &ConvAttrs, [x, filter, dy]: [&Hlo; 3], [dx, dfilter]: [&mut Option<Hlo>; 2]) {
     let Some(by) = Conv::of(conv, filter, x) else { return };
     if let Some(dx) = dx {
         *dx = empty_or(dx, &[filter, dy], || by.data_gradient(dy, filter, dx.dims()));

@@ -150,11 +150,17 @@ impl Ranges {
             let distance = step.unsigned_abs().max(1) as usize;
             ranges[at] = if step > 0 {
                 let (start, end) = (from_front(start).min(n), from_front(end).min(n));
-                AxisRange { start: start as usize, end: end.max(start) as usize, step: distance, reversed: false }
+                AxisRange {
+                    start: start as usize,
+                    end: end.max(start) as usize,
+                    step: distance,
+                    reversed: false,
+                }
             } else {
                 let last = if end == -1 { -1 } else { from_front(end) };
                 let first = from_front(start).min(n - 1);
-                let count = (first - last.min(n - 1)).max(0).unsigned_abs().div_ceil(distance as u64) as usize;
+                let count =
+                    (first - last.min(n - 1)).max(0).unsigned_abs().div_ceil(distance as u64) as usize;
                 match count.checked_sub(1) {
                     None => AxisRange { start: 0, end: 0, step: 1, reversed: false },
                     Some(others) => {

@@ -1,8 +1,8 @@
 //! Matrix products.
 
 use autobwd_ops::matmul::{
-    Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad, Mv,
-    MvGrad,
+    Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad,
+    Mv, MvGrad,
 };
 
 use super::prelude::*;
@@ -91,12 +91,7 @@ fn stored(gradient: &Hlo, slot: &Hlo, transposed: bool) -> Hlo {
 }
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`
-fn gradients(
-    [x, y, dout]: [&Hlo; 3],
-    [dx, dy]: [&mut Option<Hlo>; 2],
-    transposed: [bool; 2],
-    scale: f64,
-) {
+fn gradients([x, y, dout]: [&Hlo; 3], [dx, dy]: [&mut Option<Hlo>; 2], transposed: [bool; 2], scale: f64) {
     let factors = Factors::of(x, y, transposed);
     let dout = scaled(dout, scale);
     if let Some(dx) = dx {

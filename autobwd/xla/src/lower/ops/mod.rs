@@ -1,11 +1,15 @@
 //! Rules of the operators of the library, one file a family.
 
 mod conv;
+mod cumulative;
 mod fill;
 mod index;
+mod integer;
 mod join;
 mod matmul;
+mod order;
 mod pool;
+mod random;
 mod reduce;
 mod select;
 mod shape;
@@ -37,11 +41,15 @@ use family;
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     let families = [
         conv::rules(),
+        cumulative::rules(),
         fill::rules(),
         index::rules(),
+        integer::rules(),
         join::rules(),
         matmul::rules(),
+        order::rules(),
         pool::rules(),
+        random::rules(),
         reduce::rules(),
         select::rules(),
         shape::rules(),

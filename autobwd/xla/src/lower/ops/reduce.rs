@@ -16,7 +16,6 @@ family!(
     LogsumexpGrad,
     Mean,
     MeanGrad,
-   
     ReduceAll,
     ReduceAny,
     ReduceMax,

@@ -2,9 +2,9 @@
 
 use autobwd::operators::{Reshape2, Reshape2Grad};
 use autobwd_ops::shape::{
-    ExpandAsV2, ExpandAsV2Grad, ExpandV2, ExpandV2Grad, FlattenContiguousRange, FlattenContiguousRangeGrad, Flip,
-    Meshgrid, MeshgridGrad, Pad, PadGrad, Roll, RollGrad, ShapeOp, Size, Squeeze2, Squeeze2Grad, Tile, TileGrad,
-    Transpose2, Transpose2Grad, TrilTriu, Unsqueeze2, Unsqueeze2Grad,
+    ExpandAsV2, ExpandAsV2Grad, ExpandV2, ExpandV2Grad, FlattenContiguousRange, FlattenContiguousRangeGrad,
+    Flip, Meshgrid, MeshgridGrad, Pad, PadGrad, Roll, RollGrad, ShapeOp, Size, Squeeze2, Squeeze2Grad, Tile,
+    TileGrad, Transpose2, Transpose2Grad, TrilTriu, Unsqueeze2, Unsqueeze2Grad,
 };
 
 use super::prelude::*;
@@ -157,7 +157,8 @@ impl Lower for TrilTriu<Hlo> {
         let position = |axis: usize| x.iota(HloDType::I32, x.dims(), axis);
         let distance = position(rank - 1) - position(rank - 2);
         let diagonal = distance.full_like(f64::from(self.diagonal));
-        let is_kept = if self.lower { distance.less_equal(&diagonal) } else { distance.greater_equal(&diagonal) };
+        let is_kept =
+            if self.lower { distance.less_equal(&diagonal) } else { distance.greater_equal(&diagonal) };
         self.out = is_kept.select(x, &x.full_like(0.0));
     }
 }

@@ -101,7 +101,9 @@ impl Lower for CrossEntropy<Hlo> {
         let axis = self.x.axis(-1);
         self.y = match self.soft_label {
             true => soft_loss(&self.label, &self.x.log(), axis),
-            false => -Labels::of(&self.label, &self.x, axis, self.ignore_index).picked(&self.x.log()).sum(&[axis]),
+            false => {
+                -Labels::of(&self.label, &self.x, axis, self.ignore_index).picked(&self.x.log()).sum(&[axis])
+            }
         };
     }
 }
@@ -124,7 +126,9 @@ impl Lower for SoftmaxWithCrossEntropy<Hlo> {
         self.softmax = if self.use_softmax { softmax(&self.logits, axis) } else { self.logits.clone() };
         self.loss = match self.soft_label {
             true => soft_loss(&self.label, &log, axis),
-            false => -Labels::of(&self.label, &self.logits, axis, self.ignore_index).picked(&log).sum(&[axis]),
+            false => {
+                -Labels::of(&self.label, &self.logits, axis, self.ignore_index).picked(&log).sum(&[axis])
+            }
         };
     }
 }
