@@ -55,11 +55,6 @@ impl Lower for FillZerosLike<Hlo> {
     }
 }
 impl Lower for Seed<Hlo> {
-    fn has_form(&self) -> bool {
-        // 0 asks for another seed in each run.
-        self.seed != 0
-    }
-
     fn lower(&mut self) {
         self.out = self.out.full_like(f64::from(self.seed));
     }
