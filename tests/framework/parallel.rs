@@ -11,10 +11,10 @@ use autobwd_ops::{
     nn::{Dropout, Linear},
     optim::{Adam, Lamb, Momentum, Sgd},
 };
-use autobwd_tests::training_case::{TrainingCase, Values};
+use autobwd_tests::training_case::{TrainedValues, TrainingCase};
 
 /// The values after training on several ranks, by rank.
-fn on_ranks(model: &TrainingCase, ranks: usize, bucket_bytes: usize) -> Result<Vec<Values>> {
+fn on_ranks(model: &TrainingCase, ranks: usize, bucket_bytes: usize) -> Result<Vec<TrainedValues>> {
     threads::run(ranks, |transport| model.train(transport, bucket_bytes))
 }
 

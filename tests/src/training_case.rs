@@ -16,7 +16,7 @@ const STEPS: usize = 3;
 const BATCH: usize = 4;
 
 /// The bytes of values, by name.
-pub type Values = Vec<(String, Vec<u8>)>;
+pub type TrainedValues = Vec<(String, Vec<u8>)>;
 
 /// A small model with its training step, and data for feeds `x` and `y`.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl TrainingCase {
     }
 
     /// The values after training as one of several ranks.
-    pub fn train(&self, transport: Arc<dyn Transport>, bucket_bytes: usize) -> Result<Values> {
+    pub fn train(&self, transport: Arc<dyn Transport>, bucket_bytes: usize) -> Result<TrainedValues> {
         let step = data_parallel(&self.program, transport.ranks(), bucket_bytes)?;
         require_same_program(&*transport, &step)?;
         let start = startup(&step, transport.rank())?;
@@ -131,7 +131,7 @@ impl TrainingCase {
     }
 
     /// The values after training as one of several ranks with optimizer state in parts.
-    pub fn train_sharded(&self, transport: Arc<dyn Transport>) -> Result<Values> {
+    pub fn train_sharded(&self, transport: Arc<dyn Transport>) -> Result<TrainedValues> {
         let sharded = shard_optimizer(&self.program, &self.startup, transport.ranks(), 1 << 20)?;
         let start = sharded.startup(transport.rank())?;
         self.train_rank(transport, &[&start], &sharded.step)
@@ -142,7 +142,7 @@ impl TrainingCase {
         transport: Arc<dyn Transport>,
         start: &[&Program],
         step: &Program,
-    ) -> Result<Values> {
+    ) -> Result<TrainedValues> {
         let (rank, ranks, mut scope) = (transport.rank(), transport.ranks(), Scope::new());
         let mut executor = Executor::with_threads(1).with_transport(transport);
         for program in start {
@@ -155,7 +155,7 @@ impl TrainingCase {
     }
 
     /// The values after training in one process, which merges the gradients of as many batches.
-    pub fn merged(&self, count: usize) -> Result<Values> {
+    pub fn merged(&self, count: usize) -> Result<TrainedValues> {
         let merged = accumulate(&self.program, count)?;
         let (mut executor, mut scope) = (Executor::with_threads(2), Scope::new());
         executor.run(&self.startup, &mut scope, &[], &[])?;
@@ -180,7 +180,7 @@ impl TrainingCase {
     }
 }
 
-fn values(scope: &Scope) -> Values {
+fn values(scope: &Scope) -> TrainedValues {
     let mut values: Vec<_> =
         scope.iter().map(|(name, value)| (name.to_string(), value.bytes().to_vec())).collect();
     values.sort();

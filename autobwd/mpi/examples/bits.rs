@@ -12,7 +12,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use autobwd::{Error, ErrorKind, Result, parallel::Transport};
 use autobwd_ops::optim::{Adam, Momentum, Sgd};
-use autobwd_tests::training_case::{TrainingCase, Values};
+use autobwd_tests::training_case::{TrainedValues, TrainingCase};
 use serde_json::json;
 
 fn main() -> ExitCode {
@@ -34,7 +34,7 @@ fn check(name: &str, model: &TrainingCase, transport: &Arc<dyn Transport>) -> Re
     }
     let sharded = model.train_sharded(transport.clone())?;
     // Parts of optimizer state have other names.
-    let whole: Values =
+    let whole: TrainedValues =
         merged.iter().filter(|(name, _)| sharded.iter().any(|(own, _)| own == name)).cloned().collect();
     let own = sharded.into_iter().filter(|(name, _)| !name.ends_with("@SHARD")).collect();
     compare(&format!("`{name}` with optimizer state in parts"), &own, &whole)?;
@@ -47,7 +47,7 @@ fn check(name: &str, model: &TrainingCase, transport: &Arc<dyn Transport>) -> Re
     Ok(())
 }
 
-fn compare(how: &str, found: &Values, merged: &Values) -> Result<()> {
+fn compare(how: &str, found: &TrainedValues, merged: &TrainedValues) -> Result<()> {
     let different = found.iter().zip(merged).find(|(found, merged)| found != merged);
     let text = match different {
         _ if found.len() != merged.len() => format!("{} values, not {}", found.len(), merged.len()),

@@ -73,7 +73,7 @@ fn add_up<T: Summand>(cx: &Cx, terms: &[&[T]], sum: &mut [T]) {
     });
 }
 
-/// Sums `x` over all ranks, of which each gets a part; `received` has room for the parts of the other ranks.
+/// Sums `x` over all ranks; each gets a part of the sum. `received` has room for the parts of the other ranks.
 pub(super) fn reduce_scatter<T: Summand>(
     cx: &Cx,
     transport: &dyn Transport,

@@ -32,7 +32,7 @@ impl Hlo {
         self.emit(ty, text)
     }
 
-    /// Broadcast to these dimensions, the last of which are those of the value, as in NumPy.
+    /// Broadcast to these dimensions; the last ones are those of the value, as in NumPy.
     #[must_use]
     pub fn broadcast_to(&self, dims: &[usize]) -> Hlo {
         let Some(first) = dims.len().checked_sub(self.rank()) else {
