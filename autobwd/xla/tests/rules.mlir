@@ -13,6 +13,29 @@
     %v5 = stablehlo.constant dense<5> : tensor<i32>
     return %v3, %v4, %v5 : tensor<f32>, tensor<i32>, tensor<i32>
 
+// Rules: affine_grid
+    // affine_grid
+    %1 = stablehlo.constant dense<[0xBF800000, 0xBEAAAAAB, 0x3EAAAAAB, 0x3F800000]> : tensor<4xf32>
+    %2 = stablehlo.broadcast_in_dim %1, dims = [2] : (tensor<4xf32>) -> tensor<1x1x4x2xf32>
+    %3 = stablehlo.constant dense<0xBF800000> : tensor<1xf32>
+    %4 = stablehlo.broadcast_in_dim %3, dims = [1] : (tensor<1xf32>) -> tensor<1x1x4x2xf32>
+    %5 = stablehlo.constant dense<0x3F800000> : tensor<1x1x4x2xf32>
+    %6 = stablehlo.slice %v0 [0:1, 0:2, 0:1] : (tensor<1x2x3xf32>) -> tensor<1x2x1xf32>
+    %7 = stablehlo.reshape %6 : (tensor<1x2x1xf32>) -> tensor<1x2xf32>
+    %8 = stablehlo.broadcast_in_dim %7, dims = [0, 3] : (tensor<1x2xf32>) -> tensor<1x1x4x2xf32>
+    %9 = stablehlo.multiply %8, %2 : tensor<1x1x4x2xf32>
+    %10 = stablehlo.slice %v0 [0:1, 0:2, 1:2] : (tensor<1x2x3xf32>) -> tensor<1x2x1xf32>
+    %11 = stablehlo.reshape %10 : (tensor<1x2x1xf32>) -> tensor<1x2xf32>
+    %12 = stablehlo.broadcast_in_dim %11, dims = [0, 3] : (tensor<1x2xf32>) -> tensor<1x1x4x2xf32>
+    %13 = stablehlo.multiply %12, %4 : tensor<1x1x4x2xf32>
+    %14 = stablehlo.add %9, %13 : tensor<1x1x4x2xf32>
+    %15 = stablehlo.slice %v0 [0:1, 0:2, 2:3] : (tensor<1x2x3xf32>) -> tensor<1x2x1xf32>
+    %16 = stablehlo.reshape %15 : (tensor<1x2x1xf32>) -> tensor<1x2xf32>
+    %17 = stablehlo.broadcast_in_dim %16, dims = [0, 3] : (tensor<1x2xf32>) -> tensor<1x1x4x2xf32>
+    %18 = stablehlo.multiply %17, %5 : tensor<1x1x4x2xf32>
+    %v1 = stablehlo.add %14, %18 : tensor<1x1x4x2xf32>
+    return %v1 : tensor<1x1x4x2xf32>
+
 // Rules: arg_max
     // arg_max
     %1 = stablehlo.compare NE, %v0, %v0, FLOAT : (tensor<2x5xf32>, tensor<2x5xf32>) -> tensor<2x5xi1>
@@ -64,6 +87,17 @@
     %v0 = stablehlo.constant dense<[-1, 2]> : tensor<2xi32>
     return %v0 : tensor<2xi32>
 
+// Rules: bilinear_interp_v2_grad
+    // bilinear_interp_v2
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x1x3x4xf32>
+    // bilinear_interp_v2_grad
+    return %v1.GRAD : tensor<2x1x3x4xf32>
+
+// Rules: bilinear_interp_v2
+    // bilinear_interp_v2
+    return %v0 : tensor<2x1x3x4xf32>
+
 // Rules: bitwise_and
     // bitwise_and
     %v2 = stablehlo.and %v0, %v1 : tensor<4xi1>
@@ -100,6 +134,26 @@
     // bmm
     %v2 = stablehlo.dot_general %v0, %v1, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<5x2x3xf32>, tensor<5x3x4xf32>) -> tensor<5x2x4xf32>
     return %v2 : tensor<5x2x4xf32>
+
+// Rules: channel_shuffle_grad
+    // channel_shuffle
+    %1 = stablehlo.reshape %v0 : (tensor<2x6x3x4xf32>) -> tensor<2x3x2x3x4xf32>
+    %2 = stablehlo.transpose %1, dims = [0, 2, 1, 3, 4] : (tensor<2x3x2x3x4xf32>) -> tensor<2x2x3x3x4xf32>
+    %v1 = stablehlo.reshape %2 : (tensor<2x2x3x3x4xf32>) -> tensor<2x6x3x4xf32>
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x6x3x4xf32>
+    // channel_shuffle_grad
+    %5 = stablehlo.reshape %v1.GRAD : (tensor<2x6x3x4xf32>) -> tensor<2x2x3x3x4xf32>
+    %6 = stablehlo.transpose %5, dims = [0, 2, 1, 3, 4] : (tensor<2x2x3x3x4xf32>) -> tensor<2x3x2x3x4xf32>
+    %v0.GRAD = stablehlo.reshape %6 : (tensor<2x3x2x3x4xf32>) -> tensor<2x6x3x4xf32>
+    return %v0.GRAD : tensor<2x6x3x4xf32>
+
+// Rules: channel_shuffle
+    // channel_shuffle
+    %1 = stablehlo.reshape %v0 : (tensor<2x6x3x4xf32>) -> tensor<2x3x2x3x4xf32>
+    %2 = stablehlo.transpose %1, dims = [0, 2, 1, 3, 4] : (tensor<2x3x2x3x4xf32>) -> tensor<2x2x3x3x4xf32>
+    %v1 = stablehlo.reshape %2 : (tensor<2x2x3x3x4xf32>) -> tensor<2x6x3x4xf32>
+    return %v1 : tensor<2x6x3x4xf32>
 
 // Rules: concat_grad
     // concat
@@ -382,6 +436,40 @@
 // Rules: flip
     // flip
     return %v0 : tensor<f32>
+
+// Rules: fold
+    // fold
+    %1 = stablehlo.reshape %v0 : (tensor<0x6x4xf32>) -> tensor<0x1x6x2x2xf32>
+    %2 = stablehlo.slice %1 [0:0, 0:1, 0:1, 0:2, 0:2] : (tensor<0x1x6x2x2xf32>) -> tensor<0x1x1x2x2xf32>
+    %3 = stablehlo.reshape %2 : (tensor<0x1x1x2x2xf32>) -> tensor<0x1x2x2xf32>
+    %4 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %5 = stablehlo.pad %3, %4, low = [0, 0, 0, 0], high = [0, 0, 1, 2], interior = [0, 0, 0, 0] : (tensor<0x1x2x2xf32>, tensor<f32>) -> tensor<0x1x3x4xf32>
+    %6 = stablehlo.slice %1 [0:0, 0:1, 1:2, 0:2, 0:2] : (tensor<0x1x6x2x2xf32>) -> tensor<0x1x1x2x2xf32>
+    %7 = stablehlo.reshape %6 : (tensor<0x1x1x2x2xf32>) -> tensor<0x1x2x2xf32>
+    %8 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %9 = stablehlo.pad %7, %8, low = [0, 0, 0, 1], high = [0, 0, 1, 1], interior = [0, 0, 0, 0] : (tensor<0x1x2x2xf32>, tensor<f32>) -> tensor<0x1x3x4xf32>
+    %10 = stablehlo.add %5, %9 : tensor<0x1x3x4xf32>
+    %11 = stablehlo.slice %1 [0:0, 0:1, 2:3, 0:2, 0:2] : (tensor<0x1x6x2x2xf32>) -> tensor<0x1x1x2x2xf32>
+    %12 = stablehlo.reshape %11 : (tensor<0x1x1x2x2xf32>) -> tensor<0x1x2x2xf32>
+    %13 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %14 = stablehlo.pad %12, %13, low = [0, 0, 0, 2], high = [0, 0, 1, 0], interior = [0, 0, 0, 0] : (tensor<0x1x2x2xf32>, tensor<f32>) -> tensor<0x1x3x4xf32>
+    %15 = stablehlo.add %10, %14 : tensor<0x1x3x4xf32>
+    %16 = stablehlo.slice %1 [0:0, 0:1, 3:4, 0:2, 0:2] : (tensor<0x1x6x2x2xf32>) -> tensor<0x1x1x2x2xf32>
+    %17 = stablehlo.reshape %16 : (tensor<0x1x1x2x2xf32>) -> tensor<0x1x2x2xf32>
+    %18 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %19 = stablehlo.pad %17, %18, low = [0, 0, 1, 0], high = [0, 0, 0, 2], interior = [0, 0, 0, 0] : (tensor<0x1x2x2xf32>, tensor<f32>) -> tensor<0x1x3x4xf32>
+    %20 = stablehlo.add %15, %19 : tensor<0x1x3x4xf32>
+    %21 = stablehlo.slice %1 [0:0, 0:1, 4:5, 0:2, 0:2] : (tensor<0x1x6x2x2xf32>) -> tensor<0x1x1x2x2xf32>
+    %22 = stablehlo.reshape %21 : (tensor<0x1x1x2x2xf32>) -> tensor<0x1x2x2xf32>
+    %23 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %24 = stablehlo.pad %22, %23, low = [0, 0, 1, 1], high = [0, 0, 0, 1], interior = [0, 0, 0, 0] : (tensor<0x1x2x2xf32>, tensor<f32>) -> tensor<0x1x3x4xf32>
+    %25 = stablehlo.add %20, %24 : tensor<0x1x3x4xf32>
+    %26 = stablehlo.slice %1 [0:0, 0:1, 5:6, 0:2, 0:2] : (tensor<0x1x6x2x2xf32>) -> tensor<0x1x1x2x2xf32>
+    %27 = stablehlo.reshape %26 : (tensor<0x1x1x2x2xf32>) -> tensor<0x1x2x2xf32>
+    %28 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %29 = stablehlo.pad %27, %28, low = [0, 0, 1, 2], high = [0, 0, 0, 0], interior = [0, 0, 0, 0] : (tensor<0x1x2x2xf32>, tensor<f32>) -> tensor<0x1x3x4xf32>
+    %v1 = stablehlo.add %25, %29 : tensor<0x1x3x4xf32>
+    return %v1 : tensor<0x1x3x4xf32>
 
 // Rules: frobenius_norm_grad
     // frobenius_norm
@@ -751,6 +839,17 @@
     %v2 = stablehlo.dot_general %v0, %v1, contracting_dims = [1] x [0] : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2xf32>
     return %v2 : tensor<2xf32>
 
+// Rules: nearest_interp_v2_grad
+    // nearest_interp_v2
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x1x3x4xf32>
+    // nearest_interp_v2_grad
+    return %v1.GRAD : tensor<2x1x3x4xf32>
+
+// Rules: nearest_interp_v2
+    // nearest_interp_v2
+    return %v0 : tensor<2x1x3x4xf32>
+
 // Rules: one_hot_v2
     // one_hot_v2
     %1 = stablehlo.iota dim = 0 : tensor<3xi64>
@@ -771,6 +870,69 @@
     // pad
     %1 = stablehlo.constant dense<0x3F800000> : tensor<f32>
     return %v0 : tensor<f32>
+
+// Rules: pad3d_grad
+    // pad3d
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x3x4x5x1xf32>
+    // pad3d_grad
+    return %v1.GRAD : tensor<2x3x4x5x1xf32>
+
+// Rules: pad3d
+    // pad3d
+    return %v0 : tensor<2x3x4x5x1xf32>
+
+// Rules: pixel_shuffle_grad
+    // pixel_shuffle
+    %1 = stablehlo.reshape %v0 : (tensor<2x8x3x4xf32>) -> tensor<2x2x4x3x4xf32>
+    %2 = stablehlo.reshape %1 : (tensor<2x2x4x3x4xf32>) -> tensor<2x2x2x2x3x4xf32>
+    %3 = stablehlo.transpose %2, dims = [0, 1, 4, 2, 5, 3] : (tensor<2x2x2x2x3x4xf32>) -> tensor<2x2x3x2x4x2xf32>
+    %4 = stablehlo.reshape %3 : (tensor<2x2x3x2x4x2xf32>) -> tensor<2x2x6x4x2xf32>
+    %v1 = stablehlo.reshape %4 : (tensor<2x2x6x4x2xf32>) -> tensor<2x2x6x8xf32>
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x2x6x8xf32>
+    // pixel_shuffle_grad
+    %7 = stablehlo.reshape %v1.GRAD : (tensor<2x2x6x8xf32>) -> tensor<2x2x6x4x2xf32>
+    %8 = stablehlo.reshape %7 : (tensor<2x2x6x4x2xf32>) -> tensor<2x2x3x2x4x2xf32>
+    %9 = stablehlo.transpose %8, dims = [0, 1, 3, 5, 2, 4] : (tensor<2x2x3x2x4x2xf32>) -> tensor<2x2x2x2x3x4xf32>
+    %10 = stablehlo.reshape %9 : (tensor<2x2x2x2x3x4xf32>) -> tensor<2x4x2x3x4xf32>
+    %v0.GRAD = stablehlo.reshape %10 : (tensor<2x4x2x3x4xf32>) -> tensor<2x8x3x4xf32>
+    return %v0.GRAD : tensor<2x8x3x4xf32>
+
+// Rules: pixel_shuffle
+    // pixel_shuffle
+    %1 = stablehlo.reshape %v0 : (tensor<2x8x3x4xf32>) -> tensor<2x2x4x3x4xf32>
+    %2 = stablehlo.reshape %1 : (tensor<2x2x4x3x4xf32>) -> tensor<2x2x2x2x3x4xf32>
+    %3 = stablehlo.transpose %2, dims = [0, 1, 4, 2, 5, 3] : (tensor<2x2x2x2x3x4xf32>) -> tensor<2x2x3x2x4x2xf32>
+    %4 = stablehlo.reshape %3 : (tensor<2x2x3x2x4x2xf32>) -> tensor<2x2x6x4x2xf32>
+    %v1 = stablehlo.reshape %4 : (tensor<2x2x6x4x2xf32>) -> tensor<2x2x6x8xf32>
+    return %v1 : tensor<2x2x6x8xf32>
+
+// Rules: pixel_unshuffle_grad
+    // pixel_unshuffle
+    %1 = stablehlo.reshape %v0 : (tensor<2x5x3x4xf32>) -> tensor<2x5x3x4x1xf32>
+    %2 = stablehlo.reshape %1 : (tensor<2x5x3x4x1xf32>) -> tensor<2x5x3x1x4x1xf32>
+    %3 = stablehlo.transpose %2, dims = [0, 1, 3, 5, 2, 4] : (tensor<2x5x3x1x4x1xf32>) -> tensor<2x5x1x1x3x4xf32>
+    %4 = stablehlo.reshape %3 : (tensor<2x5x1x1x3x4xf32>) -> tensor<2x5x1x3x4xf32>
+    %v1 = stablehlo.reshape %4 : (tensor<2x5x1x3x4xf32>) -> tensor<2x5x3x4xf32>
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x5x3x4xf32>
+    // pixel_unshuffle_grad
+    %7 = stablehlo.reshape %v1.GRAD : (tensor<2x5x3x4xf32>) -> tensor<2x5x1x3x4xf32>
+    %8 = stablehlo.reshape %7 : (tensor<2x5x1x3x4xf32>) -> tensor<2x5x1x1x3x4xf32>
+    %9 = stablehlo.transpose %8, dims = [0, 1, 4, 2, 5, 3] : (tensor<2x5x1x1x3x4xf32>) -> tensor<2x5x3x1x4x1xf32>
+    %10 = stablehlo.reshape %9 : (tensor<2x5x3x1x4x1xf32>) -> tensor<2x5x3x4x1xf32>
+    %v0.GRAD = stablehlo.reshape %10 : (tensor<2x5x3x4x1xf32>) -> tensor<2x5x3x4xf32>
+    return %v0.GRAD : tensor<2x5x3x4xf32>
+
+// Rules: pixel_unshuffle
+    // pixel_unshuffle
+    %1 = stablehlo.reshape %v0 : (tensor<2x5x3x4xf32>) -> tensor<2x5x3x4x1xf32>
+    %2 = stablehlo.reshape %1 : (tensor<2x5x3x4x1xf32>) -> tensor<2x5x3x1x4x1xf32>
+    %3 = stablehlo.transpose %2, dims = [0, 1, 3, 5, 2, 4] : (tensor<2x5x3x1x4x1xf32>) -> tensor<2x5x1x1x3x4xf32>
+    %4 = stablehlo.reshape %3 : (tensor<2x5x1x1x3x4xf32>) -> tensor<2x5x1x3x4xf32>
+    %v1 = stablehlo.reshape %4 : (tensor<2x5x1x3x4xf32>) -> tensor<2x5x3x4xf32>
+    return %v1 : tensor<2x5x3x4xf32>
 
 // Rules: pool2d_grad
     // pool2d
@@ -944,7 +1106,7 @@
 
 // Rules: seed
     // seed
-    %v0 = stablehlo.constant dense<-7> : tensor<1xi32>
+    %v0 = stablehlo.constant dense<0> : tensor<1xi32>
     return %v0 : tensor<1xi32>
 
 // Rules: select_input
@@ -1155,6 +1317,44 @@
     // take_along_axis
     return %v0 : tensor<f32>
 
+// Rules: temporal_shift_grad
+    // temporal_shift
+    %1 = stablehlo.reshape %v0 : (tensor<3x4x2x1xf32>) -> tensor<3x1x4x2x1xf32>
+    %2 = stablehlo.slice %1 [0:3, 0:1, 0:0, 0:2, 0:1] : (tensor<3x1x4x2x1xf32>) -> tensor<3x1x0x2x1xf32>
+    %3 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %4 = stablehlo.pad %2, %3, low = [0, 1, 0, 0, 0], high = [0, -1, 0, 0, 0], interior = [0, 0, 0, 0, 0] : (tensor<3x1x0x2x1xf32>, tensor<f32>) -> tensor<3x1x0x2x1xf32>
+    %5 = stablehlo.slice %1 [0:3, 0:1, 0:0, 0:2, 0:1] : (tensor<3x1x4x2x1xf32>) -> tensor<3x1x0x2x1xf32>
+    %6 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %7 = stablehlo.pad %5, %6, low = [0, -1, 0, 0, 0], high = [0, 1, 0, 0, 0], interior = [0, 0, 0, 0, 0] : (tensor<3x1x0x2x1xf32>, tensor<f32>) -> tensor<3x1x0x2x1xf32>
+    %8 = stablehlo.concatenate %4, %7, %1, dim = 2 : (tensor<3x1x0x2x1xf32>, tensor<3x1x0x2x1xf32>, tensor<3x1x4x2x1xf32>) -> tensor<3x1x4x2x1xf32>
+    %v1 = stablehlo.reshape %8 : (tensor<3x1x4x2x1xf32>) -> tensor<3x4x2x1xf32>
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<3x4x2x1xf32>
+    // temporal_shift_grad
+    %11 = stablehlo.reshape %v1.GRAD : (tensor<3x4x2x1xf32>) -> tensor<3x1x4x2x1xf32>
+    %12 = stablehlo.slice %11 [0:3, 0:1, 0:0, 0:2, 0:1] : (tensor<3x1x4x2x1xf32>) -> tensor<3x1x0x2x1xf32>
+    %13 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %14 = stablehlo.pad %12, %13, low = [0, -1, 0, 0, 0], high = [0, 1, 0, 0, 0], interior = [0, 0, 0, 0, 0] : (tensor<3x1x0x2x1xf32>, tensor<f32>) -> tensor<3x1x0x2x1xf32>
+    %15 = stablehlo.slice %11 [0:3, 0:1, 0:0, 0:2, 0:1] : (tensor<3x1x4x2x1xf32>) -> tensor<3x1x0x2x1xf32>
+    %16 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %17 = stablehlo.pad %15, %16, low = [0, 1, 0, 0, 0], high = [0, -1, 0, 0, 0], interior = [0, 0, 0, 0, 0] : (tensor<3x1x0x2x1xf32>, tensor<f32>) -> tensor<3x1x0x2x1xf32>
+    %18 = stablehlo.concatenate %14, %17, %11, dim = 2 : (tensor<3x1x0x2x1xf32>, tensor<3x1x0x2x1xf32>, tensor<3x1x4x2x1xf32>) -> tensor<3x1x4x2x1xf32>
+    %v0.GRAD = stablehlo.reshape %18 : (tensor<3x1x4x2x1xf32>) -> tensor<3x4x2x1xf32>
+    return %v0.GRAD : tensor<3x4x2x1xf32>
+
+// Rules: temporal_shift
+    // temporal_shift
+    %1 = stablehlo.reshape %v0 : (tensor<3x4x2x1xf32>) -> tensor<3x1x4x2x1xf32>
+    %2 = stablehlo.slice %1 [0:3, 0:1, 0:0, 0:2, 0:1] : (tensor<3x1x4x2x1xf32>) -> tensor<3x1x0x2x1xf32>
+    %3 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %4 = stablehlo.pad %2, %3, low = [0, 1, 0, 0, 0], high = [0, -1, 0, 0, 0], interior = [0, 0, 0, 0, 0] : (tensor<3x1x0x2x1xf32>, tensor<f32>) -> tensor<3x1x0x2x1xf32>
+    %5 = stablehlo.slice %1 [0:3, 0:1, 0:0, 0:2, 0:1] : (tensor<3x1x4x2x1xf32>) -> tensor<3x1x0x2x1xf32>
+    %6 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %7 = stablehlo.pad %5, %6, low = [0, -1, 0, 0, 0], high = [0, 1, 0, 0, 0], interior = [0, 0, 0, 0, 0] : (tensor<3x1x0x2x1xf32>, tensor<f32>) -> tensor<3x1x0x2x1xf32>
+    %8 = stablehlo.concatenate %4, %7, %1, dim = 2 : (tensor<3x1x0x2x1xf32>, tensor<3x1x0x2x1xf32>, tensor<3x1x4x2x1xf32>) -> tensor<3x1x4x2x1xf32>
+    %v1 = stablehlo.reshape %8 : (tensor<3x1x4x2x1xf32>) -> tensor<3x4x2x1xf32>
+    return %v1 : tensor<3x4x2x1xf32>
+
 // Rules: tile_grad
     // tile
     // fill_any_like
@@ -1232,6 +1432,31 @@
     %3 = stablehlo.slice %v0 [1:2, 0:3] : (tensor<2x3xf32>) -> tensor<1x3xf32>
     %v2 = stablehlo.reshape %3 : (tensor<1x3xf32>) -> tensor<3xf32>
     return %v1, %v2 : tensor<3xf32>, tensor<3xf32>
+
+// Rules: unfold_grad
+    // unfold
+    %1 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %2 = stablehlo.pad %v0, %1, low = [0, 0, 2, 1], high = [0, 0, 0, 0], interior = [0, 0, 0, 0] : (tensor<1x2x3x4xf32>, tensor<f32>) -> tensor<1x2x5x5xf32>
+    %3 = stablehlo.slice %2 [0:1, 0:2, 0:5, 0:5:2] : (tensor<1x2x5x5xf32>) -> tensor<1x2x5x3xf32>
+    %4 = stablehlo.reshape %3 : (tensor<1x2x5x3xf32>) -> tensor<1x2x1x15xf32>
+    %v1 = stablehlo.reshape %4 : (tensor<1x2x1x15xf32>) -> tensor<1x2x15xf32>
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<1x2x15xf32>
+    // unfold_grad
+    %7 = stablehlo.reshape %v1.GRAD : (tensor<1x2x15xf32>) -> tensor<1x2x1x5x3xf32>
+    %8 = stablehlo.reshape %7 : (tensor<1x2x1x5x3xf32>) -> tensor<1x2x5x3xf32>
+    %9 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %v0.GRAD = stablehlo.pad %8, %9, low = [0, 0, -2, -1], high = [0, 0, 0, 0], interior = [0, 0, 0, 1] : (tensor<1x2x5x3xf32>, tensor<f32>) -> tensor<1x2x3x4xf32>
+    return %v0.GRAD : tensor<1x2x3x4xf32>
+
+// Rules: unfold
+    // unfold
+    %1 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %2 = stablehlo.pad %v0, %1, low = [0, 0, 2, 1], high = [0, 0, 0, 0], interior = [0, 0, 0, 0] : (tensor<1x2x3x4xf32>, tensor<f32>) -> tensor<1x2x5x5xf32>
+    %3 = stablehlo.slice %2 [0:1, 0:2, 0:5, 0:5:2] : (tensor<1x2x5x5xf32>) -> tensor<1x2x5x3xf32>
+    %4 = stablehlo.reshape %3 : (tensor<1x2x5x3xf32>) -> tensor<1x2x1x15xf32>
+    %v1 = stablehlo.reshape %4 : (tensor<1x2x1x15xf32>) -> tensor<1x2x15xf32>
+    return %v1 : tensor<1x2x15xf32>
 
 // Rules: uniform_random
     // uniform_random
