@@ -3,8 +3,10 @@
 mod conv;
 mod cumulative;
 mod fill;
+mod image;
 mod index;
 mod integer;
+mod interpolate;
 mod join;
 mod matmul;
 mod order;
@@ -43,8 +45,10 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         conv::rules(),
         cumulative::rules(),
         fill::rules(),
+        image::rules(),
         index::rules(),
         integer::rules(),
+        interpolate::rules(),
         join::rules(),
         matmul::rules(),
         order::rules(),
