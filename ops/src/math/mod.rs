@@ -556,7 +556,21 @@ pub trait Math: Sized {
     #[track_caller]
     fn cumprod(&self, axis: i32) -> Expr;
     /// Dropout with that probability; kept elements are scaled by `1 / (1 - p)`. Equal seeds, one int64 or int32
-    /// number, give equal masks: feed a new seed at each run.
+    /// number, give equal masks: feed a new seed at each run. In [evaluation mode](autobwd::Builder::eval_mode), `self`.
+    ///
+    /// [`nn::Dropout`](crate::nn::Dropout) counts its seed by itself.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([4], vec![1.0_f32; 4])?);
+    /// let seed = tape.constant(Tensor::from_vec([1], vec![7_i64])?);
+    /// let trained = x.dropout(0.5, &seed);
+    /// assert!(trained.tensor()?.slice::<f32>()?.iter().all(|x| [0.0, 2.0].contains(x)));
+    /// assert!(tape.eval_mode(|| x.dropout(0.5, &seed)).is(&x));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     #[track_caller]
     fn dropout(&self, probability: f32, seed: &Expr) -> Expr;
     /// Standard normal numbers in the shape of `x`. Equal seeds, one int64 or int32 number, give equal numbers:

@@ -46,10 +46,11 @@ impl Dropout {
         Dropout { seed, probability }
     }
 
-    /// Drops elements of `x` and scales the others; in [evaluation mode](Builder::eval_mode), `x` itself. Fails for a probability outside [0, 1], and for dtypes other than
-    /// floating point.
+    /// Drops elements of `x` and scales the others; in [evaluation mode](Builder::eval_mode), `x` itself. Fails for a
+    /// probability outside [0, 1], and for dtypes other than floating point.
     #[track_caller]
     pub fn forward(&self, x: &Expr) -> Expr {
+        // `Math::dropout` does the same, but the seed must not count on.
         if x.builder().is_eval_mode() {
             return x.clone();
         }

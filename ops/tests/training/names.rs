@@ -128,6 +128,17 @@ fn evaluation_mode_switches_dropout_and_batch_norm() -> Result<()> {
 }
 
 #[test]
+fn the_dropout_method_follows_evaluation_mode() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 2]);
+    let seed = net.input("seed", DType::I64, &[1]);
+    assert!(net.eval_mode(|| x.dropout(0.5, &seed)).is(&x));
+    let trained = x.dropout(0.5, &seed);
+    assert!(!trained.is(&x) && net.program()?.root().ops.len() == 1);
+    Ok(())
+}
+
+#[test]
 fn values_that_fit_are_loaded_and_the_others_listed() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights.safetensors");
