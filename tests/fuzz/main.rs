@@ -1,5 +1,5 @@
-//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|paddle|onnx]`: fuzzes programs, weights, and
-//! models of PaddlePaddle and ONNX.
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|checkpoint|paddle|onnx]`: fuzzes programs,
+//! weights, checkpoints, and models of PaddlePaddle and ONNX.
 //!
 //! The current input is in `target/fuzz/TARGET.current` and the options that reproduce it in `TARGET.options`, in case
 //! the process dies. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on
@@ -31,7 +31,7 @@ use serde_json::json;
 #[global_allocator]
 static ALLOCATOR: memory::Limited = memory::Limited;
 
-/// Fuzzes programs and weights.
+/// Fuzzes programs, weights and checkpoints.
 #[derive(Parser)]
 struct Options {
     /// Duration in seconds, all targets together.
@@ -62,6 +62,8 @@ enum Target {
     Json,
     /// Weights.
     Safetensors,
+    /// Checkpoints of training runs.
+    Checkpoint,
     /// Models of PaddlePaddle.
     Paddle,
     /// Models of ONNX.
@@ -73,6 +75,7 @@ impl Target {
         match self {
             Target::Json => "json",
             Target::Safetensors => "safetensors",
+            Target::Checkpoint => "checkpoint",
             Target::Paddle => "paddle",
             Target::Onnx => "onnx",
         }
@@ -114,8 +117,17 @@ fn run(options: &Options) -> Outcomes<usize> {
     let seeds = fuzz::seeds()?;
     let mut failures = 0;
     if !options.inputs.is_empty() {
+        let saved = folder.join("input.saved");
+        let checkpoints = fuzz::checkpoint_seeds(&seeds);
         for path in &options.inputs {
             let input = fs::read(path)?;
+            if options.target == Some(Target::Checkpoint) {
+                let model = checkpoints.get(options.values).ok_or("there is no seed of that number")?;
+                let failure = guarded(begin, || fuzz::checkpoint(path, &saved, model)).err();
+                println!("{}", json!({ "input": path, "failure": failure }));
+                failures += usize::from(failure.is_some());
+                continue;
+            }
             let values = &seeds.get(options.values).ok_or("there is no seed of that number")?.values;
             let failure = guarded(begin, || match options.target {
                 Some(Target::Paddle) => fuzz::paddle(&input, &mut Rng(options.draw)),
@@ -128,7 +140,7 @@ fn run(options: &Options) -> Outcomes<usize> {
         }
         return Ok(failures);
     }
-    for target in [Target::Json, Target::Safetensors, Target::Paddle, Target::Onnx] {
+    for target in [Target::Json, Target::Safetensors, Target::Checkpoint, Target::Paddle, Target::Onnx] {
         if options.target.is_some_and(|only| only != target) {
             continue;
         }
@@ -136,17 +148,18 @@ fn run(options: &Options) -> Outcomes<usize> {
         let share = match (options.target, target) {
             (Some(_), _) => options.seconds,
             (None, Target::Json) => options.seconds / 2,
-            (None, _) => options.seconds / 6,
+            (None, _) => options.seconds / 8,
         };
         let end = Instant::now() + Duration::from_secs(share);
         let models = match target {
-            Target::Json | Target::Safetensors => vec![],
+            Target::Json | Target::Safetensors | Target::Checkpoint => vec![],
             Target::Paddle => fuzz::paddle_inputs()?,
             Target::Onnx => fuzz::onnx_inputs(options.models.as_deref())?,
         };
         let seeds = match target {
             Target::Json => seeds.clone(),
             Target::Safetensors => vec![seeds[0].clone()],
+            Target::Checkpoint => fuzz::checkpoint_seeds(&seeds),
             Target::Paddle | Target::Onnx => vec![FuzzSeed::default(); models.len()],
         };
         failures += Campaign::new(target, &folder, seeds, models, options.seed)?.run(begin, end)?;
@@ -214,6 +227,11 @@ impl Campaign<'_> {
                 match target {
                     Target::Json => seed.program.to_json().into_bytes(),
                     Target::Paddle | Target::Onnx => std::mem::take(&mut models[number]),
+                    Target::Checkpoint => {
+                        let path = folder.join("seed.checkpoint");
+                        fuzz::save_checkpoint(&path, seed)?;
+                        fs::read(path)?
+                    }
                     Target::Safetensors => {
                         let (path, mut scope) = (folder.join("seed.safetensors"), Scope::new());
                         let mut values: Vec<_> = seed.values.iter().collect();
@@ -236,6 +254,7 @@ impl Campaign<'_> {
             _ => OpInfoMap::linked()?.iter().map(|info| info.schema().name).collect(),
         };
         let (current, start) = (self.folder.join(format!("{}.current", self.target.name())), Instant::now());
+        let saved = current.with_extension("saved");
         let mut current_file = fs::File::create(&current)?;
         let mut options_file = fs::File::create(current.with_extension("options"))?;
         let (mut executions, mut told) = (0_u64, Instant::now());
@@ -251,7 +270,13 @@ impl Campaign<'_> {
                 _ if replayed.is_some() => before.clone(),
                 (Target::Json, Ok(text)) => fuzz::mutate(text, &words, &mut self.rng).into_bytes(),
                 (Target::Safetensors, _) if self.rng.below(2) == 0 => {
-                    header_changed(before, &words, &mut self.rng)
+                    header_changed(before, &words, fuzz::mutate, &mut self.rng)
+                }
+                (Target::Checkpoint, _) if self.rng.below(2) == 0 => {
+                    header_changed(before, &words, fuzz::mutate_metadata, &mut self.rng)
+                }
+                (Target::Checkpoint, _) if self.rng.below(2) == 0 => {
+                    header_changed(before, &words, fuzz::mutate, &mut self.rng)
                 }
                 (Target::Paddle, _) => fuzz::mutate_model(before, &words, &mut self.rng),
                 (Target::Onnx, _) => fuzz::mutate_onnx(before, &words, &mut self.rng),
@@ -267,6 +292,7 @@ impl Campaign<'_> {
                     fuzz::program(&String::from_utf8_lossy(&input), &model.values, &mut Rng(draw))
                 }
                 Target::Safetensors => fuzz::weights(&current, model),
+                Target::Checkpoint => fuzz::checkpoint(&current, &saved, model),
                 Target::Paddle => fuzz::paddle(&input, &mut Rng(draw)),
                 Target::Onnx => fuzz::onnx(&input, &mut Rng(draw)),
             });
@@ -349,11 +375,16 @@ fn write_over(file: &mut fs::File, contents: &[u8]) -> io::Result<()> {
 }
 
 /// A safetensors file with a changed header.
-fn header_changed(file: &[u8], words: &[&str], rng: &mut Rng) -> Vec<u8> {
+fn header_changed(
+    file: &[u8],
+    words: &[&str],
+    mutate: impl Fn(&str, &[&str], &mut Rng) -> String,
+    rng: &mut Rng,
+) -> Vec<u8> {
     let length = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length) as usize);
     let (Some(header), Some(data)) = (file.get(8..8 + length), file.get(8 + length..)) else {
         return fuzz::mutate_bytes(file, rng);
     };
-    let header = fuzz::mutate(&String::from_utf8_lossy(header), words, rng);
+    let header = mutate(&String::from_utf8_lossy(header), words, rng);
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }

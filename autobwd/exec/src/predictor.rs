@@ -33,6 +33,14 @@ use autobwd_core::{Attr, BlockId, Error, ErrorKind, Program, Result, Tensor, Var
 /// });
 /// # Ok::<(), autobwd::Error>(())
 /// ```
+///
+/// # Batch sizes
+///
+/// A batch of a size without a plan is planned first; [`cache_size`](Predictor::cache_size) sets how many plans are
+/// kept. Sizes are not rounded up, because that is not exact: an operator may mix rows, as a mean of the batch does, and
+/// matrix products and convolutions choose the order of their sums by their sizes, so the bits of a row may depend on the
+/// number of rows. A caller whose rows are independent, and who accepts such differences, pads the batch by copies of its
+/// last row and drops the rows behind it.
 pub struct Predictor {
     executor: Executor,
     model: Arc<ServedModel>,

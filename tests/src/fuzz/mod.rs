@@ -1,4 +1,4 @@
-//! Fuzzing of programs and weights: random changes, and the properties that must still hold.
+//! Fuzzing of programs, weights and checkpoints: random changes, and the properties that must still hold.
 //!
 //! One file for each step: `seeds` has the initial inputs, `mutate` changes them, this one runs them and reports
 //! violations. It must not use files and clocks: `fuzz/main.rs` does.
@@ -10,19 +10,23 @@ mod wire;
 use std::collections::HashMap;
 
 use autobwd::{
-    Backward, ErrorKind, Executor, Feed, Program, Scope, Tensor, append_backward, explain, gradients,
+    Backward, ErrorKind, Executor, Feed, Program, Scope, Tensor, append_backward,
+    exec::Checkpoint,
+    explain, gradients,
     program::{VarKind, diff},
     verify,
 };
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 
-pub use mutate::{Rng, mutate, mutate_bytes};
+pub use mutate::{Rng, mutate, mutate_bytes, mutate_metadata};
 pub use seeds::{FuzzSeed, mutate_model, mutate_onnx, onnx_inputs, onnx_operators, paddle_inputs, seeds};
 
 /// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
 const ARENA_LIMIT: usize = 1 << 20;
+/// Number of models whose checkpoints are changed.
+const CHECKPOINTS: usize = 16;
 /// Maximum number of elements of a generated value.
 const ELEMENTS: usize = 1 << 14;
 
@@ -279,6 +283,66 @@ fn model_requests(mut model: Model, mut found: FuzzFinding, rng: &mut Rng) -> Re
     Ok(FuzzFinding { outcome: loaded.outcome, ..found })
 }
 
+/// The models that [`checkpoint`] loads: seeds with values of all variables that their programs keep.
+pub fn checkpoint_seeds(seeds: &[FuzzSeed]) -> Vec<FuzzSeed> {
+    let has_values = |seed: &&FuzzSeed| {
+        let mut kept = seed.program.root().vars.iter().filter(|(_, desc)| desc.persistable).peekable();
+        kept.peek().is_some() && kept.all(|(var, _)| seed.values.contains_key(seed.program.name(*var)))
+    };
+    seeds.iter().filter(has_values).take(CHECKPOINTS).cloned().collect()
+}
+
+/// Saves the values that the program of a model keeps as a checkpoint.
+///
+/// # Errors
+/// Those of [`Checkpoint::save`].
+pub fn save_checkpoint(path: &std::path::Path, model: &FuzzSeed) -> autobwd::Result<()> {
+    let mut scope = Scope::new();
+    for (var, _) in model.program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
+        let name = model.program.name(*var);
+        if let Some(value) = model.values.get(name) {
+            scope.set(name, value.clone());
+        }
+    }
+    let checkpoint = Checkpoint::new(7).with_note("loader", r#"{"seed":7,"epoch":1,"position":3}"#);
+    checkpoint.with_note("", "\u{1b}\"ä").save(path, &model.program, &scope)
+}
+
+/// Loads a checkpoint from a file, saves it as `saved`, loads that, and runs the program with its values.
+///
+/// # Errors
+/// A violated property; panics are left to the caller.
+pub fn checkpoint(
+    path: &std::path::Path,
+    saved: &std::path::Path,
+    model: &FuzzSeed,
+) -> Result<FuzzFinding, String> {
+    let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
+    let program = &model.program;
+    let (mut scope, mut again) = (Scope::new(), Scope::new());
+    let loaded = match Checkpoint::load(path, program, &mut scope) {
+        Ok(loaded) => loaded,
+        Err(_) if scope.iter().next().is_some() => {
+            return Err("a checkpoint that is refused changes the scope".into());
+        }
+        Err(e) => return found.note("load", &e).map(|()| found),
+    };
+    found.outcome = "loaded";
+    loaded.save(saved, program, &scope).map_err(|e| format!("what was loaded is not saved: {e}"))?;
+    let reloaded = Checkpoint::load(saved, program, &mut again);
+    let reloaded = reloaded.map_err(|e| format!("what was saved does not load: {e}"))?;
+    let bytes = |scope: &Scope| {
+        let mut values: Vec<_> =
+            scope.iter().map(|(name, x)| (name.to_string(), x.meta(), x.bytes().to_vec())).collect();
+        values.sort_by(|a, b| a.0.cmp(&b.0));
+        values
+    };
+    if reloaded != loaded || bytes(&scope) != bytes(&again) {
+        return Err("what was saved loads as something else".into());
+    }
+    runs_with(&scope, model, found)
+}
+
 /// Loads weights from a file and runs a program with them.
 ///
 /// # Errors
@@ -290,6 +354,11 @@ pub fn weights(path: &std::path::Path, model: &FuzzSeed) -> Result<FuzzFinding, 
         return found.note("load", &e).map(|()| found);
     }
     found.outcome = "loaded";
+    runs_with(&scope, model, found)
+}
+
+/// Runs the program of a model with these values.
+fn runs_with(scope: &Scope, model: &FuzzSeed, mut found: FuzzFinding) -> Result<FuzzFinding, String> {
     let values = scope.iter().map(|(name, value)| (name.to_string(), value.clone()));
     let program = &model.program;
     let fed = model.values.iter().filter(|(name, _)| {

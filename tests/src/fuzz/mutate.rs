@@ -231,6 +231,19 @@ fn change(text: &str, words: &[&str], rng: &mut Rng) -> String {
     }
 }
 
+/// The header of a safetensors file with changes in one of its metadata, which are JSON in JSON; the header itself if
+/// it has none.
+pub fn mutate_metadata(header: &str, words: &[&str], rng: &mut Rng) -> String {
+    let Ok(mut json) = serde_json::from_str::<serde_json::Value>(header) else { return header.into() };
+    let metadata = json.get_mut("__metadata__").and_then(|metadata| metadata.as_object_mut());
+    for text in metadata.into_iter().flat_map(|metadata| metadata.values_mut()) {
+        if let serde_json::Value::String(text) = text {
+            *text = mutate(text, words, rng);
+        }
+    }
+    json.to_string()
+}
+
 /// Bytes with some changed, removed, doubled or moved.
 pub fn mutate_bytes(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
