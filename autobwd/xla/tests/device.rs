@@ -1,35 +1,16 @@
 //! Devices: plugins, buffers, compiled programs. The tests need a PJRT plugin for the CPU, whose path is in the
 //! environment variable `AUTOBWD_PJRT_PLUGIN`; without it they say so and end.
 
-use std::{fs, io::Write, thread};
+use std::{fs, thread};
 
 use autobwd::{DType, ErrorKind, Tensor, tensor::Bool};
 use autobwd_xla::pjrt::{
-    Client, ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
+    ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
 };
 
-/// The plugin, if there is one.
-fn plugin() -> Option<Plugin> {
-    let plugin = Plugin::from_env().unwrap();
-    if plugin.is_none() {
-        // The test runner captures `eprintln!` alone.
-        std::io::stderr().write_all(b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n").unwrap();
-    }
-    plugin
-}
+use common::{client, device, plugin, tensor};
 
-/// A client with so many virtual devices.
-fn client(devices: i64) -> Option<Client> {
-    Some(plugin()?.client(&ClientOptions::new().set("cpu_device_count", devices)).unwrap())
-}
-
-fn device() -> Option<Device> {
-    Some(client(1)?.device(0).unwrap())
-}
-
-fn tensor(elements: &[f32]) -> Tensor {
-    Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()
-}
+mod common;
 
 /// A module whose `main` has this list of arguments, results and body.
 fn module(arguments: &str, results: &str, body: &str) -> String {
@@ -180,7 +161,6 @@ fn texts_that_do_not_compile_are_errors_with_their_position() {
     let Some(device) = device() else { return };
     let message = |text: &str| {
         let e = device.compile(text).unwrap_err();
-        println!("{e}");
         assert_eq!(e.kind(), ErrorKind::Program, "{e}");
         e.to_string()
     };
@@ -206,6 +186,10 @@ fn options_that_the_plugin_does_not_know_are_errors() {
     assert!(e.to_string().contains("no_such_option"), "{e}");
     let e = plugin.client(&ClientOptions::new().set("cpu_device_count", "two")).unwrap_err();
     assert!(e.to_string().contains("cpu_device_count"), "{e}");
+    for count in [0, -1, i64::MAX] {
+        let e = plugin.client(&ClientOptions::new().set("cpu_device_count", count)).unwrap_err();
+        assert_eq!(e.to_string(), format!("option `cpu_device_count` is {count}; it must be from 1 to 1024"));
+    }
     let client = plugin.client(&ClientOptions::new()).unwrap();
     let options = CompileOptions::new(&client.devices());
     let text = addition("tensor<2xf32>", "");
@@ -341,4 +325,15 @@ fn an_executable_outlives_its_client_and_is_shared_by_threads() {
         }
     });
     assert_eq!(shared.download().unwrap(), tensor(&[1.0; 64]));
+}
+
+#[test]
+fn a_result_that_exceeds_the_memory_is_an_error() {
+    let Some(device) = device() else { return };
+    // More than the address space: no setting of the system allocates it.
+    let ty = "tensor<70368744177664xf32>";
+    let body = format!("%c = stablehlo.constant dense<1.0> : {ty}\n    return %c : {ty}");
+    let e = device.compile(&module("", ty, &body)).unwrap().run::<[&DeviceBuffer; 0]>([]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::OutOfMemory);
+    assert!(e.to_string().starts_with("cannot run the program on cpu:0: "), "{e}");
 }

@@ -180,24 +180,35 @@ fn body(lowered: &Lowered) -> String {
     lines.skip(1).take_while(|line| *line != "  }").map(|line| without_site(line) + "\n").collect()
 }
 
+/// The longest text of a rule that is compared.
+const LINES: usize = 40;
+
+/// The shortest text of a sample in which a rule occurs, for each rule.
 #[test]
 fn rules_have_the_known_text() {
-    let (rules, mut seen, mut text) = (LowerRules::new(), BTreeSet::new(), String::new());
+    let (rules, mut shortest) = (LowerRules::new(), BTreeMap::<String, String>::new());
     for sample in check::samples() {
         let Some(forward) = Case::forward(&sample, DType::F32) else { continue };
         let backward = forward.backward();
         for case in [Some(forward), backward].into_iter().flatten() {
-            let types: Vec<String> = case.program.root().ops.iter().map(|op| op.ty.to_string()).collect();
-            let new = types.iter().any(|ty| rules.contains(ty) && !seen.contains(ty));
-            let Some(lowered) = case.lowered().ok().filter(|_| new) else { continue };
-            let lowered_types = lowered.text.lines().filter_map(|line| line.trim_start().strip_prefix("// "));
-            let lowered_types =
-                lowered_types.map(|line| line.split(',').next().unwrap_or_default().to_string());
-            seen.extend(lowered_types);
-            let _ = writeln!(text, "// {}\n{}", types.join(", "), body(&lowered));
+            let Ok(lowered) = case.lowered() else { continue };
+            let text = body(&lowered);
+            for ty in text.lines().filter_map(|line| line.trim_start().strip_prefix("// ")) {
+                if rules.contains(ty) && shortest.get(ty).is_none_or(|known| text.len() < known.len()) {
+                    shortest.insert(ty.to_string(), text.clone());
+                }
+            }
         }
     }
-    compare("rules.mlir", &text);
+    shortest.retain(|_, text| text.lines().count() <= LINES);
+    let texts: BTreeSet<&String> = shortest.values().collect();
+    let mut all = String::new();
+    for text in texts {
+        let of: Vec<&str> =
+            shortest.iter().filter(|(_, known)| *known == text).map(|(ty, _)| ty.as_str()).collect();
+        let _ = writeln!(all, "// Rules: {}\n{text}", of.join(", "));
+    }
+    compare("rules.mlir", &all);
 }
 
 #[test]

@@ -54,7 +54,8 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         space.iter_mut().zip(align(dims)?).filter(|(_, dim)| *dim != 1).for_each(|(all, dim)| *all = dim);
     }
     let unset = Hlo::unset(work.f, &autobwd::Meta::new(autobwd::DType::F32, []));
-    let mut lanes = FormulaLanes { of: unset, dtype, space: space.clone(), values: vec![] };
+    let mut lanes =
+        FormulaLanes { nodes: formula.nodes(), of: unset, dtype, space: space.clone(), values: vec![] };
     for node in formula.nodes() {
         let value = match node {
             FormulaNode::Input(slot) => match &inputs[*slot] {
@@ -90,7 +91,8 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     Ok(true)
 }
 
-struct FormulaLanes {
+struct FormulaLanes<'f> {
+    nodes: &'f [FormulaNode],
     of: Hlo,
     dtype: HloDType,
     space: Vec<usize>,
@@ -98,13 +100,27 @@ struct FormulaLanes {
     values: Vec<Hlo>,
 }
 
-impl FormulaLanes {
+impl FormulaLanes<'_> {
     fn number(&self, x: f64) -> Result<Hlo> {
-        if !self.dtype.is_float() && x.fract() != 0.0 {
+        if !self.dtype.is_float() && x.is_finite() && x.fract() != 0.0 {
             let text = format!("a formula with {x} does not exist for integers");
             return Err(Error::new(ErrorKind::DType, text));
         }
         Ok(self.of.full(self.dtype, &self.space, x))
+    }
+
+    /// An infinity, which integers do not reach.
+    fn infinity(&self, node: usize) -> Option<f64> {
+        let of = |node: &FormulaNode| match node {
+            FormulaNode::Constant(x) | FormulaNode::Literal(x) => (x.is_infinite()).then_some(*x),
+            _ => None,
+        };
+        self.nodes.get(node).and_then(of).filter(|_| !self.dtype.is_float())
+    }
+
+    /// A mask that is the same everywhere.
+    fn all(&self, holds: bool) -> Hlo {
+        self.of.full(HloDType::Bool, &self.space, f64::from(u8::from(holds)))
     }
 
     /// A value as a number: 1 and 0 for a mask.
@@ -132,8 +148,15 @@ impl FormulaLanes {
             FormulaNode::Mul(a, b) => of(a) * of(b),
             FormulaNode::Div(a, b) => of(a) / of(b),
             FormulaNode::Pow(a, b) => of(a).pow(&of(b)),
-            FormulaNode::Greater(a, b) => of(a).greater(&of(b)),
-            FormulaNode::Equal(a, b) => of(a).equal(&of(b)),
+            FormulaNode::Greater(a, b) => match (self.infinity(a), self.infinity(b)) {
+                (None, None) => of(a).greater(&of(b)),
+                (Some(a), _) => self.all(a > 0.0),
+                (None, Some(b)) => self.all(b < 0.0),
+            },
+            FormulaNode::Equal(a, b) => match self.infinity(a).or(self.infinity(b)) {
+                None => of(a).equal(&of(b)),
+                Some(_) => self.all(false),
+            },
             FormulaNode::Select(mask, a, b) => self.mask(mask).select(&of(a), &of(b)),
             FormulaNode::MulAdd(a, b, c) => of(a) * of(b) + of(c),
             FormulaNode::Call(function, a) => call(function, &of(a))?,

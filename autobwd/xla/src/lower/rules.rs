@@ -39,7 +39,8 @@ use super::{Hlo, ops};
 /// let x = net.input("x", DType::F32, &[4]);
 /// let out = emit(Backwards { x: (&x).into(), out: New }).out;
 /// let (rules, ops) = (LowerRules::new().with::<Backwards>(), OpInfoMap::linked()?);
-/// let lowered = lower_with(&rules, &net.program()?, ops, &[("x", x.meta())], &|_| None, &[&out.name()])?;
+/// let program = net.program()?;
+/// let lowered = lower_with(&rules, &program, ops, &[("x", x.meta())], &|_| None, &[&out.name()])?;
 /// assert!(lowered.text.contains("stablehlo.reverse %x, dims = [0]"), "{}", lowered.text);
 /// # Ok::<(), autobwd::Error>(())
 /// ```

@@ -9,11 +9,12 @@ use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
 use super::{
     Client, Device,
     sys::{
-        BufferCopyToDevice, BufferDestroy, BufferIsDeleted, BufferOnDeviceSizeInBytes, BufferReadyEvent,
-        BufferToHostBuffer, BufferUnsafePointer, COPY_DURING_CALL, ClientBufferFromHostBuffer, EventDestroy,
-        EventIsReady, MemoryLayout, RawBuffer, TILED, TiledLayout,
+        BufferCopyToDevice, BufferDestroy, BufferGetMemoryLayout, BufferIsDeleted, BufferIsOnCpu,
+        BufferOnDeviceSizeInBytes, BufferReadyEvent, BufferToHostBuffer, BufferUnsafePointer,
+        COPY_DURING_CALL, ClientBufferFromHostBuffer, EventDestroy, EventIsReady, MemoryLayout, RawBuffer,
+        TILED, TiledLayout,
     },
-    table::{Handle, Table},
+    table::{Handle, Table, array},
 };
 
 /// A tensor in the memory of a device.
@@ -108,13 +109,23 @@ impl DeviceBuffer {
     /// # Errors
     /// The failure of the program that computes it; memory runs out.
     pub fn download(&self) -> Result<Tensor> {
+        self.wait()?;
         let mut tensor = Tensor::zeros(self.dtype, &self.dims)?;
-        let doing = format_args!("cannot download {} from {}", self.meta(), self.device);
-        if tensor.bytes().is_empty() {
-            return self.wait().map(|()| tensor);
+        let bytes = tensor.bytes_mut();
+        match self.host_bytes(bytes.len()) {
+            Some(own) => bytes.copy_from_slice(own),
+            None => self.copy_to_host(bytes)?,
         }
-        // On a device, dimensions may be in another order: this asks for row-major order.
-        let minor_to_major: Vec<i64> = (0..self.dims.len() as i64).rev().collect();
+        Ok(tensor)
+    }
+
+    /// Lets the plugin copy the elements in row-major order.
+    fn copy_to_host(&self, bytes: &mut [u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        // On a device, dimensions may be in another order.
+        let minor_to_major: Vec<i64> = self.minor_to_major().collect();
         let layout = MemoryLayout {
             tiled: TiledLayout {
                 minor_to_major: minor_to_major.as_ptr(),
@@ -124,7 +135,6 @@ impl DeviceBuffer {
             kind: TILED,
             ..Default::default()
         };
-        let bytes = tensor.bytes_mut();
         let mut download = BufferToHostBuffer {
             src: self.buffer.raw(),
             host_layout: &layout,
@@ -132,12 +142,42 @@ impl DeviceBuffer {
             dst_size: bytes.len(),
             ..Default::default()
         };
+        let doing = format_args!("cannot download {} from {}", self.meta(), self.device);
         // SAFETY: the buffer is alive; the plugin checks `dst_size`, and writes that many bytes before the event.
         unsafe {
             self.table().call(&mut download).map_err(|e| e.error(doing))?;
-            self.table().await_event(download.event).map_err(|e| e.error(doing))?;
+            self.table().await_event(download.event).map_err(|e| e.error(doing))
         }
-        Ok(tensor)
+    }
+
+    /// The elements of a value that is computed, if they are in the memory of the host in row-major order: a copy by the
+    /// plugin takes its threads, which is slow for small values.
+    fn host_bytes(&self, bytes: usize) -> Option<&[u8]> {
+        let buffer = self.buffer.raw();
+        let mut on_cpu = BufferIsOnCpu { buffer, ..Default::default() };
+        let mut layout = BufferGetMemoryLayout { buffer, ..Default::default() };
+        let mut size = BufferOnDeviceSizeInBytes { buffer, ..Default::default() };
+        let mut address = BufferUnsafePointer { buffer, ..Default::default() };
+        // SAFETY: the buffer is alive, and keeps its layout. Its memory is not written any more, and stays while the
+        // buffer is borrowed: only a donation frees it, which takes the buffer itself or the only reference to its scope.
+        unsafe {
+            self.table().call(&mut on_cpu).ok().filter(|()| on_cpu.is_on_cpu)?;
+            self.table().call(&mut layout).ok()?;
+            let tiled = &layout.layout.tiled;
+            let minor_to_major = array(tiled.minor_to_major, tiled.minor_to_major_size);
+            let is_row_major = minor_to_major.iter().copied().eq(self.minor_to_major());
+            if layout.layout.kind != TILED || tiled.num_tiles != 0 || !is_row_major {
+                return None;
+            }
+            self.table().call(&mut size).ok().filter(|()| size.on_device_size_in_bytes >= bytes)?;
+            self.table().call(&mut address).ok().filter(|()| address.buffer_pointer != 0)?;
+            Some(array(std::ptr::with_exposed_provenance(address.buffer_pointer), bytes))
+        }
+    }
+
+    /// Row-major order.
+    fn minor_to_major(&self) -> impl Iterator<Item = i64> {
+        (0..self.dims.len() as i64).rev()
     }
 
     /// Waits until the value is computed.
@@ -285,4 +325,32 @@ pub(super) fn dtype_of_code(code: u32) -> Result<DType, String> {
     ];
     let name = || NAMES.get(code as usize).map_or_else(|| format!("number {code}"), |name| (*name).into());
     DType::ALL.into_iter().find(|dtype| element_code(*dtype) == code).ok_or_else(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pjrt::Plugin;
+
+    #[test]
+    fn copies_of_the_plugin_equal_the_values_in_place() {
+        let Some(plugin) = Plugin::from_env().unwrap() else {
+            let message: &[u8] = b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n";
+            return std::io::Write::write_all(&mut std::io::stderr(), message).unwrap();
+        };
+        let device = plugin.client(&Default::default()).unwrap().device(0).unwrap();
+        let tensors = [
+            Tensor::from_vec([2, 3], vec![1_i32, 2, 3, 4, 5, 6]).unwrap(),
+            Tensor::from_vec([3, 0], Vec::<f64>::new()).unwrap(),
+            Tensor::scalar(7_u8).unwrap(),
+        ];
+        for tensor in tensors {
+            let buffer = device.upload(&tensor).unwrap();
+            buffer.wait().unwrap();
+            let mut copy = vec![0; tensor.bytes().len()];
+            buffer.copy_to_host(&mut copy).unwrap();
+            assert_eq!(copy, tensor.bytes());
+            assert_eq!(buffer.host_bytes(copy.len()), Some(tensor.bytes()));
+        }
+    }
 }

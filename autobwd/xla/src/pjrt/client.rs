@@ -82,6 +82,7 @@ impl Drop for OwnedClient {
 
 impl Client {
     pub(super) fn new(plugin: &Plugin, options: &ClientOptions) -> Result<Client> {
+        check_device_count(options)?;
         let table = plugin.table();
         let values: Vec<NamedValue> = options.iter().map(|(name, value)| named_value(name, value)).collect();
         let mut create =
@@ -293,6 +294,17 @@ impl fmt::Debug for Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.client.platform_name(), self.id)
+    }
+}
+
+/// Checks the number of virtual devices: the plugin for the CPU ends the process if it cannot allocate them.
+fn check_device_count(options: &ClientOptions) -> Result<()> {
+    let name = "cpu_device_count";
+    match options.iter().find(|(own, _)| *own == name) {
+        Some((_, OptionValue::Int(n))) if !(1..=1024).contains(n) => {
+            Err(Error::new(ErrorKind::Device, format!("option `{name}` is {n}; it must be from 1 to 1024")))
+        }
+        _ => Ok(()),
     }
 }
 

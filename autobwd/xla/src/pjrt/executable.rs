@@ -386,3 +386,22 @@ impl fmt::Debug for Executable {
         write!(f, "Executable(({}) -> ({}))", parameters.join(", "), results.join(", "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pjrt::Plugin;
+
+    #[test]
+    fn bytes_of_another_format_are_an_error_of_the_plugin() {
+        let Some(plugin) = Plugin::from_env().unwrap() else {
+            let message: &[u8] = b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n";
+            return std::io::Write::write_all(&mut std::io::stderr(), message).unwrap();
+        };
+        let client = plugin.client(&Default::default()).unwrap();
+        for bytes in [&b""[..], b"no executable", &[0; 1000], &[0x0a; 1000]] {
+            let e = Executable::deserialize(&client, bytes, vec![]).unwrap_err();
+            assert!(e.to_string().starts_with("cannot load the executable: "), "{e}");
+        }
+    }
+}

@@ -71,7 +71,7 @@ pub struct CompileOptions {
 }
 
 impl CompileOptions {
-    /// Compiles for these devices, each of which runs a replica of the program.
+    /// Compiles for these devices, with a replica of the program on each.
     pub fn new(devices: &[Device]) -> CompileOptions {
         CompileOptions { devices: devices.to_vec(), flags: vec![] }
     }
@@ -94,7 +94,7 @@ impl CompileOptions {
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let replicas = self.devices.len() as u64;
         if replicas == 0 {
-            return Err(Error::new(ErrorKind::Device, "a program needs a device that it is compiled for"));
+            return Err(Error::new(ErrorKind::Device, "a compilation needs at least one device"));
         }
         let mut ids = Message::default();
         self.devices.iter().for_each(|device| ids.number(1, device.id() as u64));
@@ -178,6 +178,6 @@ mod tests {
     #[test]
     fn no_device_is_an_error() {
         let e = CompileOptions::new(&[]).encode().unwrap_err();
-        assert_eq!(e.to_string(), "a program needs a device that it is compiled for");
+        assert_eq!(e.to_string(), "a compilation needs at least one device");
     }
 }

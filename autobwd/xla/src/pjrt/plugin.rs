@@ -59,6 +59,10 @@ impl Plugin {
             .ok_or_else(|| not_a_plugin("its function table is null".into()))?;
         // SAFETY: `GetPjrtApi` has returned the address, and the library is never unloaded.
         let table = unsafe { Table::new(api) };
+        Plugin::new(table, path)
+    }
+
+    fn new(table: Table, path: &Path) -> Result<Plugin> {
         let (major, minor) = table.version();
         if major != OLDEST.0 || minor < OLDEST.1 {
             return Err(Error::new(
@@ -153,5 +157,64 @@ impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (major, minor) = self.version();
         write!(f, "Plugin({}, version {major}.{minor})", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+    use crate::pjrt::sys::ApiVersion;
+
+    /// A table of this version with so many functions, all null.
+    fn empty_table(version: (i32, i32), functions: usize) -> Table {
+        #[repr(C)]
+        struct Whole {
+            api: Api,
+            functions: [*mut u8; 8],
+        }
+        let api = Api {
+            struct_size: size_of::<Api>() + functions * size_of::<*mut u8>(),
+            extension_start: null_mut(),
+            version: ApiVersion {
+                struct_size: size_of::<ApiVersion>(),
+                extension_start: null_mut(),
+                major: version.0,
+                minor: version.1,
+            },
+            functions: [],
+        };
+        let whole = Box::leak(Box::new(Whole { api, functions: [null_mut(); 8] }));
+        // SAFETY: the table has the layout of a plugin's, and is never freed.
+        unsafe { Table::new(NonNull::from(whole).cast()) }
+    }
+
+    #[test]
+    fn other_versions_are_errors() {
+        let message = |version| {
+            let e = Plugin::new(empty_table(version, 8), Path::new("old.so")).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Format);
+            e.to_string()
+        };
+        let expected = |version| {
+            format!("`old.so` has version {version} of the PJRT interface; 0.57 or a later 0.x is needed")
+        };
+        assert_eq!(message((0, 56)), expected("0.56"));
+        assert_eq!(message((1, 60)), expected("1.60"));
+    }
+
+    #[test]
+    fn a_table_without_a_function_is_an_error() {
+        for functions in [0, 3, 4, 8] {
+            let e = Plugin::new(empty_table((0, 57), functions), Path::new("small.so")).unwrap_err();
+            assert_eq!(
+                (e.kind(), e.to_string().as_str()),
+                (
+                    ErrorKind::Device,
+                    "cannot initialise `small.so`: the plugin lacks the function PJRT_Plugin_Initialize"
+                )
+            );
+        }
     }
 }

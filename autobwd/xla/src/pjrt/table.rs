@@ -7,8 +7,8 @@ use std::{ffi::c_void, fmt, ptr::NonNull, slice};
 use autobwd::{Error, ErrorKind, Result};
 
 use super::sys::{
-    Api, Arguments, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, RawError, RawEvent,
-    code,
+    Api, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, FunctionArguments, RawError,
+    RawEvent, code,
 };
 
 /// The function table of a loaded plugin.
@@ -22,18 +22,18 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 /// The error of a function: its code and its message.
-pub(super) struct Status {
+pub(super) struct PluginError {
     code: u32,
     message: String,
 }
 
-impl Status {
+impl PluginError {
     /// As an error of autobwd; `doing` says what has failed.
     pub(super) fn error(self, doing: impl fmt::Display) -> Error {
         self.error_of(ErrorKind::Device, doing)
     }
 
-    /// As [`error`](Status::error), of this kind unless memory has run out.
+    /// As [`error`](PluginError::error), of this kind unless memory has run out.
     pub(super) fn error_of(self, kind: ErrorKind, doing: impl fmt::Display) -> Error {
         let kind = if self.code == code::RESOURCE_EXHAUSTED { ErrorKind::OutOfMemory } else { kind };
         Error::new(kind, format!("{doing}: {}", self.message.trim_end()))
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// A function of the table.
-    fn function<A: Arguments>(self) -> Result<NonNull<c_void>, Status> {
+    fn function<A: FunctionArguments>(self) -> Result<NonNull<c_void>, PluginError> {
         let table = self.0.as_ptr();
         // SAFETY: the table begins with its size (`new`).
         let bytes = unsafe { (*table).struct_size }.saturating_sub(std::mem::offset_of!(Api, functions));
@@ -111,7 +111,7 @@ impl Table {
             true => unsafe { (&raw const (*table).functions).cast::<*mut c_void>().add(A::SLOT).read() },
             false => std::ptr::null_mut(),
         };
-        NonNull::new(entry).ok_or_else(|| Status {
+        NonNull::new(entry).ok_or_else(|| PluginError {
             code: code::UNIMPLEMENTED,
             message: format!("the plugin lacks the function {}", A::NAME),
         })
@@ -122,28 +122,37 @@ impl Table {
     /// # Safety
     /// The handles among the arguments are alive, and every pointer and size among them describes memory that the
     /// function may read, or write where it says so.
-    pub(super) unsafe fn call<A: Arguments>(self, arguments: &mut A) -> Result<(), Status> {
+    pub(super) unsafe fn call<A: FunctionArguments>(self, arguments: &mut A) -> Result<(), PluginError> {
+        // SAFETY: the caller's promise; the function has just returned the error.
+        unsafe {
+            match NonNull::new(self.call_raw(arguments)?) {
+                None => Ok(()),
+                Some(error) => Err(self.take(error)),
+            }
+        }
+    }
+
+    /// Calls a function and returns its error, or null.
+    ///
+    /// # Safety
+    /// As [`call`](Table::call).
+    unsafe fn call_raw<A: FunctionArguments>(self, arguments: &mut A) -> Result<*mut RawError, PluginError> {
         let function = self.function::<A>()?;
-        // SAFETY: `Arguments` says that the function at this slot takes such a struct. All return an error but the two
-        // that `take` calls.
+        // SAFETY: `FunctionArguments` says that the function at this slot takes such a struct. All of them return an
+        // error but the two that `take` calls otherwise.
         let function: unsafe extern "C" fn(*mut A) -> *mut RawError =
             unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
-        let error = unsafe { function(arguments) };
-        match NonNull::new(error) {
-            None => Ok(()),
-            // SAFETY: the function has just returned this error.
-            Some(error) => Err(unsafe { self.take(error) }),
-        }
+        Ok(unsafe { function(arguments) })
     }
 
     /// Calls a function that returns nothing.
     ///
     /// # Safety
     /// As [`call`](Table::call).
-    unsafe fn call_void<A: Arguments>(self, arguments: &mut A) -> Result<(), Status> {
+    unsafe fn call_void<A: FunctionArguments>(self, arguments: &mut A) -> Result<(), PluginError> {
         let function = self.function::<A>()?;
-        // SAFETY: as in `call`; the two functions for which this is used return nothing.
+        // SAFETY: as in `call_raw`; the two functions for which this is used return nothing.
         let function: unsafe extern "C" fn(*mut A) = unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
         unsafe { function(arguments) };
@@ -154,7 +163,7 @@ impl Table {
     ///
     /// # Safety
     /// The error is alive; it is not used afterwards.
-    unsafe fn take(self, error: NonNull<RawError>) -> Status {
+    unsafe fn take(self, error: NonNull<RawError>) -> PluginError {
         let error = error.as_ptr();
         let mut message = ErrorMessage { error, ..Default::default() };
         let mut status = ErrorGetCode { error, ..Default::default() };
@@ -162,14 +171,13 @@ impl Table {
         // SAFETY: the error is alive until it is destroyed, and so is its message, which is copied before.
         unsafe {
             let has_message = self.call_void(&mut message).is_ok();
-            if self.function::<ErrorGetCode>().is_ok() && self.call(&mut status).is_err() {
-                status.code = 0;
-            }
+            // An error about the error leaks, and leaves the code 0.
+            let _ = self.call_raw(&mut status);
             let message =
                 if has_message { text(message.message, message.message_size) } else { String::new() };
             // Without the function, the error leaks.
             let _ = self.call_void(&mut destroy);
-            Status { code: status.code, message }
+            PluginError { code: status.code, message }
         }
     }
 
@@ -177,7 +185,7 @@ impl Table {
     ///
     /// # Safety
     /// The event is alive or null; it is not used afterwards.
-    pub(super) unsafe fn await_event(self, event: *mut RawEvent) -> Result<(), Status> {
+    pub(super) unsafe fn await_event(self, event: *mut RawEvent) -> Result<(), PluginError> {
         if event.is_null() {
             return Ok(());
         }

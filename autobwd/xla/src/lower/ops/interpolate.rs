@@ -1,4 +1,4 @@
-//! Resizing of images: rows and columns are gathered, and weighted for linear interpolation.
+//! Resizing of images.
 
 use autobwd_ops::interpolate::{
     BilinearInterpV2, BilinearInterpV2Grad, InterpAttrs, InterpMethod, NearestInterpV2, NearestInterpV2Grad,
@@ -8,113 +8,109 @@ use super::prelude::*;
 
 family!(BilinearInterpV2, BilinearInterpV2Grad, NearestInterpV2, NearestInterpV2Grad);
 
-/// Resizing along one axis: terms of the result, each with the elements that it takes and their weights.
-struct ResizedAxis {
+/// The sources of the elements of a result along an axis: each is a sum of two elements, with these weights.
+struct AxisSources {
     axis: usize,
-    terms: Vec<(Vec<f64>, Vec<f64>)>,
+    first: Vec<f64>,
+    behind: Vec<f64>,
+    /// Of the element behind; none for the nearest element.
+    weights: Option<Vec<f64>>,
 }
 
-impl ResizedAxis {
-    /// Positions are computed in single precision, as the kernel does.
-    fn new(interp: &InterpAttrs, factor: Option<f32>, axis: usize, [x, out]: [usize; 2]) -> ResizedAxis {
+impl AxisSources {
+    fn of(interp: &InterpAttrs, factor: Option<f32>, axis: usize, n: usize, out: usize) -> AxisSources {
         let ratio = match (out, interp.align_corners, factor) {
             (0 | 1, ..) => 0.0,
-            (_, true, _) => x.saturating_sub(1) as f32 / (out - 1) as f32,
+            (_, true, _) => n.saturating_sub(1) as f32 / (out - 1) as f32,
             (.., Some(factor)) => (1.0 / f64::from(factor)) as f32,
-            _ => x as f32 / out as f32,
+            _ => n as f32 / out as f32,
         };
-        let last = x.saturating_sub(1);
-        let nearest = |i: usize| {
+        let (mut first, mut behind, mut weights) = (vec![], vec![], vec![]);
+        let last = n.saturating_sub(1);
+        for i in 0..out {
             let at = ratio * i as f32;
-            let at = if interp.align_corners { (f64::from(at) + 0.5) as usize } else { at as usize };
-            at.min(last) as f64
-        };
-        let is_centred = interp.align_mode == 0 && !interp.align_corners;
-        let between = |i: usize| {
-            let at = if is_centred { (ratio * (i as f32 + 0.5) - 0.5).max(0.0) } else { ratio * i as f32 };
-            let first = (at as usize).min(last);
-            (first, at - first as f32)
-        };
-        let terms = match interp.interp_method {
-            InterpMethod::Nearest => vec![((0..out).map(nearest).collect(), vec![])],
-            InterpMethod::Bilinear => {
-                let first =
-                    (0..out).map(between).map(|(first, weight)| (first as f64, f64::from(1.0 - weight)));
-                let behind =
-                    |(first, weight): (usize, f32)| ((first + 1).min(last) as f64, f64::from(weight));
-                vec![first.unzip(), (0..out).map(between).map(behind).unzip()]
+            if interp.interp_method == InterpMethod::Nearest {
+                let at = if interp.align_corners { (f64::from(at) + 0.5) as usize } else { at as usize };
+                first.push(at.min(last) as f64);
+                continue;
             }
-        };
-        ResizedAxis { axis, terms }
+            let is_centred = interp.align_mode == 0 && !interp.align_corners;
+            let at = if is_centred { (ratio * (i as f32 + 0.5) - 0.5).max(0.0) } else { at };
+            let from = (at as usize).min(last);
+            first.push(from as f64);
+            behind.push((from + 1).min(last) as f64);
+            weights.push(f64::from(at - from as f32));
+        }
+        let is_nearest = interp.interp_method == InterpMethod::Nearest;
+        AxisSources { axis, first, behind, weights: (!is_nearest).then_some(weights) }
     }
 
-    fn weighted(&self, value: &Hlo, weights: &[f64]) -> Hlo {
-        match weights {
-            [] => value.clone(),
-            weights => value * value.vector(value.dtype(), weights).broadcast(value.dims(), &[self.axis]),
-        }
+    fn indices(of: &Hlo, list: &[f64]) -> Hlo {
+        of.vector(HloDType::I64, list)
+    }
+
+    /// Weights of the elements before and behind, in the dimensions of a result.
+    fn weights(&self, of: &Hlo, dims: &[usize], weights: &[f64]) -> [Hlo; 2] {
+        let before: Vec<f64> = weights.iter().map(|w| f64::from(1.0 - *w as f32)).collect();
+        [&before, weights].map(|list| of.vector(of.dtype(), list).broadcast(dims, &[self.axis]))
     }
 
     fn resize(&self, x: &Hlo) -> Hlo {
-        let term = |(elements, weights): &(Vec<f64>, Vec<f64>)| {
-            self.weighted(&x.rows(self.axis, &x.vector(HloDType::I32, elements)), weights)
-        };
-        self.terms.iter().map(term).reduce(|sum, term| sum + term).unwrap_or_else(|| x.clone())
+        let first = x.rows(self.axis, &Self::indices(x, &self.first));
+        let Some(weights) = &self.weights else { return first };
+        let behind = x.rows(self.axis, &Self::indices(x, &self.behind));
+        let [of_first, of_behind] = self.weights(x, first.dims(), weights);
+        first * of_first + behind * of_behind
     }
 
-    /// The gradient along the axis, which has `count` elements.
-    fn gradient(&self, dout: &Hlo, count: usize) -> Hlo {
+    fn gradient(&self, dout: &Hlo, n: usize) -> Hlo {
         let mut dims = dout.dims().to_vec();
-        dims[self.axis] = count;
+        dims[self.axis] = n;
         let zeros = dout.full(dout.dtype(), &dims, 0.0);
-        self.terms.iter().fold(zeros, |dx, (elements, weights)| {
-            let elements = dout.vector(HloDType::I32, elements);
-            dx.add_rows(self.axis, &elements, &self.weighted(dout, weights))
-        })
+        let first = Self::indices(dout, &self.first);
+        let Some(weights) = &self.weights else { return zeros.add_rows(self.axis, &first, dout) };
+        let [of_first, of_behind] = self.weights(dout, dout.dims(), weights);
+        let sum = zeros.add_rows(self.axis, &first, &(dout * of_first));
+        sum.add_rows(self.axis, &Self::indices(dout, &self.behind), &(dout * of_behind))
     }
 }
 
-/// The axes whose sizes change, or none if neither does: then the result is the image, whatever the factors are.
-fn resized_axes(interp: &InterpAttrs, factors: Option<[f32; 2]>, [x, out]: [&Hlo; 2]) -> Vec<ResizedAxis> {
-    let sizes = [2, 3].map(|axis| [x.dims()[axis], out.dims()[axis]]);
-    if sizes.iter().all(|[x, out]| x == out) {
+/// Resizing of images `x` to `out`, in the dimensions of both.
+fn sources(
+    interp: &InterpAttrs,
+    (scale, has_size): (&Option<Hlo>, bool),
+    x: &[usize],
+    out: &[usize],
+) -> Vec<AxisSources> {
+    if x[2..] == out[2..] {
         return vec![];
     }
-    let axis = |i: usize| ResizedAxis::new(interp, factors.map(|factors| factors[i]), 2 + i, sizes[i]);
-    vec![axis(0), axis(1)]
-}
-
-/// The factors of height and width, unless sizes are given.
-macro_rules! factors {
-    ($op:expr) => {
-        match (&$op.scale, &$op.out_size) {
-            _ if !$op.size_tensor.is_empty() => None,
-            (_, Some(_)) => None,
-            (Some(scale), None) => match scale.known() {
-                Some([factor]) => Some([*factor as f32; 2]),
-                Some([down, across]) => Some([*down as f32, *across as f32]),
-                _ => None,
-            },
-            (None, None) => <[f32; 2]>::try_from(&$op.interp.scale[..]).ok(),
-        }
+    let attribute: Vec<f32> = interp.scale.clone();
+    let factors = match scale.as_ref().and_then(Hlo::known) {
+        _ if has_size => vec![],
+        Some(known) => known.iter().map(|x| *x as f32).collect(),
+        None => attribute,
     };
+    let factor = |i: usize| factors.get(i).or(factors.first()).copied();
+    [0, 1].map(|i| AxisSources::of(interp, factor(i), i + 2, x[i + 2], out[i + 2])).into()
 }
 
 macro_rules! resizing {
-    ($($forward:ident $gradient:ident),*) => {$(
-        impl Lower for $forward<Hlo> {
+    ($($op:ident $gradient:ident),*) => {$(
+        impl Lower for $op<Hlo> {
             fn lower(&mut self) {
-                let axes = resized_axes(&self.interp, factors!(self), [&self.x, &self.out]);
+                let has_size = self.out_size.is_some() || !self.size_tensor.is_empty();
+                let axes = sources(&self.interp, (&self.scale, has_size), self.x.dims(), self.out.dims());
                 self.out = axes.iter().fold(self.x.clone(), |x, axis| axis.resize(&x));
             }
         }
         impl Lower for $gradient<Hlo> {
             fn lower(&mut self) {
-                let axes = resized_axes(&self.interp, factors!(self), [&self.dx, &self.dout]);
-                let dx = axes.iter().fold(self.dout.clone(), |dout, axis| {
-                    axis.gradient(&dout, self.dx.dims()[axis.axis])
-                });
-                self.dx = dx;
+                let has_size = self.out_size.is_some() || !self.size_tensor.is_empty();
+                let axes = sources(&self.interp, (&self.scale, has_size), self.dx.dims(), self.dout.dims());
+                let dims = self.dx.dims().to_vec();
+                let back = axes.iter().rev();
+                self.dx = back.fold(self.dout.clone(), |dout, axis| axis.gradient(&dout, dims[axis.axis]));
             }
         }
     )*};

@@ -1,10 +1,10 @@
 //! Steps of optimizers whose formulas the library does not declare as such.
 
-use autobwd_ops::update::{AdamOp, AdamwOp};
+use autobwd_ops::update::{AdamOp, AdamwOp, LambOp, LarsMomentumOp, RmspropOp};
 
 use super::prelude::*;
 
-family!(AdamOp, AdamwOp);
+family!(AdamOp, AdamwOp, LambOp, LarsMomentumOp, RmspropOp);
 
 /// The numbers of a step of Adam, as scalars.
 struct AdamRates {
@@ -69,5 +69,78 @@ impl Lower for AdamwOp<Hlo> {
         self.moment2_out = unless_skipped(v, &self.moment2);
         self.beta1_pow_out = unless_skipped(pow1, &self.beta1_pow);
         self.beta2_pow_out = unless_skipped(pow2, &self.beta2_pow);
+    }
+}
+
+impl Lower for RmspropOp<Hlo> {
+    fn lower(&mut self) {
+        let decay = self.param.scalar(f64::from(self.decay));
+        let mean = |mean: &Hlo, x: &Hlo| mean * &decay + x * (-&decay + 1.0);
+        let square = mean(&self.mean_square, &self.grad.square());
+        let mean_grad = self.mean_grad.clone().unwrap_or_else(|| self.param.full_like(0.0));
+        let mean_grad = if self.centered { mean(&mean_grad, &self.grad) } else { mean_grad };
+        let variance = if self.centered { &square - mean_grad.square() } else { square.clone() };
+        let change =
+            self.learning_rate.reshape(&[]) * &self.grad / (variance + f64::from(self.epsilon)).sqrt();
+        let moment = &self.moment * f64::from(self.momentum) + change;
+        self.param_out = &self.param - &moment;
+        (self.moment_out, self.mean_square_out, self.mean_grad_out) = (moment, square, mean_grad);
+    }
+}
+
+impl Lower for LambOp<Hlo> {
+    fn lower(&mut self) {
+        let scalar = |x: f32| self.param.scalar(f64::from(x));
+        let (beta1, beta2) = (scalar(self.beta1), scalar(self.beta2));
+        let (pow1, pow2) = (self.beta1_pow.reshape(&[]), self.beta2_pow.reshape(&[]));
+        let m = &self.moment1 * &beta1 + &self.grad * (-&beta1 + 1.0);
+        let v = &self.moment2 * &beta2 + self.grad.square() * (-&beta2 + 1.0);
+        let root = (&v / (-&pow2 + 1.0)).sqrt() + f64::from(self.epsilon);
+        let step = &m / (-&pow1 + 1.0) / root + &self.param * f64::from(self.weight_decay);
+        let mut rate = self.learning_rate.reshape(&[]);
+        if self.weight_decay > 0.0 || self.always_adapt {
+            let [whole, change] = [&self.param, &step].map(|x| x.square().sum_all().sqrt());
+            rate = rate * positive_ratio(&whole, &change, &[&whole, &change]);
+        }
+        let param = &self.param - &step * rate;
+        let skip = self.skip_update.as_ref().map(|skip| skip.reduce_all(Reduction::Any));
+        let unless_skipped = |after: Hlo, before: &Hlo| match &skip {
+            Some(skip) => skip.select(before, &after.reshape(before.dims())),
+            None => after,
+        };
+        self.param_out = unless_skipped(param, &self.param);
+        self.moment1_out = unless_skipped(m, &self.moment1);
+        self.moment2_out = unless_skipped(v, &self.moment2);
+        self.beta1_pow_out = unless_skipped(pow1 * beta1, &self.beta1_pow);
+        self.beta2_pow_out = unless_skipped(pow2 * beta2, &self.beta2_pow);
+        self.step = step;
+    }
+}
+
+/// `x / y` where all of `positive` are, else 1.
+fn positive_ratio(x: &Hlo, y: &Hlo, positive: &[&Hlo]) -> Hlo {
+    let one = x.full_like(1.0);
+    let zero = x.full_like(0.0);
+    positive.iter().fold(x / y, |ratio, norm| norm.greater(&zero).select(&ratio, &one))
+}
+
+impl Lower for LarsMomentumOp<Hlo> {
+    fn lower(&mut self) {
+        for i in 0..self.param.len() {
+            let (param, grad, velocity) = (&self.param[i], &self.grad[i], &self.velocity[i]);
+            let decay = self.lars_weight_decay.get(i).map_or(0.0, |decay| f64::from(*decay));
+            let rescale = f64::from(self.rescale_grad);
+            let mut rate = self.learning_rate[i].reshape(&[]);
+            if decay > 0.0 {
+                let whole = param.square().sum_all().sqrt();
+                let change = grad.square().sum_all().sqrt() * rescale.abs();
+                let divisor = &change + &whole * decay + f64::from(self.epsilon);
+                let local = &whole * f64::from(self.lars_coeff);
+                rate = rate * positive_ratio(&local, &divisor, &[&whole, &change]);
+            }
+            let velocity = velocity * f64::from(self.mu) + (grad * rescale + param * decay) * rate;
+            self.param_out[i] = param - &velocity;
+            self.velocity_out[i] = velocity;
+        }
     }
 }

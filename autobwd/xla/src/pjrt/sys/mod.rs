@@ -64,7 +64,7 @@ pub(super) struct ApiVersion {
 ///
 /// # Safety
 /// `SLOT` is the position of the function whose arguments have this layout.
-pub(super) unsafe trait Arguments {
+pub(super) unsafe trait FunctionArguments {
     /// Position in the table.
     const SLOT: usize;
     /// The function's name in C.
@@ -102,7 +102,7 @@ macro_rules! functions {
         structs! { $($c_name $name { $($fields)* })* }
         $(
             // SAFETY: slots and layouts are those of the header of version 0.114; `tests` compares the layouts.
-            unsafe impl Arguments for $name {
+            unsafe impl FunctionArguments for $name {
                 const SLOT: usize = $slot;
                 const NAME: &str = $c_name;
             }
@@ -300,6 +300,7 @@ functions! {
         load_options: *mut c_void,
     }
     58 "PJRT_Buffer_Destroy" BufferDestroy { buffer: *mut RawBuffer }
+    63 "PJRT_Buffer_GetMemoryLayout" BufferGetMemoryLayout { buffer: *mut RawBuffer, layout: MemoryLayout }
     64 "PJRT_Buffer_OnDeviceSizeInBytes" BufferOnDeviceSizeInBytes {
         buffer: *mut RawBuffer,
         on_device_size_in_bytes: usize,
@@ -317,6 +318,7 @@ functions! {
         dst_size: usize,
         event: *mut RawEvent,
     }
+    71 "PJRT_Buffer_IsOnCpu" BufferIsOnCpu { buffer: *mut RawBuffer, is_on_cpu: bool }
     72 "PJRT_Buffer_ReadyEvent" BufferReadyEvent { buffer: *mut RawBuffer, event: *mut RawEvent }
     73 "PJRT_Buffer_UnsafePointer" BufferUnsafePointer { buffer: *mut RawBuffer, buffer_pointer: usize }
     90 "PJRT_Executable_OutputElementTypes" ExecutableOutputElementTypes {

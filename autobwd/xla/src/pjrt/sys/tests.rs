@@ -137,10 +137,12 @@ fn layouts_are_those_of_the_header() {
         load_options: 64,
     }
     BufferDestroy 24 { buffer: 16 }
+    BufferGetMemoryLayout 104 { buffer: 16, layout: 24 }
     BufferOnDeviceSizeInBytes 32 { buffer: 16, on_device_size_in_bytes: 24 }
     BufferIsDeleted 25 { buffer: 16, is_deleted: 24 }
     BufferCopyToDevice 40 { buffer: 16, dst_device: 24, dst_buffer: 32 }
     BufferToHostBuffer 56 { src: 16, host_layout: 24, dst: 32, dst_size: 40, event: 48 }
+    BufferIsOnCpu 25 { buffer: 16, is_on_cpu: 24 }
     BufferReadyEvent 32 { buffer: 16, event: 24 }
     BufferUnsafePointer 32 { buffer: 16, buffer_pointer: 24 }
     ExecutableOutputElementTypes 40 { executable: 16, output_types: 24, num_output_types: 32 }
