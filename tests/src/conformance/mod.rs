@@ -23,6 +23,7 @@ use autobwd::{OpInfoMap, Program};
 pub use corpus::{Answer, CorpusCall, CorpusCase, CorpusEntry, CorpusStep, Refusal, load_folder};
 pub use golden::COMPOSED;
 pub use report::{Summary, run};
+pub use values::CorpusRun;
 
 use build::{CaseReplay, Expected};
 
@@ -109,6 +110,26 @@ pub fn skip_reason(case: &CorpusCase, ops: &OpInfoMap) -> Result<Option<String>,
     missing.dedup();
     let names: Vec<_> = missing.iter().map(|ty| format!("`{ty}`")).collect();
     Ok((!names.is_empty()).then(|| format!("not registered: {}", names.join(", "))))
+}
+
+/// The program of a case after all calls; `None` if a call must be refused.
+///
+/// # Errors
+/// A case that cannot be read; a call that is refused, but must succeed.
+pub fn prepare(case: &CorpusCase, ops: &OpInfoMap) -> Result<Option<CorpusRun>, Difference> {
+    let mut replay = CaseReplay::start(ops, &case.first)?;
+    for (k, step) in case.steps().enumerate() {
+        if k > 0 {
+            replay.extend(step)?;
+        }
+        let derivative = match build::expected(step)? {
+            Expected::Refused(_) => return Ok(None),
+            Expected::Derivative => true,
+            Expected::Recorded => false,
+        };
+        replay.call(replay.translate(&step.call), step, derivative)?;
+    }
+    CorpusRun::of(case, replay).map(Some)
 }
 
 fn compare(case: &CorpusCase, ops: &OpInfoMap) -> Result<Compared, Difference> {

@@ -1,6 +1,6 @@
 //! Compares values with recorded ones, or with central differences if the reference's are wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use autobwd::{DType, Executor, Feed, Program, Scope, Tensor, Var};
 
@@ -47,6 +47,30 @@ pub(super) fn compare(case: &CorpusCase, replay: &CaseReplay<'_>) -> Result<(usi
         close(&wanted.golden, "central differences", &golden, &found, precision.tolerance)?;
     }
     Ok((recorded.len(), by_difference.len()))
+}
+
+/// A program of a case after all calls, ready to run.
+#[derive(Debug)]
+pub struct CorpusRun {
+    /// The program.
+    pub program: Program,
+    /// Values of its inputs.
+    pub feeds: BTreeMap<String, Tensor>,
+    /// Contents of the scope.
+    pub scope: BTreeMap<String, Tensor>,
+    /// The recorded names, and the gradients that the calls return.
+    pub fetches: Vec<String>,
+}
+
+impl CorpusRun {
+    pub(super) fn of(case: &CorpusCase, replay: CaseReplay<'_>) -> Result<CorpusRun, Difference> {
+        let Machine { feeds, kept, .. } = Machine::new(case, &replay.program)?;
+        let answers = replay.made.iter().flat_map(|made| &made.answer).filter_map(|(_, grad)| grad.clone());
+        let is_there = |name: &&String| !replay.zeros.contains(name);
+        let recorded = case.fetch.iter().filter(is_there).map(|name| replay.name(name));
+        let fetches = recorded.chain(answers).collect::<BTreeSet<_>>().into_iter().collect();
+        Ok(CorpusRun { program: replay.program, feeds, scope: kept, fetches })
+    }
 }
 
 /// A gradient without correct values in the case.

@@ -38,7 +38,8 @@ use super::{Hlo, ops};
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[4]);
 /// let out = emit(Backwards { x: (&x).into(), out: New }).out;
-/// let (rules, ops, program) = (LowerRules::new().with::<Backwards>(), OpInfoMap::linked()?, net.program()?);
+/// let (rules, ops) = (LowerRules::new().with::<Backwards>(), OpInfoMap::linked()?);
+/// let program = net.program()?;
 /// let lowered = lower_with(&rules, &program, ops, &[("x", x.meta())], &|_| None, &[&out.name()])?;
 /// assert!(lowered.text.contains("stablehlo.reverse %x, dims = [0]"), "{}", lowered.text);
 /// # Ok::<(), autobwd::Error>(())
