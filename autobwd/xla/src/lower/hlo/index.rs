@@ -50,12 +50,12 @@ impl Hlo {
     #[must_use]
     pub fn scatter(&self, indices: &Hlo, updates: &Hlo, by: &ScatterDims, combine: Option<Reduction>) -> Hlo {
         let ScatterDims { window, inserted, index_map, index_vector } = by;
-        let region = self.combiner(self.dtype(), |x, y| combine.map_or(y.clone(), |by| by.combine(x, y)));
+        let body = self.combiner(self.dtype(), |x, y| combine.map_or(y.clone(), |by| by.combine(x, y)));
         let text = format!(
             "\"stablehlo.scatter\"({self}, {indices}, {updates}) <{{scatter_dimension_numbers = \
              #stablehlo.scatter<update_window_dims = {window:?}, inserted_window_dims = {inserted:?}, \
              scatter_dims_to_operand_dims = {index_map:?}, index_vector_dim = {index_vector}>, indices_are_sorted = \
-             false, unique_indices = false}}> ({region}) : ({}, {}, {}) -> {}",
+             false, unique_indices = false}}> ({body}) : ({}, {}, {}) -> {}",
             self.ty, indices.ty, updates.ty, self.ty
         );
         self.emit(self.ty.clone(), text)

@@ -107,10 +107,10 @@ impl Hlo {
     pub fn reduce_window(&self, by: Reduction, window: &Window) -> Hlo {
         let first = self.scalar(by.first(self.dtype()));
         let ty = self.in_dims(&window.output_dims(self.dims()));
-        let region = self.combiner(self.dtype(), |x, y| by.combine(x, y));
+        let body = self.combiner(self.dtype(), |x, y| by.combine(x, y));
         let text = format!(
             "\"stablehlo.reduce_window\"({self}, {first}) <{{{}, base_dilations = {}, window_dilations = {}}}> \
-             ({region}) : ({}, {}) -> {ty}",
+             ({body}) : ({}, {}) -> {ty}",
             window.attributes(),
             Window::array(&window.base_dilations),
             Window::array(&window.dilations),

@@ -129,14 +129,14 @@ impl Hlo {
         let Some(of) = values.first() else { return vec![] };
         let scalars: Vec<HloType> =
             values.iter().flat_map(|v| [HloType::scalar(v.dtype()), HloType::scalar(v.dtype())]).collect();
-        let region = of.region(&scalars, |args| {
+        let body = of.region(&scalars, |args| {
             let pairs: Vec<(Hlo, Hlo)> =
                 args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
             vec![before(&pairs)]
         });
         let types: Vec<HloType> = values.iter().map(|value| value.ty.clone()).collect();
         let text = format!(
-            "\"stablehlo.sort\"({}) <{{dimension = {axis} : i64, is_stable = true}}> ({region}) : ({}) -> {}",
+            "\"stablehlo.sort\"({}) <{{dimension = {axis} : i64, is_stable = true}}> ({body}) : ({}) -> {}",
             list(values),
             list(&types),
             results(&types)
