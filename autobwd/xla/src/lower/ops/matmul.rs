@@ -208,7 +208,7 @@ impl Lower for DotGrad<Hlo> {
     }
 }
 
-/// Both factors with dimensions in pairs, of which one is 1: `[1, n, 1, q]` for the right and `[m, 1, p, 1]` for the left.
+/// Both factors with dimensions in pairs; one of each pair is 1: `[1, n, 1, q]` for the right and `[m, 1, p, 1]` for the left.
 fn paired(x: &Hlo, y: &Hlo) -> (Vec<usize>, Vec<usize>) {
     let rank = x.rank().max(y.rank());
     let dim = |of: &Hlo, axis: usize| (axis + of.rank()).checked_sub(rank).map_or(1, |axis| of.dims()[axis]);
