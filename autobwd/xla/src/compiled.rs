@@ -1,10 +1,5 @@
 //! Lowered programs, compiled: runs with named feeds, fetches and states.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
-
 use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
 use autobwd_core::error::did_you_mean;
 
@@ -290,7 +285,7 @@ impl CompiledProgram {
     }
 
     /// Checks the states in a scope.
-    fn check_states(&self, scope: &DeviceScope) -> Result<()> {
+    pub(crate) fn check_states(&self, scope: &DeviceScope) -> Result<()> {
         for argument in self.of_source(Source::State) {
             let value = scope.get(&argument.name)?;
             if value.dtype() != argument.dtype || value.dims() != argument.dims {
@@ -306,73 +301,4 @@ impl CompiledProgram {
 
 fn meta(dtype: DType, dims: &[usize]) -> Meta {
     Meta::new(dtype, dims)
-}
-
-/// The compiled programs of a device. A program that it has is not compiled again.
-#[derive(Debug)]
-pub struct ProgramCache {
-    device: Device,
-    /// By their text.
-    programs: Mutex<HashMap<String, Arc<CompiledProgram>>>,
-}
-
-impl ProgramCache {
-    /// An empty cache.
-    pub fn new(device: &Device) -> ProgramCache {
-        ProgramCache { device: device.clone(), programs: Mutex::default() }
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// The compiled program. Other threads can use the cache while it is compiled.
-    ///
-    /// # Errors
-    /// Those of [`Lowered::compile`].
-    pub fn get(&self, lowered: &Lowered) -> Result<Arc<CompiledProgram>> {
-        if let Some(program) = self.programs().get(&lowered.text)
-            && (&program.arguments, &program.results) == (&lowered.arguments, &lowered.results)
-        {
-            return Ok(program.clone());
-        }
-        let program = Arc::new(lowered.compile(&self.device)?);
-        self.programs().insert(lowered.text.clone(), program.clone());
-        Ok(program)
-    }
-
-    /// Compiles the program if necessary, and runs it once.
-    ///
-    /// # Errors
-    /// Those of [`get`](ProgramCache::get) and [`CompiledProgram::run`].
-    pub fn run(
-        &self,
-        lowered: &Lowered,
-        scope: &mut DeviceScope,
-        feeds: &[(&str, &Tensor)],
-        fetches: &[&str],
-    ) -> Result<Vec<Tensor>> {
-        self.get(lowered)?.run(scope, feeds, fetches)
-    }
-
-    /// The number of programs.
-    pub fn len(&self) -> usize {
-        self.programs().len()
-    }
-
-    /// Whether there are no programs.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Removes all programs.
-    pub fn clear(&self) {
-        self.programs().clear();
-    }
-
-    /// A thread that panics leaves the map valid.
-    fn programs(&self) -> MutexGuard<'_, HashMap<String, Arc<CompiledProgram>>> {
-        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }

@@ -1,13 +1,11 @@
-//! Lowered programs, compiled and run with named feeds, fetches and states. As `device.rs`, the tests need a plugin.
+//! Lowered programs, compiled and run with named feeds, fetches and states.
 
-use std::{sync::Arc, thread};
+use std::thread;
 
 use autobwd::{DType, ErrorKind, Scope, Tensor};
-use autobwd_xla::{Argument, DeviceScope, Lowered, Output, ProgramCache, pjrt::CompileOptions};
+use autobwd_xla::{Argument, DeviceScope, Lowered, Output, pjrt::CompileOptions};
 
-use common::{client, device, tensor};
-
-mod common;
+use crate::plugin::{client, device, tensor};
 
 /// One step of `w = w + x * lr`, where `lr` is a state that stays. Fetches `w` before the step, and `x * lr`.
 fn step() -> Lowered {
@@ -46,23 +44,20 @@ fn states() -> Scope {
 #[test]
 fn states_stay_on_the_device() {
     let Some(device) = device() else { return };
-    let (programs, lowered) = (ProgramCache::new(&device), step());
+    let program = step().compile(&device).unwrap();
     let (mut host, mut scope) = (states(), DeviceScope::new(&device));
     scope.upload(&host).unwrap();
     let addresses = |scope: &DeviceScope| ["w", "lr"].map(|name| scope.get(name).unwrap().address().unwrap());
     let before = addresses(&scope);
     let x = tensor(&[2.0, 4.0]);
-    let fetched = programs.run(&lowered, &mut scope, &[("x", &x)], &["update", "before", "update"]).unwrap();
+    let fetched = program.run(&mut scope, &[("x", &x)], &["update", "before", "update"]).unwrap();
     assert_eq!(fetched, [tensor(&[1.0, 2.0]), tensor(&[1.0, 2.0]), tensor(&[1.0, 2.0])]);
-    assert_eq!(programs.run(&lowered, &mut scope, &[("x", &x)], &[]).unwrap(), []);
-    assert_eq!(programs.run(&lowered, &mut scope, &[("x", &x)], &["before"]).unwrap(), [tensor(&[3.0, 6.0])]);
-    assert_eq!((addresses(&scope), programs.len()), (before, 1));
+    assert_eq!(program.run(&mut scope, &[("x", &x)], &[]).unwrap(), []);
+    assert_eq!(program.run(&mut scope, &[("x", &x)], &["before"]).unwrap(), [tensor(&[3.0, 6.0])]);
+    assert_eq!(addresses(&scope), before);
     scope.download(&mut host).unwrap();
     assert_eq!(host.get("w").unwrap(), &tensor(&[4.0, 8.0]));
     assert_eq!(scope.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["w", "lr"]);
-    assert!(Arc::ptr_eq(&programs.get(&lowered).unwrap(), &programs.get(&step()).unwrap()));
-    programs.clear();
-    assert!(programs.is_empty());
 }
 
 #[test]
@@ -197,17 +192,15 @@ fn declarations_that_contradict_the_text_are_errors() {
 #[test]
 fn threads_share_a_program_each_with_its_scope() {
     let Some(device) = device() else { return };
-    let programs = ProgramCache::new(&device);
+    let program = step().compile(&device).unwrap();
     thread::scope(|threads| {
         for factor in [1.0, 3.0] {
-            let (programs, device) = (&programs, &device);
+            let (program, device) = (&program, &device);
             threads.spawn(move || {
-                let (lowered, mut scope) = (step(), DeviceScope::new(device));
+                let mut scope = DeviceScope::new(device);
                 scope.upload(&states()).unwrap();
                 for _ in 0..500 {
-                    programs
-                        .run(&lowered, &mut scope, &[("x", &tensor(&[factor, 0.0]))], &["before"])
-                        .unwrap();
+                    program.run(&mut scope, &[("x", &tensor(&[factor, 0.0]))], &["before"]).unwrap();
                 }
                 assert_eq!(scope.tensor("w").unwrap(), tensor(&[1.0 + 250.0 * factor, 2.0]));
             });

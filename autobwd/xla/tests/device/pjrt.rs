@@ -1,5 +1,4 @@
-//! Devices: plugins, buffers, compiled programs. The tests need a PJRT plugin for the CPU, whose path is in the
-//! environment variable `AUTOBWD_PJRT_PLUGIN`; without it they say so and end.
+//! Devices: plugins, buffers, compiled programs.
 
 use std::{fs, thread};
 
@@ -8,9 +7,7 @@ use autobwd_xla::pjrt::{
     ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
 };
 
-use common::{client, device, plugin, tensor};
-
-mod common;
+use crate::plugin::{client, device, plugin, tensor};
 
 /// A module whose `main` has this list of arguments, results and body.
 fn module(arguments: &str, results: &str, body: &str) -> String {

@@ -1,0 +1,7 @@
+//! Devices, and programs on them. The tests need a PJRT plugin for the CPU, whose path is in the environment variable
+//! `AUTOBWD_PJRT_PLUGIN`; without it they say so and end.
+
+mod executor;
+mod pjrt;
+mod plugin;
+mod program;
