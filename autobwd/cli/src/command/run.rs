@@ -1,10 +1,13 @@
 //! `run`: executes a program and times it.
 
+mod stepper;
+
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
-use autobwd::{Executor, Program, Result, Scope, Session, Tensor, exec::Monitor};
+use autobwd::{Executor, Program, Result, Scope, Tensor, exec::Monitor};
 use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;
+use autobwd_xla::Backend;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,6 +18,7 @@ use crate::{
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
+use stepper::Stepper;
 
 /// Run a program
 ///
@@ -42,6 +46,9 @@ pub(crate) struct RunCommand {
     /// The number of threads, instead of one a core; results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// The PJRT plugin, a shared library, on whose first device to run, instead of the host
+    #[arg(long, value_name = "PLUGIN", conflicts_with_all = ["threads", "check_finite"])]
+    device: Option<PathBuf>,
     /// Fail at the first operator that writes a NaN or an infinity
     #[arg(long)]
     check_finite: bool,
@@ -69,11 +76,18 @@ struct StepJson {
 struct RunJson<'a> {
     schema: &'static str,
     steps: usize,
-    threads: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
+    /// Of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compile_seconds: Option<f64>,
     /// The median.
     seconds_per_step: f64,
     first_step_seconds: f64,
-    peak_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bytes: Option<usize>,
     fetched: BTreeMap<&'a str, FetchedJson>,
 }
 
@@ -94,10 +108,8 @@ impl RunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let model = self.model.read_model()?;
         let program = model.program;
-        let mut executor = executor(self.threads).check_finite(self.check_finite);
-        let mut scope = self.scope(&mut executor, model.scope)?;
+        let backend = self.backend(model.scope)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
-        let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor.meta())).collect();
         let fetches = fetches(&program, if self.fetch.is_empty() { &model.fetches } else { &self.fetch });
         let mut monitor = self.monitor(&program, &fetches)?;
         let mut watched = fetches.clone();
@@ -106,37 +118,57 @@ impl RunCommand {
                 watched.push(name);
             }
         }
-        let mut session = executor.prepare(&program, &mut scope, &metas, &watched)?;
+        let (threads, device) = match &backend {
+            Backend::Host(executor, _) => (Some(executor.threads()), None),
+            Backend::Device(_, scope) => (None, Some(scope.device().description().to_string())),
+        };
+        let start = Instant::now();
+        let mut stepper = Stepper::new(backend, &program, &feeds, &watched)?;
+        let compile_seconds = device.as_ref().map(|_| start.elapsed().as_secs_f64());
         drop(watched);
-        let seconds = self.steps(terminal, &mut session, &mut scope, &feeds, &fetches, &mut monitor)?;
-        let fetched = fetches.iter().map(|name| Ok((*name, session.fetch(name)?)));
+        let seconds = self.steps(terminal, &mut stepper, &fetches, &mut monitor)?;
+        let peak_bytes = stepper.peak_bytes();
+        let fetched = fetches.iter().map(|name| Ok((*name, stepper.fetch(name)?)));
         let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
         if let Some(path) = &self.out {
             save_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
         }
         if let Some(path) = &self.save {
-            scope.save(path)?;
+            stepper.values()?.save(path)?;
         }
         terminal.print_json(&RunJson {
             schema: "autobwd.run/1",
             steps: seconds.len(),
-            threads: executor.threads(),
+            threads,
+            device,
+            compile_seconds,
             seconds_per_step: median(&seconds),
             first_step_seconds: seconds[0],
-            peak_bytes: session.peak_bytes(),
+            peak_bytes,
             fetched: fetched.iter().map(|(name, tensor)| (*name, FetchedJson::of(tensor))).collect(),
         })
     }
 
-    /// The scope before the first step, from that of the model.
-    fn scope(&self, executor: &mut Executor, mut scope: Scope) -> CommandResult<Scope> {
+    /// Host or device, with the values before the first step.
+    fn backend(&self, values: Scope) -> CommandResult<Backend> {
+        let mut backend = match &self.device {
+            None => Backend::Host(executor(self.threads).check_finite(self.check_finite), values),
+            Some(plugin) => {
+                let opened = Backend::open(Some(plugin));
+                let mut backend = opened.map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+                backend.set_values(&values)?;
+                backend
+            }
+        };
         for path in &self.startup {
-            executor.run(&read_program(path, &LoadOptions::default())?, &mut scope, &[], &[])?;
+            backend.run(&read_program(path, &LoadOptions::default())?, &[], &[])?;
         }
         if let Some(path) = &self.weights {
-            scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+            let mut weights = Scope::new();
+            weights.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+            backend.set_values(&weights)?;
         }
-        Ok(scope)
+        Ok(backend)
     }
 
     /// The monitor of the fetches that have one element by their declaration.
@@ -154,25 +186,20 @@ impl RunCommand {
     fn steps(
         &self,
         terminal: Terminal,
-        session: &mut Session,
-        scope: &mut Scope,
-        feeds: &[(String, Tensor)],
+        stepper: &mut Stepper,
         fetches: &[&str],
         monitor: &mut Option<Monitor<File>>,
     ) -> CommandResult<Vec<f64>> {
         let steps = self.steps.unwrap_or(1);
         let (progress, mut times) = (terminal.progress(steps), vec![]);
         for step in 1..=steps {
-            feeds.iter().try_for_each(|(name, tensor)| session.feed(name, tensor))?;
-            let start = Instant::now();
-            session.run(scope)?;
-            let seconds = start.elapsed().as_secs_f64();
+            let seconds = stepper.step()?;
             times.push(seconds);
             if let Some(monitor) = monitor {
-                monitor.record(step, session)?;
+                stepper.record(monitor, step)?;
             }
             if self.steps.is_some() {
-                let scalar = |name: &&str| Some((name.to_string(), number(session.item(name).ok()?)));
+                let scalar = |name: &&str| Some((name.to_string(), number(stepper.item(name).ok()?)));
                 let scalars = fetches.iter().filter_map(scalar).collect();
                 let document = StepJson { schema: "autobwd.step/1", step, seconds, scalars };
                 progress.suspend(|| terminal.print_json(&document))?;
