@@ -16,7 +16,7 @@ use autobwd::{Executor, Feed, Meta, OpInfoMap, Scope, Tensor};
 use autobwd_tests::conformance::{CorpusRun, load_folder, prepare, skip_reason};
 use autobwd_xla::{
     Lowered, Source, Target,
-    lower::lower,
+    lower::{LowerRequest, lower},
     pjrt::{ClientOptions, Device, DeviceBuffer, Plugin},
 };
 
@@ -126,7 +126,8 @@ fn programs_of_the_corpus_have_the_values_of_the_executor() -> Outcome<()> {
         let metas = feed_metas(&run, ops);
         let scope = |name: &str| run.scope.get(name).map(Tensor::meta);
         let fetches: Vec<&str> = run.fetches.iter().map(String::as_str).collect();
-        let lowered = match lower(&run.program, ops, &metas, &scope, &fetches) {
+        let request = LowerRequest::new(&metas, &scope, &fetches);
+        let lowered = match lower(&run.program, ops, &request) {
             Ok(lowered) => lowered,
             Err(e) => {
                 refused.insert(entry.name, reason(&e.to_string()).to_string());

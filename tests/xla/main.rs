@@ -7,7 +7,7 @@ use autobwd::{Meta, OpInfoMap};
 use autobwd_benches::workload::Workload;
 use autobwd_xla::{
     Lowered, Source, Target,
-    lower::lower,
+    lower::{LowerRequest, lower},
     pjrt::{ClientOptions, Device, DeviceBuffer, Plugin},
 };
 use clap::ValueEnum;
@@ -52,7 +52,8 @@ fn training_steps_have_the_expected_losses() {
         let step = workload.model().unwrap();
         let program = step.net.program().unwrap();
         let scope = |name: &str| -> Option<Meta> { step.scope.get(name).ok().map(|value| value.meta()) };
-        let lowered = lower(&program, ops, &[], &scope, &[&step.loss])
+        let fetches = [step.loss.as_str()];
+        let lowered = lower(&program, ops, &LowerRequest::new(&[], &scope, &fetches))
             .unwrap_or_else(|e| panic!("{}: {e}", workload.name()));
         lowered.check().unwrap();
         assert!(lowered.arguments.iter().all(|argument| argument.source == Source::State));

@@ -12,7 +12,7 @@ use autobwd::{
 };
 use autobwd_xla::{
     Lowered,
-    lower::{LowerRules, lower},
+    lower::{LowerRequest, LowerRules, lower},
     pjrt::{ClientOptions, Device, Plugin},
 };
 
@@ -90,7 +90,9 @@ impl Case {
     }
 
     fn lowered(&self) -> Result<Lowered> {
-        let lowered = lower(&self.program, OpInfoMap::linked()?, &self.feeds(), &|_| None, &self.fetches())?;
+        let (feeds, fetches) = (self.feeds(), self.fetches());
+        let request = LowerRequest::new(&feeds, &|_| None, &fetches);
+        let lowered = lower(&self.program, OpInfoMap::linked()?, &request)?;
         lowered.check()?;
         Ok(lowered)
     }

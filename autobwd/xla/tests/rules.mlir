@@ -135,6 +135,26 @@
     %v2 = stablehlo.dot_general %v0, %v1, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<5x2x3xf32>, tensor<5x3x4xf32>) -> tensor<5x2x4xf32>
     return %v2 : tensor<5x2x4xf32>
 
+// Rules: c_allgather
+    // c_allgather
+    return %v0 : tensor<4xi64>
+
+// Rules: c_allreduce_sum
+    // c_allreduce_sum
+    return %v0 : tensor<f32>
+
+// Rules: c_broadcast
+    // c_broadcast
+    return %v0 : tensor<i64>
+
+// Rules: c_reduce_sum
+    // c_reduce_sum
+    return %v0 : tensor<3xi64>
+
+// Rules: c_reducescatter
+    // c_reducescatter
+    return %v0 : tensor<4xi64>
+
 // Rules: channel_shuffle_grad
     // channel_shuffle
     %1 = stablehlo.reshape %v0 : (tensor<2x6x0x4xf32>) -> tensor<2x3x2x0x1x1xf32>

@@ -14,14 +14,16 @@ mod formula;
 mod graph;
 mod hlo;
 mod ops;
+mod request;
 mod rules;
 
 pub use hlo::{
     Convolution, ConvolutionLayout, GatherDims, Hlo, HloDType, HloType, Reduction, ScatterDims, Window,
 };
+pub use request::LowerRequest;
 pub use rules::{Lower, LowerRules};
 
-use autobwd::{Meta, OpInfoMap, Program, Result};
+use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result};
 use autobwd_core::{obstacles::Obstacles, verify::require_valid};
 use autobwd_plan::{GraphValue, Plan, PlanRequest, ValueSource, cut};
 
@@ -29,55 +31,37 @@ use crate::{Argument, Lowered, Output, Target};
 use graph::GraphLowering;
 use hlo::Function;
 
-/// Lowers a program to StableHLO, for feeds of these dtypes and shapes, with the rules of this library.
+/// Lowers a program to StableHLO.
 ///
-/// Values of the scope are arguments; `scope` gives their dtypes and shapes by name. Those that the program overwrites
-/// are donated to the results that replace them. Only operators are lowered that the fetches need or that write values of
-/// the scope.
+/// Values of the scope are arguments. Those that the program overwrites are donated to the results that replace them.
+/// Only operators are lowered that the fetches need or that write values of the scope.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Meta, OpInfoMap};
 /// use autobwd_ops::Math;
-/// use autobwd_xla::lower::lower;
+/// use autobwd_xla::lower::{LowerRequest, lower};
 ///
 /// let net = Builder::new();
-/// let y = net.input("x", DType::F32, &[-1, 2]).tanh();
+/// let y = net.input("x", DType::F32, &[-1, 2]).tanh().name();
 /// let x = Meta::new(DType::F32, [3, 2]);
-/// let program = net.program()?;
-/// let lowered = lower(&program, OpInfoMap::linked()?, &[("x", x)], &|_| None, &[&y.name()])?;
+/// let (program, ops) = (net.program()?, OpInfoMap::linked()?);
+/// let lowered = lower(&program, ops, &LowerRequest::new(&[("x", x)], &|_| None, &[&y]))?;
 /// assert!(lowered.text.contains("stablehlo.tanh %x : tensor<3x2xf32>"), "{}", lowered.text);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
 /// # Errors
-/// Those of planning; operators without a form in StableHLO, in one list.
-pub fn lower(
-    program: &Program,
-    ops: &OpInfoMap,
-    feeds: &[(&str, Meta)],
-    scope: &dyn Fn(&str) -> Option<Meta>,
-    fetches: &[&str],
-) -> Result<Lowered> {
-    lower_with(&LowerRules::new(), program, ops, feeds, scope, fetches)
-}
-
-/// As [`lower`], with other rules: those of the library and a user's own.
-///
-/// # Errors
-/// As [`lower`].
-pub fn lower_with(
-    rules: &LowerRules,
-    program: &Program,
-    ops: &OpInfoMap,
-    feeds: &[(&str, Meta)],
-    scope: &dyn Fn(&str) -> Option<Meta>,
-    fetches: &[&str],
-) -> Result<Lowered> {
+/// Those of planning; operators without a form in StableHLO, in one list; no replicas.
+pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> Result<Lowered> {
+    let &LowerRequest { feeds, scope, fetches, rules, replicas } = request;
+    if replicas == 0 {
+        return Err(Error::new(ErrorKind::Rank, "a program cannot be lowered for 0 replicas"));
+    }
     require_valid(ops, program)?;
     let program = &*cut(program, feeds)?;
     let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
     let graph = &plan.graph;
-    let (f, mut arguments, mut defined) = (Function::new(), vec![], vec![]);
+    let (f, mut arguments, mut defined) = (Function::new(replicas), vec![], vec![]);
     let mut work = GraphLowering::new(program, ops, rules, &f, graph);
     let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
     for id in graph.feeds.iter().copied().chain(scoped) {
@@ -116,18 +100,17 @@ pub fn lower_with(
             before.donated = true;
         }
     }
-    let text = module(&f, &arguments, &defined, &results, &values);
+    let text = main(&f, &arguments, &defined, &results, &values);
+    let attributes = match replicas {
+        1 => String::new(),
+        n => format!(" attributes {{mhlo.num_replicas = {n} : i32}}"),
+    };
+    let text = format!("module @step{attributes} {{\n{text}}}\n");
     Ok(Lowered { text, arguments, results })
 }
 
-/// The text of a module with one function.
-fn module(
-    f: &Function,
-    arguments: &[Argument],
-    defined: &[Hlo],
-    results: &[Output],
-    values: &[Hlo],
-) -> String {
+/// The text of the function.
+fn main(f: &Function, arguments: &[Argument], defined: &[Hlo], results: &[Output], values: &[Hlo]) -> String {
     let replaces = |argument: &Argument| {
         let state = |result: &Output| result.target == Target::State && result.name == argument.name;
         results.iter().position(state).filter(|_| argument.donated)
@@ -141,5 +124,5 @@ fn module(
     let names = values.iter().map(Hlo::to_string).collect::<Vec<_>>().join(", ");
     let end = if values.is_empty() { "return".to_string() } else { format!("return {names} : {types}") };
     let head = f.named(&format!("  func.func public @main({parameters}\n  ) -> ({types}) {{\n"));
-    format!("module @step {{\n{head}{}    {}\n  }}\n}}\n", f.body(), f.named(&end))
+    format!("{head}{}    {}\n  }}\n", f.body(), f.named(&end))
 }

@@ -1,6 +1,6 @@
 //! Rules of operators.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::LazyLock};
 
 use autobwd::{Op, OpDesc, Result, Var, op::Role};
 
@@ -10,7 +10,7 @@ use super::{Hlo, ops};
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Builder, Cx, DType, Kernel, New, NoGrad, OpInfoMap, Result, Var, emit, register_op};
-/// use autobwd_xla::lower::{Hlo, Lower, LowerRules, lower_with};
+/// use autobwd_xla::lower::{Hlo, Lower, LowerRequest, LowerRules, lower};
 ///
 /// /// The elements in reverse order.
 /// #[register_op(grad = NoGrad)]
@@ -39,8 +39,8 @@ use super::{Hlo, ops};
 /// let x = net.input("x", DType::F32, &[4]);
 /// let out = emit(Backwards { x: (&x).into(), out: New }).out;
 /// let (rules, ops) = (LowerRules::new().with::<Backwards>(), OpInfoMap::linked()?);
-/// let program = net.program()?;
-/// let lowered = lower_with(&rules, &program, ops, &[("x", x.meta())], &|_| None, &[&out.name()])?;
+/// let (program, feed) = (net.program()?, ("x", x.meta()));
+/// let lowered = lower(&program, ops, &LowerRequest::new(&[feed], &|_| None, &[&out.name()]).rules(&rules))?;
 /// assert!(lowered.text.contains("stablehlo.reverse %x, dims = [0]"), "{}", lowered.text);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
@@ -98,6 +98,12 @@ impl LowerRules {
     /// The rules of this library.
     pub fn new() -> LowerRules {
         LowerRules(ops::rules().into_iter().collect())
+    }
+
+    /// The rules of this library.
+    pub(super) fn library() -> &'static LowerRules {
+        static LIBRARY: LazyLock<LowerRules> = LazyLock::new(LowerRules::new);
+        &LIBRARY
     }
 
     /// Adds the rule of an operator, in place of another one.

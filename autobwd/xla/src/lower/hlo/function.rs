@@ -26,17 +26,24 @@ struct FunctionText {
     names: HashMap<usize, String>,
     used: HashSet<String>,
     failure: Option<Error>,
+    replicas: usize,
 }
 
 impl Function {
-    pub(crate) fn new() -> Function {
+    /// An empty function of a program that runs on that many replicas.
+    pub(crate) fn new(replicas: usize) -> Function {
         Function(Rc::new(RefCell::new(FunctionText {
             bodies: vec![String::new()],
             next: 0,
             names: HashMap::new(),
             used: HashSet::new(),
             failure: None,
+            replicas,
         })))
+    }
+
+    pub(super) fn replicas(&self) -> usize {
+        self.0.borrow().replicas
     }
 
     /// A value that an operation or a caller defines: an argument.

@@ -5,6 +5,7 @@
 //! lowered.
 
 mod arith;
+mod collective;
 mod conv;
 mod function;
 mod index;
@@ -123,6 +124,11 @@ impl Hlo {
     /// Fails the lowering of the operator.
     pub fn fail(&self, text: impl Into<String>) {
         self.f.fail(Error::internal(text.into()));
+    }
+
+    /// Fails the lowering of the operator with an error.
+    pub(crate) fn fail_with(&self, error: Error) {
+        self.f.fail(error);
     }
 
     /// Fails the lowering of the operator: it has no form in StableHLO with these inputs or attributes.

@@ -32,7 +32,7 @@ impl Reduction {
     }
 
     /// The result without elements.
-    fn first(self, dtype: HloDType) -> f64 {
+    pub(super) fn first(self, dtype: HloDType) -> f64 {
         match self {
             Reduction::Sum | Reduction::Any => 0.0,
             Reduction::Product | Reduction::All => 1.0,

@@ -1,5 +1,6 @@
 //! Rules of the operators of the library, one file a family.
 
+mod collective;
 mod conv;
 mod cumulative;
 mod fill;
@@ -42,6 +43,7 @@ use family;
 /// All rules by the type of operators.
 pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
     let families = [
+        collective::rules(),
         conv::rules(),
         cumulative::rules(),
         fill::rules(),

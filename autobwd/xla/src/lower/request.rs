@@ -1,0 +1,53 @@
+//! The options of a lowering.
+
+use std::fmt;
+
+use autobwd::Meta;
+
+use super::LowerRules;
+
+/// What a program is lowered for: feeds, values of the scope, fetches, devices.
+#[derive(Clone, Copy)]
+pub struct LowerRequest<'a> {
+    pub(super) feeds: &'a [(&'a str, Meta)],
+    pub(super) scope: &'a dyn Fn(&str) -> Option<Meta>,
+    pub(super) fetches: &'a [&'a str],
+    pub(super) rules: &'a LowerRules,
+    pub(super) replicas: usize,
+}
+
+impl<'a> LowerRequest<'a> {
+    /// A request for feeds of these dtypes and shapes, and one device. `scope` gives dtypes and shapes of values of the
+    /// scope by name.
+    pub fn new(
+        feeds: &'a [(&'a str, Meta)],
+        scope: &'a dyn Fn(&str) -> Option<Meta>,
+        fetches: &'a [&'a str],
+    ) -> LowerRequest<'a> {
+        LowerRequest { feeds, scope, fetches, rules: LowerRules::library(), replicas: 1 }
+    }
+
+    /// Lowers with these rules, in place of those of this library alone.
+    #[must_use]
+    pub fn rules(self, rules: &'a LowerRules) -> LowerRequest<'a> {
+        LowerRequest { rules, ..self }
+    }
+
+    /// Lowers for that many devices, each of which runs the program on data of its own: they are the ranks of its
+    /// [collective operators](autobwd::parallel).
+    #[must_use]
+    pub fn replicas(self, replicas: usize) -> LowerRequest<'a> {
+        LowerRequest { replicas, ..self }
+    }
+}
+
+impl fmt::Debug for LowerRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LowerRequest")
+            .field("feeds", &self.feeds)
+            .field("fetches", &self.fetches)
+            .field("rules", &self.rules)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}
