@@ -7,7 +7,7 @@ use indexmap::IndexSet;
 
 use crate::{
     CompiledProgram, DeviceScope,
-    lower::{LowerRules, lower_with},
+    lower::{LowerRequest, LowerRules, lower},
     pjrt::{CompileOptions, Device, DeviceBuffer},
 };
 
@@ -241,7 +241,8 @@ impl DeviceExecutor {
         // A value that is fetched twice is one result.
         let fetches: IndexSet<&str> = fetches.iter().copied().collect();
         let fetches: Vec<&str> = fetches.into_iter().collect();
-        let lowered = lower_with(&self.rules, program, ops, feeds, &known, &fetches)?;
+        let request = LowerRequest::new(feeds, &known, &fetches).rules(&self.rules).replicas(devices.len());
+        let lowered = lower(program, ops, &request)?;
         lowered.compile_with(scope.device().client(), &CompileOptions::new(devices))
     }
 }
