@@ -43,6 +43,7 @@ fn step() -> Lowered {
             Argument::state("w", DType::F32, [4]).donated(),
         ],
         results: vec![Output::state("w", DType::F32, [4])],
+        replicas: 1,
     }
 }
 

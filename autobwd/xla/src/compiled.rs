@@ -47,9 +47,16 @@ impl Lowered {
     /// Compiles the program with these options: for several devices, with a replica on each, or with flags of XLA.
     ///
     /// # Errors
-    /// As [`compile`](Lowered::compile).
+    /// As [`compile`](Lowered::compile); more or fewer devices than replicas.
     pub fn compile_with(&self, client: &Client, options: &CompileOptions) -> Result<CompiledProgram> {
         self.check()?;
+        let (replicas, devices) = (self.replicas, options.devices().len());
+        if replicas != devices {
+            let text = format!(
+                "the program is for {replicas} replicas, one on each device; number of devices: {devices}"
+            );
+            return Err(Error::new(ErrorKind::Device, text));
+        }
         let executable = client.compile(&self.text, options)?;
         let wrong = |message| Err(Error::new(ErrorKind::Program, format!("lowered program: {message}")));
         let in_text = executable.parameters();

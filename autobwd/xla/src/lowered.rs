@@ -25,6 +25,7 @@ use autobwd::{DType, Error, ErrorKind, Result};
 ///         Argument::state("w", DType::F32, [2]).donated(),
 ///     ],
 ///     results: vec![Output::fetch("old", DType::F32, [2]), Output::state("w", DType::F32, [2])],
+///     replicas: 1,
 /// };
 /// lowered.check()?;
 /// # Ok::<(), autobwd::Error>(())
@@ -37,6 +38,8 @@ pub struct Lowered {
     pub arguments: Vec<Argument>,
     /// The results of `main`, in order.
     pub results: Vec<Output>,
+    /// The number of devices that run the program, each on data of its own.
+    pub replicas: usize,
 }
 
 /// An argument of [`Lowered`].

@@ -16,6 +16,10 @@ use autobwd_xla::{
     pjrt::{ClientOptions, Device, Plugin},
 };
 
+use snapshot::compare;
+
+mod snapshot;
+
 fn device() -> Option<Device> {
     let plugin = Plugin::from_env().expect("the plugin is loaded");
     let Some(plugin) = plugin else {
@@ -159,17 +163,6 @@ fn reason(e: &autobwd::Error) -> String {
     let why = line.split_once("): ").map_or(line, |(_, why)| why);
     let why = why.split_once("in StableHLO: ").map_or(why, |(_, why)| why);
     format!("{ty}: {why}")
-}
-
-/// Compares a text with a file of this folder, or writes it.
-#[track_caller]
-fn compare(file: &str, text: &str) {
-    let path = format!("{}/tests/{file}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, text).expect("tests may write their folder");
-    }
-    let known = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(known == text, "{path} is out of date: run the test with `UPDATE=1`; it should be\n{text}");
 }
 
 /// The lines of a function, without source lines.

@@ -106,7 +106,7 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
         n => format!(" attributes {{mhlo.num_replicas = {n} : i32}}"),
     };
     let text = format!("module @step{attributes} {{\n{text}}}\n");
-    Ok(Lowered { text, arguments, results })
+    Ok(Lowered { text, arguments, results, replicas })
 }
 
 /// The text of the function.

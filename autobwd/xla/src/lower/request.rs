@@ -33,7 +33,7 @@ impl<'a> LowerRequest<'a> {
         LowerRequest { rules, ..self }
     }
 
-    /// Lowers for that many devices, each of which runs the program on data of its own: they are the ranks of its
+    /// Lowers for that many devices. Each runs the program on data of its own, as a rank of its
     /// [collective operators](autobwd::parallel).
     #[must_use]
     pub fn replicas(self, replicas: usize) -> LowerRequest<'a> {

@@ -84,7 +84,7 @@ impl CompileOptions {
         self
     }
 
-    pub(super) fn devices(&self) -> &[Device] {
+    pub(crate) fn devices(&self) -> &[Device] {
         &self.devices
     }
 

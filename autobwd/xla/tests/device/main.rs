@@ -5,3 +5,6 @@ mod executor;
 mod pjrt;
 mod plugin;
 mod program;
+mod replicas;
+#[path = "../snapshot.rs"]
+mod snapshot;

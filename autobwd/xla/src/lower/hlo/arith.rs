@@ -241,6 +241,9 @@ impl Hlo {
     /// The bits in another dtype of the same size.
     #[must_use]
     pub fn bitcast(&self, dtype: HloDType) -> Hlo {
+        if dtype == self.dtype() {
+            return self.clone();
+        }
         let ty = HloType { dtype, ..self.ty.clone() };
         self.emit(ty.clone(), format_args!("stablehlo.bitcast_convert {self} : ({}) -> {ty}", self.ty))
     }

@@ -40,6 +40,9 @@ impl Hlo {
             Some(dim) => *dim *= self.replicas(),
             None => self.fail(format!("{} joined along the axis {axis}", self.ty)),
         }
+        if self.numel() == 0 {
+            return self.full(self.dtype(), &dims, 0.0);
+        }
         let ty = self.in_dims(&dims);
         let text = format!(
             "\"stablehlo.all_gather\"({self}) <{{all_gather_dim = {axis} : i64, {}}}> : ({}) -> {ty}",
@@ -59,6 +62,9 @@ impl Hlo {
         match dims.get_mut(axis) {
             Some(dim) if dim.is_multiple_of(self.replicas()) => *dim /= self.replicas(),
             _ => self.fail(format!("{} divided along the axis {axis}", self.ty)),
+        }
+        if self.numel() == 0 {
+            return self.full(self.dtype(), &dims, 0.0);
         }
         let (ty, body) = (self.in_dims(&dims), self.combiner(self.dtype(), |x, y| by.combine(x, y)));
         let text = format!(
@@ -82,9 +88,14 @@ impl Hlo {
     /// The value of one replica, for all.
     #[must_use]
     pub fn of_replica(&self, replica: usize) -> Hlo {
-        // The largest of the value and of the lowest numbers: a sum with zeros would lose the sign of −0.
-        let by = if self.dtype() == HloDType::Bool { Reduction::Any } else { Reduction::Max };
-        Hlo::all_reduce(&[self.on_replica(replica, by.first(self.dtype()))], by).remove(0)
+        // The sum of the bits with zeros: that of the numbers would lose the sign of −0.
+        let bits = match self.dtype() {
+            HloDType::F32 => self.bitcast(HloDType::U32),
+            HloDType::F64 => self.bitcast(HloDType::U64),
+            _ => self.clone(),
+        };
+        let by = if self.dtype() == HloDType::Bool { Reduction::Any } else { Reduction::Sum };
+        Hlo::all_reduce(&[bits.on_replica(replica, 0.0)], by).remove(0).bitcast(self.dtype())
     }
 
     /// The attribute for one group of all replicas.
