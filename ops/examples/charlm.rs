@@ -1,24 +1,24 @@
 //! Character-level language model of the founding documents of the United States.
 //!
 //! ```text
-//! cargo run --release --example charlm -- [--seed N] [--checkpoint FILE [--resume]] [--validate]
+//! cargo run --release --example charlm -- [--seed N] [--checkpoint FILE [--resume]] [--validate] [--device PLUGIN]
 //! ```
 //!
 //! A GRU is trained on the first nine tenths of the text, by truncated backpropagation through time, and evaluated on
 //! the last tenth, in bits per character. A bigram model is evaluated on the same text for comparison. Then the network
 //! generates text. The last line is a JSON object with the results. With `--checkpoint`, the state of training is saved
 //! after each epoch; with `--resume`, a killed run goes on with it and ends in the same bits.
+//! With `--device`, programs run on the first device of a PJRT plugin.
 
 use std::{io::Read, path::PathBuf, time::Instant};
 
-use autobwd::{
-    Builder, DType, Error, ErrorKind, Executor, Feed, Program, Result, Scope, Tensor, exec::Checkpoint,
-};
+use autobwd::{Builder, DType, Error, ErrorKind, Program, Result, Scope, Tensor, exec::Checkpoint};
 use autobwd_ops::{
     Math,
     nn::{Dropout, Embedding, Gru, Linear},
     optim::{Adam, Optimizer},
 };
+use autobwd_xla::Backend;
 use clap::Parser;
 use flate2::read::GzDecoder;
 use indicatif::ProgressBar;
@@ -58,6 +58,9 @@ struct Options {
     /// Ignore the held-out text; hold out the last tenth of the rest instead
     #[arg(long)]
     validate: bool,
+    /// The PJRT plugin, a shared library, on whose first device to run, instead of the host
+    #[arg(long, value_name = "PLUGIN")]
+    device: Option<PathBuf>,
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -75,15 +78,15 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let held_out = &ids[training.len() - 1..];
 
     let model = Model::new(alphabet.0.len(), &mut rng)?;
-    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    let mut backend = Backend::open(options.device.as_deref())?;
     let start = Instant::now();
-    let peak_bytes = model.train(&mut executor, &mut scope, training, &mut rng, &options)?;
+    let peak_bytes = model.train(&mut backend, training, &mut rng, &options)?;
     let train_seconds = start.elapsed().as_secs_f64();
 
-    let bits = model.bits(&mut executor, &mut scope, held_out)?;
+    let bits = model.bits(&mut backend, held_out)?;
     let bigram_bits = bigram_bits(training, held_out, alphabet.0.len());
     println!("held out: {bits:.3} bits per character, {bigram_bits:.3} by pairs of characters\n");
-    let written = model.write(&mut executor, &mut scope, &alphabet.ids("\n\nSection 1\n\n"), &mut rng)?;
+    let written = model.write(&mut backend, &alphabet.ids("\n\nSection 1\n\n"), &mut rng)?;
     println!("{}\n", alphabet.text(&written).trim());
     let results = json!({
         "bits_per_character": bits,
@@ -150,43 +153,42 @@ impl Model {
         Ok(Model { startup, reader, scores, after, training, loss })
     }
 
-    /// Initialises `scope` and trains the weights. Returns the memory of a step in bytes, without the weights.
+    /// Initialises and trains the weights. Returns the memory of a step on the host in bytes, without the weights.
     fn train(
         &self,
-        executor: &mut Executor,
-        scope: &mut Scope,
+        backend: &mut Backend,
         ids: &[i64],
         rng: &mut Pcg64Mcg,
         options: &Options,
-    ) -> Result<usize> {
+    ) -> Result<Option<usize>> {
         // Equal parts of the text make a batch; their start differs in each epoch.
         let starts: Vec<usize> = (0..EPOCHS).map(|_| rng.random_range(0..WINDOW)).collect();
         let data = format!("{} characters and seed {}", ids.len(), options.seed);
         let mut epoch = 0;
         match options.checkpoint.as_ref().filter(|path| options.resume && path.exists()) {
             Some(path) => {
-                let checkpoint = Checkpoint::load(path, &self.training, scope)?;
+                let mut values = Scope::new();
+                let checkpoint = Checkpoint::load(path, &self.training, &mut values)?;
                 let saved = checkpoint.note("data")?;
                 if saved != data {
                     let text = format!("`{}` is for {saved}, not {data}", path.display());
                     return Err(Error::new(ErrorKind::Checkpoint, text));
                 }
+                backend.set_values(&values)?;
                 epoch = checkpoint.step() as usize;
                 println!("resumed after epoch {epoch}");
             }
-            None => drop(executor.run(&self.startup, scope, &[], &[])?),
+            None => drop(backend.run(&self.startup, &[], &[])?),
         }
         let zeros = Tensor::zeros(DType::F32, &[BATCH, UNITS])?;
         let mut characters = Tensor::zeros(DType::I64, &[WINDOW, BATCH])?;
         let mut next = Tensor::zeros(DType::I64, &[WINDOW, BATCH, 1])?;
-        let feeds = [("characters", characters.meta()), ("next", next.meta()), ("state", zeros.meta())];
-        let mut session = executor.prepare(&self.training, scope, &feeds, &[&self.loss, &self.after])?;
 
         let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
         for start in &starts[epoch.min(EPOCHS)..] {
             let ids = &ids[*start..];
             let part = (ids.len() - 1) / BATCH;
-            session.feed("state", &zeros)?;
+            let mut state = zeros.clone();
             let mut sum = 0.0;
             for window in 0..part / WINDOW {
                 let (now, then) = (characters.slice_mut::<i64>()?, next.slice_mut::<i64>()?);
@@ -194,17 +196,16 @@ impl Model {
                     let at = i % BATCH * part + window * WINDOW + i / BATCH;
                     (*now, *then) = (ids[at], ids[at + 1]);
                 }
-                session.feed("characters", &characters)?;
-                session.feed("next", &next)?;
-                session.run(scope)?;
-                sum += session.item(&self.loss)?;
+                let feeds = [("characters", &characters), ("next", &next), ("state", &state)];
+                let mut fetched = backend.run(&self.training, &feeds, &[&self.loss, &self.after])?;
                 // Gradients stop at the end of a window; the state is carried on.
-                let after = session.fetch(&self.after)?;
-                session.feed("state", &after)?;
+                state = fetched.remove(1);
+                sum += fetched[0].item()?;
             }
             epoch += 1;
             if let Some(path) = &options.checkpoint {
-                Checkpoint::new(epoch as u64).with_note("data", &data).save(path, &self.training, scope)?;
+                let checkpoint = Checkpoint::new(epoch as u64).with_note("data", &data);
+                checkpoint.save(path, &self.training, &backend.values()?)?;
             }
             let bits = sum / (part / WINDOW) as f64 / f64::ln(2.0);
             if epoch % 5 == 0 {
@@ -213,13 +214,20 @@ impl Model {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        Ok(session.peak_bytes())
+        let feeds = [("characters", characters.meta()), ("next", next.meta()), ("state", zeros.meta())];
+        Ok(match backend {
+            Backend::Host(executor, scope) => {
+                let session = executor.prepare(&self.training, scope, &feeds, &[&self.loss, &self.after])?;
+                Some(session.peak_bytes())
+            }
+            Backend::Device(..) => None,
+        })
     }
 
     /// Cross entropy of a text in bits per character, without the first one.
-    fn bits(&self, executor: &mut Executor, scope: &mut Scope, ids: &[i64]) -> Result<f64> {
+    fn bits(&self, backend: &mut Backend, ids: &[i64]) -> Result<f64> {
         let (now, next) = (&ids[..ids.len() - 1], &ids[1..]);
-        let (scores, _) = self.read(executor, scope, now, &Tensor::zeros(DType::F32, &[1, UNITS])?)?;
+        let (scores, _) = self.read(backend, now, &Tensor::zeros(DType::F32, &[1, UNITS])?)?;
         let scores = scores.slice::<f32>()?;
         let rows = scores.chunks(scores.len() / next.len());
         let bits = rows.zip(next).map(|(scores, next)| -probabilities(scores, 1.0)[*next as usize].log2());
@@ -227,18 +235,12 @@ impl Model {
     }
 
     /// Generates text that continues these characters.
-    fn write(
-        &self,
-        executor: &mut Executor,
-        scope: &mut Scope,
-        start: &[i64],
-        rng: &mut Pcg64Mcg,
-    ) -> Result<Vec<i64>> {
+    fn write(&self, backend: &mut Backend, start: &[i64], rng: &mut Pcg64Mcg) -> Result<Vec<i64>> {
         let mut written = start.to_vec();
         let mut state = Tensor::zeros(DType::F32, &[1, UNITS])?;
         let mut read = 0;
         while written.len() < SAMPLE {
-            let (scores, after) = self.read(executor, scope, &written[read..], &state)?;
+            let (scores, after) = self.read(backend, &written[read..], &state)?;
             let scores = scores.slice::<f32>()?;
             let last = &scores[scores.len() / (written.len() - read) * (written.len() - read - 1)..];
             let mut chance: f64 = rng.random();
@@ -253,16 +255,10 @@ impl Model {
     }
 
     /// Scores after each of these characters, and the state after the last.
-    fn read(
-        &self,
-        executor: &mut Executor,
-        scope: &mut Scope,
-        ids: &[i64],
-        state: &Tensor,
-    ) -> Result<(Tensor, Tensor)> {
+    fn read(&self, backend: &mut Backend, ids: &[i64], state: &Tensor) -> Result<(Tensor, Tensor)> {
         let characters = Tensor::from_vec([ids.len(), 1], ids.to_vec())?;
-        let feeds: [(&str, &dyn Feed); 2] = [("characters", &characters), ("state", state)];
-        let mut fetched = executor.run(&self.reader, scope, &feeds, &[&self.scores, &self.after])?;
+        let feeds = [("characters", &characters), ("state", state)];
+        let mut fetched = backend.run(&self.reader, &feeds, &[&self.scores, &self.after])?;
         let after = fetched.remove(1);
         Ok((fetched.remove(0), after))
     }

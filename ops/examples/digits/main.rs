@@ -1,7 +1,7 @@
 //! Trains a classifier of handwritten digits.
 //!
 //! ```text
-//! cargo run --release --example digits -- [--seed N] [--out DIR] [--checkpoint FILE [--resume]] [--validate]
+//! cargo run --release --example digits -- [--seed N] [--out DIR] [--checkpoint FILE [--resume]] [--validate] [--device PLUGIN]
 //! ```
 //!
 //! Describes a small network, trains it on 1,437 images of 8 × 8 pixels and tests it on 360 others. Each epoch prints
@@ -16,7 +16,7 @@
 //! - `misread.svg`: misclassified test images.
 //!
 //! With `--checkpoint`, the state of training is saved after each epoch; with `--resume`, a killed run goes on with it and
-//! ends in the same bits.
+//! ends in the same bits. With `--device`, training runs on the first device of a PJRT plugin, a GPU's or a TPU's say.
 //!
 //! Finally, program and weights are loaded from these files and tested again.
 
@@ -31,7 +31,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use autobwd::{ErrorKind, Executor, Program, Scope, tensor::write_atomically, viewer::Page};
+use autobwd::{ErrorKind, Program, Scope, tensor::write_atomically, viewer::Page};
+use autobwd_xla::Backend;
 use clap::Parser;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -64,6 +65,9 @@ struct Options {
     /// Hold out a part of the training images, print the accuracy on it and stop
     #[arg(long)]
     validate: bool,
+    /// The PJRT plugin, a shared library, on whose first device to train, instead of the host
+    #[arg(long, value_name = "PLUGIN")]
+    device: Option<PathBuf>,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -71,8 +75,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = |file: &str| options.out.join(file);
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
     let (training, test) = data::split(data::read()?, TRAINING, &mut rng);
+    let mut backend = Backend::open(options.device.as_deref())?;
     if options.validate {
-        return validate(training, &mut rng);
+        return validate(training, &mut rng, &mut backend);
     }
 
     // Describe the network, and write it before training, so that an output folder without write access fails early.
@@ -87,24 +92,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_atomically(out("training-program.html"), page.as_bytes())?;
 
     // Train it.
-    let mut executor = Executor::new();
-    let mut scope = Scope::new();
     let file = options.checkpoint.map(|path| CheckpointFile { path, resume: options.resume });
     let images = (&training[..], &test[..]);
-    let trained = training::train(&network, &mut executor, &mut scope, images, rng.random(), file.as_ref())?;
-    scope.save(out("weights.safetensors"))?;
+    let trained = training::train(&network, &mut backend, images, rng.random(), file.as_ref())?;
+    backend.values()?.save(out("weights.safetensors"))?;
 
     // Draw the results.
-    let answers = network.reader.read(&mut executor, &mut scope, &test)?;
+    let answers = network.reader.read(&mut backend, &test)?;
     write_atomically(out("learning-curve.svg"), pictures::learning_curve(&trained.epochs)?.as_bytes())?;
     write_atomically(out("misread.svg"), pictures::misread(&test, &answers)?.as_bytes())?;
 
     // Load program and weights from the files.
     let program = Program::load(out("program.json"))?;
     let reader = Reader { program, answer: network.reader.answer };
-    let mut scope = Scope::new();
-    scope.load(out("weights.safetensors"))?;
-    let reloaded = reader.accuracy(&mut executor, &mut scope, &test)?;
+    let mut weights = Scope::new();
+    weights.load(out("weights.safetensors"))?;
+    backend.set_values(&weights)?;
+    let reloaded = reader.accuracy(&mut backend, &test)?;
 
     let results = json!({
         "test_accuracy": trained.accuracy(),
@@ -123,12 +127,11 @@ fn create_folder(path: &Path) -> autobwd::Result<()> {
 }
 
 /// Cross-validation on the training images, for choosing layers, rate and epochs.
-fn validate(images: Vec<Image>, rng: &mut Pcg64Mcg) -> Result<(), Box<dyn Error>> {
+fn validate(images: Vec<Image>, rng: &mut Pcg64Mcg, backend: &mut Backend) -> Result<(), Box<dyn Error>> {
     let (training, validation) = data::split(images, TRAINING_BEFORE_VALIDATION, rng);
     let network = Network::new(rng)?;
-    let (mut executor, mut scope) = (Executor::new(), Scope::new());
     let images = (&training[..], &validation[..]);
-    let trained = training::train(&network, &mut executor, &mut scope, images, rng.random(), None)?;
+    let trained = training::train(&network, backend, images, rng.random(), None)?;
     println!("{}", json!({ "validation_accuracy": trained.accuracy(), "train_seconds": trained.seconds }));
     Ok(())
 }

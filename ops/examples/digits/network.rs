@@ -1,11 +1,12 @@
 //! The network, as programs.
 
-use autobwd::{Builder, DType, Executor, Feed, Program, Result, Scope};
+use autobwd::{Builder, DType, Program, Result};
 use autobwd_data::Dataset;
 use autobwd_ops::{
     Math, nn,
     optim::{Adam, Optimizer},
 };
+use autobwd_xla::Backend;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 
@@ -62,28 +63,17 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Predicts the digits of these images, with the weights in `scope`.
-    pub(crate) fn read(
-        &self,
-        executor: &mut Executor,
-        scope: &mut Scope,
-        images: &[Image],
-    ) -> Result<Vec<i64>> {
+    /// Predicts the digits of these images, with the weights of the backend.
+    pub(crate) fn read(&self, backend: &mut Backend, images: &[Image]) -> Result<Vec<i64>> {
         let all: Vec<usize> = (0..images.len()).collect();
         let batch = data::dataset(images)?.batch(&all)?;
-        let feeds: &[(&str, &dyn Feed)] = &[("pixels", batch.get("pixels")?)];
-        let fetched = executor.run(&self.program, scope, feeds, &[&self.answer])?;
+        let fetched = backend.run(&self.program, &[("pixels", batch.get("pixels")?)], &[&self.answer])?;
         Ok(fetched[0].slice()?.to_vec())
     }
 
     /// The fraction of images that are classified correctly.
-    pub(crate) fn accuracy(
-        &self,
-        executor: &mut Executor,
-        scope: &mut Scope,
-        images: &[Image],
-    ) -> Result<f64> {
-        let answers = self.read(executor, scope, images)?;
+    pub(crate) fn accuracy(&self, backend: &mut Backend, images: &[Image]) -> Result<f64> {
+        let answers = self.read(backend, images)?;
         let right = images.iter().zip(answers).filter(|(image, answer)| image.label == *answer).count();
         Ok(right as f64 / images.len() as f64)
     }

@@ -2,8 +2,9 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use autobwd::{Error, ErrorKind, Executor, Result, Scope, exec::Checkpoint};
+use autobwd::{Error, ErrorKind, Result, Scope, exec::Checkpoint};
 use autobwd_data::Loader;
+use autobwd_xla::Backend;
 use indicatif::ProgressBar;
 
 use crate::{
@@ -28,8 +29,8 @@ pub(crate) struct Trained {
     pub(crate) epochs: Vec<Epoch>,
     /// Duration in seconds, including tests.
     pub(crate) seconds: f64,
-    /// Memory of a step in bytes, without the weights.
-    pub(crate) peak_bytes: usize,
+    /// Memory of a step on the host in bytes, without the weights.
+    pub(crate) peak_bytes: Option<usize>,
 }
 
 /// One pass over the training images.
@@ -47,11 +48,10 @@ impl Trained {
     }
 }
 
-/// Initialises `scope` and trains the weights; prints a line for each epoch. `seed` is that of the order of images.
+/// Initialises and trains the weights; prints a line for each epoch. `seed` is that of the order of images.
 pub(crate) fn train(
     network: &Network,
-    executor: &mut Executor,
-    scope: &mut Scope,
+    backend: &mut Backend,
     (images, test): (&[Image], &[Image]),
     seed: u64,
     file: Option<&CheckpointFile>,
@@ -63,41 +63,48 @@ pub(crate) fn train(
     let (mut step, mut epochs) = (0, vec![]);
     match file.filter(|file| file.resume && file.path.exists()) {
         Some(file) => {
-            let checkpoint = Checkpoint::load(&file.path, &network.training, scope)?;
+            let mut values = Scope::new();
+            let checkpoint = Checkpoint::load(&file.path, &network.training, &mut values)?;
+            backend.set_values(&values)?;
             loader.resume(checkpoint.note("data")?)?;
             (step, epochs) = (checkpoint.step(), from_note(checkpoint.note("epochs")?)?);
             println!("resumed after epoch {}", epochs.len());
         }
-        None => drop(executor.run(&network.startup, scope, &[], &[])?),
+        None => drop(backend.run(&network.startup, &[], &[])?),
     }
-
-    // A session is a program bound to memory: running it step after step allocates nothing.
-    let mut session = executor.prepare(&network.training, scope, &data::feeds(BATCH), &[&network.loss])?;
 
     let start = Instant::now();
     let bar = ProgressBar::new(EPOCHS); // on stderr, and only if that is a terminal
     while loader.position().epoch < EPOCHS {
         let mut sum = 0.0;
         for batch in loader.epoch() {
-            for (name, tensor) in &batch? {
-                session.feed(name, tensor)?;
-            }
-            session.run(scope)?;
-            sum += session.item(&network.loss)?;
+            let batch = batch?;
+            let feeds = [("pixels", batch.get("pixels")?), ("label", batch.get("label")?)];
+            sum += backend.run(&network.training, &feeds, &[&network.loss])?[0].item()?;
             step += 1;
         }
         let loss = sum / loader.batches() as f64;
-        let accuracy = network.reader.accuracy(executor, scope, test)?;
+        let accuracy = network.reader.accuracy(backend, test)?;
         epochs.push(Epoch { loss, accuracy });
         bar.suspend(|| println!("epoch {:2}  loss {loss:.4}  accuracy {accuracy:.4}", epochs.len()));
         bar.set_position(epochs.len() as u64);
         if let Some(file) = file {
             let checkpoint = Checkpoint::new(step).with_note("data", loader.state());
-            checkpoint.with_note("epochs", to_note(&epochs)).save(&file.path, &network.training, scope)?;
+            let checkpoint = checkpoint.with_note("epochs", to_note(&epochs));
+            checkpoint.save(&file.path, &network.training, &backend.values()?)?;
         }
     }
     bar.finish_and_clear();
-    Ok(Trained { epochs, seconds: start.elapsed().as_secs_f64(), peak_bytes: session.peak_bytes() })
+    let seconds = start.elapsed().as_secs_f64();
+    let peak_bytes = match backend {
+        Backend::Host(executor, scope) => {
+            let session =
+                executor.prepare(&network.training, scope, &data::feeds(BATCH), &[&network.loss])?;
+            Some(session.peak_bytes())
+        }
+        Backend::Device(..) => None,
+    };
+    Ok(Trained { epochs, seconds, peak_bytes })
 }
 
 /// Loss and accuracy of each epoch, as JSON.
