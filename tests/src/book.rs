@@ -24,6 +24,9 @@ pub struct Debugging;
 #[doc = include_str!("../../autobwd/book/src/performance.md")]
 pub struct Performance;
 
+#[doc = include_str!("../../autobwd/book/src/devices.md")]
+pub struct Devices;
+
 #[doc = include_str!("../../autobwd/book/src/coming-from-others.md")]
 pub struct ComingFromOthers;
 

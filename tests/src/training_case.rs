@@ -25,7 +25,8 @@ pub struct TrainingCase {
     pub program: Program,
     /// The program that initialises the parameters.
     pub startup: Program,
-    loss: String,
+    /// The name of the loss.
+    pub loss: String,
     /// Dimensions of an example, and the number of classes of its integers, or 0 for floats.
     x: (&'static [usize], i64),
     y: (&'static [usize], i64),

@@ -1,14 +1,12 @@
 //! Programs of the conformance corpus on a device of XLA: those that have a form in StableHLO have the values of the
 //! executor; `corpus.txt` names the others, with the reason. `UPDATE=1` writes it.
 //!
-//! Values need a PJRT plugin for the CPU, whose path is in the environment variable `AUTOBWD_PJRT_PLUGIN`; without it the
-//! programs are lowered alone. `CASES=while` runs those whose names contain `while`, and prints their text.
+//! `CASES=while` runs those whose names contain `while`, and prints their text.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
     fmt::Write as _,
-    io::Write as _,
     path::Path,
 };
 
@@ -17,23 +15,15 @@ use autobwd_tests::conformance::{CorpusRun, load_folder, prepare, skip_reason};
 use autobwd_xla::{
     Lowered, Source, Target,
     lower::{LowerRequest, lower},
-    pjrt::{ClientOptions, Device, DeviceBuffer, Plugin},
+    pjrt::{Device, DeviceBuffer},
 };
+
+use crate::devices;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Relative to the largest element, or 1. Programs of single precision are compared with the second.
 const TOLERANCE: [f64; 2] = [1e-9, 1e-4];
-
-fn device() -> Outcome<Option<Device>> {
-    let Some(plugin) = Plugin::from_env()? else {
-        // The test runner captures `eprintln!` alone.
-        std::io::stderr()
-            .write_all(b"AUTOBWD_PJRT_PLUGIN is not set: programs are lowered, but not run\n")?;
-        return Ok(None);
-    };
-    Ok(Some(plugin.client(&ClientOptions::new())?.device(0)?))
-}
 
 /// The feeds' dtypes and shapes, with the elements of those in slots declared `constant`.
 fn feed_metas<'a>(run: &'a CorpusRun, ops: &OpInfoMap) -> Vec<(&'a str, Meta)> {
@@ -112,7 +102,7 @@ fn reason(error: &str) -> &str {
 
 #[test]
 fn programs_of_the_corpus_have_the_values_of_the_executor() -> Outcome<()> {
-    let (ops, device) = (OpInfoMap::linked()?, device()?);
+    let (ops, devices) = (OpInfoMap::linked()?, devices(1)?);
     let filter = std::env::var("CASES").ok();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let (mut count, mut refused, mut failures) = (0, BTreeMap::new(), vec![]);
@@ -138,8 +128,8 @@ fn programs_of_the_corpus_have_the_values_of_the_executor() -> Outcome<()> {
         if filter.is_some() {
             println!("{}\n{}", run.program, lowered.text);
         }
-        let Some(device) = &device else { continue };
-        let failure = difference(&run, &lowered, device).unwrap_or_else(|e| Some(e.to_string()));
+        let Some(devices) = &devices else { continue };
+        let failure = difference(&run, &lowered, &devices[0]).unwrap_or_else(|e| Some(e.to_string()));
         failures.extend(failure.map(|text| format!("{}: {text}", entry.name)));
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
