@@ -37,9 +37,9 @@ impl DataLayout {
     }
 }
 
-/// The dimensions of a kernel's images or filters; the shape rule has checked that there are four.
-pub(crate) fn dims(x: &Buf<'_>) -> Result<[usize; 4]> {
-    x.dims().try_into().map_err(|_| x.wrong("4 dimensions are needed"))
+/// The dimensions of a kernel's images, volumes or filters; the shape rule has checked that there are `N`.
+pub(crate) fn dims<const N: usize>(x: &Buf<'_>) -> Result<[usize; N]> {
+    x.dims().try_into().map_err(|_| x.wrong(&format!("{N} dimensions are needed")))
 }
 
 /// Attributes of the windows along one axis.
@@ -66,47 +66,47 @@ pub struct Windows {
     pub after: usize,
 }
 
-/// Reads the window attributes of an operator, vertical and horizontal.
-pub(crate) fn axes(
+/// Reads the window attributes of an operator, for each of `N` axes.
+pub(crate) fn axes<const N: usize>(
     strides: &[i32],
     paddings: &[i32],
     algorithm: PaddingAlgorithm,
     dilations: &[i32],
-) -> Result<[AxisWindows; 2]> {
-    let (strides, dilations) = (pair("strides", strides, 1)?, pair("dilations", dilations, 1)?);
-    let given = match *paddings {
-        [down, across] => [down, down, across, across],
-        [top, bottom, left, right] => [top, bottom, left, right],
-        _ => [-1; 4],
+) -> Result<[AxisWindows; N]> {
+    let (strides, dilations): ([_; N], [_; N]) =
+        (counts("strides", strides, 1)?, counts("dilations", dilations, 1)?);
+    let each = match paddings.len() {
+        n if n == N => 1,
+        n if n == 2 * N => 2,
+        _ => 0,
     };
-    if given.iter().any(|padding| *padding < 0) {
-        let text = format!("2 or 4 numbers of at least 0 are needed, not {paddings:?}");
+    if each == 0 || paddings.iter().any(|padding| *padding < 0) {
+        let text = format!("{N} or {} numbers of at least 0 are needed, not {paddings:?}", 2 * N);
         return Err(Error::attr("paddings", text));
     }
-    let [top, bottom, left, right] = given.map(|padding| padding as usize);
-    let axis = |i: usize, given| AxisWindows {
+    Ok(std::array::from_fn(|i| AxisWindows {
         stride: strides[i],
         dilation: dilations[i],
         padding: match algorithm {
-            PaddingAlgorithm::Explicit => Some(given),
+            PaddingAlgorithm::Explicit => {
+                Some((paddings[i * each] as usize, paddings[i * each + each - 1] as usize))
+            }
             PaddingAlgorithm::Same => None,
             PaddingAlgorithm::Valid => Some((0, 0)),
         },
-    };
-    Ok([axis(0, (top, bottom)), axis(1, (left, right))])
+    }))
 }
 
-/// An attribute of two numbers, vertical and horizontal, each at least `least`.
-pub(crate) fn pair(name: &str, numbers: &[i32], least: i32) -> Result<[usize; 2]> {
-    match *numbers {
-        [down, across] if down.min(across) >= least => Ok([down as usize, across as usize]),
-        _ => Err(Error::attr(name, format!("2 numbers of at least {least} are needed, not {numbers:?}"))),
-    }
+/// An attribute of one number for each of `N` axes, each at least `least`.
+pub(crate) fn counts<const N: usize>(name: &str, numbers: &[i32], least: i32) -> Result<[usize; N]> {
+    let wrong = || Error::attr(name, format!("{N} numbers of at least {least} are needed, not {numbers:?}"));
+    let numbers = <[i32; N]>::try_from(numbers).ok().filter(|numbers| numbers.iter().all(|n| *n >= least));
+    Ok(numbers.ok_or_else(wrong)?.map(|n| n as usize))
 }
 
-/// As [`pair`], for an attribute that may be empty.
+/// As [`counts`], for two axes and an attribute that may be empty.
 pub(crate) fn optional_pair(name: &str, numbers: &[i32], least: i32) -> Result<Option<[usize; 2]>> {
-    if numbers.is_empty() { Ok(None) } else { pair(name, numbers, least).map(Some) }
+    if numbers.is_empty() { Ok(None) } else { counts(name, numbers, least).map(Some) }
 }
 
 impl AxisWindows {
@@ -136,10 +136,10 @@ impl Windows {
         Some(1 + if ceil { way.div_ceil(self.stride) } else { way / self.stride })
     }
 
-    /// The error for windows that do not fit.
-    pub(crate) fn too_large(&self, x: &Meta) -> Error {
+    /// The error for windows that do not fit; `what` they would need more of.
+    pub(crate) fn too_large(&self, x: &Meta, what: &str) -> Error {
         let least = self.extent().saturating_sub(self.before + self.after);
-        x.wrong(&format!("at least {least} rows and columns are needed for a window"))
+        x.wrong(&format!("at least {least} {what} are needed for a window"))
     }
 
     /// The number of elements that `count` windows cover; `None` if they lie in the padding only.

@@ -223,6 +223,21 @@
     %v3 = stablehlo.add %3, %4 : tensor<0x4x6x2xf32>
     return %v3 : tensor<0x4x6x2xf32>
 
+// Rules: conv3d_grad
+    // conv3d
+    %v2 = stablehlo.constant dense<0x00000000> : tensor<0x2x2x2x2xf32>
+    // fill_any_like
+    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<0x2x2x2x2xf32>
+    // conv3d_grad
+    %v0.GRAD = stablehlo.constant dense<0x00000000> : tensor<0x2x3x3x3xf32>
+    %v1.GRAD = stablehlo.constant dense<0x00000000> : tensor<2x2x2x2x2xf32>
+    return %v0.GRAD, %v1.GRAD : tensor<0x2x3x3x3xf32>, tensor<2x2x2x2x2xf32>
+
+// Rules: conv3d
+    // conv3d
+    %v2 = stablehlo.constant dense<0x00000000> : tensor<0x2x2x2x2xf32>
+    return %v2 : tensor<0x2x2x2x2xf32>
+
 // Rules: cross_entropy_grad
     // cross_entropy
     %2 = stablehlo.log %v0 : tensor<4x3xf32>

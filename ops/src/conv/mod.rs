@@ -1,16 +1,19 @@
-//! Convolutions of images.
+//! Convolutions of images and volumes.
 //!
 //! As usual in deep learning, filters are not mirrored: these are cross-correlations. All are linear in images and in
 //! filters, so their double gradients are convolutions, too.
 
+mod conv3d;
 mod direct;
 mod forward;
 mod gemm_conv;
 mod im2col;
 mod image_layout;
 mod transpose;
+mod volume;
 mod winograd;
 
+pub use conv3d::{Conv3dAttrs, Conv3dGrad, Conv3dOp};
 pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
 pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule};
 
@@ -87,7 +90,10 @@ impl ConvAttrs {
                 return Ok(Dim::UNKNOWN);
             };
             let windows = axes[i].windows(kernel, size);
-            windows.count(size, false).map(Dim::from).ok_or_else(|| windows.too_large(input))
+            windows
+                .count(size, false)
+                .map(Dim::from)
+                .ok_or_else(|| windows.too_large(input, "rows and columns"))
         };
         let size = [count(0)?, count(1)?];
         Ok(self.data_format.join(images, filters, size).into_iter().collect())
@@ -96,9 +102,9 @@ impl ConvAttrs {
     /// The convolution of `x` with `filter` to `y`; padding algorithms refer to the images `over`.
     fn kernel(&self, [x, filter, y, over]: [&Buf<'_>; 4]) -> Result<Convolution> {
         let (format, groups) = (self.data_format, self.groups as usize);
-        let [filters, share, kernel @ ..] = dims(filter)?;
+        let [filters, share, kernel @ ..] = dims::<4>(filter)?;
         let [(images, _, x), (_, _, y), (_, _, over)] =
-            [dims(x)?, dims(y)?, dims(over)?].map(|images| format.split(images));
+            [dims::<4>(x)?, dims(y)?, dims(over)?].map(|images| format.split(images));
         let windows = self.windows(kernel, over)?;
         let inside = if format == DataLayout::Nhwc { groups } else { 1 };
         let side = |channels, size| ImageLayout { channels, size, inside, format };

@@ -15,3 +15,5 @@ pub use shuffle::{
 };
 pub use temporal_shift::{TemporalShift, TemporalShiftGrad};
 pub use unfold::{Fold, FoldGrad, Unfold, UnfoldGrad, WindowAttrs};
+
+pub(crate) use unfold::PlaneWindows;

@@ -7,7 +7,7 @@ use autobwd::{
 
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth, pieces},
-    windows::{Windows, dims, pair},
+    windows::{Windows, counts, dims},
 };
 
 /// The attributes of windows.
@@ -31,8 +31,8 @@ impl WindowAttrs {
     /// The windows, vertically and horizontally.
     fn windows(&self) -> Result<[Windows; 2]> {
         let (size, stride) =
-            (pair("kernel_sizes", &self.kernel_sizes, 1)?, pair("strides", &self.strides, 1)?);
-        let dilation = pair("dilations", &self.dilations, 1)?;
+            (counts::<2>("kernel_sizes", &self.kernel_sizes, 1)?, counts::<2>("strides", &self.strides, 1)?);
+        let dilation = counts::<2>("dilations", &self.dilations, 1)?;
         let padding = match *self.paddings {
             [top, left, bottom, right] if self.paddings.iter().all(|n| *n >= 0) => {
                 [[top, bottom], [left, right]].map(|pair| pair.map(|n| n as usize))
@@ -57,7 +57,10 @@ impl WindowAttrs {
         let windows = self.windows()?;
         let count = |i: usize| {
             let Some(n) = size[i].get() else { return Ok(Dim::UNKNOWN) };
-            windows[i].count(n, false).map(Dim::from).ok_or_else(|| windows[i].too_large(image))
+            windows[i]
+                .count(n, false)
+                .map(Dim::from)
+                .ok_or_else(|| windows[i].too_large(image, "rows and columns"))
         };
         Ok([count(0)?, count(1)?])
     }
@@ -68,24 +71,32 @@ impl WindowAttrs {
         Ok(down.size * across.size)
     }
 
-    fn columns(&self, image: [usize; 2]) -> Result<Columns> {
+    fn columns(&self, image: [usize; 2]) -> Result<PlaneWindows> {
         let windows = self.windows()?;
         let count = [0, 1].map(|i| windows[i].count(image[i], false).unwrap_or_default());
-        Ok(Columns { windows, image, count })
+        Ok(PlaneWindows { windows, image, count })
     }
 }
 
-/// Between images and the columns of their windows.
-struct Columns {
-    windows: [Windows; 2],
-    image: [usize; 2],
-    count: [usize; 2],
+/// Between planes of images and the columns of their windows.
+pub(crate) struct PlaneWindows {
+    /// Vertical and horizontal.
+    pub(crate) windows: [Windows; 2],
+    /// Height and width.
+    pub(crate) image: [usize; 2],
+    /// Rows and columns of windows.
+    pub(crate) count: [usize; 2],
 }
 
-impl Columns {
+impl PlaneWindows {
     /// Elements of a plane of the image, and the number of windows.
-    fn lens(&self) -> [usize; 2] {
-        [self.image, self.count].map(|[rows, cols]| rows * cols)
+    pub(crate) fn lens(&self) -> [usize; 2] {
+        [self.image, self.count].map(|[rows, cols]| rows.saturating_mul(cols))
+    }
+
+    /// Elements of a window.
+    pub(crate) fn taps(&self) -> usize {
+        self.windows[0].size.saturating_mul(self.windows[1].size)
     }
 
     /// Calls `f(window, pixel, count, stride)` for runs of windows and the pixels at their element `tap`.
@@ -103,34 +114,40 @@ impl Columns {
         }
     }
 
+    /// Element `tap` of each window over `plane`; 0 in the padding.
+    pub(crate) fn take<T: KernelFloat>(&self, tap: usize, plane: &[T], elements: &mut [T]) {
+        elements.fill(T::ZERO);
+        self.runs(tap, |window, pixel, count, stride| {
+            let from = plane[pixel..].iter().step_by(stride);
+            elements[window..][..count].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        });
+    }
+
+    /// Adds elements to where [`take`](PlaneWindows::take) would take them from.
+    pub(crate) fn add<T: KernelFloat>(&self, tap: usize, elements: &[T], plane: &mut [T]) {
+        self.runs(tap, |window, pixel, count, stride| {
+            let to = plane[pixel..].iter_mut().step_by(stride);
+            to.zip(&elements[window..][..count]).for_each(|(to, from)| *to += *from);
+        });
+    }
+
     fn unfold<T: KernelFloat>(&self, cx: &Cx, images: &[T], columns: &mut [T]) {
-        let ([pixels, count], taps) = (self.lens(), self.windows[0].size * self.windows[1].size);
+        let ([pixels, count], taps) = (self.lens(), self.taps());
         let part = PART.div_ceil(count) * count;
         cx.chunks_mut(columns, part, |i, columns| {
             pieces(columns, i * part, count, usize::MAX, |row, _, columns| {
-                columns.fill(T::ZERO);
-                let image = nth(images, row / taps, pixels);
-                self.runs(row % taps, |window, pixel, count, stride| {
-                    let from = image[pixel..].iter().step_by(stride);
-                    columns[window..][..count].iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-                });
+                self.take(row % taps, nth(images, row / taps, pixels), columns);
             });
         });
     }
 
     fn fold<T: KernelFloat>(&self, cx: &Cx, columns: &[T], images: &mut [T]) {
-        let ([pixels, count], taps) = (self.lens(), self.windows[0].size * self.windows[1].size);
+        let ([pixels, count], taps) = (self.lens(), self.taps());
         let part = PART.div_ceil((taps * count).max(pixels).max(1)) * pixels;
         cx.chunks_mut(images, part, |i, images| {
             images.fill(T::ZERO);
             pieces(images, i * part, pixels, usize::MAX, |plane, _, image| {
-                for tap in 0..taps {
-                    let columns = nth(columns, plane * taps + tap, count);
-                    self.runs(tap, |window, pixel, count, stride| {
-                        let to = image[pixel..].iter_mut().step_by(stride);
-                        to.zip(&columns[window..][..count]).for_each(|(to, from)| *to += *from);
-                    });
-                }
+                (0..taps).for_each(|tap| self.add(tap, nth(columns, plane * taps + tap, count), image));
             });
         });
     }
@@ -162,7 +179,7 @@ impl Infer for Unfold<Meta> {
 }
 impl Kernel for Unfold<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let [.., height, width] = dims(&self.x)?;
+        let [.., height, width] = dims::<4>(&self.x)?;
         let columns = self.window.columns([height, width])?;
         with_float!(self.x, T => {
             columns.unfold::<T>(cx, self.x.slice()?, self.y.slice_mut()?);
@@ -213,7 +230,7 @@ pub struct UnfoldGrad<V = Var> {
 }
 impl Kernel for UnfoldGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let [.., height, width] = dims(&self.x)?;
+        let [.., height, width] = dims::<4>(&self.x)?;
         let columns = self.window.columns([height, width])?;
         with_float!(self.dy, T => {
             columns.fold::<T>(cx, self.dy.slice()?, self.dx.slice_mut()?);
@@ -243,7 +260,8 @@ impl Infer for Fold<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.x.float()?;
         let [images, width, columns] = self.x.unpack()?;
-        let (taps, size) = (self.window.taps()?, pair("output_sizes", &self.output_sizes, 1)?.map(Dim::from));
+        let (taps, size) =
+            (self.window.taps()?, counts::<2>("output_sizes", &self.output_sizes, 1)?.map(Dim::from));
         let even = width.get().is_none_or(|n| n.is_multiple_of(taps));
         self.x.require(even, || {
             format!("a second dimension divisible by {taps}, the elements of a window, is needed")
@@ -258,7 +276,7 @@ impl Infer for Fold<Meta> {
 }
 impl Kernel for Fold<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let [.., height, width] = dims(&self.y)?;
+        let [.., height, width] = dims::<4>(&self.y)?;
         let columns = self.window.columns([height, width])?;
         with_float!(self.x, T => {
             columns.fold::<T>(cx, self.x.slice()?, self.y.slice_mut()?);
@@ -300,7 +318,7 @@ pub struct FoldGrad<V = Var> {
 }
 impl Kernel for FoldGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let [.., height, width] = dims(&self.dy)?;
+        let [.., height, width] = dims::<4>(&self.dy)?;
         let columns = self.window.columns([height, width])?;
         with_float!(self.dy, T => {
             columns.unfold::<T>(cx, self.dy.slice()?, self.dx.slice_mut()?);

@@ -131,7 +131,7 @@ impl InterpAttrs {
     }
 
     fn resize(&self, sizes: &SizeTensors<'_, Buf<'_>>, x: &Buf<'_>, out: &Buf<'_>) -> Result<Resize> {
-        let ([_, _, x @ ..], [_, _, out @ ..]) = (dims(x)?, dims(out)?);
+        let ([_, _, x @ ..], [_, _, out @ ..]) = (dims::<4>(x)?, dims::<4>(out)?);
         Ok(Resize::new(self, self.factors(sizes)?.flatten(), x, out))
     }
 

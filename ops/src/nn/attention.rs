@@ -101,35 +101,12 @@ impl MultiHeadAttention {
 }
 
 impl MultiHeadAttentionBuilder<'_> {
-    /// Names the layer, within the current [name scope](Builder::name_scope): `attention.query.w` for a layer called
-    /// `attention`.
-    #[must_use]
-    pub fn name(self, name: impl Into<String>) -> Self {
-        MultiHeadAttentionBuilder { name: Some(name.into()), ..self }
-    }
-
-    /// Sets the dtype of the parameters.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        MultiHeadAttentionBuilder { dtype, ..self }
-    }
-
-    /// Sets the initialiser of the weights.
-    #[must_use]
-    pub fn init(self, weight: Init) -> Self {
-        MultiHeadAttentionBuilder { weight, ..self }
-    }
+    super::layer_setters!(name, dtype, init, seed);
 
     /// Adds a causal mask: every vector attends to itself and those before it.
     #[must_use]
     pub fn causal(self) -> Self {
         MultiHeadAttentionBuilder { causal: true, ..self }
-    }
-
-    /// Sets the seed; random values follow from `seed` and the parameters' names.
-    #[must_use]
-    pub fn seed(self, seed: i32) -> Self {
-        MultiHeadAttentionBuilder { seed, ..self }
     }
 
     /// Adds the parameters of four [`Linear`] layers to the program: `multi_head_attention_0.query.w`, and so on with

@@ -1,11 +1,11 @@
-//! Convolution layers: `Conv1d`, `Conv2d` and `Conv2dTranspose`.
+//! Convolution layers: `Conv1d`, `Conv2d`, `Conv3d` and `Conv2dTranspose`.
 
 use autobwd::{Builder, DType, Error, Expr, New, emit};
 
 use super::{bias, layer_name, parameter};
 use crate::{
     Init, Math,
-    conv::{self, ConvAttrs},
+    conv::{self, Conv3dAttrs, ConvAttrs},
     elementwise::ElementwiseAdd,
 };
 
@@ -47,6 +47,25 @@ pub struct Conv1d {
     windows: WindowOptions,
 }
 
+/// 3-D convolution with bias for volumes `[n, channels, depth, height, width]`.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::nn;
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 3, 8, 32, 32]);
+/// let h = nn::Conv3d::builder(&net, 3, 16, 3).padding(1).stride(2).seed(7).build().forward(&x);
+/// assert_eq!(h.dims().to_string(), "[-1, 16, 4, 16, 16]");
+/// ```
+#[derive(Debug)]
+pub struct Conv3d {
+    /// Filters, `[outputs, inputs / groups, size, size, size]`.
+    pub weight: Expr,
+    /// Bias, `[outputs]`.
+    pub bias: Option<Expr>,
+    windows: WindowOptions,
+}
+
 /// Transposed 2-D convolution with bias; a stride enlarges images.
 ///
 /// ```
@@ -82,6 +101,12 @@ impl WindowOptions {
         ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations).groups(groups)
     }
 
+    fn attrs_3d(self) -> Conv3dAttrs {
+        let WindowOptions { stride, padding, dilation, groups } = self;
+        let (strides, paddings, dilations) = (vec![stride; 3], vec![padding; 3], vec![dilation; 3]);
+        Conv3dAttrs::default().strides(strides).paddings(paddings).dilations(dilations).groups(groups)
+    }
+
     /// The same for images of one row.
     fn attrs_of_row(self) -> ConvAttrs {
         let WindowOptions { stride, padding, dilation, groups } = self;
@@ -90,9 +115,9 @@ impl WindowOptions {
     }
 }
 
-/// Builder of a [`Conv1d`], [`Conv2d`] or [`Conv2dTranspose`] layer.
+/// Builder of a [`Conv1d`], [`Conv2d`], [`Conv3d`] or [`Conv2dTranspose`] layer.
 #[derive(Debug)]
-pub struct Conv2dBuilder<'a, L = Conv2d> {
+pub struct ConvBuilder<'a, L> {
     net: &'a Builder,
     kind: &'static str,
     name: Option<String>,
@@ -112,9 +137,9 @@ pub struct Conv2dBuilder<'a, L = Conv2d> {
 impl Conv1d {
     /// A layer from `inputs` to `outputs` channels with windows of `size` elements, stride 1 and no padding: float32,
     /// weights by [`Init::XavierUniform`], bias 0.
-    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dBuilder<'_, Conv1d> {
+    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> ConvBuilder<'_, Conv1d> {
         let layer = |weight, bias, windows| Conv1d { weight, bias, windows };
-        Conv2dBuilder::new(net, "conv1d", [outputs, inputs], outputs, vec![size], layer)
+        ConvBuilder::new(net, "conv1d", [outputs, inputs], outputs, vec![size], layer)
     }
 
     /// The convolution of `x`, of shape `[n, inputs, length]`, plus the bias. Fails for another number of channels,
@@ -127,20 +152,16 @@ impl Conv1d {
             output: New,
             conv: self.windows.attrs_of_row(),
         });
-        let out = op.output.squeeze(&[2]);
-        match &self.bias {
-            Some(bias) => emit(ElementwiseAdd { x: (&out).into(), y: bias.into(), out: New, axis: 1 }).out,
-            None => out,
-        }
+        biased(op.output.squeeze(&[2]), self.bias.as_ref())
     }
 }
 
 impl Conv2d {
     /// A layer from `inputs` to `outputs` channels with windows of `size` by `size` elements, stride 1 and no padding:
     /// float32, weights by [`Init::XavierUniform`], bias 0.
-    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> Conv2dBuilder<'_> {
+    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> ConvBuilder<'_, Conv2d> {
         let layer = |weight, bias, windows| Conv2d { weight, bias, windows };
-        Conv2dBuilder::new(net, "conv2d", [outputs, inputs], outputs, vec![size; 2], layer)
+        ConvBuilder::new(net, "conv2d", [outputs, inputs], outputs, vec![size; 2], layer)
     }
 
     /// The convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. Fails for another number of
@@ -153,12 +174,38 @@ impl Conv2d {
             output: New,
             conv: self.windows.attrs(),
         });
-        match &self.bias {
-            Some(bias) => {
-                emit(ElementwiseAdd { x: (&op.output).into(), y: bias.into(), out: New, axis: 1 }).out
-            }
-            None => op.output,
-        }
+        biased(op.output, self.bias.as_ref())
+    }
+}
+
+impl Conv3d {
+    /// A layer from `inputs` to `outputs` channels with windows of `size` elements in each direction, stride 1 and no
+    /// padding: float32, weights by [`Init::XavierUniform`], bias 0.
+    pub fn builder(net: &Builder, inputs: usize, outputs: usize, size: usize) -> ConvBuilder<'_, Conv3d> {
+        let layer = |weight, bias, windows| Conv3d { weight, bias, windows };
+        ConvBuilder::new(net, "conv3d", [outputs, inputs], outputs, vec![size; 3], layer)
+    }
+
+    /// The convolution of `x`, of shape `[n, inputs, depth, height, width]`, plus the bias. Fails for another number of
+    /// channels, another dtype, and volumes that are too small.
+    #[track_caller]
+    pub fn forward(&self, x: &Expr) -> Expr {
+        let op = emit(conv::Conv3dOp {
+            input: x.into(),
+            filter: (&self.weight).into(),
+            output: New,
+            conv: self.windows.attrs_3d(),
+        });
+        biased(op.output, self.bias.as_ref())
+    }
+}
+
+/// `x` plus the bias of its channels.
+#[track_caller]
+fn biased(x: Expr, bias: Option<&Expr>) -> Expr {
+    match bias {
+        Some(bias) => emit(ElementwiseAdd { x: (&x).into(), y: bias.into(), out: New, axis: 1 }).out,
+        None => x,
     }
 }
 
@@ -170,9 +217,9 @@ impl Conv2dTranspose {
         inputs: usize,
         outputs: usize,
         size: usize,
-    ) -> Conv2dBuilder<'_, Conv2dTranspose> {
+    ) -> ConvBuilder<'_, Conv2dTranspose> {
         let layer = |weight, bias, windows| Conv2dTranspose { weight, bias, windows };
-        Conv2dBuilder::new(net, "conv2d_transpose", [inputs, outputs], outputs, vec![size; 2], layer)
+        ConvBuilder::new(net, "conv2d_transpose", [inputs, outputs], outputs, vec![size; 2], layer)
     }
 
     /// The transposed convolution of `x`, of shape `[n, inputs, height, width]`, plus the bias. The output height is
@@ -193,7 +240,7 @@ impl Conv2dTranspose {
     }
 }
 
-impl<'a, L> Conv2dBuilder<'a, L> {
+impl<'a, L> ConvBuilder<'a, L> {
     fn new(
         net: &'a Builder,
         kind: &'static str,
@@ -202,7 +249,7 @@ impl<'a, L> Conv2dBuilder<'a, L> {
         size: Vec<usize>,
         layer: fn(Expr, Option<Expr>, WindowOptions) -> L,
     ) -> Self {
-        Conv2dBuilder {
+        ConvBuilder {
             net,
             kind,
             name: None,
@@ -218,65 +265,37 @@ impl<'a, L> Conv2dBuilder<'a, L> {
         }
     }
 
-    /// Names the layer, within the current [name scope](Builder::name_scope): `stem.w` for a layer called `stem`.
-    #[must_use]
-    pub fn name(self, name: impl Into<String>) -> Self {
-        Conv2dBuilder { name: Some(name.into()), ..self }
-    }
-
-    /// Sets the dtype of the parameters.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        Conv2dBuilder { dtype, ..self }
-    }
-
-    /// Sets the initialiser of the weights.
-    #[must_use]
-    pub fn init(self, weight: Init) -> Self {
-        Conv2dBuilder { weight, ..self }
-    }
-
-    /// Sets the initialiser of the bias; `None` for no bias.
-    #[must_use]
-    pub fn bias(self, bias: Option<Init>) -> Self {
-        Conv2dBuilder { bias, ..self }
-    }
-
-    /// Sets the seed; random values follow from `seed` and the parameters' names.
-    #[must_use]
-    pub fn seed(self, seed: i32) -> Self {
-        Conv2dBuilder { seed, ..self }
-    }
+    super::layer_setters!(name, dtype, init, bias, seed);
 
     /// Sets the stride of the windows; 1 by default.
     #[must_use]
     pub fn stride(self, stride: i32) -> Self {
-        Conv2dBuilder { windows: WindowOptions { stride, ..self.windows }, ..self }
+        ConvBuilder { windows: WindowOptions { stride, ..self.windows }, ..self }
     }
 
     /// Sets the zero padding on all sides; 0 by default.
     #[must_use]
     pub fn padding(self, padding: i32) -> Self {
-        Conv2dBuilder { windows: WindowOptions { padding, ..self.windows }, ..self }
+        ConvBuilder { windows: WindowOptions { padding, ..self.windows }, ..self }
     }
 
     /// Sets the dilation of the windows; 1 by default.
     #[must_use]
     pub fn dilation(self, dilation: i32) -> Self {
-        Conv2dBuilder { windows: WindowOptions { dilation, ..self.windows }, ..self }
+        ConvBuilder { windows: WindowOptions { dilation, ..self.windows }, ..self }
     }
 
     /// Sets the number of channel groups, each with filters of its own; 1 by default.
     #[must_use]
     pub fn groups(self, groups: i32) -> Self {
-        Conv2dBuilder { windows: WindowOptions { groups, ..self.windows }, ..self }
+        ConvBuilder { windows: WindowOptions { groups, ..self.windows }, ..self }
     }
 
     /// Adds the layer's parameters, such as `conv2d_0.w` and `conv2d_0.b`, to the program. The weight fails if the
     /// number of groups does not divide the channels.
     #[track_caller]
     pub fn build(self) -> L {
-        let Conv2dBuilder { net, filters: [first, shared], outputs, size, windows, .. } = self;
+        let ConvBuilder { net, filters: [first, shared], outputs, size, windows, .. } = self;
         let groups = windows.groups;
         let share =
             usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));

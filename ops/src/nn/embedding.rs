@@ -81,23 +81,7 @@ impl Embedding {
 }
 
 impl EmbeddingBuilder<'_> {
-    /// Names the layer, within the current [name scope](Builder::name_scope): `words.w` for a layer called `words`.
-    #[must_use]
-    pub fn name(self, name: impl Into<String>) -> Self {
-        EmbeddingBuilder { name: Some(name.into()), ..self }
-    }
-
-    /// Sets the dtype of the table.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        EmbeddingBuilder { dtype, ..self }
-    }
-
-    /// Sets the initialiser of the table.
-    #[must_use]
-    pub fn init(self, weight: Init) -> Self {
-        EmbeddingBuilder { weight, ..self }
-    }
+    super::layer_setters!(name, dtype, init, seed);
 
     /// Sets the padding index, whose row reads as zeros and has no gradient.
     #[must_use]
@@ -109,12 +93,6 @@ impl EmbeddingBuilder<'_> {
     #[must_use]
     pub fn sparse(self) -> Self {
         EmbeddingBuilder { sparse: true, ..self }
-    }
-
-    /// Sets the seed; random values follow from `seed` and the parameters' names.
-    #[must_use]
-    pub fn seed(self, seed: i32) -> Self {
-        EmbeddingBuilder { seed, ..self }
     }
 
     /// Adds the table, `embedding_0.w`, to the program.

@@ -53,35 +53,7 @@ impl Linear {
 }
 
 impl LinearBuilder<'_> {
-    /// Names the layer, within the current [name scope](Builder::name_scope): `output.w` for a layer called `output`.
-    #[must_use]
-    pub fn name(self, name: impl Into<String>) -> Self {
-        LinearBuilder { name: Some(name.into()), ..self }
-    }
-
-    /// Sets the dtype of the parameters.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        LinearBuilder { dtype, ..self }
-    }
-
-    /// Sets the initialiser of the weights.
-    #[must_use]
-    pub fn init(self, weight: Init) -> Self {
-        LinearBuilder { weight, ..self }
-    }
-
-    /// Sets the initialiser of the bias; `None` for no bias.
-    #[must_use]
-    pub fn bias(self, bias: Option<Init>) -> Self {
-        LinearBuilder { bias, ..self }
-    }
-
-    /// Sets the seed; random values follow from `seed` and the parameters' names.
-    #[must_use]
-    pub fn seed(self, seed: i32) -> Self {
-        LinearBuilder { seed, ..self }
-    }
+    super::layer_setters!(name, dtype, init, bias, seed);
 
     /// Adds the layer's parameters, `linear_0.w` and `linear_0.b`, to the program.
     #[track_caller]

@@ -22,6 +22,53 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 
+/// The setters that builders of layers share.
+macro_rules! layer_setters {
+    (name) => {
+        /// Names the layer, within the current [name scope](autobwd::Builder::name_scope): the weights of a layer called
+        /// `stem` are `stem.w`.
+        #[must_use]
+        pub fn name(mut self, name: impl Into<String>) -> Self {
+            self.name = Some(name.into());
+            self
+        }
+    };
+    (dtype) => {
+        /// Sets the dtype of the parameters.
+        #[must_use]
+        pub fn dtype(mut self, dtype: autobwd::DType) -> Self {
+            self.dtype = dtype;
+            self
+        }
+    };
+    (init) => {
+        /// Sets the initialiser of the weights.
+        #[must_use]
+        pub fn init(mut self, weight: crate::Init) -> Self {
+            self.weight = weight;
+            self
+        }
+    };
+    (bias) => {
+        /// Sets the initialiser of the bias; `None` for no bias.
+        #[must_use]
+        pub fn bias(mut self, bias: Option<crate::Init>) -> Self {
+            self.bias = bias;
+            self
+        }
+    };
+    (seed) => {
+        /// Sets the seed; random values follow from `seed` and the parameters' names.
+        #[must_use]
+        pub fn seed(mut self, seed: i32) -> Self {
+            self.seed = seed;
+            self
+        }
+    };
+    ($($setter:ident),+) => { $($crate::nn::layer_setters!($setter);)+ };
+}
+use layer_setters;
+
 mod attention;
 mod conv;
 mod dropout;
@@ -35,7 +82,7 @@ mod recurrent;
 mod rms_norm;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
-pub use conv::{Conv1d, Conv2d, Conv2dBuilder, Conv2dTranspose};
+pub use conv::{Conv1d, Conv2d, Conv2dTranspose, Conv3d, ConvBuilder};
 pub use dropout::Dropout;
 pub use embedding::{Embedding, EmbeddingBuilder};
 pub use linear::{Linear, LinearBuilder};

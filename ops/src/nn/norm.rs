@@ -50,17 +50,7 @@ impl<'a, L> NormBuilder<'a, L> {
         NormBuilder { net, kind, name: None, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
     }
 
-    /// Names the layer, within the current [name scope](Builder::name_scope): `norm.scale` for a layer called `norm`.
-    #[must_use]
-    pub fn name(self, name: impl Into<String>) -> Self {
-        NormBuilder { name: Some(name.into()), ..self }
-    }
-
-    /// Sets the dtype of the parameters.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        NormBuilder { dtype, ..self }
-    }
+    super::layer_setters!(name, dtype);
 
     /// Sets `epsilon`, which is added to variances; 1e-5 by default.
     #[must_use]

@@ -348,23 +348,7 @@ impl<C: RecurrentCell> RecurrenceBuilder<'_, C> {
         RecurrenceBuilder { directions: 2, ..self }
     }
 
-    /// Sets the dtype of the parameters.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        RecurrenceBuilder { dtype, ..self }
-    }
-
-    /// Sets the initialiser of the weights.
-    #[must_use]
-    pub fn init(self, weight: Init) -> Self {
-        RecurrenceBuilder { weight, ..self }
-    }
-
-    /// Sets the seed; random values follow from `seed` and the parameters' names.
-    #[must_use]
-    pub fn seed(self, seed: i32) -> Self {
-        RecurrenceBuilder { seed, ..self }
-    }
+    super::layer_setters!(dtype, init, seed);
 
     /// Adds the parameters to the program: `gru_0.wx`, `gru_0.wh` and `gru_0.b` for the first pass, and so on.
     #[track_caller]

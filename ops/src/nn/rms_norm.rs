@@ -51,17 +51,7 @@ impl RmsNorm {
 }
 
 impl RmsNormBuilder<'_> {
-    /// Names the layer, within the current [name scope](Builder::name_scope): `norm.scale` for a layer called `norm`.
-    #[must_use]
-    pub fn name(self, name: impl Into<String>) -> Self {
-        RmsNormBuilder { name: Some(name.into()), ..self }
-    }
-
-    /// Sets the dtype of the scale.
-    #[must_use]
-    pub fn dtype(self, dtype: DType) -> Self {
-        RmsNormBuilder { dtype, ..self }
-    }
+    super::layer_setters!(name, dtype);
 
     /// Sets `epsilon`, which is added to the mean of the squares; 1e-6 by default.
     #[must_use]

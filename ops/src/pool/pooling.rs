@@ -8,13 +8,13 @@ use super::{PoolAttrs, PoolingType};
 use crate::{
     kernel_helpers::{KernelFloat, PART},
     norm::DataLayout,
-    windows::{Windows, axes, dims, pair},
+    windows::{Windows, axes, counts, dims},
 };
 
 impl PoolAttrs {
     /// Height and width of windows; `None` for the size of the images.
     fn size(&self) -> Result<Option<[usize; 2]>> {
-        if self.global_pooling { Ok(None) } else { pair("ksize", &self.ksize, 1).map(Some) }
+        if self.global_pooling { Ok(None) } else { counts("ksize", &self.ksize, 1).map(Some) }
     }
 
     /// The windows over `input` rows (`i` is 0) or columns, unless pooling is adaptive.
@@ -22,7 +22,7 @@ impl PoolAttrs {
     /// # Errors
     /// Invalid attributes.
     pub fn windows(&self, i: usize, input: usize) -> Result<Windows> {
-        let axes = axes(&self.strides, &self.paddings, self.padding_algorithm, &[1, 1])?;
+        let axes = axes::<2>(&self.strides, &self.paddings, self.padding_algorithm, &[1, 1])?;
         let size = self.size()?.map_or(input.max(1), |size| size[i]);
         let windows = axes[i].windows(size, input);
         let unpadded = self.global_pooling || self.adaptive;
@@ -42,7 +42,8 @@ impl PoolAttrs {
         if self.adaptive && input > 0 {
             return Ok(windows.size.into());
         }
-        let count = windows.count(input, self.ceil_mode).ok_or_else(|| windows.too_large(x))?;
+        let count =
+            windows.count(input, self.ceil_mode).ok_or_else(|| windows.too_large(x, "rows and columns"))?;
         let last = (count - 1).saturating_mul(windows.stride);
         let filled = windows.before < windows.size && last < input.saturating_add(windows.before);
         let zeros = self.pooling_type == PoolingType::Avg && !self.exclusive;

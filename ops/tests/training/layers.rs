@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Expr, Result, Tensor};
 use autobwd_ops::{
     Math,
-    nn::{Conv1d, CrossEntropyLoss, GaussianNoise, Linear, MultiHeadAttention, RmsNorm, StepSeed},
+    nn::{Conv1d, Conv3d, CrossEntropyLoss, GaussianNoise, Linear, MultiHeadAttention, RmsNorm, StepSeed},
     optim::{Optimizer, Sgd},
 };
 
@@ -41,6 +41,39 @@ fn a_convolution_of_sequences_is_its_sum() -> Result<()> {
     });
     let e = Conv1d::builder(&tape, 3, 2, 1).groups(2).build().weight.check().unwrap_err();
     assert!(e.message().contains("3 channels are not divisible by 2 groups"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn a_convolution_of_volumes_is_its_sum() -> Result<()> {
+    let tape = autobwd::eager();
+    let x = tape.constant(Tensor::from_vec([2, 4, 5, 3, 4], numbers(480, 0.0))?);
+    let layer = Conv3d::builder(&tape, 4, 6, 2).groups(2).padding(1).stride(2).dilation(2).dtype(DType::F64);
+    let layer = layer.seed(1).build();
+    assert_eq!(layer.weight.dims().to_string(), "[6, 2, 2, 2, 2]");
+    let out = layer.forward(&x);
+    assert_eq!(out.dims().to_string(), "[2, 6, 3, 2, 2]");
+    let (x, w) = (x.tensor()?.to_f64s(), layer.weight.tensor()?.to_f64s());
+    let index = |dims: &[usize], at: &[usize]| dims.iter().zip(at).fold(0, |sum, (dim, i)| sum * dim + i);
+    let positions = |dims: &[usize]| -> Vec<Vec<usize>> {
+        dims.iter().fold(vec![vec![]], |all, dim| {
+            all.iter().flat_map(|at| (0..*dim).map(move |i| [&at[..], &[i]].concat())).collect()
+        })
+    };
+    let mut expected = vec![];
+    for at in positions(&[2, 6, 3, 2, 2]) {
+        let mut sum = 0.0;
+        for tap in positions(&[2, 2, 2, 2]) {
+            let place = [0, 1, 2].map(|axis| (at[2 + axis] * 2 + tap[1 + axis] * 2).wrapping_sub(1));
+            if place.iter().zip([5, 3, 4]).all(|(i, dim)| *i < dim) {
+                let source = [at[0], at[1] / 3 * 2 + tap[0], place[0], place[1], place[2]];
+                let filter = [&[at[1]], &tap[..]].concat();
+                sum += x[index(&[2, 4, 5, 3, 4], &source)] * w[index(&[6, 2, 2, 2, 2], &filter)];
+            }
+        }
+        expected.push(sum);
+    }
+    assert_near(&out, &expected);
     Ok(())
 }
 

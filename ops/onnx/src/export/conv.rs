@@ -3,7 +3,7 @@
 use autobwd::{Result, program::Var};
 use autobwd_ops::{
     conv::{
-        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, ConvAttrs, DepthwiseConv2d,
+        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dOp, ConvAttrs, DepthwiseConv2d,
         DepthwiseConv2dGrad,
     },
     norm::DataLayout,
@@ -24,6 +24,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         rule::<Conv2dGrad>(),
         rule::<Conv2dTransposeOp>(),
         rule::<Conv2dTransposeGrad>(),
+        rule::<Conv3dOp>(),
         rule::<DepthwiseConv2d>(),
         rule::<DepthwiseConv2dGrad>(),
     ]
@@ -269,6 +270,31 @@ macro_rules! convolutions {
     )*};
 }
 convolutions!(Conv2dOp Conv2dGrad, DepthwiseConv2d DepthwiseConv2dGrad);
+
+impl Lower for Conv3dOp {
+    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let volume = if self.conv.padding_algorithm == PaddingAlgorithm::Same {
+            graph.dims(self.input)?
+        } else {
+            graph.shape(self.input)?
+        };
+        // Only the padding of `SAME` depends on the size of volumes.
+        let size = |dims: &[i64]| [2, 3, 4].map(|axis| dims[axis].max(0) as usize);
+        let windows = self.conv.windows(size(&graph.dims(self.filter)?), size(&volume))?;
+        let each = |of: fn(&Windows) -> usize| windows.each_ref().map(|w| of(w) as i64);
+        let attrs = [
+            ("kernel_shape", NodeAttr::Ints(&each(|w| w.size))),
+            ("strides", NodeAttr::Ints(&each(|w| w.stride))),
+            ("dilations", NodeAttr::Ints(&each(|w| w.dilation))),
+            ("pads", NodeAttr::Ints(&[each(|w| w.before), each(|w| w.after)].concat())),
+            ("group", NodeAttr::Int(self.conv.groups.into())),
+        ];
+        let operands = [graph.read(self.input)?, graph.read(self.filter)?];
+        let value = graph.op("Conv", &operands, &attrs);
+        graph.write(self.output, value);
+        Ok(())
+    }
+}
 
 impl Lower for Conv2dTransposeOp {
     fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {

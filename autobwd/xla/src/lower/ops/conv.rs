@@ -1,9 +1,10 @@
 //! Convolutions and their gradients, which are convolutions, too.
 
+use autobwd::Result;
 use autobwd_ops::{
     conv::{
-        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, ConvAttrs, DepthwiseConv2d,
-        DepthwiseConv2dGrad,
+        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dAttrs, Conv3dGrad, Conv3dOp,
+        ConvAttrs, DepthwiseConv2d, DepthwiseConv2dGrad,
     },
     norm::DataLayout,
     windows::Windows,
@@ -12,7 +13,16 @@ use autobwd_ops::{
 use super::prelude::*;
 use crate::lower::{Convolution, ConvolutionLayout};
 
-family!(Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, DepthwiseConv2d, DepthwiseConv2dGrad);
+family!(
+    Conv2dGrad,
+    Conv2dOp,
+    Conv2dTransposeGrad,
+    Conv2dTransposeOp,
+    Conv3dGrad,
+    Conv3dOp,
+    DepthwiseConv2d,
+    DepthwiseConv2dGrad
+);
 
 /// The axes of height and width.
 pub(super) fn spatial(format: DataLayout) -> [usize; 2] {
@@ -23,34 +33,61 @@ fn channels(format: DataLayout) -> usize {
     if format == DataLayout::Nhwc { 3 } else { 1 }
 }
 
-/// A convolution of images with filters `[out, in / groups, height, width]`.
-struct Conv<'a> {
-    conv: &'a ConvAttrs,
-    /// Vertical and horizontal.
-    windows: [Windows; 2],
+/// A convolution of images with filters `[out, in / groups, height, width]`, or of volumes.
+struct Conv {
+    windows: Vec<Windows>,
     groups: usize,
-    filter: [usize; 2],
-    images: &'static str,
+    /// Size of the filters.
+    filter: Vec<usize>,
+    /// The first axis of the windows in images.
+    first: usize,
 }
 
-impl<'a> Conv<'a> {
+impl Conv {
     /// `over` are the images to which padding algorithms refer.
-    fn of(conv: &'a ConvAttrs, filter: &Hlo, over: &Hlo) -> Option<Conv<'a>> {
-        let size = spatial(conv.data_format).map(|axis| over.dims()[axis]);
+    fn of(conv: &ConvAttrs, filter: &Hlo, over: &Hlo) -> Option<Conv> {
+        let axes = spatial(conv.data_format);
         let kernel = [filter.dims()[2], filter.dims()[3]];
-        let windows = match conv.windows(kernel, size) {
-            Ok(windows) => windows,
+        let windows = conv.windows(kernel, axes.map(|axis| over.dims()[axis])).map(Vec::from);
+        Conv::new(filter, windows, conv.groups, axes[0])
+    }
+
+    /// Volumes have the channels first.
+    fn of_volumes(conv: &Conv3dAttrs, filter: &Hlo, over: &Hlo) -> Option<Conv> {
+        let [kernel, size] = [filter, over].map(|x| [2, 3, 4].map(|axis| x.dims()[axis]));
+        Conv::new(filter, conv.windows(kernel, size).map(Vec::from), conv.groups, 2)
+    }
+
+    fn new(filter: &Hlo, windows: Result<Vec<Windows>>, groups: i32, first: usize) -> Option<Conv> {
+        match windows {
+            Ok(windows) => {
+                let groups = groups.max(1) as usize;
+                Some(Conv { windows, groups, filter: filter.dims()[2..].to_vec(), first })
+            }
             Err(e) => {
                 filter.fail(e.message());
-                return None;
+                None
             }
-        };
-        let images = if conv.data_format == DataLayout::Nhwc { "b, 0, 1, f" } else { "b, f, 0, 1" };
-        Some(Conv { conv, windows, groups: conv.groups.max(1) as usize, filter: kernel, images })
+        }
     }
 
     fn each<T>(&self, of: impl Fn(usize, &Windows) -> T) -> Vec<T> {
         self.windows.iter().enumerate().map(|(i, windows)| of(i, windows)).collect()
+    }
+
+    /// The order of the dimensions of filters: two names and the axes of the windows.
+    fn filters(&self, outer: &str, inner: &str) -> String {
+        [vec![outer.to_string(), inner.to_string()], self.each(|i, _| i.to_string())].concat().join(", ")
+    }
+
+    /// The order of the dimensions of images, which may have the channels last.
+    fn images(&self, outer: &str, inner: &str) -> String {
+        if self.first == 2 {
+            return self.filters(outer, inner);
+        }
+        [vec![outer.to_string()], self.each(|i, _| i.to_string()), vec![inner.to_string()]]
+            .concat()
+            .join(", ")
     }
 
     /// The extent of a window.
@@ -59,18 +96,18 @@ impl<'a> Conv<'a> {
     }
 
     fn forward(&self, x: &Hlo, filter: &Hlo, dims: &[usize]) -> Hlo {
-        let axes = spatial(self.conv.data_format);
         let padding = self.each(|i, w| {
             // As many windows as the result has.
-            let covered = (dims[axes[i]] as i64 - 1) * w.stride as i64 + self.extent(i) as i64;
-            (w.before as i64, covered - x.dims()[axes[i]] as i64 - w.before as i64)
+            let covered = (dims[self.first + i] as i64 - 1) * w.stride as i64 + self.extent(i) as i64;
+            (w.before as i64, covered - x.dims()[self.first + i] as i64 - w.before as i64)
         });
-        let layout = ConvolutionLayout { images: self.images, filters: "o, i, 0, 1", out: self.images };
+        let (images, filters) = (self.images("b", "f"), self.filters("o", "i"));
+        let layout = ConvolutionLayout { images: &images, filters: &filters, out: &images };
         let by = Convolution {
             layout,
             strides: self.each(|_, w| w.stride),
             padding,
-            image_dilations: vec![1; 2],
+            image_dilations: self.each(|_, _| 1),
             filter_dilations: self.each(|_, w| w.dilation),
             groups: self.groups,
             batch_groups: 1,
@@ -80,22 +117,23 @@ impl<'a> Conv<'a> {
 
     /// The gradient of the images: `dy` with zeros between its elements, convolved with the mirrored filters.
     fn data_gradient(&self, dy: &Hlo, filter: &Hlo, dims: &[usize]) -> Hlo {
-        let axes = spatial(self.conv.data_format);
-        // [out, in / groups, h, w] → [in, out / groups, h, w]: filters of a group stay with it.
-        let [outputs, share, height, width] = [0, 1, 2, 3].map(|axis| filter.dims()[axis]);
-        let grouped = filter.reshape(&[self.groups, outputs / self.groups, share, height, width]);
-        let swapped = grouped.transpose(&[0, 2, 1, 3, 4]);
-        let mirrored =
-            swapped.reshape(&[self.groups * share, outputs / self.groups, height, width]).reverse(&[2, 3]);
+        // [out, in / groups, size…] → [in, out / groups, size…]: filters of a group stay with it.
+        let (groups, outputs, share) = (self.groups, filter.dims()[0] / self.groups, filter.dims()[1]);
+        let sized = |dims: &[usize]| [dims, &self.filter].concat();
+        let axes = |first: usize| self.each(|i, _| first + i);
+        let grouped = filter.reshape(&sized(&[groups, outputs, share]));
+        let swapped = grouped.transpose(&[vec![0, 2, 1], axes(3)].concat());
+        let mirrored = swapped.reshape(&sized(&[groups * share, outputs])).reverse(&axes(2));
         let padding = self.each(|i, w| {
             let low = self.extent(i) as i64 - 1 - w.before as i64;
-            let dilated = (dy.dims()[axes[i]] as i64 - 1) * w.stride as i64 + 1;
-            (low, dims[axes[i]] as i64 - 1 + self.extent(i) as i64 - dilated - low)
+            let dilated = (dy.dims()[self.first + i] as i64 - 1) * w.stride as i64 + 1;
+            (low, dims[self.first + i] as i64 - 1 + self.extent(i) as i64 - dilated - low)
         });
-        let layout = ConvolutionLayout { images: self.images, filters: "o, i, 0, 1", out: self.images };
+        let (images, filters) = (self.images("b", "f"), self.filters("o", "i"));
+        let layout = ConvolutionLayout { images: &images, filters: &filters, out: &images };
         let by = Convolution {
             layout,
-            strides: vec![1; 2],
+            strides: self.each(|_, _| 1),
             padding,
             image_dilations: self.each(|_, w| w.stride),
             filter_dilations: self.each(|_, w| w.dilation),
@@ -107,24 +145,19 @@ impl<'a> Conv<'a> {
 
     /// The gradient of the filters: images convolved with `dy`, with channels in place of images.
     fn filter_gradient(&self, x: &Hlo, dy: &Hlo, dims: &[usize]) -> Hlo {
-        let axes = spatial(self.conv.data_format);
         let padding = self.each(|i, w| {
-            let windows = (dy.dims()[axes[i]] as i64 - 1) * w.stride as i64 + 1;
+            let windows = (dy.dims()[self.first + i] as i64 - 1) * w.stride as i64 + 1;
             let covered = (self.filter[i] as i64 - 1) * w.dilation as i64 + windows;
-            (w.before as i64, covered - x.dims()[axes[i]] as i64 - w.before as i64)
+            (w.before as i64, covered - x.dims()[self.first + i] as i64 - w.before as i64)
         });
-        let nhwc = self.conv.data_format == DataLayout::Nhwc;
-        let layout = ConvolutionLayout {
-            images: if nhwc { "f, 0, 1, b" } else { "f, b, 0, 1" },
-            filters: if nhwc { "i, 0, 1, o" } else { "i, o, 0, 1" },
-            out: "f, b, 0, 1",
-        };
+        let (images, filters, out) = (self.images("f", "b"), self.images("i", "o"), self.filters("f", "b"));
+        let layout = ConvolutionLayout { images: &images, filters: &filters, out: &out };
         // Channels are the batch: each group of them meets the outputs of its group.
         let by = Convolution {
             layout,
             strides: self.each(|_, w| w.dilation),
             padding,
-            image_dilations: vec![1; 2],
+            image_dilations: self.each(|_, _| 1),
             filter_dilations: self.each(|_, w| w.stride),
             groups: 1,
             batch_groups: self.groups,
@@ -134,14 +167,14 @@ impl<'a> Conv<'a> {
 }
 
 /// `output` = the convolution of `input`.
-fn forward(conv: &ConvAttrs, input: &Hlo, filter: &Hlo, output: &mut Hlo) {
-    if let Some(by) = Conv::of(conv, filter, input) {
+fn forward(by: Option<Conv>, input: &Hlo, filter: &Hlo, output: &mut Hlo) {
+    if let Some(by) = by {
         *output = empty_or(output, &[input, filter], || by.forward(input, filter, output.dims()));
     }
 }
 
-fn gradients(conv: &ConvAttrs, [x, filter, dy]: [&Hlo; 3], [dx, dfilter]: [&mut Option<Hlo>; 2]) {
-    let Some(by) = Conv::of(conv, filter, x) else { return };
+fn gradients(by: Option<Conv>, [x, filter, dy]: [&Hlo; 3], [dx, dfilter]: [&mut Option<Hlo>; 2]) {
+    let Some(by) = by else { return };
     if let Some(dx) = dx {
         *dx = empty_or(dx, &[filter, dy], || by.data_gradient(dy, filter, dx.dims()));
     }
@@ -158,24 +191,41 @@ fn empty_or(out: &Hlo, factors: &[&Hlo], value: impl FnOnce() -> Hlo) -> Hlo {
 
 impl Lower for Conv2dOp<Hlo> {
     fn lower(&mut self) {
-        forward(&self.conv, &self.input, &self.filter, &mut self.output);
+        let by = Conv::of(&self.conv, &self.filter, &self.input);
+        forward(by, &self.input, &self.filter, &mut self.output);
     }
 }
 impl Lower for Conv2dGrad<Hlo> {
     fn lower(&mut self) {
         let slots = [&self.input, &self.filter, &self.doutput];
-        gradients(&self.conv, slots, [&mut self.dinput, &mut self.dfilter]);
+        let by = Conv::of(&self.conv, &self.filter, &self.input);
+        gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
+    }
+}
+impl Lower for Conv3dOp<Hlo> {
+    fn lower(&mut self) {
+        let by = Conv::of_volumes(&self.conv, &self.filter, &self.input);
+        forward(by, &self.input, &self.filter, &mut self.output);
+    }
+}
+impl Lower for Conv3dGrad<Hlo> {
+    fn lower(&mut self) {
+        let slots = [&self.input, &self.filter, &self.doutput];
+        let by = Conv::of_volumes(&self.conv, &self.filter, &self.input);
+        gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
     }
 }
 impl Lower for DepthwiseConv2d<Hlo> {
     fn lower(&mut self) {
-        forward(&self.conv, &self.input, &self.filter, &mut self.output);
+        let by = Conv::of(&self.conv, &self.filter, &self.input);
+        forward(by, &self.input, &self.filter, &mut self.output);
     }
 }
 impl Lower for DepthwiseConv2dGrad<Hlo> {
     fn lower(&mut self) {
         let slots = [&self.input, &self.filter, &self.doutput];
-        gradients(&self.conv, slots, [&mut self.dinput, &mut self.dfilter]);
+        let by = Conv::of(&self.conv, &self.filter, &self.input);
+        gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
     }
 }
 
