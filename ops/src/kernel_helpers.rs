@@ -9,6 +9,7 @@ pub(crate) use autobwd::operators::{
 use autobwd::{
     Buf, Cx, DType, Dims, Meta, Result,
     op::{GemmElement, Vectorised},
+    tensor::Element,
 };
 
 /// Floating-point types that kernels compute with: `f32` and `f64`.
@@ -89,6 +90,11 @@ pub(crate) fn infer_grad(x: &Meta, dout: &Meta, dims: &Dims, dx: &mut Meta) -> R
 /// The `i`-th chunk of `len` elements.
 pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
     &all[i * len..][..len]
+}
+
+/// The elements that a slot holds: all of a dense tensor, or those in the rows of a sparse one.
+pub(crate) fn stored<'a, T: Element>(x: &'a Buf<'_>) -> Result<&'a [T]> {
+    if x.is_sparse() { Ok(x.rows()?.values()) } else { x.slice() }
 }
 
 /// The only element of an integer slot.

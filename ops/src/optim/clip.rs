@@ -3,10 +3,15 @@
 use autobwd::{DType, Error, Expr, New, Result, emit};
 
 use super::Optimizer;
-use crate::{Math, fill::FillZerosLike, reduce::SquaredL2Norm, sum::Sum, update::ClipByNorm};
+use crate::{
+    Math,
+    reduce::SquaredL2Norm,
+    sum::Sum,
+    update::{ClipByNorm, ClipGradient, ScaleGradient},
+};
 
-/// Clipping of gradients between the backward pass and the update. NaN stays NaN. Sparse gradients become dense, so that
-/// an optimizer that is `lazy` changes all rows.
+/// Clipping of gradients between the backward pass and the update. NaN stays NaN, and sparse
+/// gradients stay sparse.
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Scope};
@@ -47,7 +52,7 @@ impl GradientClip {
         if !(limit > 0.0 && limit.is_finite()) {
             return Err(Error::attr("max_norm", format!("{limit} is not a positive number")));
         }
-        let (most, gradients) = (f64::from(limit), &dense(gradients));
+        let most = f64::from(limit);
         let mut clipped = vec![];
         let scale = match self {
             GradientClip::GlobalNorm(_) if !gradients.is_empty() => {
@@ -56,12 +61,18 @@ impl GradientClip {
             _ => None,
         };
         for (parameter, gradient) in gradients {
+            let (x, is_sparse) = (gradient.into(), gradient.meta().rows.is_some());
             let gradient = match (self, &scale) {
+                (GradientClip::Value(limit), _) if is_sparse => emit(ClipGradient { x, out: New, limit }).out,
                 (GradientClip::Value(_), _) => gradient.clip(-most, most),
-                (GradientClip::Norm(_), _) => {
-                    emit(ClipByNorm { x: gradient.into(), out: New, max_norm: limit }).out
+                (GradientClip::Norm(max_norm), _) => emit(ClipByNorm { x, out: New, max_norm }).out,
+                (GradientClip::GlobalNorm(_), Some(scale)) => {
+                    let factor = &converted(scale, gradient.dtype());
+                    match is_sparse {
+                        true => emit(ScaleGradient { x, factor: factor.into(), out: New }).out,
+                        false => gradient * factor,
+                    }
                 }
-                (GradientClip::GlobalNorm(_), Some(scale)) => gradient * converted(scale, gradient.dtype()),
                 (GradientClip::GlobalNorm(_), None) => gradient.clone(),
             };
             clipped.push((parameter.clone(), gradient));
@@ -75,22 +86,11 @@ impl GradientClip {
 #[track_caller]
 pub fn global_norm(gradients: &[(Expr, Expr)]) -> Expr {
     let mut squares = vec![];
-    for (_, gradient) in &dense(gradients) {
+    for (_, gradient) in gradients {
         let square = emit(SquaredL2Norm { x: gradient.into(), out: New }).out;
         squares.push(converted(&square, gradients[0].1.dtype()).into());
     }
     emit(Sum { x: squares, out: New }).out.sqrt()
-}
-
-/// The pairs with dense gradients.
-#[track_caller]
-fn dense(gradients: &[(Expr, Expr)]) -> Vec<(Expr, Expr)> {
-    let mut pairs = gradients.to_vec();
-    for (parameter, gradient) in pairs.iter_mut().filter(|(_, gradient)| gradient.meta().rows.is_some()) {
-        let zeros = emit(FillZerosLike { x: (&*parameter).into(), out: New }).out;
-        *gradient = emit(Sum { x: vec![(&*gradient).into(), zeros.into()], out: New }).out;
-    }
-    pairs
 }
 
 #[track_caller]

@@ -8,14 +8,14 @@ use autobwd::{
 use super::tiling::total;
 use crate::{
     Math,
-    kernel_helpers::{KernelFloat, PART, nth_part},
+    kernel_helpers::{KernelFloat, PART, nth_part, stored},
 };
 
 /// Sum of the squares of all elements: `out = Σ x²`.
 #[register_op(grad = SquaredL2NormGrad)]
 pub struct SquaredL2Norm<V = Var> {
-    /// Any shape.
-    #[input]
+    /// Any shape, whole or sparse.
+    #[input(sparse)]
     pub x: V,
     /// The sum, `[1]`.
     #[output]
@@ -31,7 +31,7 @@ impl Infer for SquaredL2Norm<Meta> {
 impl Kernel for SquaredL2Norm<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.x, T => {
-            let sum = total(cx, self.x.slice::<T>()?, |x| x * x);
+            let sum = total(cx, stored::<T>(&self.x)?, |x| x * x);
             self.out.slice_mut()?.fill(T::of(sum));
             Ok(())
         })

@@ -6,13 +6,13 @@
 
 mod adam;
 mod adaptive;
-mod clip_by_norm;
+mod clip;
 mod descent;
 mod layerwise;
 
 pub use adam::{AdamOp, AdamwOp};
 pub use adaptive::{AdadeltaOp, AdagradOp, AdamaxOp, DecayedAdagradOp, RmspropOp};
-pub use clip_by_norm::ClipByNorm;
+pub use clip::{ClipByNorm, ClipGradient, ScaleGradient};
 pub use descent::{MomentumOp, Regularization, SgdOp};
 pub use layerwise::{LambOp, LarsMomentumOp};
 

@@ -110,6 +110,36 @@ fn sparse_gradients_are_clipped_and_decay() -> Result<()> {
 }
 
 #[test]
+fn clipped_sparse_gradients_stay_sparse() -> Result<()> {
+    let ids = Tensor::from_vec([3], vec![2_i64, 0, 2])?;
+    for clip in [GradientClip::Value(2.0), GradientClip::Norm(3.0), GradientClip::GlobalNorm(4.0)] {
+        let after = |sparse: bool| {
+            let net = Builder::new();
+            let (words, scale) = (net.input("ids", DType::I64, &[-1]), parameter(&net, "scale", 2, 1.5));
+            let table = Embedding::builder(&net, 4, 2).init(Init::Constant(1.0)).name("words");
+            let table = if sparse { table.sparse().build() } else { table.build() };
+            let loss = (table.forward(&words) * scale).sum(&[]);
+            let gradients = compute_gradients(&loss, &Backward::default())?.complete()?;
+            let clipped = clip.apply(&gradients)?;
+            assert_eq!(clipped.iter().any(|(_, gradient)| gradient.meta().rows.is_some()), sparse);
+            // Momentum that is not lazy moves all rows, in later steps too.
+            Momentum { rate: 1.0, momentum: 0.5, nesterov: false, lazy: false }.apply_gradients(&clipped)?;
+            let mut scope = started(&net)?;
+            for _ in 0..2 {
+                run(&net, &mut scope, &[("ids", &ids)], &[])?;
+            }
+            Ok::<_, autobwd::Error>([elements(&scope, "words.w"), elements(&scope, "scale")])
+        };
+        let (sparse, dense) = (after(true)?, after(false)?);
+        assert_eq!(dense[0][2..4], [1.0, 1.0], "{clip:?}");
+        for (x, y) in sparse.iter().flatten().zip(dense.iter().flatten()) {
+            assert!((x - y).abs() < 1e-6, "{clip:?}: {sparse:?} {dense:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn the_global_norm_is_that_of_all_gradients_together() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", 2, 1.5);
