@@ -44,6 +44,7 @@ fn step() -> Lowered {
         ],
         results: vec![Output::state("w", DType::F32, [4])],
         replicas: 1,
+        partitions: 1,
     }
 }
 

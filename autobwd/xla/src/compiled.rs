@@ -50,11 +50,9 @@ impl Lowered {
     /// As [`compile`](Lowered::compile); more or fewer devices than replicas.
     pub fn compile_with(&self, client: &Client, options: &CompileOptions) -> Result<CompiledProgram> {
         self.check()?;
-        let (replicas, devices) = (self.replicas, options.devices().len());
-        if replicas != devices {
-            let text = format!(
-                "the program is for {replicas} replicas, one on each device; number of devices: {devices}"
-            );
+        if (self.replicas, self.partitions) != options.counts() {
+            let (needed, given) = (devices(self.replicas, self.partitions), options.counts());
+            let text = format!("the program is for {needed}, not for {}", devices(given.0, given.1));
             return Err(Error::new(ErrorKind::Device, text));
         }
         let executable = client.compile(&self.text, options)?;
@@ -291,6 +289,12 @@ impl CompiledProgram {
         Ok(())
     }
 
+    /// The states that a run writes, and how they are divided.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
+        let states = self.results.iter().filter(|result| result.target == Target::State);
+        states.map(|result| (result.name.as_str(), result.axis))
+    }
+
     /// Checks the states in a scope.
     pub(crate) fn check_states(&self, scope: &DeviceScope) -> Result<()> {
         for argument in self.of_source(Source::State) {
@@ -303,6 +307,15 @@ impl CompiledProgram {
             }
         }
         Ok(())
+    }
+}
+
+/// The devices of a program, in words.
+fn devices(replicas: usize, partitions: usize) -> String {
+    match (replicas, partitions) {
+        (1, 1) => "1 device".into(),
+        (1, n) => format!("{n} devices that share its tensors"),
+        (n, _) => format!("{n} devices with a replica on each"),
     }
 }
 

@@ -6,7 +6,7 @@ use autobwd::{Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor};
 use indexmap::IndexSet;
 
 use crate::{
-    CompiledProgram, DeviceScope,
+    CompiledProgram, DeviceScope, ShardedScope, Sharding,
     lower::{LowerRequest, LowerRules, lower},
     pjrt::{CompileOptions, Device, DeviceBuffer},
 };
@@ -62,35 +62,59 @@ pub struct DeviceExecutor {
 struct ProgramKey {
     program: u64,
     devices: Vec<Device>,
+    sharding: Option<Sharding>,
     feeds: Vec<(String, Meta)>,
     fetches: Vec<String>,
 }
 
+/// The values of a program, on one or several devices.
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    /// One scope for each replica.
+    Replicas(&'a [DeviceScope]),
+    Sharded(&'a ShardedScope),
+}
+
+impl<'a> Values<'a> {
+    fn scopes(self) -> &'a [DeviceScope] {
+        match self {
+            Values::Replicas(scopes) => scopes,
+            Values::Sharded(scope) => &scope.scopes,
+        }
+    }
+
+    fn sharding(self) -> Option<&'a Sharding> {
+        match self {
+            Values::Replicas(_) => None,
+            Values::Sharded(scope) => Some(scope.sharding()),
+        }
+    }
+
+    /// Dtype and shape of the value of that name, as a whole.
+    fn meta(self, name: &str) -> Option<Meta> {
+        match self {
+            Values::Replicas(scopes) => scopes.first()?.get(name).ok().map(DeviceBuffer::meta),
+            Values::Sharded(scope) => scope.meta(name),
+        }
+    }
+}
+
 impl ProgramKey {
-    fn new(
-        program: &Program,
-        scopes: &[DeviceScope],
-        feeds: &[(&str, Meta)],
-        fetches: &[&str],
-    ) -> ProgramKey {
+    fn new(program: &Program, values: Values<'_>, feeds: &[(&str, Meta)], fetches: &[&str]) -> ProgramKey {
         ProgramKey {
             program: program.stamp(),
-            devices: scopes.iter().map(|scope| scope.device().clone()).collect(),
+            devices: values.scopes().iter().map(|scope| scope.device().clone()).collect(),
+            sharding: values.sharding().cloned(),
             feeds: feeds.iter().map(|(name, meta)| (name.to_string(), meta.clone())).collect(),
             fetches: fetches.iter().map(ToString::to_string).collect(),
         }
     }
 
-    fn is(
-        &self,
-        program: &Program,
-        scopes: &[DeviceScope],
-        feeds: &[(&str, Meta)],
-        fetches: &[&str],
-    ) -> bool {
+    fn is(&self, program: &Program, values: Values<'_>, feeds: &[(&str, Meta)], fetches: &[&str]) -> bool {
         let same_feed = |((name, meta), (n, m)): (&(String, Meta), &(&str, Meta))| name == n && meta == m;
         self.program == program.stamp()
-            && self.devices.iter().eq(scopes.iter().map(DeviceScope::device))
+            && self.devices.iter().eq(values.scopes().iter().map(DeviceScope::device))
+            && self.sharding.as_ref() == values.sharding()
             && self.feeds.len() == feeds.len()
             && self.feeds.iter().zip(feeds).all(same_feed)
             && self.fetches == fetches
@@ -175,6 +199,60 @@ impl DeviceExecutor {
         self.prepare_replicas(program, scopes, &metas, fetches)?.run_replicas(scopes, feeds, fetches)
     }
 
+    /// Runs a program on the devices of a scope, among which tensors are divided: once, with whole feeds and fetches.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, Scope, Tensor};
+    /// use autobwd_ops::{Math, nn::Linear};
+    /// use autobwd_xla::{DeviceExecutor, ShardedScope, Sharding, pjrt::{ClientOptions, Plugin}};
+    ///
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[-1, 4]);
+    /// let h = Linear::builder(&net, 4, 8).name("hidden").build().forward(&x).relu();
+    /// let y = Linear::builder(&net, 8, 2).name("output").build().forward(&h);
+    ///
+    /// let Some(plugin) = Plugin::from_env()? else {
+    ///     println!("AUTOBWD_PJRT_PLUGIN is not set");
+    ///     return Ok(());
+    /// };
+    /// // The plugin for the CPU divides it into virtual devices.
+    /// let devices = plugin.client(&ClientOptions::new().set("cpu_device_count", 2_i64))?.devices();
+    /// // Each device has half of the columns of the first weight, and the rows of the second that belong to them.
+    /// let sharding = Sharding::new().split("hidden.w", 1).split("hidden.b", 0).split("output.w", 0);
+    /// let (mut executor, mut scope) = (DeviceExecutor::new(), ShardedScope::new(&devices, sharding));
+    /// executor.run_sharded(&net.startup().program()?, &mut scope, &[], &[])?;
+    /// assert_eq!(scope.parts()[0].get("hidden.w")?.dims(), [4, 4]);
+    /// let x = Tensor::from_vec([1, 4], vec![1.0_f32; 4])?;
+    /// let y = executor.run_sharded(&net.program()?, &mut scope, &[("x", &x)], &[&y.name()])?;
+    /// assert_eq!(y[0].dims(), [1, 2]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`run`](DeviceExecutor::run); dimensions that cannot be divided.
+    pub fn run_sharded(
+        &mut self,
+        program: &impl AsRef<Program>,
+        scope: &mut ShardedScope,
+        feeds: &[(&str, &Tensor)],
+        fetches: &[&str],
+    ) -> Result<Vec<Tensor>> {
+        let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (*name, tensor.meta())).collect();
+        let program = self.prepare_values(program.as_ref(), Values::Sharded(scope), &metas, fetches)?;
+        let divided: Result<Vec<Vec<Tensor>>> =
+            feeds.iter().map(|(name, tensor)| scope.divide(name, tensor)).collect();
+        let divided = divided?;
+        let part = |device: usize| -> Vec<(&str, &Tensor)> {
+            feeds.iter().zip(&divided).map(|((name, _), parts)| (*name, &parts[device])).collect()
+        };
+        let parts: Vec<_> = (0..scope.scopes.len()).map(part).collect();
+        let parts: Vec<&[(&str, &Tensor)]> = parts.iter().map(Vec::as_slice).collect();
+        // Every device has all fetches.
+        let fetched = program.run_replicas(&mut scope.scopes, &parts, fetches)?.swap_remove(0);
+        program.written().for_each(|(name, axis)| scope.set_axis(name, axis));
+        Ok(fetched)
+    }
+
     /// Lowers and compiles a program for feeds of these dtypes and shapes and for the values of the scope; takes it from the
     /// cache if it is there. [`CompiledProgram::run_on_device`] runs it without copies between host and device.
     ///
@@ -204,18 +282,28 @@ impl DeviceExecutor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Arc<CompiledProgram>> {
-        let program = program.as_ref();
-        let first = scopes
+        self.prepare_values(program.as_ref(), Values::Replicas(scopes), feeds, fetches)
+    }
+
+    fn prepare_values(
+        &mut self,
+        program: &Program,
+        values: Values<'_>,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+    ) -> Result<Arc<CompiledProgram>> {
+        let first = values
+            .scopes()
             .first()
             .ok_or_else(|| Error::new(ErrorKind::Device, "a program runs with at least one scope"))?;
         let known = self.programs.iter().position(|(key, compiled)| {
-            key.is(program, scopes, feeds, fetches) && compiled.check_states(first).is_ok()
+            key.is(program, values, feeds, fetches) && compiled.check_states(first).is_ok()
         });
         let entry = match known.and_then(|i| self.programs.remove(i)) {
             Some(entry) => entry,
             None => {
-                let key = ProgramKey::new(program, scopes, feeds, fetches);
-                let compiled = self.compile(program, &key.devices, first, feeds, fetches)?;
+                let key = ProgramKey::new(program, values, feeds, fetches);
+                let compiled = self.compile(program, &key.devices, values, feeds, fetches)?;
                 (key, Arc::new(compiled))
             }
         };
@@ -229,7 +317,7 @@ impl DeviceExecutor {
         &self,
         program: &Program,
         devices: &[Device],
-        scope: &DeviceScope,
+        values: Values<'_>,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<CompiledProgram> {
@@ -237,12 +325,18 @@ impl DeviceExecutor {
             Some(ops) => ops,
             None => OpInfoMap::linked()?,
         };
-        let known = |name: &str| scope.get(name).ok().map(DeviceBuffer::meta);
+        let known = |name: &str| values.meta(name);
         // A value that is fetched twice is one result.
         let fetches: IndexSet<&str> = fetches.iter().copied().collect();
         let fetches: Vec<&str> = fetches.into_iter().collect();
-        let request = LowerRequest::new(feeds, &known, &fetches).rules(&self.rules).replicas(devices.len());
-        let lowered = lower(program, ops, &request)?;
-        lowered.compile_with(scope.device().client(), &CompileOptions::new(devices))
+        let request = LowerRequest::new(feeds, &known, &fetches).rules(&self.rules);
+        let (request, options) = match values.sharding() {
+            None => (request.replicas(devices.len()), CompileOptions::new(devices)),
+            Some(sharding) => {
+                (request.sharding(sharding, devices.len()), CompileOptions::partitions(devices))
+            }
+        };
+        let client = devices.first().ok_or_else(|| Error::internal("a program without devices"))?.client();
+        lower(program, ops, &request)?.compile_with(client, &options)
     }
 }

@@ -38,9 +38,11 @@ pub mod lower;
 mod lowered;
 pub mod pjrt;
 mod scope;
+mod sharding;
 
 pub use backend::Backend;
 pub use compiled::CompiledProgram;
 pub use executor::DeviceExecutor;
 pub use lowered::{Argument, Lowered, Output, Source, Target};
 pub use scope::DeviceScope;
+pub use sharding::{ShardedScope, Sharding};

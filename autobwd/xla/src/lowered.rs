@@ -26,6 +26,7 @@ use autobwd::{DType, Error, ErrorKind, Result};
 ///     ],
 ///     results: vec![Output::fetch("old", DType::F32, [2]), Output::state("w", DType::F32, [2])],
 ///     replicas: 1,
+///     partitions: 1,
 /// };
 /// lowered.check()?;
 /// # Ok::<(), autobwd::Error>(())
@@ -40,6 +41,8 @@ pub struct Lowered {
     pub results: Vec<Output>,
     /// The number of devices that run the program, each on data of its own.
     pub replicas: usize,
+    /// The number of devices among which tensors are divided (`mhlo.num_partitions`).
+    pub partitions: usize,
 }
 
 /// An argument of [`Lowered`].
@@ -51,8 +54,10 @@ pub struct Argument {
     pub source: Source,
     /// Element type.
     pub dtype: DType,
-    /// Shape.
+    /// Shape, of the part on a device if it is divided.
     pub dims: Vec<usize>,
+    /// The dimension along which it is divided among the devices.
+    pub axis: Option<usize>,
     /// Whether the text gives its memory to a result (`tf.aliasing_output`, `jax.buffer_donor`). The value cannot be
     /// read after the run, so a donated state needs a result that replaces it.
     pub donated: bool,
@@ -76,8 +81,10 @@ pub struct Output {
     pub target: Target,
     /// Element type.
     pub dtype: DType,
-    /// Shape.
+    /// Shape, of the part on a device if it is divided.
     pub dims: Vec<usize>,
+    /// The dimension along which it is divided among the devices.
+    pub axis: Option<usize>,
 }
 
 /// The destination of a result.
@@ -92,7 +99,14 @@ pub enum Target {
 impl Argument {
     /// An argument that the caller of the run feeds.
     pub fn feed(name: impl Into<String>, dtype: DType, dims: impl Into<Vec<usize>>) -> Argument {
-        Argument { name: name.into(), source: Source::Feed, dtype, dims: dims.into(), donated: false }
+        Argument {
+            name: name.into(),
+            source: Source::Feed,
+            dtype,
+            dims: dims.into(),
+            axis: None,
+            donated: false,
+        }
     }
 
     /// An argument whose value is in the scope.
@@ -110,7 +124,7 @@ impl Argument {
 impl Output {
     /// A result for the caller of the run.
     pub fn fetch(name: impl Into<String>, dtype: DType, dims: impl Into<Vec<usize>>) -> Output {
-        Output { name: name.into(), target: Target::Fetch, dtype, dims: dims.into() }
+        Output { name: name.into(), target: Target::Fetch, dtype, dims: dims.into(), axis: None }
     }
 
     /// A result that becomes a value of the scope.

@@ -27,7 +27,7 @@ use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result};
 use autobwd_core::{obstacles::Obstacles, verify::require_valid};
 use autobwd_plan::{GraphValue, Plan, PlanRequest, ValueSource, cut};
 
-use crate::{Argument, Lowered, Output, Target};
+use crate::{Argument, Lowered, Output, Target, sharding::divided};
 use graph::GraphLowering;
 use hlo::Function;
 
@@ -53,11 +53,19 @@ use hlo::Function;
 /// # Errors
 /// Those of planning; operators without a form in StableHLO, in one list; no replicas.
 pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> Result<Lowered> {
-    let &LowerRequest { feeds, scope, fetches, rules, replicas } = request;
-    if replicas == 0 {
-        return Err(Error::new(ErrorKind::Rank, "a program cannot be lowered for 0 replicas"));
+    let &LowerRequest { feeds, scope, fetches, rules, replicas, sharding } = request;
+    let partitions = sharding.map_or(1, |(_, devices)| devices);
+    if replicas == 0 || partitions == 0 {
+        return Err(Error::new(ErrorKind::Rank, "a program cannot be lowered for 0 devices"));
+    }
+    if replicas > 1 && partitions > 1 {
+        return Err(Error::new(ErrorKind::Rank, "replicas of a program cannot be sharded"));
     }
     require_valid(ops, program)?;
+    let axis_of = |name: &str, dims: &[usize]| match sharding {
+        Some((sharding, devices)) => sharding.axis_of(name, dims, devices),
+        None => Ok(None),
+    };
     let program = &*cut(program, feeds)?;
     let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
     let graph = &plan.graph;
@@ -67,10 +75,13 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
     for id in graph.feeds.iter().copied().chain(scoped) {
         let GraphValue { var, meta, source, .. } = &graph.values[id];
         let (name, ty) = (program.name(*var), HloType::of(meta));
-        arguments.push(match source {
-            ValueSource::Scope => Argument::state(name, meta.dtype, ty.dims.clone()),
-            _ => Argument::feed(name, meta.dtype, ty.dims.clone()),
-        });
+        let axis = axis_of(name, &ty.dims)?;
+        let part = divided(&ty.dims, axis, partitions);
+        let argument = match source {
+            ValueSource::Scope => Argument::state(name, meta.dtype, part),
+            _ => Argument::feed(name, meta.dtype, part),
+        };
+        arguments.push(Argument { axis, ..argument });
         let argument = f.argument(ty).with_known(meta.constant());
         f.name(&argument, name);
         work.values[id] = Some(argument.clone());
@@ -93,36 +104,74 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
         }
         let name = program.name(value.var);
         let after = work.result(id)?;
-        results.push(Output::state(name, value.meta.dtype, after.dims()));
+        let axis = axis_of(name, after.dims())?;
+        let part = divided(after.dims(), axis, partitions);
+        results.push(Output { axis, ..Output::state(name, value.meta.dtype, part) });
         values.push(after);
         let before = arguments.iter_mut().find(|argument| argument.name == name);
         if let Some(before) = before {
             before.donated = true;
         }
     }
-    let text = main(&f, &arguments, &defined, &results, &values);
-    let attributes = match replicas {
-        1 => String::new(),
-        n => format!(" attributes {{mhlo.num_replicas = {n} : i32}}"),
+    let text = main(&f, &arguments, &defined, &results, &values, partitions);
+    let attributes = match (replicas, partitions) {
+        (1, 1) => String::new(),
+        (1, n) => format!(" attributes {{mhlo.num_partitions = {n} : i32}}"),
+        (n, _) => format!(" attributes {{mhlo.num_replicas = {n} : i32}}"),
     };
     let text = format!("module @step{attributes} {{\n{text}}}\n");
-    Ok(Lowered { text, arguments, results, replicas })
+    Ok(Lowered { text, arguments, results, replicas, partitions })
+}
+
+/// The attribute that says how a tensor is divided among devices.
+fn sharding_attribute(axis: Option<usize>, rank: usize, partitions: usize) -> Option<String> {
+    let text = match axis {
+        _ if partitions == 1 => return None,
+        None => "{replicated}".to_string(),
+        Some(axis) => {
+            let tiles: Vec<String> =
+                (0..rank).map(|i| if i == axis { partitions } else { 1 }.to_string()).collect();
+            format!("{{devices=[{}]<=[{partitions}]}}", tiles.join(","))
+        }
+    };
+    Some(format!("mhlo.sharding = \"{text}\""))
+}
+
+/// The type of an argument or a result of the function, with attributes.
+fn with_attributes(value: &Hlo, attributes: impl IntoIterator<Item = String>) -> String {
+    let attributes: Vec<String> = attributes.into_iter().collect();
+    match attributes.is_empty() {
+        true => value.ty().to_string(),
+        false => format!("{} {{{}}}", value.ty(), attributes.join(", ")),
+    }
 }
 
 /// The text of the function.
-fn main(f: &Function, arguments: &[Argument], defined: &[Hlo], results: &[Output], values: &[Hlo]) -> String {
+fn main(
+    f: &Function,
+    arguments: &[Argument],
+    defined: &[Hlo],
+    results: &[Output],
+    values: &[Hlo],
+    partitions: usize,
+) -> String {
     let replaces = |argument: &Argument| {
         let state = |result: &Output| result.target == Target::State && result.name == argument.name;
         results.iter().position(state).filter(|_| argument.donated)
     };
     let parameters = arguments.iter().zip(defined).map(|(argument, value)| {
-        let alias = replaces(argument).map(|at| format!(" {{tf.aliasing_output = {at} : i32}}"));
-        format!("\n    {value}: {}{}", value.ty(), alias.unwrap_or_default())
+        let alias = replaces(argument).map(|at| format!("tf.aliasing_output = {at} : i32"));
+        let sharding = sharding_attribute(argument.axis, value.dims().len(), partitions);
+        format!("\n    {value}: {}", with_attributes(value, alias.into_iter().chain(sharding)))
     });
     let parameters = parameters.collect::<Vec<_>>().join(",");
     let types = values.iter().map(|value| value.ty().to_string()).collect::<Vec<_>>().join(", ");
     let names = values.iter().map(Hlo::to_string).collect::<Vec<_>>().join(", ");
     let end = if values.is_empty() { "return".to_string() } else { format!("return {names} : {types}") };
-    let head = f.named(&format!("  func.func public @main({parameters}\n  ) -> ({types}) {{\n"));
+    let returned = results.iter().zip(values).map(|(result, value)| {
+        with_attributes(value, sharding_attribute(result.axis, value.dims().len(), partitions))
+    });
+    let returned = returned.collect::<Vec<_>>().join(", ");
+    let head = f.named(&format!("  func.func public @main({parameters}\n  ) -> ({returned}) {{\n"));
     format!("{head}{}    {}\n  }}\n", f.body(), f.named(&end))
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use autobwd::Meta;
 
 use super::LowerRules;
+use crate::Sharding;
 
 /// What a program is lowered for: feeds, values of the scope, fetches, devices.
 #[derive(Clone, Copy)]
@@ -14,6 +15,7 @@ pub struct LowerRequest<'a> {
     pub(super) fetches: &'a [&'a str],
     pub(super) rules: &'a LowerRules,
     pub(super) replicas: usize,
+    pub(super) sharding: Option<(&'a Sharding, usize)>,
 }
 
 impl<'a> LowerRequest<'a> {
@@ -24,7 +26,7 @@ impl<'a> LowerRequest<'a> {
         scope: &'a dyn Fn(&str) -> Option<Meta>,
         fetches: &'a [&'a str],
     ) -> LowerRequest<'a> {
-        LowerRequest { feeds, scope, fetches, rules: LowerRules::library(), replicas: 1 }
+        LowerRequest { feeds, scope, fetches, rules: LowerRules::library(), replicas: 1, sharding: None }
     }
 
     /// Lowers with these rules, in place of those of this library alone.
@@ -39,6 +41,12 @@ impl<'a> LowerRequest<'a> {
     pub fn replicas(self, replicas: usize) -> LowerRequest<'a> {
         LowerRequest { replicas, ..self }
     }
+
+    /// Lowers for that many devices, among which tensors are divided. Feeds and values of the scope are given as wholes.
+    #[must_use]
+    pub fn sharding(self, sharding: &'a Sharding, devices: usize) -> LowerRequest<'a> {
+        LowerRequest { sharding: Some((sharding, devices)), ..self }
+    }
 }
 
 impl fmt::Debug for LowerRequest<'_> {
@@ -48,6 +56,7 @@ impl fmt::Debug for LowerRequest<'_> {
             .field("fetches", &self.fetches)
             .field("rules", &self.rules)
             .field("replicas", &self.replicas)
+            .field("sharding", &self.sharding)
             .finish_non_exhaustive()
     }
 }

@@ -174,7 +174,7 @@ impl Executable {
         &self.loaded.0
     }
 
-    /// The devices, one for each replica.
+    /// The devices, one for each replica or partition.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }

@@ -61,19 +61,25 @@ impl ClientOptions {
     }
 }
 
-/// Options of a compilation: the devices, one for each replica, and flags of XLA.
+/// Options of a compilation: the devices, for replicas of the program or for parts of its tensors, and flags of XLA.
 ///
 /// Flags in the environment variable `XLA_FLAGS` end the process if they are unknown; those set here are an error.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
     devices: Vec<Device>,
+    is_partitioned: bool,
     flags: Vec<(String, OptionValue)>,
 }
 
 impl CompileOptions {
     /// Compiles for these devices, with a replica of the program on each.
     pub fn new(devices: &[Device]) -> CompileOptions {
-        CompileOptions { devices: devices.to_vec(), flags: vec![] }
+        CompileOptions { devices: devices.to_vec(), is_partitioned: false, flags: vec![] }
+    }
+
+    /// Compiles one program for all of these devices, among which its tensors are divided as `mhlo.sharding` says.
+    pub fn partitions(devices: &[Device]) -> CompileOptions {
+        CompileOptions { is_partitioned: true, ..CompileOptions::new(devices) }
     }
 
     /// Sets a flag of XLA, for this compilation only.
@@ -88,23 +94,31 @@ impl CompileOptions {
         &self.devices
     }
 
+    /// The number of replicas and of partitions.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        if self.is_partitioned { (1, self.devices.len()) } else { (self.devices.len(), 1) }
+    }
+
     /// The message `CompileOptionsProto` of XLA.
     ///
     /// It is never empty: XLA ends the process if the number of replicas is 0.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
-        let replicas = self.devices.len() as u64;
-        if replicas == 0 {
+        if self.devices.is_empty() {
             return Err(Error::new(ErrorKind::Device, "a compilation needs at least one device"));
         }
-        let mut ids = Message::default();
-        self.devices.iter().for_each(|device| ids.number(1, device.id() as u64));
+        let (replicas, partitions) = self.counts();
         let mut assignment = Message::default();
-        assignment.number(1, replicas);
-        assignment.number(2, 1);
-        assignment.message(3, &ids);
+        assignment.number(1, replicas as u64);
+        assignment.number(2, partitions as u64);
+        for devices in self.devices.chunks(replicas) {
+            let mut ids = Message::default();
+            devices.iter().for_each(|device| ids.number(1, device.id() as u64));
+            assignment.message(3, &ids);
+        }
         let mut build = Message::default();
-        build.number(4, replicas);
-        build.number(5, 1);
+        build.number(4, replicas as u64);
+        build.number(5, partitions as u64);
+        build.number(6, self.is_partitioned.into());
         build.message(9, &assignment);
         let mut options = Message::default();
         options.message(3, &build);

@@ -12,7 +12,7 @@ pub struct Parameter {
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions; of the part on a device if the text divides it (`mhlo.sharding`).
     pub dims: Vec<usize>,
     /// Whether the program may reuse its memory for a result (`tf.aliasing_output`, `jax.buffer_donor`).
     pub donated: bool,
@@ -78,7 +78,14 @@ fn parameter(text: &str) -> Result<Parameter> {
         || attributes.split_once("jax.buffer_donor").is_some_and(|(_, value)| {
             !value.trim_start().strip_prefix('=').is_some_and(|value| value.trim_start().starts_with("false"))
         });
-    let (Ok(dims), Some(dtype)) = (dims, dtype) else { return Err(wrong()) };
+    let (Ok(mut dims), Some(dtype)) = (dims, dtype) else { return Err(wrong()) };
+    let tiles =
+        attributes.split_once("mhlo.sharding = \"{devices=[").and_then(|(_, tiles)| tiles.split_once(']'));
+    if let Some((tiles, _)) = tiles {
+        for (dim, tiles) in dims.iter_mut().zip(tiles.split(',')) {
+            *dim = dim.div_ceil(tiles.trim().parse().ok().filter(|tiles| *tiles > 0).ok_or_else(wrong)?);
+        }
+    }
     Ok(Parameter { name: name.trim().into(), dtype, dims, donated })
 }
 
@@ -171,7 +178,8 @@ mod tests {
         let found = read(
             "%arg0: tensor<2x3xf32> {tf.aliasing_output = 1 : i32, mhlo.sharding = \"{replicated}, (x)>\"}, \
              %n: tensor<i64> loc(\"a, b\"), %b: tensor<0x4xi1> {jax.buffer_donor = true}, // last\n \
-             %c: tensor<1xui8> {jax.buffer_donor = false, map = affine_map<(d0) -> (d0)>}, %d: tensor<f64>",
+             %c: tensor<1xui8> {jax.buffer_donor = false, map = affine_map<(d0) -> (d0)>}, %d: tensor<f64>, \
+             %e: tensor<4x6xf32> {mhlo.sharding = \"{devices=[1,2]<=[2]}\"}",
         )
         .unwrap();
         let text: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -182,7 +190,8 @@ mod tests {
                 "%n: tensor<i64>",
                 "%b: tensor<0x4xi1> {jax.buffer_donor = true}",
                 "%c: tensor<1xui8>",
-                "%d: tensor<f64>"
+                "%d: tensor<f64>",
+                "%e: tensor<4x3xf32>"
             ]
         );
         assert_eq!(parameters_of(&text.join(", ")).unwrap(), found);

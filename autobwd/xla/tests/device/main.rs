@@ -8,3 +8,4 @@ mod pjrt;
 mod plugin;
 mod program;
 mod replicas;
+mod sharding;

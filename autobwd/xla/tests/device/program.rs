@@ -31,6 +31,7 @@ fn step() -> Lowered {
             Output::state("w", DType::F32, [2]),
         ],
         replicas: 1,
+        partitions: 1,
     }
 }
 
@@ -87,6 +88,7 @@ fn a_donated_feed_of_the_caller_is_only_read() {
         arguments: vec![Argument::feed("x", DType::F32, [2]).donated()],
         results: vec![Output::fetch("y", DType::F32, [2])],
         replicas: 1,
+        partitions: 1,
     };
     let (program, mut scope) = (lowered.compile(&device).unwrap(), DeviceScope::new(&device));
     let x = device.upload(&tensor(&[1.0, 2.0])).unwrap();
@@ -231,6 +233,7 @@ fn replicas_have_their_own_scopes() {
         ],
         results: vec![Output::fetch("sum", DType::F32, [2]), Output::state("w", DType::F32, [2])],
         replicas: 2,
+        partitions: 1,
     };
     let devices = client.devices();
     let program = lowered.compile_with(&client, &CompileOptions::new(&devices)).unwrap();
@@ -273,6 +276,7 @@ fn a_run_that_fails_leaves_no_deleted_states() {
         arguments: vec![Argument::state("w", DType::F32, [2]).donated()],
         results: vec![Output::fetch("c", DType::F32, [1 << 46]), Output::state("w", DType::F32, [2])],
         replicas: 1,
+        partitions: 1,
     };
     let (program, mut scope) = (lowered.compile(&device).unwrap(), DeviceScope::new(&device));
     scope.set("w", &tensor(&[1.0, 2.0])).unwrap();

@@ -178,7 +178,7 @@ fn a_program_of_two_replicas_needs_two_devices() -> Result<()> {
     let Some(device) = device() else { return Ok(()) };
     let lowered = Case::new(&[pair(DType::F32, &[2])?], |x| all_reduce(x, 2))?.lowered(2)?;
     let e = lowered.compile(&device).unwrap_err();
-    assert_eq!(e.to_string(), "the program is for 2 replicas, one on each device; number of devices: 1");
+    assert_eq!(e.to_string(), "the program is for 2 devices with a replica on each, not for 1 device");
     Ok(())
 }
 
@@ -196,6 +196,6 @@ fn a_program_for_other_ranks_is_refused() -> Result<()> {
     let below = |n| format!("must be below the number of ranks, {n}");
     refused(Case::new(&[x()?], |x| broadcast(x, 2))?, 2, &format!("attribute `root`: {}", below(2)));
     refused(Case::new(&[x()?], |x| reduce(x, 1))?, 1, &format!("attribute `root_id`: {}", below(1)));
-    refused(Case::new(&[x()?], |x| all_reduce(x, 0))?, 0, "a program cannot be lowered for 0 replicas");
+    refused(Case::new(&[x()?], |x| all_reduce(x, 0))?, 0, "a program cannot be lowered for 0 devices");
     Ok(())
 }

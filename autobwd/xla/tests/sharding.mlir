@@ -1,0 +1,27 @@
+module @step attributes {mhlo.num_partitions = 2 : i32} {
+  func.func public @main(
+    %x: tensor<4x6xf32> {mhlo.sharding = "{devices=[2,1]<=[2]}"},
+    %y: tensor<4x2xf32> {mhlo.sharding = "{replicated}"},
+    %hidden.w: tensor<6x8xf32> {tf.aliasing_output = 2 : i32, mhlo.sharding = "{devices=[1,2]<=[2]}"},
+    %hidden.b: tensor<8xf32> {tf.aliasing_output = 7 : i32, mhlo.sharding = "{devices=[2]<=[2]}"},
+    %dropout_0.seed: tensor<1xi64> {tf.aliasing_output = 1 : i32, mhlo.sharding = "{replicated}"},
+    %output.w: tensor<8x2xf32> {tf.aliasing_output = 12 : i32, mhlo.sharding = "{devices=[2,1]<=[2]}"},
+    %output.b: tensor<2xf32> {tf.aliasing_output = 17 : i32, mhlo.sharding = "{replicated}"},
+    %learning_rate_0: tensor<1xf32> {mhlo.sharding = "{replicated}"},
+    %hidden.w.moment1: tensor<6x8xf32> {tf.aliasing_output = 3 : i32, mhlo.sharding = "{devices=[1,2]<=[2]}"},
+    %hidden.w.moment2: tensor<6x8xf32> {tf.aliasing_output = 4 : i32, mhlo.sharding = "{devices=[1,2]<=[2]}"},
+    %hidden.w.beta1_pow: tensor<1xf32> {tf.aliasing_output = 5 : i32, mhlo.sharding = "{replicated}"},
+    %hidden.w.beta2_pow: tensor<1xf32> {tf.aliasing_output = 6 : i32, mhlo.sharding = "{replicated}"},
+    %hidden.b.moment1: tensor<8xf32> {tf.aliasing_output = 8 : i32, mhlo.sharding = "{devices=[2]<=[2]}"},
+    %hidden.b.moment2: tensor<8xf32> {tf.aliasing_output = 9 : i32, mhlo.sharding = "{devices=[2]<=[2]}"},
+    %hidden.b.beta1_pow: tensor<1xf32> {tf.aliasing_output = 10 : i32, mhlo.sharding = "{replicated}"},
+    %hidden.b.beta2_pow: tensor<1xf32> {tf.aliasing_output = 11 : i32, mhlo.sharding = "{replicated}"},
+    %output.w.moment1: tensor<8x2xf32> {tf.aliasing_output = 13 : i32, mhlo.sharding = "{devices=[2,1]<=[2]}"},
+    %output.w.moment2: tensor<8x2xf32> {tf.aliasing_output = 14 : i32, mhlo.sharding = "{devices=[2,1]<=[2]}"},
+    %output.w.beta1_pow: tensor<1xf32> {tf.aliasing_output = 15 : i32, mhlo.sharding = "{replicated}"},
+    %output.w.beta2_pow: tensor<1xf32> {tf.aliasing_output = 16 : i32, mhlo.sharding = "{replicated}"},
+    %output.b.moment1: tensor<2xf32> {tf.aliasing_output = 18 : i32, mhlo.sharding = "{replicated}"},
+    %output.b.moment2: tensor<2xf32> {tf.aliasing_output = 19 : i32, mhlo.sharding = "{replicated}"},
+    %output.b.beta1_pow: tensor<1xf32> {tf.aliasing_output = 20 : i32, mhlo.sharding = "{replicated}"},
+    %output.b.beta2_pow: tensor<1xf32> {tf.aliasing_output = 21 : i32, mhlo.sharding = "{replicated}"}
+  ) -> (tensor<f32> {mhlo.sharding = "{replicated}"}, tensor<1xi64> {mhlo.sharding = "{replicated}"}, tensor<6x8xf32> {mhlo.sharding = "{devices=[1,2]<=[2]}"}, tensor<6x8xf32> {mhlo.sharding = "{devices=[1,2]<=[2]}"}, tensor<6x8xf32> {mhlo.sharding = "{devices=[1,2]<=[2]}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}, tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}, tensor<8xf32> {mhlo.sharding = "{devices=[2]<=[2]}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<8x2xf32> {mhlo.sharding = "{devices=[2,1]<=[2]}"}, tensor<8x2xf32> {mhlo.sharding = "{devices=[2,1]<=[2]}"}, tensor<8x2xf32> {mhlo.sharding = "{devices=[2,1]<=[2]}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<2xf32> {mhlo.sharding = "{replicated}"}, tensor<2xf32> {mhlo.sharding = "{replicated}"}, tensor<2xf32> {mhlo.sharding = "{replicated}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}, tensor<1xf32> {mhlo.sharding = "{replicated}"}) {
