@@ -1,5 +1,9 @@
-"""The workloads in JAX, compiled: `THREADS=1 python jax_peer.py mlp`."""
+"""The workloads in JAX, compiled: `THREADS=1 python jax_peer.py mlp`.
 
+The environment variable `PJRT_PLUGIN` names a plugin for the CPU to run on instead of JAX's own.
+"""
+
+import os
 import sys
 import time
 
@@ -11,6 +15,11 @@ import numpy as np
 from jax import lax
 
 workload = sys.argv[1]
+if plugin := os.environ.get("PJRT_PLUGIN"):
+    from jax._src import xla_bridge
+
+    xla_bridge.register_plugin("plugin", library_path=plugin, options={"cpu_device_count": 1}, priority=1000)
+    jax.config.update("jax_platforms", "plugin")
 
 
 def array(x):

@@ -105,12 +105,20 @@ impl Client {
         Ok(Client(Arc::new(state)))
     }
 
-    /// Loads a plugin and makes a client without options.
+    /// Loads a plugin and makes a client without options; a plugin for the CPU makes one device of it, in place of several
+    /// virtual ones, which share its cores and are slower.
     ///
     /// # Errors
     /// Those of [`Plugin::load`] and [`Plugin::client`].
     pub fn load(path: impl AsRef<Path>) -> Result<Client> {
-        Plugin::load(path)?.client(&ClientOptions::new())
+        let plugin = Plugin::load(path)?;
+        let client = plugin.client(&ClientOptions::new())?;
+        match client.platform_name() {
+            "cpu" if client.devices().len() > 1 => {
+                plugin.client(&ClientOptions::new().set("cpu_device_count", 1_i64))
+            }
+            _ => Ok(client),
+        }
     }
 
     /// The plugin.
@@ -190,7 +198,7 @@ impl Client {
 }
 
 impl Device {
-    /// Loads a plugin and returns the first device of a client without options.
+    /// Loads a plugin and returns its first device, as [`Client::load`] does.
     ///
     /// # Errors
     /// Those of [`Client::load`]; a client without devices.

@@ -2,14 +2,23 @@
 
 #![allow(unsafe_code)]
 
-use std::{ffi::c_void, fmt, ptr::NonNull, slice};
+use std::{
+    ffi::c_void,
+    fmt, hint,
+    ptr::NonNull,
+    slice,
+    time::{Duration, Instant},
+};
 
 use autobwd::{Error, ErrorKind, Result};
 
 use super::sys::{
-    Api, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, FunctionArguments, RawError,
-    RawEvent, code,
+    Api, ErrorDestroy, ErrorGetCode, ErrorMessage, EventAwait, EventDestroy, EventIsReady, FunctionArguments,
+    RawError, RawEvent, code,
 };
+
+/// How long a thread asks for an event before it sleeps: to wake it takes longer than a small program.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// The function table of a loaded plugin.
 #[derive(Clone, Copy)]
@@ -191,6 +200,10 @@ impl Table {
         }
         // SAFETY: the caller's promise.
         unsafe {
+            let (start, mut asked) = (Instant::now(), EventIsReady { event, ..Default::default() });
+            while self.call(&mut asked).is_ok() && !asked.is_ready && start.elapsed() < SPIN {
+                hint::spin_loop();
+            }
             let awaited = self.call(&mut EventAwait { event, ..Default::default() });
             let destroyed = self.call(&mut EventDestroy { event, ..Default::default() });
             awaited.and(destroyed)

@@ -43,6 +43,7 @@ fn a_client_describes_itself() {
     assert_eq!(second.memory().unwrap(), None);
     let e = client.device(2).unwrap_err();
     assert_eq!(e.to_string(), "the client has 2 devices, so there is no device 2");
+    assert_eq!(Client::load(client.plugin().path()).unwrap().devices().len(), 1);
     assert!(client.plugin().version() >= (0, 57));
     let attributes = client.plugin().attributes().unwrap();
     let stablehlo = attributes.iter().find(|(name, _)| name == "stablehlo_current_version");
