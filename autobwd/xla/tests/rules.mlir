@@ -819,6 +819,29 @@
     %v2 = "stablehlo.gather"(%v1, %v0) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 3>, indices_are_sorted = false}> : (tensor<4x3xf32>, tensor<5xi64>) -> tensor<5x3xf32>
     return %v2 : tensor<5x3xf32>
 
+// Rules: lstm_sequence_grad
+    // lstm_sequence
+    %v2 = stablehlo.constant dense<0x00000000> : tensor<2x0x1xf32>
+    %v3 = stablehlo.constant dense<0x00000000> : tensor<2x0x1xf32>
+    %v4 = stablehlo.constant dense<0x00000000> : tensor<2x0x4xf32>
+    // fill_any_like
+    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x0x1xf32>
+    // fill_any_like
+    %v3.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x0x1xf32>
+    // fill_any_like
+    %v4.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x0x4xf32>
+    // lstm_sequence_grad
+    %v0.GRAD = stablehlo.constant dense<0x00000000> : tensor<2x0x4xf32>
+    %v1.GRAD = stablehlo.constant dense<0x00000000> : tensor<1x4xf32>
+    return %v0.GRAD, %v1.GRAD : tensor<2x0x4xf32>, tensor<1x4xf32>
+
+// Rules: lstm_sequence
+    // lstm_sequence
+    %v3 = stablehlo.constant dense<0x00000000> : tensor<0x2x1xf32>
+    %v4 = stablehlo.constant dense<0x00000000> : tensor<0x2x1xf32>
+    %v5 = stablehlo.constant dense<0x00000000> : tensor<0x2x4xf32>
+    return %v3, %v4, %v5 : tensor<0x2x1xf32>, tensor<0x2x1xf32>, tensor<0x2x4xf32>
+
 // Rules: matmul_grad
     // matmul
     %v2 = stablehlo.dot_general %v0, %v1, contracting_dims = [1] x [0] : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>

@@ -4,7 +4,7 @@ use std::{fs, thread};
 
 use autobwd::{DType, ErrorKind, Tensor, tensor::Bool};
 use autobwd_xla::pjrt::{
-    ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
+    Client, ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
 };
 
 use crate::plugin::{client, device, plugin, tensor};

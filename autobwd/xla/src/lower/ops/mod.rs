@@ -9,6 +9,7 @@ mod index;
 mod integer;
 mod interpolate;
 mod join;
+mod lstm;
 mod matmul;
 mod order;
 mod pool;
@@ -52,6 +53,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         integer::rules(),
         interpolate::rules(),
         join::rules(),
+        lstm::rules(),
         matmul::rules(),
         order::rules(),
         pool::rules(),
