@@ -73,7 +73,7 @@ impl Lower for LstmSequenceGrad<Hlo> {
             return;
         }
         let (steps, hidden, cell, weight) = (self.hidden.dims()[0], &self.hidden, &self.cell, &self.weight);
-        // What does not depend on later steps, for all steps at once.
+        // What does not depend on later steps, for all steps together.
         let ([i, f, g, o], tanh) = (quarters(&self.activations), cell.tanh());
         let factors = joined([&g, &before(self.initial_cell.as_ref(), cell), &i, &tanh]);
         let slope = |gate: &Hlo| gate - &gate.square();
