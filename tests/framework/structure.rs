@@ -8,13 +8,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 17] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
     "autobwd/exec",
     "autobwd/eager",
     "autobwd/net",
+    "autobwd/parallel",
+    "autobwd/mpi",
+    "autobwd/xla",
     "autobwd/check",
     "autobwd/cli",
     "autobwd/data",

@@ -69,38 +69,43 @@ struct ProgramKey {
 
 /// The values of a program, on one or several devices.
 #[derive(Clone, Copy)]
-enum Values<'a> {
+enum ScopeValues<'a> {
     /// One scope for each replica.
     Replicas(&'a [DeviceScope]),
     Sharded(&'a ShardedScope),
 }
 
-impl<'a> Values<'a> {
+impl<'a> ScopeValues<'a> {
     fn scopes(self) -> &'a [DeviceScope] {
         match self {
-            Values::Replicas(scopes) => scopes,
-            Values::Sharded(scope) => &scope.scopes,
+            ScopeValues::Replicas(scopes) => scopes,
+            ScopeValues::Sharded(scope) => &scope.scopes,
         }
     }
 
     fn sharding(self) -> Option<&'a Sharding> {
         match self {
-            Values::Replicas(_) => None,
-            Values::Sharded(scope) => Some(scope.sharding()),
+            ScopeValues::Replicas(_) => None,
+            ScopeValues::Sharded(scope) => Some(scope.sharding()),
         }
     }
 
     /// Dtype and shape of the value of that name, as a whole.
     fn meta(self, name: &str) -> Option<Meta> {
         match self {
-            Values::Replicas(scopes) => scopes.first()?.get(name).ok().map(DeviceBuffer::meta),
-            Values::Sharded(scope) => scope.meta(name),
+            ScopeValues::Replicas(scopes) => scopes.first()?.get(name).ok().map(DeviceBuffer::meta),
+            ScopeValues::Sharded(scope) => scope.meta(name),
         }
     }
 }
 
 impl ProgramKey {
-    fn new(program: &Program, values: Values<'_>, feeds: &[(&str, Meta)], fetches: &[&str]) -> ProgramKey {
+    fn new(
+        program: &Program,
+        values: ScopeValues<'_>,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+    ) -> ProgramKey {
         ProgramKey {
             program: program.stamp(),
             devices: values.scopes().iter().map(|scope| scope.device().clone()).collect(),
@@ -110,7 +115,13 @@ impl ProgramKey {
         }
     }
 
-    fn is(&self, program: &Program, values: Values<'_>, feeds: &[(&str, Meta)], fetches: &[&str]) -> bool {
+    fn is(
+        &self,
+        program: &Program,
+        values: ScopeValues<'_>,
+        feeds: &[(&str, Meta)],
+        fetches: &[&str],
+    ) -> bool {
         let same_feed = |((name, meta), (n, m)): (&(String, Meta), &(&str, Meta))| name == n && meta == m;
         self.program == program.stamp()
             && self.devices.iter().eq(values.scopes().iter().map(DeviceScope::device))
@@ -238,7 +249,7 @@ impl DeviceExecutor {
         fetches: &[&str],
     ) -> Result<Vec<Tensor>> {
         let metas: Vec<_> = feeds.iter().map(|(name, tensor)| (*name, tensor.meta())).collect();
-        let program = self.prepare_values(program.as_ref(), Values::Sharded(scope), &metas, fetches)?;
+        let program = self.prepare_values(program.as_ref(), ScopeValues::Sharded(scope), &metas, fetches)?;
         let divided: Result<Vec<Vec<Tensor>>> =
             feeds.iter().map(|(name, tensor)| scope.divide(name, tensor)).collect();
         let divided = divided?;
@@ -282,13 +293,13 @@ impl DeviceExecutor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Arc<CompiledProgram>> {
-        self.prepare_values(program.as_ref(), Values::Replicas(scopes), feeds, fetches)
+        self.prepare_values(program.as_ref(), ScopeValues::Replicas(scopes), feeds, fetches)
     }
 
     fn prepare_values(
         &mut self,
         program: &Program,
-        values: Values<'_>,
+        values: ScopeValues<'_>,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Arc<CompiledProgram>> {
@@ -317,7 +328,7 @@ impl DeviceExecutor {
         &self,
         program: &Program,
         devices: &[Device],
-        values: Values<'_>,
+        values: ScopeValues<'_>,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<CompiledProgram> {

@@ -4,7 +4,7 @@ use autobwd::{BlockId, DType, Dims, Meta, Program, Result, Var, VarDesc};
 use autobwd_ops::model::infer_shapes;
 use autobwd_plan::{Instruction, Plan, PlanRequest, ValueId};
 
-use super::graph::GraphLowering;
+use super::graph_lowering::GraphLowering;
 
 /// Lowers an operator by its composition, in a program of its own; `false` if it has none.
 ///

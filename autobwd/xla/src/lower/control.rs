@@ -11,16 +11,16 @@ use autobwd_backward::trips;
 use autobwd_plan::{CarriedInput, GraphValue, Instruction, StepPlan, SubBlockPlan, ValueId, ValueSource};
 
 use super::{
-    graph::GraphLowering,
+    graph_lowering::GraphLowering,
     hlo::{Hlo, HloDType, HloType, WhileText},
 };
 
 /// The outputs of an operator with a block, and the step state that it saves.
-type StepOutputs = (Vec<Hlo>, Option<SavedSteps>);
+type StepOutputs = (Vec<Hlo>, Option<LoweredSteps>);
 
 /// The saved step state of an operator with a block, or that of one of its steps.
 #[derive(Clone)]
-pub(super) struct SavedSteps {
+pub(super) struct LoweredSteps {
     /// The number of steps of a loop.
     count: Option<usize>,
     /// The condition of a branch.
@@ -30,10 +30,10 @@ pub(super) struct SavedSteps {
     /// The values, in all steps.
     values: Vec<Hlo>,
     /// The state that operators in the block have saved.
-    nested: Vec<(Var, SavedSteps)>,
+    nested: Vec<(Var, LoweredSteps)>,
 }
 
-impl SavedSteps {
+impl LoweredSteps {
     /// All values, those of operators in the block last.
     fn all(&self) -> Vec<Hlo> {
         let nested = self.nested.iter().flat_map(|(_, nested)| nested.all());
@@ -41,11 +41,11 @@ impl SavedSteps {
     }
 
     /// The same with other values.
-    fn with(&self, values: &mut impl Iterator<Item = Hlo>) -> SavedSteps {
+    fn with(&self, values: &mut impl Iterator<Item = Hlo>) -> LoweredSteps {
         let condition = self.condition.as_ref().and_then(|_| values.next());
         let own = values.take(self.values.len()).collect();
         let nested = self.nested.iter().map(|(var, nested)| (*var, nested.with(values))).collect();
-        SavedSteps { count: self.count, condition, offsets: self.offsets.clone(), values: own, nested }
+        LoweredSteps { count: self.count, condition, offsets: self.offsets.clone(), values: own, nested }
     }
 
     fn at(&self, offset: usize) -> Option<&Hlo> {
@@ -53,7 +53,7 @@ impl SavedSteps {
     }
 
     /// The state of a step.
-    fn step(&self, index: &Hlo) -> SavedSteps {
+    fn step(&self, index: &Hlo) -> LoweredSteps {
         self.with(&mut self.all().into_iter().map(|value| value.at(index)))
     }
 }
@@ -65,7 +65,7 @@ struct StepValues {
     stacks: Vec<Hlo>,
     /// Terms of sums.
     sums: Vec<Option<Hlo>>,
-    saved: SavedSteps,
+    saved: LoweredSteps,
 }
 
 /// What a step reads besides captured values.
@@ -75,7 +75,7 @@ struct StepArguments<'s> {
     /// The position in sequences.
     index: Option<Hlo>,
     /// The state that the step of another operator has saved.
-    saved: Option<SavedSteps>,
+    saved: Option<LoweredSteps>,
 }
 
 #[cold]
@@ -155,7 +155,7 @@ impl<'a> GraphLowering<'a> {
         node: &Instruction,
         call: &'a SubBlockPlan,
         condition: &Hlo,
-        saved: Option<SavedSteps>,
+        saved: Option<LoweredSteps>,
     ) -> Result<StepOutputs> {
         let first = self.first_values(call)?;
         let (_, sum_types) = self.output_types(node, call);
@@ -186,7 +186,7 @@ impl<'a> GraphLowering<'a> {
         let (carried, rest) = results.split_at(first.len().min(results.len()));
         let (sums, left) = rest.split_at(sum_types.len().min(rest.len()));
         let left = std::iter::once(condition.clone()).chain(left.iter().cloned());
-        let saved = SavedSteps { condition: Some(condition.clone()), ..template };
+        let saved = LoweredSteps { condition: Some(condition.clone()), ..template };
         let outputs = Self::last_values(call, carried).into_iter().chain(sums.iter().cloned()).collect();
         Ok((outputs, call.fills.then(|| saved.with(&mut { left }))))
     }
@@ -196,7 +196,7 @@ impl<'a> GraphLowering<'a> {
         &mut self,
         node: &Instruction,
         call: &'a SubBlockPlan,
-        saved: Option<&SavedSteps>,
+        saved: Option<&LoweredSteps>,
     ) -> Result<StepOutputs> {
         let first = self.first_values(call)?;
         let (stack_types, sum_types) = self.output_types(node, call);
@@ -210,7 +210,8 @@ impl<'a> GraphLowering<'a> {
         if count == Some(0) {
             let outputs = Self::last_values(call, &first).into_iter();
             let outputs = outputs.chain(zeros(&stack_types)).chain(zeros(&sum_types)).collect();
-            let none = SavedSteps { count, condition: None, offsets: vec![], values: vec![], nested: vec![] };
+            let none =
+                LoweredSteps { count, condition: None, offsets: vec![], values: vec![], nested: vec![] };
             return Ok((outputs, Some(none)));
         }
         let f = self.f;
@@ -257,7 +258,7 @@ impl<'a> GraphLowering<'a> {
         let others = results.by_ref().take(stack_types.len() + sum_types.len());
         let outputs =
             Self::last_values(call, &carried).into_iter().chain(others.collect::<Vec<_>>()).collect();
-        let saved = SavedSteps { count, ..step.saved };
+        let saved = LoweredSteps { count, ..step.saved };
         Ok((outputs, call.fills.then(|| saved.with(&mut results))))
     }
 
@@ -278,7 +279,7 @@ impl<'a> GraphLowering<'a> {
         count: Option<usize>,
         ran: &Hlo,
         carried: &[Hlo],
-        saved: Option<&SavedSteps>,
+        saved: Option<&LoweredSteps>,
     ) -> Result<(StepValues, Hlo)> {
         let from_end = |at: &Hlo, count: usize| -at + (count as f64 - 1.0);
         let length = count.unwrap_or(0);
@@ -356,7 +357,7 @@ impl<'a> GraphLowering<'a> {
         };
         let values = call.left.iter().map(|(id, _)| inner.result(*id)).collect::<Result<_>>()?;
         let nested = inner.saved.iter().map(|(id, saved)| (plan.graph.values[*id].var, saved.clone()));
-        let saved = SavedSteps {
+        let saved = LoweredSteps {
             count: None,
             condition: None,
             offsets: call.left.iter().map(|(_, offset)| *offset).collect(),

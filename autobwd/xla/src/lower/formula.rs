@@ -10,7 +10,7 @@ use autobwd_core::lanes;
 use autobwd_plan::Instruction;
 
 use super::{
-    graph::GraphLowering,
+    graph_lowering::GraphLowering,
     hlo::{Hlo, HloDType},
 };
 
@@ -55,7 +55,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     }
     let unset = Hlo::unset(work.f, &autobwd::Meta::new(autobwd::DType::F32, []));
     let mut lanes =
-        FormulaLanes { nodes: formula.nodes(), of: unset, dtype, space: space.clone(), values: vec![] };
+        HloLanes { nodes: formula.nodes(), of: unset, dtype, space: space.clone(), values: vec![] };
     for node in formula.nodes() {
         let value = match node {
             FormulaNode::Input(slot) => match &inputs[*slot] {
@@ -91,7 +91,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     Ok(true)
 }
 
-struct FormulaLanes<'f> {
+struct HloLanes<'f> {
     nodes: &'f [FormulaNode],
     of: Hlo,
     dtype: HloDType,
@@ -100,7 +100,7 @@ struct FormulaLanes<'f> {
     values: Vec<Hlo>,
 }
 
-impl FormulaLanes<'_> {
+impl HloLanes<'_> {
     fn number(&self, x: f64) -> Result<Hlo> {
         if !self.dtype.is_float() && x.is_finite() && x.fract() != 0.0 {
             let text = format!("a formula with {x} does not exist for integers");

@@ -11,14 +11,14 @@
 mod composition;
 mod control;
 mod formula;
-mod graph;
+mod graph_lowering;
 mod hlo;
 mod ops;
 mod request;
 mod rules;
 
 pub use hlo::{
-    Convolution, ConvolutionLayout, GatherDims, Hlo, HloDType, HloType, Reduction, ScatterDims, Window,
+    ConvolutionLayout, GatherDims, Hlo, HloConvolution, HloDType, HloType, Reduction, ScatterDims, Window,
 };
 pub use request::LowerRequest;
 pub use rules::{Lower, LowerRules};
@@ -28,8 +28,8 @@ use autobwd_core::{obstacles::Obstacles, verify::require_valid};
 use autobwd_plan::{GraphValue, Plan, PlanRequest, ValueSource, cut};
 
 use crate::{Argument, Lowered, Output, Target, sharding::divided};
-use graph::GraphLowering;
-use hlo::Function;
+use graph_lowering::GraphLowering;
+use hlo::HloFunction;
 
 /// Lowers a program to StableHLO.
 ///
@@ -69,7 +69,7 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
     let program = &*cut(program, feeds)?;
     let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
     let graph = &plan.graph;
-    let (f, mut arguments, mut defined) = (Function::new(replicas), vec![], vec![]);
+    let (f, mut arguments, mut defined) = (HloFunction::new(replicas), vec![], vec![]);
     let mut work = GraphLowering::new(program, ops, rules, &f, graph);
     let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
     for id in graph.feeds.iter().copied().chain(scoped) {
@@ -148,7 +148,7 @@ fn with_attributes(value: &Hlo, attributes: impl IntoIterator<Item = String>) ->
 
 /// The text of the function.
 fn main(
-    f: &Function,
+    f: &HloFunction,
     arguments: &[Argument],
     defined: &[Hlo],
     results: &[Output],

@@ -8,13 +8,13 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<ElementwiseFloordiv>(),
         rule::<ElementwiseMod>(),
@@ -53,16 +53,16 @@ fn remainder(graph: &mut OnnxGraph<'_>, [x, y]: [OnnxValue; 2], dtype: DType) ->
     Ok(graph.op("Where", &[exact, rest, value], &[]))
 }
 
-impl Lower for ElementwiseMod {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ElementwiseMod {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (values, dtype) = (operands(graph, [self.x, self.y], self.axis)?, graph.dtype(self.x)?);
         let out = remainder(graph, values, dtype)?;
         graph.write(self.out, out);
         Ok(())
     }
 }
-impl Lower for ElementwiseFloordiv {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ElementwiseFloordiv {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let ([x, y], dtype) = (operands(graph, [self.x, self.y], self.axis)?, graph.dtype(self.x)?);
         let out = if dtype.is_float() {
             let quotient = graph.div(x, y);
@@ -102,8 +102,8 @@ impl KronFactors {
     }
 }
 
-impl Lower for Kron {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Kron {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let KronFactors { x, y, rank } = KronFactors::of(graph, [self.x, self.y])?;
         let product = graph.mul(x, y);
         let dims: Vec<OnnxDim> = match graph.dims(self.out) {
@@ -115,8 +115,8 @@ impl Lower for Kron {
         Ok(())
     }
 }
-impl Lower for KronGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for KronGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let KronFactors { x, y, rank } = KronFactors::of(graph, [self.x, self.y])?;
         let vars = [self.x, self.y];
         let dims = [graph.run_dims(vars[0])?, graph.run_dims(vars[1])?];
@@ -145,8 +145,8 @@ fn number(graph: &mut OnnxGraph<'_>, var: Var, dtype: DType) -> Result<OnnxValue
     graph.reshape(value, &[])
 }
 
-impl Lower for Range {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Range {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let dtype = graph.dtype(self.out)?;
         let [start, end, step] = [self.start, self.end, self.step].map(|var| number(graph, var, dtype));
         let out = graph.op("Range", &[start?, end?, step?], &[]);
@@ -154,8 +154,8 @@ impl Lower for Range {
         Ok(())
     }
 }
-impl Lower for Linspace {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Linspace {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (dtype, wide) = (graph.dtype(self.out)?, DType::F64);
         // First in the dtype of the result, as in the reference.
         let mut ends = [self.start, self.stop];

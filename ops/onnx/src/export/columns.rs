@@ -4,14 +4,14 @@ use autobwd::{DType, Result, Tensor, program::Var};
 use autobwd_ops::image::{Fold, FoldGrad, Unfold, UnfoldGrad, WindowAttrs};
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     conv::{Images, OnnxWindows},
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<Fold>(), rule::<FoldGrad>(), rule::<Unfold>(), rule::<UnfoldGrad>()]
 }
 
@@ -82,28 +82,28 @@ impl WindowColumns {
     }
 }
 
-impl Lower for Unfold {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Unfold {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let columns = WindowColumns::of(&self.window, graph.dim(self.x, 1)?);
         columns.unfold(graph, [self.x, self.y])
     }
 }
-impl Lower for UnfoldGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for UnfoldGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let columns = WindowColumns::of(&self.window, graph.dim(self.x, 1)?);
         let size = [graph.dim(self.x, 2)?, graph.dim(self.x, 3)?];
         columns.fold(graph, [self.dy, self.dx], size)
     }
 }
-impl Lower for Fold {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Fold {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let columns = WindowColumns::of(&self.window, graph.dim(self.y, 1)?);
         let size = [graph.dim(self.y, 2)?, graph.dim(self.y, 3)?];
         columns.fold(graph, [self.x, self.y], size)
     }
 }
-impl Lower for FoldGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for FoldGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let columns = WindowColumns::of(&self.window, graph.dim(self.dy, 1)?);
         columns.unfold(graph, [self.dy, self.dx])
     }

@@ -8,13 +8,13 @@ use autobwd::{
 use autobwd_ops::select::{SelectInput, SelectOutput};
 
 use super::{
-    Lower, LowerRule, ProgramWriter,
+    ExportOp, ExportRule, ProgramWriter,
     control::{ForwardSteps, first_value, like, typed, value_or_zeros, zeros},
     onnx_graph::{OnnxGraph, OnnxValue, VariableValues},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<SelectInput>(), rule::<SelectOutput>()]
 }
 
@@ -118,8 +118,8 @@ fn equals(graph: &mut OnnxGraph<'_>, mask: Var, number: usize) -> Result<OnnxVal
     Ok(graph.op("Equal", &[x, number], &[]))
 }
 
-impl Lower for SelectInput {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for SelectInput {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = |graph: &mut OnnxGraph<'_>, x: Option<Var>| match x {
             Some(x) => graph.read(x),
             None => zeros(graph, self.x.iter().flatten().next().copied().unwrap_or(self.out)),
@@ -134,8 +134,8 @@ impl Lower for SelectInput {
     }
 }
 
-impl Lower for SelectOutput {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for SelectOutput {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
         for (i, out) in self.out.iter().enumerate().filter(|(_, out)| out.is_some()) {
             let holds = equals(graph, self.mask, i)?;

@@ -11,14 +11,14 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
     same::{SAME, SamePadding},
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<Conv2dOp>(),
         rule::<Conv2dGrad>(),
@@ -251,14 +251,14 @@ impl ConvNodes {
 
 macro_rules! convolutions {
     ($($forward:ident $grad:ident),*) => {$(
-        impl Lower for $forward {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $forward {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
                 conv.forward(graph, [self.input, self.filter, self.output])
             }
         }
-        impl Lower for $grad {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $grad {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
                 if let Some(dinput) = self.dinput {
                     let size = image_size(graph, self.input, conv.format)?;
@@ -271,8 +271,8 @@ macro_rules! convolutions {
 }
 convolutions!(Conv2dOp Conv2dGrad, DepthwiseConv2d DepthwiseConv2dGrad);
 
-impl Lower for Conv3dOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Conv3dOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let volume = if self.conv.padding_algorithm == PaddingAlgorithm::Same {
             graph.dims(self.input)?
         } else {
@@ -296,8 +296,8 @@ impl Lower for Conv3dOp {
     }
 }
 
-impl Lower for Conv2dTransposeOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Conv2dTransposeOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
         if conv.same {
             return Err(graph.unknown_shape(self.input));
@@ -325,8 +325,8 @@ impl Lower for Conv2dTransposeOp {
         Ok(())
     }
 }
-impl Lower for Conv2dTransposeGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Conv2dTransposeGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
         if conv.same {
             return Err(graph.unknown_shape(self.input));

@@ -6,14 +6,14 @@ use autobwd_ops::shape::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     fill::shape_from,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<ExpandAsV2>(),
         rule::<ExpandAsV2Grad>(),
@@ -51,8 +51,8 @@ fn expand_grad(graph: &mut OnnxGraph<'_>, [x, dout, dx]: [Var; 3]) -> Result<()>
     Ok(())
 }
 
-impl Lower for ExpandV2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ExpandV2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         expand(graph, [self.x, self.out], |graph| {
             match shape_from(graph, self.shape_input, &self.expand_shapes_tensor)? {
                 // −1 keeps a dimension, which 1 does in ONNX.
@@ -62,13 +62,13 @@ impl Lower for ExpandV2 {
         })
     }
 }
-impl Lower for ExpandV2Grad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ExpandV2Grad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         expand_grad(graph, [self.x, self.dout, self.dx])
     }
 }
-impl Lower for ExpandAsV2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ExpandAsV2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         expand(graph, [self.x, self.out], |graph| {
             let mut dims = match self.y {
                 Some(y) => graph.run_dims(y)?,
@@ -80,14 +80,14 @@ impl Lower for ExpandAsV2 {
         })
     }
 }
-impl Lower for ExpandAsV2Grad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ExpandAsV2Grad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         expand_grad(graph, [self.x, self.dout, self.dx])
     }
 }
 
-impl Lower for Tile {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Tile {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x_rank, rank) = (graph.rank(self.x)?, graph.rank(self.out)?);
         let mut value = graph.read(self.x)?;
         if x_rank < rank {
@@ -111,8 +111,8 @@ impl Lower for Tile {
         Ok(())
     }
 }
-impl Lower for TileGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TileGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         if self.repeat_times_input.is_some() || !self.repeat_times_tensor.is_empty() {
             let text = "the gradient of `tile` with numbers from tensors has no form in ONNX";
             return Err(Error::new(ErrorKind::Format, text));
@@ -136,8 +136,8 @@ impl Lower for TileGrad {
     }
 }
 
-impl Lower for Meshgrid {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Meshgrid {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let mut dims = vec![];
         for x in &self.x {
             dims.push(graph.merged_dims(*x, 0, graph.rank(*x)?)?);
@@ -153,8 +153,8 @@ impl Lower for Meshgrid {
         Ok(())
     }
 }
-impl Lower for MeshgridGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MeshgridGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let rank = self.x.len() as i64;
         for (i, ((dx, dout), x)) in self.dx.iter().zip(&self.dout).zip(&self.x).enumerate() {
             let Some(dx) = dx else { continue };

@@ -7,13 +7,13 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<AssignValue>(),
         rule::<Eye>(),
@@ -64,8 +64,8 @@ fn shape_of(graph: &mut OnnxGraph<'_>, var: Var) -> Result<OnnxValue> {
     Ok(graph.op("Shape", &[value], &[]))
 }
 
-impl Lower for AssignValue {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for AssignValue {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let dims: Vec<usize> = self.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect();
         let tensor = match self.dtype {
             DType::Bool => {
@@ -83,8 +83,8 @@ impl Lower for AssignValue {
     }
 }
 
-impl Lower for FillConstant {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for FillConstant {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let number = match self.value_tensor {
             Some(value) => graph.read(value)?,
             None => {
@@ -103,21 +103,21 @@ impl Lower for FillConstant {
         })
     }
 }
-impl Lower for FillAnyLike {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for FillAnyLike {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let number = graph.scalar(graph.dtype(self.out)?, self.value)?;
         fill(graph, self.out, number, |graph| shape_of(graph, self.x))
     }
 }
-impl Lower for FillZerosLike {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for FillZerosLike {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let number = graph.scalar(graph.dtype(self.out)?, 0.0)?;
         fill(graph, self.out, number, |graph| shape_of(graph, self.x))
     }
 }
 
-impl Lower for ShapeOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ShapeOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (value, dtype) = (graph.read(self.input)?, graph.dtype(self.out)?);
         let shape = graph.op("Shape", &[value], &[]);
         let shape = graph.cast(shape, dtype);
@@ -125,8 +125,8 @@ impl Lower for ShapeOp {
         Ok(())
     }
 }
-impl Lower for Size {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Size {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = graph.read(self.input)?;
         let size = graph.op("Size", &[value], &[]);
         let size = graph.shaped_as(size, self.out)?;
@@ -135,8 +135,8 @@ impl Lower for Size {
     }
 }
 
-impl Lower for Eye {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Eye {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let columns = if self.num_columns < 0 { self.num_rows } else { self.num_columns };
         let zeros = graph.filled(self.dtype, 0.0, &[self.num_rows, columns])?;
         let eye = graph.op("EyeLike", &[zeros], &[]);
@@ -145,8 +145,8 @@ impl Lower for Eye {
     }
 }
 
-impl Lower for FillConstantBatchSizeLike {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for FillConstantBatchSizeLike {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let number = match &*self.str_value {
             "" => f64::from(self.value),
             text => text.parse().map_err(|_| Error::attr("str_value", format!("{text} is not a number")))?,

@@ -11,14 +11,14 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     fill::shape_from,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<AffineGrid>(),
         rule::<AffineGridGrad>(),
@@ -169,15 +169,15 @@ impl ResizeForm<'_> {
 
 macro_rules! resizing {
     ($($forward:ident $grad:ident),*) => {$(
-        impl Lower for $forward {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $forward {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let (interp, out_size, scale) = (&self.interp, self.out_size, self.scale);
                 let resizing = ResizeForm { interp, out_size, size_tensor: &self.size_tensor, scale };
                 resizing.forward(graph, [self.x, self.out])
             }
         }
-        impl Lower for $grad {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $grad {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let (interp, out_size, scale) = (&self.interp, self.out_size, self.scale);
                 let resizing = ResizeForm { interp, out_size, size_tensor: &self.size_tensor, scale };
                 resizing.backward(graph, [self.x, self.dout, self.dx])
@@ -187,13 +187,13 @@ macro_rules! resizing {
 }
 resizing!(BilinearInterpV2 BilinearInterpV2Grad, NearestInterpV2 NearestInterpV2Grad);
 
-impl Lower for GridSampler {
+impl ExportOp for GridSampler {
     fn has_form(&self) -> bool {
         // ONNX rounds positions halfway between two elements to the even one.
         self.mode == GridMode::Bilinear
     }
 
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let padding = match self.padding_mode {
             GridPadding::Zeros => "zeros",
             GridPadding::Border => "border",
@@ -227,8 +227,8 @@ fn positions(graph: &mut OnnxGraph<'_>, grid: Var, align_corners: bool) -> Resul
     Ok((graph.cast(value, dtype), size))
 }
 
-impl Lower for AffineGrid {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for AffineGrid {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (positions, [height, width]) = positions(graph, self.output, self.align_corners)?;
         let theta = graph.read(self.theta)?;
         let theta = graph.transposed(theta, 3);
@@ -240,8 +240,8 @@ impl Lower for AffineGrid {
         Ok(())
     }
 }
-impl Lower for AffineGridGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for AffineGridGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (positions, [height, width]) = positions(graph, self.doutput, self.align_corners)?;
         let images = graph.merged_dims(self.doutput, 0, 1)?;
         let dims = [images, OnnxDim::Known(height * width), OnnxDim::Known(2)];

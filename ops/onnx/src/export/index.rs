@@ -9,13 +9,13 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<Gather>(),
         rule::<GatherGrad>(),
@@ -103,33 +103,33 @@ fn scatter(
     Ok(graph.op("ScatterND", &[zeros, ids, rows], &[("reduction", NodeAttr::Text("add"))]))
 }
 
-impl Lower for LookupTable {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LookupTable {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         TableRows { ids: self.ids, padding: self.padding_idx, column: true }
             .look_up(graph, [self.w, self.out])
     }
 }
-impl Lower for LookupTableGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LookupTableGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         TableRows { ids: self.ids, padding: self.padding_idx, column: true }
             .add_up(graph, [self.w, self.dout, self.dw])
     }
 }
-impl Lower for LookupTableV2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LookupTableV2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         TableRows { ids: self.ids, padding: self.padding_idx, column: false }
             .look_up(graph, [self.w, self.out])
     }
 }
-impl Lower for LookupTableV2Grad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LookupTableV2Grad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         TableRows { ids: self.ids, padding: self.padding_idx, column: false }
             .add_up(graph, [self.w, self.dout, self.dw])
     }
 }
 
-impl Lower for Gather {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Gather {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, index) = (graph.read(self.x)?, graph.read(self.index)?);
         // A column of indices is a list, here.
         let index = if graph.rank(self.index)? > 1 { graph.reshape(index, &[-1])? } else { index };
@@ -138,14 +138,14 @@ impl Lower for Gather {
         Ok(())
     }
 }
-impl Lower for GatherGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        RowsGrad { x: self.x, index: self.index, dout: self.dout, dx: self.dx }.lower(graph, self.axis)
+impl ExportOp for GatherGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        RowsGrad { x: self.x, index: self.index, dout: self.dout, dx: self.dx }.export(graph, self.axis)
     }
 }
-impl Lower for IndexSelectGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        RowsGrad { x: self.x, index: self.index, dout: self.dout, dx: self.dx }.lower(graph, self.dim)
+impl ExportOp for IndexSelectGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        RowsGrad { x: self.x, index: self.index, dout: self.dout, dx: self.dx }.export(graph, self.dim)
     }
 }
 
@@ -158,7 +158,7 @@ struct RowsGrad {
 }
 
 impl RowsGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>, axis: i32) -> Result<()> {
+    fn export(&self, graph: &mut OnnxGraph<'_>, axis: i32) -> Result<()> {
         let (rank, axis) = (graph.rank(self.dx)?, graph.axis(self.dx, axis)?);
         let mut dims = graph.run_dims(self.x)?;
         let (index, mut dout) = (graph.read(self.index)?, graph.read(self.dout)?);
@@ -183,8 +183,8 @@ impl RowsGrad {
     }
 }
 
-impl Lower for IndexSelect {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for IndexSelect {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, index) = (graph.read(self.x)?, graph.read(self.index)?);
         let rows = graph.op("Gather", &[x, index], &[("axis", NodeAttr::Int(i64::from(self.dim)))]);
         graph.write(self.out, rows);
@@ -192,8 +192,8 @@ impl Lower for IndexSelect {
     }
 }
 
-impl Lower for GatherNd {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for GatherNd {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, index) = (graph.read(self.x)?, graph.read(self.index)?);
         let index = graph.cast(index, DType::I64);
         let slices = graph.op("GatherND", &[x, index], &[]);
@@ -202,8 +202,8 @@ impl Lower for GatherNd {
     }
 }
 
-impl Lower for TakeAlongAxis {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TakeAlongAxis {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = [("axis", NodeAttr::Int(graph.axis(self.input, self.axis)? as i64))];
         let (x, index) = (graph.read(self.input)?, graph.read(self.index)?);
         let taken = graph.op("GatherElements", &[x, index], &axis);
@@ -211,8 +211,8 @@ impl Lower for TakeAlongAxis {
         Ok(())
     }
 }
-impl Lower for TakeAlongAxisGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TakeAlongAxisGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = NodeAttr::Int(graph.axis(self.dinput, self.axis)? as i64);
         let (index, dresult) = (graph.read(self.index)?, graph.read(self.dresult)?);
         let dims = graph.run_dims(self.input)?;

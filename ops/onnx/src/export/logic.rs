@@ -6,9 +6,9 @@ use autobwd_ops::{
     reduce::{LogicalReduceAttrs, ReduceAll, ReduceAny},
 };
 
-use super::{Lower, LowerRule, onnx_graph::OnnxGraph, rule};
+use super::{ExportOp, ExportRule, onnx_graph::OnnxGraph, rule};
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<BitwiseAnd>(),
         rule::<BitwiseNot>(),
@@ -21,8 +21,8 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
 
 macro_rules! bitwise {
     ($($op:ident $bits:literal $bools:literal $($operand:ident)+),*) => {$(
-        impl Lower for $op {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $op {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let name = if graph.dtype(self.x)? == DType::Bool { $bools } else { $bits };
                 let operands = [$(graph.read(self.$operand)?),+];
                 let out = graph.op(name, &operands, &[]);
@@ -59,13 +59,13 @@ fn reduce(
     Ok(())
 }
 
-impl Lower for ReduceAll {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ReduceAll {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         reduce(graph, "ReduceMin", [self.x, self.out], &self.reduce)
     }
 }
-impl Lower for ReduceAny {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ReduceAny {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         reduce(graph, "ReduceMax", [self.x, self.out], &self.reduce)
     }
 }

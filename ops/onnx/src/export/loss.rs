@@ -7,13 +7,13 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<CrossEntropy>(),
         rule::<CrossEntropyGrad>(),
@@ -47,8 +47,8 @@ impl LabelValues {
     }
 }
 
-impl Lower for CrossEntropy {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for CrossEntropy {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
         let loss = if self.soft_label {
             let (label, log) = (graph.read(self.label)?, graph.op("Log", &[x], &[]));
@@ -71,8 +71,8 @@ impl Lower for CrossEntropy {
     }
 }
 
-impl Lower for CrossEntropyGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for CrossEntropyGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, dy, dtype) = (graph.read(self.x)?, graph.read(self.dy)?, graph.dtype(self.x)?);
         let (zero, one) = (graph.scalar(dtype, 0.0)?, graph.scalar(dtype, 1.0)?);
         let weight = if self.soft_label {
@@ -94,8 +94,8 @@ impl Lower for CrossEntropyGrad {
     }
 }
 
-impl Lower for SoftmaxWithCrossEntropy {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for SoftmaxWithCrossEntropy {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (logits, axis) = (graph.read(self.logits)?, NodeAttr::Int(i64::from(self.axis)));
         let zero = graph.scalar(graph.dtype(self.logits)?, 0.0)?;
         let (softmax, log) = match self.use_softmax {
@@ -123,12 +123,12 @@ impl Lower for SoftmaxWithCrossEntropy {
     }
 }
 
-impl Lower for SoftmaxWithCrossEntropyGrad {
+impl ExportOp for SoftmaxWithCrossEntropyGrad {
     fn has_form(&self) -> bool {
         self.use_softmax
     }
 
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (softmax, dloss) = (graph.read(self.softmax)?, graph.read(self.dloss)?);
         let dtype = graph.dtype(self.dlogits)?;
         let dlogits = if self.soft_label {
@@ -170,8 +170,8 @@ fn one_hot(
     Ok(graph.cast(is, dtype))
 }
 
-impl Lower for OneHotV2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for OneHotV2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (index, rank) = (graph.read(self.x)?, graph.rank(self.out)?);
         let index = graph.unsqueeze(index, &[-1])?;
         let of = (OnnxDim::Known(i64::from(self.depth)), rank as i64 - 1);

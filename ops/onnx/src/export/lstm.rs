@@ -7,7 +7,7 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     cells::{RecurrentUnits, UnitGradient, UnitResults},
     dims::OnnxDim,
     layer_node::{LayerNode, stacked, weight_gradient},
@@ -15,7 +15,7 @@ use super::{
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<LstmSequence>(), rule::<LstmSequenceGrad>()]
 }
 
@@ -72,8 +72,8 @@ impl Projection {
     }
 }
 
-impl Lower for LstmSequence {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LstmSequence {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (gates, own) = (graph.read(self.gates)?, lstm_units(graph, self.gates, self.weight)?);
         let of_steps = [self.cell, self.activations].iter().any(|var| graph.needed.contains(var));
         if let Some(Projection { x, weight, bias }) = Projection::of(graph, gates).filter(|_| !of_steps) {
@@ -107,8 +107,8 @@ impl Lower for LstmSequence {
     }
 }
 
-impl Lower for LstmSequenceGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LstmSequenceGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let own = lstm_units(graph, self.activations, self.weight)?;
         let (mut before, mut dlast) = (vec![], vec![]);
         for (initial, after) in [(self.initial_hidden, self.hidden), (self.initial_cell, self.cell)] {

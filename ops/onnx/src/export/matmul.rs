@@ -7,13 +7,13 @@ use autobwd_ops::matmul::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<Bmm>(),
         rule::<BmmGrad>(),
@@ -154,20 +154,20 @@ fn multiply_grad(
     Ok(())
 }
 
-impl Lower for MatmulV2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MatmulV2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         multiply(graph, [self.x, self.y, self.out], [self.trans_x, self.trans_y], 1.0)
     }
 }
-impl Lower for MatmulV2Grad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MatmulV2Grad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let transposed = [self.trans_x, self.trans_y];
         multiply_grad(graph, [self.x, self.y, self.dout], [self.dx, self.dy], transposed, 1.0)
     }
 }
 
-impl Lower for MatmulV2GradSgd {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MatmulV2GradSgd {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (param, rate) = (graph.read(self.param)?, graph.read(self.learning_rate)?);
         let (transposed, out) = ([self.trans_x, self.trans_y], self.param_out);
         // The gradient first, then the parameter.
@@ -180,26 +180,26 @@ impl Lower for MatmulV2GradSgd {
     }
 }
 
-impl Lower for Matmul {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Matmul {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let transposed = [self.transpose_x, self.transpose_y];
         multiply(graph, [self.x, self.y, self.out], transposed, self.alpha)
     }
 }
-impl Lower for MatmulGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MatmulGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let transposed = [self.transpose_x, self.transpose_y];
         multiply_grad(graph, [self.x, self.y, self.dout], [self.dx, self.dy], transposed, self.alpha)
     }
 }
 
-impl Lower for Bmm {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Bmm {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         multiply(graph, [self.x, self.y, self.out], [false; 2], 1.0)
     }
 }
-impl Lower for BmmGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for BmmGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         multiply_grad(graph, [self.x, self.y, self.dout], [self.dx, self.dy], [false; 2], 1.0)
     }
 }
@@ -212,8 +212,8 @@ fn flattened(graph: &mut OnnxGraph<'_>, var: Var, rows: i32) -> Result<(OnnxValu
     Ok((graph.reshape_to(value, &dims)?, dims))
 }
 
-impl Lower for Mul {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Mul {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, _) = flattened(graph, self.x, self.x_num_col_dims)?;
         let (y, _) = flattened(graph, self.y, self.y_num_col_dims)?;
         let product = graph.op("MatMul", &[x, y], &[]);
@@ -224,8 +224,8 @@ impl Lower for Mul {
         Ok(())
     }
 }
-impl Lower for MulGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MulGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, [rows, _]) = flattened(graph, self.x, self.x_num_col_dims)?;
         let (y, [_, cols]) = flattened(graph, self.y, self.y_num_col_dims)?;
         let dout = graph.read(self.dout)?;
@@ -246,19 +246,19 @@ impl Lower for MulGrad {
     }
 }
 
-impl Lower for Mv {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Mv {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         multiply(graph, [self.x, self.vec, self.out], [false; 2], 1.0)
     }
 }
-impl Lower for MvGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MvGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         multiply_grad(graph, [self.x, self.vec, self.dout], [self.dx, self.dvec], [false; 2], 1.0)
     }
 }
 
-impl Lower for Dot {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Dot {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, y) = (graph.read(self.x)?, graph.read(self.y)?);
         let (product, keep) = (graph.mul(x, y), graph.rank(self.out)? == graph.rank(self.x)?);
         let out = graph.reduce("ReduceSum", product, &[-1], keep)?;
@@ -266,8 +266,8 @@ impl Lower for Dot {
         Ok(())
     }
 }
-impl Lower for DotGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for DotGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, y, mut dout) = (graph.read(self.x)?, graph.read(self.y)?, graph.read(self.dout)?);
         if graph.rank(self.dout)? < graph.rank(self.x)? {
             dout = graph.unsqueeze(dout, &[-1])?;

@@ -66,37 +66,37 @@ const IR_VERSION: i64 = 8;
 const NEXT: &str = ".next";
 
 /// The nodes of an operator.
-trait Lower: Op {
+trait ExportOp: Op {
     /// Whether it has a form in ONNX with these attributes; otherwise its composition is written.
     fn has_form(&self) -> bool {
         true
     }
 
     /// Appends the nodes of the operator and sets its outputs.
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()>;
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()>;
 }
 
 /// How operators of a type are written.
 #[derive(Clone, Copy)]
-struct LowerRule {
+struct ExportRule {
     has_form: fn(&OpDesc) -> bool,
-    lower: fn(&OpDesc, &mut OnnxGraph<'_>) -> Result<()>,
+    export: fn(&OpDesc, &mut OnnxGraph<'_>) -> Result<()>,
 }
 
 /// The rule of an operator, with its type in programs.
-fn rule<O: Lower>() -> (&'static str, LowerRule) {
-    let rule = LowerRule {
+fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
+    let rule = ExportRule {
         has_form: |desc| desc.as_op::<O>().is_some_and(|op| op.has_form()),
-        lower: |desc, graph| {
+        export: |desc, graph| {
             let op = desc.as_op::<O>().ok_or_else(|| Error::internal("an operator with invalid slots"))?;
-            op.lower(graph)
+            op.export(graph)
         },
     };
     (O::SCHEMA.name, rule)
 }
 
 /// All rules by the type of operators.
-fn rules() -> BTreeMap<&'static str, LowerRule> {
+fn rules() -> BTreeMap<&'static str, ExportRule> {
     let families = [
         arith::rules(),
         columns::rules(),
@@ -126,7 +126,7 @@ fn rules() -> BTreeMap<&'static str, LowerRule> {
 }
 
 /// The rule for an operator, if it has one.
-fn rule_of<'r>(rules: &'r BTreeMap<&'static str, LowerRule>, op: &OpDesc) -> Option<&'r LowerRule> {
+fn rule_of<'r>(rules: &'r BTreeMap<&'static str, ExportRule>, op: &OpDesc) -> Option<&'r ExportRule> {
     rules.get(&*op.ty).filter(|rule| (rule.has_form)(op))
 }
 
@@ -134,7 +134,7 @@ fn rule_of<'r>(rules: &'r BTreeMap<&'static str, LowerRule>, op: &OpDesc) -> Opt
 struct ProgramWriter<'p> {
     program: &'p Program,
     ops: &'p OpInfoMap,
-    rules: BTreeMap<&'static str, LowerRule>,
+    rules: BTreeMap<&'static str, ExportRule>,
     obstacles: Obstacles,
     graph: OnnxGraph<'p>,
     steps: ForwardCalls,
@@ -144,7 +144,7 @@ impl<'p> ProgramWriter<'p> {
     fn new(
         program: &'p Program,
         ops: &'p OpInfoMap,
-        rules: BTreeMap<&'static str, LowerRule>,
+        rules: BTreeMap<&'static str, ExportRule>,
         obstacles: Obstacles,
     ) -> Result<ProgramWriter<'p>> {
         let steps = ForwardCalls::of(program, ops)?;
@@ -185,7 +185,7 @@ impl<'p> ProgramWriter<'p> {
             return self.control(op, &call);
         }
         if let Some(rule) = rule_of(&self.rules, op) {
-            return (rule.lower)(op, &mut self.graph);
+            return (rule.export)(op, &mut self.graph);
         }
         match formula::lower(&mut self.graph, info, op)? {
             true => Ok(()),

@@ -8,17 +8,17 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<BatchNormOp>(), rule::<DropoutOp>(), rule::<LayerNormOp>(), rule::<Relu>()]
 }
 
-impl Lower for Relu {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Relu {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let x = graph.read(self.x)?;
         let out = graph.op("Relu", &[x], &[]);
         graph.write(self.out, out);
@@ -26,12 +26,12 @@ impl Lower for Relu {
     }
 }
 
-impl Lower for BatchNormOp {
+impl ExportOp for BatchNormOp {
     fn has_form(&self) -> bool {
         self.is_test && !self.trainable_statistics && self.data_layout == DataLayout::Nchw
     }
 
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, mean, variance) = (graph.read(self.x)?, graph.read(self.mean)?, graph.read(self.variance)?);
         let dims = graph.run_dims(self.mean)?;
         let mut number = |given: Option<Var>, number: f64| -> Result<OnnxValue> {
@@ -51,8 +51,8 @@ impl Lower for BatchNormOp {
     }
 }
 
-impl Lower for LayerNormOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LayerNormOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, dtype) = (graph.read(self.x)?, graph.dtype(self.x)?);
         let (dims, start) = (graph.run_dims(self.x)?, graph.axis(self.x, self.begin_norm_axis)?);
         let axes: Vec<i64> = (start as i64..dims.len() as i64).collect();
@@ -104,8 +104,8 @@ impl Lower for LayerNormOp {
     }
 }
 
-impl Lower for DropoutOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for DropoutOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         if !self.is_test {
             return Err(Error::new(ErrorKind::Format, "random numbers have no form in ONNX"));
         }

@@ -8,12 +8,12 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<Accuracy>(),
         rule::<ArgMax>(),
@@ -49,19 +49,19 @@ fn arg(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], arg: &ArgAttrs) 
     write_index(graph, out, index)
 }
 
-impl Lower for ArgMax {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ArgMax {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         arg(graph, "ArgMax", [self.x, self.out], &self.arg)
     }
 }
-impl Lower for ArgMin {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ArgMin {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         arg(graph, "ArgMin", [self.x, self.out], &self.arg)
     }
 }
 
-impl Lower for TopKV2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TopKV2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         if self.k_tensor.is_some() || graph.rank(self.x)? == 0 {
             let text = "`top_k_v2` of scalars, and with `K` from a tensor, has no form in ONNX";
             return Err(Error::new(ErrorKind::Format, text));
@@ -77,8 +77,8 @@ impl Lower for TopKV2 {
     }
 }
 
-impl Lower for Cumsum {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Cumsum {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let flat = self.flatten || graph.rank(self.x)? == 0;
         let mut value = graph.read(self.x)?;
         if flat {
@@ -95,8 +95,8 @@ impl Lower for Cumsum {
         Ok(())
     }
 }
-impl Lower for CumsumGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for CumsumGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let flat = self.flatten || graph.rank(self.x)? == 0;
         let mut value = graph.read(self.dout)?;
         if flat {
@@ -117,8 +117,8 @@ impl Lower for CumsumGrad {
     }
 }
 
-impl Lower for Argsort {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Argsort {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = graph.axis(self.x, self.axis)?;
         let (x, length) = (graph.read(self.x)?, graph.merged_dims(self.x, axis, axis + 1)?);
         let length = graph.shape_list(&[length])?;
@@ -130,8 +130,8 @@ impl Lower for Argsort {
     }
 }
 
-impl Lower for Accuracy {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Accuracy {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (indices, label) = (graph.read(self.indices)?, graph.read(self.label)?);
         let (indices, label) = (graph.cast(indices, DType::I64), graph.cast(label, DType::I64));
         let label = graph.reshape(label, &[-1, 1])?;

@@ -7,7 +7,7 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule, adaptive,
+    ExportOp, ExportRule, adaptive,
     conv::{Images, OnnxWindows, image_dims, image_shape, read_images, write_images},
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
@@ -15,7 +15,7 @@ use super::{
     same::{SAME, SamePadding},
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<Pool2dOp>(), rule::<Pool2dGrad>()]
 }
 
@@ -58,8 +58,8 @@ fn max_pool(
     graph.nodes("MaxPool", &[Some(x)], &attrs)
 }
 
-impl Lower for Pool2dOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Pool2dOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (pool, format) = (&self.pool, self.pool.data_format);
         if let Some(value) = simple(graph, pool, self.x)? {
             write_images(graph, self.out, value, format);
@@ -186,8 +186,8 @@ fn ones(graph: &mut OnnxGraph<'_>, like: Var, channels: i64, windows: &OnnxWindo
     graph.filled(graph.dtype(like)?, 1.0, &[channels, 1, height, width])
 }
 
-impl Lower for Pool2dGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Pool2dGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (pool, format) = (&self.pool, self.pool.data_format);
         let (of_x, of_out) = (image_shape(graph, self.x, format)?, image_shape(graph, self.dout, format)?);
         if is_global(pool) {

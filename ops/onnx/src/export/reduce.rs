@@ -10,13 +10,13 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<LogSoftmax>(),
         rule::<Mean>(),
@@ -80,8 +80,8 @@ fn spread(graph: &mut OnnxGraph<'_>, [x, dout, dx]: [Var; 3], axes: &[i64], mean
 
 macro_rules! reductions {
     ($($op:ident $onnx:literal),*) => {$(
-        impl Lower for $op {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $op {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 reduce_by(graph, $onnx, [self.x, self.out], &self.reduce)
             }
         }
@@ -92,21 +92,21 @@ reductions!(
     ReduceSum "ReduceSum"
 );
 
-impl Lower for ReduceSumGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ReduceSumGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes = axes(graph, self.dx, &self.reduce)?;
         spread(graph, [self.x, self.dout, self.dx], &axes, false)
     }
 }
-impl Lower for ReduceMeanGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ReduceMeanGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes = axes(graph, self.dx, &self.reduce)?;
         spread(graph, [self.x, self.dout, self.dx], &axes, true)
     }
 }
 
-impl Lower for Mean {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Mean {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes: Vec<i64> = (0..graph.rank(self.x)? as i64).collect();
         let x = graph.read(self.x)?;
         let mean = graph.reduce("ReduceMean", x, &axes, false)?;
@@ -115,15 +115,15 @@ impl Lower for Mean {
         Ok(())
     }
 }
-impl Lower for MeanGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for MeanGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes: Vec<i64> = (0..graph.rank(self.dx)? as i64).collect();
         spread(graph, [self.x, self.dout, self.dx], &axes, true)
     }
 }
 
-impl Lower for Sum {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Sum {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let mut terms: Vec<OnnxValue> = vec![];
         for x in &self.x {
             terms.push(graph.read(*x)?);
@@ -138,13 +138,13 @@ impl Lower for Sum {
     }
 }
 
-impl Lower for Softmax {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Softmax {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         normalise(graph, "Softmax", [self.x, self.out], i64::from(self.axis))
     }
 }
-impl Lower for LogSoftmax {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LogSoftmax {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         normalise(graph, "LogSoftmax", [self.x, self.out], i64::from(self.axis))
     }
 }
@@ -180,13 +180,13 @@ fn extreme_grad(graph: &mut OnnxGraph<'_>, [x, out, dout, dx]: [Var; 4], reduce:
     Ok(())
 }
 
-impl Lower for ReduceMaxGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ReduceMaxGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce)
     }
 }
-impl Lower for ReduceMinGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ReduceMinGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce)
     }
 }

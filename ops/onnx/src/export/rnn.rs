@@ -6,14 +6,14 @@ use autobwd::{DType, Error, ErrorKind, Result, program::Var};
 use autobwd_ops::rnn::{RnnAttrs, RnnGrad, RnnLayers};
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     cells::{RecurrentUnits, UnitGradient, UnitResults, UnitSteps},
     layer_node::{LayerNode, listed, stacked, weight_gradient},
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<RnnGrad>(), rule::<RnnLayers>()]
 }
 
@@ -205,8 +205,8 @@ fn reserve(graph: &mut OnnxGraph<'_>, steps: &RecurrentSteps) -> Result<OnnxValu
     Ok(stacked(graph, &parts))
 }
 
-impl Lower for RnnLayers {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for RnnLayers {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let rnn = &self.rnn;
         if !rnn.is_test && rnn.dropout_prob > 0.0 && rnn.num_layers > 1 {
             return Err(Error::new(ErrorKind::Format, "random numbers have no form in ONNX"));
@@ -231,8 +231,8 @@ impl Lower for RnnLayers {
     }
 }
 
-impl Lower for RnnGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for RnnGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let steps = graph.recurrent.get(&self.reserve).cloned().ok_or_else(|| {
             let text = format!("`{}` is read before it has a value", graph.name(self.reserve));
             Error::new(ErrorKind::Program, text)

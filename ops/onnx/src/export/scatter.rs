@@ -8,12 +8,12 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<GatherNdGrad>(),
         rule::<IndexSample>(),
@@ -46,8 +46,8 @@ pub(super) fn add_elements(
     Ok(graph.op("ScatterElements", &[zeros, index, elements], &[("axis", NodeAttr::Int(axis)), ADD]))
 }
 
-impl Lower for TopKV2Grad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TopKV2Grad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = graph.axis(self.x, self.axis)? as i64;
         let dx = add_elements(graph, self.x, [self.indices, self.dout], axis)?;
         graph.write(self.dx, dx);
@@ -55,24 +55,24 @@ impl Lower for TopKV2Grad {
     }
 }
 
-impl Lower for IndexSample {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for IndexSample {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, index) = (graph.read(self.x)?, read_index(graph, self.index)?);
         let out = graph.op("GatherElements", &[x, index], &[("axis", NodeAttr::Int(1))]);
         graph.write(self.out, out);
         Ok(())
     }
 }
-impl Lower for IndexSampleGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for IndexSampleGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let dx = add_elements(graph, self.x, [self.index, self.dout], 1)?;
         graph.write(self.dx, dx);
         Ok(())
     }
 }
 
-impl Lower for GatherNdGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for GatherNdGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (index, dout) = (read_index(graph, self.index)?, graph.read(self.dout)?);
         let dims = graph.run_dims(self.x)?;
         let zeros = graph.filled_to(graph.dtype(self.dout)?, 0.0, &dims)?;
@@ -82,8 +82,8 @@ impl Lower for GatherNdGrad {
     }
 }
 
-impl Lower for ScatterNdAdd {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ScatterNdAdd {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let index = read_index(graph, self.index)?;
         let operands = [graph.read(self.x)?, index, graph.read(self.updates)?];
         let out = graph.op("ScatterND", &operands, &[ADD]);
@@ -91,8 +91,8 @@ impl Lower for ScatterNdAdd {
         Ok(())
     }
 }
-impl Lower for ScatterNdAddGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ScatterNdAddGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (index, dout) = (read_index(graph, self.index)?, graph.read(self.dout)?);
         graph.write(self.dx, dout);
         if let Some(dupdates) = self.dupdates {
@@ -103,8 +103,8 @@ impl Lower for ScatterNdAddGrad {
     }
 }
 
-impl Lower for Scatter {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Scatter {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (mut x, updates) = (graph.read(self.x)?, graph.read(self.updates)?);
         let ids = read_index(graph, self.ids)?;
         let ids = graph.reshape(ids, &[-1, 1])?;

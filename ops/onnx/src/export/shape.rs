@@ -8,14 +8,14 @@ use autobwd_ops::shape::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     fill::shape_from,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<Assign>(),
         rule::<Cast>(),
@@ -51,8 +51,8 @@ fn require_attribute(slots: &[Option<Var>], lists: &[&[Var]]) -> Result<()> {
 
 macro_rules! reshape_grads {
     ($($op:ident),*) => {$(
-        impl Lower for $op {
-            fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        impl ExportOp for $op {
+            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let (value, dims) = (graph.read(self.dout)?, graph.remembered_dims(self.x_shape)?);
                 let value = graph.reshape_to(value, &dims)?;
                 graph.write(self.dx, value);
@@ -84,19 +84,19 @@ fn reshape_axes(
     Ok(())
 }
 
-impl Lower for Squeeze2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Squeeze2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         reshape_axes(graph, "Squeeze", [self.x, self.out, self.x_shape], &self.axes)
     }
 }
-impl Lower for Unsqueeze2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Unsqueeze2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         reshape_axes(graph, "Unsqueeze", [self.x, self.out, self.x_shape], &self.axes)
     }
 }
 
-impl Lower for FlattenContiguousRange {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for FlattenContiguousRange {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = graph.read(self.x)?;
         graph.remembered.insert(self.x_shape, value);
         let mut dims = graph.run_dims(self.x)?;
@@ -115,8 +115,8 @@ impl Lower for FlattenContiguousRange {
     }
 }
 
-impl Lower for Reshape2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Reshape2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = graph.read(self.x)?;
         graph.remembered.insert(self.x_shape, value);
         let value = match graph.dims(self.out) {
@@ -137,16 +137,16 @@ impl Lower for Reshape2 {
     }
 }
 
-impl Lower for Assign {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Assign {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = graph.read(self.x)?;
         graph.write(self.out, value);
         Ok(())
     }
 }
 
-impl Lower for Cast {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Cast {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (value, dtype) = (graph.read(self.x)?, graph.dtype(self.out)?);
         let value = graph.cast(value, dtype);
         graph.write(self.out, value);
@@ -154,16 +154,16 @@ impl Lower for Cast {
     }
 }
 
-impl Lower for Transpose2 {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Transpose2 {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (value, axes) = (graph.read(self.x)?, graph.axes(self.x, &self.axis)?);
         let value = graph.permute(value, &axes);
         graph.write(self.out, value);
         Ok(())
     }
 }
-impl Lower for Transpose2Grad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Transpose2Grad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (value, moved) = (graph.read(self.dout)?, graph.axes(self.dout, &self.axis)?);
         let mut axes = vec![0; moved.len()];
         moved.into_iter().enumerate().for_each(|(i, axis)| axes[axis as usize] = i as i64);
@@ -173,8 +173,8 @@ impl Lower for Transpose2Grad {
     }
 }
 
-impl Lower for Concat {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Concat {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         require_attribute(&[self.axis_tensor], &[])?;
         let parts: Vec<OnnxValue> = self.x.iter().map(|x| graph.read(*x)).collect::<Result<_>>()?;
         let value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(i64::from(self.axis)))]);
@@ -182,8 +182,8 @@ impl Lower for Concat {
         Ok(())
     }
 }
-impl Lower for ConcatGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ConcatGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         require_attribute(&[self.axis_tensor], &[])?;
         let axis = graph.axis(self.dout, self.axis)?;
         let length = |x: &Var| graph.merged_dims(*x, axis, axis + 1);
@@ -203,8 +203,8 @@ fn split(graph: &mut OnnxGraph<'_>, x: OnnxValue, axis: usize, lengths: &[i64]) 
     Ok(graph.many("Split", &[Some(x), Some(sections)], &axis, lengths.len()))
 }
 
-impl Lower for Split {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Split {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         require_attribute(&[self.axis_tensor], &[])?;
         let axis = graph.axis(self.x, self.axis)?;
         let lengths: Result<Vec<i64>> = self.out.iter().map(|out| graph.dim(*out, axis)).collect();
@@ -233,18 +233,18 @@ fn stack(graph: &mut OnnxGraph<'_>, parts: &[Var], out: Var, axis: i32) -> Resul
     Ok(())
 }
 
-impl Lower for Stack {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Stack {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         stack(graph, &self.x, self.y, self.axis)
     }
 }
-impl Lower for UnstackGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for UnstackGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         stack(graph, &self.dy, self.dx, self.axis)
     }
 }
-impl Lower for StackGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for StackGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = graph.axis(self.dy, self.axis)?;
         let dy = graph.read(self.dy)?;
         let parts = split(graph, dy, axis, &vec![1; self.x.len()])?;
@@ -270,19 +270,19 @@ fn unstack(graph: &mut OnnxGraph<'_>, x: Var, out: &[Var], axis: i32) -> Result<
     Ok(())
 }
 
-impl Lower for Unbind {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Unbind {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         unstack(graph, self.x, &self.out, self.axis)
     }
 }
-impl Lower for Unstack {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Unstack {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         unstack(graph, self.x, &self.y, self.axis)
     }
 }
 
-impl Lower for TrilTriu {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TrilTriu {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, diagonal) = (graph.read(self.x)?, graph.scalar(DType::I64, f64::from(self.diagonal))?);
         let upper = [("upper", NodeAttr::Int(i64::from(!self.lower)))];
         let value = graph.op("Trilu", &[x, diagonal], &upper);

@@ -10,14 +10,14 @@ use autobwd_ops::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     conv::{image_shape, read_images, write_images},
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<ChannelShuffle>(),
         rule::<ChannelShuffleGrad>(),
@@ -123,44 +123,44 @@ fn shift_frames(
     Ok(())
 }
 
-impl Lower for PixelShuffle {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for PixelShuffle {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         shuffle(graph, [self.x, self.out], self.upscale_factor, self.data_format)
     }
 }
-impl Lower for PixelShuffleGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for PixelShuffleGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         unshuffle(graph, [self.dout, self.dx], self.upscale_factor, self.data_format)
     }
 }
-impl Lower for PixelUnshuffle {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for PixelUnshuffle {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         unshuffle(graph, [self.x, self.out], self.downscale_factor, self.data_format)
     }
 }
-impl Lower for PixelUnshuffleGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for PixelUnshuffleGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         shuffle(graph, [self.dout, self.dx], self.downscale_factor, self.data_format)
     }
 }
-impl Lower for ChannelShuffle {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ChannelShuffle {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         interleave(graph, [self.x, self.out], self.groups, self.data_format, false)
     }
 }
-impl Lower for ChannelShuffleGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for ChannelShuffleGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         interleave(graph, [self.dout, self.dx], self.groups, self.data_format, true)
     }
 }
-impl Lower for TemporalShift {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TemporalShift {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let shift = (self.seg_num, self.shift_ratio);
         shift_frames(graph, [self.x, self.out], shift, self.data_format, false)
     }
 }
-impl Lower for TemporalShiftGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for TemporalShiftGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let shift = (self.seg_num, self.shift_ratio);
         shift_frames(graph, [self.dout, self.dx], shift, self.data_format, true)
     }

@@ -6,14 +6,14 @@ use autobwd_ops::shape::{
 };
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     dims::OnnxDim,
     fill::shape_from,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
         rule::<Flip>(),
         rule::<Pad>(),
@@ -43,8 +43,8 @@ macro_rules! slice_starts {
     }};
 }
 
-impl Lower for Slice {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Slice {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let mut value = graph.read(self.input)?;
         if !self.axes.is_empty() {
             let (axes, starts) = slice_starts!(graph, self);
@@ -60,8 +60,8 @@ impl Lower for Slice {
         Ok(())
     }
 }
-impl Lower for SliceGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for SliceGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let mut value = graph.read(self.dout)?;
         if !self.decrease_axis.is_empty() {
             let mut axes = graph.axes(self.input, &self.decrease_axis)?;
@@ -109,14 +109,14 @@ fn pad_back(
     Ok(value)
 }
 
-impl Lower for Pad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Pad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = graph.scalar(graph.dtype(self.x)?, f64::from(self.pad_value))?;
         pad(graph, [self.x, self.out], pads(&self.paddings, 1), value)
     }
 }
-impl Lower for PadGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for PadGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         // Negative padding removes elements.
         let zero = graph.scalar(graph.dtype(self.dout)?, 0.0)?;
         pad(graph, [self.dout, self.dx], pads(&self.paddings, -1), zero)
@@ -140,8 +140,8 @@ fn pads(pairs: &[i32], sign: i64) -> Vec<i64> {
     of(0).chain(of(1)).collect()
 }
 
-impl Lower for Flip {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Flip {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, axes, n) = (graph.read(self.x)?, graph.axes(self.x, &self.axis)?, self.axis.len());
         // ONNX Runtime slices and pads no scalars.
         if n == 0 {
@@ -182,8 +182,8 @@ macro_rules! strided {
     }};
 }
 
-impl Lower for StridedSlice {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for StridedSlice {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = graph.read(self.input)?;
         let mut value = strided!(graph, self, value);
         if !self.decrease_axis.is_empty() {
@@ -194,8 +194,8 @@ impl Lower for StridedSlice {
         Ok(())
     }
 }
-impl Lower for StridedSliceGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for StridedSliceGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (dims, rank) = (graph.run_dims(self.input)?, graph.rank(self.input)?);
         // The positions of the slice's elements among all.
         let count = graph.merged_dims(self.input, 0, rank)?;
@@ -258,13 +258,13 @@ fn roll(
     Ok(())
 }
 
-impl Lower for Roll {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Roll {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         roll(graph, [self.x, self.out], self.shifts_tensor, &self.shifts, &self.axis)
     }
 }
-impl Lower for RollGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for RollGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let back: Vec<i64> = self.shifts.iter().map(|shift| shift.saturating_neg()).collect();
         roll(graph, [self.dout, self.dx], self.shifts_tensor, &back, &self.axis)
     }

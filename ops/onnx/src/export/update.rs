@@ -4,12 +4,12 @@ use autobwd::{DType, Error, Result, program::Var};
 use autobwd_ops::update::{AdamOp, AdamwOp, LambOp, LarsMomentumOp, RmspropOp};
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<AdamOp>(), rule::<AdamwOp>(), rule::<LambOp>(), rule::<LarsMomentumOp>(), rule::<RmspropOp>()]
 }
 
@@ -118,16 +118,16 @@ macro_rules! adam_vars {
     };
 }
 
-impl Lower for AdamOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for AdamOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let vars = adam_vars!(self, None);
         let beta = [vars.number(graph, self.beta1)?, vars.number(graph, self.beta2)?];
         let epsilon = vars.number(graph, self.epsilon)?;
         vars.step(graph, beta, epsilon, None)
     }
 }
-impl Lower for AdamwOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for AdamwOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (vars, dtype) = (adam_vars!(self, self.skip_update), graph.dtype(self.param)?);
         // Tensors replace attributes.
         let mut number = |tensor: Option<Var>, attribute: f32| match tensor {
@@ -164,8 +164,8 @@ fn unless_zero(
     Ok(graph.op("Where", &[both, factor, one], &[]))
 }
 
-impl Lower for LambOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LambOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (vars, dtype) = (adam_vars!(self, self.skip_update), graph.dtype(self.param)?);
         let beta = [vars.number(graph, self.beta1)?, vars.number(graph, self.beta2)?];
         let AdamMoments { moments, corrections } = vars.advance(graph, beta)?;
@@ -189,8 +189,8 @@ impl Lower for LambOp {
     }
 }
 
-impl Lower for LarsMomentumOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for LarsMomentumOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         for (i, param_out) in self.param_out.iter().enumerate() {
             let (dtype, decay) = (graph.dtype(self.param[i])?, self.lars_weight_decay[i]);
             let number = |graph: &mut OnnxGraph<'_>, x: f32| graph.scalar(dtype, f64::from(x));
@@ -220,8 +220,8 @@ impl Lower for LarsMomentumOp {
     }
 }
 
-impl Lower for RmspropOp {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for RmspropOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let dtype = graph.dtype(self.param)?;
         let number = |graph: &mut OnnxGraph<'_>, x: f32| graph.scalar(dtype, f64::from(x));
         let (grad, rate, param) =

@@ -4,12 +4,12 @@ use autobwd::{Error, ErrorKind, Result, program::Var};
 use autobwd_ops::image::{Pad3d, Pad3dGrad, PadMode, VolumeLayout};
 
 use super::{
-    Lower, LowerRule,
+    ExportOp, ExportRule,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
-pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
+pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![rule::<Pad3d>(), rule::<Pad3dGrad>()]
 }
 
@@ -81,8 +81,8 @@ impl VolumePads {
     }
 }
 
-impl Lower for Pad3d {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Pad3d {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let pads = VolumePads::of(self.paddings_tensor, &self.paddings, self.data_format, self.mode)?;
         let element = graph.scalar(graph.dtype(self.x)?, f64::from(self.value))?;
         let x = graph.read(self.x)?;
@@ -91,8 +91,8 @@ impl Lower for Pad3d {
         Ok(())
     }
 }
-impl Lower for Pad3dGrad {
-    fn lower(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+impl ExportOp for Pad3dGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let pads = VolumePads::of(self.paddings_tensor, &self.paddings, self.data_format, self.mode)?;
         let dout = graph.read(self.dout)?;
         if self.mode == PadMode::Constant {

@@ -41,7 +41,7 @@ pub(super) const RULES: Rules = &[
 ];
 
 /// A reduction over axes to size 1.
-type Reduction = fn(&Expr, &[i64]) -> Expr;
+type ReduceMethod = fn(&Expr, &[i64]) -> Expr;
 
 fn sum(x: &Expr, axes: &[i64]) -> Expr {
     emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out
@@ -88,7 +88,7 @@ fn reduce(
     n: &mut NodeContext<'_, '_>,
     since: i64,
     before: fn(&Expr) -> Expr,
-    reduction: Reduction,
+    reduction: ReduceMethod,
     after: fn(&Expr) -> Expr,
 ) -> Outputs {
     let keep = n.flag("keepdims", true)?;

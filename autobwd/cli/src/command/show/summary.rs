@@ -27,7 +27,7 @@ struct Row<'a> {
     index: usize,
     name: &'a str,
     backward: bool,
-    outputs: Vec<Output<'a>>,
+    outputs: Vec<OutputSummary<'a>>,
     /// The elements of parameters that it is the first to read.
     parameters: u64,
     flops: Option<u64>,
@@ -35,7 +35,7 @@ struct Row<'a> {
 }
 
 #[derive(Serialize)]
-struct Output<'a> {
+struct OutputSummary<'a> {
     name: &'a str,
     r#type: Option<String>,
 }
@@ -93,7 +93,7 @@ impl<'a> ProgramSummary<'a> {
                 } else {
                     format!("{}.{}", row.block, row.index)
                 };
-                let output = |output: &Output<'_>| match &output.r#type {
+                let output = |output: &OutputSummary<'_>| match &output.r#type {
                     Some(ty) => format!("{}: {ty}", output.name),
                     None => output.name.into(),
                 };
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
                 parameters = parameters.saturating_add(elements(desc));
             }
         }
-        let outputs = op.writes().map(|var| Output {
+        let outputs = op.writes().map(|var| OutputSummary {
             name: self.program.name(var),
             r#type: self.meta(block, var).map(|meta| meta.to_string()),
         });

@@ -76,7 +76,7 @@ pub struct ConvolutionLayout<'a> {
 
 /// The attributes of a convolution; lists have one entry for each spatial dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Convolution<'a> {
+pub struct HloConvolution<'a> {
     /// The order of dimensions.
     pub layout: ConvolutionLayout<'a>,
     /// The distance of windows.
@@ -144,7 +144,7 @@ impl Hlo {
 
     /// A convolution with a result of these dimensions.
     #[must_use]
-    pub fn convolve(&self, filters: &Hlo, by: &Convolution<'_>, dims: &[usize]) -> Hlo {
+    pub fn convolve(&self, filters: &Hlo, by: &HloConvolution<'_>, dims: &[usize]) -> Hlo {
         let ty: HloType = self.in_dims(dims);
         let pairs: Vec<String> = by.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
         let ConvolutionLayout { images, filters: kernel, out } = by.layout;

@@ -16,7 +16,7 @@ pub(super) const UNSET: &str = "%unset";
 
 /// A function that is being written, shared by its values.
 #[derive(Clone)]
-pub(crate) struct Function(Rc<RefCell<FunctionText>>);
+pub(crate) struct HloFunction(Rc<RefCell<FunctionText>>);
 
 struct FunctionText {
     /// The lines of the function, and of the regions around the one that is being written, outermost first.
@@ -29,10 +29,10 @@ struct FunctionText {
     replicas: usize,
 }
 
-impl Function {
+impl HloFunction {
     /// An empty function of a program that runs on that many replicas.
-    pub(crate) fn new(replicas: usize) -> Function {
-        Function(Rc::new(RefCell::new(FunctionText {
+    pub(crate) fn new(replicas: usize) -> HloFunction {
+        HloFunction(Rc::new(RefCell::new(FunctionText {
             bodies: vec![String::new()],
             next: 0,
             names: HashMap::new(),
@@ -104,7 +104,7 @@ impl Function {
         self.0.borrow_mut().bodies.pop().unwrap_or_default()
     }
 
-    /// Begins a region: lines are appended to it until [`end_region`](Function::end_region).
+    /// Begins a region: lines are appended to it until [`end_region`](HloFunction::end_region).
     pub(super) fn begin_region(&self) {
         self.0.borrow_mut().bodies.push(String::new());
     }

@@ -14,8 +14,8 @@ mod region;
 mod shape;
 mod types;
 
-pub use conv::{Convolution, ConvolutionLayout, Window};
-pub(crate) use function::Function;
+pub use conv::{ConvolutionLayout, HloConvolution, Window};
+pub(crate) use function::HloFunction;
 pub use index::{GatherDims, ScatterDims};
 pub use reduce::Reduction;
 pub(crate) use region::WhileText;
@@ -34,7 +34,7 @@ pub struct Hlo {
     ty: HloType,
     /// Elements that are known when the program is lowered.
     known: Option<Arc<[f64]>>,
-    f: Function,
+    f: HloFunction,
 }
 
 /// The name of a value in the text.
@@ -65,7 +65,7 @@ impl fmt::Debug for Hlo {
 
 impl Hlo {
     /// A value that is to be set.
-    pub(crate) fn unset(f: &Function, meta: &Meta) -> Hlo {
+    pub(crate) fn unset(f: &HloFunction, meta: &Meta) -> Hlo {
         let known = meta.constant().map(Arc::from);
         Hlo { id: Id::Unset, ty: HloType::of(meta), known, f: f.clone() }
     }

@@ -3,25 +3,25 @@
 use autobwd::Error;
 
 use super::{
-    Function, Hlo, HloDType, HloType,
+    Hlo, HloDType, HloFunction, HloType,
     types::{list, results},
 };
 
 /// A loop whose body is being written; states may be added until the body ends.
 pub(crate) struct WhileText {
-    f: Function,
+    f: HloFunction,
     states: Vec<Hlo>,
 }
 
 /// A loop with a body.
 pub(crate) struct WhileBody {
-    f: Function,
+    f: HloFunction,
     states: Vec<Hlo>,
     body: String,
 }
 
 impl WhileText {
-    pub(crate) fn begin(f: &Function) -> WhileText {
+    pub(crate) fn begin(f: &HloFunction) -> WhileText {
         f.begin_region();
         WhileText { f: f.clone(), states: vec![] }
     }

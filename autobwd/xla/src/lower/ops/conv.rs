@@ -11,7 +11,7 @@ use autobwd_ops::{
 };
 
 use super::prelude::*;
-use crate::lower::{Convolution, ConvolutionLayout};
+use crate::lower::{ConvolutionLayout, HloConvolution};
 
 family!(
     Conv2dGrad,
@@ -103,7 +103,7 @@ impl Conv {
         });
         let (images, filters) = (self.images("b", "f"), self.filters("o", "i"));
         let layout = ConvolutionLayout { images: &images, filters: &filters, out: &images };
-        let by = Convolution {
+        let by = HloConvolution {
             layout,
             strides: self.each(|_, w| w.stride),
             padding,
@@ -131,7 +131,7 @@ impl Conv {
         });
         let (images, filters) = (self.images("b", "f"), self.filters("o", "i"));
         let layout = ConvolutionLayout { images: &images, filters: &filters, out: &images };
-        let by = Convolution {
+        let by = HloConvolution {
             layout,
             strides: self.each(|_, _| 1),
             padding,
@@ -153,7 +153,7 @@ impl Conv {
         let (images, filters, out) = (self.images("f", "b"), self.images("i", "o"), self.filters("f", "b"));
         let layout = ConvolutionLayout { images: &images, filters: &filters, out: &out };
         // Channels are the batch: each group of them meets the outputs of its group.
-        let by = Convolution {
+        let by = HloConvolution {
             layout,
             strides: self.each(|_, w| w.dilation),
             padding,

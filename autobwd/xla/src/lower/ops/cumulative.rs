@@ -27,14 +27,14 @@ fn shifted(x: &Hlo, axis: usize, distance: usize, number: f64) -> Hlo {
 }
 
 /// How a scan runs over a tensor.
-struct Along {
+struct CumulativeAxis {
     axis: i32,
     flatten: bool,
     exclusive: bool,
     reverse: bool,
 }
 
-impl Along {
+impl CumulativeAxis {
     fn run(&self, x: &Hlo, identity: f64, first: f64, combine: impl Fn(&Hlo, &Hlo) -> Hlo) -> Hlo {
         let flat = if self.flatten || x.rank() == 0 { x.reshape(&[x.numel()]) } else { x.clone() };
         let axis = if self.flatten { 0 } else { flat.axis(self.axis) };
@@ -50,19 +50,19 @@ impl Along {
 impl Lower for Cumsum<Hlo> {
     fn lower(&mut self) {
         let Cumsum { axis, flatten, exclusive, reverse, .. } = *self;
-        self.out = Along { axis, flatten, exclusive, reverse }.run(&self.x, 0.0, 0.0, |x, y| x + y);
+        self.out = CumulativeAxis { axis, flatten, exclusive, reverse }.run(&self.x, 0.0, 0.0, |x, y| x + y);
     }
 }
 impl Lower for CumsumGrad<Hlo> {
     fn lower(&mut self) {
         let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *self;
-        let back = Along { axis, flatten, exclusive, reverse: !reverse };
+        let back = CumulativeAxis { axis, flatten, exclusive, reverse: !reverse };
         self.dx = back.run(&self.dout, 0.0, 0.0, |x, y| x + y);
     }
 }
 impl Lower for Cumprod<Hlo> {
     fn lower(&mut self) {
-        let along = Along { axis: self.dim, flatten: false, exclusive: false, reverse: false };
+        let along = CumulativeAxis { axis: self.dim, flatten: false, exclusive: false, reverse: false };
         self.out = along.run(&self.x, 1.0, 1.0, |x, y| x * y);
     }
 }
@@ -79,7 +79,7 @@ impl Lower for Logcumsumexp<Hlo> {
     fn lower(&mut self) {
         let Logcumsumexp { axis, flatten, exclusive, reverse, .. } = *self;
         let lowest = if self.x.dtype() == HloDType::F32 { f64::from(f32::MIN) } else { f64::MIN };
-        let along = Along { axis, flatten, exclusive, reverse };
+        let along = CumulativeAxis { axis, flatten, exclusive, reverse };
         self.out = along.run(&self.x, f64::NEG_INFINITY, lowest, log_add);
     }
 }

@@ -31,12 +31,12 @@ family!(
 );
 
 /// The dimensions of a tensor split into parts, and the order of these in the result.
-struct Permutation {
+struct ChannelOrder {
     parts: [usize; 6],
     order: [usize; 6],
 }
 
-impl Permutation {
+impl ChannelOrder {
     fn run(&self, x: &Hlo) -> Hlo {
         x.reshape(&self.parts).transpose(&self.order)
     }
@@ -49,55 +49,56 @@ impl Permutation {
     }
 
     /// From images with more pixels to images with more channels.
-    fn unshuffling(shuffled: &Hlo, factor: i32, format: DataLayout) -> Permutation {
+    fn unshuffling(shuffled: &Hlo, factor: i32, format: DataLayout) -> ChannelOrder {
         let (dims, factor) = (shuffled.dims(), factor.max(1) as usize);
         let parts = match format {
             DataLayout::Nchw => [dims[0], dims[1], dims[2] / factor, factor, dims[3] / factor, factor],
             DataLayout::Nhwc => [dims[0], dims[1] / factor, factor, dims[2] / factor, factor, dims[3]],
         };
-        Permutation { parts, order: [0, 1, 3, 5, 2, 4] }
+        ChannelOrder { parts, order: [0, 1, 3, 5, 2, 4] }
     }
 
     /// From channels in groups to channels whose neighbours are of other groups.
-    fn mixing(x: &Hlo, groups: i32, format: DataLayout) -> Permutation {
+    fn mixing(x: &Hlo, groups: i32, format: DataLayout) -> ChannelOrder {
         let (dims, groups) = (x.dims(), groups.max(1) as usize);
         let (before, channels, behind) = match format {
             DataLayout::Nchw => (dims[0], dims[1], dims[2] * dims[3]),
             DataLayout::Nhwc => (dims[0] * dims[1] * dims[2], dims[3], 1),
         };
-        Permutation { parts: [before, groups, channels / groups, behind, 1, 1], order: [0, 2, 1, 3, 4, 5] }
+        ChannelOrder { parts: [before, groups, channels / groups, behind, 1, 1], order: [0, 2, 1, 3, 4, 5] }
     }
 }
 
 impl Lower for PixelShuffle<Hlo> {
     fn lower(&mut self) {
-        self.out = Permutation::unshuffling(&self.out, self.upscale_factor, self.data_format).back(&self.x);
+        self.out = ChannelOrder::unshuffling(&self.out, self.upscale_factor, self.data_format).back(&self.x);
     }
 }
 impl Lower for PixelShuffleGrad<Hlo> {
     fn lower(&mut self) {
-        self.dx = Permutation::unshuffling(&self.dout, self.upscale_factor, self.data_format).run(&self.dout);
+        self.dx =
+            ChannelOrder::unshuffling(&self.dout, self.upscale_factor, self.data_format).run(&self.dout);
     }
 }
 impl Lower for PixelUnshuffle<Hlo> {
     fn lower(&mut self) {
-        self.out = Permutation::unshuffling(&self.x, self.downscale_factor, self.data_format).run(&self.x);
+        self.out = ChannelOrder::unshuffling(&self.x, self.downscale_factor, self.data_format).run(&self.x);
     }
 }
 impl Lower for PixelUnshuffleGrad<Hlo> {
     fn lower(&mut self) {
         self.dx =
-            Permutation::unshuffling(&self.dx, self.downscale_factor, self.data_format).back(&self.dout);
+            ChannelOrder::unshuffling(&self.dx, self.downscale_factor, self.data_format).back(&self.dout);
     }
 }
 impl Lower for ChannelShuffle<Hlo> {
     fn lower(&mut self) {
-        self.out = Permutation::mixing(&self.x, self.groups, self.data_format).run(&self.x);
+        self.out = ChannelOrder::mixing(&self.x, self.groups, self.data_format).run(&self.x);
     }
 }
 impl Lower for ChannelShuffleGrad<Hlo> {
     fn lower(&mut self) {
-        self.dx = Permutation::mixing(&self.dx, self.groups, self.data_format).back(&self.dout);
+        self.dx = ChannelOrder::mixing(&self.dx, self.groups, self.data_format).back(&self.dout);
     }
 }
 

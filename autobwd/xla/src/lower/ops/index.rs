@@ -141,7 +141,7 @@ impl Lower for IndexSampleGrad<Hlo> {
 
 /// The parts of `x` at indices of its first dimensions, which are the last dimension of `index`; negative ones count from
 /// the end.
-struct Parts {
+struct IndexedParts {
     index: Hlo,
     /// Numbers in an index.
     depth: usize,
@@ -149,14 +149,14 @@ struct Parts {
     outer: usize,
 }
 
-impl Parts {
-    fn of(dims: &[usize], index: &Hlo) -> Parts {
+impl IndexedParts {
+    fn of(dims: &[usize], index: &Hlo) -> IndexedParts {
         let outer = index.rank().saturating_sub(1);
         let depth = index.dims().last().copied().unwrap_or(0);
         let lengths: Vec<f64> = dims[..depth].iter().map(|n| *n as f64).collect();
         let lengths = index.vector(index.dtype(), &lengths).broadcast(index.dims(), &[outer]);
         let is_negative = index.less(&index.full_like(0.0));
-        Parts { index: is_negative.select(&(index + lengths), index), depth, outer }
+        IndexedParts { index: is_negative.select(&(index + lengths), index), depth, outer }
     }
 
     fn take(&self, x: &Hlo) -> Hlo {
@@ -187,17 +187,17 @@ impl Parts {
 
 impl Lower for GatherNd<Hlo> {
     fn lower(&mut self) {
-        self.out = Parts::of(self.x.dims(), &self.index).take(&self.x);
+        self.out = IndexedParts::of(self.x.dims(), &self.index).take(&self.x);
     }
 }
 impl Lower for GatherNdGrad<Hlo> {
     fn lower(&mut self) {
-        self.dx = Parts::of(self.dx.dims(), &self.index).add(&self.dx.full_like(0.0), &self.dout);
+        self.dx = IndexedParts::of(self.dx.dims(), &self.index).add(&self.dx.full_like(0.0), &self.dout);
     }
 }
 impl Lower for ScatterNdAdd<Hlo> {
     fn lower(&mut self) {
-        self.out = Parts::of(self.x.dims(), &self.index).add(&self.x, &self.updates);
+        self.out = IndexedParts::of(self.x.dims(), &self.index).add(&self.x, &self.updates);
     }
 }
 impl Lower for ScatterNdAddGrad<Hlo> {
@@ -206,7 +206,7 @@ impl Lower for ScatterNdAddGrad<Hlo> {
             *dx = self.dout.clone();
         }
         if let Some(dupdates) = &mut self.dupdates {
-            *dupdates = Parts::of(self.dout.dims(), &self.index).take(&self.dout);
+            *dupdates = IndexedParts::of(self.dout.dims(), &self.index).take(&self.dout);
         }
     }
 }

@@ -26,14 +26,14 @@ family!(
 );
 
 /// The factors of a product as matrices with equal batch dimensions.
-struct Factors {
+struct MatmulFactors {
     x: Hlo,
     y: Hlo,
 }
 
-impl Factors {
+impl MatmulFactors {
     /// Vectors become a row and a column.
-    fn of(x: &Hlo, y: &Hlo, [trans_x, trans_y]: [bool; 2]) -> Factors {
+    fn of(x: &Hlo, y: &Hlo, [trans_x, trans_y]: [bool; 2]) -> MatmulFactors {
         let matrix = |value: &Hlo, transposed: bool, vector: [usize; 2]| match (value.rank(), transposed) {
             (1, _) => value.reshape(&vector),
             (_, true) => value.transposed(),
@@ -42,7 +42,7 @@ impl Factors {
         let (x, y) = (matrix(x, trans_x, [1, x.numel()]), matrix(y, trans_y, [y.numel(), 1]));
         let batch = batch_dims(&x, &y);
         let (x, y) = (in_batch(&x, &batch), in_batch(&y, &batch));
-        Factors { x, y }
+        MatmulFactors { x, y }
     }
 
     fn product(&self) -> Hlo {
@@ -94,7 +94,7 @@ fn stored(gradient: &Hlo, slot: &Hlo, transposed: bool) -> Hlo {
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`
 fn gradients([x, y, dout]: [&Hlo; 3], [dx, dy]: [&mut Option<Hlo>; 2], transposed: [bool; 2], scale: f64) {
-    let factors = Factors::of(x, y, transposed);
+    let factors = MatmulFactors::of(x, y, transposed);
     let dout = scaled(dout, scale);
     if let Some(dx) = dx {
         *dx = stored(&factors.left_gradient(&dout), dx, transposed[0]);
@@ -110,7 +110,7 @@ fn scaled(value: &Hlo, scale: f64) -> Hlo {
 
 impl Lower for MatmulV2<Hlo> {
     fn lower(&mut self) {
-        self.out = Factors::of(&self.x, &self.y, [self.trans_x, self.trans_y]).product();
+        self.out = MatmulFactors::of(&self.x, &self.y, [self.trans_x, self.trans_y]).product();
     }
 }
 impl Lower for MatmulV2Grad<Hlo> {
@@ -133,7 +133,7 @@ impl Lower for MatmulV2GradSgd<Hlo> {
 
 impl Lower for Matmul<Hlo> {
     fn lower(&mut self) {
-        let product = Factors::of(&self.x, &self.y, [self.transpose_x, self.transpose_y]).product();
+        let product = MatmulFactors::of(&self.x, &self.y, [self.transpose_x, self.transpose_y]).product();
         self.out = scaled(&product, f64::from(self.alpha));
     }
 }

@@ -1,6 +1,7 @@
 //! Rules of the operators of the library, one file a family.
 
 mod collective;
+mod concat;
 mod conv;
 mod cumulative;
 mod fill;
@@ -8,7 +9,6 @@ mod image;
 mod index;
 mod integer;
 mod interpolate;
-mod join;
 mod lstm;
 mod matmul;
 mod order;
@@ -52,7 +52,7 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         index::rules(),
         integer::rules(),
         interpolate::rules(),
-        join::rules(),
+        concat::rules(),
         lstm::rules(),
         matmul::rules(),
         order::rules(),

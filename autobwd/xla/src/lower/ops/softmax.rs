@@ -67,21 +67,21 @@ impl Lower for LogSoftmaxGrad<Hlo> {
 }
 
 /// Class indices of the lanes along an axis.
-struct Labels {
+struct HotLabels {
     /// Where the class is that of the label, unless the lane is ignored.
     hot: Hlo,
     /// By lane, without the axis: whether it counts.
     counts: Hlo,
 }
 
-impl Labels {
-    fn of(label: &Hlo, of: &Hlo, axis: usize, ignored: i32) -> Labels {
+impl HotLabels {
+    fn of(label: &Hlo, of: &Hlo, axis: usize, ignored: i32) -> HotLabels {
         let others: Vec<usize> = (0..of.rank()).filter(|i| *i != axis).collect();
         let lanes: Vec<usize> = others.iter().map(|i| of.dims()[*i]).collect();
         let label = label.reshape(&lanes);
         let counts = label.not_equal(&label.full_like(f64::from(ignored)));
         let hot = label.one_hot(of.dims(), axis, &others).and(&counts.broadcast(of.dims(), &others));
-        Labels { hot, counts }
+        HotLabels { hot, counts }
     }
 
     /// `value` at the labels, 0 elsewhere.
@@ -101,9 +101,9 @@ impl Lower for CrossEntropy<Hlo> {
         let axis = self.x.axis(-1);
         self.y = match self.soft_label {
             true => soft_loss(&self.label, &self.x.log(), axis),
-            false => {
-                -Labels::of(&self.label, &self.x, axis, self.ignore_index).picked(&self.x.log()).sum(&[axis])
-            }
+            false => -HotLabels::of(&self.label, &self.x, axis, self.ignore_index)
+                .picked(&self.x.log())
+                .sum(&[axis]),
         };
     }
 }
@@ -114,7 +114,7 @@ impl Lower for CrossEntropyGrad<Hlo> {
         // Probabilities without weight, perhaps 0, do not count.
         self.dx = match self.soft_label {
             true => self.label.equal(&zero).select(&zero, &(-(dy * &self.label) / &self.x)),
-            false => Labels::of(&self.label, &self.x, axis, self.ignore_index).picked(&(-dy / &self.x)),
+            false => HotLabels::of(&self.label, &self.x, axis, self.ignore_index).picked(&(-dy / &self.x)),
         };
     }
 }
@@ -127,7 +127,7 @@ impl Lower for SoftmaxWithCrossEntropy<Hlo> {
         self.loss = match self.soft_label {
             true => soft_loss(&self.label, &log, axis),
             false => {
-                -Labels::of(&self.label, &self.logits, axis, self.ignore_index).picked(&log).sum(&[axis])
+                -HotLabels::of(&self.label, &self.logits, axis, self.ignore_index).picked(&log).sum(&[axis])
             }
         };
     }
@@ -141,13 +141,13 @@ impl Lower for SoftmaxWithCrossEntropyGrad<Hlo> {
             // Labels need not add up to 1.
             (true, true) => p * self.label.reduce_spread(Reduction::Sum, &[axis]) - &self.label,
             (true, false) => {
-                let labels = Labels::of(&self.label, p, axis, self.ignore_index);
+                let labels = HotLabels::of(&self.label, p, axis, self.ignore_index);
                 let counts = labels.counts.spread(p.dims(), &[axis]);
                 counts.select(&(p - labels.hot.convert(p.dtype())), &zero)
             }
             (false, true) => self.label.equal(&zero).select(&zero, &(-(&self.label / p))),
             (false, false) => {
-                Labels::of(&self.label, p, axis, self.ignore_index).picked(&(p.full_like(-1.0) / p))
+                HotLabels::of(&self.label, p, axis, self.ignore_index).picked(&(p.full_like(-1.0) / p))
             }
         };
         self.dlogits = each * dloss;

@@ -7,7 +7,7 @@ use super::prelude::*;
 family!(AdamOp, AdamwOp, LambOp, LarsMomentumOp, RmspropOp);
 
 /// The numbers of a step of Adam, as scalars.
-struct AdamRates {
+struct AdamScalars {
     beta: [Hlo; 2],
     /// Of the next step.
     powers: [Hlo; 2],
@@ -15,18 +15,18 @@ struct AdamRates {
     epsilon: Hlo,
 }
 
-impl AdamRates {
-    fn of(rate: &Hlo, beta: [Hlo; 2], powers: [&Hlo; 2], epsilon: &Hlo) -> AdamRates {
+impl AdamScalars {
+    fn of(rate: &Hlo, beta: [Hlo; 2], powers: [&Hlo; 2], epsilon: &Hlo) -> AdamScalars {
         let powers = powers.map(|power| power.reshape(&[]));
         let root = (-&powers[1] + 1.0).sqrt();
         let rate = rate.reshape(&[]) * &root / (-&powers[0] + 1.0);
         let powers = [&powers[0] * &beta[0], &powers[1] * &beta[1]];
-        AdamRates { beta, rate, epsilon: epsilon * root, powers }
+        AdamScalars { beta, rate, epsilon: epsilon * root, powers }
     }
 
     /// The parameter, multiplied by `keep`, and both moments after the step.
     fn step(&self, [param, grad, m, v]: [&Hlo; 4], keep: &Hlo) -> [Hlo; 3] {
-        let AdamRates { beta: [beta1, beta2], rate, epsilon, .. } = self;
+        let AdamScalars { beta: [beta1, beta2], rate, epsilon, .. } = self;
         let m = m * beta1 + grad * (-beta1 + 1.0);
         let v = v * beta2 + grad.square() * (-beta2 + 1.0);
         let change = &m / (v.sqrt() + epsilon) * rate;
@@ -38,7 +38,7 @@ impl Lower for AdamOp<Hlo> {
     fn lower(&mut self) {
         let scalar = |x: f32| self.param.scalar(f64::from(x));
         let (beta, epsilon) = ([scalar(self.beta1), scalar(self.beta2)], scalar(self.epsilon));
-        let rates = AdamRates::of(&self.learning_rate, beta, [&self.beta1_pow, &self.beta2_pow], &epsilon);
+        let rates = AdamScalars::of(&self.learning_rate, beta, [&self.beta1_pow, &self.beta2_pow], &epsilon);
         let state = [&self.param, &self.grad, &self.moment1, &self.moment2];
         [self.param_out, self.moment1_out, self.moment2_out] = rates.step(state, &scalar(1.0));
         [self.beta1_pow_out, self.beta2_pow_out] = rates.powers;
@@ -54,7 +54,7 @@ impl Lower for AdamwOp<Hlo> {
         };
         let beta = [number(&self.beta1_tensor, self.beta1), number(&self.beta2_tensor, self.beta2)];
         let epsilon = number(&self.epsilon_tensor, self.epsilon);
-        let rates = AdamRates::of(&self.learning_rate, beta, [&self.beta1_pow, &self.beta2_pow], &epsilon);
+        let rates = AdamScalars::of(&self.learning_rate, beta, [&self.beta1_pow, &self.beta2_pow], &epsilon);
         let decay = self.learning_rate.reshape(&[]) * f64::from(self.lr_ratio) * f64::from(self.coeff);
         let keep = if self.with_decay { -decay + 1.0 } else { param.scalar(1.0) };
         let [param, m, v] = rates.step([&self.param, &self.grad, &self.moment1, &self.moment2], &keep);

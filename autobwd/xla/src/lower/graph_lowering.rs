@@ -10,9 +10,9 @@ use autobwd_plan::{Graph, Instruction, ValueId};
 
 use super::{
     composition,
-    control::SavedSteps,
+    control::LoweredSteps,
     formula,
-    hlo::{Function, Hlo, HloType},
+    hlo::{Hlo, HloFunction, HloType},
     rules::LowerRules,
 };
 
@@ -24,13 +24,13 @@ pub(super) struct GraphLowering<'a> {
     pub(super) program: &'a Program,
     pub(super) ops: &'a OpInfoMap,
     pub(super) rules: &'a LowerRules,
-    pub(super) f: &'a Function,
+    pub(super) f: &'a HloFunction,
     pub(super) graph: &'a Graph,
     pub(super) block: BlockId,
     /// By value of the graph.
     pub(super) values: Vec<Option<Hlo>>,
     /// Saved step state, by the values of step scopes.
-    pub(super) saved: BTreeMap<ValueId, SavedSteps>,
+    pub(super) saved: BTreeMap<ValueId, LoweredSteps>,
     /// The number of compositions around.
     pub(super) depth: usize,
 }
@@ -40,7 +40,7 @@ impl<'a> GraphLowering<'a> {
         program: &'a Program,
         ops: &'a OpInfoMap,
         rules: &'a LowerRules,
-        f: &'a Function,
+        f: &'a HloFunction,
         graph: &'a Graph,
     ) -> GraphLowering<'a> {
         let values = vec![None; graph.values.len()];
