@@ -53,7 +53,7 @@ impl Sharding {
     /// The dimension along which a tensor of that name and shape is divided among devices.
     pub(crate) fn axis_of(&self, name: &str, dims: &[usize], devices: usize) -> Result<Option<usize>> {
         let Some(axis) = self.axis(name) else { return Ok(None) };
-        if dims.get(axis).is_some_and(|dim| dim.is_multiple_of(devices)) {
+        if dims.get(axis).is_some_and(|dim| devices > 0 && dim.is_multiple_of(devices)) {
             return Ok(Some(axis));
         }
         if !self.axes.contains_key(name) {
@@ -235,5 +235,6 @@ mod tests {
         assert_eq!(text(&[4]), "`w` of shape [4] cannot be divided along dimension 1 among 2 devices");
         assert_eq!(sharding.axis_of("w.beta1_pow", &[1], 2).unwrap(), None);
         assert_eq!(sharding.axis_of("w2", &[1], 2).unwrap(), None);
+        assert!(sharding.axis_of("w", &[2, 0], 0).is_err());
     }
 }
