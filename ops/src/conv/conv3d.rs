@@ -124,6 +124,7 @@ impl Kernel for Conv3dOp<Buf<'_>> {
 autobwd::samples!(
     Conv3dOp,
     [
+        conv3d([2, 3, 4, 6, 8], [7, 3, 1, 2, 6], plain()),
         conv3d([2, 3, 4, 5, 3], [4, 3, 2, 3, 1], plain()),
         conv3d([1, 2, 5, 4, 6], [3, 2, 2, 1, 3], plain().strides([2, 3, 1]).paddings([1, 0, 2])),
         conv3d([1, 2, 3, 4, 2], [2, 2, 2, 2, 3], plain().paddings([0, 1, 2, 0, 1, 3])),
