@@ -54,6 +54,7 @@ mod predictor;
 mod programs;
 mod promises;
 mod recompute;
+mod recompute_control_flow;
 mod recurrent;
 mod references;
 mod registry;

@@ -9,11 +9,7 @@ mod cut_points;
 
 use std::iter;
 
-use crate::{
-    FinishedBackward,
-    checkpoints::RecomputeCost,
-    recompute::{ForwardReads, insert_recomputation},
-};
+use crate::{FinishedBackward, checkpoints::RecomputeCost, recompute::ForwardReads};
 use autobwd_core::{BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var};
 use autobwd_plan::{Plan, PlanRequest};
 use cost_model::CostModel;
@@ -50,11 +46,9 @@ pub(super) fn choose(
         iter::once(&loss).chain(done.grads.iter().flatten()).map(|v| program.name(*v)).collect();
     let kept = |name: &str| Some(program.root().vars.get(&program.find(name)?)?.meta());
     let plan = |again: &[bool]| {
-        let mut draft = program.clone();
-        let inserted = insert_recomputation(&mut draft, done.ops.clone(), &needs.batches(again), &[]);
-        let root = draft.root_mut();
-        root.vars.extend(done.vars.iter().map(|(var, desc)| (*var, desc.clone())).chain(inserted.vars));
-        root.ops.extend(inserted.ops);
+        let (mut draft, mut done) = (program.clone(), done.clone());
+        done.recompute(&mut draft, needs, again);
+        done.put_into(&mut draft);
         Plan::new(&draft, ops, &PlanRequest::new(feeds, &kept, &fetches, false))
     };
     let all_kept = plan(&vec![false; program.root().ops.len()])?;

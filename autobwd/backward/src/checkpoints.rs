@@ -42,7 +42,8 @@ pub enum Recompute<'a> {
     None,
     /// Keep these variables. They cut the program into segments, each recomputed as a whole before its gradients.
     Named(&'a [&'a str]),
-    /// Keep all values but these variables, each recomputed right before the first gradient that reads it.
+    /// Keep all values but these variables, each recomputed right before the first gradient that reads it. A value that
+    /// the gradient of a loop or branch reads is always kept.
     Without(&'a [&'a str]),
     /// Recompute the cheapest set of values for which a run fits into a budget. Results name the variables; passing
     /// these to [`Without`](Recompute::Without) saves the search the next time.

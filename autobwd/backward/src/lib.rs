@@ -442,6 +442,7 @@ fn substitute_targets(
 }
 
 /// A complete backward pass, not yet part of the program.
+#[derive(Clone)]
 struct FinishedBackward {
     copies: InsertedCopies,
     ops: Vec<OpDesc>,

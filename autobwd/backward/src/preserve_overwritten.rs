@@ -71,7 +71,7 @@ impl ValueVersions {
 }
 
 /// Copies to insert into the program, each with the operator that it is inserted before.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct InsertedCopies(Vec<(usize, OpDesc)>);
 
 /// Replaces stand-ins by copies `x@KEPT@0`, …, made right before `x` is overwritten. If no element is read and every

@@ -313,6 +313,10 @@ impl ForwardReads {
                 continue;
             }
             wanted.extend(op.reads());
+            // A sub-block reads a variable by name, which a copy does not have.
+            if op.attrs.blocks().next().is_some() {
+                op.reads().for_each(|v| needs.writer[v.index()] = None);
+            }
             let Origin::Gradient { of } = op.origin else { continue };
             let reads = ops.get(&op.ty)?.reads(op);
             match needs.rules.last_mut() {
@@ -339,7 +343,8 @@ impl ForwardReads {
             let writer = self.writer[program.expect_var(name)?.index()].ok_or_else(|| {
                 let text = format!(
                     "`{name}` cannot be recomputed: no operator computes it, its operator writes a variable of the \
-                     scope, or an operator overwrites it or one of its inputs"
+                     scope, the gradient of a loop or branch reads it, or an operator overwrites it or one of its \
+                     inputs"
                 );
                 Error::new(ErrorKind::Program, text)
             })?;
