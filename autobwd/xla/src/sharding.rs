@@ -1,6 +1,6 @@
 //! Tensors that are divided among devices.
 
-use autobwd::{DType, Error, ErrorKind, Meta, Result, Scope, Tensor};
+use autobwd::{DType, Error, ErrorKind, Meta, Program, Result, Scope, Tensor};
 use indexmap::IndexMap;
 
 use crate::{DeviceScope, pjrt::Device};
@@ -24,7 +24,14 @@ use crate::{DeviceScope, pjrt::Device};
 /// [`DeviceExecutor::run_sharded`]: crate::DeviceExecutor::run_sharded
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharding {
-    axes: IndexMap<String, usize>,
+    splits: IndexMap<String, Split>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Split {
+    axis: usize,
+    /// Whether a program may lack the tensor.
+    is_optional: bool,
 }
 
 impl Sharding {
@@ -35,19 +42,42 @@ impl Sharding {
 
     /// Divides the feed or the value of a scope with that name along a dimension, in equal parts; also values whose name
     /// continues with a dot, such as optimizer states, if their dimension can be divided.
-    /// Programs without such a name ignore it.
+    ///
+    /// A program that runs with feeds must have a variable of that name. A program without feeds, such as a start-up
+    /// program, need not.
     #[must_use]
     pub fn split(mut self, name: &str, axis: usize) -> Sharding {
-        self.axes.insert(name.into(), axis);
+        self.splits.insert(name.into(), Split { axis, is_optional: false });
         self
+    }
+
+    /// As [`split`](Sharding::split), for a tensor that some programs lack, such as the labels of a program that
+    /// predicts.
+    #[must_use]
+    pub fn split_if_present(mut self, name: &str, axis: usize) -> Sharding {
+        self.splits.insert(name.into(), Split { axis, is_optional: true });
+        self
+    }
+
+    /// Refuses a name that the program lacks: a typing error would leave the tensor undivided, in silence.
+    pub(crate) fn require_names(&self, program: &Program) -> Result<()> {
+        let mut required = self.splits.iter().filter(|(_, split)| !split.is_optional);
+        required.try_for_each(|(name, _)| match program.expect_var(name) {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                let text =
+                    format!("cannot divide `{name}`, which `split_if_present` would allow to be absent: {e}");
+                Err(Error::new(e.kind(), text))
+            }
+        })
     }
 
     /// The dimension along which the tensor of that name is divided, if any.
     pub fn axis(&self, name: &str) -> Option<usize> {
-        let owner = |(own, _): &(&String, &usize)| {
+        let owner = |(own, _): &(&String, &Split)| {
             name.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        self.axes.iter().filter(owner).max_by_key(|(own, _)| own.len()).map(|(_, axis)| *axis)
+        self.splits.iter().filter(owner).max_by_key(|(own, _)| own.len()).map(|(_, split)| split.axis)
     }
 
     /// The dimension along which a tensor of that name and shape is divided among devices.
@@ -56,7 +86,7 @@ impl Sharding {
         if dims.get(axis).is_some_and(|dim| devices > 0 && dim.is_multiple_of(devices)) {
             return Ok(Some(axis));
         }
-        if !self.axes.contains_key(name) {
+        if !self.splits.contains_key(name) {
             return Ok(None);
         }
         let text = format!(

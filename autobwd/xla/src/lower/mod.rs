@@ -51,7 +51,8 @@ use hlo::HloFunction;
 /// ```
 ///
 /// # Errors
-/// Those of planning; operators without a form in StableHLO, in one list; no replicas.
+/// Those of planning; operators without a form in StableHLO, in one list; no replicas; a [`Sharding`](crate::Sharding) of a
+/// tensor that the program lacks.
 pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> Result<Lowered> {
     let &LowerRequest { feeds, scope, fetches, rules, replicas, sharding } = request;
     let partitions = sharding.map_or(1, |(_, devices)| devices);
@@ -62,6 +63,10 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
         return Err(Error::new(ErrorKind::Rank, "replicas of a program cannot be sharded"));
     }
     require_valid(ops, program)?;
+    // A start-up program has no feeds, and lacks those of the step.
+    if let Some((sharding, _)) = sharding.filter(|_| !feeds.is_empty()) {
+        sharding.require_names(program)?;
+    }
     let axis_of = |name: &str, dims: &[usize]| match sharding {
         Some((sharding, devices)) => sharding.axis_of(name, dims, devices),
         None => Ok(None),

@@ -65,6 +65,14 @@ fn a_sharded_step_has_the_known_text() -> Result<()> {
         e.message().contains("`x` of shape [4, 6] cannot be divided along dimension 1 among 4 devices"),
         "{e}"
     );
+    let misspelt = sharding.clone().split("hiden.w", 1);
+    let e = lower(&program, OpInfoMap::linked()?, &request.sharding(&misspelt, 2)).unwrap_err();
+    let expected = "cannot divide `hiden.w`, which `split_if_present` would allow to be absent: \
+                    the program has no variable `hiden.w`; did you mean `hidden.w`";
+    assert!(e.message().contains(expected), "{e}");
+    let tolerant = sharding.clone().split_if_present("hiden.w", 1);
+    assert!(lower(&program, OpInfoMap::linked()?, &request.sharding(&tolerant, 2)).is_ok());
+
     let e = lower(&program, OpInfoMap::linked()?, &request.replicas(2)).unwrap_err();
     assert!(e.message().contains("replicas of a program cannot be sharded"), "{e}");
     Ok(())
