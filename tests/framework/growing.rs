@@ -343,7 +343,7 @@ fn a_plan_says_where_it_ends_and_a_budget_is_refused() -> Result<()> {
     let e = append_backward(&mut program, &loss, &Backward { recompute: checkpoints, ..Backward::default() });
     let e = e.unwrap_err().to_string();
     assert!(e.starts_with("operator `while` (block 0, operator"), "{e}");
-    assert!(e.ends_with("known only at run time: use `Checkpoints::Named`"), "{e}");
+    assert!(e.ends_with("known only at run time; name the checkpoints with `Recompute::Named`"), "{e}");
     Ok(())
 }
 

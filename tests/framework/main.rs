@@ -29,6 +29,7 @@ mod fusion;
 mod growing;
 mod higher;
 mod hostile;
+mod identifiers;
 mod images;
 mod kinks;
 mod laws;

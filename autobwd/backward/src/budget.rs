@@ -54,7 +54,7 @@ pub(super) fn choose(
     let all_kept = plan(&vec![false; program.root().ops.len()])?;
     if let Some(late) = &all_kept.graph.tail {
         let text = "a memory budget needs shapes that are known before the run, and this operator has a shape that \
-                    is known only at run time: use `Checkpoints::Named`";
+                    is known only at run time; name the checkpoints with `Recompute::Named`";
         let e = Error::new(ErrorKind::Budget, text);
         return Err(match program.root().ops.get(late.index) {
             Some(op) => e.at_op(|| program.describe_op(BlockId::ROOT, late.index, op)),

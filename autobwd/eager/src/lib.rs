@@ -49,7 +49,7 @@
 //! ```
 //!
 //! The closure may inspect more than the text: [`Queue::iter`] gives every value with its gradient. Afterwards,
-//! `Expr::history` has the operators, variables and values of the computation; it prints and draws.
+//! [`history`] has the operators, variables and values of the computation; it prints and draws.
 //!
 //! The chain rule of an operator is the backward pass of a program of that one operator. It is built from the gradient
 //! rule on first use, and cached with its shapes.
