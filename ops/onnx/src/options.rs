@@ -13,6 +13,9 @@ pub struct LoadOptions {
     pub dims: HashMap<String, usize>,
     /// Shapes of inputs, where the model leaves dimensions open.
     pub shapes: HashMap<String, Vec<usize>>,
+    /// Whether the model is only run, not trained: small parameters and those that the model only moves are constants, so
+    /// that nothing is computed from them in every run.
+    pub inference: bool,
     /// Whether float32 becomes float64, and gradients flow to inputs: to compare gradients with differences.
     pub float64: bool,
 }

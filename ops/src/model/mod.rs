@@ -68,6 +68,13 @@ impl Model {
         training::train(&mut self.program, frozen)
     }
 
+    /// The names of the parameters that are not trained: those that [`train`](Model::train) has frozen, and those that a
+    /// loader has marked. An optimizer reports parameters without a path to the loss
+    /// ([`MinimizeResult::untrained`](crate::optim::MinimizeResult::untrained)).
+    pub fn frozen(&self) -> Vec<String> {
+        training::frozen(&self.program).map(|var| self.program.name(var).to_string()).collect()
+    }
+
     /// A builder that continues the program, for a new head, a loss and an optimizer: its variables are found by name
     /// ([`Builder::expr`]).
     pub fn builder(&self) -> Builder {

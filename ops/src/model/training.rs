@@ -30,15 +30,21 @@ pub(crate) fn train(program: &mut Program, frozen: &[&str]) -> Result<Vec<String
             return Err(Error::new(ErrorKind::UnknownVar, text));
         }
     }
-    let is_frozen = |var: &Var| program.root().vars.get(var).is_some_and(|desc| desc.stop_gradient);
+    let frozen: HashSet<Var> = self::frozen(program).collect();
     let of_program: HashSet<Var> = parameters.iter().copied().collect();
-    let trained: HashSet<Var> = parameters.iter().copied().filter(|var| !is_frozen(var)).collect();
+    let trained: HashSet<Var> = parameters.iter().copied().filter(|var| !frozen.contains(var)).collect();
     set_is_test(program, |op| {
         let mut own = op.reads().filter(|var| of_program.contains(var)).peekable();
         (own.peek().is_none() || own.any(|var| trained.contains(&var))).then_some(false)
     })?;
     let names = parameters.iter().filter(|var| trained.contains(var));
     Ok(names.map(|var| program.name(*var).to_string()).collect())
+}
+
+/// [`Model::frozen`](super::Model::frozen).
+pub(super) fn frozen(program: &Program) -> impl Iterator<Item = Var> + '_ {
+    let is_frozen = |var: &Var| program.root().vars.get(var).is_some_and(|desc| desc.stop_gradient);
+    program.parameters().filter(is_frozen)
 }
 
 /// Sets `is_test` where the operator has that attribute and `value` gives one.

@@ -15,7 +15,7 @@ use super::ModelPath;
 use crate::{
     feeds::feeds,
     program_file::{Format, write_model},
-    terminal::{CommandFailure, CommandResult, Terminal},
+    terminal::{CommandFailure, CommandResult, Terminal, grouped},
 };
 
 /// Append the backward pass to a program
@@ -33,7 +33,8 @@ pub(crate) struct GradCommand {
     /// The variables whose gradients are needed, instead of all parameters
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     parameters: Option<Vec<String>>,
-    /// Set operators that behave differently in training (dropout, batch_norm) to do so
+    /// Set operators that behave differently in training (dropout, batch_norm) to do so, and list the parameters that are
+    /// trained, frozen, or unreachable from the loss
     #[arg(long)]
     train: bool,
     /// Parameters that are not trained, as a pattern such as `conv1*`; may be repeated, and implies --train
@@ -101,6 +102,10 @@ impl GradCommand {
         let mut read = self.model.read_model()?;
         if self.train || !self.freeze.is_empty() {
             read.train(&as_strs(&self.freeze))?;
+            let frozen = read.frozen();
+            if !frozen.is_empty() {
+                terminal.warn(&parameter_list("frozen", &read.program, &frozen));
+            }
         }
         let model = std::mem::take(&mut read.program);
         let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
@@ -131,6 +136,13 @@ impl GradCommand {
         write_model(terminal, &self.output, None, &read)
     }
 
+    /// Lists the parameters with a gradient, if the command prepares the program for training.
+    fn note_trained(&self, terminal: Terminal, program: &Program, names: impl Iterator<Item = String>) {
+        if self.train || !self.freeze.is_empty() {
+            terminal.warn(&parameter_list("trained", program, &names.collect::<Vec<_>>()));
+        }
+    }
+
     fn differentiated(
         &self,
         terminal: Terminal,
@@ -139,6 +151,8 @@ impl GradCommand {
     ) -> CommandResult<Program> {
         let mut program = model.clone();
         let found = append_backward(&mut program, &self.loss, backward)?;
+        let trained = found.pairs.iter().map(|(var, _)| program.name(*var).to_string());
+        self.note_trained(terminal, &program, trained);
         found.missing.iter().for_each(|missing| terminal.warn(&missing.to_string()));
         found.partial.iter().for_each(|cut| terminal.warn(&cut.to_string()));
         if !self.checkpoints.is_empty() {
@@ -158,6 +172,7 @@ impl GradCommand {
         let net = Builder::new();
         net.set_program(model.clone());
         let updates = optimizer.minimize_with(&net.expr(&self.loss), backward)?;
+        self.note_trained(terminal, model, updates.trained.iter().map(|(parameter, _)| parameter.name()));
         updates.untrained.iter().for_each(|untrained| terminal.warn(&untrained.reason()));
         if !self.checkpoints.is_empty() {
             terminal.warn(&updates.recomputed.to_string());
@@ -172,6 +187,24 @@ impl GradCommand {
 
 fn as_strs(list: &[String]) -> Vec<&str> {
     list.iter().map(String::as_str).collect()
+}
+
+/// `trained: 2 parameters of 12 elements: w [3, 3], b [3]`.
+fn parameter_list(state: &str, program: &Program, names: &[String]) -> String {
+    let meta = |name: &String| {
+        let var = program.find(name)?;
+        program.root().vars.get(&var).map(|desc| (desc.dims.numel().get().unwrap_or(0), &desc.dims))
+    };
+    let found: Vec<_> = names.iter().filter_map(|name| Some((name, meta(name)?))).collect();
+    let elements: usize = found.iter().map(|(_, (elements, _))| elements).sum();
+    let list: Vec<String> = found.iter().map(|(name, (_, dims))| format!("{name} {dims}")).collect();
+    let counted =
+        |n: usize, what: &str| format!("{} {what}{}", grouped(n as u64), if n == 1 { "" } else { "s" });
+    let (parameters, elements) = (counted(found.len(), "parameter"), counted(elements, "element"));
+    match &list[..] {
+        [] => format!("{state}: no parameter"),
+        list => format!("{state}: {parameters} of {elements}: {}", list.join(", ")),
+    }
 }
 
 /// Bytes, with an optional unit: `64MB`.

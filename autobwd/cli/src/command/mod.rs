@@ -101,6 +101,9 @@ struct KnownInputs {
     /// Values of inputs of an .onnx file that become constants, by name, in npz format
     #[arg(long, value_name = "FILE")]
     constants: Option<PathBuf>,
+    /// Fold small parameters of an .onnx file and those that it only moves: faster, for programs that are only run
+    #[arg(long)]
+    inference: bool,
 }
 
 impl KnownInputs {
@@ -117,8 +120,9 @@ impl KnownInputs {
             options.dims = self.dims.iter().cloned().collect();
             let constants = self.constants.as_deref().map_or(Ok(vec![]), read_npz)?;
             options.values = constants.into_iter().collect();
-        } else if !self.dims.is_empty() || self.constants.is_some() {
-            let text = format!("`{path}`: `--dim` and `--constants` are for .onnx files");
+            options.inference = self.inference;
+        } else if !self.dims.is_empty() || self.constants.is_some() || self.inference {
+            let text = format!("`{path}`: `--dim`, `--constants` and `--inference` are for .onnx files");
             return Err(CommandFailure::Unreadable(text));
         }
         let read = read(path, &options)?;

@@ -239,11 +239,14 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     let ProgramWriter { mut graph, obstacles, .. } = writer;
     obstacles.require_none(failed)?;
     // State is what a step leaves changed; its value is the one to begin with.
-    let mut state = vec![];
+    let (mut state, mut constants) = (vec![], vec![]);
     for (var, before) in kept {
+        let desc = graph.desc(var)?;
         if graph.read(var)? != before {
-            file.input.push(value_info(program.name(var), graph.desc(var)?)?);
+            file.input.push(value_info(program.name(var), desc)?);
             state.push(var);
+        } else if desc.dtype.is_float() && !desc.parameter {
+            constants.push(var);
         }
     }
     let fetched = fetched.into_iter().zip(model.fetches.iter().cloned());
@@ -253,17 +256,23 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         outputs.push(graph.publish(var, &name)?);
         file.output.push(value_info(&name, graph.desc(var)?)?);
     }
-    (file.node, file.initializer) = (graph.finish(&outputs), graph.initializers);
-    let next = |var: &Var| StringStringEntryProto {
-        key: Some(format!("next.{}", program.name(*var))),
-        value: Some(format!("{}{NEXT}", program.name(*var))),
+    let nodes = graph.finish(&outputs);
+    file.node = graph.constant_nodes;
+    file.node.extend(nodes);
+    file.initializer = graph.initializers;
+    let entry = |key: &str, var: &Var, value: String| StringStringEntryProto {
+        key: Some(format!("{key}.{}", program.name(*var))),
+        value: Some(value),
     };
+    let next = state.iter().map(|var| entry("next", var, format!("{}{NEXT}", program.name(*var))));
+    // Other initializers of floating point numbers are parameters.
+    let constants = constants.iter().map(|var| entry("constant", var, String::new()));
     Ok(ModelProto {
         ir_version: Some(IR_VERSION),
         opset_import: vec![OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) }],
         producer_name: Some("autobwd".into()),
         producer_version: Some(env!("CARGO_PKG_VERSION").into()),
-        metadata_props: state.iter().map(next).collect(),
+        metadata_props: next.chain(constants).collect(),
         graph: Some(file),
         ..ModelProto::default()
     })

@@ -51,7 +51,10 @@ pub(super) struct OnnxGraph<'p> {
     block: BlockId,
     /// The nodes of the graph, or of the graph of a node that is being written.
     nodes: Vec<OnnxNode>,
+    /// Values that the program keeps.
     pub(super) initializers: Vec<TensorProto>,
+    /// Constants of rules: nodes, since initializers of floating point numbers are parameters.
+    pub(super) constant_nodes: Vec<NodeProto>,
     /// The name of each value; empty until it is named.
     names: Vec<String>,
     used: HashSet<String>,
@@ -74,6 +77,7 @@ impl<'p> OnnxGraph<'p> {
             block: BlockId::ROOT,
             nodes: vec![],
             initializers: vec![],
+            constant_nodes: vec![],
             names: vec![],
             used: HashSet::new(),
             values: VariableValues::new(),
@@ -310,15 +314,22 @@ impl<'p> OnnxGraph<'p> {
 
     /// A constant tensor; equal ones are one.
     pub(super) fn tensor(&mut self, tensor: &Tensor) -> OnnxValue {
-        let mut stored = message("", tensor);
-        let bytes = stored.raw_data.clone().unwrap_or_default();
-        let key = (tensor.dtype(), tensor.dims().to_vec(), bytes);
+        let key = (tensor.dtype(), tensor.dims().to_vec(), tensor.bytes().to_vec());
         if let Some(node) = self.constants.get(&key) {
             return *node;
         }
         let name = self.fresh("constant");
-        stored.name = Some(name.clone());
-        self.initializers.push(stored);
+        self.constant_nodes.push(NodeProto {
+            op_type: Some("Constant".into()),
+            output: vec![name.clone()],
+            attribute: vec![AttributeProto {
+                name: Some("value".into()),
+                r#type: Some(AttributeType::Tensor as i32),
+                t: Some(message("", tensor)),
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        });
         let node = self.value(name);
         self.constants.insert(key, node);
         node

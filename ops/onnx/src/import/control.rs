@@ -23,7 +23,7 @@ const STEPS: usize = 1024;
 fn choice(n: &mut NodeContext<'_, '_>) -> Outputs {
     let (yes, no) = (n.graph("then_branch")?, n.graph("else_branch")?);
     let values = |values: Vec<ImportedValue>| values.into_iter().map(NodeOutput::Value).collect();
-    if let Some(condition) = n.required(0)?.tensor() {
+    if let Some(condition) = n.required(0)?.constant() {
         let holds = condition.to_f64s().first().is_some_and(|x| *x != 0.0);
         return n.importer.graph(if holds { yes } else { no }, vec![]).map(values);
     }
@@ -100,7 +100,7 @@ fn repeat(n: &mut NodeContext<'_, '_>) -> Outputs {
     if body.input.len() != count + 2 || body.output.len() <= count {
         return Err(refuse("operator `Loop`: its body has other inputs or outputs"));
     }
-    let is_known = |value: Option<&ImportedValue>| value.is_none_or(|value| value.tensor().is_some());
+    let is_known = |value: Option<&ImportedValue>| value.is_none_or(|value| value.constant().is_some());
     let states: Vec<bool> = carried.iter().map(|state| is_known(state.as_ref())).collect();
     let known = is_known(n.value(0)) && is_known(n.value(1));
     let steps = if known { n.constant_ints(0)?.and_then(|n| n.first().copied()) } else { None };
@@ -130,7 +130,7 @@ fn unrolled(
         let going = constant(ElementType::BOOL, Tensor::scalar(Bool::from(true))?);
         let inputs = [Some(at), Some(going)].into_iter().chain(carried.drain(..)).collect();
         let mut outputs = n.importer.graph(body, inputs)?.into_iter();
-        let condition = outputs.next().and_then(|value| value.tensor().cloned());
+        let condition = outputs.next().and_then(|value| value.constant().cloned());
         let condition = condition
             .ok_or_else(|| refuse("operator `Loop` needs a condition that is known when it is imported"))?;
         again = condition.to_f64s().first().is_some_and(|x| *x != 0.0);
@@ -192,7 +192,7 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Outputs {
     let outputs: Vec<(i64, bool)> =
         out_axes.into_iter().zip(out_directions).map(|(axis, direction)| (axis, direction == 1)).collect();
     let length = n.dims(states)?[inputs[0].axis].get().filter(|length| (1..=STEPS).contains(length));
-    let is_integer = |state: &ImportedValue| state.tensor().is_some_and(|x| !x.dtype().is_float());
+    let is_integer = |state: &ImportedValue| state.constant().is_some_and(|x| !x.dtype().is_float());
     match length.filter(|_| n.inputs[..states].iter().flatten().any(is_integer)) {
         Some(length) => unrolled_scan(n, body, &inputs, &outputs, length),
         None => recurrent(n, body, &inputs, &outputs),

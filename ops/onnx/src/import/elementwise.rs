@@ -12,7 +12,7 @@ use super::{
     arith::{common_dims, expand_to, filled_like, scalar_like},
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     rules::{All, Integers, Native, Rules, Wrapping},
-    value::ValueContent,
+    value::ImportedValue,
 };
 use crate::{elements::ElementType, proto::tensor_proto::DataType};
 
@@ -256,10 +256,7 @@ fn linear(
 /// input.
 fn number(n: &NodeContext<'_, '_>, i: usize) -> Result<Option<f64>> {
     let rank = n.rank(0)?;
-    let known = n.value(i).and_then(|value| match &value.content {
-        ValueContent::Known(known) if !known.weight && n.scratch.is_none() => Some(&known.tensor),
-        _ => None,
-    });
+    let known = n.value(i).filter(|_| n.scratch.is_none()).and_then(ImportedValue::constant);
     let single = known.filter(|x| x.dtype().is_float() && x.numel() == 1 && x.dims().len() <= rank);
     Ok(single.and_then(|x| x.to_f64s().first().copied()).filter(|x| x.is_finite()))
 }
@@ -282,7 +279,7 @@ fn mean(n: &mut NodeContext<'_, '_>) -> Outputs {
 /// Dtypes of base and exponent may differ; the result has that of the base.
 fn pow(n: &mut NodeContext<'_, '_>) -> Outputs {
     let (x, y) = (n.input(0)?, n.input(1)?);
-    let exponent = n.value(1).and_then(|exponent| exponent.tensor());
+    let exponent = n.value(1).and_then(ImportedValue::constant);
     let two = exponent.is_some_and(|y| y.dims().is_empty() && y.to_f64s() == [2.0]);
     if two && x.dtype().is_float() {
         // The same number, many times as fast.

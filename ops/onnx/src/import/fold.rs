@@ -1,5 +1,7 @@
 //! What is known when a graph is imported: constants, nodes of constants, attributes of functions.
 
+use std::{collections::BTreeSet, rc::Rc};
+
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, Feed, Result, Scope, Tensor, tensor::Bool};
 use autobwd_ops::{
     Math,
@@ -10,7 +12,7 @@ use super::{
     Importer,
     node::{FoldedProgram, NodeContext},
     rules::{ImportRule, finish},
-    value::{ImportedValue, Known, ValueContent},
+    value::{ImportedValue, InitialValue, Known, ValueContent},
     variable_name,
 };
 use crate::{
@@ -22,20 +24,43 @@ use crate::{
 /// The most bytes that all variables of a node of constants may have.
 const FOLDED: usize = 1 << 22;
 
-/// The most elements of a floating point constant that is folded: larger ones are weights.
+/// The most elements of an initializer of floating point numbers that may decide about shapes, or is folded in inference:
+/// larger ones are weights of layers.
 pub(super) const FOLDED_FLOATS: usize = 64;
 
-/// The most elements of a constant that is written into the program.
+/// The most elements of a constant that an operator of the program writes; the program keeps larger ones.
 const WRITTEN: usize = 4096;
 
-/// Whether all inputs are known, and none is a weight of a layer.
-pub(super) fn is_small(inputs: &[Option<ImportedValue>]) -> bool {
-    inputs.iter().flatten().all(|value| {
-        value.tensor().is_some_and(|tensor| !tensor.dtype().is_float() || tensor.numel() <= FOLDED_FLOATS)
-    })
-}
-
 impl Importer<'_> {
+    /// What a node computes from parameters and constants while they have the values of the file; empty for other nodes
+    /// and for large values.
+    pub(super) fn initial_values(
+        &mut self,
+        rule: ImportRule,
+        proto: &NodeProto,
+        inputs: &[Option<ImportedValue>],
+        version: i64,
+    ) -> Vec<InitialValue> {
+        let small = |value: &ImportedValue| {
+            value.tensor().is_some_and(|x| !x.dtype().is_float() || x.numel() <= FOLDED_FLOATS)
+        };
+        if !rule.folds || inputs.is_empty() || !inputs.iter().flatten().all(small) {
+            return vec![];
+        }
+        let values = self.fold(rule, proto, inputs, version).unwrap_or_default();
+        let parameters = inputs.iter().flatten().flat_map(|value| (*value.parameters()).clone());
+        let parameters = Rc::new(parameters.collect::<BTreeSet<_>>());
+        let tensors = values.iter().map_while(|value| value.tensor().cloned());
+        tensors.map(|tensor| InitialValue { tensor, parameters: parameters.clone() }).collect()
+    }
+
+    /// The elements of a value, for a rule that needs them as numbers: parameters that decide about them are frozen.
+    pub(super) fn number(&self, value: &ImportedValue) -> Option<Rc<Tensor>> {
+        let tensor = value.tensor()?.clone();
+        self.fixed.borrow_mut().extend(value.parameters().iter().cloned());
+        Some(tensor)
+    }
+
     /// The outputs of a node of constants, unless its rule fails or they are too large.
     pub(super) fn fold(
         &mut self,
@@ -58,7 +83,9 @@ impl Importer<'_> {
             return Ok(expr.clone());
         }
         let net = self.net.clone();
-        let kept = known.weight || known.tensor.numel() > WRITTEN || known.tensor.dtype() == DType::U8;
+        let written = if self.options.inference { FOLDED_FLOATS } else { WRITTEN };
+        let kept =
+            known.parameter.is_some() || known.tensor.numel() > written || known.tensor.dtype() == DType::U8;
         let expr = match kept {
             false => constant(&net, &known.tensor)?,
             true => self.keep(&net, name, known)?,
@@ -75,7 +102,8 @@ impl Importer<'_> {
         if known.expr.borrow().is_some() {
             return self.materialize(name, known);
         }
-        let kept = Known { weight: false, ..known.clone() };
+        let name = known.parameter.as_deref().unwrap_or(name);
+        let kept = Known { parameter: None, ..known.clone() };
         let net = self.net.clone();
         let expr = self.keep(&net, name, &kept)?;
         *known.expr.borrow_mut() = Some(expr.clone());
@@ -84,13 +112,14 @@ impl Importer<'_> {
 
     /// A variable that the program keeps, with its value in the scope.
     pub(super) fn keep(&mut self, net: &Builder, name: &str, known: &Known) -> Result<Expr> {
+        let name = known.parameter.as_deref().unwrap_or(name);
         let mut name = variable_name(if name.is_empty() { "constant" } else { name });
         let program = net.program()?;
         if program.find(&name).is_some_and(|var| program.root().vars.contains_key(&var)) {
             name = net.unique(&name);
         }
         let (dtype, dims) = (known.tensor.dtype(), known.tensor.dims());
-        let expr = match known.weight {
+        let expr = match known.parameter.is_some() {
             true => net.parameter(&name, dtype, dims, Expr::clone),
             false => net.persistable(&name, dtype, dims, Expr::clone),
         };
@@ -152,9 +181,7 @@ impl FoldedProgram {
         let mut fetched = fetched.into_iter();
         let known = |value: ImportedValue| match &value.content {
             ValueContent::Computed(_) => {
-                let tensor = fetched.next()?;
-                let weight = tensor.dtype().is_float() && tensor.numel() > 1;
-                Some(ImportedValue::known(&value.name, value.element, tensor, weight))
+                Some(ImportedValue::known(&value.name, value.element, fetched.next()?, false))
             }
             _ => Some(value),
         };

@@ -29,7 +29,9 @@ mod while_loop;
 mod windows;
 
 use std::{
+    cell::RefCell,
     collections::{BTreeSet, HashMap, HashSet},
+    ptr,
     rc::Rc,
 };
 
@@ -81,6 +83,9 @@ pub(crate) fn import(
         functions: HashMap::new(),
         state: HashMap::new(),
         changing: HashSet::new(),
+        constants: HashSet::new(),
+        fixed: RefCell::default(),
+        initializers: HashMap::new(),
         uses: NameUses::default(),
         executor: Executor::with_threads(1),
         names: NodeNames::default(),
@@ -100,17 +105,23 @@ pub(crate) fn import(
             importer.state.insert(pair.value(), name);
             importer.changing.insert(name);
         }
+        importer.constants.extend(pair.key().strip_prefix("constant."));
     }
     let graph = file.graph.as_ref();
     let graph = graph.ok_or_else(|| Error::new(ErrorKind::Format, format!("{failed}: it has no graph")))?;
     importer.uses.count_graph(graph, 1);
     let (feeds, fetches) = importer.model(graph, &file.opset_import);
-    let Importer { net, scope, mut obstacles, names, .. } = importer;
+    let Importer { net, scope, mut obstacles, names, fixed, .. } = importer;
     obstacles.require_none(&failed)?;
     let program = obstacles.note("", net.program());
     obstacles.require_none(&failed)?;
     let mut program = program.map(|program| (*program).clone()).unwrap_or_default();
     names.apply(&mut program);
+    for name in fixed.into_inner() {
+        let var = program.find(&variable_name(&name));
+        let desc = var.and_then(|var| program.root_mut().vars.get_mut(&var));
+        desc.into_iter().for_each(|desc| desc.stop_gradient = true);
+    }
     program.mark_loaded();
     obstacles.note("", OpInfoMap::linked()?.verify(&program));
     obstacles.require_none(&failed)?;
@@ -133,6 +144,12 @@ pub(crate) struct Importer<'m> {
     options: &'m LoadOptions,
     external: &'m ExternalData,
     functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
+    /// Names of initializers that are no parameters.
+    constants: HashSet<&'m str>,
+    /// The parameters that rules have read as numbers.
+    fixed: RefCell<BTreeSet<String>>,
+    /// The initializers of graphs that nodes may repeat, by their address in the file.
+    initializers: HashMap<*const TensorProto, Option<ImportedValue>>,
     /// Outputs that hold the next value of an initializer, with its name.
     state: HashMap<&'m str, &'m str>,
     /// The names of these initializers.
@@ -163,10 +180,12 @@ impl<'m> Importer<'m> {
         self.initializers(graph);
         self.check_options(graph);
         let mut feeds = vec![];
-        for input in &graph.input {
+        let initialized: HashSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
+        for input in graph.input.iter().filter(|input| !initialized.contains(input.name())) {
             self.graph_input(input, &mut feeds);
         }
         self.nodes(&graph.node);
+        self.unread_parameters(graph);
         let mut fetches = vec![];
         for output in &graph.output {
             self.graph_output(output.name(), &mut fetches);
@@ -181,17 +200,47 @@ impl<'m> Importer<'m> {
             self.obstacles.add(format!("initializer `{name}`"), "sparse initializers are not supported");
         }
         for message in &graph.initializer {
-            let tensor = self.read_tensor(message);
-            let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
-            let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
-                let weight = tensor.dtype().is_float() && !tensor.dims().is_empty();
-                ImportedValue::known(message.name(), element, tensor, weight)
-            });
-            let value = match self.changing.contains(message.name()) {
-                true => value.and_then(|value| self.kept_value(value)),
-                false => value,
+            let value = match self.initializers.get(&ptr::from_ref(message)) {
+                Some(value) => value.clone(),
+                None => self.initializer(message),
             };
             self.bind(message.name(), value);
+        }
+    }
+
+    /// A tensor of floating point numbers is a parameter, the same one wherever it is read.
+    fn initializer(&mut self, message: &TensorProto) -> Option<ImportedValue> {
+        let tensor = self.read_tensor(message);
+        let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
+        let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
+            let folded = self.options.inference && tensor.numel() <= fold::FOLDED_FLOATS;
+            let is_constant = folded || self.constants.contains(message.name());
+            let parameter = tensor.dtype().is_float() && !is_constant;
+            ImportedValue::known(message.name(), element, tensor, parameter)
+        });
+        let value = match self.changing.contains(message.name()) {
+            true => value.and_then(|value| self.kept_value(value)),
+            false => value,
+        };
+        self.initializers.insert(ptr::from_ref(message), value.clone());
+        value
+    }
+
+    /// Declares the parameters that nothing reads, so that they are kept when the model is saved.
+    fn unread_parameters(&mut self, graph: &GraphProto) {
+        if self.options.inference || self.net.program().is_err() {
+            return;
+        }
+        for message in &graph.initializer {
+            let value = self.initializers.get(&ptr::from_ref(message)).cloned().flatten();
+            let Some(ImportedValue { name, content: ValueContent::Known(known), .. }) = value else {
+                continue;
+            };
+            let read_as_number = self.fixed.borrow().contains(&*name);
+            if known.parameter.is_some() && known.tensor.numel() > 0 && !read_as_number {
+                let expr = self.materialize(&name, &known);
+                self.obstacles.note(format!("initializer `{name}`"), expr);
+            }
         }
     }
 
@@ -203,12 +252,9 @@ impl<'m> Importer<'m> {
         Some(ImportedValue::computed(&value.name, value.element, expr))
     }
 
-    /// Declares an input of the model; those that are given or have initializers are constants.
+    /// Declares an input of the model without initializer; those that are given are constants.
     fn graph_input(&mut self, input: &ValueInfoProto, feeds: &mut Vec<String>) {
         let (name, place) = (input.name(), format!("input `{}`", input.name()));
-        if self.frames.last().is_some_and(|frame| frame.values.contains_key(name)) {
-            return;
-        }
         let declared = self.tensor_type(input);
         let Some((element, dims)) = self.obstacles.note(&*place, declared) else {
             return self.bind(name, None);
@@ -336,8 +382,11 @@ impl<'m> Importer<'m> {
     }
 
     fn bind(&mut self, name: &str, value: Option<ImportedValue>) {
-        if let Some(frame) = self.frames.last_mut().filter(|_| !name.is_empty()) {
-            frame.values.insert(name.to_string(), value);
+        if let Some(frame) = self.frames.last_mut().filter(|_| !name.is_empty())
+            && frame.values.insert(name.to_string(), value).is_some()
+        {
+            self.obstacles
+                .add(format!("value `{name}`"), "it is assigned twice: names must be unique in a graph");
         }
     }
 
@@ -437,7 +486,11 @@ impl<'m> Importer<'m> {
             .collect();
         let opsets = versions(&function.opset_import);
         let frame = Frame { values, opsets, inner: false };
-        let (frame, ()) = self.within(frame, |importer| importer.nodes(&body))?;
+        // The graphs in this body have addresses for as long as the body lives.
+        let initializers = std::mem::take(&mut self.initializers);
+        let within = self.within(frame, |importer| importer.nodes(&body));
+        self.initializers = initializers;
+        let (frame, ()) = within?;
         let value = |name: &String| frame.values.get(name).cloned().flatten();
         function.output.iter().map(value).collect::<Option<_>>().ok_or(None)
     }

@@ -4,10 +4,7 @@ use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
 use autobwd::{Builder, DType, Dims, Error, ErrorKind, Expr, Result, Tensor};
 
-use super::{
-    Importer,
-    value::{ImportedValue, ValueContent},
-};
+use super::{Importer, value::ImportedValue};
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType},
@@ -163,15 +160,12 @@ impl<'i, 'm> NodeContext<'i, 'm> {
 
     /// A value as an expression.
     pub(crate) fn expr(&mut self, value: &ImportedValue) -> Result<Expr> {
-        let known = match &value.content {
-            ValueContent::Computed(expr) => return Ok(expr.clone()),
-            ValueContent::Known(known) => known,
-        };
-        let Some(scratch) = &mut self.scratch else { return self.importer.materialize(&value.name, known) };
+        let Some(scratch) = &mut self.scratch else { return self.importer.value_expr(value) };
+        let tensor = value.tensor().ok_or_else(|| refuse("a value that is not known"))?;
         let name = format!("in_{}", scratch.feeds.len());
-        let dims: Vec<i64> = known.tensor.dims().iter().map(|dim| *dim as i64).collect();
-        scratch.feeds.push((name.clone(), known.tensor.clone()));
-        Ok(scratch.net.input(&name, known.tensor.dtype(), &dims))
+        let dims: Vec<i64> = tensor.dims().iter().map(|dim| *dim as i64).collect();
+        scratch.feeds.push((name.clone(), tensor.clone()));
+        Ok(scratch.net.input(&name, tensor.dtype(), &dims))
     }
 
     /// A tensor as a constant of the program.
@@ -181,7 +175,7 @@ impl<'i, 'm> NodeContext<'i, 'm> {
 
     /// A known value as a constant of the program.
     pub(crate) fn importer_constant(&self, value: &ImportedValue) -> Result<Expr> {
-        let tensor = value.tensor().ok_or_else(|| refuse("a value that is not known"))?;
+        let tensor = value.constant().ok_or_else(|| refuse("a value that is not known"))?;
         self.tensor_expr(tensor)
     }
 
@@ -255,8 +249,8 @@ impl<'i, 'm> NodeContext<'i, 'm> {
     /// The elements of an input, which must be known now; `None` if it is not there.
     pub(crate) fn constant(&self, i: usize) -> Result<Option<Rc<Tensor>>> {
         let Some(value) = self.value(i) else { return Ok(None) };
-        match value.tensor() {
-            Some(tensor) => Ok(Some(tensor.clone())),
+        match self.importer.number(value) {
+            Some(tensor) => Ok(Some(tensor)),
             None => {
                 let give = give("values", value);
                 let (op, name) = (self.op(), &value.name);
@@ -278,9 +272,7 @@ impl<'i, 'm> NodeContext<'i, 'm> {
 
     /// The integers of an input; `None` if they are computed from shapes, so that a program knows them when it is planned.
     pub(crate) fn planned_ints(&self, i: usize) -> Result<Option<Vec<i64>>> {
-        let computed = |value: &ImportedValue| {
-            matches!(value.content, ValueContent::Computed(_)) && value.sources.is_empty()
-        };
+        let computed = |value: &ImportedValue| value.tensor().is_none() && value.sources.is_empty();
         if self.required(i).is_ok_and(computed) { Ok(None) } else { self.constant_ints(i) }
     }
 

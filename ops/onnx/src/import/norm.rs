@@ -43,7 +43,7 @@ fn batch_norm(n: &mut NodeContext<'_, '_>) -> Outputs {
         return kept_batch_norm(n, epsilon, momentum);
     }
     let (x, scale, bias) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    let (mean, variance) = (n.input(3)?, n.input(4)?);
+    let (mean, variance) = (statistic(n, 3)?, statistic(n, 4)?);
     let axes: Vec<i32> = (0..rank as i32).filter(|axis| *axis != 1).collect();
     let (m, v) = match training {
         false => (mean.clone(), variance.clone()),
@@ -92,7 +92,9 @@ fn kept_batch_norm(n: &mut NodeContext<'_, '_>, epsilon: f32, momentum: f32) -> 
 fn statistic(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Expr> {
     let value = n.required(i)?.clone();
     match value.content {
-        ValueContent::Known(known) => n.importer.materialize_statistic(&value.name, &known),
+        ValueContent::Known(known) if n.scratch.is_none() => {
+            n.importer.materialize_statistic(&value.name, &known)
+        }
         _ => n.input(i),
     }
 }

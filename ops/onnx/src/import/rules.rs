@@ -92,16 +92,20 @@ impl Importer<'_> {
     ) -> Result<Vec<ImportedValue>> {
         let present = || inputs.iter().flatten();
         present().try_for_each(|value| check_element(rule.elements, value.element, proto.op_type()))?;
+        let is_constant = present().all(|value| value.constant().is_some());
         if rule.folds
             && !inputs.is_empty()
-            && (super::fold::is_small(&inputs) || self.moves_weights(proto, &inputs))
+            && (is_constant || self.moves_weights(proto, &inputs))
             && let Some(values) = self.fold(rule, proto, &inputs, version)
         {
             return Ok(values);
         }
+        let initial = if is_constant { vec![] } else { self.initial_values(rule, proto, &inputs, version) };
         let mut node = NodeContext::new(self, proto, inputs, version);
         let outputs = (rule.import)(&mut node)?;
-        finish(&mut node, rule, outputs)
+        let mut values = finish(&mut node, rule, outputs)?;
+        values.iter_mut().zip(initial).for_each(|(value, initial)| value.initial = Some(initial));
+        Ok(values)
     }
 }
 
@@ -137,8 +141,7 @@ pub(super) fn finish(
             }
             NodeOutput::Known(tensor) => {
                 let element = output_element(node, i, tensor.dtype())?;
-                let weight = tensor.dtype().is_float() && tensor.numel() > 1;
-                ImportedValue::known(name, element, tensor, weight)
+                ImportedValue::known(name, element, tensor, false)
             }
             NodeOutput::Expr(expr) => {
                 let element = output_element(node, i, expr.check()?.dtype())?;

@@ -18,6 +18,16 @@ pub(crate) struct ImportedValue {
     pub(crate) content: ValueContent,
     /// The inputs of the model that it depends on and whose values could be given.
     pub(crate) sources: Sources,
+    /// Its elements in the file, if it is computed from parameters and constants alone and is small.
+    pub(crate) initial: Option<InitialValue>,
+}
+
+/// The elements that a computed value has while its parameters have the values of the file.
+#[derive(Clone)]
+pub(crate) struct InitialValue {
+    pub(crate) tensor: Rc<Tensor>,
+    /// The names of the parameters.
+    pub(crate) parameters: Sources,
 }
 
 /// What is known of a value.
@@ -33,20 +43,22 @@ pub(crate) enum ValueContent {
 #[derive(Clone)]
 pub(crate) struct Known {
     pub(crate) tensor: Rc<Tensor>,
-    /// Whether it becomes a parameter where operators read it.
-    pub(crate) weight: bool,
+    /// The name of an initializer that becomes a parameter where operators read it.
+    pub(crate) parameter: Option<Rc<str>>,
     /// Its variable in the main block of the program, if it has one.
     pub(crate) expr: Rc<RefCell<Option<Expr>>>,
 }
 
 impl ImportedValue {
-    pub(crate) fn known(name: &str, element: ElementType, tensor: Tensor, weight: bool) -> ImportedValue {
-        let known = Known { tensor: Rc::new(tensor), weight, expr: Rc::default() };
+    pub(crate) fn known(name: &str, element: ElementType, tensor: Tensor, parameter: bool) -> ImportedValue {
+        let parameter = parameter.then(|| name.into());
+        let known = Known { tensor: Rc::new(tensor), parameter, expr: Rc::default() };
         ImportedValue {
             name: name.into(),
             element,
             content: ValueContent::Known(known),
             sources: Rc::default(),
+            initial: None,
         }
     }
 
@@ -56,14 +68,35 @@ impl ImportedValue {
             element,
             content: ValueContent::Computed(expr),
             sources: Rc::default(),
+            initial: None,
         }
     }
 
-    /// The elements, if they are known.
+    /// The elements in the file, if they are known; [`Importer::number`](super::Importer::number) lets a rule use them.
     pub(crate) fn tensor(&self) -> Option<&Rc<Tensor>> {
         match &self.content {
             ValueContent::Known(known) => Some(&known.tensor),
-            ValueContent::Computed(_) => None,
+            ValueContent::Computed(_) => self.initial.as_ref().map(|initial| &initial.tensor),
+        }
+    }
+
+    /// The elements, if no training changes them.
+    pub(crate) fn constant(&self) -> Option<&Rc<Tensor>> {
+        match &self.content {
+            ValueContent::Known(known) if known.parameter.is_none() => Some(&known.tensor),
+            _ => None,
+        }
+    }
+
+    /// The names of the parameters that decide about its elements in the file.
+    pub(crate) fn parameters(&self) -> Sources {
+        match &self.content {
+            ValueContent::Known(known) => {
+                Rc::new(known.parameter.iter().map(|name| name.to_string()).collect())
+            }
+            ValueContent::Computed(_) => {
+                self.initial.as_ref().map(|initial| initial.parameters.clone()).unwrap_or_default()
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Weights that the model only moves: they are parameters as moved, so that it need not be done in every run.
+//! Weights that a model for inference only moves: they are moved once, rather than in every run.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -90,7 +90,7 @@ impl Importer<'_> {
     /// Whether a node of constants only moves elements of weights that nothing else reads.
     pub(super) fn moves_weights(&mut self, proto: &NodeProto, inputs: &[Option<ImportedValue>]) -> bool {
         let known = inputs.iter().flatten().all(|value| value.tensor().is_some());
-        if !known || !MOVES.contains(&proto.op_type()) {
+        if !self.options.inference || !known || !MOVES.contains(&proto.op_type()) {
             return false;
         }
         let named = inputs.iter().zip(&proto.input).filter_map(|(value, name)| Some((value.as_ref()?, name)));
@@ -114,21 +114,21 @@ pub(super) fn with_dims(x: &Tensor, dims: &[usize]) -> Result<Option<Tensor>> {
 }
 
 impl NodeContext<'_, '_> {
-    /// The elements of a weight that nothing else reads.
+    /// The elements of a weight of a model for inference that nothing else reads.
     pub(super) fn private_weight(&self, i: usize) -> Option<Rc<Tensor>> {
         let (value, name) = (self.value(i)?, self.proto.input.get(i)?);
         match &value.content {
-            ValueContent::Known(known) if known.weight && self.scratch.is_none() => {
+            ValueContent::Known(known) if self.importer.options.inference && self.scratch.is_none() => {
                 self.importer.uses.is_private(value, name).then(|| known.tensor.clone())
             }
             _ => None,
         }
     }
 
-    /// A parameter made of the weight that is input `i`.
+    /// A constant made of the weight that is input `i`.
     pub(super) fn moved_weight(&mut self, i: usize, moved: Tensor) -> Result<Expr> {
         let name = self.required(i)?.name.clone();
-        let known = Known { tensor: Rc::new(moved), weight: true, expr: Rc::default() };
+        let known = Known { tensor: Rc::new(moved), parameter: None, expr: Rc::default() };
         self.importer.materialize(&name, &known)
     }
 }

@@ -49,7 +49,7 @@ fn known_outputs<'g>(
     let own: HashSet<&str> =
         own.chain(graph.node.iter().flat_map(|node| &node.output).map(String::as_str)).collect();
     let is_known = |name: &str, unknown: &HashSet<&str>| {
-        let outer = || matches!(importer.lookup(name), Some(Some(value)) if value.tensor().is_some());
+        let outer = || matches!(importer.lookup(name), Some(Some(value)) if value.constant().is_some());
         name.is_empty() || if own.contains(name) { !unknown.contains(name) } else { outer() }
     };
     for node in &graph.node {
