@@ -41,6 +41,8 @@ macro_rules! extremum_samples {
 }
 
 /// Elementwise maximum with broadcasting that ignores NaN: `out = max(x, y)`, or the other operand where one is NaN.
+///
+/// On a tie, `x` gets the whole gradient.
 #[register_op(grad = DerivedFromInputs, pointwise, broadcast, integers)]
 pub struct ElementwiseFmax<V = Var> {
     /// Any shape.
@@ -68,6 +70,8 @@ impl<I: Integer> PointwiseInteger for ElementwiseFmax<I> {
 extremum_samples!(ElementwiseFmax);
 
 /// Elementwise minimum with broadcasting that ignores NaN: `out = min(x, y)`, or the other operand where one is NaN.
+///
+/// On a tie, `x` gets the whole gradient.
 #[register_op(grad = DerivedFromInputs, pointwise, broadcast, integers)]
 pub struct ElementwiseFmin<V = Var> {
     /// Any shape.

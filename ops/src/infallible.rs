@@ -29,8 +29,9 @@ use crate::{
     ranges::{Linspace, Range},
     reduce::{
         FrobeniusNorm, FrobeniusNormGrad, Logsumexp, LogsumexpGrad, Mean, MeanGrad, PNorm, PNormGrad,
-        ReduceAll, ReduceAny, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad,
-        ReduceProd, ReduceProdGrad, ReduceSum, ReduceSumGrad, SquaredL2Norm, SquaredL2NormGrad,
+        ReduceAll, ReduceAmax, ReduceAmaxGrad, ReduceAmin, ReduceAminGrad, ReduceAny, ReduceMax,
+        ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad, ReduceProd, ReduceProdGrad,
+        ReduceSum, ReduceSumGrad, SquaredL2Norm, SquaredL2NormGrad,
     },
     rnn::{RnnGrad, RnnLayers},
     shape::{
@@ -148,6 +149,10 @@ autobwd::op::infallible!(
     PreluGrad,
     Range,
     ReduceAll,
+    ReduceAmax,
+    ReduceAmaxGrad,
+    ReduceAmin,
+    ReduceAminGrad,
     ReduceAny,
     ReduceMax,
     ReduceMaxGrad,

@@ -48,6 +48,8 @@ macro_rules! extremum_samples {
 }
 
 /// Elementwise maximum with broadcasting: `out = max(x, y)`; `y` where `x` is NaN.
+///
+/// On a tie, `y` gets the whole gradient.
 #[register_op(grad = ElementwiseMaxGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMax<V = Var> {
     /// Any shape.
@@ -97,6 +99,8 @@ impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
 }
 
 /// Elementwise minimum with broadcasting: `out = min(x, y)`; `y` where `x` is NaN.
+///
+/// On a tie, `y` gets the whole gradient.
 #[register_op(grad = ElementwiseMinGrad, pointwise, broadcast, integers)]
 pub struct ElementwiseMin<V = Var> {
     /// Any shape.

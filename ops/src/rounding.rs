@@ -201,6 +201,8 @@ impl GradRule<Sign> for SignGrad {
 }
 
 /// Clamps to a range: `out = min(max(x, min), max)`; NaN stays NaN.
+///
+/// At the bounds, the gradient is 0.
 #[register_op(grad = ClipGrad, pointwise, integers)]
 pub struct Clip<V = Var> {
     /// Any shape.

@@ -16,7 +16,8 @@ use crate::{
 
 /// The `k` largest elements along an axis, and their positions: `out = x[indices]`.
 ///
-/// Ties are in the order of `x`; NaN counts as the largest number.
+/// Ties are in the order of `x`, and the gradient goes to the positions that were chosen. NaN counts as the largest
+/// number.
 #[register_op(grad = TopKV2Grad)]
 pub struct TopKV2<V = Var> {
     /// Signed integers or floating-point numbers of any shape; a scalar has one axis.

@@ -11,7 +11,7 @@ use autobwd_ops::{
 use crate::numeric::{Point, parameter, run};
 
 /// The gradients of `y` with respect to parameters at a point.
-fn slopes(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
+pub(crate) fn slopes(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
     let mut program = net.program()?.clone();
     let inputs: Vec<&str> = at.iter().map(|(name, _)| *name).collect();
     let grads = gradients(&mut program, &[&y.name()], &inputs, &Default::default())?.entries();
@@ -20,7 +20,7 @@ fn slopes(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
 }
 
 /// The derivative of `f` at each point.
-fn at(points: &[f64], f: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
+pub(crate) fn at(points: &[f64], f: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
     let net = Builder::new();
     let y = f(&parameter(&net, "x", &[points.len()]));
     Ok(slopes(&net, &y, &[("x", points)])?.remove(0))

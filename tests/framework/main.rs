@@ -74,6 +74,7 @@ mod tape_history;
 mod tape_laws;
 mod tape_models;
 mod tape_values;
+mod ties;
 mod times;
 mod typed;
 mod unrolled;

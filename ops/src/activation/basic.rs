@@ -14,6 +14,8 @@ pub use autobwd::operators::{Scale, ScaleGrad};
 use crate::elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad};
 
 /// ReLU: `out = max(x, 0)`; NaN stays NaN.
+///
+/// At 0, the gradient is 0.
 #[register_op(grad = ReluGrad, pointwise)]
 pub struct Relu<V = Var> {
     /// Any shape.
@@ -326,6 +328,8 @@ impl GradRule<SqrtGrad> for SqrtGradGrad {
 }
 
 /// Absolute value: `out = |x|`.
+///
+/// At 0, the gradient is 0.
 #[register_op(grad = AbsGrad, pointwise, integers)]
 pub struct Abs<V = Var> {
     /// Any shape.

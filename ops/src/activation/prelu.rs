@@ -32,6 +32,8 @@ autobwd::op::attr_enum! {
 }
 
 /// PReLU: `out = x` where `x > 0`, else `alpha * x`.
+///
+/// At 0, the gradient is `alpha`.
 #[register_op(grad = PreluGrad)]
 pub struct Prelu<V = Var> {
     /// At least one dimension, the first for samples; at least two in mode `channel`.

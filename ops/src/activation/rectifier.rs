@@ -3,6 +3,8 @@
 use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
 /// Leaky ReLU: `out = x` where `x > 0`, else `alpha * x`.
+///
+/// At 0, the gradient is `alpha`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct LeakyRelu<V = Var> {
     /// Any shape.
@@ -61,6 +63,8 @@ autobwd::samples!(
 );
 
 /// ReLU with an upper bound: `out = min(max(x, 0), threshold)`; NaN stays NaN.
+///
+/// At the bounds, the gradient is 0.
 #[register_op(grad = Relu6Grad, pointwise)]
 pub struct Relu6<V = Var> {
     /// Any shape.
@@ -108,6 +112,8 @@ impl<F: Float> Pointwise for Relu6Grad<F> {
 }
 
 /// Hard sigmoid: `out = min(max(slope * x + offset, 0), 1)`; NaN stays NaN.
+///
+/// At the bounds, the gradient is 0.
 #[register_op(grad = HardSigmoidGrad, pointwise)]
 pub struct HardSigmoid<V = Var> {
     /// Any shape.
@@ -163,6 +169,8 @@ impl<F: Float> Pointwise for HardSigmoidGrad<F> {
 }
 
 /// Hard swish: `out = x * min(max(x + offset, 0), threshold) / scale` (Howard et al., 2019).
+///
+/// At the kinks, the gradient is the slope of the straight line beyond: 0 and `threshold / scale`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct HardSwish<V = Var> {
     /// Any shape.

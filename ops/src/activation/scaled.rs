@@ -115,6 +115,8 @@ autobwd::samples!(
 );
 
 /// Bounded ReLU: `out = min(max(x, t_min), t_max)`; NaN stays NaN.
+///
+/// At the bounds, the gradient is 0.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Brelu<V = Var> {
     /// Any shape.

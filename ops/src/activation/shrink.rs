@@ -10,6 +10,8 @@ fn zero_at<F: Float>(x: F) -> F {
 }
 
 /// Hard shrinkage: `out = x` where `|x| > threshold`, else 0.
+///
+/// At the thresholds, where it jumps, the gradient is 0.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct HardShrink<V = Var> {
     /// Any shape.
@@ -40,6 +42,8 @@ autobwd::samples!(
 );
 
 /// Soft shrinkage: `out = x - lambda` where `x > lambda`, `x + lambda` where `x < -lambda`, else 0.
+///
+/// At the kinks, the gradient is 0.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct Softshrink<V = Var> {
     /// Any shape.
@@ -116,6 +120,8 @@ autobwd::samples!(
 );
 
 /// Thresholded ReLU: `out = x` where `x > threshold`, else 0.
+///
+/// At the threshold, where it jumps, the gradient is 0.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct ThresholdedRelu<V = Var> {
     /// Any shape.

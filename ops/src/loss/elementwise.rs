@@ -183,6 +183,8 @@ fn log_loss(predicted: Draw, labels: Draw, epsilon: f32) -> LogLoss<Draw> {
 }
 
 /// Hinge loss: `loss = max(0, 1 - logits * (2 * labels - 1))`.
+///
+/// Where the margin is 0, the gradient is 0.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct HingeLoss<V = Var> {
     /// Predictions, any shape.

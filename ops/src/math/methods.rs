@@ -30,8 +30,8 @@ use crate::{
     pool::{Pool2dOp, PoolAttrs, PoolingType},
     random::{NoiseDistribution, NoiseLike},
     reduce::{
-        LogicalReduceAttrs, Logsumexp, Mean, PNorm, ReduceAll, ReduceAny, ReduceAttrs, ReduceMax, ReduceMean,
-        ReduceMin, ReduceProd, ReduceSum,
+        LogicalReduceAttrs, Logsumexp, Mean, PNorm, ReduceAll, ReduceAmax, ReduceAmin, ReduceAny,
+        ReduceAttrs, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum,
     },
     rounding::{Ceil, Clip, Floor, Round, Sign, Trunc},
     shape::{
@@ -226,7 +226,8 @@ impl Math for Expr {
     }
 
     reductions!(
-        sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin, prod ReduceProd
+        sum ReduceSum, mean_over ReduceMean, max_over ReduceMax, min_over ReduceMin, prod ReduceProd,
+        amax ReduceAmax, amin ReduceAmin
     );
 
     keeping_reductions!(

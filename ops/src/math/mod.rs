@@ -325,13 +325,33 @@ pub trait Math: Sized {
     /// Mean over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn mean_over(&self, axes: &[i32]) -> Expr;
-    /// Maximum over these axes, which are dropped; over all axes if empty.
+    /// Maximum over these axes, which are dropped; over all axes if empty. On a tie, each of `n` largest elements gets
+    /// `1 / n` of the gradient.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.leaf(Tensor::from_vec([3], vec![2.0_f32, 1.0, 2.0])?);
+    /// x.amax(&[]).backward()?;
+    /// assert_eq!(x.derivative()?.tensor()?.slice::<f32>()?, [0.5, 0.0, 0.5]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    fn amax(&self, axes: &[i32]) -> Expr;
+    /// Minimum over these axes, which are dropped; over all axes if empty. On a tie, each of `n` smallest elements gets
+    /// `1 / n` of the gradient.
+    #[track_caller]
+    fn amin(&self, axes: &[i32]) -> Expr;
+    /// Maximum over these axes, which are dropped; over all axes if empty. On a tie, every largest element gets the whole
+    /// gradient, as in the reference; [`amax`](Math::amax) shares it.
     #[track_caller]
     fn max_over(&self, axes: &[i32]) -> Expr;
     /// Product over these axes; over all axes if empty.
     #[track_caller]
     fn prod(&self, axes: &[i32]) -> Expr;
-    /// Minimum over these axes, which are dropped; over all axes if empty.
+    /// Minimum over these axes, which are dropped; over all axes if empty. On a tie, every smallest element gets the whole
+    /// gradient, as in the reference; [`amin`](Math::amin) shares it.
     #[track_caller]
     fn min_over(&self, axes: &[i32]) -> Expr;
     /// `ln(Σ exp(x))` over these axes, which are dropped; over all axes if empty.

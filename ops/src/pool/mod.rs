@@ -80,7 +80,8 @@ impl PoolAttrs {
 
 /// Max or average pooling of every channel.
 ///
-/// Padding is excluded. NaN counts as the largest number.
+/// Padding is excluded. NaN counts as the largest number. The first of equal elements of a window gets the whole gradient
+/// of a maximum.
 #[register_op(grad = Pool2dGrad)]
 pub struct Pool2dOp<V = Var> {
     /// Images, in the order that `data_format` says.

@@ -1,4 +1,4 @@
-//! Maximum and minimum over dimensions.
+//! Maximum and minimum over dimensions, whose ties each get the whole gradient.
 //!
 //! NaN propagates: it counts as larger and as smaller than all numbers.
 
@@ -19,9 +19,9 @@ use crate::{
     kernel_helpers::{converted_bytes, elements},
 };
 
-/// Samples shared by both operators.
+/// Samples shared by all operators; `$of_tie` says what a tie does.
 macro_rules! extreme_samples {
-    ($op:ident) => {
+    ($op:ident, $of_tie:expr) => {
         const _: () = {
             fn row(x: Draw, reduce: ReduceAttrs) -> $op<Draw> {
                 $op { x, out: out(), reduce }
@@ -43,8 +43,7 @@ macro_rules! extreme_samples {
                     row(distinct([2, 3]), ReduceAttrs::keeping([1]).reduce_all(true)),
                     row(distinct([]), ReduceAttrs::over([0])),
                     row(distinct([0, 3]), ReduceAttrs::over([1])),
-                    row(given([4], [1.0, 2.0, 2.0, 1.0]), ReduceAttrs::over([0]))
-                        .not_a_derivative("every one of several gets the whole gradient"),
+                    $of_tie(row(given([4], [1.0, 2.0, 2.0, 1.0]), ReduceAttrs::over([0])).into()),
                     row(given([3, 2], [f64::NAN, 1.0, 2.0, 3.0, f64::NAN, 4.0]), ReduceAttrs::over([0]))
                         .not_a_derivative("NaN has none"),
                     row(distinct([0, 3]), ReduceAttrs::over([0]))
@@ -72,7 +71,14 @@ macro_rules! extreme_samples {
     };
 }
 
-/// The double gradient, the same for both operators.
+pub(super) use extreme_samples;
+
+/// Each of several extreme elements gets the whole gradient.
+fn whole(tie: Sample) -> Sample {
+    tie.not_a_derivative("every one of several gets the whole gradient")
+}
+
+/// The double gradient, the same for all operators.
 macro_rules! extreme_grad_grad {
     ($rule:ident, $grad:ident) => {
         impl GradRule<$grad> for $rule {
@@ -90,6 +96,8 @@ macro_rules! extreme_grad_grad {
     };
 }
 
+pub(super) use extreme_grad_grad;
+
 impl ReduceAttrs {
     pub(super) fn infer_extreme(&self, x: &Meta, out: &mut Meta) -> Result<()> {
         self.infer(x, out)?;
@@ -98,7 +106,7 @@ impl ReduceAttrs {
     }
 
     /// Selects the largest or the smallest of the terms.
-    fn pick<const LARGEST: bool>(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
+    pub(super) fn pick<const LARGEST: bool>(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
         let cut = self.cut(x);
         with_signed!(out, T => elements::<T, _>(cx, x, |x| {
             T::pick(&cut, cx, x, out.slice_mut()?, |x, best| if LARGEST { x > best } else { x < best });
@@ -118,7 +126,8 @@ impl ReduceAttrs {
     }
 }
 
-/// Maximum over dimensions: `out = max(x)`.
+/// Maximum over dimensions: `out = max(x)`. On a tie, every largest element gets the whole gradient, as in the reference;
+/// [`ReduceAmax`](super::ReduceAmax) shares it.
 #[register_op(grad = ReduceMaxGrad)]
 pub struct ReduceMax<V = Var> {
     /// At least one element for each element of the result.
@@ -145,7 +154,7 @@ impl Kernel for ReduceMax<Buf<'_>> {
         converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
-extreme_samples!(ReduceMax);
+extreme_samples!(ReduceMax, whole);
 
 /// `dx = dout` where `x = out`, including all ties; else 0.
 #[register_op(grad_of = ReduceMax, grad = ReduceMaxGradGrad, inferred)]
@@ -173,7 +182,8 @@ impl Kernel for ReduceMaxGrad<Buf<'_>> {
 pub struct ReduceMaxGradGrad;
 extreme_grad_grad!(ReduceMaxGradGrad, ReduceMaxGrad);
 
-/// Minimum over dimensions: `out = min(x)`.
+/// Minimum over dimensions: `out = min(x)`. On a tie, every smallest element gets the whole gradient, as in the
+/// reference; [`ReduceAmin`](super::ReduceAmin) shares it.
 #[register_op(grad = ReduceMinGrad)]
 pub struct ReduceMin<V = Var> {
     /// At least one element for each element of the result.
@@ -200,7 +210,7 @@ impl Kernel for ReduceMin<Buf<'_>> {
         converted_bytes(&self.x, self.out.dtype(), 1)
     }
 }
-extreme_samples!(ReduceMin);
+extreme_samples!(ReduceMin, whole);
 
 /// `dx = dout` where `x = out`, including all ties; else 0.
 #[register_op(grad_of = ReduceMin, grad = ReduceMinGradGrad, inferred)]

@@ -1,5 +1,6 @@
 //! Reductions over dimensions: sum, mean, product, maximum, minimum, norms, logarithm of a sum of powers, truth.
 
+mod amax;
 mod logical;
 mod logsumexp;
 mod min_max;
@@ -11,6 +12,9 @@ mod tiling;
 
 use autobwd::{Attrs, DType};
 
+pub use amax::{
+    ReduceAmax, ReduceAmaxGrad, ReduceAmaxGradGrad, ReduceAmin, ReduceAminGrad, ReduceAminGradGrad,
+};
 pub use logical::{LogicalReduceAttrs, ReduceAll, ReduceAny};
 pub use logsumexp::{Logsumexp, LogsumexpGrad};
 pub use min_max::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};

@@ -15,7 +15,7 @@ use crate::{
 /// p-norm of the vectors along an axis: `out = (Σ |x|ᵖ)^(1 / p)`.
 ///
 /// For `p = ∞`, the largest size of an element, for `p = -∞` the smallest; for `p = 0`, the number of elements that are
-/// not 0.
+/// not 0. For `p = ±∞`, every one of several extreme elements gets the whole gradient.
 #[register_op(grad = PNormGrad)]
 pub struct PNorm<V = Var> {
     /// Any shape; at least one element along the axis if `p` is infinite.

@@ -93,18 +93,28 @@ pub(super) fn with_result_dtype<T: KernelFloat + ConvertElement>(
     dx: &mut Buf<'_>,
     work: impl FnOnce(&[T], &mut [T]) -> Result<()>,
 ) -> Result<()> {
+    let converted = if x.dtype() == T::DTYPE { 0 } else { 2 * x.numel() };
+    cx.scratch(converted, |converted| in_result_dtype(cx, x, dx, converted, work))
+}
+
+/// [`with_result_dtype`] with memory for `x` and `dx` in that dtype, if it is another one.
+pub(super) fn in_result_dtype<T: KernelFloat + ConvertElement>(
+    cx: &Cx,
+    x: &Buf<'_>,
+    dx: &mut Buf<'_>,
+    converted: &mut [T],
+    work: impl FnOnce(&[T], &mut [T]) -> Result<()>,
+) -> Result<()> {
     if x.dtype() == T::DTYPE {
         return work(x.slice()?, dx.slice_mut()?);
     }
-    cx.scratch(2 * x.numel(), |converted| {
-        let (from, to) = converted.split_at_mut(x.numel());
-        convert(cx, x, from)?;
-        work(from, to)?;
-        with_float!(dx, Y => {
-            let pairs = dx.slice_mut::<Y>()?.iter_mut().zip(to);
-            pairs.for_each(|(dx, to)| *dx = Y::narrow(to.widen()));
-            Ok(())
-        })
+    let (from, to) = converted.split_at_mut(x.numel());
+    convert(cx, x, from)?;
+    work(from, to)?;
+    with_float!(dx, Y => {
+        let pairs = dx.slice_mut::<Y>()?.iter_mut().zip(to);
+        pairs.for_each(|(dx, to)| *dx = Y::narrow(to.widen()));
+        Ok(())
     })
 }
 
@@ -339,6 +349,48 @@ impl<'a> ReductionTiling<'a> {
     /// `dx = dout` where `x` is the selected term, else 0.
     pub(super) fn put_back<T: KernelFloat>(&self, cx: &Cx, x: &[T], results: (&[T], &[T]), dx: &mut [T]) {
         self.zip_back(cx, x, results, dx, |x, out, dout| if x == out { dout } else { T::ZERO });
+    }
+
+    /// `share = dout / n` for the `n` terms that equal the result.
+    pub(super) fn share<T: KernelFloat>(
+        &self,
+        cx: &Cx,
+        x: &[T],
+        (out, dout): (&[T], &[T]),
+        shares: &mut [T],
+    ) {
+        if let ([share], [out], [dout]) = (&mut *shares, out, dout) {
+            let out: f64 = (*out).into();
+            *share = *dout / T::of(total(cx, x, |x| f64::from(x == out)));
+        } else if self.inner_reduced {
+            self.fold(cx, shares, |i| {
+                let x = &x[self.block(i, false)..];
+                let equal = |block: usize| {
+                    let block = &x[self.block(block, true)..][..self.inner];
+                    block.iter().filter(|x| **x == out[i]).count()
+                };
+                let count: usize = (0..self.terms / self.inner.max(1)).map(equal).sum();
+                dout[i] / T::of(count as f64)
+            });
+        } else {
+            let size = (PART / self.terms.max(1)).next_multiple_of(COLUMNS).max(COLUMNS);
+            cx.chunks_mut(shares, size, |part, shares| {
+                pieces(shares, part * size, self.inner, COLUMNS, |row, column, shares| {
+                    let x = &x[self.block(row, false) + column..];
+                    let at = row * self.inner + column;
+                    let mut counts = [0_u32; COLUMNS];
+                    for i in 0..self.terms {
+                        let terms = x[self.block(i, true)..].iter().zip(&out[at..][..shares.len()]);
+                        counts.iter_mut().zip(terms).for_each(|(n, (x, out))| *n += u32::from(x == out));
+                    }
+                    let counted = dout[at..].iter().zip(counts);
+                    shares
+                        .iter_mut()
+                        .zip(counted)
+                        .for_each(|(share, (dout, n))| *share = *dout / T::of(n.into()));
+                });
+            });
+        }
     }
 
     /// `dx = f(x, out, dout)`, with the results broadcast over the reduced dimensions.

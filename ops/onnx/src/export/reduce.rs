@@ -3,8 +3,9 @@
 use autobwd::{Error, ErrorKind, Result, operators::Sum, program::Var};
 use autobwd_ops::{
     reduce::{
-        Mean, MeanGrad, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin,
-        ReduceMinGrad, ReduceProd, ReduceSum, ReduceSumGrad,
+        Mean, MeanGrad, ReduceAmax, ReduceAmaxGrad, ReduceAmin, ReduceAminGrad, ReduceAttrs, ReduceMax,
+        ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad, ReduceProd, ReduceSum,
+        ReduceSumGrad,
     },
     softmax::{LogSoftmax, Softmax},
 };
@@ -21,6 +22,10 @@ pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
         rule::<LogSoftmax>(),
         rule::<Mean>(),
         rule::<MeanGrad>(),
+        rule::<ReduceAmax>(),
+        rule::<ReduceAmaxGrad>(),
+        rule::<ReduceAmin>(),
+        rule::<ReduceAminGrad>(),
         rule::<ReduceMax>(),
         rule::<ReduceMaxGrad>(),
         rule::<ReduceMean>(),
@@ -88,7 +93,7 @@ macro_rules! reductions {
     )*};
 }
 reductions!(
-    ReduceMax "ReduceMax", ReduceMean "ReduceMean", ReduceMin "ReduceMin", ReduceProd "ReduceProd",
+    ReduceAmax "ReduceMax", ReduceAmin "ReduceMin", ReduceMax "ReduceMax", ReduceMean "ReduceMean", ReduceMin "ReduceMin", ReduceProd "ReduceProd",
     ReduceSum "ReduceSum"
 );
 
@@ -163,18 +168,29 @@ fn normalise(graph: &mut OnnxGraph<'_>, op: &str, [x, out]: [Var; 2], axis: i64)
     Ok(())
 }
 
-/// `dx` = `dout` where `x` is the extreme, and 0 elsewhere.
-fn extreme_grad(graph: &mut OnnxGraph<'_>, [x, out, dout, dx]: [Var; 4], reduce: &ReduceAttrs) -> Result<()> {
+/// `dx` = `dout` where `x` is the extreme, and 0 elsewhere; `shared` by several such elements, or whole for each.
+fn extreme_grad(
+    graph: &mut OnnxGraph<'_>,
+    [x, out, dout, dx]: [Var; 4],
+    reduce: &ReduceAttrs,
+    shared: bool,
+) -> Result<()> {
     let mut kept = graph.run_dims(x)?;
-    axes(graph, x, reduce)?.iter().for_each(|axis| kept[*axis as usize] = OnnxDim::Known(1));
+    let axes = axes(graph, x, reduce)?;
+    axes.iter().for_each(|axis| kept[*axis as usize] = OnnxDim::Known(1));
     let (mut value, extreme, mut gradient) = (graph.read(x)?, graph.read(out)?, graph.read(dout)?);
     if graph.dtype(out)? != graph.dtype(x)? {
         value = graph.cast(value, graph.dtype(out)?);
         gradient = graph.cast(gradient, graph.dtype(dx)?);
     }
-    let (out, dout) = (graph.reshape_to(extreme, &kept)?, graph.reshape_to(gradient, &kept)?);
+    let (out, mut dout) = (graph.reshape_to(extreme, &kept)?, graph.reshape_to(gradient, &kept)?);
     let zero = graph.scalar(graph.dtype(dx)?, 0.0)?;
     let is_extreme = graph.op("Equal", &[value, out], &[]);
+    if shared {
+        let counted = graph.cast(is_extreme, graph.dtype(dx)?);
+        let count = graph.reduce("ReduceSum", counted, &axes, true)?;
+        dout = graph.div(dout, count);
+    }
     let value = graph.op("Where", &[is_extreme, dout, zero], &[]);
     graph.write(dx, value);
     Ok(())
@@ -182,11 +198,21 @@ fn extreme_grad(graph: &mut OnnxGraph<'_>, [x, out, dout, dx]: [Var; 4], reduce:
 
 impl ExportOp for ReduceMaxGrad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce)
+        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce, false)
     }
 }
 impl ExportOp for ReduceMinGrad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce)
+        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce, false)
+    }
+}
+impl ExportOp for ReduceAmaxGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce, true)
+    }
+}
+impl ExportOp for ReduceAminGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        extreme_grad(graph, [self.x, self.out, self.dout, self.dx], &self.reduce, true)
     }
 }

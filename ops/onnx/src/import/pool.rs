@@ -5,7 +5,7 @@ use autobwd_ops::{
     Math, concat,
     fill::FillConstant,
     pool::{Pool2dOp, PoolAttrs, PoolingType},
-    scatter::Scatter,
+    scatter::{Scatter, TakeAlongAxis},
     top_k::{ArgAttrs, ArgMax},
 };
 
@@ -24,7 +24,7 @@ pub(super) const RULES: Rules = &[
     ("LpPool", Native, lp_pool),
     ("MaxUnpool", Native, max_unpool),
     ("GlobalAveragePool", Native, |n| global(n, |x, axes| x.mean_over(axes))),
-    ("GlobalMaxPool", Native, |n| global(n, |x, axes| x.max_over(axes))),
+    ("GlobalMaxPool", Native, global_max_pool),
 ];
 
 /// The numbers of windows, and with `ceil_mode` the padding that they reach into.
@@ -156,14 +156,18 @@ fn max_pool(n: &mut NodeContext<'_, '_>) -> Outputs {
     }
     let taps = taps(&x, &windows, &counts, f64::NEG_INFINITY)?;
     if !n.wants(1) {
-        let largest = taps.iter().map(|(_, tap)| tap.clone()).reduce(|largest, tap| largest.maximum(&tap));
+        // Of equal elements, `maximum` gives its second operand the gradient: the first one of the window.
+        let largest = taps.iter().map(|(_, tap)| tap.clone()).reduce(|largest, tap| tap.maximum(&largest));
         return one(back(largest.ok_or_else(|| refuse("operator `MaxPool` without windows"))?));
     }
     let stacked: Vec<Expr> = taps.iter().map(|(_, tap)| tap.unsqueeze(&[0])).collect();
     let all = concat(&stacked.iter().collect::<Vec<_>>(), 0);
     let at = emit(ArgMax { x: (&all).into(), out: New, arg: ArgAttrs::along(0) }).out;
     let positions = positions(n, &windows, &counts, columns_first, &taps, &at)?;
-    Ok(vec![NodeOutput::Expr(back(all.max_over(&[0]))), NodeOutput::Expr(positions)])
+    let index = at.unsqueeze(&[0]);
+    let chosen =
+        emit(TakeAlongAxis { input: (&all).into(), index: (&index).into(), result: New, axis: 0 }).result;
+    Ok(vec![NodeOutput::Expr(back(chosen.squeeze(&[0]))), NodeOutput::Expr(positions)])
 }
 
 /// The positions of the largest elements in the input, counted over all of it.
@@ -306,4 +310,17 @@ fn global(n: &mut NodeContext<'_, '_>, reduce: impl Fn(&Expr, &[i32]) -> Expr) -
     let rank = spatial(n)? as i32 + 2;
     let axes: Vec<i32> = (2..rank).collect();
     one(reduce(&n.input(0)?, &axes).unsqueeze(&axes))
+}
+
+/// The first of equal elements is the largest, as of other windows.
+fn global_max_pool(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let last = spatial(n)? as i32 + 1;
+    let flat = n.input(0)?.flatten(2, last).unsqueeze(&[3]);
+    let pool = PoolAttrs::new(PoolingType::Max, vec![1, 1]).global_pooling(true);
+    let out = emit(Pool2dOp { x: (&flat).into(), out: New, pool }).out;
+    let axes: Vec<i32> = (4..=last).collect();
+    one(match last {
+        2 => out.squeeze(&[3]),
+        _ => out.unsqueeze(&axes),
+    })
 }

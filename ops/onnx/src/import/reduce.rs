@@ -6,7 +6,7 @@ use autobwd_ops::{
     cumsum::Cumsum,
     fill::FillConstant,
     reduce::{
-        LogicalReduceAttrs, Logsumexp, ReduceAll, ReduceAny, ReduceAttrs, ReduceMax, ReduceMean, ReduceMin,
+        LogicalReduceAttrs, Logsumexp, ReduceAll, ReduceAmax, ReduceAmin, ReduceAny, ReduceAttrs, ReduceMean,
         ReduceProd, ReduceSum,
     },
     top_k::{ArgAttrs, ArgMax, ArgMin},
@@ -55,11 +55,12 @@ fn product(x: &Expr, axes: &[i64]) -> Expr {
     emit(ReduceProd { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out
 }
 
+/// Ties share the gradient, as in `torch.amax`.
 fn maximum(x: &Expr, axes: &[i64]) -> Expr {
     match x.dtype() {
         DType::Bool => logical(x, axes, true),
         DType::U8 => maximum(&x.cast(DType::I32), axes).cast(DType::U8),
-        _ => emit(ReduceMax { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out,
+        _ => emit(ReduceAmax { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out,
     }
 }
 
@@ -67,7 +68,7 @@ fn minimum(x: &Expr, axes: &[i64]) -> Expr {
     match x.dtype() {
         DType::Bool => logical(x, axes, false),
         DType::U8 => minimum(&x.cast(DType::I32), axes).cast(DType::U8),
-        _ => emit(ReduceMin { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out,
+        _ => emit(ReduceAmin { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out,
     }
 }
 

@@ -2,9 +2,10 @@
 
 use autobwd::operators::Sum;
 use autobwd_ops::reduce::{
-    FrobeniusNorm, FrobeniusNormGrad, Logsumexp, LogsumexpGrad, Mean, MeanGrad, ReduceAll, ReduceAny,
-    ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad, ReduceProd,
-    ReduceSum, ReduceSumGrad, SquaredL2Norm, SquaredL2NormGrad,
+    FrobeniusNorm, FrobeniusNormGrad, Logsumexp, LogsumexpGrad, Mean, MeanGrad, ReduceAll, ReduceAmax,
+    ReduceAmaxGrad, ReduceAmin, ReduceAminGrad, ReduceAny, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean,
+    ReduceMeanGrad, ReduceMin, ReduceMinGrad, ReduceProd, ReduceSum, ReduceSumGrad, SquaredL2Norm,
+    SquaredL2NormGrad,
 };
 
 use super::prelude::*;
@@ -17,6 +18,10 @@ family!(
     Mean,
     MeanGrad,
     ReduceAll,
+    ReduceAmax,
+    ReduceAmaxGrad,
+    ReduceAmin,
+    ReduceAminGrad,
     ReduceAny,
     ReduceMax,
     ReduceMaxGrad,
@@ -98,12 +103,15 @@ impl Lower for ReduceProd<Hlo> {
     }
 }
 
-/// `dout` in the positions of the extreme elements.
-fn extreme_gradient([x, out, dout, dx]: [&Hlo; 4], reduce: &ReduceAttrs) -> Hlo {
+/// `dout` in the positions of the extreme elements, which share it evenly or get it whole.
+fn extreme_gradient([x, out, dout, dx]: [&Hlo; 4], reduce: &ReduceAttrs, shared: bool) -> Hlo {
     let axes = axes_of(x, reduce);
     let x = x.convert(out.dtype());
     let is_extreme = x.equal(&out.spread(x.dims(), &axes));
-    let gradient = dout.convert(dx.dtype()).spread(x.dims(), &axes);
+    let count = shared.then(|| is_extreme.convert(dx.dtype()).sum(&axes));
+    let each = dout.convert(dx.dtype());
+    let each = count.map_or(each.clone(), |count| each.reshape(count.dims()) / count);
+    let gradient = each.spread(x.dims(), &axes);
     is_extreme.select(&gradient, &gradient.full_like(0.0))
 }
 
@@ -115,7 +123,7 @@ impl Lower for ReduceMax<Hlo> {
 }
 impl Lower for ReduceMaxGrad<Hlo> {
     fn lower(&mut self) {
-        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce);
+        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, false);
     }
 }
 impl Lower for ReduceMin<Hlo> {
@@ -126,7 +134,30 @@ impl Lower for ReduceMin<Hlo> {
 }
 impl Lower for ReduceMinGrad<Hlo> {
     fn lower(&mut self) {
-        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce);
+        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, false);
+    }
+}
+
+impl Lower for ReduceAmax<Hlo> {
+    fn lower(&mut self) {
+        let x = self.x.convert(self.out.dtype());
+        self.out = x.reduce(Reduction::Max, &axes_of(&self.x, &self.reduce));
+    }
+}
+impl Lower for ReduceAmaxGrad<Hlo> {
+    fn lower(&mut self) {
+        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, true);
+    }
+}
+impl Lower for ReduceAmin<Hlo> {
+    fn lower(&mut self) {
+        let x = self.x.convert(self.out.dtype());
+        self.out = x.reduce(Reduction::Min, &axes_of(&self.x, &self.reduce));
+    }
+}
+impl Lower for ReduceAminGrad<Hlo> {
+    fn lower(&mut self) {
+        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, true);
     }
 }
 
