@@ -59,6 +59,7 @@ mod recompute_control_flow;
 mod recurrent;
 mod references;
 mod registry;
+mod result_dtypes;
 mod resume;
 mod running;
 mod scratch;

@@ -53,8 +53,8 @@ const NAMES: [(&str, &str); 5] = [
 
 #[test]
 fn results_are_those_of_paddle_and_the_same_after_saving() -> Result<()> {
-    // A loop and a branch, without parameters.
-    for (name, expected) in NAMES.into_iter().chain([("control", "control")]) {
+    // A loop and a branch, and sums of integers, without parameters.
+    for (name, expected) in NAMES.into_iter().chain([("control", "control"), ("sums", "sums")]) {
         let data = data(expected)?;
         let mut model = autobwd_paddle::load(models().join(name))?;
         let results = model.run(&mut Executor::new(), &list(&data, "in"))?;

@@ -144,6 +144,28 @@ def control():
     run(f"{out}/control", [floats(2, 3)], "control")
 
 
+def sums():
+    """Sums of int32 that overflow it, and of truth values; products and cumulative sums of int32."""
+    paddle.enable_static()
+    main, scope = paddle.static.Program(), paddle.static.Scope()
+    with paddle.static.program_guard(main, paddle.static.Program()), paddle.static.scope_guard(scope):
+        x, mask = paddle.static.data("x", [-1, 3], "int32"), paddle.static.data("mask", [-1, 3], "bool")
+        # The product keeps int32, which the operator does without `out_dtype`.
+        block = main.global_block()
+        product = block.create_var(name="product", dtype="int32")
+        attrs = {"dim": [1], "keep_dim": False, "reduce_all": False}
+        block.append_op(type="reduce_prod", inputs={"X": [x]}, outputs={"Out": [product]}, attrs=attrs)
+        running = block.create_var(name="running", dtype="int32")
+        block.append_op(type="cumsum", inputs={"X": [x]}, outputs={"Out": [running]}, attrs={"axis": 1})
+        results = [paddle.sum(x, axis=1), paddle.sum(mask, axis=1), product, running]
+        executor = paddle.static.Executor()
+        paddle.static.save_inference_model(f"{out}/sums", [x, mask], results, executor, program=main)
+    paddle.disable_static()
+    anonymous(f"{out}/sums.pdmodel")
+    numbers = np.array([[2**30, 2**30, 3], [-(2**31), -1, 2**31 - 1]], "int32")
+    run(f"{out}/sums", [numbers, np.array([[True, False, True], [False, True, False]])], "sums")
+
+
 def separate():
     """The model `shapes` with one file for each variable, as PaddlePaddle 1 saved it."""
     paddle.enable_static()
@@ -167,4 +189,5 @@ export("recurrent", Recurrent(), [floats(2, 5, 3)])
 export("shapes", Shapes(), [floats(2, 3, 4)])
 training()
 control()
+sums()
 separate()

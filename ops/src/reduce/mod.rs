@@ -39,7 +39,8 @@ pub struct ReduceAttrs {
     /// The dtype of `x`; −1 means the same.
     #[attr(default = None)]
     pub in_dtype: Option<DType>,
-    /// The dtype of `out`, to which `x` is converted first; −1 means that of `x`.
+    /// The dtype of `out`, to which `x` is converted first; −1 means the dtype of `x`, or int64 for a sum of bool or
+    /// int32.
     #[attr(default = None)]
     pub out_dtype: Option<DType>,
 }

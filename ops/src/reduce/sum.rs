@@ -87,7 +87,7 @@ impl Kernel for MeanGrad<Buf<'_>> {
     }
 }
 
-/// Sum over dimensions: `out = Σ x`.
+/// Sum over dimensions: `out = Σ x`. Truth values and int32 are summed in int64, unless `out_dtype` says another dtype.
 #[register_op(grad = ReduceSumGrad, decomposed)]
 pub struct ReduceSum<V = Var> {
     /// Any shape; the empty sum is 0.
@@ -102,7 +102,12 @@ pub struct ReduceSum<V = Var> {
 }
 impl Infer for ReduceSum<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.reduce.infer(&self.x, &mut self.out)
+        // As in the reference: a sum of int32 soon overflows.
+        let dtype = match self.x.dtype {
+            DType::Bool | DType::I32 => DType::I64,
+            dtype => dtype,
+        };
+        self.reduce.infer_as(&self.x, dtype, &mut self.out)
     }
 }
 impl Decompose for ReduceSum {
@@ -156,7 +161,12 @@ autobwd::samples!(
             .fails("`X`: float64 is needed, as attribute `in_dtype` says, not float32 [2, 3]"),
         reduce_sum(uniform([2, 3]), ReduceAttrs::over([0]).out_dtype(DType::Bool))
             .fails("attribute `out_dtype`: bool is not one of float32, float64, int32, int64"),
-        reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0]))
+        reduce_sum(integers_below(2, [2, 3]).of(DType::Bool), ReduceAttrs::over([0])),
+        reduce_sum(
+            given([2, 2], [2147483647.0, 1.0, 2147483647.0, 1.0]).of(DType::I32),
+            ReduceAttrs::over([0]).out_dtype(DType::I32)
+        ),
+        reduce_sum(integers_below(9, [2, 3]).of(DType::U8), ReduceAttrs::over([0]))
             .fails("`X`: attribute `out_dtype` is needed, float32, float64, int32, int64"),
         reduce_sum(uniform([2, 3]), ReduceAttrs::over([2])).fails("attribute `dim` = 2"),
         reduce_sum(uniform([2, 3]), ReduceAttrs::over([1, -1])).fails("attribute `dim`: -1 is given twice"),

@@ -15,18 +15,23 @@ const MAX_RANK: usize = 64;
 impl ReduceAttrs {
     /// The shape rule: dimensions and dtype of the result.
     pub(super) fn infer(&self, x: &Meta, out: &mut Meta) -> Result<()> {
+        self.infer_as(x, x.dtype, out)
+    }
+
+    /// The shape rule of an operator whose result has the dtype `default` unless `out_dtype` says another.
+    pub(super) fn infer_as(&self, x: &Meta, default: DType, out: &mut Meta) -> Result<()> {
         let axes = self.dim.iter().map(|axis| (*axis).into());
         let dims = result_dims(x, axes, self.is_full(), self.keep_dim)?;
-        out.set(self.result_dtype(x)?, dims);
+        out.set(self.result_dtype(x, default)?, dims);
         Ok(())
     }
 
-    /// The dtype of the result; `x` is converted to it first.
-    fn result_dtype(&self, x: &Meta) -> Result<DType> {
+    /// The dtype of the result, to which `x` is converted first.
+    fn result_dtype(&self, x: &Meta, default: DType) -> Result<DType> {
         if let Some(dtype) = self.in_dtype.filter(|dtype| *dtype != x.dtype) {
             return Err(x.wrong(&format!("{dtype} is needed, as attribute `in_dtype` says")));
         }
-        let dtype = self.out_dtype.unwrap_or(x.dtype);
+        let dtype = self.out_dtype.unwrap_or(default);
         if dtype.is_float() || dtype.is_signed_integer() {
             return Ok(dtype);
         }

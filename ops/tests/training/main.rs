@@ -4,6 +4,7 @@ mod clipping;
 mod inference;
 mod layers;
 mod lbfgs;
+mod losses;
 mod methods;
 mod metrics;
 mod names;

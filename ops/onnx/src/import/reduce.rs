@@ -44,7 +44,10 @@ pub(super) const RULES: Rules = &[
 type ReduceMethod = fn(&Expr, &[i64]) -> Expr;
 
 fn sum(x: &Expr, axes: &[i64]) -> Expr {
-    emit(ReduceSum { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out
+    // The sum of int32 is int32 in ONNX.
+    let out_dtype = (x.dtype() == DType::I32).then_some(DType::I32);
+    let reduce = ReduceAttrs::keeping(narrow(axes)).out_dtype(out_dtype);
+    emit(ReduceSum { x: x.into(), out: New, reduce }).out
 }
 
 fn mean(x: &Expr, axes: &[i64]) -> Expr {
