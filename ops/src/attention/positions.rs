@@ -1,10 +1,11 @@
 //! Attention with a mask, and rotary position embeddings, composed of other operators.
 
-use autobwd::{DType, Error, ErrorKind, Expr, New, emit};
+use autobwd::{DType, Expr, New, emit};
 
 use crate::{
     Math, concat,
     fill::{AssignValue, FillAnyLike},
+    math::failed,
     matmul::MatmulV2,
     shape::TrilTriu,
 };
@@ -84,11 +85,4 @@ fn constants(x: &Expr, numbers: &[f64]) -> Expr {
         fp64_values,
     };
     x.builder().emit(op).out
-}
-
-/// An expression that failed because of one of these, or else because of `text`.
-#[track_caller]
-fn failed(inputs: &[&Expr], text: String) -> Expr {
-    let first = inputs.iter().find_map(|x| x.check().err());
-    inputs[0].builder().failed(first.unwrap_or_else(|| Error::new(ErrorKind::Shape, text)))
 }

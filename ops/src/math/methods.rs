@@ -1,6 +1,6 @@
 use autobwd::{DType, Expr, New, emit};
 
-use super::Math;
+use super::{Math, refusals::unequal_shapes};
 use crate::{
     activation::{
         Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Logsigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
@@ -188,6 +188,9 @@ impl Math for Expr {
     }
 
     fn huber_loss(&self, other: &Expr, delta: f32) -> Expr {
+        if let Some(failed) = unequal_shapes("huber_loss", self, other) {
+            return failed;
+        }
         emit(HuberLoss { x: self.into(), y: other.into(), out: New, residual: New, delta }).out
     }
 
@@ -299,6 +302,9 @@ impl Math for Expr {
     }
 
     fn sigmoid_cross_entropy(&self, labels: &Expr) -> Expr {
+        if let Some(failed) = unequal_shapes("sigmoid_cross_entropy", self, labels) {
+            return failed;
+        }
         let op = SigmoidCrossEntropyWithLogits {
             x: self.into(),
             label: labels.into(),
@@ -310,6 +316,9 @@ impl Math for Expr {
     }
 
     fn square_error(&self, other: &Expr) -> Expr {
+        if let Some(failed) = unequal_shapes("square_error", self, other) {
+            return failed;
+        }
         (self - other).square()
     }
 

@@ -1,8 +1,11 @@
 //! The trait `Math`: operators as methods on expressions, under their usual names.
 
 mod methods;
+mod refusals;
 
 use autobwd::{DType, Expr, New, emit};
+
+pub(crate) use refusals::failed;
 
 use crate::shape::{Concat, Stack};
 
@@ -319,7 +322,17 @@ pub trait Math: Sized {
     /// Mean of all elements, rank 0.
     #[track_caller]
     fn mean(&self) -> Expr;
-    /// Sum over these axes, which are dropped; over all axes if empty.
+    /// Sum over these axes, which are dropped; over all axes if empty. Sums of truth values and int32 are int64.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([3], vec![0.5_f32, 2.0, 3.0])?);
+    /// let one = tape.constant(Tensor::scalar(1.0_f32)?);
+    /// assert_eq!(x.greater_than(&one).sum(&[]).tensor()?.slice::<i64>()?, [2]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     #[track_caller]
     fn sum(&self, axes: &[i32]) -> Expr;
     /// Mean over these axes, which are dropped; over all axes if empty.
@@ -463,7 +476,8 @@ pub trait Math: Sized {
     /// ```
     #[track_caller]
     fn rotary_embedding(&self, positions: &Expr, base: f64) -> Expr;
-    /// Cross entropy between `softmax(x)` along the last axis and class indices of shape `[.., 1]`: one loss a row.
+    /// Cross entropy between `softmax(x)` along the last axis and class indices of shape `[.., 1]` or `[..]`: one loss a
+    /// row, of shape `[.., 1]`.
     ///
     /// Rows with label −100 are ignored: their loss and gradient are 0. [`mean`](Math::mean) divides by all rows,
     /// including ignored ones; [`mean_cross_entropy`](Math::mean_cross_entropy) by the rows that are not ignored.
@@ -487,10 +501,21 @@ pub trait Math: Sized {
     /// Elementwise binary cross entropy between `sigmoid(x)` and target probabilities of the same shape.
     #[track_caller]
     fn sigmoid_cross_entropy(&self, labels: &Expr) -> Expr;
-    /// Elementwise Huber loss of targets `other`: quadratic up to a residual of `delta`, linear beyond.
+    /// Elementwise Huber loss of targets `other`, of the same shape: quadratic up to a residual of `delta`, linear beyond.
     #[track_caller]
     fn huber_loss(&self, other: &Expr, delta: f32) -> Expr;
-    /// Elementwise `(x - y)²`.
+    /// Elementwise `(x - y)²` for targets of the same shape. Another shape fails: a loss does not broadcast.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.constant(Tensor::from_vec([2, 1], vec![1.0_f32, 2.0])?);
+    /// let y = tape.constant(Tensor::from_vec([2], vec![1.0_f32, 4.0])?);
+    /// assert!(x.square_error(&y).tensor().unwrap_err().to_string().contains("`.reshape(&[2, 1])`"));
+    /// assert_eq!(x.square_error(&y.reshape(&[2, 1])).tensor()?.slice::<f32>()?, [0.0, 4.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     #[track_caller]
     fn square_error(&self, other: &Expr) -> Expr;
     /// The fraction of rows whose largest element is at the label's position: shape `[1]`.

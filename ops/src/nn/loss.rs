@@ -1,6 +1,6 @@
 use autobwd::{Expr, New, emit};
 
-use crate::{Math, fill::FillAnyLike};
+use crate::{Math, fill::FillAnyLike, math::failed};
 
 /// The label of rows that do not count.
 const IGNORED: f64 = -100.0;
@@ -44,11 +44,24 @@ impl CrossEntropyLoss {
         CrossEntropyLoss { weights: Some(weights.clone()), ..self }
     }
 
-    /// The loss of `logits`, `[.., classes]`, for labels `[.., 1]`, rank 0. Rows with label −100 do not count; NaN if all
-    /// rows are ignored. Fails for other shapes and dtypes.
+    /// The loss of `logits`, `[.., classes]`, for labels `[.., 1]` or `[..]`, rank 0. Rows with label −100 do not count;
+    /// NaN if all rows are ignored. Fails for other shapes and dtypes.
     #[track_caller]
     pub fn forward(&self, logits: &Expr, labels: &Expr) -> Expr {
         let hard = logits.cross_entropy(labels);
+        // One label for each loss: `[rows]` against `[rows, 1]` would broadcast.
+        let labels = &match labels.dims().len() < hard.dims().len() {
+            true => labels.unsqueeze(&[-1]),
+            false => labels.clone(),
+        };
+        if let Some(weights) = &self.weights {
+            let classes = logits.dims().last().copied();
+            if !classes.is_some_and(|classes| weights.dims().agrees(&[classes])) {
+                let text =
+                    format!("class weights of shape [classes] are needed for logits {logits}, not {weights}");
+                return failed(&[&hard, weights], text);
+            }
+        }
         let ignored = emit(FillAnyLike { x: labels.into(), out: New, value: IGNORED, dtype: None }).out;
         let counted = labels.not_equal(&ignored);
         let is_counted = counted.cast(logits.dtype());
