@@ -10,10 +10,10 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use autobwd::{Executor, Result, Scope, Session, Tensor};
+use autobwd::{DType, Executor, Result, Scope, Session, Tensor};
 use autobwd_benches::{
     BenchResult, feed, finish, json_line, median, print_profile, python_with, relative, step, step_ms,
-    workload::{Workload, WorkloadModel},
+    workload::{Workload, WorkloadModel, optimizer_steps},
 };
 use autobwd_onnx::{LoadOptions, load, load_with, read_tensor};
 use autobwd_ops::Model;
@@ -40,6 +40,9 @@ struct Args {
     /// Writes the training steps of the workloads instead, and compares the losses of ten steps.
     #[arg(long)]
     steps: bool,
+    /// Trains a small network for 20 steps with every optimizer instead, and compares losses, parameters and states.
+    #[arg(long)]
+    optimizers: bool,
     /// Seconds to measure for.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -80,6 +83,11 @@ fn run(args: &Args) -> BenchResult<()> {
         let workloads = Workload::value_variants().iter();
         return workloads.copied().try_for_each(|workload| training_step(&python, &folder, workload));
     }
+    if args.optimizers {
+        return optimizer_steps(DType::F32)?
+            .into_iter()
+            .try_for_each(|(name, step)| optimizer_step(&python, &folder, name, step));
+    }
     let named: Vec<&str> = args.models.iter().map(String::as_str).collect();
     let mut rows = vec![];
     for name in if named.is_empty() { &MODELS[..] } else { &named } {
@@ -109,22 +117,54 @@ fn run(args: &Args) -> BenchResult<()> {
 /// Writes the training step of a workload, runs ten steps here and in ONNX Runtime, and prints the largest relative
 /// difference of their losses.
 fn training_step(python: &Path, folder: &Path, workload: Workload) -> BenchResult<()> {
-    let WorkloadModel { net, scope, loss } = workload.model()?;
+    let (_, there, difference) = trained(python, folder, workload.name(), workload.model()?, 10)?;
+    println!("{}", json!({"step": workload.name(), "nodes": there["nodes"], "loss_difference": difference}));
+    Ok(())
+}
+
+/// Trains with an optimizer, here and in ONNX Runtime, and prints the largest relative differences of the losses and of
+/// what is kept after them.
+fn optimizer_step(python: &Path, folder: &Path, name: &str, step: WorkloadModel) -> BenchResult<()> {
+    let (model, there, losses) = trained(python, folder, name, step, 20)?;
+    let state = there["state"].as_object().ok_or("no state")?;
+    let mut differences = vec![];
+    for (name, value) in state {
+        let value: Vec<f64> =
+            value.as_array().ok_or("no list")?.iter().map(|x| x.as_f64().unwrap_or(f64::NAN)).collect();
+        let here = Tensor::from_vec([value.len()], model.scope.get(name)?.to_f64s())?;
+        differences.push(relative(&here, &Tensor::from_vec([value.len()], value)?));
+    }
+    let row = json!({
+        "optimizer": name,
+        "values": state.len(),
+        "loss_difference": losses,
+        "state_difference": worst(&differences),
+    });
+    println!("{row}");
+    Ok(())
+}
+
+/// Writes a training step, and runs some steps here and in ONNX Runtime. Returns the model after them, the findings of
+/// `steps.py`, and the largest relative difference of losses.
+fn trained(
+    python: &Path,
+    folder: &Path,
+    name: &str,
+    WorkloadModel { net, scope, loss }: WorkloadModel,
+    steps: usize,
+) -> BenchResult<(Model, Value, f64)> {
     let mut model = Model { program: net.program()?.clone(), feeds: vec![], fetches: vec![loss], scope };
-    let path = folder.join(format!("step_{}.onnx", workload.name()));
+    let path = folder.join(format!("step_{name}.onnx"));
     autobwd_onnx::save(&model, &path)?;
     let script = Path::new(ROOT).join("benches/onnx/steps.py");
-    let there = json_line(Command::new(python).arg(script).arg(&path))?;
+    let there = json_line(Command::new(python).arg(script).arg(&path).arg(steps.to_string()))?;
     let mut executor = Executor::new();
-    let mut worst: f64 = 0.0;
+    let mut differences = vec![];
     for there in there["losses"].as_array().ok_or("no losses")? {
         let (here, there) = (model.run(&mut executor, &[])?[0].item()?, there.as_f64().unwrap_or(f64::NAN));
-        let difference = (here - there).abs() / here.abs();
-        // `max` ignores NaN.
-        worst = if difference <= worst { worst } else { difference };
+        differences.push((here - there).abs() / here.abs());
     }
-    println!("{}", json!({"step": workload.name(), "nodes": there["nodes"], "loss_difference": worst}));
-    Ok(())
+    Ok((model, there, worst(&differences)))
 }
 
 /// Runs `models.py`; returns the milliseconds of an inference in ONNX Runtime, and the sizes that it has written.

@@ -76,7 +76,10 @@ fn backward(
 }
 
 /// The program with assignments of the inputs that operators need when it is planned, and the other inputs.
-fn with_constants(mut program: Program, values: Vec<(String, Tensor)>) -> (Program, Vec<(String, Tensor)>) {
+pub(crate) fn with_constants(
+    mut program: Program,
+    values: Vec<(String, Tensor)>,
+) -> (Program, Vec<(String, Tensor)>) {
     let ops = OpInfoMap::linked().expect("operators are linked");
     let mut constants = BTreeSet::new();
     for op in &program.root().ops {
@@ -115,7 +118,11 @@ fn with_constants(mut program: Program, values: Vec<(String, Tensor)>) -> (Progr
 }
 
 /// Writes and reads a program; an error if results differ.
-fn check_program(program: Program, values: &[(String, Tensor)], fetches: &[String]) -> Result<bool, String> {
+pub(crate) fn check_program(
+    program: Program,
+    values: &[(String, Tensor)],
+    fetches: &[String],
+) -> Result<bool, String> {
     let feeds = values.iter().map(|(name, _)| name.clone()).collect();
     let mut model = Model { program, feeds, fetches: fetches.to_vec(), scope: autobwd::Scope::new() };
     let Ok(expected) = run(&mut model, values) else { return Ok(false) };

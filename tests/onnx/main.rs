@@ -1,6 +1,8 @@
 //! Reading ONNX models: a subset of ONNX's node tests (`tests/onnx`), and bad files.
 
 mod export;
+mod in_place;
+mod optimizers;
 
 use std::{path::Path, process::Command};
 

@@ -2,11 +2,13 @@
 
 mod data;
 mod models;
+mod optimizers;
 
 use clap::ValueEnum;
 
 pub use data::{integers, numbers};
 pub use models::{LSTM, LstmWorkloadSizes, WorkloadModel};
+pub use optimizers::optimizer_steps;
 
 /// The networks.
 #[derive(Clone, Copy, ValueEnum)]

@@ -269,6 +269,14 @@ impl OpSequence {
         needed.reverse();
         let read: FxHashSet<Var> = needed.iter().flat_map(OpDesc::reads).collect();
         let mut names: FxHashMap<Var, Var> = bound.iter().map(|(outer, inner)| (*inner, *outer)).collect();
+        let mut firsts = vec![];
+        for (outer, inner) in bound {
+            if is_overwritten_before_read(&needed, *inner, *outer, results) {
+                let copy = fresh("x");
+                firsts.push(Assign { x: *outer, out: copy }.into());
+                names.insert(*inner, copy);
+            }
+        }
         let mut copies = vec![];
         for (outer, inner) in results {
             // A rule may not read a gradient that it has written, which may have other contributions.
@@ -289,8 +297,19 @@ impl OpSequence {
                 needed.push(Assign { x: *of, out: outer }.into());
             }
         }
-        needed
+        firsts.extend(needed);
+        firsts
     }
+}
+
+/// Whether a result overwrites the variable `outer` of the input `inner` before the line has read the input for the last
+/// time, as the replaced operator works in place.
+fn is_overwritten_before_read(line: &[OpDesc], inner: Var, outer: Var, results: &[(Var, Var)]) -> bool {
+    let Some((_, result)) = results.iter().find(|(of, _)| *of == outer) else { return false };
+    let written = line.iter().position(|op| op.writes().any(|var| var == *result));
+    let read = line.iter().rposition(|op| op.reads().any(|var| var == inner));
+    let is_copied = results.iter().any(|(of, result)| *result == inner && *of != outer);
+    is_copied || read.zip(written).is_some_and(|(read, written)| read > written)
 }
 
 /// The operator without unread optional outputs.

@@ -91,6 +91,7 @@ impl ProgramWriter<'_> {
             outputs.push(BranchOutput { out, after: [carried.end, out], like });
             self.graph.write(out, first);
         }
+        self.graph.commit();
         for (inner, out, like) in &call.sums {
             outputs.push(BranchOutput { out: *out, after: [*inner, Var::EMPTY], like: *like });
         }

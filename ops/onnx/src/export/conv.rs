@@ -183,7 +183,8 @@ impl ConvNodes {
         Ok(ConvNodes { windows, format, group: i64::from(conv.groups), same })
     }
 
-    fn forward(&self, graph: &mut OnnxGraph<'_>, [x, filter, y]: [Var; 3]) -> Result<()> {
+    /// The images `y` from `x`.
+    fn forward(&self, graph: &mut OnnxGraph<'_>, [x, filter]: [Var; 2]) -> Result<OnnxValue> {
         let (x, filter) = (read_images(graph, x, self.format)?, graph.read(filter)?);
         let mut attrs = self.windows.attrs();
         attrs.push(("group", NodeAttr::Int(self.group)));
@@ -191,25 +192,26 @@ impl ConvNodes {
             attrs.retain(|(name, _)| *name != "pads");
             attrs.push(SAME);
         }
-        let value = graph.op("Conv", &[x, filter], &attrs);
-        write_images(graph, y, value, self.format);
-        Ok(())
+        Ok(graph.op("Conv", &[x, filter], &attrs))
     }
 
-    /// `dx` from `dy`.
-    fn back(&self, graph: &mut OnnxGraph<'_>, [dy, filter, dx]: [Var; 3], size: [OnnxDim; 2]) -> Result<()> {
+    /// The images `dx`, of that height and width, from `dy`.
+    fn back(
+        &self,
+        graph: &mut OnnxGraph<'_>,
+        [dy, filter]: [Var; 2],
+        size: [OnnxDim; 2],
+    ) -> Result<OnnxValue> {
         let dy = Images::read(graph, dy, self.format)?;
         let filter = graph.read(filter)?;
-        let value = if self.same {
+        if self.same {
             // No more rows and columns than windows would reach with one more.
             let added = self.windows.strides.map(|stride| stride - 1);
             let value = self.windows.transpose_with(graph, [dy.value, filter], &added, self.group);
-            SamePadding::of(graph, &size, &self.windows)?.remove(graph, value, &size)?
+            SamePadding::of(graph, &size, &self.windows)?.remove(graph, value, &size)
         } else {
-            self.windows.transpose(graph, &dy, filter, size, self.group)?
-        };
-        write_images(graph, dx, value, self.format);
-        Ok(())
+            self.windows.transpose(graph, &dy, filter, size, self.group)
+        }
     }
 
     /// The gradient of the filter: the convolution of `x`, with images as channels, with `dy` as filters, in which
@@ -254,7 +256,9 @@ macro_rules! convolutions {
         impl ExportOp for $forward {
             fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-                conv.forward(graph, [self.input, self.filter, self.output])
+                let value = conv.forward(graph, [self.input, self.filter])?;
+                write_images(graph, self.output, value, conv.format);
+                Ok(())
             }
         }
         impl ExportOp for $grad {
@@ -262,7 +266,8 @@ macro_rules! convolutions {
                 let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
                 if let Some(dinput) = self.dinput {
                     let size = image_size(graph, self.input, conv.format)?;
-                    conv.back(graph, [self.doutput, self.filter, dinput], size)?;
+                    let value = conv.back(graph, [self.doutput, self.filter], size)?;
+                    write_images(graph, dinput, value, conv.format);
                 }
                 self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.filter, self.doutput, dfilter]))
             }
@@ -304,24 +309,22 @@ impl ExportOp for Conv2dTransposeOp {
         }
         let [.., height, width] = image_shape(graph, self.output, conv.format)?;
         let [.., rows, cols] = image_shape(graph, self.input, conv.format)?;
-        if [height, width, rows, cols].iter().all(|dim| *dim >= 0) {
-            let size = [height, width].map(OnnxDim::Known);
-            conv.back(graph, [self.input, self.filter, self.output], size)?;
+        let mut value = if [height, width, rows, cols].iter().all(|dim| *dim >= 0) {
+            conv.back(graph, [self.input, self.filter], [height, width].map(OnnxDim::Known))?
         } else if self.output_size.is_empty() {
             let x = read_images(graph, self.input, conv.format)?;
             let (filter, mut added) = (graph.read(self.filter)?, [0; 2]);
             added.iter_mut().zip(&self.output_padding).for_each(|(to, from)| *to = i64::from(*from));
-            let value = conv.windows.transpose_with(graph, [x, filter], &added, conv.group);
-            write_images(graph, self.output, value, conv.format);
+            conv.windows.transpose_with(graph, [x, filter], &added, conv.group)
         } else {
             return Err(graph.unknown_shape(self.output));
+        };
+        if let Some(bias) = self.bias {
+            let bias = graph.read(bias)?;
+            let bias = graph.reshape(bias, &[-1, 1, 1])?;
+            value = graph.add(value, bias);
         }
-        let Some(bias) = self.bias else { return Ok(()) };
-        let (bias, output) = (graph.read(bias)?, graph.read(self.output)?);
-        let dims: &[i64] = if conv.format == DataLayout::Nhwc { &[-1] } else { &[-1, 1, 1] };
-        let bias = graph.reshape(bias, dims)?;
-        let sum = graph.op("Add", &[output, bias], &[]);
-        graph.write(self.output, sum);
+        write_images(graph, self.output, value, conv.format);
         Ok(())
     }
 }
@@ -332,13 +335,11 @@ impl ExportOp for Conv2dTransposeGrad {
             return Err(graph.unknown_shape(self.input));
         }
         if let Some(dinput) = self.dinput {
-            conv.forward(graph, [self.doutput, self.filter, dinput])?;
+            let value = conv.forward(graph, [self.doutput, self.filter])?;
             // Padding of the output may have room for further windows.
-            let (format, value) = (conv.format, graph.read(dinput)?);
-            let size = image_size(graph, self.input, format)?;
-            let axes = if format == DataLayout::Nhwc { [1, 2] } else { [2, 3] };
-            let value = graph.first(value, &size, &axes)?;
-            graph.write(dinput, value);
+            let size = image_size(graph, self.input, conv.format)?;
+            let value = graph.first(value, &size, &[2, 3])?;
+            write_images(graph, dinput, value, conv.format);
         }
         self.dfilter
             .map_or(Ok(()), |dfilter| conv.filter(graph, [self.doutput, self.filter, self.input, dfilter]))

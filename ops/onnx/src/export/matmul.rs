@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use autobwd::{Result, program::Var};
+use autobwd::{Error, Result, program::Var};
 use autobwd_ops::matmul::{
     Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad,
     Mv, MvGrad,
@@ -65,14 +65,13 @@ impl MatrixFactor {
         if self.transposed { self.value } else { graph.transposed(self.value, self.dims.len()) }
     }
 
-    /// Writes the gradient of the factor, from that of the matrices, in the batches of the product.
-    fn write(
+    /// The gradient of the factor, from that of the matrices, in the batches of the product.
+    fn gradient(
         &self,
         graph: &mut OnnxGraph<'_>,
-        var: Var,
         gradient: OnnxValue,
         other: &MatrixFactor,
-    ) -> Result<()> {
+    ) -> Result<OnnxValue> {
         let (own, rank) = (self.dims.len(), self.dims.len().max(other.dims.len()));
         let of_other = |from_end: usize| other.dims.len().checked_sub(from_end).map(|i| other.dims[i]);
         let mut from = vec![-1; rank];
@@ -89,9 +88,7 @@ impl MatrixFactor {
         let may_be_one = |i: usize| own - i > 2 && !matches!(of_other(own - i), None | Some(1));
         let sum = graph.sum_to_dims(gradient, &from, &to, may_be_one)?;
         let stored = if self.transposed { graph.transposed(sum, own) } else { sum };
-        let stored = if self.vector { graph.reshape(stored, &[-1])? } else { stored };
-        graph.write(var, stored);
-        Ok(())
+        if self.vector { graph.reshape(stored, &[-1]) } else { Ok(stored) }
     }
 }
 
@@ -123,11 +120,29 @@ fn multiply(
 /// `dx = scale * dout · yᵀ`, `dy = scale * xᵀ · dout`
 fn multiply_grad(
     graph: &mut OnnxGraph<'_>,
-    [x, y, dout]: [Var; 3],
-    [dx, dy]: [Option<Var>; 2],
-    [trans_x, trans_y]: [bool; 2],
+    operands: [Var; 3],
+    results: [Option<Var>; 2],
+    transposed: [bool; 2],
     scale: f32,
 ) -> Result<()> {
+    let wanted = results.map(|result| result.is_some());
+    let gradients = factor_gradients(graph, operands, wanted, transposed, scale)?;
+    for (result, gradient) in results.into_iter().zip(gradients) {
+        if let Some(gradient) = gradient {
+            graph.write(result, gradient);
+        }
+    }
+    Ok(())
+}
+
+/// The wanted gradients of [`multiply_grad`].
+fn factor_gradients(
+    graph: &mut OnnxGraph<'_>,
+    [x, y, dout]: [Var; 3],
+    [wants_x, wants_y]: [bool; 2],
+    [trans_x, trans_y]: [bool; 2],
+    scale: f32,
+) -> Result<[Option<OnnxValue>; 2]> {
     let dtype = graph.dtype(dout)?;
     let (x, y) = (MatrixFactor::of(graph, x, trans_x, false)?, MatrixFactor::of(graph, y, trans_y, true)?);
     let mut dout = graph.read(dout)?;
@@ -141,17 +156,18 @@ fn multiply_grad(
         let scale = graph.scalar(dtype, f64::from(scale))?;
         dout = graph.mul(dout, scale);
     }
-    if let Some(dx) = dx {
+    let mut gradients = [None; 2];
+    if wants_x {
         let right = y.transpose(graph);
         let product = graph.op("MatMul", &[dout, right], &[]);
-        x.write(graph, dx, product, &y)?;
+        gradients[0] = Some(x.gradient(graph, product, &y)?);
     }
-    if let Some(dy) = dy {
+    if wants_y {
         let left = x.transpose(graph);
         let product = graph.op("MatMul", &[left, dout], &[]);
-        y.write(graph, dy, product, &x)?;
+        gradients[1] = Some(y.gradient(graph, product, &x)?);
     }
-    Ok(())
+    Ok(gradients)
 }
 
 impl ExportOp for MatmulV2 {
@@ -169,13 +185,16 @@ impl ExportOp for MatmulV2Grad {
 impl ExportOp for MatmulV2GradSgd {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (param, rate) = (graph.read(self.param)?, graph.read(self.learning_rate)?);
-        let (transposed, out) = ([self.trans_x, self.trans_y], self.param_out);
-        // The gradient first, then the parameter.
-        multiply_grad(graph, [self.x, self.param, self.dout], [self.dx, Some(out)], transposed, 1.0)?;
-        let (gradient, rate) = (graph.read(out)?, graph.reshape(rate, &[])?);
+        let (operands, transposed) = ([self.x, self.param, self.dout], [self.trans_x, self.trans_y]);
+        let [dx, dparam] = factor_gradients(graph, operands, [self.dx.is_some(), true], transposed, 1.0)?;
+        if let Some(dx) = dx {
+            graph.write(self.dx, dx);
+        }
+        let gradient = dparam.ok_or_else(|| Error::internal("a product without the gradient of a factor"))?;
+        let rate = graph.reshape(rate, &[])?;
         let change = graph.mul(rate, gradient);
         let after = graph.sub(param, change);
-        graph.write(out, after);
+        graph.write(self.param_out, after);
         Ok(())
     }
 }

@@ -176,6 +176,7 @@ impl<'p> ProgramWriter<'p> {
                 self.obstacles.add(place, e.to_string());
                 self.graph.pretend(ops[at..next].iter().flat_map(OpDesc::writes));
             }
+            self.graph.commit();
         }
     }
 

@@ -59,6 +59,8 @@ pub(super) struct OnnxGraph<'p> {
     names: Vec<String>,
     used: HashSet<String>,
     pub(super) values: VariableValues,
+    /// What the operator that is being written has computed.
+    results: Vec<(Var, OnnxValue)>,
     /// Values whose shapes variables such as `XShape` stand for.
     pub(super) remembered: VariableValues,
     /// The steps of recurrent layers, by the variables that hold what their gradient reads.
@@ -81,6 +83,7 @@ impl<'p> OnnxGraph<'p> {
             names: vec![],
             used: HashSet::new(),
             values: VariableValues::new(),
+            results: vec![],
             remembered: VariableValues::new(),
             recurrent: HashMap::new(),
             needed: HashSet::new(),
@@ -180,7 +183,7 @@ impl<'p> OnnxGraph<'p> {
         axes.iter().map(|axis| Ok(self.axis(var, *axis)? as i64)).collect()
     }
 
-    /// What a variable holds.
+    /// What a variable holds before the operator that is being written, also where that operator overwrites it.
     pub(super) fn read(&self, var: Var) -> Result<OnnxValue> {
         self.values.get(&var).copied().ok_or_else(|| {
             let text = format!("`{}` is read before it has a value", self.program.name(var));
@@ -188,11 +191,14 @@ impl<'p> OnnxGraph<'p> {
         })
     }
 
-    /// Sets what a variable holds, if there is a variable.
+    /// Sets what a variable holds after the operator that is being written, if there is a variable.
     pub(super) fn write(&mut self, var: impl Into<Option<Var>>, node: OnnxValue) {
-        if let Some(var) = var.into() {
-            self.values.insert(var, node);
-        }
+        self.results.extend(var.into().map(|var| (var, node)));
+    }
+
+    /// Ends an operator: variables hold its results.
+    pub(super) fn commit(&mut self) {
+        self.values.extend(self.results.drain(..));
     }
 
     /// Gives values to variables that could not be computed, so that further obstacles are found.

@@ -225,7 +225,7 @@ impl ExportOp for RmspropOp {
         let dtype = graph.dtype(self.param)?;
         let number = |graph: &mut OnnxGraph<'_>, x: f32| graph.scalar(dtype, f64::from(x));
         let (grad, rate, param) =
-            (graph.read(self.grad)?, graph.read(self.learning_rate)?, graph.read(self.param)?);
+            (graph.read(self.grad)?, element(graph, self.learning_rate)?, graph.read(self.param)?);
         let (decay, one) = (number(graph, self.decay)?, number(graph, 1.0)?);
         let rest = graph.sub(one, decay);
         let mean = |graph: &mut OnnxGraph<'_>, old: Var, x: OnnxValue| {
