@@ -216,13 +216,13 @@ fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
     let two = (w.tanh() * &w).sum(&[]);
     Sgd { rate: 0.25 }.minimize(&one)?.complete()?;
     let first_part = net.program()?.clone();
-    let pairs = Sgd { rate: 0.5 }.minimize(&two)?.complete()?;
+    let pairs = Sgd { rate: 0.5 }.name("second").minimize(&two)?.complete()?;
     let program = net.program()?.clone();
     autobwd::verify(&program)?;
     assert_origins(&program);
     assert_eq!(copies(&program), [copy("w@KEPT@0", "sgd")]);
     let mut at = AT.to_vec();
-    at.extend([("learning_rate_0", &[0.25][..]), ("learning_rate_1", &[0.5][..])]);
+    at.extend([("learning_rate_0", &[0.25][..]), ("second.learning_rate_0", &[0.5][..])]);
     assert_derivative(&program, &at, &two.name(), "w", &pairs[0].1.name());
     let (steps, start) = (run(&program, &at, &["w", "w@GRAD", &pairs[0].1.name()])?, AT[0].1);
     let expected = (0..3).map(|i| start[i] - 0.25 * steps[1][i] - 0.5 * steps[2][i]).collect::<Vec<_>>();

@@ -219,6 +219,7 @@ impl Expr {
         match self.held() {
             Ok(ExprValue::Var(var)) => constant_copy(self.builder(), *var),
             Ok(ExprValue::Value(_)) => {
+                let _site = self.builder().called_at(Location::caller());
                 let copy = self.builder().no_grad(|| assign(&self));
                 // If the copy fails for lack of memory or of the operator, use the value itself.
                 if copy.error().is_none() { copy.constant() } else { self.constant() }
@@ -231,7 +232,7 @@ impl Expr {
 /// A copy of a variable that stops gradients.
 #[track_caller]
 fn constant_copy(builder: &Builder, var: Var) -> Expr {
-    let (block, at) = (builder.block(), Location::caller());
+    let (block, at) = (builder.block(), builder.site_or(Location::caller()));
     let copy = builder.change(|program| {
         let desc = program.lookup(block, var).cloned().unwrap_or(VarDesc::data(DType::F32, Dims::default()));
         let desc = VarDesc { stop_gradient: true, ..VarDesc::of(desc.meta()) };

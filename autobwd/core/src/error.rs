@@ -138,9 +138,7 @@ impl Error {
     /// location. An expression that fails because of another one keeps the other's error.
     pub(crate) fn of_failure(mut self, call: &'static Location<'static>) -> Error {
         if self.0.failure == 0 {
-            if self.0.op.is_none() && self.0.within.is_empty() {
-                self.0.call = Some(call);
-            }
+            self = self.at_call(call);
             self.0.failure = FAILURES.get() + 1;
             FAILURES.set(self.0.failure);
         }
@@ -155,6 +153,15 @@ impl Error {
     /// Whether this is the error of one of the first `failures` expressions that failed.
     pub(crate) fn is_among(&self, failures: u64) -> bool {
         (1..=failures).contains(&self.0.failure)
+    }
+
+    /// Records the line of the call that failed, unless the error says its place already.
+    #[must_use]
+    pub fn at_call(mut self, call: &'static Location<'static>) -> Error {
+        if self.0.op.is_none() && self.0.within.is_empty() {
+            self.0.call.get_or_insert(call);
+        }
+        self
     }
 
     /// Records an enclosing block, or the operator that runs it. Calls go from the innermost block outwards.

@@ -35,7 +35,9 @@ pub use desc::{
     SignatureEntry, Site, SlotVars, Slots, Var, VarDesc, VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, OpContext, Result};
-pub use graph_builder::{Arg, Builder, Expr, New, ProgramSnapshot, Transaction, Value, emit};
+pub use graph_builder::{
+    Arg, Builder, Expr, NameScopeGuard, New, ProgramSnapshot, SiteGuard, Transaction, Value, emit,
+};
 pub use lanes::{LaneOf, VectorLoops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The version of `ndarray` that this crate uses for conversions to and from tensors and for the views that kernels
 /// get.

@@ -7,6 +7,7 @@ mod anomaly;
 mod bind;
 mod checkpoint;
 mod executor;
+mod initialisers;
 mod monitor;
 mod norm;
 mod predictor;

@@ -8,8 +8,9 @@ use std::{
 
 use indexmap::{IndexMap, IndexSet};
 
+use crate::initialisers::Initialisers;
 use autobwd_core::{
-    Element, Error, ErrorKind, Meta, Result, Tensor,
+    Element, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
     error::did_you_mean,
     tensor::{Place, load_tensors, save_tensors},
 };
@@ -28,6 +29,8 @@ use autobwd_core::{
 #[derive(Debug)]
 pub struct Scope {
     values: IndexMap<String, Tensor>,
+    /// The operators of startup programs that initialised values.
+    initialisers: Initialisers,
     /// New for every scope, and whenever the memory of a value is replaced, because sessions hold addresses.
     stamp: u64,
 }
@@ -105,14 +108,14 @@ impl Default for Scope {
 
 impl Clone for Scope {
     fn clone(&self) -> Scope {
-        Scope { values: self.values.clone(), stamp: next_stamp() }
+        Scope { values: self.values.clone(), initialisers: self.initialisers.clone(), stamp: next_stamp() }
     }
 }
 
 impl Scope {
     /// An empty scope.
     pub fn new() -> Scope {
-        Scope { values: IndexMap::new(), stamp: next_stamp() }
+        Scope { values: IndexMap::new(), initialisers: Initialisers::default(), stamp: next_stamp() }
     }
 
     /// The value of that name.
@@ -148,6 +151,7 @@ impl Scope {
             }
             Some(old) => {
                 *old = value;
+                self.initialisers.remove(name);
                 self.stamp = next_stamp();
             }
             None => {
@@ -252,9 +256,62 @@ impl Scope {
         Ok(report)
     }
 
+    /// The part of a startup program that initialises the variables which the scope does not hold. The others keep
+    /// their values: a second stage of training starts with the weights of the first.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Executor, Scope};
+    /// # use autobwd_ops::{Init, Math, optim::{Adam, Optimizer, Sgd}};
+    /// let model = |net: &Builder| net.parameter("w", DType::F32, &[1], |w| Init::Constant(1.0).emit(w, 0)).square().mean();
+    /// let (first, second) = (Builder::new(), Builder::new());
+    /// Sgd { rate: 0.1 }.minimize(&model(&first))?.complete()?;
+    /// Adam::new(0.01).name("second").minimize(&model(&second))?.complete()?;
+    ///
+    /// let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    /// executor.run(&first.startup().program()?, &mut scope, &[], &[])?;
+    /// executor.run(&first.program()?, &mut scope, &[], &[])?;
+    /// executor.run(&scope.missing_only(&second.startup().program()?)?, &mut scope, &[], &[])?;
+    /// assert_eq!(scope.get("w")?.slice::<f32>()?, [0.8]);
+    /// assert_eq!(scope.get("second.learning_rate_0")?.slice::<f32>()?, [0.01]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A value of another dtype or shape than the program gives it; a value that another startup program initialised
+    /// by another operator, as with two optimizers of one name.
+    pub fn missing_only(&self, startup: &Program) -> Result<Program> {
+        self.initialisers.check(&Initialisers::of(startup))?;
+        let root = startup.root();
+        for (var, desc) in root.vars.iter().filter(|(_, desc)| desc.persistable) {
+            let name = startup.name(*var);
+            if let Some(meta) = self.meta(name).filter(|meta| !meta.agrees(&desc.meta())) {
+                let text =
+                    format!("`{name}` is {meta} in the scope, and {} in the startup program", desc.meta());
+                return Err(Error::new(ErrorKind::Shape, text));
+            }
+        }
+        let mut missing = startup.clone();
+        let holds = |var: Var| self.values.contains_key(startup.name(var));
+        missing.root_mut().ops.retain(|op| op.writes().next().is_none() || !op.writes().all(holds));
+        Ok(missing)
+    }
+
     /// Removes all values but the first so many.
     pub(super) fn truncate(&mut self, len: usize) {
+        for name in self.values.keys().skip(len) {
+            self.initialisers.remove(name);
+        }
         self.values.truncate(len);
+    }
+
+    /// The operators that initialised values.
+    pub(super) fn initialisers(&self) -> &Initialisers {
+        &self.initialisers
+    }
+
+    /// Records that these operators have initialised values.
+    pub(super) fn record(&mut self, initialisers: &Initialisers) {
+        self.initialisers.record(initialisers);
     }
 
     pub(super) fn stamp(&self) -> u64 {

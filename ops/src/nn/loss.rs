@@ -1,4 +1,4 @@
-use autobwd::{Expr, New, emit};
+use autobwd::{Error, Expr, New, emit};
 
 use crate::{Math, fill::FillAnyLike, math::failed};
 
@@ -48,6 +48,11 @@ impl CrossEntropyLoss {
     /// NaN if all rows are ignored. Fails for other shapes and dtypes.
     #[track_caller]
     pub fn forward(&self, logits: &Expr, labels: &Expr) -> Expr {
+        if !(0.0..=1.0).contains(&self.smoothing) {
+            let text = format!("{} is not a number from 0 to 1", self.smoothing);
+            let wrong = Error::attr("label_smoothing", text);
+            return logits.builder().failed(logits.check().err().unwrap_or(wrong));
+        }
         let hard = logits.cross_entropy(labels);
         // One label for each loss: `[rows]` against `[rows, 1]` would broadcast.
         let labels = &match labels.dims().len() < hard.dims().len() {

@@ -2,7 +2,7 @@
 
 use autobwd::{Arg, Expr, New, Result};
 
-use super::{Optimizer, state};
+use super::{Optimizer, hyperparameters, state};
 use crate::update::{AdamOp, AdamwOp, LambOp};
 
 /// The state of Adam and its relatives for a parameter: both moments, and the powers of both decays.
@@ -41,6 +41,10 @@ impl Adam {
 impl Optimizer for Adam {
     fn learning_rate(&self) -> f32 {
         self.rate
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::adam(self.rate, [self.beta1, self.beta2], self.epsilon)
     }
 
     #[track_caller]
@@ -113,6 +117,11 @@ impl Optimizer for AdamW {
         self.rate
     }
 
+    fn validate(&self) -> Result<()> {
+        hyperparameters::adam(self.rate, [self.beta1, self.beta2], self.epsilon)?;
+        hyperparameters::at_least_zero("decay", self.decay)
+    }
+
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
         let [moment1, moment2, beta1_pow, beta2_pow] = moments(parameter, [self.beta1, self.beta2]);
@@ -170,6 +179,11 @@ impl Lamb {
 impl Optimizer for Lamb {
     fn learning_rate(&self) -> f32 {
         self.rate
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::adam(self.rate, [self.beta1, self.beta2], self.epsilon)?;
+        hyperparameters::at_least_zero("decay", self.decay)
     }
 
     #[track_caller]

@@ -2,7 +2,7 @@
 
 use autobwd::{Arg, Expr, Result};
 
-use super::{Optimizer, state};
+use super::{Optimizer, hyperparameters, state};
 use crate::update::{AdagradOp, RmspropOp};
 
 /// Adagrad (Duchi et al., 2011): `s = s + dw²`, `w = w - rate · dw / (√s + epsilon)`.
@@ -26,6 +26,12 @@ impl Adagrad {
 impl Optimizer for Adagrad {
     fn learning_rate(&self) -> f32 {
         self.rate
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::at_least_zero("rate", self.rate)?;
+        hyperparameters::at_least_zero("epsilon", self.epsilon)?;
+        hyperparameters::at_least_zero("initial", self.initial)
     }
 
     #[track_caller]
@@ -70,6 +76,13 @@ impl RmsProp {
 impl Optimizer for RmsProp {
     fn learning_rate(&self) -> f32 {
         self.rate
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::at_least_zero("rate", self.rate)?;
+        hyperparameters::below_one("decay", self.decay)?;
+        hyperparameters::at_least_zero("momentum", self.momentum)?;
+        hyperparameters::at_least_zero("epsilon", self.epsilon)
     }
 
     #[track_caller]

@@ -1,8 +1,13 @@
 //! Clipping of gradients.
 
-use autobwd::{DType, Error, Expr, New, Result, emit};
+use std::panic::Location;
 
-use super::Optimizer;
+use autobwd::{Expr, New, Result, emit};
+
+use super::{
+    Optimizer, hyperparameters,
+    state::{cast, fit},
+};
 use crate::{
     Math,
     reduce::SquaredL2Norm,
@@ -42,17 +47,24 @@ pub enum GradientClip {
 }
 
 impl GradientClip {
+    fn limit(self) -> f32 {
+        let (GradientClip::Value(limit) | GradientClip::Norm(limit) | GradientClip::GlobalNorm(limit)) = self;
+        limit
+    }
+
+    fn validate(self) -> Result<()> {
+        hyperparameters::above_zero("clip", self.limit())
+    }
+
     /// The clipped gradients of these pairs of parameter and gradient.
     ///
     /// # Errors
     /// A limit that is not a positive number.
     #[track_caller]
     pub fn apply(self, gradients: &[(Expr, Expr)]) -> Result<Vec<(Expr, Expr)>> {
-        let (GradientClip::Value(limit) | GradientClip::Norm(limit) | GradientClip::GlobalNorm(limit)) = self;
-        if !(limit > 0.0 && limit.is_finite()) {
-            return Err(Error::attr("max_norm", format!("{limit} is not a positive number")));
-        }
-        let most = f64::from(limit);
+        let at = Location::caller();
+        self.validate().map_err(|e| e.at_call(at))?;
+        let most = f64::from(self.limit());
         let mut clipped = vec![];
         let scale = match self {
             GradientClip::GlobalNorm(_) if !gradients.is_empty() => {
@@ -67,7 +79,7 @@ impl GradientClip {
                 (GradientClip::Value(_), _) => gradient.clip(-most, most),
                 (GradientClip::Norm(max_norm), _) => emit(ClipByNorm { x, out: New, max_norm }).out,
                 (GradientClip::GlobalNorm(_), Some(scale)) => {
-                    let factor = &converted(scale, gradient.dtype());
+                    let factor = &fit(scale, gradient);
                     match is_sparse {
                         true => emit(ScaleGradient { x, factor: factor.into(), out: New }).out,
                         false => gradient * factor,
@@ -88,14 +100,9 @@ pub fn global_norm(gradients: &[(Expr, Expr)]) -> Expr {
     let mut squares = vec![];
     for (_, gradient) in gradients {
         let square = emit(SquaredL2Norm { x: gradient.into(), out: New }).out;
-        squares.push(converted(&square, gradients[0].1.dtype()).into());
+        squares.push(cast(&square, gradients[0].1.dtype()).into());
     }
     emit(Sum { x: squares, out: New }).out.sqrt()
-}
-
-#[track_caller]
-fn converted(x: &Expr, dtype: DType) -> Expr {
-    if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
 }
 
 /// An optimizer with clipped gradients; made by [`Optimizer::clip`].
@@ -110,6 +117,15 @@ pub struct ClippedOptimizer<O> {
 impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn state_prefix(&self) -> &str {
+        self.optimizer.state_prefix()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.clip.validate()?;
+        self.optimizer.validate()
     }
 
     #[track_caller]

@@ -2,7 +2,7 @@
 
 use autobwd::{Arg, Expr, Result};
 
-use super::{Optimizer, state};
+use super::{Optimizer, hyperparameters, state};
 use crate::update::{MomentumOp, Regularization, SgdOp};
 
 /// Stochastic gradient descent: `w = w - rate · dw`.
@@ -46,6 +46,11 @@ pub struct Momentum {
 impl Optimizer for Momentum {
     fn learning_rate(&self) -> f32 {
         self.rate
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::at_least_zero("rate", self.rate)?;
+        hyperparameters::at_least_zero("momentum", self.momentum)
     }
 
     #[track_caller]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use autobwd::{Builder, Error, ErrorKind, Expr, New, Result, emit};
 
-use super::Optimizer;
+use super::{Optimizer, hyperparameters};
 use crate::{model::matches, sum::Sum};
 
 /// An optimizer with L2 regularisation, `dw ← dw + decay · w`, after any clipping; made by [`Optimizer::weight_decay`].
@@ -20,6 +20,15 @@ pub struct WeightDecay<O> {
 impl<O: Optimizer> Optimizer for WeightDecay<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn state_prefix(&self) -> &str {
+        self.optimizer.state_prefix()
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::at_least_zero("decay", self.decay)?;
+        self.optimizer.validate()
     }
 
     #[track_caller]
@@ -107,6 +116,31 @@ impl Optimizer for ParameterGroups {
         self.others.learning_rate()
     }
 
+    fn state_prefix(&self) -> &str {
+        self.others.state_prefix()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.others.validate()?;
+        for (pattern, optimizer) in &self.groups {
+            optimizer.validate()?;
+            let (own, all) = (optimizer.learning_rate(), self.learning_rate());
+            if own != all && all == 0.0 {
+                let text = format!(
+                    "the rate of group `{pattern}` is {own}, a multiple of the rate of the others, which is 0"
+                );
+                return Err(Error::attr("rate", text));
+            }
+            if !["", self.state_prefix()].contains(&optimizer.state_prefix()) {
+                let text = format!(
+                    "group `{pattern}` has a name of its own; name the optimizer of all groups instead"
+                );
+                return Err(Error::attr("name", text));
+            }
+        }
+        Ok(())
+    }
+
     /// Every group's optimizer transforms the gradients of the group: a clipped one clips by the norm of its group.
     #[track_caller]
     fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
@@ -134,11 +168,6 @@ impl Optimizer for ParameterGroups {
         let (own, all) = (f64::from(optimizer.learning_rate()), f64::from(self.learning_rate()));
         if own == all {
             return optimizer.update(parameter, gradient, learning_rate);
-        }
-        if all == 0.0 {
-            let text =
-                format!("the rate of a group is {own}, a multiple of the rate of the others, which is 0");
-            return Err(Error::attr("rate", text));
         }
         optimizer.update(parameter, gradient, &(learning_rate * (own / all)))
     }

@@ -97,8 +97,8 @@ impl Schedule {
         }
     }
 
-    /// Sets the variable of a learning rate in the scope, `learning_rate_0` for the first optimizer of a program, for a
-    /// step that is about to run.
+    /// Sets the variable of a learning rate in the scope, `learning_rate_0` for an optimizer without a name
+    /// ([`rate_name`](super::Optimizer::rate_name)), for a step that is about to run.
     ///
     /// # Errors
     /// As [`set_rate`].
@@ -110,10 +110,16 @@ impl Schedule {
 /// Sets the variable of a learning rate in the scope, such as `learning_rate_0`.
 ///
 /// # Errors
-/// A name that the scope does not have; a value that is not one floating point number.
+/// A rate that is negative, infinite or NaN; a name that the scope does not have; a value that is not one floating point
+/// number.
 pub fn set_rate(scope: &mut Scope, name: &str, rate: f64) -> Result<()> {
     let mut value = scope.get(name)?.clone();
     let meta = value.meta();
+    let largest = if meta.dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
+    if !(0.0..=largest).contains(&rate) {
+        let text = format!("{rate} is not a finite number from 0 on, so `{name}` stays");
+        return Err(Error::attr("rate", text));
+    }
     let is_set = match meta.dtype {
         DType::F32 => value.slice_mut::<f32>().map(|all| set_one(all, rate as f32)),
         DType::F64 => value.slice_mut::<f64>().map(|all| set_one(all, rate)),

@@ -193,7 +193,7 @@ fn groups_without_parameters_and_patterns_without_matches_are_errors() {
     let e = after_step(Sgd { rate: 1.0 }.group("x*", Sgd { rate: 0.5 })).unwrap_err();
     assert_eq!(e.message(), "no parameter that is trained is in the group `x*`");
     let e = after_step(Sgd { rate: 0.0 }.group("w", Sgd { rate: 0.5 })).unwrap_err();
-    assert!(e.message().contains("the rate of a group is 0.5"), "{e}");
+    assert!(e.message().contains("the rate of group `w` is 0.5"), "{e}");
     let net = Builder::new();
     parameter(&net, "w", 1, 1.0);
     assert_eq!(freeze(&net, &["w", "v*"]).unwrap_err().message(), "no parameter matches `v*`");

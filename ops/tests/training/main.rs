@@ -1,14 +1,18 @@
 //! What a training loop is made of, each part by itself.
 
 mod clipping;
+mod hyperparameters;
 mod inference;
 mod layers;
 mod lbfgs;
 mod losses;
 mod methods;
 mod metrics;
+mod minimize;
 mod names;
 mod rates;
+mod scalars;
+mod two_optimizers;
 
 use autobwd::{Builder, DType, Executor, Expr, Feed, Result, Scope, Tensor};
 use autobwd_ops::{Init, Math};

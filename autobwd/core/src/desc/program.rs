@@ -290,6 +290,15 @@ impl Program {
         self.names.truncate(count);
     }
 
+    /// Adds the names that an edited copy of this program has in addition.
+    pub(crate) fn keep_names(&mut self, edited: &Program) {
+        let own = self.names.len();
+        if (0..own).all(|i| self.names.get(i) == edited.names.get(i)) {
+            let added = (own..edited.names.len()).filter_map(|i| edited.names.get(i));
+            added.for_each(|name| _ = self.names.insert(name));
+        }
+    }
+
     /// The name of a variable of this program.
     pub fn name(&self, var: Var) -> &str {
         self.names.get(var.index()).unwrap_or("a variable of another program")

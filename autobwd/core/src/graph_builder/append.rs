@@ -30,6 +30,7 @@ impl Builder {
         at: &'static Location<'static>,
     ) -> O::Of<Expr> {
         let (args, key, op) = (&mut content.values, &mut content.recorder.key, O::SCHEMA.name);
+        let at = self.site_or(at);
         let (left, outcome) = match self.run_known(args, key, op, at) {
             Ok(true) => (left, Ok(())),
             Err(e) => (left, Err(e)),
@@ -92,6 +93,7 @@ impl Builder {
         at: &'static Location<'static>,
         desc: DescribeFn<'_>,
     ) -> Result<()> {
+        let at = self.site_or(at);
         if self.run_known(args, key, op, at)? {
             return Ok(());
         }

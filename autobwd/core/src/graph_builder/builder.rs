@@ -12,7 +12,8 @@ use rustc_hash::FxHashMap;
 use super::{
     Expr, ProgramSnapshot,
     engine::Engine,
-    transaction::{BlockGuard, Transaction},
+    guards::{BlockGuard, NameScopeGuard, SiteGuard},
+    transaction::Transaction,
     value::{SourceValue, Value},
 };
 use crate::{
@@ -47,8 +48,12 @@ struct BuilderState {
     program: RefCell<Rc<Program>>,
     /// The block to which operators are appended.
     block: Cell<BlockId>,
-    /// How often the whole program has been replaced.
-    replaced: Cell<usize>,
+    /// The number of open transactions.
+    transactions: Cell<usize>,
+    /// The programs that were replaced as a whole since the first open transaction.
+    replaced: RefCell<Vec<Rc<Program>>>,
+    /// The source line of operators and failures, instead of their own.
+    site: Cell<Option<&'static Location<'static>>>,
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
     /// The eager engine, for an eager builder.
@@ -71,12 +76,13 @@ impl BuilderState {
         startup: Option<Builder>,
         engine: Option<Rc<dyn Engine>>,
     ) -> BuilderState {
-        let (program, block, replaced) = (RefCell::default(), Cell::new(BlockId::ROOT), Cell::new(0));
         let failure = startup.as_ref().map(|startup| startup.0.failure.clone()).unwrap_or_default();
         BuilderState {
-            program,
-            block,
-            replaced,
+            program: RefCell::default(),
+            block: Cell::new(BlockId::ROOT),
+            transactions: Cell::new(0),
+            replaced: RefCell::default(),
+            site: Cell::new(None),
             ops,
             startup,
             engine,
@@ -211,7 +217,7 @@ impl Builder {
 
     #[cold]
     pub(crate) fn failed_at(&self, error: Error, at: &'static Location<'static>) -> Expr {
-        let error = error.of_failure(at);
+        let error = error.of_failure(self.site_or(at));
         self.record_failure(&error);
         Expr::of_error(self, error)
     }
@@ -271,8 +277,10 @@ impl Builder {
     /// same order, as an edited clone does. A recorded failure stays: the failed expression may be part of the new
     /// program, too.
     pub fn set_program(&self, program: Program) {
-        self.0.replaced.update(|count| count + 1);
-        *self.0.program.borrow_mut() = Rc::new(program);
+        let before = self.0.program.replace(Rc::new(program));
+        if self.0.transactions.get() > 0 {
+            self.0.replaced.borrow_mut().push(before);
+        }
     }
 
     /// Changes the program in place, or a copy of it while a snapshot is alive. The closure must not call user code.
@@ -280,18 +288,77 @@ impl Builder {
         change(Rc::make_mut(&mut self.0.program.borrow_mut()))
     }
 
-    /// Starts a transaction: all later additions to the program are undone unless it is committed. For functions that
-    /// add several things and may fail midway. The record of a failed expression is not undone.
+    /// Starts a transaction: all later changes of the program and of its startup program are undone unless it is
+    /// committed. For functions that add several things and may fail midway. The record of a failed expression stays
+    /// unless the transaction is [aborted](Transaction::abort).
     pub fn transaction(&self) -> Transaction {
         Transaction::new(self)
     }
 
-    pub(super) fn times_replaced(&self) -> usize {
-        self.0.replaced.get()
+    /// Counts an open transaction; returns how many programs were replaced before it.
+    pub(super) fn open_transaction(&self) -> usize {
+        self.0.transactions.update(|count| count + 1);
+        self.0.replaced.borrow().len()
+    }
+
+    pub(super) fn close_transaction(&self) {
+        self.0.transactions.update(|count| count - 1);
+        if self.0.transactions.get() == 0 {
+            self.0.replaced.borrow_mut().clear();
+        }
+    }
+
+    /// Undoes all but the first so many replacements of the program. Names stay, so that expressions keep theirs.
+    pub(super) fn restore_replaced(&self, count: usize) {
+        let before = self.0.replaced.borrow_mut().drain(count..).next();
+        if let Some(before) = before {
+            let after = self.0.program.replace(before);
+            self.change(|program| program.keep_names(&after));
+        }
+    }
+
+    pub(super) fn forget_failure(&self) {
+        *self.0.failure.borrow_mut() = None;
     }
 
     pub(super) fn own_startup(&self) -> Option<&Builder> {
         self.0.startup.as_ref()
+    }
+
+    /// Gives all operators and failures this source line until the guard is dropped, unless an outer guard gives them
+    /// another: for functions that take closures or trait objects, which do not record the caller's line.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Expr};
+    /// # use autobwd_ops::Math;
+    /// use std::panic::Location;
+    /// #[track_caller]
+    /// fn twice(x: &Expr, function: impl Fn(&Expr) -> Expr) -> Expr {
+    ///     let _site = x.builder().called_at(Location::caller());
+    ///     function(&function(x))
+    /// }
+    /// let net = Builder::new();
+    /// twice(&net.input("x", DType::F32, &[2]), Math::tanh);
+    /// let lines: Vec<_> = net.program()?.root().ops.iter().map(|op| op.site).collect();
+    /// assert_eq!(lines[0], lines[1]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn called_at(&self, line: &'static Location<'static>) -> SiteGuard {
+        SiteGuard::new(self, line)
+    }
+
+    /// The source line for an operator or failure with this line of its own.
+    #[inline]
+    pub(crate) fn site_or(&self, own: &'static Location<'static>) -> &'static Location<'static> {
+        self.0.site.get().unwrap_or(own)
+    }
+
+    /// Sets the source line of operators, and returns the previous one.
+    pub(super) fn set_site(
+        &self,
+        line: Option<&'static Location<'static>>,
+    ) -> Option<&'static Location<'static>> {
+        self.0.site.replace(line)
     }
 
     /// Sets the block to which operators are appended, and returns the previous one.
@@ -501,19 +568,22 @@ impl Builder {
     /// ```
     #[track_caller]
     pub fn name_scope<T>(&self, name: &str, body: impl FnOnce() -> T) -> T {
-        struct NameScopeGuard<'a>(&'a Builder, usize);
-        impl Drop for NameScopeGuard<'_> {
-            fn drop(&mut self) {
-                self.0.0.name_scope.borrow_mut().truncate(self.1);
-            }
-        }
         if let Err(e) = check_name(name) {
             drop(self.failed(e));
         }
-        let around = self.0.name_scope.borrow().len();
-        let _guard = NameScopeGuard(self, around);
-        self.0.name_scope.borrow_mut().extend([name, "."]);
+        let _guard = self.set_name_scope(format!("{}.", self.scoped(name)));
         body()
+    }
+
+    /// Replaces the current [`name_scope`](Builder::name_scope) until the guard is dropped: names get this prefix
+    /// alone, which ends with a dot or is empty.
+    #[must_use]
+    pub fn set_name_scope(&self, prefix: String) -> NameScopeGuard {
+        NameScopeGuard::new(self, prefix)
+    }
+
+    pub(super) fn replace_name_scope(&self, prefix: String) -> String {
+        self.0.name_scope.replace(prefix)
     }
 
     /// The name within the current [`name_scope`](Builder::name_scope): `encoder.w` for `w` in the scope `encoder`.

@@ -17,6 +17,7 @@ use crate::{
         bound_block::{BlockEnd, BoundBlock},
         segment::SegmentPlanner,
     },
+    initialisers::Initialisers,
     norm::l2_norm,
     scope::BoundScope,
 };
@@ -59,6 +60,7 @@ pub struct Session {
     labels: Vec<String>,
     lent_bytes: usize,
     live_bytes: usize,
+    initialisers: Initialisers,
     ran: bool,
 }
 
@@ -124,6 +126,7 @@ impl Session {
             cx,
             scope: scope.scope().stamp(),
             live_bytes: plan.memory.live_bytes,
+            initialisers: Initialisers::of(program),
             ran: false,
         })
     }
@@ -165,9 +168,12 @@ impl Session {
     ///
     /// # Errors
     /// A missing feed; a scope other than the prepared one, or one in which a value was replaced by one of another
-    /// shape; data that an operator rejects; a NaN or an infinity, if the executor checks for them.
+    /// shape; a value that another program has initialised by another operator; data that an operator rejects; a NaN or an infinity, if the executor checks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
-        self.run_on(scope)
+        scope.initialisers().check(&self.initialisers)?;
+        self.run_on(scope)?;
+        scope.record(&self.initialisers);
+        Ok(())
     }
 
     /// As [`run`](Session::run); the scope may be a shared one.

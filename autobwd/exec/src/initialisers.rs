@@ -1,0 +1,73 @@
+//! Initialisers of values of the scope: two programs must not initialise one value in two ways.
+
+use std::{fmt, sync::Arc};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use autobwd_core::{Error, ErrorKind, OpDesc, Program, Result, Var};
+
+/// By value of the scope: the operator without inputs that initialises it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Initialisers(FxHashMap<String, Arc<OpDesc>>);
+
+impl Initialisers {
+    /// The initialisers in a program: operators without inputs that write persistable variables which no operator
+    /// reads.
+    pub(crate) fn of(program: &Program) -> Initialisers {
+        let root = program.root();
+        let is_kept = |v: &Var| root.vars.get(v).is_some_and(|desc| desc.persistable);
+        let mut found: FxHashMap<Var, &OpDesc> = FxHashMap::default();
+        for op in root.ops.iter().filter(|op| op.reads().next().is_none()) {
+            found.extend(op.writes().filter(is_kept).map(|var| (var, op)));
+        }
+        if found.is_empty() {
+            return Initialisers::default();
+        }
+        let read: FxHashSet<Var> = root.ops.iter().flat_map(OpDesc::reads).collect();
+        let unread = found.into_iter().filter(|(var, _)| !read.contains(var));
+        Initialisers(unread.map(|(var, op)| (program.name(var).into(), Arc::new(op.clone()))).collect())
+    }
+
+    /// Checks that values which were initialised before are initialised in the same way.
+    ///
+    /// # Errors
+    /// A value with another initialiser.
+    pub(crate) fn check(&self, new: &Initialisers) -> Result<()> {
+        let differ = |known: &OpDesc, op: &OpDesc| known.ty != op.ty || known.attrs != op.attrs;
+        let of = |name: &String, op| Some((self.0.get(name)?, op));
+        let clash = new.0.iter().filter_map(|(name, op)| Some((name, of(name, op)?)));
+        let first = clash.filter(|(_, (known, op))| differ(known, op)).min_by_key(|(name, _)| *name);
+        let Some((name, (known, op))) = first else { return Ok(()) };
+        let text = format!(
+            "`{name}` has been initialised by another program, {}, and would now be overwritten, {}: give the \
+             optimizer or layer a name of its own, such as `.name(\"critic\")`, use another scope, or initialise only \
+             what is missing (`Scope::missing_only`)",
+            InitialiserText(known),
+            InitialiserText(op)
+        );
+        Err(Error::new(ErrorKind::Program, text))
+    }
+
+    pub(crate) fn record(&mut self, new: &Initialisers) {
+        for (name, op) in &new.0 {
+            match self.0.get_mut(name) {
+                Some(known) => known.clone_from(op),
+                None => drop(self.0.insert(name.clone(), op.clone())),
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+}
+
+/// The operator and its source line.
+struct InitialiserText<'a>(&'a OpDesc);
+
+impl fmt::Display for InitialiserText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "by `{}`", self.0.ty)?;
+        self.0.site.iter().try_for_each(|site| write!(f, " at {site}"))
+    }
+}
