@@ -293,14 +293,14 @@ fn results_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_panic_is_told_with_its_line() {
-    let start = "the kernel of `panics_in_kernel`: a panic at ";
+    let start = "the kernel of `panics_in_kernel`: it panicked at ";
     wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
-    wrong("needs_elements", &["dimensions of 2 made 0, a panic at ", "checker.rs:", "out of bounds"]);
+    wrong("needs_elements", &["dimensions of 2 made 0, it panicked at ", "checker.rs:", "out of bounds"]);
 }
 
 #[test]
 fn shape_rules_are_right_where_dimensions_are_unknown() {
-    let start = "the shape rule of `knows_all_dims`, where `X` is float64 [-1, 3]: a panic at ";
+    let start = "the shape rule of `knows_all_dims`, where `X` is float64 [-1, 3]: the shape rule of `knows_all_dims` panicked at ";
     wrong("knows_all_dims", &[start, "checker.rs:"]);
     wrong(
         "guesses_dims",

@@ -64,6 +64,7 @@ mod resume;
 mod running;
 mod scratch;
 mod seeds;
+mod shape_rules;
 mod shared_steps;
 mod sizes;
 mod sparse;

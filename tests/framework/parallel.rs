@@ -225,3 +225,17 @@ fn an_explanation_tells_of_the_sum_over_all_ranks() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_panic_of_a_rank_is_the_users_and_has_its_place() {
+    let e = threads::run(2, |transport| {
+        assert_eq!(transport.rank(), 0, "on purpose");
+        Ok(())
+    });
+    let e = e.unwrap_err();
+    let text = e.to_string();
+    let start = "rank 1: the work of the rank panicked at tests/framework/parallel.rs:";
+    assert!(text.starts_with(start) && text.contains("on purpose"), "{text}");
+    assert!(!text.contains("autobwd bug"), "{text}");
+    assert_eq!(e.kind(), ErrorKind::Panic);
+}

@@ -7,7 +7,7 @@ use super::{
     derivatives::{GradientFunction, change, check_derivatives},
     function::{ProgramFunction, failure},
     kernels::check_kernels,
-    panics::catch_panic,
+    panics::{catch_panic, is_fault},
     shapes::{check_unknown, resized},
     values::{check_eager, check_in_place, check_single, check_subsets, check_threads},
 };
@@ -203,7 +203,7 @@ fn check_gradients(
 /// indices may be out of bounds of the smaller shape.
 fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
     let function = match catch_panic(|| ProgramFunction::of(ops, sample, DType::F64, None)) {
-        Err(e) if e.kind() == ErrorKind::Check => return Err(e),
+        Err(e) if is_fault(&e) => return Err(e),
         Err(_) => return Ok(()),
         Ok(function) => function,
     };

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::{
     function::{ProgramFunction, failure, unwritten_error},
-    panics::catch_panic,
+    panics::{catch_panic, is_fault},
 };
 use autobwd_core::sample::Sample;
-use autobwd_core::{Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
+use autobwd_core::{Dim, Error, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
 
 /// Number of dimensions up to which every subset is tried; of more, each alone, all but each, and all.
 const SUBSETS: usize = 5;
@@ -63,8 +63,7 @@ pub(super) fn check_unknown(
                 format!("the shape rule of `{}`, where {}: {e}", op.ty, inputs.join(", "))
             };
             match infer(info, op, &some) {
-                // It panicked.
-                Err(e) if e.kind() == ErrorKind::Check => return Err(failure(at(&e))),
+                Err(e) if is_fault(&e) => return Err(failure(at(&e))),
                 Err(e) => refused = refused.or(Some(at(&e))),
                 Ok(_) if sample.known_dims.is_some() => {}
                 Ok(said) => compare(&said, &outputs).map_err(|e| failure(at(&e)))?,

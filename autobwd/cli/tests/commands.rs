@@ -33,6 +33,26 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
+fn every_operator_is_described() {
+    let ops = |arguments: &[&str]| {
+        let output = Command::new(AUTOBWD).arg("ops").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        output.stdout
+    };
+    let all: Value = serde_json::from_slice(&ops(&["--gradients", "--format", "json"])).unwrap();
+    let all = all["operators"].as_array().unwrap();
+    assert!(all.len() > 400, "{}", all.len());
+    for operator in all {
+        let name = operator["name"].as_str().unwrap();
+        assert!(String::from_utf8(ops(&[name])).unwrap().contains(name), "{name}");
+    }
+    let composed = |name: &str| all.iter().any(|op| op["name"] == name && op["composition"].is_array());
+    for name in ["grid_sampler", "nll_loss", "softmax"] {
+        assert!(composed(name), "{name}");
+    }
+}
+
+#[test]
 fn endless_input_fails_before_it_fills_the_memory() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("huge.json");
     // Occupies no space.

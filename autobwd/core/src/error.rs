@@ -53,6 +53,10 @@ pub enum ErrorKind {
     Rank,
     /// A device, its compiler or the plugin that drives it reports an error.
     Device,
+    /// Code that a user or the author of an operator supplied panicked.
+    Panic,
+    /// An operator contradicts its own declaration, which its author has to mend.
+    Operator,
     /// A check failed.
     Check,
     /// A broken invariant of autobwd itself.

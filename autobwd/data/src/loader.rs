@@ -189,20 +189,11 @@ impl Loader {
     }
 
     fn read_ahead(&mut self, batches: usize) -> Result<Batch> {
-        let mut ahead = match self.ahead.take() {
+        let ahead = match self.ahead.take() {
             Some(ahead) => ahead,
             None => ReadAhead::start(self.reader.clone(), self.position, batches)?,
         };
-        match ahead.next() {
-            Ok(batch) => {
-                self.ahead = Some(ahead);
-                batch
-            }
-            Err(panic) => {
-                let text = format!("the data set panicked at {}: {panic}", self.position);
-                Err(Error::new(ErrorKind::Data, text))
-            }
-        }
+        self.ahead.insert(ahead).next()
     }
 
     /// The remaining batches of the epoch, as [`next_batch`](Loader::next_batch) delivers them.

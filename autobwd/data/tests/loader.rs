@@ -192,11 +192,18 @@ fn an_error_stands_for_its_batch() -> Result<()> {
 #[test]
 fn a_panic_of_a_data_set_is_an_error() -> Result<()> {
     let data = Unreliable { reads: AtomicUsize::new(0), panics: true };
-    let mut loader = Loader::builder(data).batch(2).build()?;
-    let batches: Vec<_> = loader.epoch().map(|batch| batch.map(|batch| examples(&batch))).collect();
-    let text = batches[2].as_ref().unwrap_err().to_string();
-    assert_eq!(text, "the data set panicked at epoch 0, batch 2: example 5 is bad");
-    assert_eq!(batches[4].as_ref().unwrap(), &[8, 9]);
+    let data = Arc::new(data);
+    for prefetch in [0, 1, 3] {
+        data.reads.store(0, Ordering::SeqCst);
+        let mut loader = Loader::builder(data.clone()).batch(2).prefetch(prefetch).build()?;
+        let batches: Vec<_> = loader.epoch().map(|batch| batch.map(|batch| examples(&batch))).collect();
+        let e = batches[2].as_ref().unwrap_err();
+        let start = "the data set, at epoch 0, batch 2, panicked at autobwd/data/tests/loader.rs:";
+        let text = e.to_string();
+        assert!(text.starts_with(start) && text.ends_with(": example 5 is bad"), "{text}");
+        assert_eq!(e.kind(), ErrorKind::Panic);
+        assert_eq!(batches[4].as_ref().unwrap(), &[8, 9]);
+    }
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Transport};
+use autobwd_core::{Error, ErrorKind, Result, Transport, runtime::panics::catch_panic};
 
 /// How long a rank waits for another.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,10 +93,13 @@ pub fn connect(ranks: usize, patience: Duration) -> Vec<Arc<dyn Transport>> {
 pub fn run<R: Send>(ranks: usize, work: impl Fn(Arc<dyn Transport>) -> Result<R> + Sync) -> Result<Vec<R>> {
     let work = &work;
     let outcomes: Vec<_> = thread::scope(|scope| {
-        let start = |transport| scope.spawn(move || work(transport));
+        let start = |transport| {
+            let work = move || catch_panic(|| work(transport));
+            scope.spawn(move || work().unwrap_or_else(|panic| Err(panic.error("the work of the rank"))))
+        };
         let threads: Vec<_> = connect(ranks, PATIENCE).into_iter().map(start).collect();
-        let panicked = |_| Err(Error::internal("it panicked"));
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+        let ended = |_| Err(Error::internal("the thread of the rank has ended"));
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(ended)).collect()
     });
     let mut failed = BTreeMap::new();
     let mut results = vec![];

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts};
 use autobwd_core::{
-    DType, Dims, Error, OpInfoMap, Origin, Result, Shape, Var, lanes, runtime::CHUNK, tensor::LINE,
+    DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var, lanes, runtime::CHUNK, tensor::LINE,
 };
 
 /// The iteration space of a formula.
@@ -129,8 +129,10 @@ fn writes_as_formula(graph: &Graph, node: &Instruction, full: &Dims) -> bool {
 /// Rejects a part that cannot run block by block: the author of the decomposition is responsible for its shapes, and
 /// there is no shape rule.
 fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
-    let wrong =
-        || Error::internal(format!("the shapes of the parts of operator `{}` do not match", part.desc.ty));
+    let wrong = || {
+        let text = format!("a decomposition has a part `{}` whose shapes do not match", part.desc.ty);
+        Error::new(ErrorKind::Operator, text)
+    };
     let extent = extent(graph, part).ok_or_else(wrong)?;
     for value in part.inputs.iter().chain(&part.outputs).filter_map(|(_, v)| *v) {
         let dims = operand_dims(graph, part, value, &extent).ok_or_else(wrong)?;
@@ -163,7 +165,7 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<Fus
         .flat_map(Instruction::reads)
         .chain(graph.fetches.iter().copied())
         .for_each(|v| sort.unread[v] += 1);
-    for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.decompose().is_some()) {
+    for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.is_decomposed()) {
         node.reads().for_each(|v| sort.in_formulas[v] = true);
     }
     for node in nodes {

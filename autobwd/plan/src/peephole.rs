@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::value_graph::{
     Graph, Instruction, ScratchValues, ValueId, ValueSource, Wires, scratch_values, wires,
 };
-use autobwd_core::{Error, Meta, OpDesc, OpInfoMap, Result, Var};
+use autobwd_core::{Error, ErrorKind, Meta, OpDesc, OpInfoMap, Result, Var};
 
 /// Replaces registered pairs in which the second operator is the only reader of the first one's output. An operator is
 /// part of at most one pair.
@@ -109,10 +109,8 @@ fn replacement(
     let find = |sides: [&Wires; 2], var: Var| {
         let mut values = sides.into_iter().flatten().filter_map(|(_, v)| *v);
         let unknown = || {
-            Error::internal(format!(
-                "`{}` has a slot that neither of the two replaced operators has",
-                desc.ty
-            ))
+            let text = format!("`{}` has a slot that neither of the two replaced operators has", desc.ty);
+            Error::new(ErrorKind::Operator, text)
         };
         values.find(|v| graph.values[*v].var == var).ok_or_else(unknown)
     };
@@ -137,8 +135,10 @@ fn fits(
         let mut known = wires.iter().filter_map(|(_, v)| Some(&graph.values[(*v)?]));
         known.find(|value| value.var == var).map(|value| value.meta.clone())
     };
-    let wrong =
-        || Error::internal(format!("`{}` is not equivalent to the two operators that it replaces", desc.ty));
+    let wrong = || {
+        let text = format!("`{}` is not equivalent to the two operators that it replaces", desc.ty);
+        Error::new(ErrorKind::Operator, text)
+    };
     let mut all_fit = true;
     let of = |var: Var| meta(inputs, var).ok_or_else(wrong);
     infer(&of, &mut |var, inferred| {

@@ -3,10 +3,12 @@
 //! The composition is a sequence of operators (a line) in a program of its own. The line is differentiated in reverse
 //! mode, and its live operators are emitted.
 
+use std::cell::RefCell;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
+    Arity, BlockId, Error, ErrorKind, Meta, Name, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
     VarDesc,
     op::{
         CompositionEntry, DeclaredVars, GradCx, GradKind, GradRule, OpSequence, OpSequenceFn, SequenceInput,
@@ -43,6 +45,7 @@ pub(super) fn emit(
     if !arriving || !asked {
         return Ok(());
     }
+    let _nested = Nested::enter(fwd.ty)?;
     let mut line = OpSequence::of(ops, composing, &fwd, &|var| g.meta(var))?;
     let mut bound: Vec<(Var, Var)> = line.inputs.iter().map(|input| (input.outer, input.inner)).collect();
     let mut seeds = vec![];
@@ -64,6 +67,41 @@ pub(super) fn emit(
         g.push(op);
     }
     Ok(())
+}
+
+/// Depth up to which operators of compositions have gradients by compositions of their own.
+const DEPTH: usize = 32;
+
+thread_local! {
+    /// Types of the operators whose compositions are being differentiated, outermost first.
+    static NESTED: RefCell<Vec<Name>> = const { RefCell::new(vec![]) };
+}
+
+/// The differentiation of a composition, which may contain others.
+struct Nested;
+
+impl Nested {
+    fn enter(ty: Name) -> Result<Nested> {
+        NESTED.with_borrow_mut(|nested| {
+            if nested.len() == DEPTH {
+                let start = nested.iter().rposition(|outer| *outer == ty).unwrap_or(0);
+                let cycle: Vec<_> = nested[start..].iter().map(|ty| format!("`{ty}`")).collect();
+                let text = format!(
+                    "the composition of `{ty}` contains `{ty}` itself ({} → `{ty}`), and its gradient never ends",
+                    cycle.join(" → ")
+                );
+                return Err(Error::new(ErrorKind::Operator, text));
+            }
+            nested.push(ty);
+            Ok(Nested)
+        })
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        NESTED.with_borrow_mut(Vec::pop);
+    }
 }
 
 impl OpSequence {

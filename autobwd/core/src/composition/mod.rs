@@ -75,6 +75,9 @@ fn line(
     op: &OpDesc,
     meta: &dyn Fn(Var) -> Option<Meta>,
 ) -> Result<OpSequence> {
+    let info = ops.get(&op.ty)?;
+    // A composition may rely on what the shape rule accepts.
+    info.infer(op, &|var| meta(var).ok_or_else(unknown_shapes), &mut |_, _| {})?;
     let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
     let mut inputs = vec![];
     let input = &mut |slot: &'static str, outer| {
@@ -83,7 +86,7 @@ fn line(
         inputs.push(SequenceInput { slot: slot.into(), outer, inner: expr.var() });
         Ok(expr)
     };
-    let outputs = compose(op, input, &builder.existing(Var::EMPTY))?;
+    let outputs = info.authored("composition", || compose(op, input, &builder.existing(Var::EMPTY)))?;
     let outputs = outputs.into_iter().map(|(slot, outer, expr)| SequenceInput {
         slot: slot.into(),
         outer,

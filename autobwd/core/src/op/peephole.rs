@@ -1,6 +1,6 @@
 //! Peephole optimisation: pairs of operators that one operator replaces.
 
-use crate::{Op, OpDesc, Result};
+use crate::{Op, OpDesc, Result, runtime::panics::catch_panic};
 
 /// A pair of consecutive operators that one operator can replace: the gradient of a weight and the update that uses it,
 /// say. A plan replaces them where only the second operator reads the intermediate results of the first.
@@ -34,7 +34,13 @@ impl PeepholeEntry {
     pub const fn of<O: Peephole<Then>, Then: Op>() -> PeepholeEntry {
         PeepholeEntry {
             types: (O::SCHEMA.name, Then::SCHEMA.name),
-            merge: |first, then| Ok(O::from_desc(first)?.merge(&Then::from_desc(then)?)),
+            merge: |first, then| {
+                let (first, then) = (O::from_desc(first)?, Then::from_desc(then)?);
+                catch_panic(|| first.merge(&then)).map_err(|panic| {
+                    let (first, then) = (O::SCHEMA.name, Then::SCHEMA.name);
+                    panic.error(&format!("the peephole rule of `{first}` and `{then}`"))
+                })
+            },
         }
     }
 }

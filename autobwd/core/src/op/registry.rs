@@ -20,6 +20,7 @@ use crate::{
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
     error::did_you_mean,
     lanes::{IntegerKernel, LaneEntry},
+    runtime::panics::catch_panic,
     schema::{BufOf, check_described},
     tensor::Lease,
 };
@@ -225,10 +226,10 @@ impl OpInfo {
             (GradKind::Composed, Some(composing)) => composing.emit(g, &|_| true, &|_| true)?,
             (GradKind::Composed, None) => return Err(Error::internal("an operator without its composition")),
             (GradKind::Operator(gradient), Some(composing)) => {
-                (self.grad)(g)?;
+                self.authored("gradient rule", || (self.grad)(g))?;
                 composing.emit_rest(gradient, g)?;
             }
-            _ => (self.grad)(g)?,
+            _ => self.authored("gradient rule", || (self.grad)(g))?,
         }
         g.failed.take().map_or(Ok(()), Err)
     }
@@ -310,13 +311,28 @@ impl OpInfo {
         self.forward
     }
 
-    /// Its decomposition into elementwise operators.
+    /// Whether it has a decomposition into elementwise operators.
     #[doc(hidden)]
-    pub fn decompose(&self) -> Option<DecomposeFn> {
-        self.decompose
+    pub fn is_decomposed(&self) -> bool {
+        self.decompose.is_some()
     }
 
-    fn place(&self) -> String {
+    /// Adds the elementwise operators of its decomposition, if it has one.
+    ///
+    /// # Errors
+    /// Inconsistent slots; a panic.
+    #[doc(hidden)]
+    pub fn decompose(&self, desc: &OpDesc, parts: &mut Parts<'_>) -> Result<()> {
+        self.decompose.map_or(Ok(()), |decompose| self.authored("decomposition", || decompose(desc, parts)))
+    }
+
+    /// Runs code of the operator's author; a panic is an error that names the operator.
+    pub(crate) fn authored<T>(&self, part: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_panic(work).unwrap_or_else(|panic| Err(panic.of_operator(self, part)))
+    }
+
+    /// Package and source line of its registration.
+    pub(crate) fn place(&self) -> String {
         format!("{} {} ({}:{})", self.krate, self.version, self.schema.file, self.schema.line)
     }
 }

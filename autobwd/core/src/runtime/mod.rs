@@ -5,6 +5,7 @@
 
 mod gemm;
 mod isa;
+pub mod panics;
 mod pool;
 mod scratch;
 mod transport;

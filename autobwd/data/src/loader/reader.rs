@@ -8,7 +8,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use autobwd_core::{Error, ErrorKind, Result};
+use autobwd_core::{Error, ErrorKind, Result, runtime::panics::catch_panic};
 
 use super::Position;
 use crate::{
@@ -33,13 +33,22 @@ impl BatchReader {
 
     pub(super) fn read(&mut self, position: Position) -> Result<Batch> {
         let range = self.tiling.range(position.batch);
-        let Some(seed) = self.seed else { return self.dataset.batch(&range.collect::<Vec<_>>()) };
+        let Some(seed) = self.seed else { return self.read_examples(&range.collect::<Vec<_>>(), position) };
         let order = match self.order.take().filter(|(epoch, _)| *epoch == position.epoch) {
             Some((_, order)) => order,
             None => shuffled(self.tiling.examples, seed, position.epoch),
         };
-        let (_, order) = self.order.insert((position.epoch, order));
-        self.dataset.batch(&order[range])
+        let batch = self.read_examples(&order[range], position);
+        self.order = Some((position.epoch, order));
+        batch
+    }
+
+    /// Reads these examples; a panic of the data set is an error.
+    fn read_examples(&self, examples: &[usize], position: Position) -> Result<Batch> {
+        catch_panic(|| self.dataset.batch(examples)).unwrap_or_else(|panic| {
+            let text = format!("the data set, at {position}, {panic}");
+            Err(Error::new(ErrorKind::Panic, text))
+        })
     }
 
     fn next(&self, position: Position) -> Position {
@@ -77,24 +86,18 @@ impl ReadAhead {
         Ok(ReadAhead { batches: Some(receiver), thread: Some(thread) })
     }
 
-    /// The next batch; the message of a panic in the thread.
-    pub(super) fn next(&mut self) -> Result<Result<Batch>, String> {
+    /// The next batch.
+    pub(super) fn next(&mut self) -> Result<Batch> {
         let received = self.batches.as_ref().and_then(|batches| batches.recv().ok());
-        received.ok_or_else(|| self.end().unwrap_or_else(|| "without a message".into()))
-    }
-
-    /// Ends the thread. Returns the message if it has panicked.
-    fn end(&mut self) -> Option<String> {
-        // Sending fails from now on.
-        self.batches = None;
-        let panic = self.thread.take()?.join().err()?;
-        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        text.or_else(|| panic.downcast_ref::<String>().cloned())
+        received.unwrap_or_else(|| Err(Error::internal("the thread that reads ahead has ended")))
     }
 }
 
 impl Drop for ReadAhead {
     fn drop(&mut self) {
-        self.end();
+        // Sending fails from now on.
+        self.batches = None;
+        // Panics of the data set are errors of its batches.
+        _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires};
-use autobwd_core::{Error, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
+use autobwd_core::{Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
 
 /// An elementwise operator that replaces part of an operator.
 #[derive(Debug)]
@@ -22,7 +22,9 @@ pub(crate) fn parts(
     ops: &OpInfoMap,
     node: &Instruction,
 ) -> Result<Option<Vec<Instruction>>> {
-    let Some(decompose) = node.info.decompose() else { return Ok(None) };
+    if !node.info.is_decomposed() {
+        return Ok(None);
+    }
     let mut values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
     let dtype = values.clone().next().map(|v| graph.values[v].meta.dtype).filter(|dtype| dtype.is_float());
     if values.any(|v| !graph.is_whole_tensor(v) || Some(graph.values[v].meta.dtype) != dtype) {
@@ -35,10 +37,13 @@ pub(crate) fn parts(
         Some(graph.values[*id].meta.clone())
     };
     let mut parts = Parts::new(&meta);
-    decompose(&node.desc, &mut parts)?;
+    node.info.decompose(&node.desc, &mut parts)?;
     let Parts { ops: descs, aligned, .. } = parts;
 
-    let wrong = |what: &str| Error::internal(format!("a part of operator `{}` {what}", node.desc.ty));
+    let wrong = |what: &str| {
+        let text = format!("a part in the decomposition of operator `{}` {what}", node.desc.ty);
+        Error::new(ErrorKind::Operator, text)
+    };
     let written = descs.iter().enumerate().flat_map(|(i, desc)| desc.writes().map(move |var| (var, i)));
     let last_writer: FxHashMap<Var, usize> = written.collect();
     let mut now = inputs.clone();

@@ -28,7 +28,11 @@ impl OpInfo {
     /// As [`infer`](OpInfo::infer).
     #[doc(hidden)]
     pub fn infer_checked(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
-        (self.infer)(desc, of, put).map(drop)
+        self.infer_cost(desc, of, put).map(drop)
+    }
+
+    fn infer_cost(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
+        self.authored("shape rule", || (self.infer)(desc, of, put))
     }
 
     /// Checks the description of a formula, whose shape rule ignores attributes.
@@ -48,7 +52,7 @@ impl OpInfo {
         let mut bytes = 0_u64;
         let mut touch = |meta: Meta| bytes = bytes.saturating_add(meta.bytes().unwrap_or(usize::MAX) as u64);
         self.check_formula(desc)?;
-        let flops = (self.infer)(desc, of, &mut |_, meta| touch(meta))?;
+        let flops = self.infer_cost(desc, of, &mut |_, meta| touch(meta))?;
         for var in self.reads(desc) {
             touch(of(var)?);
         }

@@ -1,0 +1,116 @@
+//! Panics of code that users and authors of operators supply, with their places in the source.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    panic::{self, AssertUnwindSafe, PanicHookInfo},
+    sync::Once,
+    thread,
+};
+
+use crate::{Error, ErrorKind, OpInfo};
+
+/// A panic that was caught.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panic {
+    message: String,
+    /// `src/lib.rs:7`, unless another panic hook was installed later.
+    place: Option<String>,
+}
+
+impl fmt::Display for Panic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Some(place) => write!(f, "panicked at {place}: {}", self.message),
+            None => write!(f, "panicked: {}", self.message),
+        }
+    }
+}
+
+impl Panic {
+    /// The error of this panic; `whose` says whose code it is: `` the data set ``.
+    pub fn error(&self, whose: &str) -> Error {
+        Error::new(ErrorKind::Panic, format!("{whose} {self}"))
+    }
+
+    /// The error of this panic in a part of an operator: its shape rule, say.
+    #[cold]
+    pub(crate) fn of_operator(&self, info: &OpInfo, part: &str) -> Error {
+        let (name, place) = (info.schema().name, info.place());
+        let text = format!("the {part} of `{name}` {self}; the operator, registered by {place}, is at fault");
+        Error::new(ErrorKind::Panic, text)
+    }
+}
+
+thread_local! {
+    /// The number of calls that catch panics, and whether one of them is silent.
+    static CATCHING: Cell<(usize, bool)> = const { Cell::new((0, false)) };
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs the code of a user; a panic is reported by the panic hook, and returned.
+///
+/// # Errors
+/// A panic.
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    catch(false, work)
+}
+
+/// As [`catch_panic`], without the report of the panic hook.
+///
+/// # Errors
+/// A panic.
+pub fn catch_panic_silently<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    catch(true, work)
+}
+
+fn catch<T>(silent: bool, work: impl FnOnce() -> T) -> Result<T, Panic> {
+    install_hook();
+    let (depth, outer) = CATCHING.get();
+    CATCHING.set((depth + 1, outer || silent));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+    CATCHING.set((depth, outer));
+    outcome.map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Panic { message: text.unwrap_or_else(|| "without a message".into()), place: PLACE.take() }
+    })
+}
+
+/// Adds to the panic hook that it notes the place of panics that will be caught.
+fn install_hook() {
+    static HOOK: Once = Once::new();
+    // The hook of a thread that panics cannot be changed.
+    if !HOOK.is_completed() && !thread::panicking() {
+        HOOK.call_once(|| {
+            let others = panic::take_hook();
+            panic::set_hook(Box::new(move |info| note(info, &others)));
+        });
+    }
+}
+
+fn note(info: &PanicHookInfo<'_>, others: &dyn Fn(&PanicHookInfo<'_>)) {
+    let (depth, silent) = CATCHING.get();
+    if depth > 0 {
+        PLACE.set(info.location().map(|at| format!("{}:{}", at.file(), at.line())));
+    }
+    if !silent {
+        others(info);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_has_its_message_and_its_place() {
+        let line = line!() + 1;
+        let caught = catch_panic_silently(|| catch_panic(|| -> u8 { panic!("on {}", "purpose") }));
+        let expected = format!("the test panicked at {}:{line}: on purpose", file!());
+        assert_eq!(caught.unwrap().unwrap_err().error("the test").to_string(), expected);
+        let payload = catch_panic_silently(|| panic::panic_any(7)).unwrap_err();
+        assert!(payload.to_string().ends_with(": without a message"), "{payload}");
+        assert_eq!(catch_panic(|| 3), Ok(3));
+    }
+}
