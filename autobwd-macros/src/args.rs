@@ -52,7 +52,7 @@ impl MacroArgs {
         options::read_each(tokens, cx, &mut |input| given.read_option(input));
         if given.grad.is_none() && !given.tried_grad {
             cx.missing(
-                "the gradient is missing; write `grad = ..` with an operator, a gradient rule, `Derived`, `NoGrad` or `ZeroGrad`",
+                "the gradient is missing; write `grad = ..` with an operator, a gradient rule, a function, `Derived`, `NoGrad` or `ZeroGrad`",
             );
         }
         let grad = given.grad.unwrap_or_else(|| parse_quote!(::autobwd::__private::NoGrad));

@@ -2,12 +2,13 @@
 //!
 //! Must not change anything: mistakes are reported, and code with mistakes is not expanded.
 
-use syn::{Error, Expr, ExprLit, ExprUnary, Fields, GenericParam, Ident, Lit, TypeParam, UnOp};
+use syn::{Error, Fields, GenericParam, Ident, TypeParam};
 
 use crate::{
     ast::{AttrLimit, FieldDecl, FieldRole, LimitKind, OperatorDecl},
     attr,
     ctxt::ErrorSink,
+    literal::number,
     span, text, types,
 };
 
@@ -35,6 +36,7 @@ pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     pointwise_has_no_blocks(op, cx);
     constants_are_for_shape_rules(op, cx);
     one_bound_per_side(&op.fields, cx);
+    bounds_leave_a_value(&op.fields, cx);
     defaults_are_within_bounds(&op.fields, cx);
 }
 
@@ -42,6 +44,7 @@ pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
 pub(crate) fn attributes(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
     names_are_unique("attribute", fields.iter(), cx);
     one_bound_per_side(fields, cx);
+    bounds_leave_a_value(fields, cx);
     defaults_are_within_bounds(fields, cx);
 }
 
@@ -337,6 +340,21 @@ fn one_bound_per_side(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
     }
 }
 
+/// Some value is within the bounds. The registry checks limits that are not literals.
+fn bounds_leave_a_value(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
+    for field in fields {
+        let Some(FieldRole::Attr { bounds, .. }) = &field.role else { continue };
+        let side = |lower| bounds.iter().find(|bound| bound.kind.is_lower() == lower);
+        let (Some(lower), Some(upper)) = (side(true), side(false)) else { continue };
+        let (Some(least), Some(most)) = (number(&lower.limit), number(&upper.limit)) else { continue };
+        let both_included = lower.kind == LimitKind::Min && upper.kind == LimitKind::Max;
+        if least > most || least == most && !both_included {
+            let bound = |bound: &AttrLimit| format!("`{} = {}`", bound.key, text::of_tokens(&bound.limit));
+            cx.error(&upper.key, format!("no value is within {} and {}", bound(lower), bound(upper)));
+        }
+    }
+}
+
 /// A default is subject to the bounds. Values that are not literals are checked when an operator is described.
 fn defaults_are_within_bounds(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
     for field in fields {
@@ -355,16 +373,5 @@ fn defaults_are_within_bounds(fields: &[FieldDecl<'_>], cx: &ErrorSink) {
                 cx.error(default, format!("the default {value} is out of bounds, `{key} = {limit}`"));
             }
         }
-    }
-}
-
-/// The value of a literal.
-fn number(expr: &Expr) -> Option<f64> {
-    match expr {
-        Expr::Lit(ExprLit { lit: Lit::Int(int), .. }) => int.base10_parse().ok(),
-        Expr::Lit(ExprLit { lit: Lit::Float(float), .. }) => float.base10_parse().ok(),
-        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => Some(-number(expr)?),
-        Expr::Group(group) => number(&group.expr),
-        _ => None,
     }
 }

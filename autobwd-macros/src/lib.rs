@@ -11,6 +11,7 @@ mod docs;
 mod expand;
 mod fallback;
 mod group;
+mod literal;
 mod name;
 mod options;
 mod read;
@@ -99,6 +100,7 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// |---|---|
 /// | an operator | one gradient operator, connected by slot names: it reads inputs (`X`), outputs (`Out`) and gradients of outputs (`Out@GRAD`), and writes gradients of inputs (`X@GRAD`); it gets the attributes that it also declares |
 /// | a rule | a type with `impl GradRule<Scale>`, which emits operators |
+/// | a function | `fn scale_gradient(fwd: &Scale, g: &mut GradCx<'_>)`, which emits operators; its name starts with a lower-case letter |
 /// | `Derived` | one gradient operator, derived from the formula |
 /// | `DerivedFromInputs` | the same, without the outputs among its slots |
 /// | `Composed` | the gradient of the operator's composition |
@@ -107,7 +109,8 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// | `NoGrad` | none; requiring it is an error |
 /// | `ZeroGrad` | zero everywhere |
 ///
-/// The compiler checks that the operator can supply all slots and attributes of its gradient operator.
+/// The compiler checks that the operator can supply all slots and attributes of its gradient operator, and that defaults
+/// are equal.
 ///
 /// # Gradient operators
 ///

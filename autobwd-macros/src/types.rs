@@ -40,6 +40,19 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     }
 }
 
+/// Whether it is the path of a function rather than that of a type, by its name: `scale_grad`, not `ScaleGrad`.
+pub(crate) fn is_function(ty: &Type) -> bool {
+    match ungrouped(ty) {
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| {
+            last.ident
+                .to_string()
+                .trim_start_matches("r#")
+                .starts_with(|c: char| c.is_lowercase() || c == '_')
+        }),
+        _ => false,
+    }
+}
+
 /// Whether the name occurs in a type.
 pub(crate) fn mentions(ty: &Type, name: &Ident) -> bool {
     occurs(ty.to_token_stream(), name)

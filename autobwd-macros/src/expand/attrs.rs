@@ -7,7 +7,7 @@ use syn::{Expr, Lit, Type, spanned::Spanned};
 use super::{at_type, inherit, line};
 use crate::{
     ast::{AttrLimit, FieldDecl, FieldRole},
-    name, span, text, types,
+    literal, name, span, text, types,
 };
 
 /// The items for an attribute or a group of attributes, together in one place so that an invalid type is reported once.
@@ -66,7 +66,7 @@ pub(super) fn default_of(field: &FieldDecl<'_>) -> Option<TokenStream> {
 /// The default of an attribute as a function, so that a wrong type is reported once.
 fn default(field: &FieldDecl<'_>) -> Option<TokenStream> {
     let Some(FieldRole::Attr { default: Some(value), .. }) = &field.role else { return None };
-    let (ty, function, value) = (field.ty, default_function(field), literal(value, field.ty));
+    let (ty, function, value) = (field.ty, default_function(field), converted(value, field.ty));
     Some(quote! {
         fn #function() -> #ty {
             #value
@@ -76,25 +76,17 @@ fn default(field: &FieldDecl<'_>) -> Option<TokenStream> {
 
 /// Converts literals to attribute types: strings to `String`, arrays to `Vec`. Other types are left to the compiler,
 /// which reports mistakes.
-fn literal(value: &Expr, ty: &Type) -> TokenStream {
+fn converted(value: &Expr, ty: &Type) -> TokenStream {
     let at = span::generated_at(value.span());
-    match (ungrouped(value), types::element(ty)) {
+    match (literal::ungrouped(value), types::element(ty)) {
         (Expr::Array(array), Some(element)) => {
-            let elements = array.elems.iter().map(|value| literal(value, element));
+            let elements = array.elems.iter().map(|value| converted(value, element));
             quote_spanned!(at=> ::std::vec![#(#elements),*])
         }
         (Expr::Lit(literal), _) if matches!(literal.lit, Lit::Str(_)) && types::is_string(ty) => {
             quote_spanned!(at=> ::core::convert::From::from(#value))
         }
         _ => quote!(#value),
-    }
-}
-
-/// An expression that passed through `macro_rules!` is in an invisible group.
-fn ungrouped(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Group(group) => ungrouped(&group.expr),
-        expr => expr,
     }
 }
 
@@ -156,7 +148,7 @@ fn def(field: &FieldDecl<'_>) -> TokenStream {
             #checked
             const #def: ::autobwd::__private::AttrDef =
                 ::autobwd::__private::inherit_attr(
-                    __FORWARD, #field_name, (#conversions.0, #conversions.4), #doc, #line,
+                    __FORWARD, #field_name, (#conversions.0, #conversions.4), #doc, (::core::file!(), #line),
                 );
         };
     }
@@ -165,6 +157,7 @@ fn def(field: &FieldDecl<'_>) -> TokenStream {
         Some(FieldRole::Attr { default, bounds }) => (default.as_ref(), bounds),
         _ => (None, &none),
     };
+    let literal = default.and_then(literal::canonical).unwrap_or_default();
     let default = match default {
         Some(_) => {
             let function = default_function(field);
@@ -194,9 +187,11 @@ fn def(field: &FieldDecl<'_>) -> TokenStream {
             field: #field_name,
             ty: #conversions.0,
             default: #default,
+            literal: #literal,
             bounds: &[#(#bounds),*],
             check: #conversions.4,
             doc: #doc,
+            file: ::core::file!(),
             line: #line,
         };
     }

@@ -101,7 +101,13 @@ fn debug(op: &OperatorDecl<'_>) -> Option<TokenStream> {
 fn op_impl(op: &OperatorDecl<'_>) -> TokenStream {
     let (ident, param, grad) = (op.ident, &op.param, op.grad);
     let at = span::generated_at(span::last_segment(grad));
-    let grad = quote_spanned!(at=> type Grad = #grad;);
+    let function = types::is_function(grad).then(|| gradient_function(op));
+    let grad = match &function {
+        Some(_) => quote!(
+            type Grad = __GradientFunction;
+        ),
+        None => quote_spanned!(at=> type Grad = #grad;),
+    };
     let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
     // Scratch memory comes last: `fill` first returns slot values, in order.
     let (scratch, others): (Vec<_>, Vec<_>) =
@@ -118,6 +124,7 @@ fn op_impl(op: &OperatorDecl<'_>) -> TokenStream {
     });
     let (outputs, indices) = (op.outputs().map(|field| field.ident), 0..op.outputs().count());
     quote! {
+        #function
         #[automatically_derived]
         impl ::autobwd::__private::Op for #ident<::autobwd::__private::Var> {
             const SCHEMA: ::autobwd::__private::Schema = #schema;
@@ -147,6 +154,28 @@ fn op_impl(op: &OperatorDecl<'_>) -> TokenStream {
                 put: &mut dyn ::core::ops::FnMut(::core::primitive::usize, #param),
             ) {
                 #(::autobwd::__private::put_values(#indices, of.#outputs, put);)*
+            }
+        }
+    }
+}
+
+/// The gradient rule of an operator with `grad = function`.
+fn gradient_function(op: &OperatorDecl<'_>) -> TokenStream {
+    let (ident, function) = (op.ident, op.grad);
+    let operator = quote!(#ident<::autobwd::__private::Var>);
+    let at = span::generated_at(span::last_segment(function));
+    let rule = quote_spanned! {at=>
+        let rule: fn(&#operator, &mut ::autobwd::__private::GradCx<'_>) = #function;
+    };
+    quote! {
+        #[doc(hidden)]
+        #[derive(Debug)]
+        pub struct __GradientFunction;
+        #[automatically_derived]
+        impl ::autobwd::__private::GradRule<#operator> for __GradientFunction {
+            fn emit(fwd: &#operator, g: &mut ::autobwd::__private::GradCx<'_>) {
+                #rule
+                rule(fwd, g)
             }
         }
     }
@@ -290,7 +319,14 @@ fn contract(op: &OperatorDecl<'_>) -> TokenStream {
     let at = span::generated_at(span::last_segment(op.grad));
     let check =
         quote_spanned!(at=> ::autobwd::__private::check_contract::<#ident<::autobwd::__private::Var>>());
-    quote!(const _: () = #check;)
+    let at = span::generated_at(ident.span());
+    let names = quote_spanned!(at=> ::autobwd::__private::check_names(
+        &<#ident<::autobwd::__private::Var> as ::autobwd::__private::Op>::SCHEMA
+    ));
+    quote! {
+        const _: () = #check;
+        const _: () = #names;
+    }
 }
 
 /// Rejects implementations of traits that the operator does not use: their author expects them to be called.

@@ -63,7 +63,7 @@ pub mod __private {
     pub use crate::lanes::Lane;
     pub use crate::op::{
         ImplDefaults, ImplProbe, OpInfo, check_bounds, check_composed, check_contract, check_inferred,
-        check_multilinear, check_self_adjoint, refuse_unused,
+        check_multilinear, check_names, check_self_adjoint, refuse_unused,
     };
     pub use crate::schema::{
         AttrCheck, AttrRecorder, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct,
@@ -72,8 +72,8 @@ pub mod __private {
     };
     pub use crate::{
         Attr, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BoundKind, Buf, Control, Decompose, Describe,
-        Expr, Float, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc, Pointwise,
-        PointwiseInteger, Result, Role, Schema, ScratchDef, Slot, SlotDef, SlotValues, Var,
+        Expr, Float, GradCx, GradRule, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc,
+        Pointwise, PointwiseInteger, Result, Role, Schema, ScratchDef, Slot, SlotDef, SlotValues, Var,
     };
     pub use inventory;
 }

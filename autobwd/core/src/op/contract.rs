@@ -19,6 +19,53 @@ pub const fn check_contract<O: Op>() {
     }
 }
 
+/// Checks that names in programs are unique on each side. The macro sees neither the attributes of a group nor the
+/// names that a gradient operator inherits.
+#[track_caller]
+pub const fn check_names(op: &Schema) {
+    check_slot_names(op, "input", op.inputs);
+    check_slot_names(op, "output", op.outputs);
+    let (mut i, attrs) = (0, op.attrs);
+    while i < attrs.len() {
+        let mut first = 0;
+        while first < i {
+            if is_joined(attrs[first].name, attrs[i].name, "") {
+                let places = [attrs[first].place(), attrs[i].place()];
+                refuse_twice(op, "attribute", attrs[i].name, places);
+            }
+            first += 1;
+        }
+        i += 1;
+    }
+}
+
+#[track_caller]
+const fn check_slot_names(op: &Schema, side: &str, slots: &[SlotDef]) {
+    let mut i = 0;
+    while i < slots.len() {
+        let mut first = 0;
+        while first < i {
+            if is_joined(slots[first].name, slots[i].name, "") {
+                let places = [
+                    (slots[first].field, op.file, slots[first].line),
+                    (slots[i].field, op.file, slots[i].line),
+                ];
+                refuse_twice(op, side, slots[i].name, places);
+            }
+            first += 1;
+        }
+        i += 1;
+    }
+}
+
+#[track_caller]
+const fn refuse_twice(op: &Schema, side: &str, name: &str, [one, other]: [(&str, &str, u32); 2]) {
+    let text = ContractText::EMPTY.add(side).add(" `").add(name).add("` of `").add(op.name);
+    let text = text.add("` is declared twice: by `").add(one.0).add("` (").add(one.1).add(":").number(one.2);
+    let text = text.add(") and by `").add(other.0).add("` (").add(other.1).add(":").number(other.2);
+    panic!("{}", text.add("); give one of them another name in quotes").as_str());
+}
+
 /// The macro has already checked that no slot of a formula is a list.
 #[track_caller]
 const fn check_slots(op: &Schema) {
@@ -158,22 +205,40 @@ const fn differs(text: ContractText, op: &Schema, needed: Arity, written: Arity)
 const fn check_attr(op: &Schema, grad: &Schema, attr: &AttrDef) {
     match find_attr(op.attrs, attr.name) {
         None => {
-            let text = at(grad, attr.line, "has attribute `", attr.name).add("), which `").add(op.name);
+            let text = at_attr(grad, attr).add("), which `").add(op.name);
             let near = Nearest::NONE.or_attr(attr.name, op.attrs);
             panic!("{}", text.add("` does not have").did_you_mean(near).as_str());
         }
         Some(own) if own.ty as u8 != attr.ty as u8 => {
-            let text =
-                at(grad, attr.line, "has attribute `", attr.name).add(") of type ").add(attr.ty.name());
+            let text = at_attr(grad, attr).add(") of type ").add(attr.ty.name());
             let text = text.add(", but in `").add(op.name).add("` it is ").add(own.ty.name());
             panic!("{}", text.as_str());
+        }
+        // The registry compares defaults that are no literals.
+        Some(own)
+            if !own.literal.is_empty()
+                && !attr.literal.is_empty()
+                && !is_joined(own.literal, attr.literal, "") =>
+        {
+            let text = at_attr(grad, attr).add(") with the default ").add(attr.literal);
+            let text = text.add(", but in `").add(op.name).add("` it is ").add(own.literal);
+            panic!("{}", text.add("; both need the same").as_str());
         }
         Some(_) => {}
     }
 }
 
+/// `` gradient operator `mul_grad` has attribute `axis` (src/mul.rs:12 ``
+const fn at_attr(grad: &Schema, attr: &AttrDef) -> ContractText {
+    at_place(grad, (attr.file, attr.line), "has attribute `", attr.name)
+}
+
 /// `` gradient operator `mul_grad` reads slot `Z` (src/mul.rs:12 ``
 const fn at(grad: &Schema, line: u32, what: &str, name: &str) -> ContractText {
+    at_place(grad, (grad.file, line), what, name)
+}
+
+const fn at_place(grad: &Schema, (file, line): (&str, u32), what: &str, name: &str) -> ContractText {
     let text = ContractText::EMPTY
         .add("gradient operator `")
         .add(grad.name)
@@ -181,7 +246,7 @@ const fn at(grad: &Schema, line: u32, what: &str, name: &str) -> ContractText {
         .add(what)
         .add(name)
         .add("` (");
-    text.add(grad.file).add(":").number(line)
+    text.add(file).add(":").number(line)
 }
 
 const fn find_attr(attrs: &'static [AttrDef], name: &str) -> Option<&'static AttrDef> {

@@ -17,7 +17,7 @@ mod rule;
 
 pub(crate) use backward_ops::forward_op;
 pub use backward_ops::{check_emitted, part};
-pub use contract::{check_bounds, check_contract};
+pub use contract::{check_bounds, check_contract, check_names};
 pub use decompose::{Decompose, Parts};
 pub use derived::{
     Derivative, Derived, DerivedFromInputs, FirstOrder, FirstOrderFromInputs, Order, SecondOrder, ThirdOrder,

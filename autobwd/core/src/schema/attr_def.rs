@@ -16,12 +16,16 @@ pub struct AttrDef {
     pub ty: AttrType,
     /// The value if a program does not set one.
     pub default: Option<fn() -> Attr>,
+    /// The default in a form that can be compared at compile time; empty if the author wrote no literal.
+    pub literal: &'static str,
     /// Bounds of the value.
     pub bounds: &'static [AttrBound],
     /// The check of its value in a description.
     pub check: AttrCheck,
     /// First line of the field's documentation.
     pub doc: &'static str,
+    /// Source file of the field.
+    pub file: &'static str,
     /// Source line of the field.
     pub line: u32,
 }
@@ -33,6 +37,26 @@ impl AttrDef {
     /// The bounds as the author wrote them, `min = 0.0, below = 1.0`.
     pub fn bounds_text(&self) -> String {
         self.bounds.iter().map(AttrBound::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The field, and where it is.
+    pub(crate) const fn place(&self) -> (&'static str, &'static str, u32) {
+        (self.field, self.file, self.line)
+    }
+
+    /// Checks the declaration itself, as far as the macro cannot: its limits and its default may be any expressions.
+    ///
+    /// # Errors
+    /// Bounds that exclude every value, or the default.
+    pub(crate) fn check_declaration(&self) -> Result<()> {
+        for (i, one) in self.bounds.iter().enumerate() {
+            let others = &self.bounds[i + 1..];
+            if let Some(other) = others.iter().find(|other| one.kind.excludes(&one.limit(), other)) {
+                return Err(Error::attr(self.name, format!("no value is within `{one}` and `{other}`")));
+            }
+        }
+        let Some(default) = self.default else { return Ok(()) };
+        self.bounds.iter().try_for_each(|bound| bound.check(self.name, &default()))
     }
 }
 
@@ -61,10 +85,29 @@ pub enum BoundKind {
     Below,
 }
 
+impl BoundKind {
+    /// Whether no number is within this bound with limit `limit` and another one on the other side.
+    fn excludes(self, limit: &Attr, other: &AttrBound) -> bool {
+        use BoundKind::{Above, Below, Max, Min};
+        let order = compare(limit, &other.limit());
+        match (self, other.kind) {
+            (Min, Max) => order == Some(Ordering::Greater),
+            (Min, Below) | (Above, Max | Below) => order.is_some_and(Ordering::is_ge),
+            (Max, Min) => order == Some(Ordering::Less),
+            (Below, Min | Above) | (Max, Above) => order.is_some_and(Ordering::is_le),
+            (Min | Above, Min | Above) | (Max | Below, Max | Below) => false,
+        }
+    }
+}
+
 impl AttrBound {
+    fn limit(&self) -> Attr {
+        (self.limit)()
+    }
+
     /// NaN fails every bound.
     fn check(&self, name: &str, value: &Attr) -> Result<()> {
-        let limit = (self.limit)();
+        let limit = self.limit();
         let order = compare(value, &limit);
         let (holds, must) = match self.kind {
             BoundKind::Min => (order.is_some_and(Ordering::is_ge), "at least"),
@@ -210,9 +253,11 @@ pub const fn concat_attrs<const N: usize>(fields: &[&[AttrDef]]) -> [AttrDef; N]
         field: "",
         ty: AttrType::Bool,
         default: None,
+        literal: "",
         bounds: &[],
         check: check_value::<bool>,
         doc: "",
+        file: "",
         line: 0,
     };
     let (mut all, mut n, mut field) = ([NONE; N], 0, 0);

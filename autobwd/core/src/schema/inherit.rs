@@ -164,12 +164,23 @@ pub const fn inherit_attr(
     field: &'static str,
     (ty, check): (AttrType, AttrCheck),
     doc: &'static str,
-    line: u32,
+    (file, line): (&'static str, u32),
 ) -> AttrDef {
     match find_attr(forward, field) {
         Some(own) => {
-            AttrDef { field, ty, check, doc: if doc.is_empty() { own.doc } else { doc }, line, ..own }
+            AttrDef { field, ty, check, doc: if doc.is_empty() { own.doc } else { doc }, file, line, ..own }
         }
-        None => AttrDef { name: field, field, ty, default: None, bounds: &[], check, doc, line },
+        None => AttrDef {
+            name: field,
+            field,
+            ty,
+            default: None,
+            literal: "",
+            bounds: &[],
+            check,
+            doc,
+            file,
+            line,
+        },
     }
 }

@@ -30,7 +30,7 @@ impl OpInfoMap {
     /// The operators of all crates linked into this binary.
     ///
     /// # Errors
-    /// Operators registered twice: all of them, with crate and line.
+    /// Operators registered twice, and attributes with impossible bounds or defaults: all of them, with crate and line.
     pub fn linked() -> Result<&'static OpInfoMap> {
         static LINKED: OnceLock<Result<OpInfoMap>> = OnceLock::new();
         let linked = LINKED.get_or_init(|| {
@@ -74,23 +74,25 @@ impl OpInfoMap {
     /// A map of these operators.
     ///
     /// # Errors
-    /// Operators that occur twice: all of them, with crate and line.
+    /// Operators that occur twice, and attributes with impossible bounds or defaults: all of them, with crate and line.
     pub fn from_infos(infos: impl IntoIterator<Item = &'static OpInfo>) -> Result<OpInfoMap> {
-        let (mut map, mut twice) = (OpInfoMap::default(), vec![]);
+        let (mut map, mut faults) = (OpInfoMap::default(), vec![]);
         for info in infos {
-            if let Err(e) = map.insert(info) {
-                twice.push(e.message().to_string());
-            }
+            faults.extend(map.insert(info).err());
         }
-        if twice.is_empty() { Ok(map) } else { Err(Error::new(ErrorKind::Duplicate, twice.join("\n"))) }
+        let Some(first) = faults.first() else { return Ok(map) };
+        let texts: Vec<&str> = faults.iter().map(Error::message).collect();
+        Err(Error::new(first.kind(), texts.join("\n")))
     }
 
     /// Adds an operator.
     ///
     /// # Errors
-    /// Its type is in use.
+    /// Its type is in use; an attribute whose bounds exclude every value or its default; a gradient operator with
+    /// another default.
     pub fn insert(&mut self, info: &'static OpInfo) -> Result<()> {
         let name = info.schema.name;
+        info.check_declaration()?;
         if let GradKind::Derived(gradient) = info.grad_kind
             && !self.infos.contains_key(name)
         {
