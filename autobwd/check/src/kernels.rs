@@ -178,7 +178,10 @@ impl SingleKernel<'_> {
                 // Values of scratch memory follow those in slots.
                 None => &scratch[value - args.len()],
             };
-            memory.place(0, bytes(value)).map(Some)
+            // SAFETY: the kernel is dropped before this function returns; inputs are only read, and the memory of outputs
+            // and scratch is local to this function.
+            #[allow(unsafe_code)]
+            unsafe { memory.place(0, bytes(value)) }.map(Some)
         };
         let mut kernel = kernel_binding::kernel(&graph, &graph.instructions[0], &[], &mut place)?;
         let scratch = kernel.scratch_bytes(cx.threads());

@@ -170,7 +170,11 @@ fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -
     let scratch = scratch.collect::<Result<SmallVec<[_; 1]>>>()?;
     let mut place = |value: ValueId| {
         let own = scratch.iter().find(|(own, _)| *own == value);
-        own.map_or_else(|| memory(ready.args[value]), |(_, own)| own).place(0, bytes(value)).map(Some)
+        let memory = own.map_or_else(|| memory(ready.args[value]), |(_, own)| own);
+        // SAFETY: the kernel runs before this function returns, and is dropped by then; the caller borrows the memory
+        // of inputs and owns that of outputs.
+        #[allow(unsafe_code)]
+        unsafe { memory.place(0, bytes(value)) }.map(Some)
     };
     match space {
         Some(extent) => {

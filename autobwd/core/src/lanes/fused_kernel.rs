@@ -171,7 +171,7 @@ impl FusedKernel {
                 Ok(match arg {
                     ArgAt::Absent => std::ptr::null_mut(),
                     ArgAt::Whole(place) => place.ptr().map_addr(|a| a | 1),
-                    ArgAt::Register(r) => memory.place(r * register_stride, block * size)?.ptr(),
+                    ArgAt::Register(r) => memory.place_inside(r * register_stride, block * size)?.ptr(),
                 })
             };
             Ok((args.iter().map(bind).collect::<Result<_>>()?, memory))
@@ -207,7 +207,7 @@ impl FusedKernel {
     /// only itself, element for element. So chunks of one fused kernel write elements that no other chunk uses.
     unsafe fn run_chunk<T: LaneType>(&self, chunk: usize, worker: usize) {
         let (args, registers) = &self.workers[worker];
-        let Ok(registers) = registers.place(0, 0) else { return };
+        let Ok(registers) = registers.place_inside(0, 0) else { return };
         let register_at = |i: usize| registers.ptr().wrapping_add(i * self.register_stride).cast::<T>();
         let end = ((chunk + 1) * CHUNK).min(self.whole);
         let mut first = chunk * CHUNK;
@@ -244,7 +244,7 @@ impl FusedKernel {
                         let target = match chunk {
                             0 => Ok(sum.place),
                             _ if sum.stride == 0 => Ok(sum.place),
-                            c => sum.partial.place((c - 1) * sum.stride, sum.stride),
+                            c => sum.partial.place_inside((c - 1) * sum.stride, sum.stride),
                         };
                         let Ok(target) = target else { return };
                         // SAFETY: the target holds the operand (`touched`, or `SummedOutput::new`) and is disjoint from

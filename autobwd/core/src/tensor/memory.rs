@@ -99,10 +99,23 @@ impl Memory {
         Ok(Place { ptr: self.ptr.as_ptr(), len: bytes })
     }
 
-    /// A place inside, of this many bytes rounded up to cache lines, if it is aligned and within bounds.
+    /// A place inside, of this many bytes rounded up to cache lines.
+    ///
+    /// # Errors
+    /// It is not aligned to a cache line, or out of bounds.
+    ///
+    /// # Safety
+    /// A place can be bound to kernels without a lifetime. Each buffer and kernel bound to it is used only while this
+    /// memory is alive, and while nothing else writes the bytes or, if it writes them, uses them. Only buffers of one
+    /// [`Binder`], which checks them against each other, and operators of one fused kernel may be used together.
     #[inline]
     #[doc(hidden)]
-    pub fn place(&self, at: usize, bytes: usize) -> Result<Place> {
+    pub unsafe fn place(&self, at: usize, bytes: usize) -> Result<Place> {
+        self.place_inside(at, bytes)
+    }
+
+    #[inline]
+    pub(crate) fn place_inside(&self, at: usize, bytes: usize) -> Result<Place> {
         let len = bytes.max(1).checked_next_multiple_of(LINE);
         let end = len.and_then(|len| at.checked_add(len));
         match (len, end) {
@@ -173,7 +186,8 @@ fn outside(at: usize, bytes: usize) -> Error {
     Error::internal(format!("a buffer at {at} of {bytes} bytes outside of its memory"))
 }
 
-/// Some bytes of a [`Memory`], from a cache line on; only `Memory` creates one. Its user must keep the memory alive.
+/// Some bytes of a [`Memory`], from a cache line on. Only [`Memory::place`] creates one, whose caller promises that they
+/// are used soundly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     ptr: *mut u8,

@@ -27,7 +27,10 @@ impl Journal {
         let memory = Memory::zeroed(sizes.iter().map(|bytes| padded(*bytes)).fold(0, usize::saturating_add))?;
         let (mut saves, mut restores, mut at) = (vec![], vec![], 0);
         for ((place, meta), bytes) in values.iter().zip(sizes) {
-            let copy = memory.place(at, bytes)?;
+            // SAFETY: the journal owns the memory and drops the kernels that use it first. They run one at a time, since
+            // `begin` and the rollback borrow the journal mutably.
+            #[allow(unsafe_code)]
+            let copy = unsafe { memory.place(at, bytes) }?;
             saves.push(CopyKernel::new(meta, *place, copy)?);
             restores.push(CopyKernel::new(meta, copy, *place)?);
             at += padded(bytes);

@@ -213,7 +213,10 @@ impl InstructionBinder<'_, '_> {
         let written = *source != ValueSource::Scope;
         match location {
             Location::Register => Ok(None),
-            Location::Arena(at) => self.arena.place(at, meta.bytes().unwrap_or(0)).map(Some),
+            // SAFETY: `BoundBlock` owns the arena and the instructions bound to it, which it drops first. They run in
+            // order, while the block is borrowed mutably; the arena itself is accessed between them only.
+            #[allow(unsafe_code)]
+            Location::Arena(at) => unsafe { self.arena.place(at, meta.bytes().unwrap_or(0)) }.map(Some),
             Location::Scope(var) => match (&mut self.scope, self.options.planner) {
                 (Some(scope), _) => scope.place(self.program.name(var), meta, written).map(Some),
                 (None, Some(planner)) if self.block == BlockId::ROOT => planner.place(var, written).map(Some),

@@ -257,7 +257,10 @@ impl GraphBuilder<'_> {
         let mut place = |value: ValueId| {
             let memory = made.get(&value).or_else(|| known.get(&value)?.as_ref().ok());
             let memory = memory.ok_or_else(|| Error::internal("an unknown input of a constant"))?;
-            memory.place(0, bytes(value)).map(Some)
+            // SAFETY: the kernel runs before this function returns, and is dropped by then; `made` and `known` hold the
+            // memory until after, and nothing else uses it meanwhile.
+            #[allow(unsafe_code)]
+            unsafe { memory.place(0, bytes(value)) }.map(Some)
         };
         let cx = constants.cx.get_or_insert_with(|| Cx::new(1));
         (self.run)(graph, node, cx, &mut place)?;

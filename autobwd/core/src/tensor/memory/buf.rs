@@ -3,7 +3,8 @@
 //! The invariant of a bound kernel: every [`Buf`] has the bytes that its dtype and shape need. The bytes of a writable
 //! one are disjoint from those of every other. An input has none if it shares its memory with an output, or if only its
 //! shape is read. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each other
-//! before the kernel runs ([`Binder::finish`]).
+//! before the kernel runs ([`Binder::finish`]). The caller of
+//! [`Memory::place`](super::Memory::place) promises the rest.
 //!
 //! While a bound kernel runs, its memory has no other user: a session is borrowed mutably and so is the scope that it
 //! is bound to, or the scope is shared and no session has a writable `Buf` of it; a tape borrows the inputs of an
