@@ -60,7 +60,7 @@ impl Conv3dAttrs {
         let groups = self.groups as usize;
         let even = filters.get().is_none_or(|n| n.is_multiple_of(groups));
         filter.require(even, || format!("a number of filters divisible by {groups} groups is needed"))?;
-        filter.require((share * groups.into()).agrees(channels), || {
+        filter.require((share * Dim::from(groups)).agrees(channels), || {
             format!("filters of {channels} channels in {groups} groups are needed")
         })?;
         let empty = kernel.contains(&Dim::from(0));

@@ -81,7 +81,7 @@ impl ConvAttrs {
     fn convolved(&self, input: &Meta, filter: &Meta) -> Result<Dims> {
         let (images, channels, size, [filters, share, kernel @ ..]) = self.check(input, filter)?;
         let groups = self.groups as usize;
-        filter.require((share * groups.into()).agrees(channels), || {
+        filter.require((share * Dim::from(groups)).agrees(channels), || {
             format!("filters of {channels} channels in {groups} groups are needed")
         })?;
         let axes = self.axes()?;

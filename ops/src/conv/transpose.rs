@@ -79,7 +79,7 @@ impl Conv2dTransposeOp<Meta> {
             (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
         };
         let size = [length(0)?, length(1)?];
-        Ok(conv.data_format.join(images, share * (conv.groups as usize).into(), size).into_iter().collect())
+        Ok(conv.data_format.join(images, share * i64::from(conv.groups), size).into_iter().collect())
     }
 }
 impl Kernel for Conv2dTransposeOp<Buf<'_>> {

@@ -43,7 +43,7 @@ fn shuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
     let even = channels.get().is_none_or(|n| n.is_multiple_of(square));
     x.require(even, || format!("a number of channels divisible by {square} is needed"))?;
     let channels = channels.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / square));
-    let size = [height, width].map(|n| n * factor.into());
+    let size = [height, width].map(|n| n * Dim::from(factor));
     Ok(Dims::from_iter(format.join(images, channels, size)))
 }
 

@@ -31,8 +31,12 @@ impl Infer for Pad<Meta> {
     fn infer(&mut self) -> Result<()> {
         few_dims(&self.x)?;
         let added = added(&self.x, &self.paddings)?;
-        let dims =
-            self.x.dims.iter().zip(added).map(|(n, (before, behind))| *n + before.into() + behind.into());
+        let dims = self
+            .x
+            .dims
+            .iter()
+            .zip(added)
+            .map(|(n, (before, behind))| *n + Dim::from(before) + Dim::from(behind));
         self.out.set(self.x.dtype, dims.collect::<Dims>());
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 mod array;
 mod densify;
+mod dim;
 mod dtype;
 mod file;
 mod memory;
@@ -17,6 +18,7 @@ mod value;
 pub use array::TensorArray;
 pub use array::{SavedStep, SavedSteps, ValueCell};
 pub use densify::dense_bytes;
+pub use dim::Dim;
 pub use dtype::{Bool, DType, Element};
 pub use file::write_atomically;
 use memory::Vector;
@@ -25,6 +27,6 @@ pub use memory::{Buf, InOut};
 pub use optional::OptionalBuf;
 pub use rows::Rows;
 pub use save::{load_tensors, load_tensors_with, save_tensors, save_tensors_with};
-pub use shape::{Dim, Dims, MAX_CONSTANT, Meta, Shape};
+pub use shape::{Dims, MAX_CONSTANT, Meta, Shape};
 pub use value::Tensor;
 pub use value::{ToF64, add_up};

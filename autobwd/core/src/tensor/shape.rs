@@ -2,87 +2,17 @@
 
 use std::{
     fmt,
-    ops::{Add, Deref, DerefMut, Mul},
+    ops::{Deref, DerefMut},
     sync::Arc,
 };
 
 use smallvec::SmallVec;
 
-use super::padded;
+use super::{Dim, padded};
 use crate::{DType, Error, ErrorKind, Result};
 
 /// A shape with every dimension known.
 pub type Shape = SmallVec<[usize; 4]>;
-
-/// One dimension of a variable; it may be unknown (`-1`) until the program is planned.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Dim(i64);
-
-impl Dim {
-    /// A dimension that is unknown until the program is planned.
-    pub const UNKNOWN: Dim = Dim(-1);
-
-    /// The number, if known.
-    pub fn get(self) -> Option<usize> {
-        usize::try_from(self.0).ok()
-    }
-
-    /// Whether both can be the same dimension: equal, or one of them unknown.
-    pub fn agrees(self, other: Dim) -> bool {
-        self == other || self == Dim::UNKNOWN || other == Dim::UNKNOWN
-    }
-
-    /// The known one of two dimensions that agree.
-    pub fn or(self, other: Dim) -> Dim {
-        if self == Dim::UNKNOWN { other } else { self }
-    }
-
-    /// Its form in programs: the number, or −1.
-    pub fn wire(self) -> i64 {
-        self.0
-    }
-}
-impl From<usize> for Dim {
-    fn from(n: usize) -> Dim {
-        // A dimension above the maximum of i64 cannot be allocated; `Meta::bytes` rejects the saturated one.
-        Dim(i64::try_from(n).unwrap_or(i64::MAX))
-    }
-}
-impl Mul for Dim {
-    type Output = Dim;
-    /// Unknown if either is.
-    fn mul(self, other: Dim) -> Dim {
-        match (self.get(), other.get()) {
-            (Some(a), Some(b)) => a.saturating_mul(b).into(),
-            _ => Dim::UNKNOWN,
-        }
-    }
-}
-impl Add for Dim {
-    type Output = Dim;
-    /// Unknown if either is.
-    fn add(self, other: Dim) -> Dim {
-        match (self.get(), other.get()) {
-            (Some(a), Some(b)) => a.saturating_add(b).into(),
-            _ => Dim::UNKNOWN,
-        }
-    }
-}
-impl PartialEq<usize> for Dim {
-    fn eq(&self, other: &usize) -> bool {
-        self.get() == Some(*other)
-    }
-}
-impl fmt::Display for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-impl fmt::Debug for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// The dimensions of a variable.
 #[derive(PartialEq, Eq, Hash, Default)]
@@ -107,7 +37,7 @@ impl Dims {
                 ErrorKind::Shape,
                 format!("a dimension is 0 or more, or -1 for unknown; {d} in {dims:?}"),
             )),
-            None => Ok(dims.iter().map(|d| Dim(*d)).collect()),
+            None => Ok(dims.iter().map(|d| Dim::from_wire(*d)).collect()),
         }
     }
 
@@ -331,6 +261,19 @@ impl Meta {
     /// The condition does not hold.
     pub fn require(&self, holds: bool, needed: impl FnOnce() -> String) -> Result<()> {
         if holds { Ok(()) } else { Err(self.wrong(&needed())) }
+    }
+
+    /// Requires that no dimension is negative, as a difference in a shape rule may be.
+    ///
+    /// # Errors
+    /// One is; names the slot.
+    pub(crate) fn not_negative(&self) -> Result<()> {
+        match self.dims.iter().enumerate().find_map(|(i, dim)| Some((i, dim.negative()?))) {
+            None => Ok(()),
+            Some((i, n)) => {
+                Err(Error::new(ErrorKind::Shape, format!("`{}`: dimension {i} is negative, {n}", self.slot)))
+            }
+        }
     }
 
     /// Requires exactly one element.
