@@ -7,8 +7,8 @@ use rustc_hash::FxHashSet;
 
 use crate::{preserve_overwritten::InsertedCopies, stop_gradients, trip_count::trips};
 use autobwd_core::{
-    Block, BlockCall, BlockId, CarriedInit, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Origin,
-    Program, Result, StepCount, Var, VarDesc, VarKind,
+    Block, BlockCall, BlockId, CarriedInit, CarriedValue, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap,
+    Origin, Program, Result, StepCount, Var, VarDesc, VarKind,
     operators::{Assign, ConditionalBlock, FillConstant, Recurrent},
 };
 use fuse::LoopFusion;
@@ -119,9 +119,13 @@ impl GradientLowering<'_> {
         let inner = self.program.block(back.block).map_or(0, |block| block.ops.len());
         run(self.ops, self.program, back.block, (0..inner).rev())?;
         let Some((home, index, pair)) = of(self)? else { return Ok(()) };
-        if let StepCount::While(_) = pair.step.steps {
+        let count = match pair.step.steps {
             // An unknown trip count is reported when the gradient is requested.
-            let Ok(count) = trips(self.ops, self.program, (home, index), &pair.step) else { return Ok(()) };
+            StepCount::While(_) => trips(self.ops, self.program, (home, index), &pair.step).ok(),
+            StepCount::Times(count) => Some(count),
+            StepCount::If(_) | StepCount::Each { .. } | StepCount::Recorded { .. } => None,
+        };
+        if let Some(count) = count {
             self.count(&pair, home, index, count)?;
         }
         let Some((home, index, pair)) = of(self)? else { return Ok(()) };
@@ -148,8 +152,17 @@ impl GradientLowering<'_> {
         }
     }
 
-    /// Converts a loop into a recurrence of so many steps, over a sequence of elements of size 0.
+    /// Converts a loop into a recurrence of so many steps, over a sequence of numbers that no step reads, if it only
+    /// carries values from step to step.
     fn count(&mut self, pair: &ControlFlowPair, home: BlockId, index: usize, steps: usize) -> Result<()> {
+        let BlockCall { slices, stacks, sums, carried, .. } = &pair.step;
+        let first = |carried: &CarriedValue| match carried.first {
+            CarriedInit::Value(first, _) => Some(first),
+            CarriedInit::ZerosLike(_) => None,
+        };
+        let firsts: Option<Vec<Var>> = carried.iter().map(first).collect();
+        let only_carried = slices.is_empty() && stacks.is_empty() && sums.is_empty();
+        let Some(firsts) = firsts.filter(|_| only_carried) else { return Ok(()) };
         // An inherited `stop_gradient` mark does not count for the loop, but would for a recurrence.
         for var in stop_gradients::find(self.ops, self.program, home, &[])?.of_data {
             let carried = pair.step.carried.iter().any(|carried| carried.start == var);
@@ -161,17 +174,21 @@ impl GradientLowering<'_> {
         let (site, call) = (pair.forward.site, &pair.step);
         let fill = FillConstant::exactly(0.0, vec![steps as i64], DType::I32, ticks);
         let states: Vec<Var> = call.carried.iter().map(|carried| carried.start).collect();
-        let after: Vec<Var> = states.iter().map(|v| self.leave(call.block, *v)).collect();
+        let end = |carried: &CarriedValue| match carried.start == carried.end {
+            true => self.leave(call.block, carried.start),
+            false => carried.end,
+        };
+        let after: Vec<Var> = call.carried.iter().map(end).collect();
         let names = |vars: &[Var]| vars.iter().map(|v| self.program.name(*v).to_string()).collect();
         let by = Recurrent {
             inputs: vec![ticks],
             parameters: call.reads.clone(),
             outputs: vec![],
-            final_states: states.iter().copied().map(Some).collect(),
+            final_states: call.carried.iter().map(|carried| carried.last).collect(),
             step_scopes: call.scopes.unwrap_or(Var::EMPTY),
             ex_states: names(&states),
             states: names(&after),
-            initial_states: states,
+            initial_states: firsts,
             has_states: true,
             is_train: true,
             reverse: false,

@@ -1,16 +1,21 @@
 //! A third-party operator crate that uses the public interface of autobwd only.
 //!
 //! [`bell`](bell()) is elementwise, with a gradient derived from its formula; [`dense`](dense()) has a shape rule, a
-//! kernel and a gradient operator; [`center`](center()) has a kernel on arrays and a gradient rule. The README of this
-//! crate is the guide for authors of operator crates.
+//! kernel and a gradient operator; [`center`](center()) has a kernel on arrays and a gradient rule;
+//! [`window_sums`] computes with dimensions and has a function as gradient rule; [`repeat`](repeat()) runs a block. The
+//! README of this crate is the guide for authors of operator crates.
 
 pub mod bell;
 pub mod center;
 pub mod dense;
+pub mod repeat;
+pub mod windows;
 
 pub use bell::bell;
 pub use center::center;
 pub use dense::dense;
+pub use repeat::repeat;
+pub use windows::window_sums;
 
 // Backward parts also need operators of this crate, such as `sum`.
 use autobwd_ops as _;
