@@ -1,13 +1,14 @@
 //! Information of the registry on an operator: its gradient operators, and its reference.
 
 use autobwd::{
-    Builder, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc, gradients,
+    BlockId, Builder, DType, Dims, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc,
+    backward::gradient_block, gradients,
 };
 use autobwd_ops::{
     Math,
     activation::Silu,
     compare::Equal,
-    control::while_loop,
+    control::{cond, scan, while_loop},
     elementwise::{ElementwiseAdd, Minus},
     matmul::Mul,
     reduce::Mean,
@@ -140,7 +141,65 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
     assert_eq!(last.len(), 1);
     let op = net.program()?.root().ops.iter().find(|op| &*op.ty == "while").unwrap().clone();
     let e = OpInfoMap::linked()?.gradient_ops(&mut net.program()?.clone(), &op, &[]).unwrap_err();
-    assert!(e.message().contains("the gradient needs the gradient of the block"), "{e}");
+    assert!(e.message().starts_with("the gradient needs that of the block: build it with"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn gradient_operators_of_a_block_are_those_of_the_whole_program() -> Result<()> {
+    type Build = fn(&Expr, &Expr) -> Expr;
+    let cases: [(&str, Build); 3] = [
+        ("while", |x, w| {
+            let vars = [x.sum(&[]), x.sum(&[])];
+            let last = while_loop(
+                &vars,
+                |v| v[0].less_than(&(&v[0] * 0.0 + 3.0)),
+                |v| vec![&v[0] + 1.0, (&v[1] * w).tanh()],
+            );
+            last[1].clone()
+        }),
+        ("conditional_block", |x, w| {
+            let never = x.sum(&[]).less_than(&(x.sum(&[]) * 0.0));
+            cond(&never, || vec![x.tanh() * w], || vec![x * w])[0].clone()
+        }),
+        ("recurrent", |x, w| {
+            let zero = x.sum(&[]) * 0.0;
+            scan(std::slice::from_ref(x), &[zero], false, |x, h| {
+                let h = (&x[0] * w + &h[0]).tanh();
+                (vec![h.clone()], vec![h])
+            })[0]
+                .clone()
+        }),
+    ];
+    for (ty, build) in cases {
+        let net = Builder::new();
+        let [x, w] = [("x", &[3][..]), ("w", &[])]
+            .map(|(name, dims)| net.parameter(name, DType::F64, dims, Expr::clone));
+        let loss = build(&x, &w).sum(&[]).name();
+        let program = net.program()?.clone();
+        let mut whole = program.clone();
+        gradients(&mut whole, &[&loss], &["x", "w"], &Default::default())?;
+        for op in program.root().ops.iter().filter(|op| op.ty == ty) {
+            let mut alone = program.clone();
+            let Some(block) = gradient_block(&mut alone, BlockId::ROOT, op, &[], None)? else {
+                panic!("no gradient passes through `{ty}`");
+            };
+            let found = OpInfoMap::linked()?.gradient_ops_with_block(&mut alone, op, &[], &block)?;
+            let own = &found.ops[found.ops.len() - 1];
+            let same = |other: &&OpDesc| other.ty == own.ty && other.inputs.get("X") == own.inputs.get("X");
+            let expected = whole.root().ops.iter().find(same).expect(ty);
+            let inner = |program: &Program, op: &OpDesc| -> (Vec<String>, usize) {
+                let block = program.block(op.attrs.blocks().next().unwrap()).unwrap();
+                let texts = block.ops.iter().map(|op| program.op_text(op).to_string()).collect();
+                (texts, block.vars.len())
+            };
+            assert_eq!(inner(&alone, own), inner(&whole, expected), "{ty}");
+        }
+    }
+    let mut program = Program::new();
+    let mul = mul(&mut program);
+    let e = gradient_block(&mut program, BlockId::ROOT, &mul, &[], None).unwrap_err();
+    assert_eq!((e.kind(), e.message()), (ErrorKind::NoGradient, "the operator runs no block"));
     Ok(())
 }
 

@@ -39,15 +39,25 @@ pub(super) fn declare(
     appended: &[OpDesc],
     inners: &[PendingGradBlock],
 ) -> Result<(Vars, Vec<(BlockId, Vars)>)> {
-    let mut declare = ShapeInference {
-        ops: Lookup::new(ops),
-        program,
-        shapes: ShapeCache::new(),
-        inners,
-        inner_vars: vec![],
-    };
+    let mut declare = ShapeInference::new(ops, program, inners);
     let vars = declare.part(&AppendedOps { block: BlockId::ROOT, names, ops: appended }, new, None)?;
     Ok((vars, declare.inner_vars))
+}
+
+/// The same for a gradient block alone, the last of `inners`, which belongs to no operator yet.
+///
+/// # Errors
+/// As [`declare`].
+pub(super) fn declare_block(
+    ops: &OpInfoMap,
+    program: &Program,
+    inners: &[PendingGradBlock],
+) -> Result<Vec<(BlockId, Vars)>> {
+    let mut declare = ShapeInference::new(ops, program, inners);
+    if let Some(inner) = inners.last() {
+        declare.inner(inner, &BlockDeclarations { vars: &Vars::default(), around: None })?;
+    }
+    Ok(declare.inner_vars)
 }
 
 struct ShapeInference<'a> {
@@ -74,7 +84,39 @@ fn is_own(program: &Program, block: BlockId, var: Var) -> bool {
     forward.is_some_and(|forward| forward.vars.contains_key(&var))
 }
 
-impl ShapeInference<'_> {
+impl<'a> ShapeInference<'a> {
+    fn new(ops: &'a OpInfoMap, program: &'a Program, inners: &'a [PendingGradBlock]) -> ShapeInference<'a> {
+        ShapeInference {
+            ops: Lookup::new(ops),
+            shapes: ShapeCache::new(),
+            program,
+            inners,
+            inner_vars: vec![],
+        }
+    }
+
+    fn inner(&mut self, inner: &PendingGradBlock, near: &BlockDeclarations<'_>) -> Result<()> {
+        let program = self.program;
+        let ops = program.block(inner.block).map_or(&[][..], |block| &block.ops);
+        let mut found = Vars::default();
+        for (grad, var) in &inner.given {
+            // Outside of the block it may be rows of a tensor; inside it is dense.
+            let around = near.get(*grad).or_else(|| program.lookup(inner.block, *grad));
+            let seen = around.is_some_and(|desc| desc.kind != VarKind::SelectedRows)
+                && !is_own(program, inner.block, *var);
+            if let Some(desc) = program.lookup(inner.block, *var).filter(|_| !seen) {
+                let VarDesc { kind, dtype, ref dims, .. } = *desc;
+                let kind = if kind == VarKind::SelectedRows { VarKind::Tensor } else { kind };
+                let own = VarDesc { kind, ..VarDesc::new(dtype, dims.clone()) };
+                found.insert(*grad, VarDesc { gradient_of: Some(*var), ..own });
+            }
+        }
+        let part = AppendedOps { block: inner.block, names: &inner.names, ops };
+        let vars = self.part(&part, found, Some(near))?;
+        self.inner_vars.push((inner.block, vars));
+        Ok(())
+    }
+
     fn part(
         &mut self,
         part: &AppendedOps<'_>,
@@ -86,24 +128,7 @@ impl ShapeInference<'_> {
         let mut metas: Vec<(Var, Meta)> = vec![];
         for (i, op) in part.ops.iter().enumerate() {
             for inner in op.attrs.blocks().filter_map(|id| inners.iter().find(|inner| inner.block == id)) {
-                let ops = program.block(inner.block).map_or(&[][..], |block| &block.ops);
-                let near = BlockDeclarations { vars: &new, around };
-                let mut found = Vars::default();
-                for (grad, var) in &inner.given {
-                    // Outside of the block it may be rows of a tensor; inside it is dense.
-                    let around = near.get(*grad).or_else(|| program.lookup(inner.block, *grad));
-                    let seen = around.is_some_and(|desc| desc.kind != VarKind::SelectedRows)
-                        && !is_own(program, inner.block, *var);
-                    if let Some(desc) = program.lookup(inner.block, *var).filter(|_| !seen) {
-                        let VarDesc { kind, dtype, ref dims, .. } = *desc;
-                        let kind = if kind == VarKind::SelectedRows { VarKind::Tensor } else { kind };
-                        let own = VarDesc { kind, ..VarDesc::new(dtype, dims.clone()) };
-                        found.insert(*grad, VarDesc { gradient_of: Some(*var), ..own });
-                    }
-                }
-                let part = AppendedOps { block: inner.block, names: &inner.names, ops };
-                let vars = self.part(&part, found, Some(&near))?;
-                self.inner_vars.push((inner.block, vars));
+                self.inner(inner, &BlockDeclarations { vars: &new, around })?;
             }
             let elsewhere =
                 |var: Var| around.and_then(|a| a.get(var)).or_else(|| program.lookup(part.block, var));

@@ -30,6 +30,7 @@ mod declare;
 mod explain;
 mod flow;
 mod grad_names;
+mod gradient_block;
 mod gradient_ops;
 mod higher_order;
 mod lower_control_flow;
@@ -56,6 +57,7 @@ use autobwd_core::{
 pub use checkpoints::{Recompute, RecomputeCost, RecomputeReport};
 pub use explain::explain;
 use grad_names::GradNames;
+pub use gradient_block::gradient_block;
 use gradient_ops::{GradientEmitter, emit};
 pub use higher_order::{hessian_vector_product, jacobian};
 use preserve_overwritten::{InsertedCopies, ValueVersions};

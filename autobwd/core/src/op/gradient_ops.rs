@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{DeclaredVars, GradCx, GradKind, check_emitted};
+use super::{DeclaredVars, GradBlock, GradCx, GradKind, check_emitted};
 use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD};
 
 /// The result of [`OpInfoMap::gradient_ops`].
@@ -40,22 +40,45 @@ impl OpInfoMap {
     /// ```
     ///
     /// # Errors
-    /// An unknown operator; invalid slots or attributes; an operator without gradient, or one that runs a block: its
-    /// gradient needs that of the block.
+    /// An unknown operator; invalid slots or attributes; an operator without gradient, or one that runs a block: see
+    /// [`gradient_ops_with_block`](OpInfoMap::gradient_ops_with_block).
     pub fn gradient_ops(&self, program: &mut Program, op: &OpDesc, no_grad: &[Var]) -> Result<GradientOps> {
-        self.emitted(program, op, no_grad).map_err(|e| e.at_op(|| program.describe_at("by itself", op)))
+        self.emitted(program, op, no_grad, None).map_err(|e| e.at_op(|| program.describe_at("by itself", op)))
     }
 
-    fn emitted(&self, program: &mut Program, op: &OpDesc, no_grad: &[Var]) -> Result<GradientOps> {
+    /// The same for an operator that runs a block (`while`, `conditional_block`, `recurrent`), with the gradient of its
+    /// block, which the reference's makers get as well. `autobwd::backward::gradient_block` builds that block.
+    ///
+    /// # Errors
+    /// As [`gradient_ops`](OpInfoMap::gradient_ops).
+    pub fn gradient_ops_with_block(
+        &self,
+        program: &mut Program,
+        op: &OpDesc,
+        no_grad: &[Var],
+        block: &GradBlock,
+    ) -> Result<GradientOps> {
+        let emitted = self.emitted(program, op, no_grad, Some(block));
+        emitted.map_err(|e| e.at_op(|| program.describe_at("by itself", op)))
+    }
+
+    fn emitted(
+        &self,
+        program: &mut Program,
+        op: &OpDesc,
+        no_grad: &[Var],
+        block: Option<&GradBlock>,
+    ) -> Result<GradientOps> {
         let info = self.get(&op.ty)?;
         info.check(op)?;
         let refuse = |text: &str| Err(Error::new(ErrorKind::NoGradient, text));
         match info.grad_kind() {
             GradKind::Zero => return Ok(GradientOps::default()),
             GradKind::None => return refuse("the operator has no gradient"),
-            _ if info.is_control() => {
+            _ if info.is_control() && block.is_none() => {
                 return refuse(
-                    "the gradient needs the gradient of the block: use `append_backward`, which builds both",
+                    "the gradient needs that of the block: build it with `backward::gradient_block` and pass it to \
+                     `gradient_ops_with_block`, or use `append_backward`, which builds both",
                 );
             }
             GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Composed | GradKind::Rule => {}
@@ -76,7 +99,7 @@ impl OpInfoMap {
             of_output: &of_output,
             wanted: &wanted,
             arrives: &|_| true,
-            block: None,
+            block,
             emitted: &mut ops,
             unchanged: vec![],
             failed: None,
