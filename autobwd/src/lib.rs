@@ -251,9 +251,9 @@ pub mod exec {
 pub mod program {
     #[doc(inline)]
     pub use autobwd_core::{
-        Arg, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, NameScopeGuard, New, OpContext, OpDesc,
-        OpKey, Origin, Program, ProgramSignature, ProgramSnapshot, SignatureEntry, Site, SiteGuard, SlotVars, Slots,
-        Transaction, Var, VarDesc, VarKind, Vars, diff, emit, verify,
+        Arg, Attr, AttrMap, Block, BlockId, Builder, Diff, Expr, Name, NameScopeGuard, New, OpContext,
+        OpDesc, OpKey, Origin, Program, ProgramSignature, ProgramSnapshot, SignatureEntry, Site, SiteGuard,
+        SlotVars, Slots, Transaction, Var, VarDesc, VarKind, Vars, diff, emit, verify,
     };
 }
 

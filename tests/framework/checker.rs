@@ -293,9 +293,16 @@ fn results_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_panic_is_told_with_its_line() {
-    let start = "the kernel of `panics_in_kernel`: it panicked at ";
+    let start = "the kernel of `panics_in_kernel`: the kernel of `panics_in_kernel` panicked at ";
     wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
-    wrong("needs_elements", &["dimensions of 2 made 0, it panicked at ", "checker.rs:", "out of bounds"]);
+    wrong(
+        "needs_elements",
+        &[
+            "dimensions of 2 made 0, the kernel of `needs_elements` panicked at ",
+            "checker.rs:",
+            "out of bounds",
+        ],
+    );
 }
 
 #[test]

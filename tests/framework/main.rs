@@ -4,6 +4,7 @@ mod accepted;
 mod arrays;
 mod attacks;
 mod attributes;
+mod author_code;
 mod authors;
 mod backward;
 mod bad_input;

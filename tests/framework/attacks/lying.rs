@@ -35,13 +35,13 @@ impl Infer for Liar<Meta> {
         let of = |dims: &[Dim]| dims.iter().copied().collect::<Dims>();
         match self.lie {
             0 => self.out.set(dtype, dims),
-            1 => self.out.set(dtype, of(&[n + 500.into()])),
+            1 => self.out.set(dtype, of(&[n + 500])),
             2 => self.out.set(dtype, [3]),
-            3 => self.out.set(dtype, of(&[n * 2.into()])),
+            3 => self.out.set(dtype, of(&[n * 2])),
             4 => self.out.set(DType::F64, dims),
             5 => self.out.set(DType::I32, dims),
             6 => self.out.set(DType::Bool, dims),
-            7 => self.out.set(DType::I64, of(&[n * 100.into()])),
+            7 => self.out.set(DType::I64, of(&[n * 100])),
             8 => self.out.set(DType::U8, [1]),
             9 => self.out.set(dtype, []),
             10 => self.out.set(dtype, of(&[1.into(), n, 1.into()])),

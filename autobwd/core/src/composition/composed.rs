@@ -3,12 +3,11 @@
 //! The composition is a sequence of operators (a line) in a program of its own. The line is differentiated in reverse
 //! mode, and its live operators are emitted.
 
-use std::cell::RefCell;
-
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::nesting::within;
 use crate::{
-    Arity, BlockId, Error, ErrorKind, Meta, Name, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
+    Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
     VarDesc,
     op::{
         CompositionEntry, DeclaredVars, GradCx, GradKind, GradRule, OpSequence, OpSequenceFn, SequenceInput,
@@ -45,7 +44,6 @@ pub(super) fn emit(
     if !arriving || !asked {
         return Ok(());
     }
-    let _nested = Nested::enter(fwd.ty)?;
     let mut line = OpSequence::of(ops, composing, &fwd, &|var| g.meta(var))?;
     let mut bound: Vec<(Var, Var)> = line.inputs.iter().map(|input| (input.outer, input.inner)).collect();
     let mut seeds = vec![];
@@ -60,48 +58,13 @@ pub(super) fn emit(
     let wanted: Vec<(Var, Var)> =
         asked.filter_map(|input| Some((g.wanted(input.outer)?, input.inner))).collect();
     let sources: Vec<Var> = wanted.iter().map(|(_, inner)| *inner).collect();
-    let gradients = line.reverse(ops, seeds, &sources)?;
+    let gradients = within(&fwd, || line.reverse(ops, seeds, &sources))?;
     let results = wanted.iter().filter_map(|(outer, inner)| Some((*outer, *gradients.get(inner)?)));
     let results: Vec<(Var, Var)> = results.collect();
     for op in line.splice(ops, &bound, &results, &mut |what| g.fresh(what)) {
         g.push(op);
     }
     Ok(())
-}
-
-/// Depth up to which operators of compositions have gradients by compositions of their own.
-const DEPTH: usize = 32;
-
-thread_local! {
-    /// Types of the operators whose compositions are being differentiated, outermost first.
-    static NESTED: RefCell<Vec<Name>> = const { RefCell::new(vec![]) };
-}
-
-/// The differentiation of a composition, which may contain others.
-struct Nested;
-
-impl Nested {
-    fn enter(ty: Name) -> Result<Nested> {
-        NESTED.with_borrow_mut(|nested| {
-            if nested.len() == DEPTH {
-                let start = nested.iter().rposition(|outer| *outer == ty).unwrap_or(0);
-                let cycle: Vec<_> = nested[start..].iter().map(|ty| format!("`{ty}`")).collect();
-                let text = format!(
-                    "the composition of `{ty}` contains `{ty}` itself ({} → `{ty}`), and its gradient never ends",
-                    cycle.join(" → ")
-                );
-                return Err(Error::new(ErrorKind::Operator, text));
-            }
-            nested.push(ty);
-            Ok(Nested)
-        })
-    }
-}
-
-impl Drop for Nested {
-    fn drop(&mut self) {
-        NESTED.with_borrow_mut(Vec::pop);
-    }
 }
 
 impl OpSequence {
@@ -146,7 +109,7 @@ impl OpSequence {
             wanted.extend(written.map(|(input, grad)| (slot.name, grad, input.inner)));
         }
         let sources: Vec<Var> = wanted.iter().map(|(.., inner)| *inner).collect();
-        let gradients = line.reverse(ops, seeds, &sources)?;
+        let gradients = within(op, || line.reverse(ops, seeds, &sources))?;
         let outputs = wanted.into_iter().filter_map(|(slot, outer, inner)| {
             Some(SequenceInput { slot: format!("{slot}@GRAD"), outer, inner: *gradients.get(&inner)? })
         });
@@ -402,6 +365,7 @@ impl OpInfoMap {
         let Some(composing) = self.get(&op.ty)?.own_composition() else { return Ok(None) };
         let meta = |var: Var| program.lookup(block, var).map(VarDesc::meta);
         let line = OpSequence::of(self, composing, op, &meta)?;
+        line.check_nesting(self, op)?;
         let pairs = |bindings: &[SequenceInput]| -> Vec<(Var, Var)> {
             bindings.iter().map(|binding| (binding.outer, binding.inner)).collect()
         };

@@ -1,6 +1,7 @@
 //! Compositions: operators in terms of others.
 
 mod composed;
+mod nesting;
 
 pub use composed::Composed;
 use smallvec::SmallVec;
@@ -114,11 +115,12 @@ where
         Role::Input => input(slot, var),
         Role::Output => Ok(unset.clone()),
     };
+    let schema = const { &<T::Op as Op>::SCHEMA };
     let mut op = <T::Op as Op>::from_desc_with::<Expr>(desc, fill)?;
     op.compose();
     let mut outputs = SmallVec::new();
     <T::Op as Op>::outputs(op, &mut |slot, expr| outputs.push((slot, expr)));
-    by_variable(const { &<T::Op as Op>::SCHEMA }, desc, outputs)
+    by_variable(schema, desc, outputs)
 }
 
 /// The expression of each output, from expressions in the order of slots.

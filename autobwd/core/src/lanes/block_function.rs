@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef,
     numbers::Lane,
-    runtime::{FUSED, Isa, isa},
+    runtime::{FUSED, Isa, isa, panics::catch_panic},
     tensor::LINE,
 };
 
@@ -248,7 +248,9 @@ impl LaneEntry {
     /// The formula with these attributes, as data.
     #[doc(hidden)]
     pub fn formula(&self, desc: &OpDesc) -> Result<Formula> {
-        (self.formula)(desc)
+        let name = self.schema.name;
+        catch_panic(|| (self.formula)(desc))
+            .unwrap_or_else(|panic| Err(panic.error(&format!("the formula of `{name}`"))))
     }
 
     pub(super) fn schema(&self) -> &'static Schema {

@@ -2,6 +2,7 @@
 //!
 //! Entries are plain data with function pointers, collected at link time; creating one runs no code.
 
+mod declaration;
 mod formula;
 mod infer;
 mod lookup;
@@ -222,6 +223,14 @@ impl OpInfo {
     /// Emits the operators of its gradient.
     #[doc(hidden)]
     pub fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
+        // Gradient operators copy attributes: one that the description leaves out must not get their defaults.
+        match self.with_defaults(g.fwd) {
+            None => self.emit_gradients(g),
+            Some(fwd) => g.with_forward(&fwd, |g| self.emit_gradients(g)),
+        }
+    }
+
+    fn emit_gradients(&self, g: &mut GradCx<'_>) -> Result<()> {
         match (self.grad_kind, self.composing) {
             (GradKind::Composed, Some(composing)) => composing.emit(g, &|_| true, &|_| true)?,
             (GradKind::Composed, None) => return Err(Error::internal("an operator without its composition")),
@@ -285,7 +294,9 @@ impl OpInfo {
     #[doc(hidden)]
     pub fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<BlockCall>> {
         match self.run {
-            Implementation::Control(call) => call(desc, program).map(Some),
+            Implementation::Control(call) => {
+                self.authored("`impl Control`", || call(desc, program)).map(Some)
+            }
             Implementation::Kernel(_) | Implementation::Formula { .. } => Ok(None),
         }
     }
@@ -380,18 +391,21 @@ where
     for<'a> O::Of<Buf<'a>>: Kernel,
     O::Of<Buf<'static>>: Send,
 {
-    Ok(Box::new(BoundKernel { kernel: O::from_desc_with::<Buf<'static>>(desc, buf)?, lease }))
+    let kernel = O::from_desc_with::<Buf<'static>>(desc, buf)?;
+    Ok(Box::new(BoundKernel { kernel, lease, name: const { O::SCHEMA.name } }))
 }
 
 /// A kernel bound to memory. User code may run when it is dropped, but cannot access the memory then.
 struct BoundKernel<K> {
     kernel: K,
     lease: Lease,
+    name: &'static str,
 }
 impl<K: Kernel> Kernel for BoundKernel<K> {
     #[inline]
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        self.kernel.run(cx)
+        catch_panic(|| self.kernel.run(cx))
+            .unwrap_or_else(|panic| Err(panic.error(&format!("the kernel of `{}`", self.name))))
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {

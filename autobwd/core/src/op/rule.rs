@@ -25,6 +25,8 @@ pub enum GradKind {
 }
 
 /// The gradient rule of `F`. The type in `grad = …` implements it: automatically for an operator, by hand for a rule.
+/// A function with the arguments of [`emit`](GradRule::emit) can stand in its place; its name starts with a lower-case
+/// letter.
 ///
 /// ```standalone_crate
 /// use autobwd::{Float, GradCx, GradRule, Pointwise, Var, register_op};
@@ -145,6 +147,27 @@ pub struct GradCx<'a> {
 }
 
 impl<'a> GradCx<'a> {
+    /// Runs `rule` in this context with another description of the forward operator.
+    pub(super) fn with_forward<T>(&mut self, fwd: &OpDesc, rule: impl FnOnce(&mut GradCx<'_>) -> T) -> T {
+        let mut g = GradCx {
+            ops: self.ops,
+            fwd,
+            names: self.names,
+            declared: self.declared,
+            of_output: self.of_output,
+            wanted: self.wanted,
+            arrives: self.arrives,
+            block: self.block,
+            emitted: self.emitted,
+            unchanged: std::mem::take(&mut self.unchanged),
+            failed: self.failed.take(),
+        };
+        let outcome = rule(&mut g);
+        let GradCx { unchanged, failed, .. } = g;
+        (self.unchanged, self.failed) = (unchanged, failed);
+        outcome
+    }
+
     /// For an operator that runs a sub-block: the gradient of that block, if it has any operators.
     pub fn block(&self) -> Option<&'a GradBlock> {
         self.block

@@ -207,7 +207,10 @@ fn put_outputs(
         if let Some(var) = vars.get_mut(slot).and_then(Iterator::next) {
             match schema.outputs.get(slot) {
                 Some(slot) if meta.array && !slot.array && !reads_list => outcome = Err(no_list(slot.name)),
-                _ => put(*var, meta.with_constant(None)),
+                _ => match meta.not_negative() {
+                    Ok(()) => put(*var, meta.with_constant(None)),
+                    Err(e) => outcome = Err(e),
+                },
             }
         }
     }

@@ -1,0 +1,70 @@
+//! Compositions within compositions: one that contains itself would have no end.
+
+use std::cell::RefCell;
+
+use rustc_hash::FxHashSet;
+
+use crate::{Error, ErrorKind, Name, OpDesc, OpInfo, OpInfoMap, Result, VarDesc, op::OpSequence};
+
+thread_local! {
+    /// The operators whose compositions are being expanded on this thread, outermost first.
+    static EXPANDING: RefCell<Vec<Name>> = const { RefCell::new(vec![]) };
+}
+
+/// Removes the innermost operator, also when a panic unwinds.
+struct Expansion;
+impl Drop for Expansion {
+    fn drop(&mut self) {
+        EXPANDING.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Runs work on the composition of an operator that may expand the compositions of the operators in it.
+///
+/// # Errors
+/// The work is part of an expansion of the same operator: the composition contains it, itself or by other compositions.
+pub(super) fn within<T>(op: &OpDesc, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let cycle = EXPANDING.with_borrow_mut(|expanding| {
+        let first = expanding.iter().position(|ty| *ty == op.ty);
+        expanding.push(op.ty);
+        first.map(|first| expanding[first..].iter().map(|ty| format!("`{ty}`")).collect::<Vec<_>>())
+    });
+    let _expansion = Expansion;
+    match cycle {
+        None => work(),
+        Some(cycle) => {
+            let (ty, cycle) = (op.ty, cycle.join(" → "));
+            let text = format!("the composition of `{ty}` contains `{ty}` itself ({cycle}), and never ends");
+            Err(Error::new(ErrorKind::Operator, text))
+        }
+    }
+}
+
+impl OpSequence {
+    /// Checks that the composition of `op`, which this is, does not contain the operator itself. Compositions within
+    /// are expanded once for each type of operator.
+    ///
+    /// # Errors
+    /// It does.
+    pub(super) fn check_nesting(&self, ops: &OpInfoMap, op: &OpDesc) -> Result<()> {
+        self.check_nested(ops, op, &mut FxHashSet::default())
+    }
+
+    fn check_nested(&self, ops: &OpInfoMap, op: &OpDesc, seen: &mut FxHashSet<Name>) -> Result<()> {
+        within(op, || {
+            for part in &self.program.root().ops {
+                let composing = ops.get(&part.ty).ok().and_then(OpInfo::own_composition);
+                let Some(composing) = composing else { continue };
+                within(part, || Ok(()))?;
+                let meta = |var| self.program.root().vars.get(&var).map(VarDesc::meta);
+                // Other errors of that composition are for those who expand it.
+                if seen.insert(part.ty)
+                    && let Ok(line) = OpSequence::of(ops, composing, part, &meta)
+                {
+                    line.check_nested(ops, part, seen)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
