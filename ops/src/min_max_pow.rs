@@ -5,7 +5,7 @@
 use autobwd::{
     DType, Derived, Error, Float, Pointwise, Result, Var,
     check::*,
-    op::{Integer, PointwiseInteger},
+    op::{Dual, Integer, PointwiseInteger},
     register_op,
 };
 
@@ -28,6 +28,8 @@ macro_rules! extremum_samples {
                     row(uniform([0, 3]), uniform([3])),
                     row(given([3], [0.0, 1.0, 2.0]), given([3], [0.0, 1.0, 2.5]))
                         .not_a_derivative("on a tie, `y` gets the whole gradient"),
+                    row(given([3], [f64::NAN, 1.0, f64::NAN]), given([3], [1.0, f64::NAN, f64::NAN]))
+                        .not_a_derivative("NaN has none"),
                     row(
                         given([2, 3], [7.0, -7.0, 0.0, 2147483647.0, -2147483648.0, 5.0]).of(DType::I32),
                         given([3], [2.0, -3.0, -1.0]).of(DType::I32)
@@ -47,7 +49,7 @@ macro_rules! extremum_samples {
     };
 }
 
-/// Elementwise maximum with broadcasting: `out = max(x, y)`; `y` where `x` is NaN.
+/// Elementwise maximum with broadcasting: `out = max(x, y)`; NaN where either is NaN.
 ///
 /// On a tie, `y` gets the whole gradient.
 #[register_op(grad = ElementwiseMaxGrad, pointwise, broadcast, integers)]
@@ -67,7 +69,8 @@ pub struct ElementwiseMax<V = Var> {
 }
 impl<F: Float> Pointwise for ElementwiseMax<F> {
     fn eval(&mut self) {
-        self.out = self.x.max(self.y);
+        // `max` gives `y` where `x` is NaN.
+        self.out = F::select(self.x.equals(self.x), self.x.max(self.y), self.x);
     }
 }
 impl<I: Integer> PointwiseInteger for ElementwiseMax<I> {
@@ -98,7 +101,7 @@ impl<F: Float> Pointwise for ElementwiseMaxGrad<F> {
     }
 }
 
-/// Elementwise minimum with broadcasting: `out = min(x, y)`; `y` where `x` is NaN.
+/// Elementwise minimum with broadcasting: `out = min(x, y)`; NaN where either is NaN.
 ///
 /// On a tie, `y` gets the whole gradient.
 #[register_op(grad = ElementwiseMinGrad, pointwise, broadcast, integers)]
@@ -118,7 +121,8 @@ pub struct ElementwiseMin<V = Var> {
 }
 impl<F: Float> Pointwise for ElementwiseMin<F> {
     fn eval(&mut self) {
-        self.out = self.x.min(self.y);
+        // `min` gives `y` where `x` is NaN.
+        self.out = F::select(self.x.equals(self.x), self.x.min(self.y), self.x);
     }
 }
 impl<I: Integer> PointwiseInteger for ElementwiseMin<I> {
@@ -210,8 +214,10 @@ pub(crate) fn negative_power_of_zero() -> Error {
     Error::data("`X`: the integer 0 has no negative power")
 }
 
-/// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y` where `x > 0`, else 0, each summed over the broadcast
-/// dimensions of its operand.
+/// `dx = dout * y * x ^ (y - 1)`, `dy = dout * ln(x) * x ^ y`, each summed over the broadcast dimensions of its operand.
+///
+/// `dx` is 0 where `y` is 0, and `dy` where `x` is negative (an exponent that is a constant of a model, 2, would get NaN)
+/// or 0 with `y` at least 0.
 #[register_op(grad_of = ElementwisePow, grad = Derived, pointwise, broadcast)]
 pub struct ElementwisePowGrad<V = Var> {
     pub dout: V,
@@ -227,7 +233,7 @@ impl<F: Float> Pointwise for ElementwisePowGrad<F> {
     #[inline(always)]
     fn eval(&mut self) {
         let (x, y, dout) = (self.x, self.y, self.dout);
-        self.dx = self.dx.map(|_| dout * y * x.pow(y - 1.0));
-        self.dy = self.dy.map(|_| F::select(x.gt(F::from(0.0)), dout * x.log() * x.pow(y), F::from(0.0)));
+        self.dx = self.dx.map(|_| dout * Dual::variable(x).pow(Dual::constant(y)).derivative);
+        self.dy = self.dy.map(|_| dout * Dual::constant(x).pow(Dual::variable(y)).derivative);
     }
 }

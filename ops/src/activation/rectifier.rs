@@ -19,8 +19,8 @@ pub struct LeakyRelu<V = Var> {
 }
 impl<F: Float> Pointwise for LeakyRelu<F> {
     fn eval(&mut self) {
-        let (x, alpha) = (self.x, F::from(self.alpha));
-        self.out = F::select(x.gt(F::from(0.0)), x, alpha * x);
+        let x = self.x;
+        self.out = F::select(x.gt(F::from(0.0)), x, x * self.alpha);
     }
 }
 autobwd::samples!(
@@ -191,11 +191,11 @@ pub struct HardSwish<V = Var> {
 }
 impl<F: Float> Pointwise for HardSwish<F> {
     fn eval(&mut self) {
-        let (zero, threshold) = (F::from(0.0), F::from(self.threshold));
-        let line = self.x + F::from(self.offset);
-        let low = F::select(line.gt(zero), line, zero);
-        let factor = F::select(threshold.gt(low), low, threshold);
-        self.out = self.x * factor / F::from(self.scale);
+        let (x, threshold) = (self.x, self.threshold);
+        let line = x + f64::from(self.offset);
+        // Constant factors: the slope is that of a line up to infinity.
+        let above = F::select(F::from(threshold).gt(line), x * line, x * f64::from(threshold));
+        self.out = F::select(line.gt(F::from(0.0)), above, x * 0.0) / f64::from(self.scale);
     }
 }
 autobwd::samples!(

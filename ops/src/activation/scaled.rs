@@ -71,8 +71,8 @@ pub struct Celu<V = Var> {
 impl<F: Float> Pointwise for Celu<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        let (x, alpha) = (self.x, F::from(self.alpha));
-        self.out = F::select(x.gt(F::from(0.0)), x, alpha * (x / alpha).expm1());
+        let (x, alpha) = (self.x, f64::from(self.alpha));
+        self.out = F::select(x.gt(F::from(0.0)), x, (x / alpha).expm1() * alpha);
     }
 }
 autobwd::samples!(
@@ -103,7 +103,7 @@ pub struct Stanh<V = Var> {
 impl<F: Float> Pointwise for Stanh<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        self.out = (self.x * F::from(self.scale_a)).tanh() * F::from(self.scale_b);
+        self.out = (self.x * f64::from(self.scale_a)).tanh() * f64::from(self.scale_b);
     }
 }
 autobwd::samples!(

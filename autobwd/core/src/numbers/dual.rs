@@ -132,6 +132,24 @@ fn within<F: Float>(x: F, end: f64) -> F {
     F::from(end).min(F::from(-end).max(x))
 }
 
+/// The derivative of `x ^ y` with respect to `x`: 0 for the exponent 0, even where `x` is 0 or NaN.
+#[inline(always)]
+fn power_slope<F: Float>(x: F, y: F) -> F {
+    let zero = F::from(0.0);
+    F::select(y.equals(zero), zero, y * x.pow(y - 1.0))
+}
+
+/// The derivative of `x ^ y` with respect to `y`: `ln(x) * x ^ y`, 0 for a negative `x`, and for `x = 0` unless `y` is
+/// negative.
+#[inline(always)]
+fn power_slope_in_exponent<F: Float>(x: F, y: F) -> F {
+    let (zero, slope) = (F::from(0.0), x.log() * x.pow(y));
+    // NaN stays.
+    let flat = F::select(y.equals(y), zero, y);
+    let at_zero = F::select(x.equals(zero), F::select(zero.gt(y), slope, flat), slope);
+    F::select(zero.gt(x), flat, at_zero)
+}
+
 impl<F: Float> Float for Dual<F> {
     type Mask = F::Mask;
 
@@ -227,14 +245,16 @@ impl<F: Float> Float for Dual<F> {
     fn cos(self) -> Self {
         Dual { value: self.value.cos(), derivative: -self.derivative * self.value.sin() }
     }
-    /// The derivative with respect to the exponent is 0 where `x > 0` does not hold.
+    /// The derivative with respect to the exponent is 0 for a negative base. That of a constant is 0 at infinities, too.
     #[inline(always)]
     fn pow(self, exponent: Self) -> Self {
-        let (zero, one) = (F::from(0.0), F::from(1.0));
+        let zero = F::from(0.0);
         let value = self.value.pow(exponent.value);
-        let in_base = exponent.value * self.value.pow(exponent.value - one) * self.derivative;
-        let in_exponent = value * self.value.log() * exponent.derivative;
-        Dual { value, derivative: in_base + F::select(self.value.gt(zero), in_exponent, zero) }
+        let in_base = power_slope(self.value, exponent.value) * self.derivative;
+        let in_exponent = power_slope_in_exponent(self.value, exponent.value) * exponent.derivative;
+        let in_base = F::select(self.derivative.equals(zero), zero, in_base);
+        let in_exponent = F::select(exponent.derivative.equals(zero), zero, in_exponent);
+        Dual { value, derivative: in_base + in_exponent }
     }
     #[inline(always)]
     fn floor(self) -> Self {
