@@ -146,3 +146,33 @@ fn second_derivatives_do_not_go_through_what_was_saved() -> Result<()> {
     let third = program.name(third).to_string();
     assert_derivative(&net, &program, &second, &third)
 }
+
+/// A batch may be empty: the last one of a filtered data set.
+#[test]
+fn an_empty_batch_leaves_the_running_statistics() -> Result<()> {
+    let tape = autobwd::eager();
+    let vector = |x: [f64; 2]| tape.constant(Tensor::from_vec([2], x.to_vec()).unwrap());
+    let x = tape.leaf("x", Tensor::zeros(DType::F64, &[0, 2, 3])?);
+    let op = emit(BatchNormOp {
+        x: (&x).into(),
+        scale: None,
+        bias: None,
+        mean: vector([0.5, -3.0]).into(),
+        variance: vector([2.0, 4.0]).into(),
+        y: New,
+        mean_out: New,
+        variance_out: New,
+        saved_mean: New,
+        saved_variance: New,
+        reserve_space: None,
+        momentum: 0.5,
+        epsilon: 1.0,
+        data_layout: DataLayout::Nchw,
+        is_test: false,
+        use_global_stats: false,
+        trainable_statistics: false,
+    });
+    assert_eq!(op.mean_out.tensor()?.to_f64s(), [0.5, -3.0]);
+    assert_eq!(op.variance_out.tensor()?.to_f64s(), [2.0, 4.0]);
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use autobwd::{Attr, Error, ErrorKind, Result};
+use autobwd::{Attr, DType, Error, ErrorKind, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -65,6 +65,35 @@ const HINTS: [&str; 29] = [
     "op_trace_id",
     "multi_precision",
 ];
+
+/// Slots with another name there: operator, name here, name there.
+const RENAMED_SLOTS: [(&str, &str, &str); 1] = [("meshgrid_grad", "Out@GRAD", "outputs@GRAD")];
+
+/// Outputs of another dtype than the reference declares: operator, slot, dtype of the values.
+const DECLARED_AS_FLOAT: [(&str, &str, DType); 2] =
+    [("accuracy", "Correct", DType::I32), ("accuracy", "Total", DType::I32)];
+
+/// The name of a slot here, by that in the reference.
+pub(crate) fn slot_here<'a>(ty: &str, there: &'a str) -> &'a str {
+    RENAMED_SLOTS.iter().find(|(op, _, name)| *op == ty && *name == there).map_or(there, |(_, here, _)| *here)
+}
+
+/// The name of a slot in the reference, by that here.
+pub(crate) fn slot_there<'a>(ty: &str, here: &'a str) -> &'a str {
+    RENAMED_SLOTS.iter().find(|(op, name, _)| *op == ty && *name == here).map_or(here, |(.., there)| *there)
+}
+
+/// The dtype of an output, if the reference declares another one.
+pub(crate) fn true_dtype(ty: &str, slot: &str) -> Option<DType> {
+    DECLARED_AS_FLOAT.iter().find(|(op, name, _)| *op == ty && *name == slot).map(|(.., dtype)| *dtype)
+}
+
+/// Whether a slot of a gradient operator is an output of its forward operator. One that the registered gradient does not
+/// have is computed from the inputs.
+pub(crate) fn is_forward_output(ty: &str, slot: &str) -> bool {
+    let forward = ty.strip_suffix("_grad").map(reference);
+    matches!(forward, Some(Ok(Some(op))) if op.outputs.iter().any(|output| output == slot))
+}
 
 /// Whether an attribute changes no result.
 pub(crate) fn is_hint(attr: &str) -> bool {

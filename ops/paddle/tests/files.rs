@@ -114,18 +114,35 @@ fn models_for_inference_are_trained_further() -> Result<()> {
 
 #[test]
 fn training_programs_go_on_with_the_losses_of_paddle() -> Result<()> {
-    let data = data("training")?;
-    let mut model = autobwd_paddle::load(models().join("training"))?;
-    let feeds: [(&str, &dyn Feed); 2] = [("x", &data["x"]), ("y", &data["y"])];
-    let mut executor = Executor::new();
-    let mut losses = vec![];
-    for _ in 0..data["losses"].numel() {
-        losses.push(executor.run(&model.program, &mut model.scope, &feeds, &["mean_0.tmp_0"])?[0].item()?);
+    for (name, loss) in [("training", "mean_0.tmp_0"), ("norms", "tmp_1")] {
+        let data = data(name)?;
+        let loaded = autobwd_paddle::load(models().join(name))?;
+        // What is written is the same training program.
+        let [program, parameters, infos] = autobwd_paddle::to_bytes(&loaded)?;
+        let again = autobwd_paddle::from_bytes(&program, Some(&parameters), Some(&infos))?;
+        for mut model in [loaded, again] {
+            let feeds: [(&str, &dyn Feed); 2] = [("x", &data["x"]), ("y", &data["y"])];
+            let mut executor = Executor::new();
+            let mut losses = vec![];
+            for _ in 0..data["losses"].numel() {
+                losses
+                    .push(executor.run(&model.program, &mut model.scope, &feeds, &[loss])?[0].item()? as f32);
+            }
+            assert_close(&Tensor::from_vec([losses.len()], losses)?, &data["losses"]);
+        }
     }
-    assert_close(
-        &Tensor::from_vec([losses.len()], losses.iter().map(|x| *x as f32).collect())?,
-        &data["losses"],
-    );
+    Ok(())
+}
+
+#[test]
+fn numbers_of_an_accuracy_are_integers_whatever_is_declared() -> Result<()> {
+    let data = data("norms")?;
+    let mut model = autobwd_paddle::load(models().join("norms"))?;
+    let feeds: [(&str, &dyn Feed); 2] = [("x", &data["x"]), ("y", &data["y"])];
+    let names = ["accuracy_0.tmp_2", "accuracy_0.tmp_3", "accuracy_0.tmp_4"];
+    let found = Executor::new().run(&model.program, &mut model.scope, &feeds, &names)?;
+    assert_eq!(found[0].slice::<f32>()?[0], data["accuracies"].slice::<f32>()?[0]);
+    assert_eq!((found[1].dtype(), found[2].slice::<i32>()?), (DType::I32, &[6][..]));
     Ok(())
 }
 

@@ -127,6 +127,36 @@ def training():
     paddle.disable_static()
 
 
+def norms():
+    """A training program: normalisations in groups, a grid, activations with derived gradients, an accuracy, SGD."""
+    paddle.enable_static()
+    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    names = paddle.utils.unique_name.guard()
+    with names, paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        x, y = paddle.static.data("x", [-1, 4, 3, 2]), paddle.static.data("y", [-1, 1], "int64")
+        h = nn.GroupNorm(2, 4)(nn.Conv2D(4, 4, 1)(x))
+        h = F.elu(F.silu(nn.InstanceNorm2D(4)(h)))
+        rows, columns = paddle.meshgrid([paddle.mean(h, axis=[0, 1, 2]), paddle.mean(h, axis=[0, 1, 3])])
+        scores = paddle.static.nn.fc(h, 3)
+        loss = F.cross_entropy(scores, y) + paddle.mean(rows * columns)
+        accuracy = paddle.static.accuracy(F.softmax(scores), y)
+        paddle.optimizer.SGD(0.1).minimize(loss)
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        is_kept = lambda var: var.persistable
+        paddle.static.io.save_vars(executor, out, main, predicate=is_kept, filename="norms.pdiparams")
+        with open(f"{out}/norms.pdmodel", "wb") as file:
+            file.write(main.desc.serialize_to_string())
+        anonymous(f"{out}/norms.pdmodel")
+        random = np.random.default_rng(7)
+        feeds = {"x": random.standard_normal((6, 4, 3, 2)).astype("float32"), "y": random.integers(0, 3, (6, 1))}
+        steps = [executor.run(main, feeds, [loss, accuracy]) for _ in range(5)]
+        print(loss.name, accuracy.name)
+    losses, accuracies = (np.array([float(step[i]) for step in steps], "float32") for i in range(2))
+    save_file(feeds | {"losses": losses, "accuracies": accuracies}, f"{out}/norms.safetensors")
+    paddle.disable_static()
+
+
 def control():
     """A loop and a branch: powers of two below a number, and their sign by the mean of `x`."""
     paddle.enable_static()
@@ -188,6 +218,7 @@ export("attention", Attention(), [np.array([[1, 2, 3, 0], [4, 10, 0, 0]])])
 export("recurrent", Recurrent(), [floats(2, 5, 3)])
 export("shapes", Shapes(), [floats(2, 3, 4)])
 training()
+norms()
 control()
 sums()
 separate()

@@ -24,7 +24,8 @@ use crate::{
 /// Batch normalisation of each channel: `y = scale * (x - m) / √(v + epsilon) + bias`.
 ///
 /// In training, `m` and `v` are mean and variance of the channel in `x`, and the running statistics are updated,
-/// usually in place: `mean_out = momentum * mean + (1 - momentum) * m`, and `variance_out` likewise. With `is_test`
+/// usually in place: `mean_out = momentum * mean + (1 - momentum) * m`, and `variance_out` likewise; a batch of no
+/// elements leaves them. With `is_test`
 /// (unless `trainable_statistics`) or `use_global_stats`, `m` and `v` are `mean` and `variance`, which are unchanged.
 #[register_op(grad = BatchNormRule)]
 pub struct BatchNormOp<V = Var> {
@@ -118,8 +119,10 @@ impl Kernel for BatchNormOp<Buf<'_>> {
                     saved_variance.copy_from_slice(variance_out);
                 } else {
                     cut.moments(cx, x, saved_mean, saved_variance);
-                    follow(mean_out, saved_mean, momentum);
-                    follow(variance_out, saved_variance, momentum);
+                    if !x.is_empty() {
+                        follow(mean_out, saved_mean, momentum);
+                        follow(variance_out, saved_variance, momentum);
+                    }
                 }
                 saved_variance.iter_mut().for_each(|v| *v = T::of(inverse(*v, epsilon)));
             }
@@ -172,7 +175,10 @@ impl Composition for BatchNormOp<Expr> {
         let normal = mul(&sub(&self.x, &mean, axis), &factor, axis);
         self.y = affine(normal, &self.scale, &self.bias, axis);
         let momentum = f64::from(self.momentum);
-        if !given {
+        let is_empty = self.x.dims().iter().any(|dim| *dim == 0);
+        if is_empty {
+            (self.mean_out, self.variance_out) = (self.mean.clone(), self.variance.clone());
+        } else if !given {
             self.mean_out = &self.mean * momentum + &mean * (1.0 - momentum);
             self.variance_out = &self.variance * momentum + &variance * (1.0 - momentum);
         } else {
@@ -387,22 +393,31 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
             let mut dscale = self.dscale.slice_mut::<T>()?;
             let mut dbias = self.dbias.slice_mut::<T>()?;
             let add_up = |group: usize, range: Range<usize>| {
-                let (mean, r) = (wide(mean[group]), r(group));
-                sums(&x[range.clone()], &dy[range], |x, dy| [dy, dy * (x - mean) * r])
+                let mean = wide(mean[group]);
+                sums(&x[range.clone()], &dy[range], |x, dy| [x - mean, dy, dy * (x - mean)])
+            };
+            // The saved mean is rounded: what is left of it, the sum of products of `dy` and `n`.
+            let centred = |group: usize, [d, dy, products]: [f64; 3]| {
+                let rest = if given { 0.0 } else { d / n };
+                (rest, (products - rest * dy) * r(group))
             };
             cut.sums(cx, add_up, |first, sums| {
                 if let Some(dbias) = &mut dbias {
-                    dbias[first..].iter_mut().zip(sums).for_each(|(dbias, [sum, _])| *dbias = T::of(*sum));
+                    dbias[first..].iter_mut().zip(sums).for_each(|(dbias, [_, dy, _])| *dbias = T::of(*dy));
                 }
                 if let Some(dscale) = &mut dscale {
-                    dscale[first..].iter_mut().zip(sums).for_each(|(dscale, [_, sum])| *dscale = T::of(*sum));
+                    for (i, (dscale, sums)) in dscale[first..].iter_mut().zip(sums).enumerate() {
+                        *dscale = T::of(centred(first + i, *sums).1);
+                    }
                 }
                 let Some(dx) = &mut dx else { return };
                 cut.write(cx, dx, (first, sums.len()), |group, at, dx| {
                     let r = r(group);
                     let factor = T::of(r * scale.map_or(1.0, |scale| wide(scale[group])));
-                    let [sum, products] = if given { [0.0; 2] } else { sums[group - first] };
-                    let (mean, share, slope) = (mean[group], T::of(sum / n), T::of(products * r / n));
+                    let sums = if given { [0.0; 3] } else { sums[group - first] };
+                    let (rest, products) = centred(group, sums);
+                    let slope = products * r / n;
+                    let (mean, share, slope) = (mean[group], T::of(sums[1] / n - rest * slope), T::of(slope));
                     for ((dx, x), dy) in dx.iter_mut().zip(&x[at..]).zip(&dy[at..]) {
                         *dx = (*dy - share - (*x - mean) * slope) * factor;
                     }

@@ -10,7 +10,8 @@ use autobwd::{
 
 use super::{
     DataLayout,
-    decomposition::{NormRows, Reshaped, affine},
+    decomposition::{NormRows, Reshaped, affine, mean},
+    group_gradient::{ChannelTiling, GroupGradient, scratch_bytes},
     tiling::NormTiling,
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// Group normalisation of each sample: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
-#[register_op(grad = Composed)]
+#[register_op(grad = GroupNormGrad)]
 pub struct GroupNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions in the order of `data_layout`.
     #[input]
@@ -128,6 +129,54 @@ fn group_norm(x: Draw, channels: usize, groups: i32) -> GroupNormOp<Draw> {
     }
 }
 
+/// `dx = (g - mean(g) - n * mean(g * n)) / √(variance + epsilon)` in each group, `dscale = Σ dy * n` and `dbias = Σ dy`
+/// over samples and positions, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
+///
+/// Mean and variance are treated as functions of `x`.
+#[register_op(grad_of = GroupNormOp, grad = Composed, inferred)]
+pub struct GroupNormGrad<V = Var> {
+    pub x: V,
+    pub scale: Option<V>,
+    #[input(shape_only)]
+    pub bias: Option<V>,
+    #[input(shape_only)]
+    pub y: V,
+    pub mean: V,
+    pub variance: V,
+    pub dy: V,
+    #[output]
+    pub dx: Option<V>,
+    #[output]
+    pub dscale: Option<V>,
+    #[output]
+    pub dbias: Option<V>,
+    pub epsilon: f32,
+    pub groups: i32,
+    pub data_layout: DataLayout,
+}
+impl Kernel for GroupNormGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let (channels, epsilon) = (NormTiling::channels(&self.x, self.data_layout), f64::from(self.epsilon));
+        with_float!(self.x, T => {
+            let variance = self.variance.slice::<T>()?;
+            let of = GroupGradient {
+                x: self.x.slice::<T>()?,
+                dy: self.dy.slice()?,
+                scale: self.scale.slice()?,
+                mean: self.mean.slice()?,
+                factor: |group: usize| 1.0 / (wide(variance[group]) + epsilon).sqrt(),
+                tiling: ChannelTiling::of(&self.x, channels, self.data_layout),
+                width: channels.groups / self.groups as usize,
+            };
+            of.write(cx, self.dx.slice_mut()?, self.dscale.slice_mut()?, self.dbias.slice_mut()?)
+        })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        scratch_bytes(&self.x, self.data_layout)
+    }
+}
+
 /// Returns the number of channels; checks that parameters have one element for each.
 fn channels(x: &Meta, layout: DataLayout, vectors: [&Option<Meta>; 2]) -> Result<Dim> {
     x.float()?;
@@ -193,7 +242,7 @@ impl<'a, T: KernelFloat> AffineKernel<'a, T> {
 
 /// Instance normalisation of each channel of each sample: `y = scale * (x - m) / √(v + epsilon) + bias`, with its mean
 /// `m` and variance `v`.
-#[register_op(grad = Composed)]
+#[register_op(grad = InstanceNormGrad)]
 pub struct InstanceNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions.
     #[input]
@@ -268,4 +317,79 @@ autobwd::samples!(
 fn instance_norm(x: Draw, channels: usize) -> InstanceNormOp<Draw> {
     let (scale, bias) = (Some(away_from(0.0, [channels])), Some(uniform([channels])));
     InstanceNormOp { x, scale, bias, y: out(), saved_mean: out(), saved_variance: out(), epsilon: 1e-5 }
+}
+
+/// `dx = (g - mean(g) - n * mean(g * n)) / √(v + epsilon)` in each channel of each sample, `dscale = Σ dy * n` and
+/// `dbias = Σ dy` over samples and positions, where `n = (x - m) / √(v + epsilon)` and `g = dy * scale`.
+///
+/// The saved statistics are treated as functions of `x`.
+#[register_op(grad_of = InstanceNormOp, grad = Composed)]
+pub struct InstanceNormGrad<V = Var> {
+    pub x: V,
+    pub scale: Option<V>,
+    pub saved_mean: V,
+    pub saved_variance: V,
+    pub dy: V,
+    #[output]
+    pub dx: Option<V>,
+    #[output]
+    pub dscale: Option<V>,
+    #[output]
+    pub dbias: Option<V>,
+    pub epsilon: f32,
+}
+impl Infer for InstanceNormGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let x = &self.x;
+        let channels = channels(x, DataLayout::Nchw, [&self.scale, &None])?;
+        self.dy.same_as(x)?;
+        for saved in [&self.saved_mean, &self.saved_variance] {
+            saved.same_dtype(x)?;
+            let count = x.dims[0] * channels;
+            saved.require(saved.dims.agrees(&[count]), || {
+                format!("[{count}] is needed, a number for each channel of each sample")
+            })?;
+        }
+        self.dx.iter_mut().for_each(|dx| dx.like(x));
+        self.dscale
+            .iter_mut()
+            .chain(&mut self.dbias)
+            .for_each(|grad| grad.set(x.dtype, Dims::from_iter([channels])));
+        Ok(())
+    }
+}
+impl Kernel for InstanceNormGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let channels = NormTiling::channels(&self.x, DataLayout::Nchw);
+        with_float!(self.x, T => {
+            let factor = self.saved_variance.slice::<T>()?;
+            let of = GroupGradient {
+                x: self.x.slice::<T>()?,
+                dy: self.dy.slice()?,
+                scale: self.scale.slice()?,
+                mean: self.saved_mean.slice()?,
+                factor: |group: usize| wide(factor[group]),
+                tiling: ChannelTiling::of(&self.x, channels, DataLayout::Nchw),
+                width: 1,
+            };
+            of.write(cx, self.dx.slice_mut()?, self.dscale.slice_mut()?, self.dbias.slice_mut()?)
+        })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        scratch_bytes(&self.x, DataLayout::Nchw)
+    }
+}
+impl Composition for InstanceNormGrad<Expr> {
+    fn compose(&mut self) {
+        let channels = Reshaped::new(&self.x, vec![0, 0, -1]);
+        let NormRows { factor, normal, .. } = NormRows::of(&channels.x, self.epsilon);
+        let dy = Reshaped::new(&self.dy, vec![0, 0, -1]).x;
+        let g = affine(dy.clone(), &self.scale, &None, 1);
+        let slope = mean(&(&g * &normal), &[-1], true);
+        let dx = (&g - mean(&g, &[-1], true) - &normal * slope) * factor;
+        self.dx = Some(channels.restore(&dx));
+        self.dscale = Some((&dy * &normal).sum(&[0, 2]));
+        self.dbias = Some(dy.sum(&[0, 2]));
+    }
 }

@@ -5,13 +5,14 @@
 mod batch;
 mod decomposition;
 mod group;
+mod group_gradient;
 mod layer;
 mod tiling;
 
 pub(crate) use tiling::{NormTiling, sums};
 
 pub use batch::{BatchNormGrad, BatchNormOp, BatchNormRule};
-pub use group::{GroupNormOp, InstanceNormOp};
+pub use group::{GroupNormGrad, GroupNormOp, InstanceNormGrad, InstanceNormOp};
 pub use layer::{LayerNormGrad, LayerNormOp};
 
 autobwd::op::attr_enum! {

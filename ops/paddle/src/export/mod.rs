@@ -20,7 +20,7 @@ use crate::{
         op_version_map::OpVersionPair,
         var_type::{LoDTensorArrayDesc, LoDTensorDesc, TensorDesc, Type},
     },
-    reference::{ReferenceOp, gradient_defaults, is_hint, reference, reference_attr},
+    reference::{ReferenceOp, gradient_defaults, is_hint, reference, reference_attr, slot_there},
     tensors::element_type,
 };
 
@@ -235,7 +235,8 @@ impl Export<'_> {
                 continue;
             }
             let arguments = args.iter().map(|var| self.program.name(*var).to_string()).collect();
-            written.push(op_desc::Var { parameter: slot.name.into(), arguments });
+            let parameter = slot_there(&op.ty, slot.name).into();
+            written.push(op_desc::Var { parameter, arguments });
         }
         written
     }

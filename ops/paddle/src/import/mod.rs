@@ -13,6 +13,7 @@ use autobwd_ops::model::infer_shapes;
 
 use crate::{
     proto::{self, var_type::Type},
+    reference::true_dtype,
     tensors,
 };
 
@@ -126,6 +127,14 @@ impl Import {
         for var in self.added.drain(..) {
             // Shape rules declare them.
             vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
+        }
+        for op in &descs {
+            for (slot, args) in op.outputs.iter() {
+                let Some(dtype) = true_dtype(&op.ty, &slot) else { continue };
+                for var in args {
+                    vars.get_mut(var).into_iter().for_each(|desc| desc.dtype = dtype);
+                }
+            }
         }
         for var in descs.iter().flat_map(|op| op.reads().chain(op.writes())) {
             if let Some(kind) = others.get(&var) {

@@ -10,7 +10,9 @@ use super::Import;
 use crate::{
     attrs::{convert, read_attr, type_name},
     proto::op_desc,
-    reference::{is_hint, is_neutral_in_earlier_versions, reference, reference_attr},
+    reference::{
+        is_forward_output, is_hint, is_neutral_in_earlier_versions, reference, reference_attr, slot_here,
+    },
 };
 
 /// The longest source line that is kept, in bytes.
@@ -39,12 +41,14 @@ impl Import {
         let schema = info.schema();
         let mut slots = Slots::default();
         for args in all.into_iter().filter(|args| !args.arguments.is_empty()) {
-            let known = if input { schema.input(&args.parameter) } else { schema.output(&args.parameter) };
+            let name = slot_here(schema.name, &args.parameter);
+            let known = if input { schema.input(name) } else { schema.output(name) };
             let vars: Vec<Var> = args.arguments.iter().map(|name| self.program.var(name)).collect();
             match known {
                 Some(slot) => slots.set(slot.name, vars),
                 // An output without readers needs no writer; verification finds readers.
                 None if !input => {}
+                None if is_forward_output(schema.name, name) => {}
                 None => {
                     let text =
                         format!("input `{}` of operator `{}` is not supported", args.parameter, schema.name);
