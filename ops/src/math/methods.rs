@@ -1,6 +1,6 @@
 use autobwd::{DType, Expr, New, emit};
 
-use super::{Math, refusals::unequal_shapes};
+use super::{Math, refusals::unequal_shapes, select};
 use crate::{
     activation::{
         Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Logsigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
@@ -22,7 +22,7 @@ use crate::{
     index::IndexSelect,
     interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
     logarithm::{Log2, Log10},
-    logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor, Where},
+    logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor},
     loss::{HuberLoss, SoftmaxWithCrossEntropy},
     matmul::{Bmm, Dot, MatmulV2},
     min_max_pow::{ElementwiseMax, ElementwiseMin, ElementwisePow},
@@ -150,7 +150,7 @@ impl Math for Expr {
     }
 
     fn where_cond(&self, yes: &Expr, no: &Expr) -> Expr {
-        emit(Where { condition: self.into(), x: yes.into(), y: no.into(), out: New }).out
+        select::where_cond(self, yes, no)
     }
 
     fn matmul(&self, other: &Expr) -> Expr {

@@ -2,6 +2,7 @@
 
 mod methods;
 mod refusals;
+mod select;
 
 use autobwd::{DType, Expr, New, emit};
 
@@ -235,7 +236,19 @@ pub trait Math: Sized {
     /// Whether all elements are true over these axes, which are dropped; over all axes if empty.
     #[track_caller]
     fn all(&self, axes: &[i64]) -> Expr;
-    /// For a bool mask: `yes` where it is true, else `no`; all of one shape.
+    /// For a bool mask: `yes` where it is true, else `no`. The three shapes broadcast, and gradients are summed back.
+    /// Dimensions that are unknown while the program is built must be equal when it runs, if all three have as many.
+    ///
+    /// ```
+    /// # use autobwd::Tensor;
+    /// # use autobwd_ops::Math;
+    /// let tape = autobwd::eager();
+    /// let x = tape.leaf("x", Tensor::from_vec([2], vec![1.0_f32, -1.0])?);
+    /// let zero = tape.constant(Tensor::scalar(0.0_f32)?);
+    /// let positive = x.greater_than(&zero).where_cond(&x, &zero);
+    /// assert_eq!(positive.tensor()?.slice::<f32>()?, [1.0, 0.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
     #[track_caller]
     fn where_cond(&self, yes: &Expr, no: &Expr) -> Expr;
     /// Matrix product; dimensions before the last two are batch dimensions, which broadcast.
