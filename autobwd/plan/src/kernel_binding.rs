@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{Graph, Instruction, IterationSpace, ValueId, extent, is_native, operand_dims};
 use autobwd_core::{
-    Cx, DType, Error, Kernel, Result, Role, Var,
+    Buf, Cx, DType, Error, Kernel, Result, Role, Var,
     lanes::{BroadcastMap, FusedKernel, FusedKernelSpec, FusedKernels, FusedOp, OperandLocation},
     op::Implementation,
     tensor::{AccessMode, Binder, Place, ValueCell},
@@ -36,6 +36,7 @@ pub fn kernel(
     let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
     let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
     let mut scratch = node.scratch.iter().copied();
+    let mut sparse = vec![];
     let kernel = make(&node.desc, binder.lease(), &mut |role, slot, var| {
         if var == Var::EMPTY {
             let value =
@@ -53,7 +54,14 @@ pub fn kernel(
             return Ok(binder.cell(&meta, cell.clone()));
         }
         match role {
-            Role::Output => binder.output(&meta, place(value)?),
+            Role::Output => {
+                let at = place(value)?;
+                if meta.rows.is_some() {
+                    // A binder of its own: it is read when the kernel has finished.
+                    sparse.push(Binder::default().input(&meta, at, AccessMode::Read)?);
+                }
+                binder.output(&meta, at)
+            }
             // Its memory may hold another value by now.
             Role::Input if slots[number].shape_only => binder.shape_only(&meta),
             Role::Input => {
@@ -64,7 +72,23 @@ pub fn kernel(
         }
     })?;
     binder.finish()?;
-    Ok(kernel)
+    Ok(if sparse.is_empty() { kernel } else { Box::new(SparseKernel { kernel, sparse }) })
+}
+
+/// A kernel with row-sparse outputs, whose row indices are checked after it.
+struct SparseKernel {
+    kernel: Box<dyn Kernel + Send>,
+    sparse: Vec<Buf<'static>>,
+}
+impl Kernel for SparseKernel {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.kernel.run(cx)?;
+        self.sparse.iter().try_for_each(Buf::check_rows)
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        self.kernel.scratch_bytes(workers)
+    }
 }
 
 /// Runs an instruction once.

@@ -69,6 +69,20 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
+/// Checks row indices that a kernel has written for a tensor of `height` rows: they ascend up to the first −1.
+pub(super) fn check_row_indices(height: usize, numbers: &[i64]) -> Result<(), String> {
+    let mut last = None;
+    for number in numbers.iter().take_while(|number| **number != -1) {
+        if usize::try_from(*number).ok().is_none_or(|row| row >= height) {
+            return Err(format!("row {number} of a tensor of {height} rows"));
+        }
+        if let Some(last) = last.replace(number).filter(|last| *last >= number) {
+            return Err(format!("row {number} after row {last}"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

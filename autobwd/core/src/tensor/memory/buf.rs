@@ -28,7 +28,8 @@ use ndarray::{ArrayView, ArrayViewMut, Dimension};
 use super::{Place, padded};
 use crate::{
     Error, ErrorKind, Result,
-    tensor::{DType, Dim, Element, Meta, Rows, Shape, TensorArray, ValueCell},
+    tensor::{DType, Dim, Element, Meta, Rows, Shape, TensorArray, ValueCell, rows::check_row_indices},
+    with_dtype,
 };
 
 /// The validity of a bound kernel's buffers. An operator's struct may hold types with a `Drop` of their own, which runs
@@ -267,18 +268,39 @@ impl Buf<'_> {
     /// # Errors
     /// Another dtype, or a dense tensor.
     pub fn rows<T: Element>(&self) -> Result<Rows<'_, T>> {
-        let (n, numbers, values) = self.row_parts::<T>(false)?;
-        // SAFETY: the invariant of bound kernels; `Binder::bind` has checked that there is space for `n` row indices
-        // and, from the next cache line on, for the values of `n` rows of this dtype (`Meta::bytes`).
-        let (numbers, values) = unsafe {
-            let values = std::slice::from_raw_parts(values, n * row_len(&self.dims));
-            (std::slice::from_raw_parts(numbers, n), values)
-        };
+        let (numbers, values) = self.row_slices()?;
         Ok(Rows::new(&self.dims, numbers, values))
     }
 
+    /// Checks the row indices of a row-sparse tensor that a kernel has written.
+    ///
+    /// # Errors
+    /// Indices that do not ascend, or are out of range; names both, and the slot.
+    #[doc(hidden)]
+    pub fn check_rows(&self) -> Result<()> {
+        let numbers = with_dtype!(self.dtype, T => self.row_slices::<T>()?.0);
+        check_row_indices(self.dims[0], numbers).map_err(|text| {
+            let slot = self.slot;
+            Error::new(
+                ErrorKind::Data,
+                format!("`{slot}`: its kernel wrote {text}; rows ascend, each once, and -1 ends them"),
+            )
+        })
+    }
+
+    /// Row indices, up to the capacity, and the values of as many rows.
+    fn row_slices<T: Element>(&self) -> Result<(&[i64], &[T])> {
+        let (n, numbers, values) = self.row_parts::<T>(false)?;
+        // SAFETY: the invariant of bound kernels; `Binder::bind` has checked that there is space for `n` row indices
+        // and, from the next cache line on, for the values of `n` rows of this dtype (`Meta::bytes`).
+        Ok(unsafe {
+            let values = std::slice::from_raw_parts(values, n * row_len(&self.dims));
+            (std::slice::from_raw_parts(numbers, n), values)
+        })
+    }
+
     /// Row indices and values of a row-sparse output, mutably, with the number of rows set by its shape rule. Row
-    /// indices must ascend; the first that does not (−1, say) ends the list.
+    /// indices must ascend; −1 ends the list, if there are fewer. The operator fails if they do not.
     ///
     /// # Errors
     /// Another dtype, an input, or a dense tensor.

@@ -1,0 +1,102 @@
+//! Row indices that the kernel of an author writes: they ascend, or the operator fails.
+
+use autobwd::{
+    Buf, Builder, Cx, DType, Executor, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Scope, Tensor, Var,
+    append_backward, emit, register_op,
+};
+use autobwd_ops::{Init, Math};
+
+/// The first two rows of a matrix; the gradient has the indices `numbers`.
+#[register_op(grad = FirstRowsGrad)]
+pub(crate) struct FirstRows<V = Var> {
+    #[input]
+    x: V,
+    #[output]
+    out: V,
+    #[attr]
+    numbers: Vec<i64>,
+}
+impl Infer for FirstRows<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let [rows, width] = self.x.unpack()?;
+        self.x.require(rows.get().is_none_or(|rows| rows >= 2), || "two rows are needed".into())?;
+        self.out.set(self.x.dtype, autobwd::Dims::from_iter([2.into(), width]));
+        Ok(())
+    }
+}
+impl Kernel for FirstRows<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let out = self.out.slice_mut::<f32>()?;
+        out.copy_from_slice(&self.x.slice::<f32>()?[..out.len()]);
+        Ok(())
+    }
+}
+
+#[register_op(grad_of = FirstRows, grad = NoGrad)]
+pub(crate) struct FirstRowsGrad<V = Var> {
+    #[input(shape_only)]
+    x: V,
+    dout: V,
+    #[output]
+    dx: V,
+    numbers: Vec<i64>,
+}
+impl Infer for FirstRowsGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dx.like(&self.x);
+        self.dx.rows = Some(2.into());
+        Ok(())
+    }
+}
+impl Kernel for FirstRowsGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let (numbers, values) = self.dx.rows_mut::<f32>()?;
+        numbers.copy_from_slice(&self.numbers);
+        values.copy_from_slice(self.dout.slice()?);
+        Ok(())
+    }
+}
+
+fn loss(x: &Expr, numbers: &[i64]) -> Expr {
+    emit(FirstRows { x: x.into(), out: New, numbers: numbers.to_vec() }).out.square().sum(&[])
+}
+
+/// The gradient from a program.
+fn built(numbers: &[i64]) -> Result<Vec<f64>> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[3, 1], |w| Init::Constant(3.0).emit(w, 0));
+    let loss = loss(&w, numbers).name();
+    net.edit(|program| append_backward(program, &loss, &Default::default()))?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    Ok(executor.run(&net.program()?, &mut scope, &[], &["w@GRAD"])?[0].to_f64s())
+}
+
+/// The gradient from a tape.
+fn taped(numbers: &[i64]) -> Result<Vec<f64>> {
+    let tape = autobwd::eager();
+    let w = tape.leaf("w", Tensor::from_vec([3, 1], vec![3.0_f32; 3])?);
+    loss(&w, numbers).backward()?;
+    Ok(w.gradient()?.tensor()?.to_f64s())
+}
+
+#[test]
+fn rows_that_do_not_ascend_are_an_error_of_their_operator() -> Result<()> {
+    for gradient in [built, taped] {
+        assert_eq!(gradient(&[0, 1])?, [6.0, 6.0, 0.0]);
+        assert_eq!(gradient(&[2, -1])?, [0.0, 0.0, 6.0]);
+        assert_eq!(gradient(&[-1, 0])?, [0.0; 3]);
+        for (numbers, wrote) in [
+            ([1, 0], "row 0 after row 1"),
+            ([1, 1], "row 1 after row 1"),
+            ([0, 3], "row 3 of a tensor of 3 rows"),
+            ([-2, 0], "row -2 of a tensor of 3 rows"),
+        ] {
+            let e = gradient(&numbers).unwrap_err().to_string();
+            let text =
+                format!("`X@GRAD`: its kernel wrote {wrote}; rows ascend, each once, and -1 ends them");
+            assert!(e.contains(&text) && e.contains("first_rows_grad"), "{e}");
+        }
+    }
+    Ok(())
+}
