@@ -7,7 +7,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     Math,
-    activation::{Relu, Square},
+    activation::{Elu, LeakyRelu, Relu, Square, Tanh},
     concat,
     control::{ConditionalBlock, while_loop},
     elementwise::ElementwiseAdd,
@@ -374,5 +374,27 @@ fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
         append_backward(program, &loss, &Backward::default())?;
     }
     assert_eq!(program.to_string(), fresh.to_string());
+    Ok(())
+}
+
+/// As the reference writes them: each gradient operator of a chain in place overwrites the gradient that it reads.
+#[test]
+fn gradients_of_a_chain_in_place_have_one_name() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3]);
+    let h = &w * 3.0;
+    let into = || Arg::from(&h);
+    emit(Tanh { x: (&h).into(), out: into() }).out.check()?;
+    emit(LeakyRelu { x: (&h).into(), out: into(), alpha: 0.5 }).out.check()?;
+    emit(Elu { x: (&h).into(), out: into(), alpha: 1.5 }).out.check()?;
+    emit(Relu { x: (&h).into(), out: into() }).out.check()?;
+    let program = differentiated(&net, &h.square().sum(&[]));
+    let name = format!("{}@GRAD", h.name());
+    for ty in ["relu_grad", "elu_grad", "leaky_relu_grad", "tanh_grad"] {
+        let op = program.root().ops.iter().find(|op| *op.ty == *ty).unwrap();
+        let written: Vec<&str> = op.writes().map(|var| program.name(var)).collect();
+        assert_eq!(written, [&name], "{program}");
+    }
+    assert!(!program.to_string().contains("@OLDER"), "{program}");
     Ok(())
 }

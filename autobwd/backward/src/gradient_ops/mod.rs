@@ -257,7 +257,11 @@ fn replace<'a>(args: impl Iterator<Item = &'a mut Var>, from: Var, to: Var) {
 /// Whether an operator that overwrites its own input may give the input's gradient the output's name: only a single
 /// gradient operator that writes it once is sure to read the old gradient before it writes the new one.
 fn keeps_name(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
-    let GradKind::Operator(gradient) = info.grad_kind() else { return false };
+    let gradient = match info.grad_kind() {
+        GradKind::Operator(gradient) => gradient,
+        GradKind::Derived(gradient) => gradient.schema(),
+        _ => return false,
+    };
     let (Some(input), Some(output)) = (fwd.inputs.slot_of(var), fwd.outputs.slot_of(var)) else {
         return false;
     };
