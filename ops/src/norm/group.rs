@@ -166,7 +166,8 @@ impl Kernel for GroupNormGrad<Buf<'_>> {
                 mean: self.mean.slice()?,
                 factor: |group: usize| 1.0 / (wide(variance[group]) + epsilon).sqrt(),
                 tiling: ChannelTiling::of(&self.x, channels, self.data_layout),
-                width: channels.groups / self.groups as usize,
+                // Without channels, there is nothing to divide.
+                width: (channels.groups / self.groups as usize).max(1),
             };
             of.write(cx, self.dx.slice_mut()?, self.dscale.slice_mut()?, self.dbias.slice_mut()?)
         })
