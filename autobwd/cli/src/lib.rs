@@ -2,6 +2,7 @@
 
 mod command;
 mod feeds;
+mod output;
 mod program_file;
 mod terminal;
 
@@ -43,8 +44,7 @@ fn parsed(terminal: Terminal) -> CommandResult<Command> {
     match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => Ok(arguments.command),
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            // Standard output may be closed.
-            _ = e.print();
+            e.print().map_err(CommandFailure::of_stdout)?;
             Err(CommandFailure::Closed)
         }
         Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

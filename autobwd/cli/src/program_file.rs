@@ -18,7 +18,7 @@ use crate::terminal::{CommandFailure, CommandResult, Terminal, json_escaped};
 const LIMIT: u64 = 1 << 27;
 
 /// The path that stands for standard input or output.
-const STANDARD: &str = "-";
+pub(crate) const STANDARD: &str = "-";
 
 /// A format of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -209,6 +209,9 @@ pub(crate) fn write_model(
         && path != STANDARD
     {
         return Ok(save(model, path)?);
+    }
+    if path != STANDARD && format == Format::Json {
+        return Ok(model.program.save(path)?);
     }
     let text = format.write(&model.program)?;
     match (path, format) {

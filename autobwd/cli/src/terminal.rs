@@ -21,8 +21,18 @@ pub(crate) enum CommandFailure {
     Usage,
     /// The printed result is negative: programs differ, a check fails. Status 1.
     Negative,
-    /// The reader of standard output has closed it. Status 0.
+    /// The reader of standard output has closed it, and nothing else is to be written. Status 0.
     Closed,
+}
+
+impl CommandFailure {
+    /// The failure of a write to standard output.
+    pub(crate) fn of_stdout(e: io::Error) -> CommandFailure {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => CommandFailure::Closed,
+            _ => CommandFailure::Failed(format!("cannot write to standard output: {e}")),
+        }
+    }
 }
 
 impl From<Error> for CommandFailure {
@@ -47,10 +57,7 @@ impl Terminal {
         let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         let mut stdout = io::stdout().lock();
         let written = write!(stdout, "{text}{end}").and_then(|()| stdout.flush());
-        written.map_err(|e| match e.kind() {
-            io::ErrorKind::BrokenPipe => CommandFailure::Closed,
-            _ => CommandFailure::Failed(format!("cannot write to standard output: {e}")),
-        })
+        written.map_err(CommandFailure::of_stdout)
     }
 
     /// Writes a document to standard output, as one line of JSON.

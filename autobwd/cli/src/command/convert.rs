@@ -1,6 +1,6 @@
 //! `convert`: the same program in another format.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use autobwd::tensor::save_tensors;
 use autobwd_ops::Model;
@@ -9,6 +9,7 @@ use clap::Args;
 use super::ModelPath;
 use crate::{
     feeds::{fetches, inputs},
+    output::check_outputs,
     program_file::{Format, write_model},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
@@ -39,6 +40,8 @@ pub(crate) struct ConvertCommand {
 
 impl ConvertCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let output = Path::new(&self.output);
+        check_outputs([("OUTPUT", Some(output)), ("--save", self.save.as_deref())])?;
         let mut model = self.input.read_model()?;
         if let Some(path) = &self.weights {
             model.scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;

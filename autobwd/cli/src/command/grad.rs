@@ -1,20 +1,20 @@
 //! `grad`: appends the backward pass, and the updates of an optimizer.
 
-use std::str::FromStr;
+use std::path::Path;
 
 use autobwd::{
     Backward, Builder, Program, append_backward,
     backward::Recompute,
     program::{BlockId, Site},
-    tensor::write_atomically,
 };
-use autobwd_ops::optim::{Adam, Momentum, Optimizer, Sgd};
+use autobwd_ops::optim::{Optimizer, OptimizerSpec};
 use clap::Args;
 
 use super::ModelPath;
 use crate::{
     feeds::feeds,
-    program_file::{Format, write_model},
+    output::check_outputs,
+    program_file::write_model,
     terminal::{CommandFailure, CommandResult, Terminal, grouped},
 };
 
@@ -47,9 +47,17 @@ pub(crate) struct GradCommand {
     /// the others are recomputed
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     checkpoints: Vec<String>,
-    /// The optimizer: `sgd:RATE`, `momentum:RATE:MOMENTUM` or `adam:RATE`
+    /// The optimizer with its learning rate and options, such as `sgd:0.1` or `adamw:0.001,decay=0.05`
+    ///
+    /// Optimizers: `sgd`, `momentum` (options `momentum`, `nesterov`, `lazy`), `adagrad` (`epsilon`, `initial`),
+    /// `rmsprop` (`decay`, `momentum`, `epsilon`, `centered`), `adam` (`beta1`, `beta2`, `epsilon`, `lazy`), `adamw`
+    /// (`decay` and those of `adam`), `lamb` (`decay`, `beta1`, `beta2`, `epsilon`).
+    ///
+    /// All have `weight_decay=X`, `clip=value(X)`, `clip=norm(X)`, `clip=global_norm(X)`, and, in place of the rate,
+    /// `schedule=S`, where S is `constant(RATE)`, `step(RATE,GAMMA,EVERY)`, `linear(FROM,TO,STEPS)`,
+    /// `cosine(FROM,TO,STEPS)`, `warmup(STEPS,S)` or `then(S,STEPS,S)`: the program computes the rate of each step.
     #[arg(long, value_name = "OPTIMIZER")]
-    optimizer: Option<Update>,
+    optimizer: Option<OptimizerSpec>,
     /// The file for the program that initialises the optimizer, for `run --startup`
     #[arg(long, value_name = "FILE", requires = "optimizer")]
     startup: Option<String>,
@@ -58,47 +66,10 @@ pub(crate) struct GradCommand {
     output: String,
 }
 
-/// An optimizer with its hyperparameters.
-#[derive(Clone, Copy, Debug)]
-enum Update {
-    Sgd(Sgd),
-    Momentum(Momentum),
-    Adam(Adam),
-}
-
-impl FromStr for Update {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Update, String> {
-        let expected = || "`sgd:RATE`, `momentum:RATE:MOMENTUM` or `adam:RATE` is expected".to_string();
-        let (name, numbers) = text.split_once(':').ok_or_else(expected)?;
-        let numbers: Vec<f32> =
-            numbers.split(':').map(str::parse).collect::<Result<_, _>>().map_err(|_| expected())?;
-        match (name, &numbers[..]) {
-            (_, numbers) if !numbers.iter().all(|number| number.is_finite()) => Err(expected()),
-            ("sgd", [rate]) => Ok(Update::Sgd(Sgd { rate: *rate })),
-            ("momentum", [rate, momentum]) => {
-                let (rate, momentum) = (*rate, *momentum);
-                Ok(Update::Momentum(Momentum { rate, momentum, nesterov: false, lazy: false }))
-            }
-            ("adam", [rate]) => Ok(Update::Adam(Adam::new(*rate))),
-            _ => Err(expected()),
-        }
-    }
-}
-
-impl Update {
-    fn optimizer(&self) -> &dyn Optimizer {
-        match self {
-            Update::Sgd(sgd) => sgd,
-            Update::Momentum(momentum) => momentum,
-            Update::Adam(adam) => adam,
-        }
-    }
-}
-
 impl GradCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let (output, startup) = (Path::new(&self.output), self.startup.as_ref().map(Path::new));
+        check_outputs([("--output", Some(output)), ("--startup", startup)])?;
         let mut read = self.model.read_model()?;
         if self.train || !self.freeze.is_empty() {
             read.train(&as_strs(&self.freeze))?;
@@ -125,12 +96,12 @@ impl GradCommand {
         };
         let (mut program, startup) = match &self.optimizer {
             None => (self.differentiated(terminal, &model, &backward)?, None),
-            Some(update) => self.trained(terminal, &model, &backward, update.optimizer())?,
+            Some(optimizer) => self.trained(terminal, &model, &backward, optimizer)?,
         };
         forget_sites(&mut program);
         if let (Some(path), Some(mut startup)) = (&self.startup, startup) {
             forget_sites(&mut startup);
-            write_atomically(path, Format::Json.write(&startup)?.as_bytes())?;
+            startup.save(path)?;
         }
         read.program = program;
         write_model(terminal, &self.output, None, &read)
@@ -167,7 +138,7 @@ impl GradCommand {
         terminal: Terminal,
         model: &Program,
         backward: &Backward<'_>,
-        optimizer: &dyn Optimizer,
+        optimizer: &OptimizerSpec,
     ) -> CommandResult<(Program, Option<Program>)> {
         let net = Builder::new();
         net.set_program(model.clone());

@@ -5,7 +5,10 @@ use std::{collections::HashSet, fs::File, io::BufReader, path::PathBuf};
 use autobwd::{ErrorKind, tensor::write_atomically, viewer::RunReport};
 use clap::Args;
 
-use crate::terminal::{CommandFailure, CommandResult};
+use crate::{
+    output::check_outputs,
+    terminal::{CommandFailure, CommandResult},
+};
 
 /// Draw the curves of training runs
 ///
@@ -26,6 +29,7 @@ pub(crate) struct ReportCommand {
 
 impl ReportCommand {
     pub(super) fn run(&self) -> CommandResult {
+        check_outputs([("--output", Some(&*self.output))])?;
         let mut report = RunReport::new().title(&self.title);
         for (path, name) in self.logs.iter().zip(self.names()) {
             let refuse =

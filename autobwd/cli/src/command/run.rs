@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::ModelPath;
 use crate::{
     feeds::{fetches, read_npz},
+    output::{CommandOutcome, check_outputs},
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
@@ -24,6 +25,9 @@ use stepper::Stepper;
 ///
 /// Prints one line of JSON with the time of a step and the peak of tensor memory, after one line for each step with
 /// --steps. The programs of --startup run first, and the values of --weights replace theirs.
+///
+/// Files are checked before the first step, and written even if standard output or the log cannot be written meanwhile;
+/// the values of --save first.
 #[derive(Debug, Args)]
 pub(crate) struct RunCommand {
     #[command(flatten)]
@@ -59,6 +63,9 @@ pub(crate) struct RunCommand {
     /// of gradients, time and memory
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Go on with the log of --log, and with its numbers of steps, instead of replacing it
+    #[arg(long, requires = "log")]
+    append: bool,
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -106,12 +113,14 @@ pub(super) fn executor(threads: Option<usize>) -> Executor {
 
 impl RunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let (save, out, log) = (self.save.as_deref(), self.out.as_deref(), self.log.as_deref());
+        check_outputs([("--save", save), ("--out", out), ("--log", log)])?;
         let model = self.model.read_model()?;
         let program = model.program;
         let backend = self.backend(model.scope)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
         let fetches = fetches(&program, if self.fetch.is_empty() { &model.fetches } else { &self.fetch });
-        let mut monitor = self.monitor(&program, &fetches)?;
+        let monitor = self.monitor(&program, &fetches)?;
         let mut watched = fetches.clone();
         for name in monitor.iter().flat_map(Monitor::fetches) {
             if !watched.contains(&name) {
@@ -126,17 +135,20 @@ impl RunCommand {
         let mut stepper = Stepper::new(backend, &program, &feeds, &watched)?;
         let compile_seconds = device.as_ref().map(|_| start.elapsed().as_secs_f64());
         drop(watched);
-        let seconds = self.steps(terminal, &mut stepper, &fetches, &mut monitor)?;
+        let mut outcome = CommandOutcome::default();
+        let seconds = self.steps(terminal, &mut stepper, &fetches, monitor, &mut outcome)?;
         let peak_bytes = stepper.peak_bytes();
         let fetched = fetches.iter().map(|name| Ok((*name, stepper.fetch(name)?)));
-        let fetched: Vec<(&str, Tensor)> = fetched.collect::<Result<_>>()?;
-        if let Some(path) = &self.out {
-            save_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)))?;
+        let fetched = fetched.collect::<Result<Vec<(&str, Tensor)>>>();
+        if let Some(path) = save {
+            outcome.add(stepper.values().and_then(|values| values.save(path)).map_err(Into::into));
         }
-        if let Some(path) = &self.save {
-            stepper.values()?.save(path)?;
+        let Ok(fetched) = fetched.map_err(|e| outcome.add(Err(e.into()))) else { return outcome.finish() };
+        if let Some(path) = out {
+            let saved = save_npz(path, fetched.iter().map(|(name, tensor)| (*name, tensor)));
+            outcome.add(saved.map_err(Into::into));
         }
-        terminal.print_json(&RunJson {
+        outcome.add(terminal.print_json(&RunJson {
             schema: "autobwd.run/1",
             steps: seconds.len(),
             threads,
@@ -146,7 +158,8 @@ impl RunCommand {
             first_step_seconds: seconds[0],
             peak_bytes,
             fetched: fetched.iter().map(|(name, tensor)| (*name, FetchedJson::of(tensor))).collect(),
-        })
+        }));
+        outcome.finish()
     }
 
     /// Host or device, with the values before the first step.
@@ -179,30 +192,46 @@ impl RunCommand {
             desc.is_some_and(|desc| desc.dims.numel() == 1)
         };
         let scalars: Vec<&str> = fetches.iter().filter(is_scalar).copied().collect();
-        Ok(Some(Monitor::create(path, program, &scalars)?))
+        Ok(Some(match self.append {
+            true => Monitor::resume(path, program, &scalars, u64::MAX)?,
+            false => Monitor::create(path, program, &scalars)?,
+        }))
     }
 
-    /// Runs the steps; returns the seconds of each.
+    /// Runs the steps; returns the seconds of each. As long as there is something to save, a log or a standard output
+    /// that cannot be written does not end the run.
     fn steps(
         &self,
         terminal: Terminal,
         stepper: &mut Stepper,
         fetches: &[&str],
-        monitor: &mut Option<Monitor<File>>,
+        mut monitor: Option<Monitor<File>>,
+        outcome: &mut CommandOutcome,
     ) -> CommandResult<Vec<f64>> {
         let steps = self.steps.unwrap_or(1);
+        let before = monitor.as_ref().and_then(Monitor::last_step).unwrap_or(0);
+        let has_files = self.save.is_some() || self.out.is_some();
         let (progress, mut times) = (terminal.progress(steps), vec![]);
-        for step in 1..=steps {
+        let mut is_printed = self.steps.is_some();
+        for step in (1..=steps).map(|step| before.saturating_add(step)) {
             let seconds = stepper.step()?;
             times.push(seconds);
-            if let Some(monitor) = monitor {
-                stepper.record(monitor, step)?;
+            if let Some(log) = &mut monitor
+                && let Err(e) = stepper.record(log, step)
+            {
+                monitor = None;
+                outcome.add(Err(e.into()));
             }
-            if self.steps.is_some() {
+            if is_printed {
                 let scalar = |name: &&str| Some((name.to_string(), number(stepper.item(name).ok()?)));
                 let scalars = fetches.iter().filter_map(scalar).collect();
                 let document = StepJson { schema: "autobwd.step/1", step, seconds, scalars };
-                progress.suspend(|| terminal.print_json(&document))?;
+                let printed = progress.suspend(|| terminal.print_json(&document));
+                is_printed = printed.is_ok();
+                outcome.add(printed);
+            }
+            if !outcome.is_success() && !has_files && monitor.is_none() {
+                break;
             }
             progress.inc(1);
         }

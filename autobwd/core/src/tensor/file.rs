@@ -36,37 +36,88 @@ pub(super) fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Er
 /// A missing folder, a path that is a folder, and other errors of the file system, with the path.
 pub fn write_atomically(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
-    let refuse = |text: String| failure(path, "write", text);
-    // Temporary names mean nothing to the caller, so only the kind of error is reported.
-    let fault = |e: io::Error| refuse(e.kind().to_string()).caused_by(e);
-    let target = followed(path).ok_or_else(|| refuse("more than 40 symbolic links".into()))?;
-    let Some(name) = target.file_name() else { return Err(refuse("it names no file".into())) };
-    let folder = folder_of(&target);
-    if !folder.is_dir() {
-        return Err(refuse(format!("there is no folder `{}`", folder.display())));
+    let fault = |e| fault(path, e);
+    let target = WriteTarget::of(path)?;
+    if let TargetKind::Device = target.kind {
+        let mut device = File::options().write(true).open(&target.path).map_err(fault)?;
+        return device.write_all(bytes).map_err(fault);
     }
-    let before = fs::metadata(&target).ok();
-    match &before {
-        Some(before) if before.is_dir() => return Err(refuse("it is a folder".into())),
-        Some(before) if !before.is_file() => {
-            let mut device = File::options().write(true).open(&target).map_err(fault)?;
-            return device.write_all(bytes).map_err(fault);
-        }
-        _ => {}
-    }
-    let mut prefix = OsString::from(".");
-    prefix.push(short(&name.to_string_lossy()));
-    prefix.push(".");
-    remove_stale(folder, &prefix.to_string_lossy());
-    let mut file = temporary(folder, &prefix).map_err(fault)?;
+    let folder = folder_of(&target.path);
+    let mut file = target.temporary().map_err(fault)?;
     file.write_all(bytes).map_err(fault)?;
-    if let Some(before) = before {
-        file.as_file().set_permissions(before.permissions()).map_err(fault)?;
+    if let TargetKind::File(before) = target.kind {
+        file.as_file().set_permissions(before).map_err(fault)?;
     }
     file.as_file().sync_all().map_err(fault)?;
-    let file = file.persist(&target).map_err(|e| fault(e.error))?;
+    let file = file.persist(&target.path).map_err(|e| fault(e.error))?;
     drop(file);
     sync_folder(folder).map_err(fault)
+}
+
+/// Checks that [`write_atomically`] can write a file, as far as this can be known: long work can be refused before it
+/// starts. The path is unchanged.
+///
+/// # Errors
+/// As [`write_atomically`].
+pub fn check_writable(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    let target = WriteTarget::of(path)?;
+    match target.kind {
+        // Opening a pipe would wait for its reader.
+        TargetKind::Device => Ok(()),
+        _ => target.temporary().map(drop).map_err(|e| fault(path, e)),
+    }
+}
+
+/// The error of the file system. Temporary names mean nothing to the caller, so only its kind is reported.
+fn fault(path: &Path, e: io::Error) -> Error {
+    failure(path, "write", e.kind()).caused_by(e)
+}
+
+/// What is to be written.
+struct WriteTarget {
+    /// The path after all symbolic links.
+    path: PathBuf,
+    kind: TargetKind,
+}
+
+enum TargetKind {
+    New,
+    /// A file with these permissions.
+    File(fs::Permissions),
+    /// A device or a pipe.
+    Device,
+}
+
+impl WriteTarget {
+    fn of(path: &Path) -> Result<WriteTarget> {
+        let refuse = |text: String| failure(path, "write", text);
+        let target = followed(path).ok_or_else(|| refuse("more than 40 symbolic links".into()))?;
+        if target.file_name().is_none() {
+            return Err(refuse("it names no file".into()));
+        }
+        let folder = folder_of(&target);
+        if !folder.is_dir() {
+            return Err(refuse(format!("there is no folder `{}`", folder.display())));
+        }
+        let kind = match fs::metadata(&target) {
+            Ok(before) if before.is_dir() => return Err(refuse("it is a folder".into())),
+            Ok(before) if before.is_file() => TargetKind::File(before.permissions()),
+            Ok(_) => TargetKind::Device,
+            Err(_) => TargetKind::New,
+        };
+        Ok(WriteTarget { path: target, kind })
+    }
+
+    /// A new temporary file in the folder of the target. Those that killed processes left are removed.
+    fn temporary(&self) -> io::Result<tempfile::NamedTempFile> {
+        let (name, folder) = (self.path.file_name().unwrap_or_default(), folder_of(&self.path));
+        let mut prefix = OsString::from(".");
+        prefix.push(short(&name.to_string_lossy()));
+        prefix.push(".");
+        remove_stale(folder, &prefix.to_string_lossy());
+        temporary(folder, &prefix)
+    }
 }
 
 /// The file that a path refers to, even if links lead to a missing one.
