@@ -24,7 +24,10 @@ use std::{
 };
 
 use autobwd::{OpInfoMap, Scope};
-use autobwd_tests::fuzz::{self, FuzzFinding, FuzzOutcome, FuzzSeed, Rng};
+use autobwd_tests::{
+    checksum::without_checksum,
+    fuzz::{self, FuzzFinding, FuzzOutcome, FuzzSeed, Rng},
+};
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 
@@ -230,7 +233,7 @@ impl Campaign<'_> {
                     Target::Checkpoint => {
                         let path = folder.join("seed.checkpoint");
                         fuzz::save_checkpoint(&path, seed)?;
-                        fs::read(path)?
+                        without_checksum(fs::read(path)?)
                     }
                     Target::Safetensors => {
                         let (path, mut scope) = (folder.join("seed.safetensors"), Scope::new());
@@ -238,7 +241,7 @@ impl Campaign<'_> {
                         values.sort_by_key(|(name, _)| *name);
                         values.into_iter().for_each(|(name, value)| scope.set(name, value.clone()));
                         scope.save(&path)?;
-                        fs::read(path)?
+                        without_checksum(fs::read(path)?)
                     }
                 },
             ));

@@ -12,6 +12,7 @@ pub mod book;
 // Named so that every binary and test that uses this crate links the operators.
 use autobwd_ops as _;
 
+pub mod checksum;
 pub mod conformance;
 pub mod fuzz;
 pub mod onnx;

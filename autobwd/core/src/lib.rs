@@ -10,6 +10,7 @@
 extern crate self as autobwd;
 
 mod arith;
+mod checksum;
 pub mod composition;
 mod debug;
 pub mod desc;

@@ -1,10 +1,10 @@
 //! Reads and writes programs as JSON.
 //!
-//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}], "signature"?}` with variables
+//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}], "signature"?, "checksum"?}` with variables
 //! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter", "gradient_of"?}` and operators
 //! `{"type", "inputs", "outputs", "attrs": {name: {tag: value}}, "site"?, "origin"?}`: the form of the golden cases.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -12,7 +12,7 @@ use super::{
     Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, ProgramSignature, Site, Slots, Var,
     VarDesc, VarKind,
 };
-use crate::{DType, Dims, Error, ErrorKind, Result};
+use crate::{DType, Dims, Error, ErrorKind, Result, checksum};
 
 /// The longest accepted name of an operator type, slot or attribute, in bytes.
 const NAME_LIMIT: usize = 256;
@@ -22,6 +22,9 @@ struct ProgramJson {
     blocks: Vec<BlockJson>,
     #[serde(default, skip_serializing_if = "ProgramSignature::is_empty")]
     signature: ProgramSignature,
+    /// Of the text before it, without white space; last in the text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<String>,
 }
 
 #[derive(Serialize, Deserialize, PartialEq)]
@@ -160,15 +163,29 @@ impl Program {
         serde_json::to_string(&self.to_file(true)).unwrap_or_default()
     }
 
-    /// Reads a program from JSON.
+    /// The program as JSON for a file, with a checksum, by which [`from_json`](Program::from_json) notices damage.
+    pub(super) fn to_json_with_checksum(&self) -> String {
+        let mut file = self.to_file(true);
+        file.checksum = Some(checksum::blank());
+        let json = serde_json::to_string(&file).unwrap_or_default();
+        let range = checksum_range(&json);
+        json[..range.start].to_string()
+            + &checksum::checksum(json.as_bytes(), range.clone())
+            + &json[range.end..]
+    }
+
+    /// Reads a program from JSON. If the text has a checksum, as that of [`save`](Program::save), it must be right; a
+    /// program that was edited by hand is read without the key `checksum`.
     ///
     /// # Errors
-    /// Text that is not JSON of this form (with line and column), blocks or variables that contradict each other,
+    /// Text that is not JSON of this form (with line and column), text that differs from what was saved in a byte that is
+    /// not white space, blocks or variables that contradict each other,
     /// blocks that contain themselves or are nested more than 32 deep. The operators themselves are checked by
     /// [`verify`](crate::verify()), before such a program is run or differentiated.
     pub fn from_json(json: &str) -> Result<Program> {
         let file: ProgramJson = serde_json::from_str(json)
             .map_err(|e| Error::new(ErrorKind::Format, format!("not a program in JSON: {e}")).caused_by(e))?;
+        check_damage(json, file.checksum.as_deref())?;
         file.into_program()
     }
 
@@ -185,7 +202,7 @@ impl Program {
             vars: block.vars.iter().map(|(v, d)| self.var_to_json(*v, d)).collect(),
             ops: block.ops.iter().map(|op| self.op_to_json(op, sites)).collect(),
         });
-        ProgramJson { blocks: blocks.collect(), signature: self.signature().clone() }
+        ProgramJson { blocks: blocks.collect(), signature: self.signature().clone(), checksum: None }
     }
 
     fn var_to_json(&self, var: Var, desc: &VarDesc) -> VarJson {
@@ -258,6 +275,53 @@ impl VarJson {
             gradient_of: self.gradient_of.as_ref().map(|name| program.var(name)),
         })
     }
+}
+
+/// Where the checksum of a program is in its text, which ends with `"}`.
+fn checksum_range(json: &str) -> Range<usize> {
+    let end = json.len().saturating_sub(2);
+    end.saturating_sub(checksum::LEN)..end
+}
+
+/// Refuses a text whose checksum is not its own.
+fn check_damage(json: &str, stored: Option<&str>) -> Result<()> {
+    // A damaged key hides the checksum.
+    let may_be_hidden = json.contains(checksum::PREFIX);
+    if stored.is_none() && !may_be_hidden {
+        return Ok(());
+    }
+    let json = without_white_space(json);
+    let range = checksum_range(&json);
+    let is_last = json.get(range.clone()).is_some_and(checksum::is_checksum);
+    let text = match stored {
+        None if !is_last || !json[..range.start].ends_with(":\"") => return Ok(()),
+        Some(stored) if is_last && json[..range.start].ends_with(",\"checksum\":\"") => {
+            let expected = checksum::checksum(json.as_bytes(), range);
+            if stored == expected {
+                return Ok(());
+            }
+            format!("its checksum is `{stored}`, but that of its text is `{expected}`")
+        }
+        _ => "its checksum is not the last entry, `checksum`".into(),
+    };
+    let text = format!(
+        "not the program that was saved: {text}; if it was edited on purpose, remove the entry `checksum`"
+    );
+    Err(format_error(text))
+}
+
+/// JSON without the white space between tokens.
+fn without_white_space(json: &str) -> String {
+    let (mut is_string, mut is_escaped) = (false, false);
+    let mut kept = String::with_capacity(json.len());
+    for c in json.chars() {
+        is_string ^= c == '"' && !is_escaped;
+        is_escaped = c == '\\' && is_string && !is_escaped;
+        if is_string || !matches!(c, ' ' | '\t' | '\n' | '\r') {
+            kept.push(c);
+        }
+    }
+    kept
 }
 
 fn format_error(message: String) -> Error {

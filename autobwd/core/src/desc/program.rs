@@ -457,12 +457,13 @@ impl Program {
         self.root().vars.iter().filter(|(_, d)| d.parameter).map(|(v, _)| *v)
     }
 
-    /// Saves the program as JSON. A failure leaves no partial file.
+    /// Saves the program as JSON, with a checksum as its last entry, by which [`load`](Program::load) notices damage. A
+    /// failure leaves no partial file.
     ///
     /// # Errors
     /// Those of the file system, with the path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_atomically(path, self.to_json().as_bytes())
+        write_atomically(path, self.to_json_with_checksum().as_bytes())
     }
 
     /// Reads a program that was [saved](Program::save).
