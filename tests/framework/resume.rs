@@ -182,6 +182,9 @@ fn changed_data_are_noticed() -> Result<()> {
         ["x", "y"].map(|name| Tensor::from_vec([100, 1], vec![0_i64; 100]).map(|zeros| (name, zeros)));
     let e = loader(TensorDataset::new([x?, y?])?)?.resume(checkpoint.note("data")?).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Checkpoint);
-    assert_eq!(e.to_string(), "the data have changed: other content of 100 examples");
+    assert_eq!(
+        e.to_string(),
+        "the data have changed: the fields were `x` (float32), `y` (int64), and are `x` (int64), `y` (int64)"
+    );
     Ok(())
 }

@@ -40,14 +40,15 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
-    /// The examples with these indices, each below [`len`](Dataset::len), in this order. A loader calls it from a
-    /// thread of its own if it reads ahead.
+    /// The examples with these indices, each below [`len`](Dataset::len), in this order, always with the same fields and
+    /// dtypes. A loader calls it from a thread of its own if it reads ahead; it makes an error of a panic.
     ///
     /// # Errors
     /// Examples that cannot be read; the message names the file.
     fn batch(&self, indices: &[usize]) -> Result<Batch>;
 
-    /// A hash of the content, by which a resumed run notices changed data. It is the same in all processes.
+    /// A hash of the content, by which a resumed run notices changed data. It is the same in all processes. A loader
+    /// also compares the number of examples, the fields, and some examples.
     fn fingerprint(&self) -> u64;
 }
 

@@ -2,6 +2,8 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::Batch;
+
 /// The hash of a sequence of numbers and byte strings.
 #[derive(Default)]
 pub(crate) struct Fingerprint(Xxh3);
@@ -17,6 +19,14 @@ impl Fingerprint {
         let mut with_length = self.number(bytes.as_ref().len() as u64);
         with_length.0.update(bytes.as_ref());
         with_length
+    }
+
+    /// Includes names, shapes, dtypes and elements of all fields.
+    pub(crate) fn batch(self, batch: &Batch) -> Fingerprint {
+        batch.iter().fold(self, |hash, (name, tensor)| {
+            let dims = tensor.dims().iter().fold(hash.bytes(name), |hash, dim| hash.number(*dim as u64));
+            dims.bytes(tensor.dtype().name()).bytes(tensor.bytes())
+        })
     }
 
     pub(crate) fn finish(self) -> u64 {

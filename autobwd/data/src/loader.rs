@@ -1,8 +1,12 @@
 //! The loader: batches of a data set, epoch by epoch.
 
 mod reader;
+mod sample;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use autobwd_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -10,6 +14,7 @@ use serde_json::json;
 
 use crate::{Batch, Dataset, order::BatchTiling};
 use reader::{BatchReader, ReadAhead};
+use sample::{DataSample, Fields};
 
 /// The most batches that are read ahead: there is a place for each from the start.
 const MAX_PREFETCH: usize = 1024;
@@ -58,6 +63,10 @@ pub struct Loader {
     position: Position,
     /// The thread that reads ahead, from `position` on, once it is started.
     ahead: Option<ReadAhead>,
+    /// Those of the first batch.
+    fields: Option<Fields>,
+    /// Read when it is first needed; `None` if it cannot be read.
+    sample: OnceLock<Option<DataSample>>,
 }
 
 impl fmt::Debug for Loader {
@@ -141,7 +150,14 @@ impl LoaderBuilder {
             return refuse(text);
         }
         let reader = BatchReader::new(self.dataset, tiling, self.seed);
-        Ok(Loader { reader, prefetch: self.prefetch, position: Position::default(), ahead: None })
+        Ok(Loader {
+            reader,
+            prefetch: self.prefetch,
+            position: Position::default(),
+            ahead: None,
+            fields: None,
+            sample: OnceLock::new(),
+        })
     }
 }
 
@@ -157,6 +173,8 @@ struct LoaderState {
     seed: Option<u64>,
     ranks: usize,
     drop_last: bool,
+    #[serde(default)]
+    sample: Option<DataSample>,
 }
 
 impl Loader {
@@ -174,7 +192,8 @@ impl Loader {
     /// The next batch of the epoch; `None` at its end, where the next epoch begins.
     ///
     /// # Errors
-    /// A batch that cannot be read; the following call delivers the batch after it.
+    /// A batch that cannot be read, a panic of the data set, another number of examples than was asked for, or other
+    /// fields or dtypes than those of the first batch; the following call delivers the batch after it.
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
         if self.position.batch == self.batches() {
             self.position = Position { epoch: self.position.epoch.saturating_add(1), batch: 0 };
@@ -185,15 +204,26 @@ impl Loader {
             batches => self.read_ahead(batches),
         };
         self.position.batch += 1;
-        batch.map(Some)
+        let batch = batch?;
+        match &self.fields {
+            Some(fields) => fields.check(&batch)?,
+            None => self.fields = Some(Fields::of(&batch)),
+        }
+        Ok(Some(batch))
     }
 
     fn read_ahead(&mut self, batches: usize) -> Result<Batch> {
-        let ahead = match self.ahead.take() {
-            Some(ahead) => ahead,
-            None => ReadAhead::start(self.reader.clone(), self.position, batches)?,
+        let running = self.ahead.take().and_then(|mut ahead| Some((ahead.next()?, ahead)));
+        let (batch, ahead) = match running {
+            Some(running) => running,
+            None => {
+                let mut ahead = ReadAhead::start(self.reader.clone(), self.position, batches)?;
+                let batch = ahead.next();
+                (batch.ok_or_else(|| Error::internal("the thread that reads ahead has ended"))?, ahead)
+            }
         };
-        self.ahead.insert(ahead).next()
+        self.ahead = Some(ahead);
+        batch
     }
 
     /// The remaining batches of the epoch, as [`next_batch`](Loader::next_batch) delivers them.
@@ -229,8 +259,11 @@ impl Loader {
         Ok(())
     }
 
-    /// The position as text for a checkpoint, with what it refers to: the fingerprint of the data, batch size, seed and
-    /// number of ranks.
+    /// The position as text for a checkpoint, with what it refers to: number and fields of the examples, fingerprint of
+    /// the data set, a hash of up to 8 evenly spaced examples, batch size, seed and number of ranks.
+    ///
+    /// The first call reads these examples, twice: of a data set that changes its examples at random, and of one that
+    /// cannot be read, they are left out.
     pub fn state(&self) -> String {
         let (tiling, position) = (self.reader.tiling, self.position);
         let state = json!({
@@ -241,8 +274,13 @@ impl Loader {
             "seed": self.reader.seed,
             "ranks": tiling.ranks,
             "drop_last": tiling.drop_last,
+            "sample": self.sample.get_or_init(|| self.read_sample().ok()),
         });
         state.to_string()
+    }
+
+    fn read_sample(&self) -> Result<DataSample> {
+        self.reader.reporting_panics(|dataset| DataSample::read(dataset), "while a sample was read")
     }
 
     fn fingerprint(&self) -> String {
@@ -252,7 +290,7 @@ impl Loader {
     /// Continues at the position of a [`state`](Loader::state), also one of another rank.
     ///
     /// # Errors
-    /// A text that is no state; other data, and another batch size, seed or number of ranks, with which the position
+    /// A text that is no state; data that have changed or cannot be read, and another batch size, seed or number of ranks, with which the position
     /// would be that of other examples.
     pub fn resume(&mut self, state: &str) -> Result<()> {
         let state: LoaderState = serde_json::from_str(state).map_err(|e| {
@@ -265,8 +303,18 @@ impl Loader {
             let (then, now) = (state.examples, tiling.examples);
             return refuse(format!("the data have changed: there were {then} examples, and there are {now}"));
         }
-        if state.data != self.fingerprint() {
-            let text = format!("the data have changed: other content of {} examples", tiling.examples);
+        let now = state.sample.as_ref().map(|_| self.read_sample()).transpose()?;
+        if let (Some(then), Some(now)) = (&state.sample, &now)
+            && then.fields != now.fields
+        {
+            let (then, now) = (&then.fields, &now.fields);
+            return refuse(format!("the data have changed: the fields were {then}, and are {now}"));
+        }
+        let hash = |sample: Option<&DataSample>| sample.and_then(|sample| sample.hash.clone());
+        let hashes = hash(state.sample.as_ref()).zip(hash(now.as_ref()));
+        if state.data != self.fingerprint() || hashes.is_some_and(|(then, now)| then != now) {
+            let text =
+                format!("the data have changed: other content or order of {} examples", tiling.examples);
             return refuse(text);
         }
         let seed = |seed: Option<u64>| seed.map_or("none".into(), |seed| seed.to_string());

@@ -32,10 +32,7 @@ impl TensorDataset {
     /// As [`Batch::new`].
     pub fn new<N: Into<String>>(fields: impl IntoIterator<Item = (N, Tensor)>) -> Result<TensorDataset> {
         let all = Batch::new(fields)?;
-        let hash = all.iter().fold(Fingerprint::default(), |hash, (name, tensor)| {
-            let dims = tensor.dims().iter().fold(hash.bytes(name), |hash, dim| hash.number(*dim as u64));
-            dims.bytes(tensor.dtype().name()).bytes(tensor.bytes())
-        });
+        let hash = Fingerprint::default().batch(&all);
         Ok(TensorDataset { all, fingerprint: hash.finish() })
     }
 }

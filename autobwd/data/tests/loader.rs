@@ -191,11 +191,9 @@ fn an_error_stands_for_its_batch() -> Result<()> {
 
 #[test]
 fn a_panic_of_a_data_set_is_an_error() -> Result<()> {
-    let data = Unreliable { reads: AtomicUsize::new(0), panics: true };
-    let data = Arc::new(data);
     for prefetch in [0, 1, 3] {
-        data.reads.store(0, Ordering::SeqCst);
-        let mut loader = Loader::builder(data.clone()).batch(2).prefetch(prefetch).build()?;
+        let data = Unreliable { reads: AtomicUsize::new(0), panics: true };
+        let mut loader = Loader::builder(data).batch(2).prefetch(prefetch).build()?;
         let batches: Vec<_> = loader.epoch().map(|batch| batch.map(|batch| examples(&batch))).collect();
         let e = batches[2].as_ref().unwrap_err();
         let start = "the data set, at epoch 0, batch 2, panicked at autobwd/data/tests/loader.rs:";
@@ -203,7 +201,95 @@ fn a_panic_of_a_data_set_is_an_error() -> Result<()> {
         assert!(text.starts_with(start) && text.ends_with(": example 5 is bad"), "{text}");
         assert_eq!(e.kind(), ErrorKind::Panic);
         assert_eq!(batches[4].as_ref().unwrap(), &[8, 9]);
+        // The examples that a state compares cannot be read: the state goes without them.
+        let state = loader.state();
+        loader.resume(&state)?;
     }
+    Ok(())
+}
+
+/// Returns a batch that a closure makes of the indices.
+struct Custom<F>(usize, F);
+
+impl<F: Fn(&[usize]) -> Result<Batch> + Send + Sync> Dataset for Custom<F> {
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn batch(&self, indices: &[usize]) -> Result<Batch> {
+        self.1(indices)
+    }
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+}
+
+fn column(name: &str, numbers: impl Iterator<Item = usize>) -> Result<Batch> {
+    let numbers: Vec<i64> = numbers.map(|number| number as i64).collect();
+    Batch::new([(name, Tensor::from_vec([numbers.len()], numbers)?)])
+}
+
+#[test]
+fn batches_with_another_length_or_other_fields_are_refused() -> Result<()> {
+    for prefetch in [0, 1, 3] {
+        let mut texts = vec![];
+        let short = |indices: &[usize]| {
+            let skipped = usize::from(indices.contains(&4));
+            column("x", indices.iter().copied().skip(skipped))
+        };
+        let renamed =
+            |indices: &[usize]| column(if indices.contains(&4) { "y" } else { "x" }, indices.iter().copied());
+        let converted = |indices: &[usize]| match indices.contains(&4) {
+            false => column("x", indices.iter().copied()),
+            true => Batch::new([("x", Tensor::from_vec([2], vec![0_f32; 2])?)]),
+        };
+        let loaders = [
+            Loader::builder(Custom(6, short)),
+            Loader::builder(Custom(6, renamed)),
+            Loader::builder(Custom(6, converted)),
+        ];
+        for loader in loaders {
+            let mut loader = loader.batch(2).prefetch(prefetch).build()?;
+            let batches: Vec<_> = loader.epoch().collect();
+            assert!(batches.len() == 3 && batches[..2].iter().all(Result::is_ok));
+            texts.push(batches[2].as_ref().unwrap_err().to_string());
+        }
+        assert_eq!(
+            texts,
+            [
+                "the data set has returned 1 examples at epoch 0, batch 2, not 2",
+                "the data set has returned fields `y` (int64); the first batch had `x` (int64)",
+                "the data set has returned fields `x` (float32); the first batch had `x` (int64)",
+            ]
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn changed_data_are_noticed_though_their_fingerprint_is_constant() -> Result<()> {
+    let loader = |name: &'static str, order: fn(usize) -> usize| {
+        let batch = move |indices: &[usize]| column(name, indices.iter().map(|index| order(*index)));
+        Loader::builder(Custom(100, batch)).batch(2).build()
+    };
+    let state = loader("x", |k| k)?.state();
+    loader("x", |k| k)?.resume(&state)?;
+    let refused = |mut loader: Loader| loader.resume(&state).unwrap_err().to_string();
+    let text = "the data have changed: other content or order of 100 examples";
+    assert_eq!(refused(loader("x", |k| 99 - k)?), text);
+    assert_eq!(refused(loader("x", |k| (k + 1) % 100)?), text);
+    let text = "the data have changed: the fields were `x` (int64), and are `y` (int64)";
+    assert_eq!(refused(loader("y", |k| k)?), text);
+
+    // Examples that change at every read say nothing, but their fields do.
+    let reads = AtomicUsize::new(0);
+    let random = move |indices: &[usize]| {
+        let read = reads.fetch_add(1, Ordering::SeqCst);
+        column("x", indices.iter().map(|index| index + read))
+    };
+    let mut random = Loader::builder(Custom(100, random)).batch(2).build()?;
+    let state = random.state();
+    random.resume(&state)?;
+    assert!(loader("y", |k| k)?.resume(&state).is_err());
     Ok(())
 }
 
@@ -265,9 +351,10 @@ fn a_state_of_other_data_or_options_is_refused() -> Result<()> {
     };
     assert_eq!(refused(loader(9)), "the data have changed: there were 8 examples, and there are 9");
     let other = TensorDataset::new([("x", Tensor::from_vec([8], vec![0_i64; 8])?)])?;
-    let text = "the data have changed: other content of 8 examples";
+    let text = "the data have changed: other content or order of 8 examples";
     assert_eq!(refused(Loader::builder(other).batch(2).shuffle(1)), text);
     let renamed = TensorDataset::new([("y", Tensor::from_vec([8], (0..8).collect::<Vec<i64>>())?)])?;
+    let text = "the data have changed: the fields were `x` (int64), and are `y` (int64)";
     assert_eq!(refused(Loader::builder(renamed).batch(2).shuffle(1)), text);
     let text = "the state is that of another loader: its batch size is 2, not 4";
     assert_eq!(refused(loader(8).batch(4)), text);

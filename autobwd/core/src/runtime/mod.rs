@@ -5,6 +5,7 @@
 
 mod gemm;
 mod isa;
+mod owned_thread;
 pub mod panics;
 mod pool;
 mod scratch;
@@ -13,6 +14,7 @@ mod transport;
 pub use gemm::products_allocate;
 pub use gemm::{GemmElement, Mat, Strided};
 pub use isa::{FUSED, Isa, isa};
+pub use owned_thread::OwnedThread;
 pub use pool::CHUNK;
 pub use pool::Cx;
 pub use transport::Transport;

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::{scratch::Scratch, transport::Transport};
+use super::{owned_thread::OwnedThread, scratch::Scratch, transport::Transport};
 use crate::{Error, Result};
 
 /// The number of elements in a unit of parallel work and of summation.
@@ -67,7 +67,7 @@ impl PoolState {
 /// The runtime of a kernel: workers to share its work with, and scratch memory.
 pub struct Cx {
     shared: Arc<PoolState>,
-    helpers: Vec<thread::JoinHandle<()>>,
+    helpers: Vec<OwnedThread>,
     pub(super) scratch: Scratch,
     transport: Option<Arc<dyn Transport>>,
 }
@@ -80,7 +80,7 @@ impl Cx {
         let helper = |worker: usize| {
             let shared = shared.clone();
             // If the system refuses a thread, the others do its work.
-            thread::Builder::new().name(format!("autobwd-{worker}")).spawn(move || help(&shared, worker)).ok()
+            OwnedThread::start(format!("autobwd-{worker}"), move || help(&shared, worker)).ok()
         };
         let helpers: Vec<_> = (1..threads.min(MAX_THREADS)).map_while(helper).collect();
         // Threads allocate their own data before the first run.
@@ -286,6 +286,10 @@ fn help(shared: &PoolState, worker: usize) {
 
 impl Drop for Cx {
     fn drop(&mut self) {
+        if !self.helpers.iter().all(OwnedThread::is_here) {
+            // A forked child: it has no helpers, and one of them may have held a lock at the fork.
+            return;
+        }
         {
             let _job = self.shared.job();
             self.shared.stop.store(true, Ordering::Release);
@@ -374,6 +378,37 @@ mod tests {
             assert!(out.iter().enumerate().all(|(i, x)| *x == i / 3));
         }
     }
+
+    /// A child has no helpers, but the memory that describes them.
+    #[cfg(unix)]
+    #[test]
+    fn a_forked_child_works_alone_and_drops_the_pool() {
+        unsafe extern "C" {
+            fn fork() -> i32;
+            fn waitpid(child: i32, status: *mut i32, options: i32) -> i32;
+            fn _exit(status: i32) -> !;
+        }
+        let cx = Cx::new(4);
+        // SAFETY: functions of POSIX; the child only computes, and ends without a destructor of its parent.
+        let child = unsafe { fork() };
+        if child == 0 {
+            let work = move || {
+                let sum = AtomicUsize::new(0);
+                cx.parts(10, 4, &|part, _| _ = sum.fetch_add(part, Ordering::SeqCst));
+                assert_eq!(sum.into_inner(), 45);
+                drop(cx);
+            };
+            let outcome = panic::catch_unwind(panic::AssertUnwindSafe(work));
+            // SAFETY: as above.
+            unsafe { _exit(i32::from(outcome.is_err())) }
+        }
+        let mut status = -1;
+        // SAFETY: as above; `status` lives.
+        assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child panicked");
+        cx.parts(10, 4, &|_, _| ());
+    }
+
     #[test]
     fn chunks_of_several_slices_belong_together() -> Result<()> {
         for threads in [1, 2, 3] {

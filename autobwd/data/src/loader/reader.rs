@@ -1,14 +1,17 @@
 //! Reading of batches, in the caller's thread or ahead of it.
 
 use std::{
+    fmt,
     sync::{
         Arc,
         mpsc::{Receiver, sync_channel},
     },
-    thread::{self, JoinHandle},
 };
 
-use autobwd_core::{Error, ErrorKind, Result, runtime::panics::catch_panic};
+use autobwd_core::{
+    Error, ErrorKind, Result,
+    runtime::{OwnedThread, panics::catch_panic},
+};
 
 use super::Position;
 use crate::{
@@ -33,22 +36,37 @@ impl BatchReader {
 
     pub(super) fn read(&mut self, position: Position) -> Result<Batch> {
         let range = self.tiling.range(position.batch);
-        let Some(seed) = self.seed else { return self.read_examples(&range.collect::<Vec<_>>(), position) };
+        let Some(seed) = self.seed else { return self.examples(&range.collect::<Vec<_>>(), position) };
         let order = match self.order.take().filter(|(epoch, _)| *epoch == position.epoch) {
             Some((_, order)) => order,
             None => shuffled(self.tiling.examples, seed, position.epoch),
         };
-        let batch = self.read_examples(&order[range], position);
+        let batch = self.examples(&order[range], position);
         self.order = Some((position.epoch, order));
         batch
     }
 
-    /// Reads these examples; a panic of the data set is an error.
-    fn read_examples(&self, examples: &[usize], position: Position) -> Result<Batch> {
-        catch_panic(|| self.dataset.batch(examples)).unwrap_or_else(|panic| {
-            let text = format!("the data set, at {position}, {panic}");
-            Err(Error::new(ErrorKind::Panic, text))
+    /// Uses the data set; a panic of it is an error, in any thread.
+    pub(super) fn reporting_panics<T>(
+        &self,
+        work: impl FnOnce(&dyn Dataset) -> Result<T>,
+        place: impl fmt::Display,
+    ) -> Result<T> {
+        catch_panic(|| work(&*self.dataset)).unwrap_or_else(|panic| {
+            Err(Error::new(ErrorKind::Panic, format!("the data set, {place}, {panic}")))
         })
+    }
+
+    /// The examples with these indices.
+    fn examples(&self, indices: &[usize], position: Position) -> Result<Batch> {
+        let place = format_args!("at {position}");
+        let batch = self.reporting_panics(|dataset| dataset.batch(indices), place)?;
+        if batch.len() != indices.len() {
+            let (asked, given) = (indices.len(), batch.len());
+            let text = format!("the data set has returned {given} examples at {position}, not {asked}");
+            return Err(Error::new(ErrorKind::Data, text));
+        }
+        Ok(batch)
     }
 
     fn next(&self, position: Position) -> Position {
@@ -65,7 +83,7 @@ impl BatchReader {
 pub(super) struct ReadAhead {
     /// `None` once the thread is to end.
     batches: Option<Receiver<Result<Batch>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<OwnedThread>,
 }
 
 impl ReadAhead {
@@ -79,17 +97,17 @@ impl ReadAhead {
                 position = reader.next(position);
             }
         };
-        let thread = thread::Builder::new().name("autobwd-data".into()).spawn(read).map_err(|e| {
+        let thread = OwnedThread::start("autobwd-data".into(), read).map_err(|e| {
             let text = format!("cannot start a thread that reads ahead: {e}");
             Error::new(ErrorKind::Io, text).caused_by(e)
         })?;
         Ok(ReadAhead { batches: Some(receiver), thread: Some(thread) })
     }
 
-    /// The next batch.
-    pub(super) fn next(&mut self) -> Result<Batch> {
-        let received = self.batches.as_ref().and_then(|batches| batches.recv().ok());
-        received.unwrap_or_else(|| Err(Error::internal("the thread that reads ahead has ended")))
+    /// The next batch; `None` if the thread is not there, as in a forked child.
+    pub(super) fn next(&mut self) -> Option<Result<Batch>> {
+        self.thread.as_ref().filter(|thread| thread.is_here())?;
+        self.batches.as_ref()?.recv().ok()
     }
 }
 
@@ -97,7 +115,7 @@ impl Drop for ReadAhead {
     fn drop(&mut self) {
         // Sending fails from now on.
         self.batches = None;
-        // Panics of the data set are errors of its batches.
-        _ = self.thread.take().map(JoinHandle::join);
+        // Panics of the data set are caught.
+        let _ = self.thread.take().map(OwnedThread::join);
     }
 }
