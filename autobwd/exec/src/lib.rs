@@ -10,6 +10,7 @@ mod executor;
 mod initialisers;
 mod monitor;
 mod norm;
+mod optimizer_state;
 mod predictor;
 mod scope;
 mod session;

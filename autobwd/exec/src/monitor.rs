@@ -1,5 +1,8 @@
 //! The monitor: a log of a training run, one JSON line a step.
 
+mod eager;
+mod resume;
+
 use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
 
 use serde::{Serialize, Serializer};
@@ -65,12 +68,16 @@ const LEARNING_RATE: &str = "LearningRate";
 /// a step takes more memory, and one pass over all gradients more. Each line is one write, so the log of a killed run
 /// has whole lines, except perhaps for the last one.
 ///
-/// Eager mode has no monitor.
+/// A run that is resumed goes on with its log by [`resume`](Monitor::resume); in eager mode, [`eager`](Monitor::eager)
+/// makes a monitor.
 pub struct Monitor<W> {
     log: W,
     watched: Watched,
     start: Instant,
+    /// Seconds of the runs before this one in the same log.
+    earlier: f64,
     last_step: Option<u64>,
+    has_header: bool,
     /// Whether a write failed: the log may end within a line then.
     is_broken: bool,
 }
@@ -83,7 +90,7 @@ impl<W> fmt::Debug for Monitor<W> {
 }
 
 /// The variables that a monitor records.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Watched {
     values: Vec<String>,
     learning_rates: Vec<String>,
@@ -173,8 +180,7 @@ impl Serialize for LogNumber {
 }
 
 impl Monitor<File> {
-    /// A monitor that writes a file; an existing file is replaced. A run that is resumed has a log of its own, which
-    /// may go on with the numbers of steps.
+    /// A monitor that writes a file; an existing file is replaced.
     ///
     /// # Errors
     /// Those of [`new`](Monitor::new), and of the file system, with the path.
@@ -203,20 +209,21 @@ impl<W: Write> Monitor<W> {
     }
 
     fn begin(log: W, program: &Program, watched: Watched) -> Result<Monitor<W>> {
-        let gradient = |name: &str| watched.gradients.iter().find(|(parameter, _)| parameter == name);
-        let parameter = |var: Var| {
-            let name = program.name(var);
-            LoggedParameter { name, gradient: gradient(name).map(|(_, gradient)| gradient.as_str()) }
-        };
-        let header = line(&LogHeader {
-            schema: SCHEMA,
-            values: &watched.values,
-            learning_rates: &watched.learning_rates,
-            parameters: program.parameters().map(parameter).collect(),
-        })?;
-        let mut monitor = Monitor { log, watched, start: Instant::now(), last_step: None, is_broken: false };
+        let header = header(&watched, program)?;
+        let mut monitor = Monitor::over(log, watched);
         monitor.write(&header)?;
         Ok(monitor)
+    }
+
+    /// A monitor of a log that has its header.
+    fn over(log: W, watched: Watched) -> Monitor<W> {
+        let (start, earlier, last_step) = (Instant::now(), 0.0, None);
+        Monitor { log, watched, start, earlier, last_step, has_header: true, is_broken: false }
+    }
+
+    /// The number of the last step in the log.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_step
     }
 
     /// The variables that a run must fetch for [`record`](Monitor::record): values, learning rates and gradients.
@@ -298,7 +305,7 @@ impl<W: Write> Monitor<W> {
         let gradient_norms = gradients.map(|(k, (parameter, name))| Ok((parameter, norm(norms + k, name)?)));
         let record = line(&LogRecord {
             step,
-            time_s: self.start.elapsed().as_secs_f64(),
+            time_s: self.earlier + self.start.elapsed().as_secs_f64(),
             values: Numbers(values.iter().zip(items(0, values)?).collect()),
             learning_rates: Numbers(learning_rates.iter().zip(items(rates, learning_rates)?).collect()),
             gradient_norms: Numbers(gradient_norms.collect::<Result<_>>()?),
@@ -319,6 +326,21 @@ impl<W: Write> Monitor<W> {
             Error::new(ErrorKind::Io, format!("cannot write the log of the run: {e}")).caused_by(e)
         })
     }
+}
+
+/// The first line of the log of a program.
+fn header(watched: &Watched, program: &Program) -> Result<Vec<u8>> {
+    let gradient = |name: &str| watched.gradients.iter().find(|(parameter, _)| parameter == name);
+    let parameter = |var: Var| {
+        let name = program.name(var);
+        LoggedParameter { name, gradient: gradient(name).map(|(_, gradient)| gradient.as_str()) }
+    };
+    line(&LogHeader {
+        schema: SCHEMA,
+        values: &watched.values,
+        learning_rates: &watched.learning_rates,
+        parameters: program.parameters().map(parameter).collect(),
+    })
 }
 
 /// A document as a line of JSON.

@@ -8,7 +8,10 @@ use std::{
 
 use indexmap::{IndexMap, IndexSet};
 
-use crate::initialisers::Initialisers;
+use crate::{
+    initialisers::Initialisers,
+    optimizer_state::{is_named_as_state, optimizer_state},
+};
 use autobwd_core::{
     Element, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
     error::did_you_mean,
@@ -43,8 +46,11 @@ pub struct LoadReport {
     pub loaded: Vec<String>,
     /// Values of the scope that the file does not have.
     pub missing: Vec<String>,
-    /// Values of the file that the scope does not have.
+    /// Values of the file that the scope does not have, without [`optimizer_state`](LoadReport::optimizer_state).
     pub unexpected: Vec<String>,
+    /// Values of the file that the scope does not have and whose names say that they are the state of an optimizer:
+    /// `w.moment1` beside `w`, or `learning_rate_0`. A model for inference does not need them.
+    pub optimizer_state: Vec<String>,
     /// Values of another dtype or shape.
     pub mismatched: Vec<MismatchedValue>,
 }
@@ -61,7 +67,7 @@ pub struct MismatchedValue {
 }
 
 impl LoadReport {
-    /// Returns the report if every value was loaded.
+    /// Returns the report if every value was loaded, but for the state of an optimizer.
     ///
     /// # Errors
     /// Values that are missing, unexpected or mismatched: the error lists them.
@@ -84,6 +90,14 @@ impl fmt::Display for LoadReport {
         if !self.mismatched.is_empty() {
             let all: Vec<String> = self.mismatched.iter().map(ToString::to_string).collect();
             write!(f, "\n{} mismatched: {}", all.len(), all.join(", "))?;
+        }
+        if !self.optimizer_state.is_empty() {
+            let count = self.optimizer_state.len();
+            write!(
+                f,
+                "\n{count} not needed: the state of an optimizer, such as `{}`",
+                self.optimizer_state[0]
+            )?;
         }
         Ok(())
     }
@@ -183,6 +197,40 @@ impl Scope {
         save_tensors(path, self.iter())
     }
 
+    /// As [`save`](Scope::save), without the state of the program's optimizers: learning rates, moments and the like,
+    /// which a model for inference does not need. A [`Checkpoint`](crate::Checkpoint) has all values.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Executor, Scope};
+    /// # use autobwd_ops::{Init, Math, optim::{Adam, Optimizer}};
+    /// # let net = Builder::new();
+    /// # let w = net.parameter("w", DType::F32, &[3], |w| Init::Normal(0.0, 1.0).emit(w, 7));
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("weights.safetensors");
+    /// Adam::new(0.1).minimize(&w.square().mean())?.complete()?;
+    /// let mut scope = Scope::new();
+    /// Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+    /// assert_eq!(scope.len(), 6);
+    /// scope.save_without_optimizer(&path, &net.program()?)?;
+    /// let mut weights = Scope::new();
+    /// weights.load(&path)?;
+    /// assert_eq!(weights.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["w"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`save`](Scope::save).
+    pub fn save_without_optimizer(
+        &self,
+        path: impl AsRef<Path>,
+        program: &impl AsRef<Program>,
+    ) -> Result<()> {
+        let program = program.as_ref();
+        let states = optimizer_state(program);
+        let is_state = |name: &str| program.find(name).is_some_and(|var| states.contains(&var));
+        save_tensors(path, self.iter().filter(|(name, _)| !is_state(name)))
+    }
+
     /// Sets the values of a safetensors file, all or none.
     ///
     /// # Errors
@@ -236,11 +284,16 @@ impl Scope {
         let mut report = LoadReport::default();
         let mut missing: IndexSet<String> =
             self.values.keys().filter(|name| name.starts_with(to)).cloned().collect();
-        for (name, value) in load_tensors(path)? {
+        let values = load_tensors(path)?;
+        let names: IndexSet<String> = values.iter().map(|(name, _)| name.clone()).collect();
+        for (name, value) in values {
             let Some(rest) = name.strip_prefix(from) else { continue };
             let own = format!("{to}{rest}");
             missing.shift_remove(&own);
             match self.values.get(&own) {
+                None if is_named_as_state(&name, |name| names.contains(name)) => {
+                    report.optimizer_state.push(own)
+                }
                 None => report.unexpected.push(own),
                 Some(old) if old.dtype() == value.dtype() && old.dims() == value.dims() => {
                     self.set(&own, value);
