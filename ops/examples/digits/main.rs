@@ -1,7 +1,7 @@
 //! Trains a classifier of handwritten digits.
 //!
 //! ```text
-//! cargo run --release --example digits -- [--seed N] [--out DIR] [--checkpoint FILE [--resume]] [--validate] [--device PLUGIN]
+//! cargo run --release --example digits -- [--seed N] [--optimizer SPEC] [--out DIR] [--checkpoint FILE [--resume]] [--validate] [--device PLUGIN]
 //! ```
 //!
 //! Describes a small network, trains it on 1,437 images of 8 × 8 pixels and tests it on 360 others. Each epoch prints
@@ -32,6 +32,7 @@ use std::{
 };
 
 use autobwd::{ErrorKind, Program, Scope, tensor::write_atomically, viewer::Page};
+use autobwd_ops::optim::OptimizerSpec;
 use autobwd_xla::Backend;
 use clap::Parser;
 use rand::{RngExt, SeedableRng};
@@ -53,6 +54,9 @@ struct Options {
     /// Seed of the train/test split, initial weights and order of training
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// The optimizer, with its learning rate and options
+    #[arg(long, value_name = "SPEC", default_value = network::OPTIMIZER)]
+    optimizer: OptimizerSpec,
     /// Where files are written
     #[arg(long, value_name = "DIR", default_value = "target/digits")]
     out: PathBuf,
@@ -77,11 +81,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (training, test) = data::split(data::read()?, TRAINING, &mut rng);
     let mut backend = Backend::open(options.device.as_deref())?;
     if options.validate {
-        return validate(training, &mut rng, &mut backend);
+        return validate(training, &mut rng, &mut backend, &options.optimizer);
     }
 
     // Describe the network, and write it before training, so that an output folder without write access fails early.
-    let network = Network::new(&mut rng)?;
+    let network = Network::new(&mut rng, &options.optimizer)?;
     create_folder(&options.out)?;
     write_atomically(out("program.txt"), network.reader.program.to_string().as_bytes())?;
     network.reader.program.save(out("program.json"))?;
@@ -127,9 +131,14 @@ fn create_folder(path: &Path) -> autobwd::Result<()> {
 }
 
 /// Cross-validation on the training images, for choosing layers, rate and epochs.
-fn validate(images: Vec<Image>, rng: &mut Pcg64Mcg, backend: &mut Backend) -> Result<(), Box<dyn Error>> {
+fn validate(
+    images: Vec<Image>,
+    rng: &mut Pcg64Mcg,
+    backend: &mut Backend,
+    optimizer: &OptimizerSpec,
+) -> Result<(), Box<dyn Error>> {
     let (training, validation) = data::split(images, TRAINING_BEFORE_VALIDATION, rng);
-    let network = Network::new(rng)?;
+    let network = Network::new(rng, optimizer)?;
     let images = (&training[..], &validation[..]);
     let trained = training::train(&network, backend, images, rng.random(), None)?;
     println!("{}", json!({ "validation_accuracy": trained.accuracy(), "train_seconds": trained.seconds }));

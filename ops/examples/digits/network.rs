@@ -4,7 +4,7 @@ use autobwd::{Builder, DType, Program, Result};
 use autobwd_data::Dataset;
 use autobwd_ops::{
     Math, nn,
-    optim::{Adam, Optimizer},
+    optim::{Optimizer, OptimizerSpec},
 };
 use autobwd_xla::Backend;
 use rand::RngExt;
@@ -15,7 +15,7 @@ use crate::data::{self, Image, PIXELS};
 // Chosen together with batch size and epochs (training.rs) by `--validate`, mean over the seeds 0 to 9: 97.9 %. Wider
 // layers and longer training gain less than the difference between two seeds. The test images were not used.
 const HIDDEN: [usize; 2] = [128, 64];
-const LEARNING_RATE: f32 = 0.004;
+pub(crate) const OPTIMIZER: &str = "adam:0.004";
 
 /// A network for training and inference.
 pub(crate) struct Network {
@@ -31,7 +31,7 @@ pub(crate) struct Network {
 
 impl Network {
     /// Describes the network; `rng` seeds the initial weights.
-    pub(crate) fn new(rng: &mut Pcg64Mcg) -> Result<Network> {
+    pub(crate) fn new(rng: &mut Pcg64Mcg, optimizer: &OptimizerSpec) -> Result<Network> {
         let net = Builder::new();
         let mut linear =
             |inputs, outputs| nn::Linear::builder(&net, inputs, outputs).seed(rng.random()).build();
@@ -47,7 +47,7 @@ impl Network {
         // Training: from scores and labels to a loss, with backward part and updates.
         let label = net.input("label", DType::I64, &[-1, 1]);
         let loss = scores.cross_entropy(&label).mean();
-        Adam::new(LEARNING_RATE).minimize(&loss)?.complete()?;
+        optimizer.minimize(&loss)?.complete()?;
 
         let (startup, training) = (net.startup().program()?.clone(), net.program()?.clone());
         Ok(Network { startup, training, loss: loss.name(), reader })

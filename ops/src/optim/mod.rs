@@ -2,7 +2,8 @@
 //!
 //! [`Optimizer::minimize`] is [`compute_gradients`] and [`Optimizer::apply_gradients`]. [`GradientClip`], [`WeightDecay`] and
 //! [`ParameterGroups`] go with every optimizer, [`freeze`] excludes parameters. [`Schedule`] and [`Plateau`] give the
-//! learning rate of a step; [`EarlyStopping`] ends a run. [`Lbfgs`] runs a program by itself.
+//! learning rate of a step, and [`ScheduledOptimizer`] lets the program compute it; [`EarlyStopping`] ends a run.
+//! [`OptimizerSpec`] is an optimizer as text. [`Lbfgs`] runs a program by itself.
 
 mod adam;
 mod adaptive;
@@ -14,6 +15,8 @@ mod hyperparameters;
 mod lbfgs;
 mod progress;
 mod schedule;
+mod scheduled;
+mod spec;
 mod state;
 
 pub use adam::{Adam, AdamW, Lamb};
@@ -25,6 +28,8 @@ pub use groups::{ParameterGroups, WeightDecay, freeze};
 pub use lbfgs::Lbfgs;
 pub use progress::{EarlyStopping, Plateau};
 pub use schedule::{Schedule, set_rate};
+pub use scheduled::ScheduledOptimizer;
+pub use spec::OptimizerSpec;
 pub use state::{LEARNING_RATE, NamedOptimizer};
 
 use std::panic::Location;

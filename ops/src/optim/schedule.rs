@@ -1,6 +1,6 @@
 //! Schedules of the learning rate.
 
-use std::f64::consts::PI;
+use std::{f64::consts::PI, fmt};
 
 use autobwd::{DType, Error, ErrorKind, Result, Scope};
 
@@ -30,10 +30,10 @@ use autobwd::{DType, Error, ErrorKind, Result, Scope};
 /// It has no state: a run that is resumed at step 500 goes on with `rate(500)`. In eager mode, where an optimizer is made
 /// for each step, its rate is `schedule.rate(step) as f32`. [`Plateau`](super::Plateau) follows a loss instead.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule(ScheduleCurve);
+pub struct Schedule(pub(super) ScheduleCurve);
 
 #[derive(Clone, Debug, PartialEq)]
-enum ScheduleCurve {
+pub(super) enum ScheduleCurve {
     Constant(f64),
     Step { rate: f64, gamma: f64, every: u64 },
     Linear { from: f64, to: f64, steps: u64 },
@@ -104,6 +104,20 @@ impl Schedule {
     /// As [`set_rate`].
     pub fn set(&self, scope: &mut Scope, name: &str, step: u64) -> Result<()> {
         set_rate(scope, name, self.rate(step))
+    }
+}
+
+/// In the grammar that [`FromStr`](std::str::FromStr) reads.
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            ScheduleCurve::Constant(rate) => write!(f, "constant({rate})"),
+            ScheduleCurve::Step { rate, gamma, every } => write!(f, "step({rate},{gamma},{every})"),
+            ScheduleCurve::Linear { from, to, steps } => write!(f, "linear({from},{to},{steps})"),
+            ScheduleCurve::Cosine { from, to, steps } => write!(f, "cosine({from},{to},{steps})"),
+            ScheduleCurve::Warmup { steps, then } => write!(f, "warmup({steps},{then})"),
+            ScheduleCurve::Sequence { first, steps, then } => write!(f, "then({first},{steps},{then})"),
+        }
     }
 }
 

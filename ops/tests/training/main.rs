@@ -12,6 +12,7 @@ mod minimize;
 mod names;
 mod rates;
 mod scalars;
+mod specs;
 mod two_optimizers;
 
 use autobwd::{Builder, DType, Executor, Expr, Feed, Result, Scope, Tensor};

@@ -1,0 +1,160 @@
+//! Learning rates that a program computes by itself.
+
+use std::f64::consts::PI;
+
+use autobwd::{
+    Builder, DType, Error, ErrorKind, Expr, OpDesc, Program, Result, Var, emit,
+    operators::{Assign, Increment},
+};
+
+use super::{Optimizer, Schedule, schedule::ScheduleCurve};
+use crate::{Init, Math};
+
+/// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
+/// also where nobody sets the rate, as in a program from a file.
+///
+/// ```
+/// # use autobwd::{Builder, DType, Executor, Scope};
+/// # use autobwd_ops::{Init, Math};
+/// use autobwd_ops::optim::{Optimizer, Schedule, ScheduledOptimizer, Sgd};
+/// # let net = Builder::new();
+/// # let w = net.parameter("w", DType::F32, &[1], |w| Init::Constant(1.0).emit(w, 0));
+/// # let loss = w.sum(&[]);
+/// let schedule = Schedule::linear(0.5, 0.0, 4);
+/// ScheduledOptimizer { optimizer: Sgd { rate: 0.0 }, schedule }.minimize(&loss)?.complete()?;
+/// # let (mut executor, mut scope) = (Executor::new(), Scope::new());
+/// # executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+/// let mut rates = vec![];
+/// for _ in 0..5 {
+///     executor.run(&net.program()?, &mut scope, &[], &[])?;
+///     rates.push(scope.get("learning_rate_0")?.item()?);
+/// }
+/// assert_eq!(rates, [0.5, 0.375, 0.25, 0.125, 0.0]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// The rate is computed in float64, and the optimizer's own rate does not count. The counter, `schedule_step_0`, is
+/// kept like the state of the optimizer, so a resumed run goes on with it.
+#[derive(Clone, Debug)]
+pub struct ScheduledOptimizer<O> {
+    /// The optimizer.
+    pub optimizer: O,
+    /// Its learning rate.
+    pub schedule: Schedule,
+}
+
+impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
+    fn learning_rate(&self) -> f32 {
+        self.optimizer.learning_rate()
+    }
+
+    #[track_caller]
+    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
+        self.optimizer.transform(gradients)
+    }
+
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        self.optimizer.update(parameter, gradient, learning_rate)
+    }
+
+    #[track_caller]
+    fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
+        let Some((first, _)) = gradients.first() else { return Ok(()) };
+        let net = first.builder();
+        if net.is_eager() {
+            let text =
+                "in eager mode, an optimizer is made for each step: give it the rate `schedule.rate(step)`";
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        let start = net.program()?.root().ops.len();
+        self.optimizer.apply_gradients(gradients)?;
+        let updated = net.program()?;
+        let rates = rates(&updated, start);
+        let updates = updated.root().ops.len() - start;
+        net.no_grad(|| self.set_rates(net, &rates))?;
+        // The updates follow: they read the new rates.
+        net.edit(|program| {
+            program.root_mut().ops[start..].rotate_left(updates);
+            Ok(())
+        })
+    }
+}
+
+impl<O> ScheduledOptimizer<O> {
+    /// Appends operators that set learning rates for this step, and count it.
+    #[track_caller]
+    fn set_rates(&self, net: &Builder, rates: &[String]) -> Result<()> {
+        let name = net.unique("schedule_step");
+        let step = net.persistable(&name, DType::F64, &[1], |step| Init::Constant(0.0).emit(step, 0));
+        let rate = self.schedule.expr(&step);
+        for name in rates {
+            let variable = net.expr(name);
+            let rate =
+                if variable.dtype() == DType::F64 { rate.clone() } else { rate.cast(variable.dtype()) };
+            emit(Assign { x: (&rate).into(), out: (&variable).into() }).out.check()?;
+        }
+        emit(Increment { x: (&step).into(), out: (&step).into(), step: 1.0 }).out.check().map(drop)
+    }
+}
+
+/// The learning rates that are kept, of the updates from an operator on.
+fn rates(program: &Program, start: usize) -> Vec<String> {
+    let root = program.root();
+    let mut rates: Vec<String> = vec![];
+    let mut queue: Vec<Var> =
+        root.ops[start..].iter().flat_map(|op| op.inputs.get("LearningRate")).copied().collect();
+    while let Some(var) = queue.pop() {
+        let name = program.name(var);
+        match root.vars.get(&var) {
+            Some(desc) if desc.persistable && !rates.iter().any(|known| known == name) => {
+                rates.push(name.into())
+            }
+            Some(desc) if desc.persistable => {}
+            // The rate of a group is a multiple of the others'.
+            _ => {
+                let writers = root.ops[start..].iter().filter(|op| op.writes().any(|written| written == var));
+                queue.extend(writers.flat_map(OpDesc::reads));
+            }
+        }
+    }
+    rates.sort();
+    rates
+}
+
+impl Schedule {
+    /// The rate at a step, a float64 variable, as operators.
+    #[track_caller]
+    fn expr(&self, step: &Expr) -> Expr {
+        let constant = |x: f64| step * 0.0 + x;
+        // A schedule without steps has ended.
+        let progress = |steps: u64| match steps {
+            0 => constant(1.0),
+            steps => (step * (1.0 / steps as f64)).clip(0.0, 1.0),
+        };
+        let choose = |steps: u64, first: &Expr, then: &dyn Fn(&Expr) -> Expr| {
+            let steps = steps as f64;
+            let then = then(&(step - steps).clip(0.0, f64::MAX));
+            step.less_than(&constant(steps)).where_cond(first, &then)
+        };
+        match &self.0 {
+            ScheduleCurve::Constant(rate) => constant(*rate),
+            ScheduleCurve::Step { rate, gamma, every } => {
+                let count = (step / *every as f64).floor();
+                constant(*gamma).pow(&count) * *rate
+            }
+            ScheduleCurve::Linear { from, to, steps } => progress(*steps) * (to - from) + *from,
+            ScheduleCurve::Cosine { from, to, steps } => {
+                ((progress(*steps) * PI).cos() + 1.0) * ((from - to) / 2.0) + *to
+            }
+            ScheduleCurve::Warmup { steps: 0, then } => then.expr(step),
+            ScheduleCurve::Warmup { steps, then } => {
+                let first = (step + 1.0) * (then.rate(0) / *steps as f64);
+                choose(*steps, &first, &|step| then.expr(step))
+            }
+            ScheduleCurve::Sequence { first, steps, then } => {
+                choose(*steps, &first.expr(step), &|step| then.expr(step))
+            }
+        }
+    }
+}

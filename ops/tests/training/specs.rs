@@ -1,0 +1,248 @@
+//! Optimizers by text: the grammar, and what the optimizers do.
+
+use autobwd::{Builder, DType, Executor, Expr, Result, Scope};
+use autobwd_ops::{
+    Init, Math,
+    optim::{
+        Adam, AdamW, GradientClip, Momentum, Optimizer, OptimizerSpec, RmsProp, Schedule, ScheduledOptimizer,
+        Sgd,
+    },
+};
+use proptest::prelude::*;
+
+fn number() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        Just(0.0_f32),
+        Just(0.1),
+        Just(1e-8),
+        Just(f32::MAX),
+        Just(f32::MIN_POSITIVE),
+        0.0..1.0_f32,
+        -1e3..1e3_f32
+    ]
+}
+
+fn schedule() -> impl Strategy<Value = Schedule> {
+    let rate = || prop_oneof![Just(0.1), Just(1e-300), -1.0..1.0_f64];
+    let steps = || prop_oneof![Just(0_u64), Just(u64::MAX), 1..1000_u64];
+    let leaf = prop_oneof![
+        rate().prop_map(Schedule::constant),
+        (rate(), rate(), steps()).prop_map(|(rate, gamma, every)| Schedule::step(rate, gamma, every)),
+        (rate(), rate(), steps()).prop_map(|(from, to, steps)| Schedule::linear(from, to, steps)),
+        (rate(), rate(), steps()).prop_map(|(from, to, steps)| Schedule::cosine(from, to, steps)),
+    ];
+    leaf.prop_recursive(4, 16, 2, move |inner| {
+        prop_oneof![
+            (inner.clone(), steps()).prop_map(|(then, steps)| then.warmup(steps)),
+            (inner.clone(), steps(), inner).prop_map(|(first, steps, then)| first.then(steps, then)),
+        ]
+    })
+}
+
+/// Any text of the grammar.
+fn text() -> impl Strategy<Value = String> {
+    let options = |name: &str| -> &'static [&'static str] {
+        match name {
+            "sgd" => &[],
+            "momentum" => &["momentum=", "nesterov", "lazy"],
+            "adagrad" => &["epsilon=", "initial="],
+            "rmsprop" => &["decay=", "momentum=", "epsilon=", "centered"],
+            "adam" => &["beta1=", "beta2=", "epsilon=", "lazy"],
+            "adamw" => &["decay=", "beta1=", "beta2=", "epsilon=", "lazy"],
+            _ => &["decay=", "beta1=", "beta2=", "epsilon="],
+        }
+    };
+    let name = proptest::sample::select(OptimizerSpec::names().collect::<Vec<_>>());
+    let values = proptest::collection::vec((any::<bool>(), number()), 5);
+    let common = (proptest::option::of(number()), proptest::option::of((0..3_usize, number())));
+    (name, number(), values, common, proptest::option::of(schedule())).prop_map(
+        move |(name, rate, values, (decay, clip), schedule)| {
+            let mut text = name.to_string();
+            if schedule.is_none() {
+                text += &format!(":{rate}");
+            }
+            for (option, (is_set, value)) in options(name).iter().zip(values) {
+                match option.strip_suffix('=') {
+                    _ if !is_set => {}
+                    Some(_) => text += &format!(",{option}{value}"),
+                    None => text += &format!(",{option}"),
+                }
+            }
+            text += &decay.map_or(String::new(), |decay| format!(",weight_decay={decay}"));
+            let kinds = ["value", "norm", "global_norm"];
+            text += &clip.map_or(String::new(), |(kind, limit)| format!(",clip={}({limit})", kinds[kind]));
+            text + &schedule.map_or(String::new(), |schedule| format!(",schedule={schedule}"))
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(text in text()) {
+        let spec: OptimizerSpec = text.parse().unwrap();
+        let written = spec.to_string();
+        let again: OptimizerSpec = written.parse().unwrap();
+        prop_assert_eq!(&again, &spec);
+        prop_assert_eq!(again.to_string(), written);
+    }
+
+    #[test]
+    fn schedules_that_are_written_are_read(schedule in schedule()) {
+        prop_assert_eq!(schedule.to_string().parse::<Schedule>().unwrap(), schedule);
+    }
+
+    #[test]
+    fn no_text_panics(text in "[a-z:=,().0-9e-]{0,40}") {
+        let _ = text.parse::<OptimizerSpec>();
+        let _ = text.parse::<Schedule>();
+    }
+}
+
+#[test]
+fn mistakes_are_told_with_what_exists() {
+    let refused = |text: &str| text.parse::<OptimizerSpec>().unwrap_err().to_string();
+    for (text, expected) in [
+        (
+            "adma:0.1",
+            "there is no optimizer `adma`; known are sgd, momentum, adagrad, rmsprop, adam, adamw, lamb",
+        ),
+        ("", "there is no optimizer ``; known are "),
+        ("sgd", "`sgd` needs a learning rate, such as `sgd:0.01`"),
+        ("sgd:", "`` is not a finite number"),
+        ("sgd:nan", "`nan` is not a finite number"),
+        ("sgd:1e99", "`1e99` is not a finite number"),
+        ("sgd:0.1:2", "`sgd:0.1:2` has more values than `sgd` has options"),
+        (
+            "adam:0.1,momentum=0.9",
+            "`adam` has no option `momentum`; it has beta1, beta2, epsilon, lazy, weight_decay, clip, schedule",
+        ),
+        ("adam:0.1,beta1", "option `beta1` of `adam` needs a value: `beta1=…`"),
+        ("adam:0.1,lazy=1", "option `lazy` of `adam` is a switch: it has no value"),
+        ("momentum:0.1:0.9,momentum=0.9", "option `momentum` of `momentum` is given twice"),
+        ("sgd:0.1,schedule=constant(1)", "the schedule gives the rate: write `sgd,schedule=…`"),
+        ("sgd,schedule=cosinus(1,0,3)", "`cosinus(1,0,3)` is not a schedule; known are constant(RATE), "),
+        ("sgd,schedule=cosine(1,0)", "`cosine(1,0)` is not a schedule"),
+        ("sgd,schedule=cosine(1,0,-3)", "`-3` is not a number of steps"),
+        ("sgd,schedule=cosine(1,0,3", "the parentheses of `sgd,schedule=cosine(1,0,3` do not match"),
+        ("sgd,schedule=0.1", "`0.1` has no arguments in parentheses"),
+        ("sgd:0.1,clip=1", "`1` has no arguments in parentheses"),
+        ("sgd:0.1,clip=max(1)", "there is no clipping `max`; known are value(X), norm(X), global_norm(X)"),
+        ("sgd:0.1,clip=norm(1,2)", "`norm(1,2)` needs one number, such as `norm(1)`"),
+    ] {
+        assert!(refused(text).starts_with(expected), "{text}: {}", refused(text));
+    }
+    let deep = "warmup(1,".repeat(300) + "constant(1)" + &")".repeat(300);
+    let e = deep.parse::<Schedule>().unwrap_err().to_string();
+    assert_eq!(e, "schedules are nested more than 16 deep");
+    assert!(format!("sgd,schedule={}", "(".repeat(10_000)).parse::<OptimizerSpec>().is_err());
+}
+
+/// The parameters after some steps with an optimizer.
+fn trained(optimizer: &dyn Optimizer) -> Result<Vec<f64>> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[5], |w| Init::Normal(0.0, 1.0).emit(w, 7));
+    let v = net.parameter("v", DType::F64, &[5], |v| Init::Normal(0.0, 1.0).emit(v, 8));
+    let loss = (w.square() + w.sin()).mean() + (v.square() * 3.0).mean().cast(DType::F32);
+    optimizer.minimize(&loss)?.complete()?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    for _ in 0..7 {
+        executor.run(&net.program()?, &mut scope, &[], &[])?;
+    }
+    Ok([scope.get("w")?.to_f64s(), scope.get("v")?.to_f64s()].concat())
+}
+
+#[test]
+fn texts_are_the_optimizers_that_they_name() -> Result<()> {
+    let same = |text: &str, expected: &dyn Optimizer| -> Result<()> {
+        assert_eq!(trained(&text.parse::<OptimizerSpec>()?)?, trained(expected)?, "{text}");
+        Ok(())
+    };
+    same("sgd:0.1", &Sgd { rate: 0.1 })?;
+    let momentum = Momentum { rate: 0.1, momentum: 0.8, nesterov: true, lazy: false };
+    same("momentum:0.1,momentum=0.8,nesterov", &momentum)?;
+    same("momentum:0.1:0.8,nesterov", &momentum)?;
+    same("adam:0.1,beta2=0.9", &Adam { beta2: 0.9, ..Adam::new(0.1) })?;
+    same("adamw:0.1,decay=0.05", &AdamW { decay: 0.05, ..AdamW::new(0.1) })?;
+    same("rmsprop:0.1,decay=0.5,centered", &RmsProp { decay: 0.5, centered: true, ..RmsProp::new(0.1) })?;
+    let clip = GradientClip::GlobalNorm(0.5);
+    same(
+        "sgd:0.1,weight_decay=0.01,clip=global_norm(0.5)",
+        &Sgd { rate: 0.1 }.weight_decay(0.01).clip(clip),
+    )?;
+    let schedule = Schedule::cosine(0.1, 0.0, 5).warmup(2);
+    same(
+        "adam,schedule=warmup(2,cosine(0.1,0,5))",
+        &ScheduledOptimizer { optimizer: Adam::new(0.1), schedule },
+    )
+}
+
+/// The rates that a program computes, of float64.
+fn rates(schedule: &Schedule, steps: usize) -> Result<Vec<f64>> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F64, &[1], |w| Init::Constant(0.0).emit(w, 0));
+    let optimizer = ScheduledOptimizer { optimizer: Sgd { rate: 7.0 }, schedule: schedule.clone() };
+    optimizer.minimize(&w.sum(&[]))?.complete()?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let (mut rates, mut last) = (vec![], 0.0);
+    for _ in 0..steps {
+        executor.run(&net.program()?, &mut scope, &[], &[])?;
+        let w = scope.get("w")?.item()?;
+        rates.push(last - w);
+        last = w;
+    }
+    Ok(rates)
+}
+
+#[test]
+fn programs_compute_the_rates_of_schedules() -> Result<()> {
+    let schedules = [
+        Schedule::constant(0.3),
+        Schedule::step(0.5, 0.1, 3),
+        Schedule::step(0.5, 0.0, 2),
+        Schedule::step(0.5, -0.5, 2),
+        Schedule::linear(0.5, 0.1, 4),
+        Schedule::linear(0.5, 0.1, 0),
+        Schedule::cosine(0.5, 0.1, 6),
+        Schedule::cosine(0.5, 0.1, 6).warmup(3),
+        Schedule::constant(0.2).warmup(0),
+        Schedule::linear(0.1, 0.5, 3).then(2, Schedule::step(0.4, 0.5, 2).warmup(2)),
+        Schedule::constant(1.0).then(0, Schedule::constant(0.25)),
+    ];
+    for schedule in schedules {
+        for (step, rate) in rates(&schedule, 12)?.into_iter().enumerate() {
+            let expected = schedule.rate(step as u64);
+            assert!((rate - expected).abs() < 1e-14, "{schedule}, step {step}: {rate}, not {expected}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rates_of_groups_and_of_all_dtypes_follow_the_schedule() -> Result<()> {
+    let net = Builder::new();
+    let parameter = |name: &str, dtype: DType| -> Expr {
+        net.parameter(name, dtype, &[1], |w| Init::Constant(0.0).emit(w, 0))
+    };
+    let (a, b, c) = (parameter("a", DType::F32), parameter("b", DType::F32), parameter("c", DType::F64));
+    let loss = a.sum(&[]) + b.sum(&[]) + c.sum(&[]).cast(DType::F32);
+    let optimizer = Sgd { rate: 1.0 }.group("b", Sgd { rate: 0.5 });
+    let schedule = Schedule::linear(1.0, 0.0, 4);
+    ScheduledOptimizer { optimizer, schedule }.minimize(&loss)?.complete()?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    for _ in 0..3 {
+        executor.run(&net.program()?, &mut scope, &[], &[])?;
+    }
+    // 1 + 0.75 + 0.5
+    let values = ["a", "b", "c"].map(|name| scope.get(name).and_then(|value| value.item()).unwrap());
+    assert_eq!(values, [-2.25, -1.125, -2.25]);
+
+    let eager = autobwd::eager();
+    let w = eager.parameter("w", DType::F32, &[1], |w| Init::Constant(1.0).emit(w, 0));
+    let optimizer = ScheduledOptimizer { optimizer: Sgd { rate: 1.0 }, schedule: Schedule::constant(1.0) };
+    let e = optimizer.minimize(&w.square().mean()).unwrap_err().to_string();
+    assert!(e.contains("give it the rate `schedule.rate(step)`"), "{e}");
+    Ok(())
+}
