@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use autobwd::{
     Builder, DType, ErrorKind, Executor, Result, Scope, Tensor, explain,
-    parallel::{accumulate, data_parallel, require_same_program, shard_optimizer, threads},
+    parallel::{RunOptions, accumulate, data_parallel, require_same_program, shard_optimizer, threads},
 };
 use autobwd_ops::{
     Init, Math,
@@ -186,6 +186,58 @@ fn a_rank_that_hangs_is_named() -> Result<()> {
     let ends = threads::connect(2, Duration::from_millis(50));
     let e = ends[0].transfer(&[], &mut [(1, &mut [0])]).unwrap_err();
     assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::Rank, "rank 1 has not answered within 50ms"));
+    Ok(())
+}
+
+#[test]
+fn a_rank_that_ends_early_or_panics_ends_those_that_wait_for_it() -> Result<()> {
+    let model = TrainingCase::mlp(&Sgd { rate: 0.1 })?;
+    let step = data_parallel(&model.program, 3, 1 << 20)?;
+    let start = std::time::Instant::now();
+    let run = |panics: bool| {
+        threads::run(3, |transport| {
+            let (rank, mut scope) = (transport.rank(), Scope::new());
+            let mut executor = Executor::with_threads(1).with_transport(transport);
+            executor.run(&model.startup, &mut scope, &[], &[])?;
+            for i in 0..5 {
+                if (rank, i) == (1, 3) {
+                    assert!(!panics, "no batch");
+                    return Ok(());
+                }
+                model.step(&mut executor, &mut scope, &step, &model.batch(i, 1)?)?;
+            }
+            Ok(())
+        })
+    };
+    let e = run(true).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Panic);
+    assert!(e.to_string().starts_with("rank 1: the work of the rank panicked at "), "{e}");
+    let e = run(false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Rank);
+    let text = e.to_string();
+    assert!(text.starts_with("rank 0: ") || text.starts_with("rank 2: "), "{text}");
+    let expected = "has ended, but this rank waits for it: all ranks must run the same number of steps";
+    assert!(text.contains(expected), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(30));
+    Ok(())
+}
+
+#[test]
+fn the_deadline_of_ranks_is_an_option() -> Result<()> {
+    let run = |milliseconds: u64| {
+        let options = RunOptions { deadline: Duration::from_millis(milliseconds) };
+        threads::run_with(2, &options, |transport| {
+            if transport.rank() == 1 {
+                std::thread::sleep(Duration::from_millis(300));
+                return transport.transfer(&[(0, &[7])], &mut []).map(|()| 7);
+            }
+            let mut received = [0];
+            transport.transfer(&[], &mut [(1, &mut received)]).map(|()| received[0])
+        })
+    };
+    let e = run(50).unwrap_err().to_string();
+    assert!(e.contains("rank 1 has not answered within 50ms"), "{e}");
+    assert_eq!(run(60_000)?, [7, 7]);
     Ok(())
 }
 

@@ -87,6 +87,43 @@ fn an_error_of_a_rank_ends_all_ranks() {
     assert!(err.contains("3 ranks do not divide a batch of 32 images"), "{err}");
 }
 
+/// The example `faults`: status, both outputs, and whether it took less than 20 seconds.
+fn faults(arguments: &[&str]) -> (bool, String) {
+    let start = Instant::now();
+    let output = run(3, "faults", arguments);
+    assert!(start.elapsed() < Duration::from_secs(20), "{arguments:?}");
+    (output.status.success(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[test]
+fn a_panic_of_a_rank_ends_all_ranks() {
+    let (success, text) = faults(&["panic"]);
+    assert!(!success && text.contains("rank 1: the work of the rank panicked at "), "{text}");
+    let (success, text) = faults(&["error"]);
+    assert!(!success && text.contains("rank 1: no batch"), "{text}");
+}
+
+#[test]
+fn a_rank_that_ends_early_ends_those_that_wait_for_it() {
+    // A message that is sent at once, and one that waits for its receiver.
+    for bytes in ["8", "10000000"] {
+        let (success, text) = faults(&["end", "--bytes", bytes]);
+        let expected =
+            "rank 1 has ended, but this rank waits for it: all ranks must run the same number of steps";
+        assert!(!success && text.contains(expected), "{bytes} bytes: {text}");
+    }
+}
+
+#[test]
+fn the_deadline_is_an_option() {
+    let (success, text) = faults(&["sleep", "--deadline", "300"]);
+    assert!(!success && text.contains("rank 1 has not answered within 300ms"), "{text}");
+    for fault in ["sleep", "none"] {
+        let (success, text) = faults(&[fault, "--deadline", "30000", "--bytes", "100000"]);
+        assert!(success && text.matches("has ended\n").count() == 3, "{text}");
+    }
+}
+
 #[test]
 fn a_killed_rank_ends_all_ranks() {
     let start = Instant::now();

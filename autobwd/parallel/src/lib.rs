@@ -44,6 +44,7 @@ mod collective;
 mod data_parallel;
 mod gradients;
 mod operators;
+mod run_options;
 mod shard_optimizer;
 mod startup;
 pub mod threads;
@@ -55,5 +56,8 @@ pub use operators::{
     CAllgather, CAllgatherGrad, CAllreduceSum, CAllreduceSumGrad, CBroadcast, CBroadcastGrad, CReduceSum,
     CReduceSumGrad, CReducescatter, CReducescatterGrad, all_reduce_sum,
 };
+pub use run_options::RunOptions;
+#[doc(hidden)]
+pub use run_options::{ended, run_rank};
 pub use shard_optimizer::{ShardedOptimizer, shard_optimizer};
 pub use startup::{require_same_program, startup};

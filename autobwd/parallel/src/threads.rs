@@ -10,10 +10,9 @@ use std::{
     time::Duration,
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Transport, runtime::panics::catch_panic};
+use autobwd_core::{Error, ErrorKind, Result, Transport};
 
-/// How long a rank waits for another.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::run_options::{RunOptions, ended, run_rank};
 
 /// The connection of a thread to the others.
 struct ThreadTransport {
@@ -34,7 +33,7 @@ impl Transport for ThreadTransport {
     }
 
     fn transfer(&self, send: &[(usize, &[u8])], receive: &mut [(usize, &mut [u8])]) -> Result<()> {
-        let ended = |rank: &usize| Error::new(ErrorKind::Rank, format!("rank {rank} has ended"));
+        let ended = |rank: &usize| Error::new(ErrorKind::Rank, ended(*rank));
         for (to, message) in send {
             let sender = self.to.get(*to).ok_or_else(|| unknown(*to))?;
             sender.send((*message).into()).map_err(|_| ended(to))?;
@@ -84,21 +83,33 @@ pub fn connect(ranks: usize, patience: Duration) -> Vec<Arc<dyn Transport>> {
     .collect()
 }
 
-/// Runs `work` on as many threads as there are ranks; returns its results in their order.
-///
-/// A rank whose work ends ends the others, too, as soon as they wait for it; they wait for up to a minute.
+/// As [`run_with`], with the default options.
 ///
 /// # Errors
-/// That of the first rank that failed by itself, with its number. A panic of a rank is one.
+/// As [`run_with`].
 pub fn run<R: Send>(ranks: usize, work: impl Fn(Arc<dyn Transport>) -> Result<R> + Sync) -> Result<Vec<R>> {
+    run_with(ranks, &RunOptions::default(), work)
+}
+
+/// Runs `work` on as many threads as there are ranks; returns its results in their order.
+///
+/// When the work of a rank ends, ranks that wait for it fail.
+///
+/// # Errors
+/// That of the first rank that failed by itself, with its number. A panic of a rank is one. Ranks that waited for one
+/// that has ended, or for longer than the deadline.
+pub fn run_with<R: Send>(
+    ranks: usize,
+    options: &RunOptions,
+    work: impl Fn(Arc<dyn Transport>) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
     let work = &work;
     let outcomes: Vec<_> = thread::scope(|scope| {
-        let start = |transport| {
-            let work = move || catch_panic(|| work(transport));
-            scope.spawn(move || work().unwrap_or_else(|panic| Err(panic.error("the work of the rank"))))
-        };
-        let threads: Vec<_> = connect(ranks, PATIENCE).into_iter().map(start).collect();
-        let ended = |_| Err(Error::internal("the thread of the rank has ended"));
+        // The transport is dropped with the work, which tells the others.
+        let start = |transport| scope.spawn(move || run_rank(|| work(transport)));
+        let threads: Vec<_> = connect(ranks, options.deadline).into_iter().map(start).collect();
+        // Panics of the work are caught.
+        let ended = |_| Err(Error::internal("the thread of a rank panicked"));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(ended)).collect()
     });
     let mut failed = BTreeMap::new();
