@@ -4,7 +4,7 @@ use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
     nn::{BatchNorm, Dropout, Linear},
-    optim::{Adagrad, Adam, AdamW, Lamb, Momentum, Optimizer, RmsProp, Sgd},
+    optim::{Adagrad, Adam, AdamW, Lamb, Momentum, Optimizer, RmsProp, Schedule, ScheduledOptimizer, Sgd},
 };
 
 /// A network with running statistics and random masks, and its output.
@@ -37,7 +37,10 @@ fn state_of_every_optimizer_is_left_out_and_recognised() -> Result<()> {
     let (net, _) = network();
     let inference = started(&net)?;
     let momentum = Momentum { rate: 0.1, momentum: 0.9, nesterov: false, lazy: false };
-    let optimizers: [Box<dyn Optimizer>; 8] = [
+    let schedule = Schedule::linear(0.1, 0.0, 3);
+    let optimizers: [Box<dyn Optimizer>; 10] = [
+        Box::new(Adam::new(0.1).name("critic")),
+        Box::new(ScheduledOptimizer { optimizer: Sgd { rate: 0.1 }, schedule }.name("a.b")),
         Box::new(Sgd { rate: 0.1 }),
         Box::new(momentum),
         Box::new(Adagrad::new(0.1)),

@@ -9,6 +9,10 @@ const PARAMETER: &str = "Param";
 const GRADIENT: &str = "Grad";
 const LEARNING_RATE: &str = "LearningRate";
 
+/// The names of a learning rate and of the counter of its schedule, in all optimizers.
+const RATE: &str = "learning_rate_0";
+const STEP: &str = "schedule_step_0";
+
 /// The variables that the optimizers of a program keep: what update operators read beside parameters and gradients, and
 /// what learning rates are computed of.
 pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
@@ -34,9 +38,18 @@ pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
     seen
 }
 
-/// Whether a value of a file is the state of an optimizer by its name: that of a parameter, which is in the file, a dot
-/// and more, such as `w.moment1`, or that of a learning rate.
+/// Whether a value of a file is the state of an optimizer by its name: a parameter of the file, a dot and more, such as
+/// `w.moment1`, or a learning rate. Those of an optimizer with a name have it in front, as `critic.w.moment1` beside
+/// `critic.learning_rate_0`.
 pub(crate) fn is_named_as_state(name: &str, is_in_file: impl Fn(&str) -> bool) -> bool {
-    let is_rate = name.strip_prefix("learning_rate_").is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
-    is_rate || name.match_indices('.').any(|(at, _)| is_in_file(&name[..at]))
+    let has_rate = |prefix: &str| is_in_file(&format!("{prefix}{RATE}"));
+    let dots = || name.match_indices('.').map(|(at, _)| at);
+    let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
+    let mut own = starts.filter(|start| *start == 0 || has_rate(&name[..*start]));
+    own.any(|start| {
+        let rest = &name[start..];
+        rest == RATE
+            || rest == STEP
+            || dots().filter(|end| *end > start).any(|end| is_in_file(&name[start..end]))
+    })
 }

@@ -5,7 +5,7 @@ use std::panic::Location;
 use autobwd::{Expr, New, Result, emit};
 
 use super::{
-    Optimizer, hyperparameters,
+    Optimizer, Schedule, hyperparameters,
     state::{cast, fit},
 };
 use crate::{
@@ -117,6 +117,10 @@ pub struct ClippedOptimizer<O> {
 impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        self.optimizer.schedule()
     }
 
     fn state_prefix(&self) -> &str {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use autobwd::{Builder, Error, ErrorKind, Expr, New, Result, emit};
 
-use super::{Optimizer, hyperparameters};
+use super::{Optimizer, Schedule, hyperparameters};
 use crate::{model::matches, sum::Sum};
 
 /// An optimizer with L2 regularisation, `dw ← dw + decay · w`, after any clipping; made by [`Optimizer::weight_decay`].
@@ -20,6 +20,10 @@ pub struct WeightDecay<O> {
 impl<O: Optimizer> Optimizer for WeightDecay<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        self.optimizer.schedule()
     }
 
     fn state_prefix(&self) -> &str {
@@ -116,6 +120,10 @@ impl Optimizer for ParameterGroups {
         self.others.learning_rate()
     }
 
+    fn schedule(&self) -> Option<&Schedule> {
+        self.others.schedule()
+    }
+
     fn state_prefix(&self) -> &str {
         self.others.state_prefix()
     }
@@ -124,6 +132,12 @@ impl Optimizer for ParameterGroups {
         self.others.validate()?;
         for (pattern, optimizer) in &self.groups {
             optimizer.validate()?;
+            if optimizer.schedule().is_some() {
+                let text = format!(
+                    "group `{pattern}` has a schedule of its own; give one to the optimizer of all groups instead"
+                );
+                return Err(Error::attr("schedule", text));
+            }
             let (own, all) = (optimizer.learning_rate(), self.learning_rate());
             if own != all && all == 0.0 {
                 let text = format!(

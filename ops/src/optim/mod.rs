@@ -59,6 +59,12 @@ pub trait Optimizer {
         hyperparameters::at_least_zero("rate", self.learning_rate())
     }
 
+    /// The schedule by which the program computes the learning rate of each step; by default, the rate stays until the
+    /// variable is set. An optimizer that wraps another one has its schedule.
+    fn schedule(&self) -> Option<&Schedule> {
+        None
+    }
+
     /// The prefix of the names of the learning rate and of all state: empty, or the [`name`](Optimizer::name) and a dot.
     fn state_prefix(&self) -> &str {
         ""

@@ -3,12 +3,15 @@
 use std::f64::consts::PI;
 
 use autobwd::{
-    Builder, DType, Error, ErrorKind, Expr, OpDesc, Program, Result, Var, emit,
+    Builder, DType, Error, ErrorKind, Expr, Result, emit,
     operators::{Assign, Increment},
 };
 
-use super::{Optimizer, Schedule, schedule::ScheduleCurve};
+use super::{Optimizer, Schedule, hyperparameters, schedule::ScheduleCurve, state::cast};
 use crate::{Init, Math};
+
+/// The name of the counter of steps, for an optimizer without a name.
+const STEP: &str = "schedule_step_0";
 
 /// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
 /// also where nobody sets the rate, as in a program from a file.
@@ -48,6 +51,19 @@ impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
         self.optimizer.learning_rate()
     }
 
+    fn schedule(&self) -> Option<&Schedule> {
+        Some(&self.schedule)
+    }
+
+    fn state_prefix(&self) -> &str {
+        self.optimizer.state_prefix()
+    }
+
+    fn validate(&self) -> Result<()> {
+        hyperparameters::at_least_zero("rate", self.schedule.rate(0) as f32)?;
+        self.optimizer.validate()
+    }
+
     #[track_caller]
     fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
         self.optimizer.transform(gradients)
@@ -57,69 +73,20 @@ impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
         self.optimizer.update(parameter, gradient, learning_rate)
     }
-
-    #[track_caller]
-    fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
-        let Some((first, _)) = gradients.first() else { return Ok(()) };
-        let net = first.builder();
-        if net.is_eager() {
-            let text =
-                "in eager mode, an optimizer is made for each step: give it the rate `schedule.rate(step)`";
-            return Err(Error::new(ErrorKind::Program, text));
-        }
-        let start = net.program()?.root().ops.len();
-        self.optimizer.apply_gradients(gradients)?;
-        let updated = net.program()?;
-        let rates = rates(&updated, start);
-        let updates = updated.root().ops.len() - start;
-        net.no_grad(|| self.set_rates(net, &rates))?;
-        // The updates follow: they read the new rates.
-        net.edit(|program| {
-            program.root_mut().ops[start..].rotate_left(updates);
-            Ok(())
-        })
-    }
 }
 
-impl<O> ScheduledOptimizer<O> {
-    /// Appends operators that set learning rates for this step, and count it.
-    #[track_caller]
-    fn set_rates(&self, net: &Builder, rates: &[String]) -> Result<()> {
-        let name = net.unique("schedule_step");
-        let step = net.persistable(&name, DType::F64, &[1], |step| Init::Constant(0.0).emit(step, 0));
-        let rate = self.schedule.expr(&step);
-        for name in rates {
-            let variable = net.expr(name);
-            let rate =
-                if variable.dtype() == DType::F64 { rate.clone() } else { rate.cast(variable.dtype()) };
-            emit(Assign { x: (&rate).into(), out: (&variable).into() }).out.check()?;
-        }
-        emit(Increment { x: (&step).into(), out: (&step).into(), step: 1.0 }).out.check().map(drop)
+/// Appends operators that set the learning rate for this step, and count the step.
+pub(super) fn set_rate(net: &Builder, rate: &Expr, schedule: &Schedule) -> Result<()> {
+    if net.is_eager() {
+        let text =
+            "in eager mode, an optimizer is made for each step: give it the rate `schedule.rate(step)`";
+        return Err(Error::new(ErrorKind::Program, text));
     }
-}
-
-/// The learning rates that are kept, of the updates from an operator on.
-fn rates(program: &Program, start: usize) -> Vec<String> {
-    let root = program.root();
-    let mut rates: Vec<String> = vec![];
-    let mut queue: Vec<Var> =
-        root.ops[start..].iter().flat_map(|op| op.inputs.get("LearningRate")).copied().collect();
-    while let Some(var) = queue.pop() {
-        let name = program.name(var);
-        match root.vars.get(&var) {
-            Some(desc) if desc.persistable && !rates.iter().any(|known| known == name) => {
-                rates.push(name.into())
-            }
-            Some(desc) if desc.persistable => {}
-            // The rate of a group is a multiple of the others'.
-            _ => {
-                let writers = root.ops[start..].iter().filter(|op| op.writes().any(|written| written == var));
-                queue.extend(writers.flat_map(OpDesc::reads));
-            }
-        }
-    }
-    rates.sort();
-    rates
+    let name = net.scoped(STEP);
+    let step = net.persistable(&name, DType::F64, &[1], |step| Init::Constant(0.0).emit(step, 0));
+    let scheduled = cast(&schedule.expr(&step), rate.dtype());
+    emit(Assign { x: (&scheduled).into(), out: rate.into() }).out.check()?;
+    emit(Increment { x: (&step).into(), out: (&step).into(), step: 1.0 }).out.check().map(drop)
 }
 
 impl Schedule {

@@ -280,6 +280,14 @@ impl Optimizer for OptimizerSpec {
         self.rate
     }
 
+    fn schedule(&self) -> Option<&Schedule> {
+        self.schedule.as_ref()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.optimizer().validate()
+    }
+
     #[track_caller]
     fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
         self.optimizer().transform(gradients)
@@ -289,16 +297,23 @@ impl Optimizer for OptimizerSpec {
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
         self.optimizer().update(parameter, gradient, learning_rate)
     }
-
-    #[track_caller]
-    fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
-        self.optimizer().apply_gradients(gradients)
-    }
 }
 
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn learning_rate(&self) -> f32 {
         (**self).learning_rate()
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        (**self).schedule()
+    }
+
+    fn state_prefix(&self) -> &str {
+        (**self).state_prefix()
+    }
+
+    fn validate(&self) -> Result<()> {
+        (**self).validate()
     }
 
     #[track_caller]
@@ -309,11 +324,6 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     #[track_caller]
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
         (**self).update(parameter, gradient, learning_rate)
-    }
-
-    #[track_caller]
-    fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
-        (**self).apply_gradients(gradients)
     }
 }
 

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Tensor, program::Transaction};
 
-use super::Optimizer;
+use super::{Optimizer, Schedule, scheduled::set_rate};
 use crate::{Init, Math};
 
 /// The name of the learning rate of an optimizer without a name: a variable of the program, of shape `[1]`.
@@ -26,6 +26,10 @@ impl<O> NamedOptimizer<O> {
 impl<O: Optimizer> Optimizer for NamedOptimizer<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn schedule(&self) -> Option<&Schedule> {
+        self.optimizer.schedule()
     }
 
     fn state_prefix(&self) -> &str {
@@ -94,6 +98,9 @@ pub(super) fn append_updates(
     };
     let rate = learning_rate(net, dtype, optimizer.learning_rate());
     rate.check()?;
+    if let Some(schedule) = optimizer.schedule() {
+        net.no_grad(|| set_rate(net, &rate, schedule))?;
+    }
     // By dtype, and whether it is for a parameter of rank 0.
     let mut rates: Vec<((DType, bool), Expr)> = vec![((dtype, false), rate.clone())];
     for (parameter, gradient) in &gradients {

@@ -235,7 +235,7 @@ fn rates_of_groups_and_of_all_dtypes_follow_the_schedule() -> Result<()> {
     for _ in 0..3 {
         executor.run(&net.program()?, &mut scope, &[], &[])?;
     }
-    // 1 + 0.75 + 0.5
+    // 1 + 0.75 + 0.5, in float64 for all.
     let values = ["a", "b", "c"].map(|name| scope.get(name).and_then(|value| value.item()).unwrap());
     assert_eq!(values, [-2.25, -1.125, -2.25]);
 
@@ -244,5 +244,35 @@ fn rates_of_groups_and_of_all_dtypes_follow_the_schedule() -> Result<()> {
     let optimizer = ScheduledOptimizer { optimizer: Sgd { rate: 1.0 }, schedule: Schedule::constant(1.0) };
     let e = optimizer.minimize(&w.square().mean()).unwrap_err().to_string();
     assert!(e.contains("give it the rate `schedule.rate(step)`"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn wrappers_of_a_scheduled_optimizer_keep_the_schedule() -> Result<()> {
+    let schedule = Schedule::linear(1.0, 0.0, 4);
+    let scheduled = || ScheduledOptimizer { optimizer: Sgd { rate: 0.0 }, schedule: schedule.clone() };
+    let wrapped: [Box<dyn Optimizer>; 5] = [
+        Box::new(scheduled().name("critic")),
+        Box::new(scheduled().weight_decay(0.0)),
+        Box::new(scheduled().clip(GradientClip::Value(10.0))),
+        Box::new(scheduled().group("b", Sgd { rate: 0.0 })),
+        Box::new("sgd,schedule=linear(1,0,4)".parse::<OptimizerSpec>()?.name("a")),
+    ];
+    for optimizer in wrapped {
+        let net = Builder::new();
+        let [a, b] =
+            ["a", "b"].map(|name| net.parameter(name, DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0)));
+        optimizer.minimize(&(a + b).sum(&[]))?.complete()?;
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+        for _ in 0..3 {
+            executor.run(&net.program()?, &mut scope, &[], &[])?;
+        }
+        assert_eq!((scope.get("a")?.item()?, scope.get("b")?.item()?), (-2.25, -2.25));
+    }
+    let net = Builder::new();
+    let b = net.parameter("b", DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0));
+    let e = Sgd { rate: 0.1 }.group("b", scheduled()).minimize(&b.sum(&[])).unwrap_err().to_string();
+    assert!(e.contains("group `b` has a schedule of its own"), "{e}");
     Ok(())
 }
