@@ -39,7 +39,7 @@ fn training_nothing_is_refused() -> Result<()> {
         let empty = if net.is_eager() { autobwd::eager() } else { Builder::new() };
         let x = empty.persistable("x", DType::F32, &[1], |x| Init::Constant(1.0).emit(x, 0));
         let e = Adam::new(0.1).minimize(&x.mean()).unwrap_err();
-        assert!(e.to_string().ends_with("nothing is trained\nthere are no parameters"), "{e}");
+        assert!(e.message().ends_with("nothing is trained\nthere are no parameters"), "{e}");
     }
     Ok(())
 }
@@ -251,5 +251,72 @@ fn attributes_are_no_nan() -> Result<()> {
     assert!(Program::from_json(&text).unwrap_err().to_string().contains("an attribute is NaN"));
     program.root_mut().ops[0].attrs.set("scale", Attr::F32(f32::NAN));
     assert!(verify(&program).unwrap_err().to_string().contains("attribute `scale` is NaN"));
+    Ok(())
+}
+
+/// A loop whose body detaches part of its result, or all of it.
+fn detached_in_loop(net: &Builder, all: bool) -> Expr {
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
+    let x = net.persistable("x", DType::F32, &[2], |x| Init::Constant(1.0).emit(x, 0));
+    let steps = x.sum(&[]) * 0.0;
+    let last = while_loop(
+        &[steps, x.clone()],
+        |v| v[0].less_than(&(x.sum(&[]) * 0.0 + 1.5)),
+        |v| {
+            let next = (&v[1] * &w).tanh();
+            vec![&v[0] + 1.0, if all { next.detach() } else { next.detach() + &w }]
+        },
+    );
+    last[1].mean()
+}
+
+#[test]
+fn what_is_cut_within_a_loop_is_named() -> Result<()> {
+    let net = Builder::new();
+    let updates = Sgd { rate: 0.1 }.minimize(&detached_in_loop(&net, false))?;
+    assert_eq!(updates.partial.len(), 1);
+    let text = updates.partial[0].to_string();
+    for part in [
+        "in operator ",
+        " `while` (",
+        ", no gradient flows through `assign_",
+        "which is marked `stop_gradient`; operator ",
+    ] {
+        assert!(text.contains(part), "{text}\nlacks {part}");
+    }
+    updates.complete()?;
+
+    let net = Builder::new();
+    let loss = detached_in_loop(&net, true);
+    let e = Sgd { rate: 0.1 }.minimize(&loss).unwrap_err().to_string();
+    let mut program = net.program()?.clone();
+    let found = append_backward(&mut program, &loss.name(), &Backward::default())?;
+    let explained = autobwd::backward::explain(&program, "w@GRAD").map_err(|e| e.to_string());
+    let explained = explained.unwrap_or_else(|e| e);
+    for text in [e, found.report(&program).to_string(), explained] {
+        for part in [
+            "`w` has no gradient: its path to `",
+            " ends in operator ",
+            ", where no gradient flows through `assign_",
+        ] {
+            assert!(text.contains(part), "{text}\nlacks {part}");
+        }
+        assert!(!text.contains("passes no gradient on"), "{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn values_computed_from_data_have_gradients() -> Result<()> {
+    let net = Builder::new();
+    let [real, fake] = ["real", "fake"].map(|name| net.input(name, DType::F64, &[2, 2]));
+    let w = net.parameter("w", DType::F64, &[2, 1], |w| Init::Constant(0.5).emit(w, 0));
+    let mix = &real * 0.5 + &fake * 0.5;
+    let score = mix.matmul(&w).tanh().sum(&[]);
+    let mut program = net.program()?.clone();
+    let found = gradients(&mut program, &[&score.name()], &[&mix.name(), "real"], &Default::default())?;
+    assert!(found.entries()[0].is_some(), "{}", found.report(&program));
+    let data = found.missing.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(data, ["`real` has no gradient: it is marked `stop_gradient`"]);
     Ok(())
 }

@@ -89,6 +89,7 @@ mod times;
 mod typed;
 mod unrolled;
 mod updates;
+mod variable_names;
 mod wide;
 mod words;
 

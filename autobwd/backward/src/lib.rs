@@ -312,6 +312,8 @@ struct BackwardBuilder<'a> {
     given: Vec<(Var, Var)>,
     /// Variables marked `stop_gradient` that are computed from a differentiable one.
     stopped: Vec<Var>,
+    /// The same in sub-blocks.
+    stopped_within: Vec<(BlockId, Var)>,
 }
 
 impl<'a> BackwardBuilder<'a> {
@@ -355,6 +357,7 @@ impl<'a> BackwardBuilder<'a> {
             targets: grads,
             given: vec![],
             stopped: marks.cut,
+            stopped_within: marks.within,
         })
     }
 
@@ -402,7 +405,7 @@ impl<'a> BackwardBuilder<'a> {
         };
         let grads = asked.iter().zip(grads).map(made).collect();
         let targets = self.question.targets.to_vec();
-        let (no_grad, stopped, again) = (self.no_grad, self.stopped, inserted.again);
+        let (no_grad, again) = (self.no_grad, inserted.again);
         Ok(FinishedBackward {
             copies,
             ops: appended,
@@ -411,7 +414,8 @@ impl<'a> BackwardBuilder<'a> {
             grads,
             targets,
             no_grad,
-            stopped,
+            stopped: self.stopped,
+            stopped_within: self.stopped_within,
             again,
         })
     }
@@ -456,6 +460,7 @@ struct FinishedBackward {
     targets: Vec<Var>,
     no_grad: Vec<bool>,
     stopped: Vec<Var>,
+    stopped_within: Vec<(BlockId, Var)>,
     /// Forward variables that are recomputed.
     again: Vec<Var>,
 }
@@ -473,7 +478,7 @@ impl FinishedBackward {
         let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
         let missing =
             report::missing(program, &self.targets, &self.no_grad, produced, &|op| is_zero(ops, op), &none);
-        let partial = report::partial(program, &self.targets, &self.stopped, &missing);
+        let partial = report::partial(program, &self.targets, &self.stopped, &self.stopped_within, &missing);
         Gradients { pairs, missing, partial, asked: asked.to_vec(), ..Gradients::default() }
     }
 

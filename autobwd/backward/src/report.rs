@@ -2,6 +2,8 @@
 
 use std::{fmt, iter};
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use crate::{
     checkpoints::RecomputeReport,
     flow::{given_for, incoming, listed},
@@ -18,7 +20,7 @@ pub struct Gradients {
     /// Variables without gradient, each with the reason, in the order of the request.
     pub missing: Vec<MissingGradient>,
     /// Places where part of a gradient ends: variables marked `stop_gradient` that are computed from a differentiable
-    /// variable and that a target depends on. None of them is named in `missing`.
+    /// variable and that a target depends on, also in sub-blocks. None of them is named in `missing`.
     pub partial: Vec<PathEnd>,
     /// The forward values that the backward pass recomputes.
     pub recomputed: RecomputeReport,
@@ -205,6 +207,24 @@ pub enum PathEnd {
         /// The variable in it.
         name: String,
     },
+    /// It ends within the sub-block of an operator.
+    Block {
+        /// The operator.
+        op: OpLocation,
+        /// The place in its sub-block.
+        within: Box<PathEnd>,
+    },
+}
+
+impl PathEnd {
+    /// Whether it ends at a variable of this name, also within a sub-block.
+    fn is_at(&self, var: &str) -> bool {
+        match self {
+            PathEnd::Variable { name, .. } => name == var,
+            PathEnd::Block { within, .. } => within.is_at(var),
+            PathEnd::NoPath | PathEnd::Operator { .. } => false,
+        }
+    }
 }
 
 /// The reason why no gradient flows into a variable.
@@ -236,6 +256,7 @@ impl fmt::Display for MissingGradient {
                     "its path to {targets} ends at {op}, which passes no gradient on to {slot} = `{name}`"
                 )
             }
+            PathEnd::Block { op, within } => write!(f, "its path to {targets} ends in {op}, where {within}"),
         }
     }
 }
@@ -250,6 +271,7 @@ impl fmt::Display for PathEnd {
             PathEnd::Operator { op, slot, name } => {
                 write!(f, "{op} passes no gradient on to {slot} = `{name}`")
             }
+            PathEnd::Block { op, within } => write!(f, "in {op}, {within}"),
         }
     }
 }
@@ -263,21 +285,27 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// The marked variables that lead to a target and are not named by `missing`.
+/// The marked variables that lead to a target and are not named by `missing`. Those of sub-blocks have their block.
 pub(super) fn partial(
     program: &Program,
     targets: &[Var],
     marked: &[Var],
+    within: &[(BlockId, Var)],
     missing: &[MissingGradient],
 ) -> Vec<PathEnd> {
     let is_named = |var: Var| {
         let name = program.name(var);
-        missing
-            .iter()
-            .any(|m| m.name == name || matches!(&m.cut, PathEnd::Variable { name: at, .. } if at == name))
+        missing.iter().any(|m| m.name == name || m.cut.is_at(name))
     };
-    if marked.is_empty() {
+    if marked.is_empty() && within.is_empty() {
         return vec![];
+    }
+    // By sub-block of the root block.
+    let mut cuts: FxHashMap<BlockId, Vec<(BlockId, Var)>> = FxHashMap::default();
+    for (block, var) in within.iter().filter(|(_, var)| !is_named(*var)) {
+        let ancestors = iter::successors(Some(*block), |at| program.block(*at)?.parent);
+        let outermost = ancestors.take_while(|at| *at != BlockId::ROOT).last();
+        outermost.into_iter().for_each(|outermost| cuts.entry(outermost).or_default().push((*block, *var)));
     }
     let n = program.name_count();
     let (mut leads, mut is_marked, mut found) = (vec![false; n], vec![false; n], vec![]);
@@ -288,16 +316,82 @@ pub(super) fn partial(
         for var in op.writes().filter(|v| leads[v.index()]) {
             on_path = true;
             if std::mem::take(&mut is_marked[var.index()]) && !is_named(var) {
-                found.push((var, OpLocation::of(i, op)));
+                found.push(marked_end(program, BlockId::ROOT, var));
             }
         }
+        let cuts = op.attrs.blocks().filter(|_| on_path).filter_map(|block| cuts.remove(&block)).flatten();
+        found.extend(cuts.map(|(block, var)| PathEnd::Block {
+            op: OpLocation::of(i, op),
+            within: Box::new(marked_end(program, block, var)),
+        }));
         op.reads().filter(|_| on_path).for_each(|v| leads[v.index()] = true);
     }
-    let cut = |(var, op): (Var, OpLocation)| {
-        let name = program.name(var).to_string();
-        PathEnd::Variable { name, stop: StopReason::StopGradient, writer: Some(op) }
+    found.reverse();
+    found
+}
+
+/// A marked variable of a block as the end of a path.
+fn marked_end(program: &Program, block: BlockId, var: Var) -> PathEnd {
+    let ops = program.block(block).map_or(&[][..], |block| &block.ops);
+    let writer = ops.iter().enumerate().rev().find(|(_, op)| op.writes().any(|v| v == var));
+    PathEnd::Variable {
+        name: program.name(var).to_string(),
+        stop: StopReason::StopGradient,
+        writer: writer.map(|(i, op)| OpLocation::of(i, op)),
+    }
+}
+
+/// The first place in a sub-block where all gradients of values computed from `inputs` may end: a variable marked
+/// `stop_gradient`, else an operator that passes no gradient on, else integers.
+fn end_within(
+    program: &Program,
+    block: BlockId,
+    inputs: &FxHashSet<Var>,
+    is_zero: &dyn Fn(&OpDesc) -> bool,
+) -> Option<PathEnd> {
+    let own = program.block(block)?;
+    let mut reached = inputs.clone();
+    let reads = |op: &OpDesc, reached: &FxHashSet<Var>| op.reads().find(|v| reached.contains(v));
+    // A loop carries the values of its end to its start.
+    loop {
+        let known = reached.len();
+        let readers = own.ops.iter();
+        readers.for_each(|op| {
+            reached.extend(op.writes().filter(|_| reads(op, &reached).is_some()).collect::<Vec<_>>())
+        });
+        if reached.len() == known {
+            break;
+        }
+    }
+    let on_path = || own.ops.iter().enumerate().filter_map(|(i, op)| Some((i, op, reads(op, &reached)?)));
+    let stopped = |of_dtype: bool| {
+        on_path().find_map(|(i, op, _)| {
+            let stop = |var: Var| {
+                let desc = own.vars.get(&var)?;
+                match desc.dtype.is_float() {
+                    true => (desc.stop_gradient && !of_dtype).then_some(StopReason::StopGradient),
+                    false => of_dtype.then_some(StopReason::DType(desc.dtype)),
+                }
+            };
+            let (var, stop) = op.writes().find_map(|var| Some((var, stop(var)?)))?;
+            let writer = Some(OpLocation::of(i, op));
+            Some(PathEnd::Variable { name: program.name(var).to_string(), stop, writer })
+        })
     };
-    found.into_iter().rev().map(cut).collect()
+    let inner = || {
+        on_path().find_map(|(i, op, _)| {
+            let within = op.attrs.blocks().find_map(|block| end_within(program, block, &reached, is_zero))?;
+            Some(PathEnd::Block { op: OpLocation::of(i, op), within: Box::new(within) })
+        })
+    };
+    let zero = || {
+        on_path().find(|(_, op, _)| is_zero(op)).map(|(i, op, read)| PathEnd::Operator {
+            op: OpLocation::of(i, op),
+            slot: op.inputs.slot_of(read).unwrap_or("".into()),
+            name: program.name(read).to_string(),
+        })
+    };
+    stopped(false).or_else(inner).or_else(zero).or_else(|| stopped(true))
 }
 
 /// The place where the path of a gradient ends.
@@ -375,8 +469,16 @@ pub fn missing(
             (None, Some(ForwardEnd { reader, at: input, .. })) => {
                 let op = &root.ops[reader];
                 let slot = op.inputs.slot_of(input).unwrap_or("".into());
-                let passes_none =
-                    || PathEnd::Operator { op: OpLocation::of(reader, op), slot, name: name(input) };
+                let location = OpLocation::of(reader, op);
+                let passes_none = || {
+                    let inputs = FxHashSet::from_iter([input]);
+                    let within =
+                        op.attrs.blocks().find_map(|block| end_within(program, block, &inputs, is_zero));
+                    match within {
+                        Some(within) => PathEnd::Block { op: location, within: Box::new(within) },
+                        None => PathEnd::Operator { op: location, slot, name: name(input) },
+                    }
+                };
                 stop(input).map_or_else(passes_none, |stop| at(input, stop))
             }
         }

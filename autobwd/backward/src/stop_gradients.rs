@@ -18,6 +18,8 @@ pub(super) struct StopGradients {
     pub(super) of_data: Vec<Var>,
     /// The other ones that are computed from a differentiable variable.
     pub(super) cut: Vec<Var>,
+    /// Marked variables of sub-blocks that are computed from a differentiable variable.
+    pub(super) within: Vec<(BlockId, Var)>,
 }
 
 /// Classifies the marks of a block. `no_grad` says, by variable, whether it has no gradient, regardless of these marks.
@@ -32,7 +34,7 @@ pub(super) fn find(
 ) -> Result<StopGradients> {
     let mut found = StopGradients::default();
     let Some(own) = program.block(block) else { return Ok(found) };
-    let sweep = StopGradientPass { ops, program, no_grad };
+    let mut sweep = StopGradientPass { ops, program, no_grad, within: vec![] };
     let marked =
         |var: Var| own.vars.get(&var).is_some_and(|desc| desc.stop_gradient && desc.dtype.is_float());
     let written = || own.ops.iter().flat_map(OpDesc::writes);
@@ -69,6 +71,7 @@ pub(super) fn find(
         }
     }
     found.cut.retain(|v| !is(no_grad, *v));
+    found.within = sweep.within;
     Ok(found)
 }
 
@@ -116,6 +119,8 @@ struct StopGradientPass<'a> {
     ops: &'a OpInfoMap,
     program: &'a Program,
     no_grad: &'a [bool],
+    /// Marked variables of sub-blocks that are computed from a differentiable variable.
+    within: Vec<(BlockId, Var)>,
 }
 
 impl StopGradientPass<'_> {
@@ -139,18 +144,24 @@ impl StopGradientPass<'_> {
 
     /// Records the writes of an operator without sub-block. Returns whether it depends on a differentiable variable,
     /// regardless of marks.
-    fn op(&self, known: &mut Differentiability<'_>, info: &OpInfo, op: &OpDesc) -> bool {
+    fn op(&mut self, known: &mut Differentiability<'_>, info: &OpInfo, op: &OpDesc) -> bool {
         let dead = matches!(info.grad_kind(), GradKind::Zero);
         let varies = !dead && op.reads().any(|v| self.varies(known, v));
         for var in op.writes() {
             let float = self.program.lookup(known.block, var).is_none_or(|desc| desc.dtype.is_float());
-            known.insert(var, varies && float && !self.own_mark(known.block, var));
+            let is_marked = self.own_mark(known.block, var);
+            // A loop is swept several times.
+            let cut = (known.block, var);
+            if varies && float && is_marked && known.around.is_some() && !self.within.contains(&cut) {
+                self.within.push(cut);
+            }
+            known.insert(var, varies && float && !is_marked);
         }
         varies
     }
 
     /// Whether the values that a sub-block computes depend on a differentiable variable, at the end of any step.
-    fn call(&self, around: &Differentiability<'_>, call: &BlockCall) -> Result<FxHashMap<Var, bool>> {
+    fn call(&mut self, around: &Differentiability<'_>, call: &BlockCall) -> Result<FxHashMap<Var, bool>> {
         let ops = self.program.block(call.block).map_or(&[][..], |block| &block.ops);
         let mut starts: FxHashMap<Var, bool> = FxHashMap::default();
         for carried in &call.carried {

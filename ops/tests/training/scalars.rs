@@ -67,7 +67,7 @@ fn cases() -> Vec<(String, Box<dyn Optimizer>)> {
     cases
 }
 
-/// The values of `w` after some steps, with a parameter `v` beside it.
+/// The values of `w` after some steps, next to a parameter `v`.
 fn train(optimizer: &dyn Optimizer, dtype: DType, dims: &[usize], eager: bool) -> Result<Vec<f64>> {
     let net = if eager { autobwd::eager() } else { Builder::new() };
     let w = net.parameter("w", dtype, dims, |w| Init::Constant(0.7).emit(w, 0));

@@ -129,6 +129,26 @@ impl NameTable {
         (self.ends.len() as u32 - 1, true)
     }
 
+    /// Replaces a name, unless the new one exists, or one of both names is that of a gradient or has one. Takes time
+    /// linear in the length of all names. Returns whether it was replaced.
+    pub(super) fn rename(&mut self, index: usize, name: &str) -> bool {
+        let Some(own) = range(&self.ends, index) else { return false };
+        let is_gradient = [name, &self.text[own.clone()]].iter().any(|name| name.ends_with(GRAD));
+        let is_known = [name.to_string(), [name, GRAD].concat()].iter().any(|name| self.find(name).is_some());
+        if is_gradient || is_known || self.gradient(index).is_some() {
+            return false;
+        }
+        let old = NameEntry { hash: hash(&self.text[own.clone()]), index: index as u32 };
+        if let Ok(entry) = self.table.find_entry(old.spread(), |entry| entry.index == old.index) {
+            entry.remove();
+        }
+        self.text.replace_range(own.clone(), name);
+        self.ends[index..].iter_mut().for_each(|end| *end = *end - own.len() + name.len());
+        let new = NameEntry { hash: hash(name), ..old };
+        self.table.insert_unique(new.spread(), new, NameEntry::spread);
+        true
+    }
+
     /// Removes all names except the first `count`.
     pub(super) fn truncate(&mut self, count: usize) {
         self.table.retain(|e| (e.index as usize) < count);
@@ -160,6 +180,22 @@ mod tests {
         names.truncate(2);
         assert_eq!((names.get(1), names.get(2), names.find("n2"), names.len()), (Some("n1"), None, None, 2));
         assert_eq!((names.insert("n3"), names.insert("n1")), ((2, true), (1, false)));
+    }
+    #[test]
+    fn names_are_replaced() {
+        let mut names = NameTable::default();
+        ["x", "mean_0", "y", "x@GRAD"].map(|name| names.insert(name));
+        for (index, name) in [(1, "x"), (0, "z"), (2, "y@GRAD"), (3, "z"), (9, "z")] {
+            assert!(!names.rename(index, name), "{index} {name}");
+        }
+        assert!(names.rename(1, "loss") && names.rename(2, "a longer name") && names.rename(2, ""));
+        let all: Vec<_> = (0..4).map(|i| names.get(i).unwrap().to_string()).collect();
+        assert_eq!(all, ["x", "loss", "", "x@GRAD"]);
+        assert_eq!(
+            ["mean_0", "y", "loss", "", "x@GRAD"].map(|name| names.find(name)),
+            [None, None, Some(1), Some(2), Some(3)]
+        );
+        assert_eq!((names.insert("mean_0"), names.insert("loss@GRAD")), ((4, true), (5, true)));
     }
     #[test]
     fn gradients_are_found_whatever_came_first() {

@@ -11,7 +11,7 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, ProgramSignature, Site, Vars, name_table::NameTable, structure::Verified};
+use super::{OpDesc, ProgramSignature, Site, Vars, check_name, name_table::NameTable, structure::Verified};
 use crate::{
     DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean,
     tensor::write_atomically,
@@ -288,6 +288,35 @@ impl Program {
             }
         }
         self.names.truncate(count);
+    }
+
+    /// Renames a variable that an operator of this block computes.
+    ///
+    /// # Errors
+    /// Another variable; a name in use or that no variable can have.
+    pub(crate) fn rename(&mut self, block: BlockId, var: Var, name: &str) -> Result<()> {
+        check_name(name)?;
+        let ops = self.block(block).map_or(&[][..], |block| &block.ops);
+        let is_computed = ops.iter().rev().any(|op| op.writes().any(|v| v == var));
+        let is_kept = self.lookup(block, var).is_some_and(|desc| desc.persistable);
+        let old = self.name(var).to_string();
+        let refuse = |why: &str| {
+            let text = format!("`{old}` cannot be named `{name}`: {why}");
+            Err(Error::new(ErrorKind::UnknownVar, text))
+        };
+        if !is_computed || is_kept {
+            return refuse("only values that operators of the current block compute get other names");
+        }
+        if old == name {
+            return Ok(());
+        }
+        if !self.names.rename(var.index(), name) {
+            return refuse("the program has a variable of that name, or a gradient of one of both");
+        }
+        let entries = self.signature.inputs.iter_mut().chain(&mut self.signature.outputs);
+        entries.filter(|entry| entry.variable == old).for_each(|entry| entry.variable = name.into());
+        self.stamp = next_stamp();
+        Ok(())
     }
 
     /// Adds the names that an edited copy of this program has in addition.

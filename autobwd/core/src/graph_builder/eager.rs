@@ -8,6 +8,7 @@ use std::sync::{
 
 use super::{
     engine::Engine,
+    expr::ExprValue,
     value::{SourceValue, Value},
 };
 use crate::{Builder, DType, Error, ErrorKind, Expr, Meta, Result, Tensor};
@@ -122,15 +123,40 @@ impl Expr {
         self.tensor()?.item()
     }
 
-    /// Names it for people: a `Queue` shows the name. Fails for a variable of a program, which has a name.
+    /// Names it. In a program, the variable has this name from now on, whatever else the program contains: logs of
+    /// two models can be compared. In eager mode, a `Queue` shows the name.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// # use autobwd_ops::Math;
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[-1, 4]);
+    /// let loss = x.square().mean().named("loss");
+    /// assert_eq!(loss.name(), "loss");
+    /// assert!(net.program()?.to_string().contains("loss = reduce_mean") || net.program()?.to_string().contains("loss = mean"));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// Fails for a name in use, a variable that has a gradient already, and one that no operator of the current block
+    /// computes: inputs and parameters have names of their own.
     #[must_use]
     #[track_caller]
     pub fn named(self, name: &str) -> Expr {
-        match self.value() {
-            Ok(value) => value.with_settings(|w| w.name = name.into()),
-            Err(e) => return self.builder().failed(e),
+        let outcome = match self.held() {
+            Ok(ExprValue::Value(value)) => {
+                value.with_settings(|w| w.name = name.into());
+                Ok(())
+            }
+            Ok(ExprValue::Var(var)) => {
+                let block = self.builder().block();
+                self.builder().change(|program| program.rename(block, *var, name))
+            }
+            Err(_) => Ok(()),
+        };
+        match outcome {
+            Ok(()) => self,
+            Err(e) => self.builder().failed(e),
         }
-        self
     }
 
     /// Whether it has a gradient: it is a leaf or was computed from one.
