@@ -23,7 +23,7 @@ BINARY = """elementwise_add elementwise_div elementwise_floordiv elementwise_fma
 elementwise_heaviside elementwise_max elementwise_min elementwise_mod elementwise_mul elementwise_pow
 elementwise_sub equal greater_equal greater_than less_equal less_than not_equal logical_and logical_or
 logical_xor bitwise_and bitwise_or bitwise_xor minus""".split()
-REDUCTIONS = "reduce_all reduce_any reduce_max reduce_mean reduce_min reduce_prod reduce_sum frobenius_norm".split()
+REDUCTIONS = "reduce_all reduce_amax reduce_amin reduce_any reduce_max reduce_mean reduce_min reduce_prod reduce_sum frobenius_norm".split()
 
 ALONG = {"dim": [1], "keep_dim": False, "reduce_all": False}
 ALL = {"dim": [0], "keep_dim": False, "reduce_all": True}
