@@ -15,6 +15,7 @@ use autobwd::{
     ndarray::{Array2, Ix2, IxDyn},
     net::{NetOp, Operator, backward},
     register_op,
+    viewer::RunReport,
 };
 use autobwd_benches::workload::Workload;
 use autobwd_ops::{
@@ -196,6 +197,7 @@ fn main() {
             "memory_stays_the_same_while_batch_sizes_change",
             memory_stays_the_same_while_batch_sizes_change,
         ),
+        trial("run_logs_take_memory_as_they_are_long", run_logs_take_memory_as_they_are_long),
         #[cfg(target_os = "linux")]
         trial("small_work_wakes_no_thread", small_work_wakes_no_thread),
     ];
@@ -506,6 +508,23 @@ fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
     const FREE_LINES: usize = 4096 * LINE;
     assert!(held.iter().all(|bytes| *bytes <= held[0] + FREE_LINES), "{held:?}");
     assert!(held[held.len() / 2..].iter().all(|bytes| Some(bytes) == held.last()), "{held:?}");
+    Ok(())
+}
+
+/// A log in which each line names another value.
+fn run_logs_take_memory_as_they_are_long() -> Result<()> {
+    let mut log = "{\"schema\":\"autobwd.log/1\"}\n".to_string();
+    for step in 0..6_000 {
+        let values = if step < 2_000 { String::new() } else { format!("\"n{step}\":1.0") };
+        log += &format!("{{\"step\":{step},\"time_s\":{step},\"values\":{{{values}}}}}\n");
+    }
+    let before = HELD.load(Ordering::SeqCst);
+    let mut report = RunReport::new();
+    report.add_run("run", log.as_bytes())?;
+    let held = HELD.load(Ordering::SeqCst) - before;
+    assert!(held < 8 * log.len(), "{held} bytes for {} bytes", log.len());
+    // Each curve has at most 128 points in the page.
+    assert!(report.to_html()?.len() < 32 * log.len());
     Ok(())
 }
 

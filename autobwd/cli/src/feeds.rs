@@ -105,8 +105,9 @@ pub(crate) fn fetches<'a>(program: &'a Program, names: &'a [String]) -> Vec<&'a 
 /// A scope that holds zeros for every value that the program keeps, unless it is there.
 pub(crate) fn fill_scope(program: &Program, scope: &mut Scope) -> Result<()> {
     for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
-        if let (Some(dims), Err(_)) = (desc.dims.known(), scope.get(program.name(*var))) {
-            scope.set(program.name(*var), Tensor::zeros(desc.dtype, &dims)?);
+        let name = program.name(*var);
+        if let (Some(dims), None) = (desc.dims.known(), scope.find(name)) {
+            scope.set(name, Tensor::zeros(desc.dtype, &dims)?);
         }
     }
     Ok(())

@@ -1,21 +1,17 @@
 //! Files of programs: one format an extension.
 
-use std::{
-    fmt::Display,
-    fs::File,
-    io::{self, Read},
-    path::Path,
-};
+use std::{fmt::Display, io, path::Path};
 
-use autobwd::{Error, ErrorKind, Program, Result, Scope, tensor::write_atomically, viewer::ToHtml};
+use autobwd::{
+    Error, ErrorKind, Program, Result, Scope,
+    tensor::{read_bounded, read_file, write_atomically},
+    viewer::ToHtml,
+};
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 use clap::ValueEnum;
 
 use crate::terminal::{CommandFailure, CommandResult, Terminal, json_escaped};
-
-/// The largest file of text that is read, in bytes.
-const LIMIT: u64 = 1 << 27;
 
 /// The path that stands for standard input or output.
 pub(crate) const STANDARD: &str = "-";
@@ -172,28 +168,16 @@ pub(crate) fn read_program(path: &str, options: &LoadOptions) -> CommandResult<P
             program(path, options).map_err(|e| CommandFailure::Unreadable(e.to_string()))
         }
         Reader::Text(read) => {
-            let bytes = read_bytes(path).map_err(|e| refuse(&e))?;
+            let bytes = match path {
+                STANDARD => read_bounded(io::stdin().lock(), Program::FILE_LIMIT, "standard input"),
+                path => read_file(path, Program::FILE_LIMIT),
+            };
+            let bytes = bytes.map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
             let text = str::from_utf8(&bytes).map_err(|e| refuse(&format!("not text: {e}")))?;
             read(text).map_err(|e| refuse(&e))
         }
         Reader::None => Err(refuse(&"this format is for output only; programs are read from JSON")),
     }
-}
-
-/// Reads a file of at most [`LIMIT`] bytes: longer input, which may be endless, fails before it fills the memory.
-fn read_bytes(path: &str) -> io::Result<Vec<u8>> {
-    let too_long = || io::Error::other(format!("longer than the {LIMIT} bytes that are read"));
-    let mut bytes = vec![];
-    if path == STANDARD {
-        io::stdin().lock().take(LIMIT + 1).read_to_end(&mut bytes)?;
-    } else {
-        let file = File::open(path)?;
-        if file.metadata()?.len() > LIMIT {
-            return Err(too_long());
-        }
-        file.take(LIMIT + 1).read_to_end(&mut bytes)?;
-    }
-    if bytes.len() as u64 > LIMIT { Err(too_long()) } else { Ok(bytes) }
 }
 
 /// Writes a program, in this format or that of the extension; `-` is standard output, where the default is JSON. Files of

@@ -72,6 +72,31 @@ fn endless_input_fails_before_it_fills_the_memory() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_refused_in_place_of_files() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (pipe, program) = (folder.join("pipe"), folder.join("empty.json"));
+    _ = fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::write(&program, r#"{"blocks":[{"idx":0,"parent_idx":-1,"vars":[],"ops":[]}]}"#).unwrap();
+    let (pipe, program) = (pipe.to_str().unwrap(), program.to_str().unwrap());
+    let zeros = "/dev/zero";
+    for arguments in [
+        &["run", program, "--weights", zeros][..],
+        &["run", program, "--weights", pipe],
+        &["run", program, "--startup", pipe],
+        &["run", program, "--feeds", pipe],
+        &["report", pipe, "-o", "page.html"],
+        &["report", zeros, "-o", "page.html"],
+        &["show", pipe],
+    ] {
+        let output = Command::new(AUTOBWD).args(arguments).current_dir(folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("it is a pipe or a device, not a file"), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn a_device_computes_what_the_host_does() {
     let Some(plugin) = std::env::var_os("AUTOBWD_PJRT_PLUGIN") else {

@@ -309,11 +309,23 @@ impl fmt::Display for OpContext {
     }
 }
 
-/// The end of a message: the known names nearest to a misspelt one. Empty if none is near.
+/// The most that distances may cost for one message, in cells of their tables: many names are missing at once where a
+/// program has no values yet.
+const SUGGESTION_COST: usize = 1 << 18;
+
+/// The end of a message: the known names nearest to a misspelt one. Empty if none is near. Of very many names, the first
+/// ones are compared.
 pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let limit = 2.max(wrong.len() / 4);
+    let mut cost = 0_usize;
     let mut near: Vec<(usize, &str)> = known
         .into_iter()
+        // Each letter more or less is an edit.
+        .filter(|k| k.len().abs_diff(wrong.len()) <= limit.saturating_mul(4))
+        .take_while(|k| {
+            cost = cost.saturating_add(k.len().saturating_mul(wrong.len()));
+            cost <= SUGGESTION_COST
+        })
         .map(|k| (strsim::damerau_levenshtein(wrong, k), k))
         .filter(|(d, _)| *d <= limit)
         .collect();

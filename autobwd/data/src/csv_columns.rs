@@ -2,15 +2,17 @@
 
 use std::{
     fmt::Display,
-    fs::File,
     io::{BufReader, Read},
     path::Path,
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor, error::did_you_mean};
+use autobwd_core::{Error, ErrorKind, Result, Tensor, error::did_you_mean, tensor::open_file};
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use crate::{TensorDataset, dataset::io_error};
+use crate::TensorDataset;
+
+/// The largest file that is read, in bytes.
+const LIMIT: u64 = 1 << 34;
 
 /// A column of a CSV file: a name of its header row, or a number that counts from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,10 +136,10 @@ impl CsvColumns {
     /// The data set of a file.
     ///
     /// # Errors
-    /// Those of the file system, and those of [`parse`](CsvColumns::parse), with the path.
+    /// Those of the file system, and those of [`parse`](CsvColumns::parse), with the path; a file of more than 16 GiB.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<TensorDataset> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|e| io_error(path, e))?;
+        let file = open_file(path, LIMIT)?;
         self.parse(BufReader::new(file))
             .map_err(|e| Error::new(e.kind(), format!("`{}`: {e}", path.display())).caused_by(e))
     }

@@ -1,6 +1,6 @@
 //! The trait of data sets, and batches of examples.
 
-use std::{io, path::Path, sync::Arc};
+use std::sync::Arc;
 
 use autobwd_core::{Error, ErrorKind, Result, Tensor, error::did_you_mean};
 
@@ -140,9 +140,4 @@ impl<'a> IntoIterator for &'a Batch {
     fn into_iter(self) -> Self::IntoIter {
         self.fields.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
-}
-
-/// An error of the file system, with the path.
-pub(crate) fn io_error(path: &Path, e: io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
 }

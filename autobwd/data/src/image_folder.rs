@@ -1,19 +1,19 @@
 //! Folders of images, one folder a class.
 
 use std::{
-    fs::{self, File},
-    io::BufReader,
+    fs,
+    io::{self, BufReader},
     path::{Path, PathBuf},
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor};
+use autobwd_core::{Error, ErrorKind, Result, Tensor, tensor::open_file};
 use image::{DynamicImage, ImageReader, Limits, imageops::FilterType};
 
-use crate::{Batch, Dataset, dataset::io_error, fingerprint::Fingerprint};
+use crate::{Batch, Dataset, fingerprint::Fingerprint};
 
 /// The largest height and width, of a file and of an example.
 const MAX_SIDE: usize = 1 << 15;
-/// The limit of the memory for decoding a file, in bytes.
+/// The limit of a file, and of the memory for decoding it, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Images with labels: the files `folder/class/*.png` and `*.jpg`. They are decoded when a batch is read.
@@ -104,6 +104,11 @@ impl ImageFolderBuilder {
     }
 }
 
+/// An error of the file system, with the path.
+fn io_error(path: &Path, e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
+}
+
 /// What a folder contains, without hidden entries, sorted by name.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
@@ -137,7 +142,7 @@ impl ImageFolder {
 
     /// The samples of an image in the order of its pixels, channels last.
     fn decode(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = File::open(path).map_err(|e| io_error(path, e))?;
+        let file = open_file(path, MAX_BYTES)?;
         let mut limits = Limits::default();
         limits.max_image_width = Some(MAX_SIDE as u32);
         limits.max_image_height = Some(MAX_SIDE as u32);

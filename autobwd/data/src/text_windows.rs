@@ -1,10 +1,13 @@
 //! Text as windows of numbered tokens.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor};
+use autobwd_core::{Error, ErrorKind, Result, Tensor, tensor::read_file};
 
-use crate::{Batch, Dataset, dataset::io_error, fingerprint::Fingerprint};
+use crate::{Batch, Dataset, fingerprint::Fingerprint};
+
+/// The largest file that is read, in bytes.
+const LIMIT: u64 = 1 << 32;
 
 /// The tokens that a text consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +90,10 @@ impl TextWindows {
     /// As [`new`](TextWindows::new), from a file.
     ///
     /// # Errors
-    /// Those of the file system, and those of [`new`](TextWindows::new), with the path.
+    /// Those of the file system, and those of [`new`](TextWindows::new), with the path; a file of more than 4 GiB.
     pub fn read(path: impl AsRef<Path>, unit: TextUnit, length: usize) -> Result<TextWindows> {
         let path = path.as_ref();
-        let text = fs::read(path).map_err(|e| io_error(path, e))?;
+        let text = read_file(path, LIMIT)?;
         TextWindows::new(text, unit, length)
             .map_err(|e| Error::new(e.kind(), format!("`{}`: {e}", path.display())).caused_by(e))
     }

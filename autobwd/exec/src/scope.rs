@@ -137,7 +137,12 @@ impl Scope {
     /// # Errors
     /// An unknown name; similar names are suggested.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
-        self.values.get(name).ok_or_else(|| self.unknown(name))
+        self.find(name).ok_or_else(|| self.unknown(name))
+    }
+
+    /// The value of that name, if there is one.
+    pub fn find(&self, name: &str) -> Option<&Tensor> {
+        self.values.get(name)
     }
 
     fn unknown(&self, name: &str) -> Error {

@@ -219,7 +219,7 @@ impl CompiledProgram {
     /// Removes the states that a failed run has taken.
     fn remove_deleted(&self, scope: &mut DeviceScope) {
         for argument in self.arguments.iter().filter(|a| a.donated && a.source == Source::State) {
-            if scope.get(&argument.name).is_ok_and(|buffer| buffer.is_deleted().unwrap_or(true)) {
+            if scope.find(&argument.name).is_some_and(|buffer| buffer.is_deleted().unwrap_or(true)) {
                 scope.remove(&argument.name);
             }
         }

@@ -50,10 +50,15 @@ impl DeviceScope {
     /// # Errors
     /// An unknown name; similar names are suggested.
     pub fn get(&self, name: &str) -> Result<&DeviceBuffer> {
-        self.values.get(name).ok_or_else(|| {
+        self.find(name).ok_or_else(|| {
             let hint = did_you_mean(name, self.values.keys().map(String::as_str));
             Error::new(ErrorKind::NoValue, format!("the scope on {} has no `{name}`{hint}", self.device))
         })
+    }
+
+    /// The value of that name, if there is one.
+    pub fn find(&self, name: &str) -> Option<&DeviceBuffer> {
+        self.values.get(name)
     }
 
     /// Copies the value of that name to the host.

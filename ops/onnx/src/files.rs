@@ -2,22 +2,17 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    fs::File,
-    io::Read,
     path::Path,
 };
 
-use autobwd::{Error, ErrorKind, Result, tensor::write_atomically};
+use autobwd::{
+    Error, ErrorKind, Result,
+    tensor::{read_file, write_atomically},
+};
 use autobwd_ops::Model;
 use prost::Message;
 
-use crate::{
-    export::export,
-    external::{ExternalData, unreadable},
-    import::import,
-    options::LoadOptions,
-    proto,
-};
+use crate::{export::export, external::ExternalData, import::import, options::LoadOptions, proto};
 
 /// The largest files of models that are read, in bytes: the limit of protocol buffers.
 const MODEL_LIMIT: u64 = 1 << 31;
@@ -37,7 +32,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model> {
 /// inputs whose values are needed.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Model> {
     let path = path.as_ref();
-    let bytes = read(path)?;
+    let bytes = read_file(path, MODEL_LIMIT)?;
     let external = ExternalData::next_to(path);
     decode(&bytes, &external, options, &format!("`{}`", path.display()))
 }
@@ -113,16 +108,4 @@ fn parse(bytes: &[u8], source: &str) -> Result<proto::ModelProto> {
 fn decode(bytes: &[u8], external: &ExternalData, options: &LoadOptions, source: &str) -> Result<Model> {
     let model = parse(bytes, source)?;
     import(&model, external, options, source)
-}
-
-/// Reads a file of at most [`MODEL_LIMIT`] bytes.
-fn read(path: &Path) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(|e| unreadable(path, e))?;
-    let mut bytes = vec![];
-    file.take(MODEL_LIMIT + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, e))?;
-    if bytes.len() as u64 > MODEL_LIMIT {
-        let text = format!("`{}` is longer than the {MODEL_LIMIT} bytes that are read", path.display());
-        return Err(Error::new(ErrorKind::Format, text));
-    }
-    Ok(bytes)
 }

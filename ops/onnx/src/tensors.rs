@@ -108,7 +108,14 @@ fn from_raw(raw: &[u8], element: ElementType, dims: &[usize]) -> Result<Tensor> 
         dims: &[usize],
         of: impl Fn([u8; N]) -> T,
     ) -> Result<Tensor> {
-        Tensor::from_vec(dims, raw.as_chunks().0.iter().map(|bytes| of(*bytes)).collect())
+        let (elements, _) = raw.as_chunks();
+        let mut list = vec![];
+        list.try_reserve_exact(elements.len()).map_err(|e| {
+            let text = format!("cannot allocate a tensor of {} elements", elements.len());
+            Error::new(ErrorKind::OutOfMemory, text).caused_by(e)
+        })?;
+        list.extend(elements.iter().map(|bytes| of(*bytes)));
+        Tensor::from_vec(dims, list)
     }
     match element.data_type() {
         DataType::Bool => all(raw, dims, |[x]| Bool::from(x != 0)),

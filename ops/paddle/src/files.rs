@@ -2,12 +2,13 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
-    io::Read,
+    fs,
     path::{Path, PathBuf},
 };
 
-use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result, Scope, Tensor, program::VarKind};
+use autobwd::{
+    Error, ErrorKind, OpInfoMap, Program, Result, Scope, Tensor, program::VarKind, tensor::read_file,
+};
 use autobwd_core::obstacles::Obstacles;
 use prost::Message;
 
@@ -61,7 +62,7 @@ impl ModelFiles {
     /// The program, with its parameters marked.
     pub(crate) fn read_program(&self, ops: &OpInfoMap) -> Result<ImportedProgram> {
         let source = format!("`{}`", self.program.display());
-        decode_program(&read(&self.program, PROGRAM_LIMIT)?, || self.read_infos(), ops, &source)
+        decode_program(&read_file(&self.program, PROGRAM_LIMIT)?, || self.read_infos(), ops, &source)
     }
 
     /// The values of all variables that the program keeps.
@@ -74,7 +75,7 @@ impl ModelFiles {
                 parameters.separate(&self.parameters, &kept);
                 parameters.finish(&source)
             }
-            _ => decode_parameters(&read(&self.parameters, PARAMETERS_LIMIT)?, program, &source),
+            _ => decode_parameters(&read_file(&self.parameters, PARAMETERS_LIMIT)?, program, &source),
         }
     }
 
@@ -84,7 +85,7 @@ impl ModelFiles {
             return Ok(ParameterInfos::new());
         }
         let within = |e: Error| Error::new(e.kind(), format!("`{}`: {e}", self.infos.display())).caused_by(e);
-        read_infos(&read(&self.infos, INFOS_LIMIT)?).map_err(within)
+        read_infos(&read_file(&self.infos, INFOS_LIMIT)?).map_err(within)
     }
 
     /// Writes all three files. The program is the last: without it, there is no model.
@@ -149,27 +150,6 @@ pub(crate) fn parameter_bytes(program: &Program, scope: &Scope) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Reads a file of at most `limit` bytes.
-fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let failed = |e: std::io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
-    };
-    let too_long = || {
-        Error::new(
-            ErrorKind::Format,
-            format!("`{}` is longer than the {limit} bytes that are read", path.display()),
-        )
-    };
-    let file = File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
-    if size > limit {
-        return Err(too_long());
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > limit { Err(too_long()) } else { Ok(bytes) }
-}
-
 /// Parameters that are being read.
 struct Parameters<'a> {
     program: &'a Program,
@@ -212,7 +192,7 @@ impl Parameters<'_> {
                 self.obstacles.add("", format!("there is no file for `{name}`"));
                 continue;
             };
-            let tensor = read(path, PARAMETERS_LIMIT).and_then(|bytes| TensorReader::new(&bytes).read());
+            let tensor = read_file(path, PARAMETERS_LIMIT).and_then(|bytes| TensorReader::new(&bytes).read());
             if let Some(tensor) = self.obstacles.note(format!("`{name}`"), tensor) {
                 self.keep(name, tensor);
             }

@@ -177,7 +177,7 @@ impl Model {
         let mut kept = Scope::new();
         for (var, _) in pruned.root().vars.iter().filter(|(_, desc)| desc.persistable) {
             let name = pruned.name(*var);
-            if let Ok(value) = scope.get(name) {
+            if let Some(value) = scope.find(name) {
                 kept.set(name, value.clone());
             }
         }

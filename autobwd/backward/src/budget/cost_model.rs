@@ -52,7 +52,12 @@ impl CostModel {
         let count = program.root().ops.len();
         let forward = forward_values(plan, count);
         let (mut costs, mut pointwise) = (vec![Cost::default(); count], vec![false; count]);
+        let mut counted = vec![false; count];
         for node in plan.graph.instructions.iter().filter(|node| node.index < count) {
+            // A sum is an instruction for each of its terms.
+            if std::mem::replace(&mut counted[node.index], true) {
+                continue;
+            }
             let of = |var: Var| match forward.get(&var) {
                 Some(id) => Ok(plan.graph.values[*id].meta.clone()),
                 None => Err(Error::internal("a scheduled operator reads a value without writer")),

@@ -1,14 +1,21 @@
 //! `report`: logs of runs as a page.
 
-use std::{collections::HashSet, fs::File, io::BufReader, path::PathBuf};
+use std::{collections::HashSet, io::BufReader, path::PathBuf};
 
-use autobwd::{ErrorKind, tensor::write_atomically, viewer::RunReport};
+use autobwd::{
+    ErrorKind,
+    tensor::{open_file, write_atomically},
+    viewer::RunReport,
+};
 use clap::Args;
 
 use crate::{
     output::check_outputs,
     terminal::{CommandFailure, CommandResult},
 };
+
+/// The largest log that is read, in bytes.
+const LIMIT: u64 = 1 << 34;
 
 /// Draw the curves of training runs
 ///
@@ -34,7 +41,7 @@ impl ReportCommand {
         for (path, name) in self.logs.iter().zip(self.names()) {
             let refuse =
                 |e: &dyn std::fmt::Display| CommandFailure::Unreadable(format!("`{}`: {e}", path.display()));
-            let log = File::open(path).map_err(|e| refuse(&e))?;
+            let log = open_file(path, LIMIT).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
             report.add_run(&name, BufReader::new(log)).map_err(|e| match e.kind() {
                 ErrorKind::Duplicate => refuse(&"this log is named twice"),
                 _ => refuse(&e),

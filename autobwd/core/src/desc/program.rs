@@ -2,7 +2,6 @@
 
 use std::{
     fmt::{Display, Write as _},
-    fs,
     hash::BuildHasherDefault,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -13,8 +12,9 @@ use rustc_hash::FxHasher;
 
 use super::{OpDesc, ProgramSignature, Site, Vars, check_name, name_table::NameTable, structure::Verified};
 use crate::{
-    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result, error::did_you_mean,
-    tensor::write_atomically,
+    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result,
+    error::did_you_mean,
+    tensor::{read_file, write_atomically},
 };
 
 /// The most decimal digits of the number in a name.
@@ -495,15 +495,19 @@ impl Program {
         write_atomically(path, self.to_json_with_checksum().as_bytes())
     }
 
+    /// The largest file of a program that is read, in bytes.
+    pub const FILE_LIMIT: u64 = 1 << 27;
+
     /// Reads a program that was [saved](Program::save).
     ///
     /// # Errors
-    /// Those of the file system, and those of [`from_json`](Program::from_json), with the path.
+    /// Those of the file system; a file of more than [`FILE_LIMIT`](Program::FILE_LIMIT) bytes; and those of [`from_json`](Program::from_json), with the path.
     pub fn load(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
         let in_file = |kind, e: &dyn Display| Error::new(kind, format!("`{}`: {e}", path.display()));
-        let json = fs::read_to_string(path).map_err(|e| in_file(ErrorKind::Io, &e).caused_by(e))?;
-        Program::from_json(&json).map_err(|e| in_file(e.kind(), &e).caused_by(e))
+        let bytes = read_file(path, Program::FILE_LIMIT)?;
+        let json = str::from_utf8(&bytes).map_err(|e| in_file(ErrorKind::Format, &e).caused_by(e))?;
+        Program::from_json(json).map_err(|e| in_file(e.kind(), &e).caused_by(e))
     }
 
     /// A number that changes whenever the program may change: equal stamps mean equal programs.

@@ -1,9 +1,10 @@
-//! Atomic file replacement: writes a temporary file in the folder of the target, synchronises it and renames it.
+//! Files: bounded reading of regular files, and atomic replacement, which writes a temporary file in the folder of the
+//! target, synchronises it and renames it.
 
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -20,8 +21,92 @@ const LINKS: usize = 40;
 /// Attempts to create a temporary file, since another process may remove one.
 const ATTEMPTS: usize = 8;
 
-pub(super) fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
+fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {doing} `{}`: {e}", path.display()))
+}
+
+/// Opens a regular file of at most `limit` bytes for reading. Every reader of files begins here, so that none reads without
+/// end, waits for another process, or takes memory for what a file merely claims.
+///
+/// # Errors
+/// A folder, a pipe, a device or a socket; a file of more than `limit` bytes; errors of the file system. Each names the
+/// path.
+pub fn open_file(path: impl AsRef<Path>, limit: u64) -> Result<File> {
+    let path = path.as_ref();
+    let fault = |e: io::Error| failure(path, "read", &e).caused_by(e);
+    let check = |found: fs::Metadata| match (found.is_file(), found.is_dir()) {
+        (true, _) if found.len() > limit => Err(too_long(&format!("`{}`", path.display()), limit)),
+        (true, _) => Ok(()),
+        (false, true) => Err(failure(path, "read", "it is a folder")),
+        (false, false) => Err(failure(path, "read", "it is a pipe or a device, not a file")),
+    };
+    // Before it is opened, which may wait for a writer of a pipe.
+    check(fs::metadata(path).map_err(fault)?)?;
+    let file = File::open(path).map_err(fault)?;
+    check(file.metadata().map_err(fault)?)?;
+    Ok(file)
+}
+
+/// The bytes of a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`open_file`]; not enough memory.
+pub fn read_file(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    let file = open_file(path, limit)?;
+    let size = file.metadata().map_or(0, |found| found.len());
+    let fault = |e: io::Error| failure(path, "read", &e).caused_by(e);
+    // The file may grow while it is read.
+    read_stream(file, size, limit, fault, &format!("`{}`", path.display()))
+}
+
+/// The bytes of a stream, such as standard input, which `source` names in errors.
+///
+/// # Errors
+/// More than `limit` bytes, of which no more are read; errors of the stream; not enough memory.
+pub fn read_bounded(stream: impl Read, limit: u64, source: &str) -> Result<Vec<u8>> {
+    let fault = |e: io::Error| Error::new(ErrorKind::Io, format!("cannot read {source}: {e}")).caused_by(e);
+    read_stream(stream, 0, limit, fault, source)
+}
+
+/// Exactly the next bytes of a stream, which `source` names in errors.
+///
+/// # Errors
+/// Fewer bytes; errors of the stream; not enough memory.
+pub fn read_exactly(stream: impl Read, bytes: u64, source: &str) -> Result<Vec<u8>> {
+    let fault = |e: io::Error| Error::new(ErrorKind::Io, format!("cannot read {source}: {e}")).caused_by(e);
+    let read = read_stream(stream.take(bytes), bytes, bytes, fault, source)?;
+    if (read.len() as u64) < bytes {
+        return Err(Error::new(
+            ErrorKind::Format,
+            format!("{source} ends {} bytes early", bytes - read.len() as u64),
+        ));
+    }
+    Ok(read)
+}
+
+fn read_stream(
+    stream: impl Read,
+    expected: u64,
+    limit: u64,
+    fault: impl Fn(io::Error) -> Error,
+    source: &str,
+) -> Result<Vec<u8>> {
+    let mut bytes = with_capacity(expected, source)?;
+    stream.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(fault)?;
+    if bytes.len() as u64 > limit { Err(too_long(source, limit)) } else { Ok(bytes) }
+}
+
+/// An empty list with memory for so many bytes.
+fn with_capacity(bytes: u64, source: &str) -> Result<Vec<u8>> {
+    let mut list = vec![];
+    let reserved = usize::try_from(bytes).is_ok_and(|bytes| list.try_reserve_exact(bytes).is_ok());
+    let refuse = || Error::new(ErrorKind::OutOfMemory, format!("{source}: cannot allocate {bytes} bytes"));
+    if reserved { Ok(list) } else { Err(refuse()) }
+}
+
+fn too_long(source: &str, limit: u64) -> Error {
+    Error::new(ErrorKind::Format, format!("{source} is longer than the {limit} bytes that are read"))
 }
 
 /// Writes a file so that its path always holds a complete file, the old or the new one, even if the process is killed

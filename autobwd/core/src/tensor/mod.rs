@@ -20,7 +20,7 @@ pub use array::{SavedStep, SavedSteps, ValueCell};
 pub use densify::dense_bytes;
 pub use dim::Dim;
 pub use dtype::{Bool, DType, Element};
-pub use file::{check_writable, write_atomically};
+pub use file::{check_writable, open_file, read_bounded, read_exactly, read_file, write_atomically};
 use memory::Vector;
 pub use memory::{AccessMode, Binder, LINE, Lease, Memory, Place, bytes_of, bytes_of_mut, dimension, padded};
 pub use memory::{Buf, InOut};

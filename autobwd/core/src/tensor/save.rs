@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs,
     ops::Range,
     path::Path,
 };
@@ -14,7 +13,7 @@ use safetensors::{
 
 use super::{
     DType, Tensor,
-    file::{failure, write_atomically},
+    file::{read_file, write_atomically},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -177,16 +176,8 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
 /// As there.
 pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
     let path = path.as_ref();
-    let metadata = fs::metadata(path).map_err(|e| failure(path, "read", &e).caused_by(e))?;
-    if !metadata.is_file() {
-        return Err(failure(path, "read", "it is not a file"));
-    }
-    let size = metadata.len();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
-    if size > LIMIT {
-        return Err(refuse(format!("{size} bytes are more than the limit of {LIMIT}")));
-    }
-    let bytes = fs::read(path).map_err(|e| failure(path, "read", &e).caused_by(e))?;
+    let bytes = read_file(path, LIMIT)?;
     let incomplete = |e: safetensors::SafeTensorError| {
         refuse(format!("not a complete safetensors file: {e}")).caused_by(e)
     };

@@ -7,19 +7,20 @@ mod header;
 
 use std::{
     fmt::Display,
-    fs::File,
     io::{BufReader, Cursor, Read, Write},
     path::Path,
 };
 
-use autobwd_core::{DType, Error, ErrorKind, Result, Tensor, tensor::write_atomically, with_dtype};
+use autobwd_core::{
+    DType, Error, ErrorKind, Result, Tensor,
+    tensor::{open_file, write_atomically},
+    with_dtype,
+};
 use header::Header;
 use ndarray::{ArrayView, IxDyn, ShapeBuilder};
 use zip::{ZipArchive, ZipWriter, write::SimpleFileOptions};
 
-use crate::dataset::io_error;
-
-/// The limit of the bytes of all arrays of a file, as for safetensors.
+/// The limit of the bytes of a file, and of all its arrays, as for safetensors.
 const LIMIT: u64 = 1 << 34;
 
 /// Reads all arrays of a `.npz` file of NumPy, in its order.
@@ -42,7 +43,7 @@ const LIMIT: u64 = 1 << 34;
 pub fn load_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     let path = path.as_ref();
     let refuse = |text: &dyn Display| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
-    let file = File::open(path).map_err(|e| io_error(path, e))?;
+    let file = open_file(path, LIMIT)?;
     let mut archive =
         ZipArchive::new(BufReader::new(file)).map_err(|e| refuse(&format!("not an npz file: {e}")))?;
     let (mut arrays, mut left) = (vec![], LIMIT);

@@ -29,8 +29,8 @@ impl Point {
         }
     }
 
-    fn merged(points: &[Point]) -> Point {
-        points.iter().fold(Point::EMPTY, |all, point| Point {
+    fn merged(points: &[(usize, Point)]) -> Point {
+        points.iter().fold(Point::EMPTY, |all, (_, point)| Point {
             low: all.low.min(point.low),
             high: all.high.max(point.high),
             sum: all.sum + point.sum,
@@ -65,7 +65,8 @@ pub(super) enum Quantity {
 pub(super) struct Curve {
     quantity: Quantity,
     name: String,
-    points: Vec<Point>,
+    /// The points that have values, by number: a log may name other quantities in each line.
+    points: Vec<(usize, Point)>,
     last: Option<f64>,
     /// The smallest and the largest finite value, with their steps.
     least: Option<(u64, f64)>,
@@ -95,10 +96,14 @@ impl Curve {
 
     /// Adds the value of a step to a point.
     pub(super) fn add(&mut self, point: usize, step: u64, x: f64) {
-        if self.points.len() <= point {
-            self.points.resize(point + 1, Point::EMPTY);
+        match self.points.last_mut().filter(|(last, _)| *last == point) {
+            Some((_, last)) => last.add(x),
+            None => {
+                let mut new = Point::EMPTY;
+                new.add(x);
+                self.points.push((point, new));
+            }
         }
-        self.points[point].add(x);
         self.last = Some(x);
         if !x.is_finite() {
             self.not_finite += 1;
@@ -115,25 +120,28 @@ impl Curve {
 
     /// Merges pairs of points.
     pub(super) fn halve(&mut self) {
-        self.points = self.points.chunks(2).map(Point::merged).collect();
+        let same = |a: &(usize, Point), b: &(usize, Point)| a.0 / 2 == b.0 / 2;
+        self.points = self.points.chunk_by(same).map(|pair| (pair[0].0 / 2, Point::merged(pair))).collect();
     }
 }
 
 impl Serialize for Curve {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let column = |of: fn(&Point) -> Option<f64>| -> Vec<Option<f64>> {
-            self.points.iter().map(|point| of(point).map(rounded)).collect()
+            let mut column = vec![None; self.points.last().map_or(0, |(last, _)| last + 1)];
+            self.points.iter().for_each(|(at, point)| column[*at] = of(point).map(rounded));
+            column
         };
         let mut curve = serializer.serialize_struct("Curve", 9)?;
         curve.serialize_field("quantity", &self.quantity)?;
         curve.serialize_field("name", &self.name)?;
         curve.serialize_field("mean", &column(Point::mean))?;
-        if self.points.iter().any(|point| point.finite > 1) {
+        if self.points.iter().any(|(_, point)| point.finite > 1) {
             curve.serialize_field("low", &column(|point| (point.finite > 0).then_some(point.low)))?;
             curve.serialize_field("high", &column(|point| (point.finite > 0).then_some(point.high)))?;
         }
-        let marks = self.points.iter().enumerate().filter(|(_, point)| point.not_finite > 0);
-        curve.serialize_field("marks", &marks.map(|(at, _)| at).collect::<Vec<_>>())?;
+        let marks = self.points.iter().filter(|(_, point)| point.not_finite > 0);
+        curve.serialize_field("marks", &marks.map(|(at, _)| *at).collect::<Vec<_>>())?;
         curve.serialize_field("last", &self.last.map(number))?;
         curve.serialize_field("least", &self.least)?;
         curve.serialize_field("most", &self.most)?;

@@ -12,6 +12,7 @@
 
 mod buffer;
 mod client;
+mod elf;
 mod executable;
 mod options;
 mod plugin;

@@ -13,7 +13,7 @@ use autobwd::{Error, ErrorKind, Result};
 use libloading::Library;
 
 use super::{
-    Client, ClientOptions, OptionValue,
+    Client, ClientOptions, OptionValue, elf,
     sys::{Api, NamedValue, PluginAttributes, PluginInitialize, value_kind},
     table::{Table, array, text},
 };
@@ -37,7 +37,7 @@ impl Plugin {
     /// Loads a plugin from a shared library. The library's code runs in this process, so it must be trusted.
     ///
     /// # Errors
-    /// A path that cannot be read; a file that is not a PJRT plugin; a version of the interface other than 0.57 or later.
+    /// A path that cannot be read; a file that is not a PJRT plugin, or a truncated one; a version of the interface other than 0.57 or later.
     pub fn load(path: impl AsRef<Path>) -> Result<Plugin> {
         let path = path.as_ref();
         // A full path: the loader would search a mere name in the folders of the system.
@@ -47,6 +47,7 @@ impl Plugin {
         let not_a_plugin = |why: String| {
             Error::new(ErrorKind::Format, format!("`{}` is not a PJRT plugin: {why}", path.display()))
         };
+        elf::require_whole(&full)?;
         // SAFETY: the caller trusts the library, whose initialisers run here.
         let library = unsafe { Library::new(&full) }.map_err(|e| not_a_plugin(e.to_string()))?;
         // SAFETY: every PJRT plugin declares the function so.

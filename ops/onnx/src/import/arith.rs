@@ -9,7 +9,8 @@ use autobwd_ops::{
 
 use super::node::refuse;
 
-/// Integers as operators take them; those beyond saturate, which is what large ends of slices mean.
+/// Axes and ends of slices as operators take them; larger ones saturate, which is what large ends mean. Sizes must not:
+/// [`narrow_sizes`].
 pub(super) fn narrow(ints: &[i64]) -> Vec<i32> {
     ints.iter().map(|x| (*x).clamp(i32::MIN.into(), i32::MAX.into()) as i32).collect()
 }
@@ -34,6 +35,11 @@ pub(super) fn dim_of(x: &Expr, axis: usize) -> Option<i64> {
 /// An integer as operators take it.
 pub(super) fn narrow_int(x: i64) -> Result<i32> {
     i32::try_from(x).map_err(|_| refuse(format!("{x} is too large")))
+}
+
+/// Sizes as operators take them.
+pub(super) fn narrow_sizes(sizes: &[i64]) -> Result<Vec<i32>> {
+    sizes.iter().map(|size| narrow_int(*size)).collect()
 }
 
 /// A constant of the dtype of an integer tensor, rank 0.

@@ -8,7 +8,7 @@ use autobwd_ops::{
 };
 
 use super::{
-    arith::{check_table, narrow, reshape},
+    arith::{check_table, narrow_sizes, reshape},
     node::{NodeContext, Outputs, one, refuse},
     rules::{All, Native, Rules},
 };
@@ -458,7 +458,7 @@ fn affine_grid(n: &mut NodeContext<'_, '_>) -> Outputs {
         theta: (&theta).into(),
         shape_tensor: None,
         output: New,
-        output_shape: narrow(&size),
+        output_shape: narrow_sizes(&size)?,
         align_corners,
     };
     one(emit(op).output)

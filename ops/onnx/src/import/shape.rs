@@ -10,7 +10,10 @@ use autobwd_ops::{
 };
 
 use super::{
-    arith::{check_table, common_dims, dim_of, expand_to, filled_like, narrow, narrow_int, permute, reshape},
+    arith::{
+        check_table, common_dims, dim_of, expand_to, filled_like, narrow, narrow_int, narrow_sizes, permute,
+        reshape,
+    },
     node::{NodeContext, Outputs, all, one, refuse},
     rules::{All, Rules},
 };
@@ -67,6 +70,7 @@ fn reshape_rule(n: &mut NodeContext<'_, '_>) -> Outputs {
     if own.numel().get() == Some(0) {
         return empty(n, &x, &shape);
     }
+    narrow_sizes(&shape)?;
     one(reshape(&x, &shape))
 }
 
@@ -209,7 +213,7 @@ fn split(n: &mut NodeContext<'_, '_>) -> Outputs {
         out: sizes.iter().map(|_| New).collect(),
         axis: axis as i32,
         num: 0,
-        sections: narrow(&sizes),
+        sections: narrow_sizes(&sizes)?,
         axis_tensor: None,
         sections_tensor_list: vec![],
     };
@@ -324,7 +328,8 @@ fn computed_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     if let Some(shape) = n.planned_ints(1)? {
-        let wanted: Option<Vec<usize>> = shape.iter().map(|dim| usize::try_from(*dim).ok()).collect();
+        let sizes = narrow_sizes(&shape)?;
+        let wanted: Option<Vec<usize>> = sizes.iter().map(|dim| usize::try_from(*dim).ok()).collect();
         let wanted = wanted.ok_or_else(|| refuse(format!("operator `Expand`: {shape:?} is not a shape")))?;
         let dims = common_dims(&x.dims(), &wanted[..].into());
         let dims = dims.ok_or_else(|| {
@@ -341,7 +346,7 @@ fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn tile(n: &mut NodeContext<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     let (repeat_times_input, repeat_times) = match n.planned_ints(1)? {
-        Some(times) => (None, narrow(&times)),
+        Some(times) => (None, narrow_sizes(&times)?),
         None => (Some(n.input(1)?), vec![]),
     };
     if repeat_times_input.is_none() && repeat_times.contains(&0) {
