@@ -523,8 +523,6 @@ fn run_logs_take_memory_as_they_are_long() -> Result<()> {
     report.add_run("run", log.as_bytes())?;
     let held = HELD.load(Ordering::SeqCst) - before;
     assert!(held < 8 * log.len(), "{held} bytes for {} bytes", log.len());
-    // Each curve has at most 128 points in the page.
-    assert!(report.to_html()?.len() < 32 * log.len());
     Ok(())
 }
 

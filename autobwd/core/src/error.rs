@@ -309,8 +309,7 @@ impl fmt::Display for OpContext {
     }
 }
 
-/// The most that distances may cost for one message, in cells of their tables: many names are missing at once where a
-/// program has no values yet.
+/// The most that distances may cost for one message, in cells of their tables: a program without values lacks all names.
 const SUGGESTION_COST: usize = 1 << 18;
 
 /// The end of a message: the known names nearest to a misspelt one. Empty if none is near. Of very many names, the first

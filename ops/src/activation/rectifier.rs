@@ -170,7 +170,7 @@ impl<F: Float> Pointwise for HardSigmoidGrad<F> {
 
 /// Hard swish: `out = x * min(max(x + offset, 0), threshold) / scale` (Howard et al., 2019).
 ///
-/// At the kinks, the gradient is the slope of the straight line beyond: 0 and `threshold / scale`.
+/// At the kinks, the gradient is 0 and `threshold / scale`, as beyond them.
 #[register_op(grad = DerivedFromInputs, pointwise)]
 pub struct HardSwish<V = Var> {
     /// Any shape.

@@ -15,7 +15,7 @@ use crate::{elementwise::ElementwiseMul, fill::FillAnyLike, kernel_helpers::conv
 
 /// Several extreme elements share the gradient.
 fn shared(tie: Sample) -> Sample {
-    tie.not_a_derivative("several share the gradient, which jumps beside the tie")
+    tie.not_a_derivative("several share the gradient, which jumps next to the tie")
 }
 
 /// The scratch memory of [`ReduceAttrs::share_back`], in bytes.

@@ -55,18 +55,16 @@ pub fn read_file(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
     let path = path.as_ref();
     let file = open_file(path, limit)?;
     let size = file.metadata().map_or(0, |found| found.len());
-    let fault = |e: io::Error| failure(path, "read", &e).caused_by(e);
     // The file may grow while it is read.
-    read_stream(file, size, limit, fault, &format!("`{}`", path.display()))
+    read_stream(file, size, limit, &format!("`{}`", path.display()))
 }
 
 /// The bytes of a stream, such as standard input, which `source` names in errors.
 ///
 /// # Errors
-/// More than `limit` bytes, of which no more are read; errors of the stream; not enough memory.
+/// More than `limit` bytes, which are not read; errors of the stream; not enough memory.
 pub fn read_bounded(stream: impl Read, limit: u64, source: &str) -> Result<Vec<u8>> {
-    let fault = |e: io::Error| Error::new(ErrorKind::Io, format!("cannot read {source}: {e}")).caused_by(e);
-    read_stream(stream, 0, limit, fault, source)
+    read_stream(stream, 0, limit, source)
 }
 
 /// Exactly the next bytes of a stream, which `source` names in errors.
@@ -74,35 +72,23 @@ pub fn read_bounded(stream: impl Read, limit: u64, source: &str) -> Result<Vec<u
 /// # Errors
 /// Fewer bytes; errors of the stream; not enough memory.
 pub fn read_exactly(stream: impl Read, bytes: u64, source: &str) -> Result<Vec<u8>> {
-    let fault = |e: io::Error| Error::new(ErrorKind::Io, format!("cannot read {source}: {e}")).caused_by(e);
-    let read = read_stream(stream.take(bytes), bytes, bytes, fault, source)?;
-    if (read.len() as u64) < bytes {
-        return Err(Error::new(
-            ErrorKind::Format,
-            format!("{source} ends {} bytes early", bytes - read.len() as u64),
-        ));
+    let read = read_stream(stream.take(bytes), bytes, bytes, source)?;
+    match bytes - read.len() as u64 {
+        0 => Ok(read),
+        missing => Err(Error::new(ErrorKind::Format, format!("{source} ends {missing} bytes early"))),
     }
-    Ok(read)
 }
 
-fn read_stream(
-    stream: impl Read,
-    expected: u64,
-    limit: u64,
-    fault: impl Fn(io::Error) -> Error,
-    source: &str,
-) -> Result<Vec<u8>> {
-    let mut bytes = with_capacity(expected, source)?;
+/// At most `limit` bytes of a stream; memory for `expected` ones is reserved first.
+fn read_stream(stream: impl Read, expected: u64, limit: u64, source: &str) -> Result<Vec<u8>> {
+    let fault = |e: io::Error| Error::new(ErrorKind::Io, format!("cannot read {source}: {e}")).caused_by(e);
+    let mut bytes = vec![];
+    if usize::try_from(expected).map_or(true, |expected| bytes.try_reserve_exact(expected).is_err()) {
+        let text = format!("{source}: cannot allocate {expected} bytes");
+        return Err(Error::new(ErrorKind::OutOfMemory, text));
+    }
     stream.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(fault)?;
     if bytes.len() as u64 > limit { Err(too_long(source, limit)) } else { Ok(bytes) }
-}
-
-/// An empty list with memory for so many bytes.
-fn with_capacity(bytes: u64, source: &str) -> Result<Vec<u8>> {
-    let mut list = vec![];
-    let reserved = usize::try_from(bytes).is_ok_and(|bytes| list.try_reserve_exact(bytes).is_ok());
-    let refuse = || Error::new(ErrorKind::OutOfMemory, format!("{source}: cannot allocate {bytes} bytes"));
-    if reserved { Ok(list) } else { Err(refuse()) }
 }
 
 fn too_long(source: &str, limit: u64) -> Error {

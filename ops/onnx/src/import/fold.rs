@@ -12,7 +12,7 @@ use super::{
     Importer,
     node::{FoldedProgram, NodeContext},
     rules::{ImportRule, finish},
-    value::{ImportedValue, InitialValue, Known, ValueContent},
+    value::{ImportedValue, InitialElements, Known, ValueContent},
     variable_name,
 };
 use crate::{
@@ -40,7 +40,7 @@ impl Importer<'_> {
         proto: &NodeProto,
         inputs: &[Option<ImportedValue>],
         version: i64,
-    ) -> Vec<InitialValue> {
+    ) -> Vec<InitialElements> {
         let small = |value: &ImportedValue| {
             value.tensor().is_some_and(|x| !x.dtype().is_float() || x.numel() <= FOLDED_FLOATS)
         };
@@ -51,7 +51,7 @@ impl Importer<'_> {
         let parameters = inputs.iter().flatten().flat_map(|value| (*value.parameters()).clone());
         let parameters = Rc::new(parameters.collect::<BTreeSet<_>>());
         let tensors = values.iter().map_while(|value| value.tensor().cloned());
-        tensors.map(|tensor| InitialValue { tensor, parameters: parameters.clone() }).collect()
+        tensors.map(|tensor| InitialElements { tensor, parameters: parameters.clone() }).collect()
     }
 
     /// The elements of a value, for a rule that needs them as numbers: parameters that decide about them are frozen.

@@ -19,12 +19,12 @@ pub(crate) struct ImportedValue {
     /// The inputs of the model that it depends on and whose values could be given.
     pub(crate) sources: Sources,
     /// Its elements in the file, if it is computed from parameters and constants alone and is small.
-    pub(crate) initial: Option<InitialValue>,
+    pub(crate) initial: Option<InitialElements>,
 }
 
 /// The elements that a computed value has while its parameters have the values of the file.
 #[derive(Clone)]
-pub(crate) struct InitialValue {
+pub(crate) struct InitialElements {
     pub(crate) tensor: Rc<Tensor>,
     /// The names of the parameters.
     pub(crate) parameters: Sources,
