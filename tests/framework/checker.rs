@@ -298,7 +298,8 @@ fn a_panic_is_told_with_its_line() {
     wrong(
         "needs_elements",
         &[
-            "dimensions of 2 made 0, the kernel of `needs_elements` panicked at ",
+            "dimensions of 2 made 0, ",
+            "the kernel of `needs_elements` panicked at ",
             "checker.rs:",
             "out of bounds",
         ],

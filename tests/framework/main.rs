@@ -61,6 +61,7 @@ mod predictor;
 mod programs;
 mod promises;
 mod readers;
+mod public_interface;
 mod recompute;
 mod recompute_control_flow;
 mod recurrent;

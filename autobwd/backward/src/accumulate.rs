@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::grad_names::GradNames;
-use autobwd_core::{BlockId, OpDesc, Program, Slots, Var, op, operators};
+use autobwd_core::{__private, BlockId, OpDesc, Program, Slots, Var, operators};
 
 /// A gradient with several contributions, during the walk.
 struct Contributions {
@@ -108,7 +108,7 @@ impl GradientAccumulator<'_> {
     /// A new name for a contribution.
     fn part(&mut self, i: usize) -> Var {
         let grad = self.repeated[i].grad;
-        let part = op::part(self.program, self.names.shown(grad), &self.label);
+        let part = __private::part(self.program, self.names.shown(grad), &self.label);
         self.names.record_part(part, grad);
         part
     }

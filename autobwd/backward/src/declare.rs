@@ -2,8 +2,8 @@
 
 use crate::{grad_names::GradNames, gradient_ops::block::PendingGradBlock};
 use autobwd_core::{
+    __private::{Lookup, ShapeCache},
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
-    op::{Lookup, ShapeCache},
 };
 
 /// The declarations of enclosing blocks, from the inside out.

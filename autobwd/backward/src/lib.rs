@@ -48,9 +48,9 @@ pub use trip_count::trips;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
+    __private::Lookup,
     BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc,
     VarKind, Vars,
-    op::Lookup,
     operators::{Assign, FillAnyLike, FillConstant},
     verify::{mark_valid, require_valid},
 };

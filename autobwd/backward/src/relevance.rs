@@ -2,7 +2,7 @@
 
 use crate::lower_control_flow::obstacle;
 use autobwd_core::{
-    BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var, op::Lookup,
+    __private::Lookup, BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var,
 };
 
 /// The targets and the variables of a differentiation.

@@ -6,8 +6,8 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    BlockCall, BlockId, CarriedInit, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var,
-    op::Lookup,
+    __private::Lookup, BlockCall, BlockId, CarriedInit, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result,
+    StepCount, Var,
 };
 
 /// The marked variables of a block that affect gradients.

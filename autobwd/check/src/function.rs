@@ -8,8 +8,8 @@ use std::{
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::sample::{MakeProgram, Sample, rng, uniform};
 use autobwd_core::{
-    Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, OpKey, Program, Result,
-    Role, Tensor, Var, VarDesc, graph_builder::OpArgs,
+    __private::OpArgs, Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, OpKey,
+    Program, Result, Role, Tensor, Var, VarDesc,
 };
 use autobwd_exec::{Executor, Scope, Session};
 

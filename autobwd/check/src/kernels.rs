@@ -8,10 +8,10 @@ use super::{
     panics::catch_panic,
 };
 use autobwd_core::{
+    __private::{Implementation, Memory},
     Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
-    op::Implementation,
     runtime::products_allocate,
-    tensor::{Memory, padded},
+    tensor::padded,
     with_dtype,
 };
 use autobwd_eager::{prepare, run};
@@ -71,7 +71,7 @@ fn of_kernel(e: &Error, ty: &str) -> Error {
 
 /// One operator with its inputs.
 struct SingleKernel<'a> {
-    ready: &'a autobwd_core::graph_builder::PreparedOp,
+    ready: &'a autobwd_core::__private::PreparedOp,
     reads: &'a [(Meta, Rc<Memory>)],
 }
 

@@ -61,16 +61,45 @@ pub use tensor::{
 pub use verify::verify;
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::graph_builder::append::{DescribeFn, OpArgs};
+    pub use crate::graph_builder::engine::{Engine, PreparedOp};
+    pub use crate::graph_builder::function::{FunctionCall, describe_function};
+    pub use crate::graph_builder::value::{
+        MemoryGuard, NodeOrigin, OpCall, SourceValue, TapeNode, ValueSettings,
+    };
+    pub use crate::lanes::broadcast::{aligned, broadcast_axis, broadcast_dims};
+    pub use crate::lanes::broadcast_map::BroadcastMap;
+    pub use crate::lanes::fused_kernel::{FusedKernel, FusedKernelSpec, FusedOp, OperandLocation};
+    pub use crate::lanes::fused_kernels::FusedKernels;
+    pub use crate::lanes::scalar_path::FormulaCall;
+    pub use crate::op::backward_ops::{check_emitted, part};
+    pub use crate::op::elementwise_update::ElementwiseUpdates;
+    pub use crate::op::impl_probe::{ImplDefaults, ImplProbe};
+    pub use crate::op::infallible::Infallible;
+    pub use crate::op::op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
+    pub use crate::op::peephole::PeepholeEntry;
+    pub use crate::op::registry::{Implementation, Lookup, ShapeCache};
+    pub use crate::op::rule::DeclaredVars;
+    pub use crate::tensor::array::{SavedStep, SavedSteps, ValueCell};
+    pub use crate::tensor::densify::dense_bytes;
+    pub use crate::tensor::memory::{
+        AccessMode, Binder, Lease, Memory, Place, bytes_of, bytes_of_mut, dimension,
+    };
+    pub use crate::tensor::shape::MAX_CONSTANT;
+    pub use crate::tensor::value::add_up;
+
     pub use crate::lanes::Lane;
+
     pub use crate::op::{
-        ImplDefaults, ImplProbe, OpInfo, check_bounds, check_composed, check_contract, check_inferred,
-        check_multilinear, check_names, check_self_adjoint, refuse_unused,
+        OpInfo, check_bounds, check_composed, check_contract, check_inferred, check_multilinear, check_names,
+        check_self_adjoint, refuse_unused,
     };
     pub use crate::schema::{
         AttrCheck, AttrRecorder, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct,
         gather_scratch, gather_slot, inherit_attr, inherit_slot, put_values, same_as, slot_name,
         slot_name_len,
     };
+
     pub use crate::{
         Attr, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BoundKind, Buf, Control, Decompose, Describe,
         Expr, Float, GradCx, GradRule, Infer, Integer, IntegerLanes, Kernel, Lanes, Meta, NoGrad, Op, OpDesc,

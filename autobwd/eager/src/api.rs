@@ -3,8 +3,9 @@
 use std::{borrow::Cow, num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
 
 use autobwd_core::{
+    __private::{DescribeFn, Engine, TapeNode},
     Builder, Error, ErrorKind, Expr, Meta, OpDesc, OpInfo, OpInfoMap, OpKey, Result, Var,
-    graph_builder::{DescribeFn, Engine, Function, TapeNode, Value},
+    graph_builder::{Function, Value},
 };
 
 use crate::{

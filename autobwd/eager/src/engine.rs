@@ -12,12 +12,13 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use autobwd_core::{
-    Builder, Cx, Error, ErrorKind, GradKind, Meta, OpContext, OpKey, Result, Tensor,
-    graph_builder::{
-        DescribeFn, Engine, Function, FunctionCall, MemoryGuard, NodeOrigin, OpCall, PreparedOp, TapeNode,
-        Value, describe_function,
+    __private::{
+        DescribeFn, Engine, FunctionCall, Memory, MemoryGuard, NodeOrigin, OpCall, PreparedOp, TapeNode,
+        describe_function,
     },
-    tensor::{Memory, ToF64},
+    Builder, Cx, Error, ErrorKind, GradKind, Meta, OpContext, OpKey, Result, Tensor,
+    graph_builder::{Function, Value},
+    tensor::ToF64,
     with_dtype,
 };
 

@@ -4,10 +4,10 @@ use std::{mem, panic::Location, ptr, sync::Arc};
 
 use crate::engine::Eager;
 use autobwd_core::{
+    __private::{Memory, PreparedOp, SourceValue},
     Builder, Error, Meta, OpKey, Result, Tensor, Var,
-    graph_builder::{PreparedOp, SourceValue, Value},
+    graph_builder::Value,
     operators::ElementwiseAdd,
-    tensor::Memory,
 };
 
 /// A gradient in flight.

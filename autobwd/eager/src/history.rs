@@ -5,9 +5,10 @@ use std::{fmt, sync::Arc};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
+    __private::{NodeOrigin, TapeNode},
     Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Var, VarDesc,
     desc::draw::{self, Labels},
-    graph_builder::{NodeOrigin, TapeNode, Value},
+    graph_builder::Value,
 };
 
 /// The recorded computation of a value: operators, the variables between them, and their values. [`history`] returns

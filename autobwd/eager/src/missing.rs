@@ -6,8 +6,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{queue::GradientTarget, rule::chain_rule};
 use autobwd_core::{
+    __private::{NodeOrigin, OpCall, TapeNode},
     Expr, Result, Role, Var,
-    graph_builder::{NodeOrigin, OpCall, TapeNode, Value},
+    graph_builder::Value,
 };
 
 /// Maximum number of named places.

@@ -3,11 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use autobwd_core::{
+    __private::{FormulaCall, FusedKernels, Memory, PreparedOp},
     Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Result, Role, Var,
-    graph_builder::PreparedOp,
-    lanes::{FormulaCall, FusedKernels},
     runtime::CHUNK,
-    tensor::Memory,
 };
 use autobwd_plan::{FusionGroup, Graph, IterationSpace, ValueId, extent, group, kernel_binding};
 use smallvec::SmallVec;

@@ -14,10 +14,10 @@ use crate::{
     prepared::{self, ChainRule, RuleSource, RuleStep},
 };
 use autobwd_core::{
+    __private::{FunctionCall, Memory, MemoryGuard, NodeOrigin, OpCall, TapeNode},
     Builder, Error, ErrorKind, Expr, OpKey, Result, Tensor, Var,
-    graph_builder::{FunctionCall, MemoryGuard, NodeOrigin, OpCall, TapeNode, Value},
+    graph_builder::Value,
     operators::Sum,
-    tensor::Memory,
 };
 
 /// The queue of the backward pass. It returns the value that was computed last: all of its consumers were computed

@@ -3,7 +3,7 @@
 use crate::prepared::{ChainRule, RuleSource, RuleStep, prepare};
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::{
-    Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc, graph_builder::OpCall,
+    __private::OpCall, Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
 };
 
 /// The operators that compute the gradients of the wanted inputs from those of the outputs with gradient: the backward

@@ -6,9 +6,10 @@ use rustc_hash::FxHashMap;
 
 use crate::engine::{Eager, engine};
 use autobwd_core::{
+    __private::{Engine, NodeOrigin, PreparedOp, TapeNode},
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Site, Var, VarDesc,
     desc::check_name,
-    graph_builder::{Engine, NodeOrigin, PreparedOp, TapeNode, Value},
+    graph_builder::Value,
     operators::Assign,
 };
 use autobwd_exec::Scope;

@@ -13,9 +13,10 @@ use crate::{
     optimizer_state::{is_named_as_state, optimizer_state},
 };
 use autobwd_core::{
+    __private::Place,
     Element, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
     error::did_you_mean,
-    tensor::{Place, load_tensors, save_tensors},
+    tensor::{load_tensors, save_tensors},
 };
 
 /// The values kept between runs: parameters, optimizer states, statistics.

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{NamedOp, NetOp, Operator};
-use autobwd_core::{OpDesc, Program, Site, Var, op, operators};
+use autobwd_core::{__private, OpDesc, Program, Site, Var, operators};
 
 /// A tree of gradient operators after accumulation.
 pub(super) struct AccumulatedNet {
@@ -96,7 +96,7 @@ impl NetAccumulator<'_> {
         let left = self.writers.get_mut(&grad)?;
         *left -= 1;
         let (last, parts) = (*left == 0, self.parts.entry(grad).or_default());
-        let part = if last && parts.is_empty() { grad } else { op::part(self.names, grad, "") };
+        let part = if last && parts.is_empty() { grad } else { __private::part(self.names, grad, "") };
         parts.push(part);
         *name = self.names.name(part).into();
         if !last || parts.len() == 1 || self.open.contains(&grad) {

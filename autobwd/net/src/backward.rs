@@ -9,9 +9,9 @@ use super::{
     rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
+    __private::{DeclaredVars, check_emitted},
     BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
     desc::GRAD,
-    op::{DeclaredVars, check_emitted},
     operators::zeros,
 };
 

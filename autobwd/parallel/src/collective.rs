@@ -1,8 +1,8 @@
 //! Exchanges in which all ranks take part, made of messages.
 
 use autobwd_core::{
+    __private::{bytes_of, bytes_of_mut},
     Element, Result, Transport,
-    tensor::{bytes_of, bytes_of_mut},
 };
 
 /// The numbers of the other ranks.

@@ -3,9 +3,9 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
+    __private::ElementwiseUpdates,
     Arg, Builder, Dims, Error, ErrorKind, Expr, New, OpDesc, OpInfoMap, Program, Result, VarDesc, VarKind,
     emit,
-    op::ElementwiseUpdates,
     operators::{Assign, Concat, FillConstant, Reshape2, Slice},
     verify::require_valid,
 };

@@ -8,7 +8,8 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts};
 use autobwd_core::{
-    DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var, lanes, runtime::CHUNK, tensor::LINE,
+    __private, DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var, runtime::CHUNK,
+    tensor::LINE,
 };
 
 /// The iteration space of a formula.
@@ -49,7 +50,7 @@ pub fn operand_dims(
     }
     let own = graph.values[value].meta.dims.known()?;
     let (info, desc) = node.runs();
-    lanes::aligned(&own, extent.dims.len(), lanes::broadcast_axis(info.schema(), desc), 1)
+    __private::aligned(&own, extent.dims.len(), __private::broadcast_axis(info.schema(), desc), 1)
 }
 
 /// Whether the operand has every element of the iteration space.
@@ -109,7 +110,7 @@ fn iteration_spaces(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpa
         floats.push(DType::Bool);
     }
     let inputs: Vec<_> = node.inputs.iter().filter_map(|(_, v)| *v).map(|v| meta(v).clone()).collect();
-    let dims = lanes::broadcast_dims(&inputs, lanes::broadcast_axis(info.schema(), desc)).ok();
+    let dims = __private::broadcast_dims(&inputs, __private::broadcast_axis(info.schema(), desc)).ok();
     let dims = dims.filter(|dims| !info.has_kernel() || writes_as_formula(graph, node, dims));
     of(&floats, dims.and_then(|dims| dims.known()))
 }

@@ -8,10 +8,11 @@ use rustc_hash::FxHashMap;
 
 use crate::{Graph, Instruction, IterationSpace, ValueId, extent, is_native, operand_dims};
 use autobwd_core::{
+    __private::{
+        AccessMode, Binder, BroadcastMap, FusedKernel, FusedKernelSpec, FusedKernels, FusedOp,
+        Implementation, OperandLocation, Place, ValueCell,
+    },
     Buf, Cx, DType, Error, Kernel, Result, Role, Var,
-    lanes::{BroadcastMap, FusedKernel, FusedKernelSpec, FusedKernels, FusedOp, OperandLocation},
-    op::Implementation,
-    tensor::{AccessMode, Binder, Place, ValueCell},
 };
 
 /// Returns the location of a value; `None` for a block register.

@@ -12,8 +12,8 @@ use crate::{
     stop_gradients,
 };
 use autobwd_core::{
-    BlockCall, BlockId, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var,
-    VarKind, op::Lookup, operators::zeros,
+    __private::Lookup, BlockCall, BlockId, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result,
+    StepCount, Var, VarKind, operators::zeros,
 };
 
 /// A gradient block whose variables are not declared yet.

@@ -11,10 +11,9 @@ use crate::{
     grad_names::GradNames, gradient_ops::block::PendingGradBlock, preserve_overwritten::ValueVersions,
 };
 use autobwd_core::{
+    __private::{DeclaredVars, Lookup, check_emitted},
     BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
     Result, StepCount, Var, VarDesc, VarKind,
-    op::Lookup,
-    op::{DeclaredVars, check_emitted},
 };
 
 /// The state of the walk from the last operator to the first.

@@ -2,25 +2,28 @@
 //!
 //! Must not know how programs run or how gradients are derived. It knows no operator: all come through [`emit`].
 
-mod append;
+pub(crate) mod append;
 mod builder;
 mod eager;
-mod engine;
+pub(crate) mod engine;
 mod expr;
-mod function;
+pub(crate) mod function;
 mod guards;
 mod snapshot;
 mod transaction;
-mod value;
+pub(crate) mod value;
 
-pub use append::{DescribeFn, OpArgs, emit};
+pub use append::emit;
+pub(crate) use append::{DescribeFn, OpArgs};
 pub use builder::Builder;
 pub use eager::HookId;
-pub use engine::{Engine, PreparedOp};
+pub(crate) use engine::PreparedOp;
 pub(crate) use expr::ExprValue;
 pub use expr::{Arg, Arg::New, Expr};
-pub use function::{Function, FunctionCall, describe_function};
+pub use function::Function;
+pub(crate) use function::FunctionCall;
 pub use guards::{NameScopeGuard, SiteGuard};
 pub use snapshot::ProgramSnapshot;
 pub use transaction::Transaction;
-pub use value::{Hook, MemoryGuard, NodeOrigin, OpCall, SourceValue, TapeNode, Value, ValueSettings};
+pub use value::{Hook, Value};
+pub(crate) use value::{SourceValue, TapeNode, ValueSettings};

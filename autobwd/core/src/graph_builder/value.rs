@@ -227,10 +227,10 @@ impl Drop for TapeNode {
     }
 }
 
+#[doc(hidden)]
 impl OpCall {
     /// Records the inputs of the operator. Returns the number of its node.
     #[inline]
-    #[doc(hidden)]
     pub fn record_inputs(&mut self, inputs: &[&Value]) -> u64 {
         let mut least = 0;
         for input in inputs {

@@ -11,10 +11,10 @@ pub struct BroadcastMap {
     numel: usize,
 }
 
+#[doc(hidden)]
 impl BroadcastMap {
     /// `aligned` are the operand's dimensions extended to the full rank, 1 where it is broadcast. `None` if they do not
     /// broadcast, or if the number of elements overflows.
-    #[doc(hidden)]
     pub fn new(full: &[usize], aligned: &[usize]) -> Option<BroadcastMap> {
         let mut dims: SmallVec<[(usize, usize); 4]> = SmallVec::new();
         let mut stride: usize = 1;

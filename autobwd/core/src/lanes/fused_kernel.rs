@@ -46,30 +46,24 @@ pub enum OperandLocation {
 
 /// One operator of a fused kernel.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct FusedOp<'a> {
-    #[doc(hidden)]
     pub entry: &'a LaneEntry,
-    #[doc(hidden)]
     pub desc: &'a OpDesc,
     /// Values by input slot of the schema; `None` for an absent one.
-    #[doc(hidden)]
     pub inputs: Vec<Option<usize>>,
     /// Values by output slot of the schema.
-    #[doc(hidden)]
     pub outputs: Vec<Option<usize>>,
 }
 
 /// The specification of a fused kernel.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct FusedKernelSpec<'a> {
-    #[doc(hidden)]
     pub dtype: DType,
     /// The number of elements of the full shape.
-    #[doc(hidden)]
     pub numel: usize,
-    #[doc(hidden)]
     pub values: Vec<OperandLocation>,
-    #[doc(hidden)]
     pub steps: Vec<FusedOp<'a>>,
 }
 
@@ -137,8 +131,8 @@ unsafe impl Send for FusedKernel {}
 // SAFETY: as above; the method of `&FusedKernel` that uses them is unsafe to call (`run_part`).
 unsafe impl Sync for FusedKernel {}
 
+#[doc(hidden)]
 impl FusedKernel {
-    #[doc(hidden)]
     pub fn new(spec: FusedKernelSpec<'_>, workers: usize) -> Result<FusedKernel> {
         let FusedKernelSpec { dtype, numel, values, steps } = spec;
         let mut build = FusedKernelBuilder::new(&values, &steps, numel);
@@ -194,7 +188,6 @@ impl FusedKernel {
     }
 
     /// Size of the partial sums and registers, in bytes.
-    #[doc(hidden)]
     pub fn scratch_bytes(&self) -> usize {
         self.sums.iter().map(|s| s.partial.len()).chain(self.workers.iter().map(|(_, m)| m.len())).sum()
     }

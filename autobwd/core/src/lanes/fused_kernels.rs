@@ -14,8 +14,8 @@ pub struct FusedKernels {
     workers: usize,
 }
 
+#[doc(hidden)]
 impl FusedKernels {
-    #[doc(hidden)]
     pub fn new(kernels: Vec<FusedKernel>) -> Result<FusedKernels> {
         check_apart(&kernels)?;
         let ends = kernels.iter().scan(0, |end, kernel| {

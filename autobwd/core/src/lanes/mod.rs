@@ -5,28 +5,26 @@
 //! that does not match its formula.
 
 mod block_function;
-mod broadcast;
-mod broadcast_map;
+pub(crate) mod broadcast;
+pub(crate) mod broadcast_map;
 mod dispatch;
 mod equation;
 mod formula;
-mod fused_kernel;
-mod fused_kernels;
+pub(crate) mod fused_kernel;
+pub(crate) mod fused_kernels;
 mod integer;
 mod interpreter;
 mod load_store;
-mod scalar_path;
+pub(crate) mod scalar_path;
 
 pub(crate) use block_function::{LaneEntry, MAX_ARGS};
-pub use broadcast::{aligned, broadcast_axis, broadcast_dims};
-pub use broadcast_map::BroadcastMap;
+pub(crate) use broadcast::{broadcast_axis, broadcast_dims};
 pub use dispatch::{LaneOf, VectorLoops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 pub use formula::Formula;
 pub(crate) use formula::RecordedFormula;
-pub use fused_kernel::{FusedKernel, FusedKernelSpec, FusedOp, OperandLocation};
-pub use fused_kernels::FusedKernels;
+pub(crate) use fused_kernel::FusedKernel;
 pub(crate) use integer::IntegerKernel;
-pub use scalar_path::FormulaCall;
+pub(crate) use scalar_path::FormulaCall;
 
 pub use crate::{
     numbers::{Dual, Float, FormulaFunction, FormulaNode, Integer, Lane, Symbol, UseSelectMaxOrMin},

@@ -23,16 +23,15 @@ pub struct FormulaCall {
     writes: Vec<usize>,
 }
 
+#[doc(hidden)]
 impl FormulaCall {
     /// The limit of slots of an operator.
-    #[doc(hidden)]
     pub const MOST_SLOTS: usize = 8;
 
     /// `read` and `written` are indices of inputs and outputs by slot of the schema, `None` for absent ones.
     ///
     /// # Errors
     /// No formula for this dtype; too many slots, or an empty one; invalid attributes.
-    #[doc(hidden)]
     pub fn new(
         entry: &LaneEntry,
         desc: &OpDesc,
@@ -101,7 +100,6 @@ impl FormulaCall {
     ///
     /// # Errors
     /// Other numbers of inputs and outputs; memory that is too small.
-    #[doc(hidden)]
     pub fn run_over(&self, first: &mut Memory, second: &Memory) -> Result<()> {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
             return Err(Error::internal("a formula without two inputs and one output"));

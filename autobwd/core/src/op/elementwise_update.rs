@@ -28,7 +28,7 @@ macro_rules! elementwise_updates {
     ($($op:ty),* $(,)?) => {
         const _: () = {
             const TYPES: &[&str] = &[$(<$op as $crate::Op>::SCHEMA.name),*];
-            $crate::__private::inventory::submit! { $crate::op::ElementwiseUpdates::of(TYPES) }
+            $crate::__private::inventory::submit! { $crate::__private::ElementwiseUpdates::of(TYPES) }
         };
     };
 }

@@ -23,7 +23,7 @@ macro_rules! infallible {
     ($($op:ty),* $(,)?) => {
         const _: () = {
             const TYPES: &[&str] = &[$(<$op as $crate::Op>::SCHEMA.name),*];
-            $crate::__private::inventory::submit! { $crate::op::Infallible::of(TYPES) }
+            $crate::__private::inventory::submit! { $crate::__private::Infallible::of(TYPES) }
         };
     };
 }

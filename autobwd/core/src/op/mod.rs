@@ -2,39 +2,39 @@
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to the backward pass.
 
-mod backward_ops;
+pub(crate) mod backward_ops;
 mod contract;
 mod decompose;
 mod derived;
-mod elementwise_update;
+pub(crate) mod elementwise_update;
 mod gradient_ops;
-mod impl_probe;
-mod infallible;
-mod op_sequence;
-mod peephole;
-mod registry;
-mod rule;
+pub(crate) mod impl_probe;
+pub(crate) mod infallible;
+pub(crate) mod op_sequence;
+pub(crate) mod peephole;
+pub(crate) mod registry;
+pub(crate) mod rule;
 
+pub(crate) use backward_ops::check_emitted;
 pub(crate) use backward_ops::forward_op;
-pub use backward_ops::{check_emitted, part};
 pub use contract::{check_bounds, check_contract, check_names};
 pub use decompose::{Decompose, Parts};
 pub use derived::{
     Derivative, Derived, DerivedFromInputs, FirstOrder, FirstOrderFromInputs, Order, SecondOrder, ThirdOrder,
 };
-pub use elementwise_update::ElementwiseUpdates;
 pub use gradient_ops::GradientOps;
+pub(crate) use impl_probe::ImplProbe;
 pub(crate) use impl_probe::linear_input;
-pub use impl_probe::{
-    ImplDefaults, ImplProbe, check_composed, check_inferred, check_multilinear, check_self_adjoint,
-    refuse_unused,
-};
-pub use infallible::Infallible;
-pub use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
-pub use peephole::{Peephole, PeepholeEntry};
-pub use registry::{Implementation, Lookup, OpInfo, OpInfoMap, ShapeCache};
+pub use impl_probe::{check_composed, check_inferred, check_multilinear, check_self_adjoint, refuse_unused};
+pub(crate) use infallible::Infallible;
+pub(crate) use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
+pub use peephole::Peephole;
+pub(crate) use peephole::PeepholeEntry;
+pub(crate) use registry::{Lookup, ShapeCache};
+pub use registry::{OpInfo, OpInfoMap};
+pub(crate) use rule::DeclaredVars;
 pub(crate) use rule::sorted;
-pub use rule::{DeclaredVars, GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
+pub use rule::{GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 
 use crate::{OpDesc, Result, Role, Schema, SlotValues, Var};
 

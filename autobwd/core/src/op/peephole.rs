@@ -51,7 +51,7 @@ impl PeepholeEntry {
 macro_rules! peephole {
     ($first:ty, $then:ty) => {
         const _: () = {
-            $crate::__private::inventory::submit! { $crate::op::PeepholeEntry::of::<$first, $then>() }
+            $crate::__private::inventory::submit! { $crate::__private::PeepholeEntry::of::<$first, $then>() }
         };
     };
 }

@@ -339,7 +339,8 @@ impl OpInfo {
 
     /// Runs code of the operator's author; a panic is an error that names the operator.
     pub(crate) fn authored<T>(&self, part: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        catch_panic(work).unwrap_or_else(|panic| Err(panic.of_operator(self, part)))
+        catch_panic(work)
+            .unwrap_or_else(|panic| Err(panic.of_operator(self.schema.name, &self.place(), part)))
     }
 
     /// Package and source line of its registration.

@@ -110,11 +110,10 @@ pub struct GradBlock {
 
 /// The declarations of the forward operator's variables.
 #[derive(Clone, Copy)]
+#[doc(hidden)]
 pub struct DeclaredVars<'a> {
-    #[doc(hidden)]
     pub block: BlockId,
     /// The variable whose value a stand-in has.
-    #[doc(hidden)]
     pub original: &'a dyn Fn(Var) -> Var,
 }
 

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::{Error, ErrorKind, OpInfo};
+use crate::{Error, ErrorKind};
 
 /// A panic that was caught.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +35,7 @@ impl Panic {
 
     /// The error of this panic in a part of an operator: its shape rule, say.
     #[cold]
-    pub(crate) fn of_operator(&self, info: &OpInfo, part: &str) -> Error {
-        let (name, place) = (info.schema().name, info.place());
+    pub(crate) fn of_operator(&self, name: &str, place: &str, part: &str) -> Error {
         let text = format!("the {part} of `{name}` {self}; the operator, registered by {place}, is at fault");
         Error::new(ErrorKind::Panic, text)
     }

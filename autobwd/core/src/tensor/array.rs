@@ -142,21 +142,21 @@ impl ArrayElements {
 
 /// The saved state of the steps of an operator with a sub-block, first to last, and memory of consumed steps for reuse.
 #[derive(Debug, Default)]
+#[doc(hidden)]
 pub struct SavedSteps {
     pub(crate) list: Vec<SavedStep>,
     pub(crate) spare: Vec<SavedStep>,
     /// The number of steps; some may have saved no state.
-    #[doc(hidden)]
     pub count: usize,
 }
 
+#[doc(hidden)]
 impl SavedSteps {
     /// A step state to be filled, with this many bytes and nested control flow operators.
     ///
     /// # Errors
     /// Memory runs out. The saved step state is then freed, here as in [`push`](SavedSteps::push), so that there is
     /// memory to report it.
-    #[doc(hidden)]
     pub fn step(&mut self, bytes: usize, nested: usize) -> Result<SavedStep> {
         if let Some(step) = self.spare.pop() {
             return Ok(step);
@@ -173,7 +173,6 @@ impl SavedSteps {
     ///
     /// # Errors
     /// As [`step`](SavedSteps::step).
-    #[doc(hidden)]
     pub fn memory(&mut self, bytes: usize) -> Result<Memory> {
         Memory::try_zeroed(bytes).ok_or_else(|| self.out_of_memory(bytes))
     }
@@ -182,7 +181,6 @@ impl SavedSteps {
     ///
     /// # Errors
     /// As [`step`](SavedSteps::step).
-    #[doc(hidden)]
     pub fn push(&mut self, step: SavedStep) -> Result<()> {
         if self.list.try_reserve(1).is_err() {
             return Err(self.out_of_memory(step.memory.len()));
@@ -192,7 +190,6 @@ impl SavedSteps {
     }
 
     /// Keeps the memory of a consumed step for reuse, if the list of spare steps can grow.
-    #[doc(hidden)]
     pub fn recycle(&mut self, step: SavedStep) {
         if self.spare.try_reserve(1).is_ok() {
             self.spare.push(step);
@@ -213,14 +210,12 @@ impl SavedSteps {
     ///
     /// # Errors
     /// Memory runs out.
-    #[doc(hidden)]
     pub fn try_clone(&self) -> Result<SavedSteps> {
         let list = self.list.iter().map(SavedStep::try_clone).collect::<Result<_>>()?;
         Ok(SavedSteps { list, spare: vec![], count: self.count })
     }
 
     /// The last step that is not consumed, and the number of steps before it.
-    #[doc(hidden)]
     pub fn pop(&mut self) -> Option<(SavedStep, usize)> {
         let step = self.list.pop()?;
         Some((step, self.list.len()))
@@ -229,13 +224,11 @@ impl SavedSteps {
 
 /// The saved state of one step: tensors in one allocation, and the step state of nested operators.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct SavedStep {
-    #[doc(hidden)]
     pub memory: Memory,
-    #[doc(hidden)]
     pub nested: Vec<SavedSteps>,
     /// The layout of `memory`, if it differs from step to step.
-    #[doc(hidden)]
     pub record: Option<usize>,
 }
 
@@ -257,8 +250,8 @@ pub enum ValueCell {
     Steps(Mutex<SavedSteps>),
 }
 
+#[doc(hidden)]
 impl ValueCell {
-    #[doc(hidden)]
     pub fn steps(&self) -> Result<MutexGuard<'_, SavedSteps>> {
         match self {
             ValueCell::Steps(steps) => Ok(steps.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -267,7 +260,6 @@ impl ValueCell {
     }
 
     /// Clears it before the first operator of a run.
-    #[doc(hidden)]
     pub fn clear(&self) {
         match self {
             ValueCell::Array(array) => array.clear(),

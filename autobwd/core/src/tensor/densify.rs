@@ -27,9 +27,9 @@ fn of_bytes(meta: &Meta) -> Meta {
     bytes
 }
 
+#[doc(hidden)]
 impl Memory {
     /// Copies the value at byte `at`, as a dense tensor, into `out`.
-    #[doc(hidden)]
     pub fn copy_whole(&self, at: usize, meta: &Meta, out: &mut [u8]) {
         match meta.rows {
             Some(_) => self.rows::<u8>(at, &of_bytes(meta)).write_dense(out),
@@ -38,7 +38,6 @@ impl Memory {
     }
 
     /// Copies the value at byte `from`, as a dense tensor, to byte `to`; they must not overlap.
-    #[doc(hidden)]
     pub fn move_dense(&mut self, from: usize, meta: &Meta, to: usize) {
         let whole = dense_bytes(meta);
         let Some(room) = meta.rows.and_then(Dim::get) else {

@@ -45,10 +45,10 @@ unsafe impl Send for Memory {}
 // mutably (see the top of this file).
 unsafe impl Sync for Memory {}
 
+#[doc(hidden)]
 impl Memory {
     /// # Errors
     /// Memory runs out.
-    #[doc(hidden)]
     pub fn zeroed(bytes: usize) -> Result<Memory> {
         let refuse = || Error::new(ErrorKind::OutOfMemory, format!("cannot allocate {bytes} bytes"));
         Memory::try_zeroed(bytes).ok_or_else(refuse)
@@ -71,7 +71,6 @@ impl Memory {
     /// # Errors
     /// Memory runs out.
     #[inline]
-    #[doc(hidden)]
     pub fn any(bytes: usize) -> Result<Memory> {
         match if bytes <= LINE { lines::take() } else { None } {
             Some(line) => Ok(line),
@@ -79,13 +78,11 @@ impl Memory {
         }
     }
 
-    #[doc(hidden)]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether it has no bytes.
-    #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -109,7 +106,6 @@ impl Memory {
     /// memory is alive, and while nothing else writes the bytes or, if it writes them, uses them. Only buffers of one
     /// [`Binder`], which checks them against each other, and operators of one fused kernel may be used together.
     #[inline]
-    #[doc(hidden)]
     pub unsafe fn place(&self, at: usize, bytes: usize) -> Result<Place> {
         self.place_inside(at, bytes)
     }
@@ -128,7 +124,6 @@ impl Memory {
     }
 
     /// The first `n` elements from byte `at` on.
-    #[doc(hidden)]
     pub fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
         self.assert_within::<T>(at, n);
         // SAFETY: within bounds and aligned (just asserted, and memory starts on a cache line), initialised since
@@ -136,7 +131,6 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
-    #[doc(hidden)]
     pub fn slice_mut<T: Element>(&mut self, at: usize, n: usize) -> &mut [T] {
         self.assert_within::<T>(at, n);
         // SAFETY: as in `slice`, and `&mut self`.
@@ -144,7 +138,6 @@ impl Memory {
     }
 
     /// The rows of a row-sparse value at byte `at`, with every dimension known.
-    #[doc(hidden)]
     pub fn rows<T: Element>(&self, at: usize, meta: &Meta) -> Rows<'_, T> {
         let dims = meta.dims.known().unwrap_or_default();
         let n = meta.rows.and_then(Dim::get).unwrap_or(0);

@@ -7,8 +7,8 @@ use crate::bind::{
     dynamic::DynamicKernel, journal::Journal,
 };
 use autobwd_core::{
+    __private::{Memory, SavedStep, ValueCell},
     BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
-    tensor::{Memory, SavedStep, ValueCell},
 };
 use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};
 

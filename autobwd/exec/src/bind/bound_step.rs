@@ -7,8 +7,8 @@ use crate::bind::{
     bound_block::{ArenaRange, BoundBlock},
 };
 use autobwd_core::{
+    __private::{SavedStep, ValueCell},
     BlockId, Bool, Buf, Cx, Error, Program, Result,
-    tensor::{SavedStep, ValueCell},
 };
 use autobwd_plan::{BlockInputs, StepEnds, StepPlan, ValueId};
 

@@ -8,8 +8,8 @@ use crate::bind::{
     step_loop::{BoundReplay, StateHandling, StepBlock, StepLoop},
 };
 use autobwd_core::{
+    __private::{Memory, ValueCell, dense_bytes},
     Bool, Buf, Cx, DType, Error, Kernel, Meta, Result,
-    tensor::{Memory, ValueCell, dense_bytes},
 };
 use autobwd_plan::{ReplayPlan, StepPlan, SubBlockPlan, ValueId};
 

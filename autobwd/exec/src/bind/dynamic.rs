@@ -10,8 +10,9 @@ use crate::bind::{
     step_loop::{StateHandling, StepBlock, StepLoop},
 };
 use autobwd_core::{
+    __private::{Memory, SavedStep, SavedSteps, ValueCell, add_up},
     BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
-    tensor::{Memory, SavedStep, SavedSteps, ValueCell, add_up, padded},
+    tensor::padded,
 };
 use autobwd_plan::{
     DynamicTail, InitialValue, StepEnds, StepInputs, StepStateField, StepStateLayout, ValueSource,

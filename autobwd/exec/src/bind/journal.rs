@@ -2,8 +2,9 @@
 
 use crate::bind::CopyKernel;
 use autobwd_core::{
+    __private::{Memory, Place},
     Cx, Kernel, Meta, Result,
-    tensor::{Memory, Place, padded},
+    tensor::padded,
 };
 
 /// Copies of the values of the scope that a step overwrites ahead of an operator that may fail.

@@ -24,9 +24,9 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
+    __private::{AccessMode, Binder, FusedKernel, FusedKernels, Memory, Place, ValueCell},
     BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
-    lanes::{FusedKernel, FusedKernels},
-    tensor::{AccessMode, Binder, Memory, Place, TensorArray, ValueCell},
+    tensor::TensorArray,
 };
 use autobwd_plan::{
     DynamicTail, GraphValue, InitialValue, Instruction, Location, Plan, SubBlockPlan, ValueId, ValueSource,

@@ -16,8 +16,8 @@ use crate::{
     scope::{BoundScope, write_to_shared},
 };
 use autobwd_core::{
+    __private::{Binder, Memory, Place},
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
-    tensor::{Binder, Memory, Place},
 };
 use autobwd_plan::{
     DynamicTail, InitialValue, Plan, PlanRequest, StepEnds, StepInputs, StepPlan, StepStateLayout,

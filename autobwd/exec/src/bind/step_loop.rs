@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::bind::{bound_block::ArenaRange, control_flow::BlockCallKernel};
 use autobwd_core::{
+    __private::{SavedStep, ValueCell},
     Cx, Error, ErrorKind, Result, StepCount,
-    tensor::{SavedStep, ValueCell},
 };
 
 /// A sub-block whose steps [`StepLoop`] runs.

@@ -22,9 +22,10 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
+    __private::{Memory, dimension},
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     error::did_you_mean,
-    tensor::{Memory, Rows, ToF64, dimension},
+    tensor::{Rows, ToF64},
     with_dtype,
 };
 use autobwd_plan::{Location, Plan, PlanRequest};

@@ -10,9 +10,10 @@ use rustc_hash::FxHashMap;
 
 use crate::value_graph::{Graph, GraphBuilder, Instruction, ValueId, ValueSource, Wires};
 use autobwd_core::{
+    __private::{MAX_CONSTANT, Memory, Place},
     BlockId, Cx, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Tensor,
     operators::{AnyNumber, ConvertElement},
-    tensor::{MAX_CONSTANT, Memory, Place, padded},
+    tensor::padded,
     with_dtype,
 };
 

@@ -15,8 +15,9 @@ use smallvec::SmallVec;
 
 use crate::value_graph::decompose::DecomposedOp;
 use autobwd_core::{
-    Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, Schema,
-    ScratchDef, SlotDef, Slots, Var, VarDesc, VarKind, error::did_you_mean, op::Lookup, tensor::padded,
+    __private::Lookup, Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program,
+    Result, Role, Schema, ScratchDef, SlotDef, Slots, Var, VarDesc, VarKind, error::did_you_mean,
+    tensor::padded,
 };
 
 use crate::value_graph::{

@@ -6,7 +6,7 @@ use autobwd::{
     Error, ErrorKind, Result,
     op::{FormulaFunction, FormulaNode},
 };
-use autobwd_core::lanes;
+use autobwd_core::__private;
 use autobwd_plan::Instruction;
 
 use super::{
@@ -44,9 +44,9 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         .map(|id| work.graph.values[id].meta.dims.iter().map(|dim| dim.get().unwrap_or(0)).collect())
         .collect();
     let (rank, axis) =
-        (shapes.iter().map(Vec::len).max().unwrap_or(0), lanes::broadcast_axis(schema, &node.desc));
+        (shapes.iter().map(Vec::len).max().unwrap_or(0), __private::broadcast_axis(schema, &node.desc));
     let align = |dims: &[usize]| {
-        let aligned = lanes::aligned(dims, rank, axis, 1);
+        let aligned = __private::aligned(dims, rank, axis, 1);
         aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
     };
     let mut space = vec![1; rank];

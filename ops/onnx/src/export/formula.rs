@@ -5,7 +5,7 @@ use autobwd::{
     op::{FormulaFunction, FormulaNode},
     program::Var,
 };
-use autobwd_core::lanes;
+use autobwd_core::__private;
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use super::{
@@ -34,7 +34,8 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
     let floats = dtypes.iter().copied().find(|dtype| dtype.is_float());
     let dtype = floats.or(dtypes.iter().copied().find(|dtype| *dtype != DType::Bool)).unwrap_or(DType::F32);
     let shapes: Vec<Vec<i64>> = all().map(|var| graph.shape(var)).collect::<Result<_>>()?;
-    let (rank, axis) = (shapes.iter().map(Vec::len).max().unwrap_or(0), lanes::broadcast_axis(schema, op));
+    let (rank, axis) =
+        (shapes.iter().map(Vec::len).max().unwrap_or(0), __private::broadcast_axis(schema, op));
     let aligned = |dims: &[i64]| align(dims, rank, axis, 1);
     let mut space = vec![1; rank];
     for dims in &shapes {
@@ -111,7 +112,7 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
 
 /// The dimensions of an operand at the full rank.
 fn align<D: Copy + PartialEq>(dims: &[D], rank: usize, axis: Option<usize>, one: D) -> Result<Vec<D>> {
-    let aligned = lanes::aligned(dims, rank, axis, one);
+    let aligned = __private::aligned(dims, rank, axis, one);
     aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
 }
 

@@ -1,6 +1,6 @@
 //! Memory of kernels is bound without a lifetime, which takes a promise.
 
-use autobwd_core::tensor::Memory;
+use autobwd_core::__private::Memory;
 
 fn main() {
     let memory = Memory::zeroed(4096).unwrap();

@@ -10,8 +10,8 @@ pub struct Lookup<'a> {
 
 const RECENT: usize = 64;
 
+#[doc(hidden)]
 impl<'a> Lookup<'a> {
-    #[doc(hidden)]
     pub fn new(ops: &'a OpInfoMap) -> Lookup<'a> {
         Lookup { ops, recent: [None; RECENT] }
     }
@@ -20,7 +20,6 @@ impl<'a> Lookup<'a> {
     ///
     /// # Errors
     /// As [`OpInfoMap::get`].
-    #[doc(hidden)]
     pub fn get(&mut self, ty: Name) -> Result<&'static OpInfo> {
         let ty = ty.as_str();
         // String literals are adjacent in memory, so that low bits of their addresses differ.

@@ -45,15 +45,14 @@ impl ShapeCacheEntry {
     }
 }
 
+#[doc(hidden)]
 impl ShapeCache {
-    #[doc(hidden)]
     pub fn new() -> ShapeCache {
         ShapeCache { entries: vec![] }
     }
 
     /// The inferred metas of an operator, each with its position among the outputs, if an operator with the same type,
     /// attributes and input metas has passed its check and its shape rule.
-    #[doc(hidden)]
     pub fn find<'d>(
         &self,
         info: &'static OpInfo,
@@ -65,7 +64,6 @@ impl ShapeCache {
     }
 
     /// Caches the metas inferred for an operator that has passed its check.
-    #[doc(hidden)]
     pub fn insert<'d>(
         &mut self,
         info: &'static OpInfo,

@@ -423,8 +423,8 @@ pub enum AccessMode {
     TakenOver,
 }
 
+#[doc(hidden)]
 impl Binder {
-    #[doc(hidden)]
     pub fn input<'a>(&mut self, meta: &Meta, at: Place, reach: AccessMode) -> Result<Buf<'a>> {
         let access = match reach {
             AccessMode::Read => Access::Read,
@@ -434,13 +434,11 @@ impl Binder {
     }
 
     /// An input without memory, whose elements are not readable.
-    #[doc(hidden)]
     pub fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
         self.bind(meta, Place { ptr: std::ptr::null_mut(), len: 0 }, Access::ShapeOnly)
     }
 
     /// A value that is not a tensor, which is shared and has its own lock.
-    #[doc(hidden)]
     pub fn cell<'a>(&self, meta: &Meta, cell: Arc<ValueCell>) -> Buf<'a> {
         Buf {
             ptr: std::ptr::null_mut(),
@@ -456,7 +454,6 @@ impl Binder {
         }
     }
 
-    #[doc(hidden)]
     pub fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
         self.bind(meta, at, Access::Write)
     }
@@ -484,13 +481,11 @@ impl Binder {
     }
 
     /// The lease, which ends when the bound kernel is dropped.
-    #[doc(hidden)]
     pub fn lease(&self) -> Lease {
         self.lease.clone()
     }
 
     /// Checks that writable buffers are disjoint from all others. Must be called before the kernel runs.
-    #[doc(hidden)]
     pub fn finish(mut self) -> Result<()> {
         // In order of start, a buffer that overlaps any earlier one overlaps the one with the largest end.
         self.taken.retain(|(bytes, _)| !bytes.is_empty());

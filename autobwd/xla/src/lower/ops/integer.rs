@@ -39,7 +39,7 @@ impl Lower for BitwiseNot<Hlo> {
 fn aligned(value: &Hlo, dims: &[usize], axis: i32) -> Hlo {
     match usize::try_from(axis) {
         Ok(axis) if value.rank() < dims.len() => {
-            let aligned = autobwd_core::lanes::aligned(value.dims(), dims.len(), Some(axis), 1);
+            let aligned = autobwd_core::__private::aligned(value.dims(), dims.len(), Some(axis), 1);
             let kept = aligned.map_or(value.dims().to_vec(), |dims| dims.to_vec());
             value.reshape(&kept).broadcast_to(dims)
         }
@@ -50,7 +50,7 @@ fn aligned(value: &Hlo, dims: &[usize], axis: i32) -> Hlo {
 /// The sum of a gradient over the dimensions in which an operand was broadcast.
 fn summed(gradient: &Hlo, like: &Hlo, axis: i32) -> Hlo {
     let axis = usize::try_from(axis).ok();
-    let aligned = autobwd_core::lanes::aligned(like.dims(), gradient.rank(), axis, 1);
+    let aligned = autobwd_core::__private::aligned(like.dims(), gradient.rank(), axis, 1);
     gradient.sum_to(&aligned.map_or(like.dims().to_vec(), |dims| dims.to_vec()))
 }
 
