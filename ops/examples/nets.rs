@@ -59,7 +59,7 @@ fn examples() -> Result<Vec<Example>> {
     });
     let part = NetOp::new("net", [pieces, Operator::of(Tanh { x: "a", out: "y" })])?.returning(["y"])?;
     Ok(vec![
-        ("add_two, which is called elementwise_add now", add("x", "y", "out"), &[]),
+        ("add_two of the documents, here elementwise_add", add("x", "y", "out"), &[]),
         ("mul", mul("x", "W", "out"), &[]),
         ("mul, without the gradient of the data", mul("x", "W", "out"), &["x"]),
         ("mul, without the gradient of the output", mul("x", "W", "out"), &["out"]),

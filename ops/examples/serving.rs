@@ -31,6 +31,7 @@ const LARGEST_BATCH: usize = 8;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
+/// Serves a saved network from several threads that share its weights.
 #[derive(Parser)]
 struct Options {
     /// Threads that answer requests

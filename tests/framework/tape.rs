@@ -1,6 +1,6 @@
 //! The eager tape: the same functions as in programs, backward passes, and errors.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, fs, path::Path, sync::Arc};
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, Feed, New, Result, Scope, Tensor, append_backward,
@@ -368,6 +368,36 @@ fn numbers_read_like_formulas() -> Result<()> {
 #[test]
 fn the_worked_example_prints_its_queue() -> Result<()> {
     compare("framework/stories/scalars.txt", &scalars::text()?);
+    Ok(())
+}
+
+/// The pictures of the book are made of these graphs by `dot -Tsvg`.
+#[test]
+fn the_worked_example_draws_its_queue() -> Result<()> {
+    let pictures = scalars::pictures()?;
+    assert_eq!(pictures.len(), 7);
+    // Tooltips have lines of the source.
+    let lines = pictures.iter().flat_map(|dot| dot.lines());
+    let lines = lines.map(|line| line.split(", tooltip=").next().unwrap_or_default().to_string() + "\n");
+    compare("framework/stories/queue.dot", &lines.collect::<String>());
+    for (step, dot) in pictures.iter().enumerate() {
+        let svg = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../autobwd/book/src/queue/step_{step}.svg"));
+        let svg = fs::read_to_string(svg).unwrap();
+        let labels = dot.split("label=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        for line in labels.flat_map(|label| label.split("\\n")) {
+            assert!(svg.contains(&format!(">{line}</text>")), "step {step}: `{line}` is not in the picture");
+        }
+    }
+    // A gradient grows while its value is in the queue; the color says where the value is.
+    let shows = |step: usize, text: &str, color: &str| {
+        let line = pictures[step].lines().find(|line| line.contains(text));
+        assert!(line.is_some_and(|line| line.contains(color)), "step {step}: {text}\n{}", pictures[step]);
+    };
+    shows(0, r#"label="h\n"#, "#f4a261");
+    shows(2, r"= 6\ngradient 403.4288", "#fde3cc");
+    shows(3, r"= 6\ngradient 403.59546", "#f4a261");
+    shows(4, r#"label="z\n"#, "#d8ecd2");
+    shows(6, r"= 2\ngradient 1210.7864", "#d8ecd2");
     Ok(())
 }
 

@@ -32,3 +32,6 @@ pub struct ComingFromOthers;
 
 #[doc = include_str!("../../autobwd/book/src/coming-from-paddlepaddle.md")]
 pub struct ComingFromPaddlePaddle;
+
+#[doc = include_str!("../../autobwd/book/src/words-of-the-documents.md")]
+pub struct WordsOfTheDocuments;

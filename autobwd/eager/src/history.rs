@@ -4,10 +4,11 @@ use std::{fmt, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::queue::{Queue, QueueEntry, QueueKey, key};
 use autobwd_core::{
     __private::{NodeOrigin, TapeNode},
-    Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Var, VarDesc,
-    desc::draw::{self, Labels},
+    Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Tensor, Var, VarDesc,
+    desc::draw::{self, Labels, Mark},
     graph_builder::Value,
 };
 
@@ -94,6 +95,69 @@ impl History {
         draw::mermaid(&self.program, Labels { note: &|var| self.note(var), ..Labels::default() })
     }
 
+    /// The history during the backward pass of [`backward_with`](crate::backward_with), as a graph in Graphviz's
+    /// language. Every value is an ellipse: dark orange if it is the next to leave the queue, light orange if it is in
+    /// the queue, green if it has left it. It shows the gradient that it has so far.
+    ///
+    /// ```
+    /// use autobwd::{Tensor, tape::{backward_with, history}};
+    /// use autobwd_ops::Math;
+    ///
+    /// let tape = autobwd::eager();
+    /// let x = tape.leaf("x", Tensor::scalar(3.0)?);
+    /// let y = x.square().named("y");
+    /// let (history, mut pictures) = (history(&y)?, vec![]);
+    /// backward_with(&y, None, &mut |queue| pictures.push(history.queue_to_dot(queue)))?;
+    /// assert!(pictures[0].contains(r#"label="y\nfloat64 []\n= 9\ngradient 1""#), "{}", pictures[0]);
+    /// assert!(pictures[1].contains(r#"label="x\nfloat64 []\n= 3\ngradient 6""#), "{}", pictures[1]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn queue_to_dot(&self, queue: &Queue<'_>) -> String {
+        let state = QueueState::new(queue);
+        draw::dot(
+            &self.program,
+            Labels {
+                note: &|var| self.note_in(&state, var),
+                mark: &|var| Some(state.mark(self.held(var)?)),
+                ..Labels::default()
+            },
+        )
+    }
+
+    /// The history during a backward pass as a Mermaid flow chart; otherwise as
+    /// [`queue_to_dot`](History::queue_to_dot).
+    pub fn queue_to_mermaid(&self, queue: &Queue<'_>) -> String {
+        let state = QueueState::new(queue);
+        draw::mermaid(
+            &self.program,
+            Labels {
+                note: &|var| self.note_in(&state, var),
+                mark: &|var| Some(state.mark(self.held(var)?)),
+                ..Labels::default()
+            },
+        )
+    }
+
+    /// The elements of a value, and its gradient so far: the one in the queue, or what a leaf has accumulated.
+    fn note_in(&self, state: &QueueState<'_>, var: Var) -> Option<String> {
+        let value = self.held(var)?;
+        let gradient = match state.entry(value) {
+            Some(entry) => entry.derivatives().ok()?,
+            None => match value.gradient() {
+                Ok(gradient) if value.is_leaf() => vec![gradient.tensor().ok()?],
+                _ => vec![],
+            },
+        };
+        let gradient: Option<Vec<String>> = gradient.iter().map(elements).collect();
+        let gradient = gradient.filter(|parts| !parts.is_empty());
+        let lines = [
+            value.tensor().ok().as_ref().and_then(elements).map(|text| format!("= {text}")),
+            gradient.map(|parts| format!("gradient {}", parts.join(" + "))),
+        ];
+        let lines: Vec<String> = lines.into_iter().flatten().collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+
     /// Variables are numbered in the order of their values.
     fn held(&self, var: Var) -> Option<&Expr> {
         let at = self.values.binary_search_by_key(&var.index(), |(known, _)| known.index()).ok()?;
@@ -114,6 +178,48 @@ impl History {
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.program.fmt(f)
+    }
+}
+
+/// The elements of a small tensor, in single precision.
+fn elements(tensor: &Tensor) -> Option<String> {
+    let single = |x: &f64| (*x as f32).to_string();
+    match &tensor.to_f64s()[..] {
+        [x] => Some(single(x)),
+        all if all.len() <= 4 => Some(format!("[{}]", all.iter().map(single).collect::<Vec<_>>().join(", "))),
+        _ => None,
+    }
+}
+
+/// The entries of a queue by their keys.
+struct QueueState<'q> {
+    entries: FxHashMap<QueueKey, QueueEntry<'q>>,
+    first: Option<QueueKey>,
+}
+
+impl<'q> QueueState<'q> {
+    fn new(queue: &'q Queue<'_>) -> QueueState<'q> {
+        let entries = queue.iter().map(|entry| (key(entry.value()), entry)).collect();
+        QueueState { entries, first: queue.iter().next().map(|entry| key(entry.value())) }
+    }
+
+    fn entry(&self, value: &Expr) -> Option<&QueueEntry<'q>> {
+        self.entries.get(&key(value.eager_value()?))
+    }
+
+    /// Values that were computed after the next one have left the queue.
+    fn mark(&self, value: &Expr) -> Mark {
+        let Some(value) = value.eager_value().filter(|value| value.requires_grad()) else {
+            return Mark::Waiting;
+        };
+        match self.first {
+            Some(first) if key(value) == first => Mark::Next,
+            Some(first) if key(value) < first => match self.entries.contains_key(&key(value)) {
+                true => Mark::Queued,
+                false => Mark::Waiting,
+            },
+            _ => Mark::Done,
+        }
     }
 }
 

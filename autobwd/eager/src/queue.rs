@@ -33,9 +33,9 @@ pub struct Queue<'a> {
 }
 
 /// Later nodes come first, and of one node the first outputs. Nodes of different threads may have equal numbers.
-type QueueKey = (u64, *const TapeNode, Reverse<u32>);
+pub(super) type QueueKey = (u64, *const TapeNode, Reverse<u32>);
 
-fn key(of: &Value) -> QueueKey {
+pub(super) fn key(of: &Value) -> QueueKey {
     (of.node.number, Arc::as_ptr(&of.node), Reverse(of.out()))
 }
 

@@ -66,7 +66,7 @@ pub fn trace(
         let value = expr
             .check()?
             .eager_value()
-            .ok_or_else(|| refuse("an input is a variable of a program, not an eager value"))?;
+            .ok_or_else(|| refuse("an input is a variable of a program, not an eager value: make it with the traced builder, such as by `constant`"))?;
         notes.borrow_mut().input(name, value)?;
     }
     let heard = notes.clone();
@@ -86,7 +86,7 @@ pub fn trace(
         let value = expr
             .check()?
             .eager_value()
-            .ok_or_else(|| refuse("an output is a variable of a program, not an eager value"))?;
+            .ok_or_else(|| refuse("an output is a variable of a program, not an eager value: compute it from the inputs"))?;
         let var = notes.var(value);
         outputs.push(notes.program.name(var).to_string());
     }

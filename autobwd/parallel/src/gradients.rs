@@ -35,7 +35,7 @@ pub(crate) fn find(program: &Program) -> Result<Vec<ParameterGradient>> {
             .find(|op| op.origin != Origin::Model && op.reads().any(|v| v == gradient));
         if let Some(op) = read_again {
             let text = format!(
-                "`{}` is read by `{}` of a further backward pass, so it cannot be replaced by that of all ranks",
+                "`{}` is read by `{}` of a further backward pass, so it cannot be summed over all ranks; build the step from one backward pass",
                 program.name(gradient),
                 op.ty
             );

@@ -189,7 +189,7 @@ impl ShardedOptimizer {
                 }
                 let whole = program.name(var).to_string();
                 if !desc.persistable {
-                    let text = format!("`{}` reads `{whole}`, which is computed as a whole", update.ty);
+                    let text = format!("`{}` reads `{whole}`, which the step computes for all elements; optimizer state cannot be divided among ranks", update.ty);
                     return Err(Error::new(ErrorKind::Program, text));
                 }
                 let part = format!("{whole}@SHARD");

@@ -48,10 +48,27 @@ pub struct Labels<'a> {
     /// The title of a block, above its frame.
     #[doc(hidden)]
     pub title: &'a dyn Fn(usize) -> String,
+    /// The mark of a variable, which is then drawn as an ellipse between its operators.
+    #[doc(hidden)]
+    pub mark: &'a dyn Fn(Var) -> Option<Mark>,
 }
+
+/// The state of a value in a backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// It has no gradient yet, or needs none.
+    Waiting,
+    /// It is in the queue.
+    Queued,
+    /// It is the next to leave the queue.
+    Next,
+    /// It has left the queue.
+    Done,
+}
+
 impl Default for Labels<'_> {
     fn default() -> Self {
-        Labels { note: &|_| None, title: &|block| format!("block {block}") }
+        Labels { note: &|_| None, title: &|block| format!("block {block}"), mark: &|_| None }
     }
 }
 
@@ -98,11 +115,12 @@ pub fn dot(program: &Program, labels: Labels<'_>) -> String {
 /// As [`Program::to_mermaid`], with other labels.
 pub fn mermaid(program: &Program, labels: Labels<'_>) -> String {
     let mut text = String::from("flowchart TD\n");
-    for kind in NodeKind::ALL {
+    let picture = Drawing::of(program, labels);
+    let is_used = |kind: &NodeKind| picture.nodes.iter().flatten().any(|node| node.kind == *kind);
+    for kind in NodeKind::ALL.into_iter().chain(NodeKind::MARKS.into_iter().filter(is_used)) {
         let (fill, line) = kind.colours();
         _ = writeln!(text, "  classDef {} fill:{fill},stroke:{line},color:#000000", kind.name());
     }
-    let picture = Drawing::of(program, labels);
     picture.in_blocks(&mut text, |text, part| match part {
         DrawnItem::Open(id) => {
             _ = writeln!(text, "subgraph block{id}[\"{}\"]", mermaid_text(&(labels.title)(id)));
@@ -165,9 +183,14 @@ enum NodeKind {
     Data,
     Parameter,
     Value,
+    Queued,
+    Next,
+    Done,
 }
 
 impl NodeKind {
+    const MARKS: [NodeKind; 3] = [NodeKind::Queued, NodeKind::Next, NodeKind::Done];
+
     const ALL: [NodeKind; 7] = [
         NodeKind::Forward,
         NodeKind::Backward,
@@ -191,6 +214,9 @@ impl NodeKind {
             NodeKind::Data => "data",
             NodeKind::Parameter => "parameter",
             NodeKind::Value => "value",
+            NodeKind::Queued => "queued",
+            NodeKind::Next => "next",
+            NodeKind::Done => "done",
         }
     }
 
@@ -204,6 +230,9 @@ impl NodeKind {
             NodeKind::Data => ("#eeeeee", "#777777"),
             NodeKind::Parameter => ("#fff3b8", "#a98600"),
             NodeKind::Value => ("#ffffff", "#aaaaaa"),
+            NodeKind::Queued => ("#fde3cc", "#c46a1b"),
+            NodeKind::Next => ("#f4a261", "#8a4308"),
+            NodeKind::Done => ("#d8ecd2", "#4b8b3b"),
         }
     }
 }
@@ -333,6 +362,10 @@ impl<'a> Drawing<'a> {
             let writers = self.writers[at].get(&var).map_or(&[][..], |all| all);
             if let Some(last) = writers[..writers.partition_point(|w| *w < before)].last().copied() {
                 self.read.insert((at, last, var));
+                if (self.labels.mark)(var).is_some() {
+                    let out = self.program.blocks()[at].ops[last].writes().position(|written| written == var);
+                    return (format!("op{at}_{last}_out{}", out.unwrap_or_default()), false);
+                }
                 return (format!("op{at}_{last}"), true);
             }
             // A gradient block reads the inputs and results of its forward block's steps.
@@ -367,21 +400,28 @@ impl<'a> Drawing<'a> {
     }
 
     fn show(&mut self, b: usize, var: Var, name: String, otherwise: NodeKind) {
-        let kind = match self.program.blocks()[b].vars.get(&var) {
-            Some(desc) if desc.parameter => NodeKind::Parameter,
-            Some(desc) if desc.persistable => NodeKind::Data,
-            _ => otherwise,
+        let desc = self.program.blocks()[b].vars.get(&var);
+        let kind = match (self.labels.mark)(var) {
+            Some(Mark::Queued) => NodeKind::Queued,
+            Some(Mark::Next) => NodeKind::Next,
+            Some(Mark::Done) => NodeKind::Done,
+            Some(Mark::Waiting) | None => match desc {
+                Some(desc) if desc.parameter => NodeKind::Parameter,
+                Some(desc) if desc.persistable => NodeKind::Data,
+                _ => otherwise,
+            },
         };
         let label = self.label(b, var);
         self.nodes[b].push(DrawnNode { name, tooltip: label.clone(), label, kind });
     }
 
-    /// Adds nodes for persistable variables that are written, and for outputs that are not read.
+    /// Adds nodes for persistable and marked variables that are written, and for outputs that are not read.
     fn results(&mut self, b: usize, block: &Block) {
         for (i, op) in block.ops.iter().enumerate() {
             for (k, var) in op.writes().enumerate() {
                 let kept = block.vars.get(&var).is_some_and(|desc| desc.persistable);
-                if kept || !self.read.contains(&(b, i, var)) {
+                let is_marked = (self.labels.mark)(var).is_some();
+                if kept || is_marked || !self.read.contains(&(b, i, var)) {
                     let (from, to) = (format!("op{b}_{i}"), format!("op{b}_{i}_out{k}"));
                     self.show(b, var, to.clone(), NodeKind::Value);
                     self.edges.push(DrawnEdge { from, to, label: String::new(), block: None });

@@ -70,7 +70,7 @@ impl Infer for CAllreduceSum<Meta> {
             out.like(x);
             if let Some(rows) = x.rows {
                 x.float()?;
-                x.require(alone, || "a row-sparse tensor is summed alone".into())?;
+                x.require(alone, || "a row-sparse tensor must be the only input".into())?;
                 x.require(*nranks > 0, || "attribute `nranks` is needed for row-sparse tensors".into())?;
                 out.rows = Some(rows * Dim::from(expected(*nranks)));
             }
