@@ -381,7 +381,8 @@ fn the_worked_example_draws_its_queue() -> Result<()> {
     let lines = lines.map(|line| line.split(", tooltip=").next().unwrap_or_default().to_string() + "\n");
     compare("framework/stories/queue.dot", &lines.collect::<String>());
     for (step, dot) in pictures.iter().enumerate() {
-        let svg = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../autobwd/book/src/queue/step_{step}.svg"));
+        let svg =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../autobwd/book/src/queue/step_{step}.svg"));
         let svg = fs::read_to_string(svg).unwrap();
         let labels = dot.split("label=\"").skip(1).filter_map(|rest| rest.split('"').next());
         for line in labels.flat_map(|label| label.split("\\n")) {

@@ -83,10 +83,9 @@ pub fn trace(
     }
     let mut outputs = vec![];
     for expr in &values {
-        let value = expr
-            .check()?
-            .eager_value()
-            .ok_or_else(|| refuse("an output is a variable of a program, not an eager value: compute it from the inputs"))?;
+        let value = expr.check()?.eager_value().ok_or_else(|| {
+            refuse("an output is a variable of a program, not an eager value: compute it from the inputs")
+        })?;
         let var = notes.var(value);
         outputs.push(notes.program.name(var).to_string());
     }

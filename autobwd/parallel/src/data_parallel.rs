@@ -54,7 +54,9 @@ pub fn data_parallel(program: &impl AsRef<Program>, ranks: usize, bucket_bytes: 
 /// The number of ranks as attributes have it.
 pub(crate) fn nranks(ranks: usize) -> Result<i32> {
     let number = i32::try_from(ranks).ok().filter(|ranks| *ranks > 0);
-    number.ok_or_else(|| Error::new(ErrorKind::Rank, format!("{ranks} ranks are not possible; give from 1 to {}", i32::MAX)))
+    number.ok_or_else(|| {
+        Error::new(ErrorKind::Rank, format!("{ranks} ranks are not possible; give from 1 to {}", i32::MAX))
+    })
 }
 
 /// Inserts the sums of gradients over all ranks.

@@ -193,8 +193,8 @@ fn what_stands_in_the_way_is_one_list() {
     let e = load_program(folder.path().join("model")).unwrap_err().to_string();
     let lines: Vec<&str> = e.lines().skip(1).collect();
     let expected = [
-        "  operator `hard_swosh` is unknown to PaddlePaddle 2.6, too (block 0, operator 3)",
-        "  operator `elu6` is unknown to PaddlePaddle 2.6, too (block 0, operator 9)",
+        "  operator `hard_swosh` is unknown, also to PaddlePaddle 2.6 (block 0, operator 3)",
+        "  operator `elu6` is unknown, also to PaddlePaddle 2.6 (block 0, operator 9)",
         "  attribute `with_quant_atta` of operator `flatten_contiguous_range` = false is not supported (block 0, operator 11)",
     ];
     assert_eq!(lines, expected, "{e}");

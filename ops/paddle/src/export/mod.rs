@@ -47,7 +47,7 @@ pub(crate) fn export(
     for (b, block) in program.blocks().iter().enumerate() {
         for (i, op) in block.ops.iter().enumerate() {
             if reference(&op.ty)?.is_none() {
-                let text = format!("operator `{}` is unknown there and has no composition", op.ty);
+                let text = format!("operator `{}` is unknown to PaddlePaddle and has no composition", op.ty);
                 obstacles.add(format!("block {b}, operator {i}"), text);
             }
         }
@@ -187,7 +187,7 @@ impl Export<'_> {
             if declared.is_none() && !is_block {
                 if default.as_ref() != Some(&value) && !is_hint(def.name) {
                     let text = format!(
-                        "attribute `{}` = {value} of operator `{}` is unknown there",
+                        "attribute `{}` = {value} of operator `{}` is unknown to PaddlePaddle",
                         def.name, op.ty
                     );
                     self.obstacles.add(place, text);
@@ -229,7 +229,8 @@ impl Export<'_> {
             if !known.is_empty() && !known.iter().any(|known| known == slot.name) {
                 if args.iter().any(|var| self.read.contains(var)) || (!args.is_empty() && slots == &op.inputs)
                 {
-                    let text = format!("slot `{}` of operator `{}` is unknown there", slot.name, op.ty);
+                    let text =
+                        format!("slot `{}` of operator `{}` is unknown to PaddlePaddle", slot.name, op.ty);
                     self.obstacles.add(place, text);
                 }
                 continue;

@@ -24,7 +24,11 @@ impl Import {
         let ty = op.r#type.as_str();
         let Some(info) = self.ops.get(ty).copied() else {
             let unknown = reference(ty).is_ok_and(|known| known.is_none());
-            let why = if unknown { "unknown to PaddlePaddle 2.6, too" } else { "not registered" };
+            let why = if unknown {
+                "unknown, also to PaddlePaddle 2.6"
+            } else {
+                "not registered; link a crate that has it"
+            };
             self.obstacles.add(place, format!("operator `{ty}` is {why}"));
             return None;
         };
