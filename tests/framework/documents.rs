@@ -9,7 +9,7 @@ use crate::structure::{files, root};
 fn chapters() -> BTreeSet<String> {
     let files = fs::read_dir(root().join("autobwd/book/src")).unwrap();
     let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name != "SUMMARY.md").collect()
+    names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect()
 }
 
 fn read(path: &str) -> String {
