@@ -11,7 +11,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
     let next = |_| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Multiples of 2^-20: float32 holds them, also beside 30.
+        // Multiples of 2^-20: float32 holds them, also next to 30.
         ((state >> 43) as f64 / (1 << 20) as f64) - 1.0
     };
     (0..count).map(next).collect()

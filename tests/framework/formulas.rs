@@ -173,7 +173,7 @@ fn what_a_formula_does_not_read_changes_no_bit() -> Result<()> {
     }
     assert!(unread > 50, "{unread}");
     // At higher order, some products have a computed factor of 0; the bounds of `clip` leave no room here, and the
-    // first power has one slope.
+    // first power has one derivative.
     assert!(idle.is_empty(), "{idle:#?}");
     Ok(())
 }

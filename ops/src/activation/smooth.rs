@@ -110,7 +110,7 @@ pub struct Softplus<V = Var> {
 impl<F: Float> Pointwise for Softplus<F> {
     #[inline(always)]
     fn eval(&mut self) {
-        // A constant factor, so that slopes at infinities are no products of 0 and infinity.
+        // A constant factor, so that derivatives at infinities are no products of 0 and infinity.
         let beta = f64::from(self.beta);
         self.out = softplus(self.x * beta, self.threshold) / beta;
     }
