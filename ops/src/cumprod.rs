@@ -14,8 +14,7 @@ use crate::{
     cumsum::{Cumsum, lanes, summed},
     fill::FillAnyLike,
     kernel_helpers::{KernelFloat, PART, wide},
-    math::concat,
-    reduce::{ReduceAttrs, ReduceMax},
+    math::{concat, stack},
 };
 
 /// Calls `lane(row, first)` for every lane of an output, with the rows of its tensor that are processed together and
@@ -244,26 +243,57 @@ fn log_add(a: f64, b: f64) -> f64 {
 }
 impl Composition for Logcumsumexp<Expr> {
     fn compose(&mut self) {
-        let (flatten, reverse) = (self.flatten, self.reverse);
-        let top = ReduceMax { x: (&self.x).into(), out: New, reduce: ReduceAttrs::keeping([]) };
-        let top = emit(top).out;
-        let powers = (&self.x - &top).exp();
-        let sums = Cumsum { x: powers.into(), out: New, axis: self.axis, flatten, exclusive: false, reverse };
-        let top = if flatten { top.reshape(&[1]) } else { top };
-        let logs = emit(sums).out.log() + top;
+        let x = if self.flatten { self.x.flatten(0, -1) } else { self.x.clone() };
+        let rank = x.dims().len() as i32;
+        if rank == 0 {
+            self.out = if self.exclusive { lowest(&x) } else { x.copy() };
+            return;
+        }
+        let axis = if self.flatten { 0 } else { self.axis.rem_euclid(rank) };
+        let logs = match x.dims()[axis as usize].get() {
+            Some(len) => self.scanned(x, axis, len as i32),
+            None => self.paired(&x, axis),
+        };
         self.out = if self.exclusive { self.shifted(&logs) } else { logs };
     }
 }
+/// The lowest finite number in the shape of `x`.
+fn lowest(x: &Expr) -> Expr {
+    let value = if x.dtype() == DType::F32 { f32::MIN.into() } else { f64::MIN };
+    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
+}
 impl Logcumsumexp<Expr> {
+    /// The logarithms of the sums of the first `len` powers: each pass doubles the number of terms. Every sum subtracts a
+    /// term of its own, so that small ones do not vanish beside a large element elsewhere.
+    fn scanned(&self, mut x: Expr, axis: i32, len: i32) -> Expr {
+        let mut step = 1;
+        while step < len {
+            let rest = len - step;
+            let sums = stack(&[&x.slice(axis, 0, rest), &x.slice(axis, step, len)], 0).logsumexp(&[0]);
+            x = match self.reverse {
+                true => concat(&[&sums, &x.slice(axis, rest, len)], axis),
+                false => concat(&[&x.slice(axis, 0, step), &sums], axis),
+            };
+            step *= 2;
+        }
+        x
+    }
+
+    /// The same along an axis of unknown length, from all pairs of positions.
+    fn paired(&self, x: &Expr, axis: i32) -> Expr {
+        let filled =
+            |x: &Expr, value: f64| emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out;
+        let ones = filled(x, 1.0);
+        let (x_ones, reverse) = ((&ones).into(), self.reverse);
+        let number = Cumsum { x: x_ones, out: New, axis, flatten: false, exclusive: false, reverse };
+        let number = emit(number).out;
+        let terms = x.unsqueeze(&[axis]) * ones.unsqueeze(&[axis + 1]);
+        let counts = number.unsqueeze(&[axis]).less_equal(&number.unsqueeze(&[axis + 1]));
+        counts.where_cond(&terms, &filled(&terms, f64::NEG_INFINITY)).logsumexp(&[axis + 1])
+    }
+
     /// The results without `x[i]`: each is that of the previous position, the first one the lowest number.
     fn shifted(&self, logs: &Expr) -> Expr {
-        let lowest = |x: &Expr| {
-            let value = if x.dtype() == DType::F32 { f32::MIN.into() } else { f64::MIN };
-            emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
-        };
-        if logs.dims().is_empty() {
-            return lowest(logs);
-        }
         let axis = if self.flatten { 0 } else { self.axis };
         let first = lowest(&logs.slice(axis, 0, 1));
         match self.reverse {
@@ -283,6 +313,8 @@ autobwd::samples!(
         Logcumsumexp { exclusive: true, ..logcumsumexp(uniform([2, 3]).of(DType::F64), 0) },
         Logcumsumexp { exclusive: true, reverse: true, ..logcumsumexp(uniform([2, 3]).of(DType::F64), -1) },
         logcumsumexp(given([3], [-20.0, 1.0, 1.0]), 0),
+        logcumsumexp(given([2, 2], [-1000.0, 0.0, 0.5, -1000.0]), 1),
+        Logcumsumexp { reverse: true, ..logcumsumexp(given([3], [0.0, -1000.0, -1000.5]), 0) },
         logcumsumexp(uniform([]), 0),
         logcumsumexp(uniform([3, 2]), 0),
         logcumsumexp(uniform([2, 3]), 2).fails("attribute `axis` = 2"),

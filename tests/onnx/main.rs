@@ -2,6 +2,7 @@
 
 mod export;
 mod in_place;
+mod infinities;
 mod optimizers;
 
 use std::{path::Path, process::Command};

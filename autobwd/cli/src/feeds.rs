@@ -86,7 +86,8 @@ pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> CommandR
     Ok(feeds)
 }
 
-/// The variables to fetch: the named ones, or all results, which the program computes and does not read.
+/// The variables to fetch: the named ones, or all results, which the program computes and does not read. A variable
+/// without elements, such as the shape that a reshape remembers for its gradient, is no result.
 pub(crate) fn fetches<'a>(program: &'a Program, names: &'a [String]) -> Vec<&'a str> {
     if !names.is_empty() {
         return names.iter().map(String::as_str).collect();
@@ -96,7 +97,8 @@ pub(crate) fn fetches<'a>(program: &'a Program, names: &'a [String]) -> Vec<&'a 
     let written: HashSet<Var> = program.root().ops.iter().flat_map(OpDesc::writes).collect();
     let is_result = |var: &Var, desc: &VarDesc| {
         let whole = matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
-        whole && !desc.persistable && written.contains(var) && !read.contains(var)
+        let is_empty = desc.dims.iter().any(|dim| *dim == 0);
+        whole && !is_empty && !desc.persistable && written.contains(var) && !read.contains(var)
     };
     let vars = program.root().vars.iter().filter(|(var, desc)| is_result(var, desc));
     vars.map(|(var, _)| program.name(*var)).collect()

@@ -131,6 +131,11 @@ impl Format {
         })
     }
 
+    /// Whether its files have values, inputs and outputs.
+    pub(crate) fn has_values(self) -> bool {
+        matches!(self.entry().writer, Writer::Files { .. })
+    }
+
     /// A program as text.
     pub(crate) fn write(self, program: &Program) -> Result<String> {
         let FormatEntry { extension, writer, .. } = self.entry();

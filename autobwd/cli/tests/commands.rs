@@ -140,3 +140,38 @@ fn a_closed_reader_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
 }
+
+#[test]
+fn a_step_of_an_optimizer_is_written_with_its_values() {
+    let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/commands.in");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = |name: &str| folder.join(name).display().to_string();
+    let run = |command: &str| {
+        let arguments = command.split(' ').map(|word| match word.strip_prefix("out:") {
+            Some(name) => path(name),
+            None => word.to_string(),
+        });
+        let output = Command::new(AUTOBWD).current_dir(&input).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap_or_default())
+    };
+    run("run model.json --startup startup.json --feeds xor.npz --threads 1 --save out:step.safetensors");
+    run("convert model.json out:model.onnx --weights out:step.safetensors");
+    run(
+        "grad out:model.onnx --shape x=4,2 --shape y=4,1 --loss mean_0 --train --optimizer adam:0.1 -o out:step.onnx",
+    );
+    run("grad model.json --loss mean_0 --optimizer adam:0.1 --startup out:adam.json -o out:step.json");
+    let steps = "--feeds xor.npz --fetch mean_0 --steps 20 --threads 1";
+    let written = run(&format!("run out:step.onnx {steps}")).unwrap();
+    let known =
+        run(&format!("run out:step.json --weights out:step.safetensors --startup out:adam.json {steps}"))
+            .unwrap();
+    let loss = |value: &Value| value["fetched"]["mean_0"]["value"].as_f64().unwrap();
+    assert!((loss(&written) - loss(&known)).abs() < 1e-5, "{written}, not {known}");
+
+    // Without an optimizer, the gradients are results; the shapes that reshapes remember are none.
+    run("grad out:model.onnx --shape x=4,2 --shape y=4,1 --loss mean_0 --train -o out:gradients.onnx");
+    let gradients = run("run out:gradients.onnx --feeds xor.npz --threads 1").unwrap();
+    assert!(gradients["fetched"].as_object().unwrap().len() > 1, "{gradients}");
+}

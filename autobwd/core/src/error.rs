@@ -45,6 +45,8 @@ pub enum ErrorKind {
     Io,
     /// A file is not in the expected format.
     Format,
+    /// A device or a file format has no form of an operator; the message names operator and reason.
+    Unsupported,
     /// A checkpoint of another program, or the state of a loader of other data.
     Checkpoint,
     /// A memory budget that cannot be met.

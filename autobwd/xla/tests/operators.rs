@@ -8,7 +8,8 @@
 use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _, io::Write as _};
 
 use autobwd::{
-    DType, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor, check, gradients, program::VarKind,
+    DType, ErrorKind, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor, check, gradients,
+    program::VarKind,
 };
 use autobwd_xla::{
     Lowered,
@@ -251,6 +252,28 @@ fn run_samples(float: DType, tolerance: f64) -> (BTreeMap<String, Row>, Vec<Stri
         }
     }
     (table, failures)
+}
+
+#[test]
+fn refusals_name_the_operator_and_the_reason() {
+    let mut count = 0;
+    for sample in check::samples() {
+        let Some(forward) = Case::forward(&sample, DType::F32) else { continue };
+        if forward.expected().is_err() {
+            continue;
+        }
+        let backward = forward.backward();
+        for case in [Some(forward), backward].into_iter().flatten() {
+            let Err(e) = case.lowered() else { continue };
+            let text = e.to_string();
+            let mut ops = case.program.blocks().iter().flat_map(|block| &block.ops);
+            let is_named = ops.any(|op| text.contains(&format!("`{}`", op.ty)));
+            assert_eq!(e.kind(), ErrorKind::Unsupported, "{text}");
+            assert!(is_named && !text.contains("autobwd bug"), "{text}");
+            count += 1;
+        }
+    }
+    assert!(count > 0, "no sample is refused");
 }
 
 #[track_caller]

@@ -105,11 +105,13 @@ impl Values {
     ) -> Result<Expr> {
         let LstmWorkloadSizes { steps, batch, inputs, units } = *sizes;
         let x = self.data("x", &[steps, batch, inputs], numbers(100, steps * batch * inputs, 1.0))?;
-        let y = self.data("y", &[batch, units], numbers(101, batch * units, 0.5))?;
         let input_weight = self.weight("wx", 1, [inputs, 4 * units])?;
         let state_weight = self.weight("wh", 2, [units, 4 * units])?;
         let bias = self.parameter("b", &[4 * units], vec![0.0; 4 * units])?;
-        Ok(last(&x, DirectionWeights { input_weight, state_weight, bias }).square_error(&y).mean())
+        let last = last(&x, DirectionWeights { input_weight, state_weight, bias });
+        let dims = last.dims().known().unwrap_or_default();
+        let y = self.data("y", &dims, numbers(101, batch * units, 0.5))?;
+        Ok(last.square_error(&y).mean())
     }
 
     /// The mean cross-entropy of the next word.

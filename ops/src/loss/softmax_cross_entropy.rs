@@ -116,6 +116,11 @@ autobwd::samples!(
             use_softmax: false,
             ..soft(between(0.2, 0.9, [2, 4, 3]), probabilities([2, 4, 3]), -1)
         },
+        SoftmaxWithCrossEntropy {
+            use_softmax: false,
+            ..soft(given([2, 2], [0.0, 1.0, 0.25, 0.75]), given([2, 2], [0.0, 1.0, 0.5, 0.5]), -1)
+        }
+        .not_a_derivative("a probability without weight may be 0"),
         hard(uniform([2, 3]), given([2, 1], [0.0, 3.0]).of(DType::I64), -100, -1)
             .fails("`Label`: class index 3 is not within 0.."),
         hard(uniform([2, 3]), integers_below(3, [3, 1]), -100, -1).fails("`Label`"),

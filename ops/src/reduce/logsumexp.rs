@@ -8,6 +8,7 @@ use autobwd::{
 use super::{ReduceAttrs, ReduceMax, ReduceSum, tiling::cut};
 use crate::{
     Math,
+    fill::FillZerosLike,
     kernel_helpers::{KernelFloat, add_up, wide},
 };
 
@@ -60,12 +61,15 @@ impl Kernel for Logsumexp<Buf<'_>> {
 }
 impl Composition for Logsumexp<Expr> {
     fn compose(&mut self) {
-        let x = || (&self.x).into();
-        let top = emit(ReduceMax { x: x(), out: New, reduce: self.reduce(true) }).out;
-        let powers = (&self.x - &top).exp();
+        let top = |keep: bool| {
+            let top = emit(ReduceMax { x: (&self.x).into(), out: New, reduce: self.reduce(keep) }).out;
+            let zeros = emit(FillZerosLike { x: (&top).into(), out: New }).out;
+            // The difference of two infinities is NaN.
+            top.isfinite().where_cond(&top, &zeros)
+        };
+        let powers = (&self.x - top(true)).exp();
         let sum = emit(ReduceSum { x: powers.into(), out: New, reduce: self.reduce(self.keepdim) }).out;
-        let top = emit(ReduceMax { x: x(), out: New, reduce: self.reduce(self.keepdim) }).out;
-        self.out = sum.log() + top;
+        self.out = sum.log() + top(self.keepdim);
     }
 }
 autobwd::samples!(
@@ -79,6 +83,8 @@ autobwd::samples!(
         Logsumexp { reduce_all: true, ..logsumexp(uniform([2, 3]), &[0]) },
         logsumexp(uniform([]), &[0]),
         logsumexp(given([3], [90.0, 89.5, -90.0]), &[0]),
+        logsumexp(given([3, 2], [f64::NEG_INFINITY, f64::NEG_INFINITY, 0.5, f64::INFINITY, 0.5, 0.25]), &[1])
+            .not_a_derivative("it is infinite or undefined"),
         logsumexp(uniform([0, 3]), &[1]),
         logsumexp(uniform([0, 3]), &[0]).fails("`X`: at least one element to choose from is needed"),
         logsumexp(uniform([2, 3]), &[2]).fails("attribute `dim` = 2"),

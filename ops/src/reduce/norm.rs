@@ -84,12 +84,26 @@ fn norm(sizes: impl Iterator<Item = f64>, p: f64) -> f64 {
         p => add_up(sizes.map(|x| x.powf(p))).powf(1.0 / p),
     }
 }
+
+/// A number in the shape of `x`.
+fn filled(x: &Expr, value: f64) -> Expr {
+    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
+}
+
+/// `f(x)`, except where `x` is 0: there it is `value`, and its gradient is 0, which is infinite for a root.
+fn flat_at_zero(x: &Expr, value: f64, f: impl FnOnce(&Expr) -> Expr) -> Expr {
+    let is_zero = x.equal(&filled(x, 0.0));
+    let others = f(&is_zero.where_cond(&filled(x, 1.0), x));
+    is_zero.where_cond(&filled(x, value), &others)
+}
+
 impl Composition for PNorm<Expr> {
     fn compose(&mut self) {
         let reduce = self.reduce();
         let sum = |x: Expr| emit(ReduceSum { x: x.into(), out: New, reduce: reduce.clone() }).out;
-        let to_power = |x: &Expr, value: f64| {
-            x.pow(&emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out)
+        let to_power = |x: &Expr, p: f64| {
+            let at_zero = if p > 0.0 { 0.0 } else { f64::INFINITY };
+            flat_at_zero(x, at_zero, |x| x.pow(&filled(x, p)))
         };
         let (size, p) = (self.x.abs(), self.porder);
         self.out = match p {
@@ -98,7 +112,7 @@ impl Composition for PNorm<Expr> {
                 sum(self.x.not_equal(&zeros).cast(self.x.dtype()))
             }
             1.0 => sum(size),
-            2.0 => sum(self.x.square()).sqrt(),
+            2.0 => flat_at_zero(&sum(self.x.square()), 0.0, Math::sqrt),
             f32::INFINITY => emit(ReduceMax { x: size.into(), out: New, reduce }).out,
             f32::NEG_INFINITY => emit(ReduceMin { x: size.into(), out: New, reduce }).out,
             p => to_power(&sum(to_power(&size, p.into())), 1.0 / f64::from(p)),
@@ -119,12 +133,24 @@ autobwd::samples!(
         PNorm { asvector: true, ..p_norm(uniform([2, 3]), 2.0, 7) },
         PNorm { asvector: true, keepdim: true, epsilon: 0.5, ..p_norm(uniform([2, 3]), 2.0, 0) },
         p_norm(away_from(0.0, []), 2.0, -1),
+        p_norm(some_zeros(), 2.0, 1).not_a_derivative(AT_ZERO),
+        p_norm(some_zeros(), 3.0, 1).not_a_derivative(AT_ZERO),
+        p_norm(some_zeros(), 0.5, 1).not_a_derivative(AT_ZERO),
+        p_norm(some_zeros(), -2.0, 1).not_a_derivative(AT_ZERO),
+        p_norm(some_zeros(), f32::INFINITY, 0).not_a_derivative(AT_ZERO),
         p_norm(uniform([0, 3]), 2.0, 1),
         p_norm(uniform([0, 3]), f32::INFINITY, 0).fails("`X`: at least one element to choose from is needed"),
         p_norm(uniform([2, 3]), 2.0, 2).fails("attribute `axis` = 2"),
         p_norm(integers_below(9, [2]), 2.0, 0).fails("`X`: floating point numbers are needed"),
     ]
 );
+
+const AT_ZERO: &str = "at 0, the norm has no derivative";
+
+/// A vector of zeros, and one with a zero.
+fn some_zeros() -> Draw {
+    given([2, 2], [0.0, 0.0, 0.0, -0.75])
+}
 
 fn p_norm(x: Draw, porder: f32, axis: i32) -> PNorm<Draw> {
     PNorm { x, out: out(), porder, axis, epsilon: 1e-12, keepdim: false, asvector: false }
@@ -209,7 +235,8 @@ impl Kernel for FrobeniusNorm<Buf<'_>> {
 impl Composition for FrobeniusNorm<Expr> {
     fn compose(&mut self) {
         let reduce = self.reduce.clone();
-        self.out = emit(ReduceSum { x: self.x.square().into(), out: New, reduce }).out.sqrt();
+        let sum = emit(ReduceSum { x: self.x.square().into(), out: New, reduce }).out;
+        self.out = flat_at_zero(&sum, 0.0, Math::sqrt);
     }
 }
 autobwd::samples!(
@@ -225,6 +252,7 @@ autobwd::samples!(
         ),
         frobenius_norm(away_from(0.0, []), ReduceAttrs::over([])),
         frobenius_norm(uniform([0, 3]), ReduceAttrs::over([1])),
+        frobenius_norm(some_zeros(), ReduceAttrs::over([1])).not_a_derivative(AT_ZERO),
         frobenius_norm(uniform([2, 3]), ReduceAttrs::over([2])).fails("attribute `dim` = 2"),
         frobenius_norm(uniform([2, 3]).of(DType::F64), ReduceAttrs::over([0]).out_dtype(DType::F32))
             .fails("`Out`: dtype float32 does not match"),

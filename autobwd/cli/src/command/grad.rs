@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use autobwd::{
-    Backward, Builder, Program, append_backward,
+    Backward, Builder, Executor, Program, append_backward,
     backward::Recompute,
     program::{BlockId, Site},
 };
@@ -14,7 +14,7 @@ use super::ModelPath;
 use crate::{
     feeds::feeds,
     output::check_outputs,
-    program_file::write_model,
+    program_file::{Format, write_model},
     terminal::{CommandFailure, CommandResult, Terminal, grouped},
 };
 
@@ -22,7 +22,8 @@ use crate::{
 ///
 /// The gradient of `w` is the variable `w@GRAD`. Parameters without gradient are reported with the reason. An optimizer
 /// also updates the parameters; the program that initialises its learning rate and its states goes to the file of
-/// --startup.
+/// --startup. A file with values (.onnx, .pdmodel) has the initial ones in itself, and returns the loss; without an
+/// optimizer also the gradients.
 #[derive(Debug, Args)]
 pub(crate) struct GradCommand {
     #[command(flatten)]
@@ -94,14 +95,33 @@ impl GradCommand {
             },
             ..Backward::default()
         };
+        let has_values = Format::of(&self.output)?.has_values();
+        let mut results = vec![self.loss.clone()];
         let (mut program, startup) = match &self.optimizer {
-            None => (self.differentiated(terminal, &model, &backward)?, None),
-            Some(optimizer) => self.trained(terminal, &model, &backward, optimizer)?,
+            None => {
+                let (program, gradients) = self.differentiated(terminal, &model, &backward)?;
+                results.extend(gradients);
+                (program, None)
+            }
+            Some(optimizer) => {
+                let (program, startup) = self.trained(terminal, &model, &backward, optimizer)?;
+                if has_values {
+                    Executor::new().run(&startup, &mut read.scope, &[], &[])?;
+                } else if self.startup.is_none() {
+                    terminal
+                        .warn("the learning rate and the states of the optimizer need values: see --startup");
+                }
+                (program, Some(startup))
+            }
         };
         forget_sites(&mut program);
         if let (Some(path), Some(mut startup)) = (&self.startup, startup) {
             forget_sites(&mut startup);
             startup.save(path)?;
+        }
+        if has_values {
+            results.retain(|name| !read.fetches.contains(name));
+            read.fetches.extend(results);
         }
         read.program = program;
         write_model(terminal, &self.output, None, &read)
@@ -114,12 +134,13 @@ impl GradCommand {
         }
     }
 
+    /// The program with the backward pass, and the names of the gradients.
     fn differentiated(
         &self,
         terminal: Terminal,
         model: &Program,
         backward: &Backward<'_>,
-    ) -> CommandResult<Program> {
+    ) -> CommandResult<(Program, Vec<String>)> {
         let mut program = model.clone();
         let found = append_backward(&mut program, &self.loss, backward)?;
         let trained = found.pairs.iter().map(|(var, _)| program.name(*var).to_string());
@@ -129,7 +150,8 @@ impl GradCommand {
         if !self.checkpoints.is_empty() {
             terminal.warn(&found.recomputed.to_string());
         }
-        Ok(program)
+        let gradients = found.pairs.iter().map(|(_, gradient)| program.name(*gradient).to_string()).collect();
+        Ok((program, gradients))
     }
 
     /// The training program, and the start-up program of the optimizer.
@@ -139,7 +161,7 @@ impl GradCommand {
         model: &Program,
         backward: &Backward<'_>,
         optimizer: &OptimizerSpec,
-    ) -> CommandResult<(Program, Option<Program>)> {
+    ) -> CommandResult<(Program, Program)> {
         let net = Builder::new();
         net.set_program(model.clone());
         let updates = optimizer.minimize_with(&net.expr(&self.loss), backward)?;
@@ -148,11 +170,7 @@ impl GradCommand {
         if !self.checkpoints.is_empty() {
             terminal.warn(&updates.recomputed.to_string());
         }
-        let (program, startup) = (net.program()?.clone(), net.startup().program()?.clone());
-        if self.startup.is_none() {
-            terminal.warn("the learning rate and the states of the optimizer need values: see --startup");
-        }
-        Ok((program, Some(startup)))
+        Ok((net.program()?.clone(), net.startup().program()?.clone()))
     }
 }
 

@@ -80,7 +80,7 @@ struct StepArguments<'s> {
 
 #[cold]
 fn refused(why: &str) -> Error {
-    Error::new(ErrorKind::Format, format!("it has no form in StableHLO: {why}"))
+    Error::new(ErrorKind::Unsupported, format!("it has no form in StableHLO: {why}"))
 }
 
 impl<'a> GraphLowering<'a> {

@@ -59,10 +59,15 @@ impl<'a> GraphLowering<'a> {
 
     /// Lowers all instructions. Operators without a form become obstacles, and their outputs placeholders.
     pub(super) fn lower_all(&mut self, obstacles: &mut Obstacles) {
+        let mut has_placeholders = false;
         for node in &self.graph.instructions {
             if let Err(e) = self.instruction(node) {
-                let e = e.at_op(|| self.program.describe_op(self.block, node.index, &node.desc));
-                obstacles.add("", e.to_string());
+                // An operator that reads a placeholder breaks invariants; the reason is an obstacle already.
+                if e.kind() != ErrorKind::Internal || !has_placeholders {
+                    let e = e.at_op(|| self.program.describe_op(self.block, node.index, &node.desc));
+                    obstacles.add("", e.to_string());
+                }
+                has_placeholders = true;
                 for id in node.writes() {
                     self.values[id] = Some(Hlo::unset(self.f, &self.graph.values[id].meta));
                 }
@@ -83,7 +88,9 @@ impl<'a> GraphLowering<'a> {
             })?;
         }
         match self.graph.tail {
-            Some(_) => Err(Error::new(ErrorKind::Format, "shapes that only the data of a run determines")),
+            Some(_) => {
+                Err(Error::new(ErrorKind::Unsupported, "shapes that only the data of a run determines"))
+            }
             None => Ok(()),
         }
     }
@@ -160,7 +167,7 @@ impl<'a> GraphLowering<'a> {
                 (false, _) => continue,
             };
             let text = format!("`{}` {why}", self.program.name(value.var));
-            return Err(Error::new(ErrorKind::Format, text));
+            return Err(Error::new(ErrorKind::Unsupported, text));
         }
         if self.by_rule(node)? || formula::lower(self, node)? {
             return Ok(());
@@ -168,7 +175,10 @@ impl<'a> GraphLowering<'a> {
         if self.depth < DEPTH && composition::lower(self, node)? {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Format, "it has no form in StableHLO: no rule, no formula, no composition"))
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "it has no form in StableHLO: no rule, no formula, no composition",
+        ))
     }
 
     fn by_rule(&mut self, node: &Instruction) -> Result<bool> {

@@ -94,7 +94,8 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
     }
     let mut obstacles = Obstacles::default();
     work.lower_all(&mut obstacles);
-    obstacles.require_none("the program has no form in StableHLO")?;
+    let refused = obstacles.require_none("the program has no form in StableHLO");
+    refused.map_err(|e| Error::new(ErrorKind::Unsupported, e.message()))?;
 
     let (mut results, mut values) = (vec![], vec![]);
     for (name, id) in fetches.iter().zip(&graph.ends) {

@@ -7,6 +7,7 @@ use super::{
     ExportOp, ExportRule,
     conv::{Images, OnnxWindows},
     dims::OnnxDim,
+    linear::without_zeros,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -50,10 +51,11 @@ impl WindowColumns {
 
     /// `columns` = the windows of `images`.
     fn unfold(&self, graph: &mut OnnxGraph<'_>, [images, columns]: [Var; 2]) -> Result<()> {
-        let (x, filter) = (graph.read(images)?, self.filter(graph, graph.dtype(images)?)?);
+        let (x, dtype) = (graph.read(images)?, graph.dtype(images)?);
+        let filter = self.filter(graph, dtype)?;
         let mut attrs = self.windows.attrs();
         attrs.push(("group", NodeAttr::Int(self.channels)));
-        let value = graph.op("Conv", &[x, filter], &attrs);
+        let value = without_zeros(graph, x, dtype, |graph, x| Ok(graph.op("Conv", &[x, filter], &attrs)))?;
         let count = match graph.shape(columns)?[..] {
             [.., count] if count >= 0 => OnnxDim::Known(count),
             _ => OnnxDim::Of(value, 2, 4),
@@ -66,7 +68,8 @@ impl WindowColumns {
 
     /// `images`, of that height and width, = the sum of the elements that `columns` has for each.
     fn fold(&self, graph: &mut OnnxGraph<'_>, [columns, images]: [Var; 2], size: [i64; 2]) -> Result<()> {
-        let (x, filter) = (graph.read(columns)?, self.filter(graph, graph.dtype(columns)?)?);
+        let (x, dtype) = (graph.read(columns)?, graph.dtype(columns)?);
+        let filter = self.filter(graph, dtype)?;
         let OnnxWindows { kernel, strides, dilations, pads } = self.windows;
         let count = |i: usize| {
             let extent = (kernel[i] - 1) * dilations[i] + 1;
@@ -75,8 +78,10 @@ impl WindowColumns {
         let batch = graph.merged_dims(columns, 0, 1)?;
         let dims = [batch, OnnxDim::Known(self.width()), count(0), count(1)];
         let value = graph.reshape_to(x, &dims)?;
-        let x = Images { value, dims };
-        let value = self.windows.transpose(graph, &x, filter, size.map(OnnxDim::Known), self.channels)?;
+        let size = size.map(OnnxDim::Known);
+        let value = without_zeros(graph, value, dtype, |graph, value| {
+            self.windows.transpose(graph, &Images { value, dims }, filter, size, self.channels)
+        })?;
         graph.write(images, value);
         Ok(())
     }

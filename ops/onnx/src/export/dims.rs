@@ -129,9 +129,11 @@ impl OnnxGraph<'_> {
         self.expand_to(number, dims)
     }
 
-    /// The indices of a dimension, from 0 on.
+    /// The indices of a dimension, from 0 on: a constant, unless it is large.
     pub(super) fn range(&mut self, dim: OnnxDim) -> Result<OnnxValue> {
-        if let OnnxDim::Known(dim) = dim {
+        if let OnnxDim::Known(dim) = dim
+            && dim <= 1 << 16
+        {
             return self.ints(&(0..dim).collect::<Vec<_>>());
         }
         let end = self.count(&[dim], DType::I64)?;

@@ -57,7 +57,7 @@ impl ExportOp for ExpandV2 {
             match shape_from(graph, self.shape_input, &self.expand_shapes_tensor)? {
                 // −1 keeps a dimension, which 1 does in ONNX.
                 Some(shape) => Ok(graph.op("Abs", &[shape], &[])),
-                None => graph.ints(&self.shape.iter().map(|dim| i64::from(dim.abs())).collect::<Vec<_>>()),
+                None => graph.ints(&self.shape.iter().map(|dim| i64::from(*dim).abs()).collect::<Vec<_>>()),
             }
         })
     }

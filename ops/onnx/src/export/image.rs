@@ -14,6 +14,7 @@ use super::{
     ExportOp, ExportRule,
     dims::OnnxDim,
     fill::shape_from,
+    linear::without_zeros,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
@@ -160,8 +161,10 @@ impl ResizeForm<'_> {
         let (target, of) = (self.target(graph, [x, dout])?, (x, graph.dtype(dout)?));
         let [down, across] = [self.weights(graph, of, &target, 2)?, self.weights(graph, of, &target, 3)?];
         let (dout, across) = (graph.read(dout)?, graph.transposed(across, 2));
-        let rows = graph.op("MatMul", &[dout, across], &[]);
-        let value = graph.op("MatMul", &[down, rows], &[]);
+        let value = without_zeros(graph, dout, of.1, |graph, dout| {
+            let rows = graph.op("MatMul", &[dout, across], &[]);
+            Ok(graph.op("MatMul", &[down, rows], &[]))
+        })?;
         graph.write(dx, value);
         Ok(())
     }

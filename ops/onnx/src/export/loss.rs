@@ -47,17 +47,21 @@ impl LabelValues {
     }
 }
 
+/// `−Σ label * log` along an axis; without weight, the logarithm of 0 does not count.
+fn soft_loss(graph: &mut OnnxGraph<'_>, [label, log, zero]: [OnnxValue; 3], axis: i64) -> Result<OnnxValue> {
+    let products = graph.mul(label, log);
+    let is_zero = graph.op("Equal", &[label, zero], &[]);
+    let products = graph.op("Where", &[is_zero, zero, products], &[]);
+    let sum = graph.reduce("ReduceSum", products, &[axis], true)?;
+    Ok(graph.op("Neg", &[sum], &[]))
+}
+
 impl ExportOp for CrossEntropy {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
         let loss = if self.soft_label {
             let (label, log) = (graph.read(self.label)?, graph.op("Log", &[x], &[]));
-            let products = graph.mul(label, log);
-            // Without weight, the logarithm of 0 does not count.
-            let is_zero = graph.op("Equal", &[label, zero], &[]);
-            let products = graph.op("Where", &[is_zero, zero, products], &[]);
-            let sum = graph.reduce("ReduceSum", products, &[-1], true)?;
-            graph.op("Neg", &[sum], &[])
+            soft_loss(graph, [label, log, zero], -1)?
         } else {
             let labels = LabelValues::of(graph, self.label, self.x, -1, self.ignore_index)?;
             let axis = [("axis", NodeAttr::Int(labels.axis))];
@@ -107,9 +111,7 @@ impl ExportOp for SoftmaxWithCrossEntropy {
         };
         let loss = if self.soft_label {
             let label = graph.read(self.label)?;
-            let products = graph.mul(label, log);
-            let sum = graph.reduce("ReduceSum", products, &[i64::from(self.axis)], true)?;
-            graph.op("Neg", &[sum], &[])
+            soft_loss(graph, [label, log, zero], i64::from(self.axis))?
         } else {
             let labels = LabelValues::of(graph, self.label, self.logits, self.axis, self.ignore_index)?;
             let axis = [("axis", NodeAttr::Int(labels.axis))];

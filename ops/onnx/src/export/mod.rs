@@ -15,6 +15,7 @@ mod formula;
 mod image;
 mod index;
 mod layer_node;
+mod linear;
 mod logic;
 mod loss;
 mod lstm;

@@ -299,7 +299,8 @@ fn modulo(n: &mut NodeContext<'_, '_>) -> Outputs {
         return one(widened(&[&x, &y], |all| all[0].remainder(&all[1])));
     }
     let remainder = |x: &Expr, y: &Expr| match x.dtype().is_float() {
-        true => x - &(&(x / y).trunc() * y),
+        // The quotient is rounded, the remainder is exact.
+        true => x.sign() * x.abs().remainder(&y.abs()),
         false => x - &(&(x / y) * y),
     };
     one(widened(&[&x, &y], |all| remainder(&all[0], &all[1])))

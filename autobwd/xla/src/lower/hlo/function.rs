@@ -142,7 +142,7 @@ impl HloFunction {
 
     /// Remembers that an operator has no form.
     pub(crate) fn refuse(&self, why: impl fmt::Display) {
-        self.fail(Error::new(ErrorKind::Format, format!("it has no form in StableHLO: {why}")));
+        self.fail(Error::new(ErrorKind::Unsupported, format!("it has no form in StableHLO: {why}")));
     }
 
     /// Takes the first failure since the last call.

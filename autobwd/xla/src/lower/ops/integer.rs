@@ -57,7 +57,7 @@ fn summed(gradient: &Hlo, like: &Hlo, axis: i32) -> Hlo {
 /// The quotient, rounded down.
 fn floor_quotient(x: &Hlo, y: &Hlo) -> Hlo {
     if x.dtype().is_float() {
-        return ((x - modulo(x, y)) / y).round();
+        return (x / y).floor();
     }
     let (quotient, rest) = (x / y, x.rem(y));
     let zero = x.full_like(0.0);
