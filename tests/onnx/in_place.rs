@@ -30,7 +30,7 @@ fn overwritten(program: &Program, op: &OpDesc, schema: &Schema) -> Vec<(Var, Var
     pairs
 }
 
-/// The program of one operator, on copies of its inputs, some of which it overwrites; with the names of its outputs.
+/// The program of one operator, on copies of its inputs, with the names of its outputs. It overwrites some of the copies.
 fn in_place(program: &Program, schema: &Schema) -> Option<(Program, Vec<String>)> {
     let [op] = &program.root().ops[..] else { return None };
     let pairs = overwritten(program, op, schema);

@@ -13,7 +13,7 @@ const LEARNING_RATE: &str = "LearningRate";
 const RATE: &str = "learning_rate_0";
 const STEP: &str = "schedule_step_0";
 
-/// The variables that the optimizers of a program keep: what update operators read beside parameters and gradients, and
+/// The variables that the optimizers of a program keep: what update operators read besides parameters and gradients, and
 /// what learning rates are computed of.
 pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
     let root = program.root();
@@ -39,7 +39,7 @@ pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
 }
 
 /// Whether a value of a file is the state of an optimizer by its name: a parameter of the file, a dot and more, such as
-/// `w.moment1`, or a learning rate. Those of an optimizer with a name have it in front, as `critic.w.moment1` beside
+/// `w.moment1`, or a learning rate. Those of an optimizer with a name have it in front, as `critic.w.moment1` next to
 /// `critic.learning_rate_0`.
 pub(crate) fn is_named_as_state(name: &str, is_in_file: impl Fn(&str) -> bool) -> bool {
     let has_rate = |prefix: &str| is_in_file(&format!("{prefix}{RATE}"));

@@ -50,7 +50,7 @@ pub struct LoadReport {
     /// Values of the file that the scope does not have, without [`optimizer_state`](LoadReport::optimizer_state).
     pub unexpected: Vec<String>,
     /// Values of the file that the scope does not have and whose names say that they are the state of an optimizer:
-    /// `w.moment1` beside `w`, or `learning_rate_0`. A model for inference does not need them.
+    /// `w.moment1` next to `w`, or `learning_rate_0`. A model for inference does not need them.
     pub optimizer_state: Vec<String>,
     /// Values of another dtype or shape.
     pub mismatched: Vec<MismatchedValue>,

@@ -105,7 +105,7 @@ fn a_panic_of_a_rank_ends_all_ranks() {
 
 #[test]
 fn a_rank_that_ends_early_ends_those_that_wait_for_it() {
-    // A message that is sent at once, and one that waits for its receiver.
+    // A message that is sent immediately, and one that waits for its receiver.
     for bytes in ["8", "10000000"] {
         let (success, text) = faults(&["end", "--bytes", bytes]);
         let expected =

@@ -14,7 +14,7 @@ use crate::{Init, Math};
 const STEP: &str = "schedule_step_0";
 
 /// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
-/// also where nobody sets the rate, as in a program from a file.
+/// also where no code sets the rate, as in a program from a file.
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Scope};
