@@ -264,7 +264,7 @@ fn lowest(x: &Expr) -> Expr {
 }
 impl Logcumsumexp<Expr> {
     /// The logarithms of the sums of the first `len` powers: each pass doubles the number of terms. Every sum subtracts a
-    /// term of its own, so that small ones do not vanish beside a large element elsewhere.
+    /// term of its own, so that small ones do not vanish next to a large element elsewhere.
     fn scanned(&self, mut x: Expr, axis: i32, len: i32) -> Expr {
         let mut step = 1;
         while step < len {
