@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use autobwd::{
     Attr, Buf, Builder, Composed, Composition, Cx, DType, Dims, ErrorKind, Expr, Infer, Kernel, Meta, New,
-    OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc, check::samples, emit, gradients, op::Arity,
-    op::AttrType, register_op, tensor::Dim,
+    OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc, emit, gradients, op::Arity, op::AttrType,
+    register_op, tensor::Dim,
 };
 use autobwd_ops::Init;
 
@@ -76,7 +76,7 @@ fn is_accepted(ops: &OpInfoMap, info: &OpInfo, desc: &OpDesc, inputs: &[Meta]) -
 #[test]
 fn no_rule_or_composition_panics_for_any_shape() -> Result<()> {
     let ops = OpInfoMap::linked()?;
-    let samples = samples();
+    let samples = autobwd_tests::linked_samples();
     let mut accepted = 0;
     for info in ops.iter().filter(|info| is_of_library(info)) {
         let own = samples.iter().filter(|s| s.op() == info.schema().name && s.program.is_none());

@@ -18,6 +18,20 @@ pub mod fuzz;
 pub mod onnx;
 pub mod training_case;
 
+/// All samples of the library.
+///
+/// # Panics
+/// No samples are linked, so that a test of all of them would pass without any.
+#[track_caller]
+pub fn linked_samples() -> Vec<autobwd::check::Sample> {
+    let samples = autobwd::check::samples();
+    assert!(
+        !samples.is_empty(),
+        "no samples are linked: a release build needs the feature `samples`, `cargo test --release --features autobwd/samples`"
+    );
+    samples
+}
+
 /// Compares with a file of the repository; `UPDATE=1 cargo test` rewrites it.
 ///
 /// # Panics

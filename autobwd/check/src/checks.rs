@@ -6,10 +6,14 @@ use super::{
     composition::check_composition,
     derivatives::{GradientFunction, change, check_derivatives},
     function::{ProgramFunction, failure},
+    hostile::{check_attributes, check_integers, check_ranks, is_representative},
+    integers::check_integers_agree,
     kernels::check_kernels,
     panics::{catch_panic, is_fault},
+    precision::{check_large, check_single, check_single_gradients},
+    rewrites::{check_fused, check_peepholes, check_update},
     shapes::{check_unknown, resized},
-    values::{check_eager, check_in_place, check_single, check_subsets, check_threads},
+    values::{check_absent, check_eager, check_in_place, check_subsets, check_threads},
 };
 use autobwd_core::sample::Sample;
 use autobwd_core::{Cx, DType, Error, ErrorKind, GradKind, OpInfoMap, Result, Var};
@@ -38,12 +42,19 @@ pub struct CheckedSample {
 /// Checks a sample with the operators linked into this binary.
 ///
 /// An error row must be rejected with its message. For any other row, with random cotangents of the outputs:
-/// - values in `f32` match those in `f64`; values computed in place, or with three threads, are equal bit by bit;
-/// - every kernel, also of gradients, writes all elements of its outputs, whatever its outputs and its scratch memory
-///   contained before, requests the scratch memory that it [declares](autobwd_core::Kernel::scratch_bytes), and
+/// - values and gradients in `f32` match those in `f64`, also, for an operator's first row, with a million elements;
+///   values computed in place, or with three threads, are equal bit by bit;
+/// - every kernel, also of gradients, writes all elements of its outputs, the same in two runs, whatever its outputs and
+///   its scratch memory contained before, requests the scratch memory that it [declares](autobwd_core::Kernel::scratch_bytes), and
 ///   allocates nothing, if a [`CountingAllocator`](super::CountingAllocator) is installed;
 /// - built gradients match central differences, to first order and, if gradient operators have gradients, to second
 ///   order; also with the same variable in two slots; for [`ZeroGrad`](autobwd_core::ZeroGrad), differences are 0;
+/// - gradients are right with the gradients of some outputs absent;
+/// - fused with its neighbours, in parts if it is [`decomposed`](autobwd_core::Decompose), replaced by a
+///   `peephole!` rule, or divided if it is among `elementwise_updates!`, the operator gives the same values;
+/// - a formula and its version for integers agree;
+/// - integers out of range and repeated ones, any data in kernels, and for the first row attributes at and beyond their
+///   bounds and inputs of ranks 0 to 6 are refused by an error, or values and gradients are right;
 /// - values and gradients match the operator's [composition](autobwd_core::Composition), if it has one;
 /// - values and gradients in eager mode, and of the program traced from it, are equal bit by bit;
 /// - with any inputs excluded, the other gradients stay equal bit by bit;
@@ -85,7 +96,7 @@ fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<Che
 }
 
 /// Adds the case in which an error occurred.
-fn in_case(case: &str) -> impl Fn(Error) -> Error {
+pub(super) fn in_case(case: &str) -> impl Fn(Error) -> Error {
     move |e| Error::new(e.kind(), format!("{case}{e}"))
 }
 
@@ -95,19 +106,31 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
         ProgramFunction::of(ops, sample, DType::F32, None)?,
     );
     let (many, mut checked) = (Arc::new(Cx::new(THREADS)), CheckedSample::default());
-    let kind = ops.get(sample.op())?.grad_kind();
+    let (kind, bound) = (ops.get(sample.op())?.grad_kind(), bound(sample));
     if let GradKind::None | GradKind::Zero = kind {
         check_kernels(ops, &function, &many, &mut checked.warnings)?;
         check_kernels(ops, &single, &many, &mut vec![])?;
         check_unknown(ops, &function, sample, &mut checked.warnings)?;
         check_values(ops, sample, (&function, &single), None)?;
         check_threads(ops, &function, &many)?;
+        check_composition(ops, &function, None).map_err(in_case("composed, "))?;
         check_constant(sample, &function, matches!(kind, GradKind::Zero), &mut checked.warnings)?;
     } else {
         check_gradients(ops, sample, (&function, &single), &many, &mut checked)?;
     }
     for (case, small) in resized(sample) {
         check_resized(ops, &small, &many).map_err(in_case(&case))?;
+    }
+    check_fused(ops, sample, &function)?;
+    check_peepholes(ops, &function)?;
+    check_update(ops, sample, &function)?;
+    check_integers_agree(ops, sample)?;
+    check_integers(ops, sample, &function, bound)?;
+    if is_representative(sample) {
+        check_attributes(ops, sample, bound)?;
+        let kernels = |function: &ProgramFunction| check_kernels(ops, function, &many, &mut vec![]);
+        check_ranks(ops, sample, bound, &kernels)?;
+        check_large(ops, sample, bound).map_err(in_case("of a million elements, "))?;
     }
     Ok(checked)
 }
@@ -142,7 +165,7 @@ fn check_values(
     (function, single): (&ProgramFunction, &ProgramFunction),
     built: Option<&GradientFunction>,
 ) -> Result<()> {
-    check_single(single, function)?;
+    check_single(ops, single, function, bound(sample))?;
     check_in_place(function)?;
     match check_eager(ops, function, built) {
         // Tensor arrays and hand-written blocks exist in programs only.
@@ -170,10 +193,13 @@ fn check_gradients(
     let whole = second.as_ref().map_or(&built.gradient, |second| &second.gradient);
     check_kernels(ops, whole, many, warnings)?;
     check_kernels(ops, &GradientFunction::of(ops, single)?.gradient, many, &mut vec![])?;
+    check_single_gradients(ops, single, function, bound)?;
+    check_absent(ops, function, &built)?;
+    check_peepholes(ops, &built.gradient)?;
     check_unknown(ops, whole, sample, warnings)?;
     check_values(ops, sample, (function, single), Some(&built))?;
     check_threads(ops, whole, many)?;
-    check_composition(ops, function, &built).map_err(in_case("composed, "))?;
+    check_composition(ops, function, Some(&built)).map_err(in_case("composed, "))?;
     if sample.smooth.is_some() {
         return Ok(());
     }

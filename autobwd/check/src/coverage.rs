@@ -1,6 +1,6 @@
 //! Coverage of samples: attributes, slots, shapes and dtypes that no sample tests.
 
-use super::function::ProgramFunction;
+use super::{function::ProgramFunction, unused::unused};
 use autobwd_core::sample::Sample;
 use autobwd_core::{
     Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var,
@@ -97,6 +97,7 @@ pub(super) fn corners(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Ve
         found.push("in no sample operands are broadcast".into());
     }
     found.extend(dtypes(info, &rows));
+    found.extend(unused(ops, info, &rows));
     if !matches!(info.grad_kind(), GradKind::None) {
         found.extend(signs(ops, info, &rows));
     }

@@ -94,9 +94,42 @@ impl ProgramFunction {
         ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
     }
 
+    /// The same program with other inputs.
+    pub(super) fn with_inputs(&self, ops: &OpInfoMap, inputs: Vec<(String, Tensor)>) -> ProgramFunction {
+        let (program, outputs) = (self.program.clone(), self.outputs.clone());
+        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
+    }
+
+    /// The same program with another value of an input.
+    pub(super) fn with_input(&self, ops: &OpInfoMap, name: &str, value: Tensor) -> ProgramFunction {
+        let mut inputs = self.inputs.clone();
+        inputs.iter_mut().filter(|(input, _)| input == name).for_each(|(_, old)| *old = value.clone());
+        self.with_inputs(ops, inputs)
+    }
+
+    /// The same program with more inputs and other outputs.
+    pub(super) fn extended(
+        &self,
+        ops: &OpInfoMap,
+        program: Program,
+        inputs: Vec<(String, Tensor)>,
+        outputs: Vec<(String, Meta)>,
+    ) -> ProgramFunction {
+        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
+    }
+
     /// The operators of that type, in all blocks.
     pub(super) fn operators(&self, ty: &str) -> impl Iterator<Item = &OpDesc> {
         self.program.blocks().iter().flat_map(|block| &block.ops).filter(move |op| &*op.ty == ty)
+    }
+
+    /// Names of the integer inputs whose elements kernels read.
+    pub(super) fn integer_inputs(&self) -> Vec<String> {
+        let constants = self.constants().unwrap_or_default();
+        let is_constant = |name: &str| self.program.find(name).is_some_and(|var| constants.contains(&var));
+        let is_integer = |tensor: &Tensor| matches!(tensor.dtype(), DType::U8 | DType::I32 | DType::I64);
+        let integers = self.inputs.iter().filter(|(name, tensor)| is_integer(tensor) && !is_constant(name));
+        integers.map(|(name, _)| name.clone()).collect()
     }
 
     /// Names of the differentiable inputs.
@@ -107,12 +140,17 @@ impl ProgramFunction {
         floats.map(|(name, _)| name.clone()).filter(|name| !is_constant(name)).collect()
     }
 
+    /// The number of elements of an input.
+    pub(super) fn numel(&self, input: &str) -> usize {
+        self.dims(input).iter().product()
+    }
+
     /// The shape of an input.
     pub(super) fn dims(&self, input: &str) -> &[usize] {
         self.inputs.iter().find(|(name, _)| name == input).map_or(&[], |(_, tensor)| tensor.dims())
     }
 
-    fn float_outputs(&self) -> impl Iterator<Item = &(String, Meta)> {
+    pub(super) fn float_outputs(&self) -> impl Iterator<Item = &(String, Meta)> {
         self.outputs.iter().filter(|(_, meta)| meta.dtype.is_float())
     }
 
@@ -220,9 +258,20 @@ impl ProgramFunction {
         ops: &OpInfoMap,
         no_grad: &[&str],
     ) -> Result<(ProgramFunction, Vec<Option<String>>)> {
+        self.gradient_from(ops, &|_| true, no_grad)
+    }
+
+    /// The same for some of the floating point outputs, by number; the others have no gradient.
+    pub(super) fn gradient_from(
+        &self,
+        ops: &OpInfoMap,
+        has_gradient: &dyn Fn(usize) -> bool,
+        no_grad: &[&str],
+    ) -> Result<(ProgramFunction, Vec<Option<String>>)> {
         let (mut program, mut inputs) = (self.program.clone(), self.inputs.clone());
         let (mut targets, mut cotangents) = (vec![], vec![]);
-        for ((name, meta), tensor) in self.float_outputs().zip(self.cotangents()?) {
+        let all = self.float_outputs().zip(self.cotangents()?).enumerate();
+        for (_, ((name, meta), tensor)) in all.filter(|(i, _)| has_gradient(*i)) {
             let cotangent = format!("cotangent_of_{name}");
             let var = program.var(&cotangent);
             program.root_mut().vars.insert(var, VarDesc::new(meta.dtype, tensor.meta().dims));

@@ -5,7 +5,7 @@ use std::{collections::HashMap, rc::Rc};
 use super::{
     allocations,
     function::{ProgramFunction, failure, stand_ins, unwritten_error},
-    panics::catch_panic,
+    panics::{catch_panic, is_fault},
 };
 use autobwd_core::{
     __private::{Implementation, Memory},
@@ -25,7 +25,7 @@ const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 
 /// Checks the kernels of a function: they write all elements of their outputs whatever these contained, request the
 /// scratch memory that they declare, allocate nothing, and compute the same bits on one thread as on those of `many`.
-/// Kernels declared [`infallible`](crate::infallible) must accept any data.
+/// Kernels do not panic on any data, and those declared [`infallible`](crate::infallible) accept it.
 ///
 /// Observations that are no faults go to `warnings`.
 ///
@@ -106,15 +106,13 @@ impl SingleKernel<'_> {
             run(ready, one, |i| Ok(&self.reads[i].1), outputs.iter_mut())?;
             return Ok(outputs);
         }
-        if !may_fail {
-            self.check_infallible(one)?;
-        }
-        let [first, second] = FILLS.map(|fill| self.trial(one, fill));
-        let (first, second) = (first?, second?);
+        self.check_hostile(one, may_fail)?;
+        let [first, second, again] = [FILLS[0], FILLS[1], FILLS[0]].map(|fill| self.trial(one, fill));
+        let (first, second, again) = (first?, second?, again?);
         let third = self.trial(many, FILLS[0])?;
         for (k, meta) in ready.outputs.iter().enumerate() {
             let of = |trial: &Trial| Spans::of(meta, &trial.outputs[k]);
-            self.compare(k, meta, &of(&first), (&first, &second), &third)?;
+            self.compare(k, meta, &of(&first), [&first, &second, &again, &third])?;
         }
         let asked = one.watched_scratch().most;
         if asked < second.scratch {
@@ -132,9 +130,10 @@ impl SingleKernel<'_> {
         Ok(first.outputs)
     }
 
-    /// Rejects a kernel that fails on hostile data.
-    fn check_infallible(&self, cx: &Cx) -> Result<()> {
-        let is_data = |meta: &Meta| meta.rows.is_none() && meta.dtype != DType::Bool;
+    /// Rejects a kernel that panics on hostile data, or fails though it is declared infallible.
+    fn check_hostile(&self, cx: &Cx, may_fail: bool) -> Result<()> {
+        let is_data =
+            |meta: &Meta| meta.rows.is_none() && meta.dtype != DType::Bool && meta.constant().is_none();
         for fill in HOSTILE {
             let filled = |(meta, memory): &(Meta, Rc<Memory>)| match is_data(meta) {
                 false => Ok((meta.clone(), memory.clone())),
@@ -142,12 +141,17 @@ impl SingleKernel<'_> {
             };
             let reads = self.reads.iter().map(filled).collect::<Result<Vec<_>>>()?;
             let hostile = SingleKernel { ready: self.ready, reads: &reads };
-            hostile.trial(cx, FILLS[0]).map_err(|e| {
-                failure(format!(
-                    "the kernel is declared `infallible!`, but fails on inputs with all bytes {fill:#04x}: {}",
-                    e.message()
-                ))
-            })?;
+            let outcome = catch_panic(|| hostile.trial(cx, FILLS[0]));
+            let declared = if may_fail { "" } else { "is declared `infallible!`, but " };
+            match outcome {
+                Err(e) if !may_fail || is_fault(&e) => {
+                    return Err(failure(format!(
+                        "the kernel {declared}fails on inputs with all bytes {fill:#04x}: {}",
+                        e.message()
+                    )));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -200,22 +204,17 @@ impl SingleKernel<'_> {
         Ok(Trial { outputs, scratch, allocations })
     }
 
-    fn compare(
-        &self,
-        k: usize,
-        meta: &Meta,
-        spans: &Spans,
-        (first, second): (&Trial, &Trial),
-        many: &Trial,
-    ) -> Result<()> {
-        let all = [first, second, many].map(|trial| trial.outputs[k].slice::<u8>(0, trial.outputs[k].len()));
+    fn compare(&self, k: usize, meta: &Meta, spans: &Spans, trials: [&Trial; 4]) -> Result<()> {
+        let all = trials.map(|trial| trial.outputs[k].slice::<u8>(0, trial.outputs[k].len()));
         for (at, size, element) in spans.elements() {
-            let [a, b, c] = all.map(|bytes| &bytes[at..at + size]);
+            let [a, b, again, many] = all.map(|bytes| &bytes[at..at + size]);
             let text = if a.iter().all(|x| *x == FILLS[0]) && b.iter().all(|x| *x == FILLS[1]) {
                 "is not written"
+            } else if a != again {
+                "is random: two runs on the same inputs differ; draw from a seed that is an attribute or an input"
             } else if a != b {
                 "depends on the previous contents of outputs or scratch memory"
-            } else if a != c {
+            } else if a != many {
                 "differs between one thread and three"
             } else {
                 continue;

@@ -10,10 +10,15 @@ mod composition;
 mod coverage;
 mod derivatives;
 mod function;
+mod hostile;
+mod integers;
 mod kernels;
 mod package;
 mod panics;
+mod precision;
+mod rewrites;
 mod shapes;
+mod unused;
 mod values;
 
 pub use allocations::CountingAllocator;
@@ -23,4 +28,4 @@ pub use autobwd_core::sample::{
 };
 pub use checks::{CheckedSample, check_sample};
 pub use function::sample_program;
-pub use package::{CheckReport, Coverage, check_coverage, check_crate};
+pub use package::{CheckReport, Coverage, check_coverage, check_crate, check_within};

@@ -3,16 +3,22 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Write as _},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
 };
 
 use super::{
     allocations,
-    checks::check_sample,
+    checks::{CheckedSample, check_sample},
     coverage::{corners, gaps},
     function::failure,
 };
 use autobwd_core::sample::{OpSamples, Sample, samples, samples_where};
-use autobwd_core::{OpInfo, OpInfoMap, Result};
+use autobwd_core::{Error, ErrorKind, OpInfo, OpInfoMap, Result};
+
+/// Longest time that the check of a row may take.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The result of checking the samples of a package.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +47,8 @@ impl CheckReport {
 /// `_` are the same; it may also be that of its library. For [`check_all!`](crate::check_all).
 ///
 /// # Errors
-/// All violations, one a line, with operator and row.
+/// All violations, one a line, with operator and row, and the warnings after them. A row that takes longer than two
+/// minutes is a violation.
 pub fn check_crate(krate: &str) -> Result<CheckReport> {
     let (ops, package) = (OpInfoMap::linked()?, Package::find(krate)?);
     let Coverage { gaps: mut failures, corners: mut warnings } = package.coverage(ops);
@@ -50,7 +57,7 @@ pub fn check_crate(krate: &str) -> Result<CheckReport> {
     for sample in &package.samples {
         row = if sample.op() == last { row + 1 } else { 0 };
         last = sample.op();
-        match check_sample(sample) {
+        match check_within(sample, LIMIT) {
             Err(e) => failures.push(format!("{last}, row {row}: {e}")),
             Ok(checked) => {
                 for warning in checked.warnings {
@@ -66,9 +73,31 @@ pub fn check_crate(krate: &str) -> Result<CheckReport> {
         warnings.push("allocations of kernels are not checked: no `CountingAllocator` is installed".into());
     }
     if !failures.is_empty() {
+        failures.extend(warnings.iter().map(|warning| format!("warning: {warning}")));
         return Err(failure(failures.join("\n")));
     }
     Ok(CheckReport { samples: package.samples.len(), warnings })
+}
+
+/// Checks a sample, as [`check_sample`] does, in a thread of its own that has a limited time.
+///
+/// # Errors
+/// A violated check; a check that takes longer, whose thread goes on.
+pub fn check_within(sample: &Sample, limit: Duration) -> Result<CheckedSample> {
+    let (sender, receiver) = mpsc::channel();
+    let own = sample.clone();
+    let check = move || sender.send(check_sample(&own));
+    let thread = thread::Builder::new().name(sample.op().into()).spawn(check);
+    thread.map_err(|e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}")).caused_by(e))?;
+    match receiver.recv_timeout(limit) {
+        Ok(outcome) => outcome,
+        Err(RecvTimeoutError::Timeout) => {
+            Err(failure(format!("`{}`: the check has not ended after {limit:?}", sample.op())))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(failure(format!("`{}`: the thread of the check has ended", sample.op())))
+        }
+    }
 }
 
 /// Gaps in the samples of a package.

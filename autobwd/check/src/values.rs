@@ -1,4 +1,4 @@
-//! Checks of values: in float32 and float64, in place and not, eager and in a program, on one thread and on several.
+//! Checks of values: with some gradients absent, in place and not, eager and in a program, on one thread and on several.
 
 use std::sync::Arc;
 
@@ -6,22 +6,51 @@ use super::{
     derivatives::{Distance, GradientFunction},
     function::{ProgramFunction, failure},
 };
-use autobwd_core::{Cx, Expr, OpInfoMap, Result, Tensor};
+use autobwd_core::{Cx, ErrorKind, Expr, OpInfoMap, Result, Tensor};
 use autobwd_eager::{GradOptions, grad, trace};
 use autobwd_exec::Executor;
 
-/// Bound for |a − b| / (1 + max |b|) between `f32` and `f64`.
-const SINGLE: f64 = 1e-5;
+/// Bound for |a − b| / (1 + max |b|) between gradients with an output's gradient absent and zero.
+const ABSENT: f64 = 1e-9;
 /// Number of inputs up to which every subset is tried as a no-grad set; of more, each alone.
 const SUBSETS: usize = 4;
 
-pub(super) fn check_single(single: &ProgramFunction, double: &ProgramFunction) -> Result<()> {
-    for ((name, _), (a, b)) in double.outputs.iter().zip(single.run()?.iter().zip(double.run()?)) {
-        let (dims, a, b) = (b.dims(), a.to_f64s(), b.to_f64s());
-        let distance = Distance::of(&a, &b, SINGLE);
-        if distance.worst > SINGLE {
-            let what = format!("output `{name}` in float32");
-            return Err(distance.error(&what, "in float64", (&a, &b), dims));
+/// With the gradients of some outputs absent, the gradients of inputs are those with zeros in their place.
+pub(super) fn check_absent(
+    ops: &OpInfoMap,
+    function: &ProgramFunction,
+    built: &GradientFunction,
+) -> Result<()> {
+    let outputs: Vec<&String> = function.float_outputs().map(|(name, _)| name).collect();
+    let n = outputs.len();
+    let alone = (0..n).map(|i| vec![i]);
+    let all_but_one = (0..n).map(|i| (0..n).filter(|k| *k != i).collect());
+    let cases = alone.chain(all_but_one.filter(|_| n > 2));
+    for present in cases.take_while(|_| n > 1) {
+        let outcome = function.gradient_from(ops, &|i| present.contains(&i), &[]);
+        let (gradient, names) = match outcome {
+            Err(e) if e.kind() == ErrorKind::NoGradient => continue,
+            outcome => outcome?,
+        };
+        let partial = GradientFunction { gradient, names };
+        let mut inputs = built.gradient.inputs.clone();
+        for (i, (_, cotangent)) in inputs[function.inputs.len()..].iter_mut().enumerate() {
+            if !present.contains(&i) {
+                *cotangent = Tensor::zeros(cotangent.dtype(), cotangent.dims())?;
+            }
+        }
+        let (found, expected) = (partial.gradient.run()?, built.gradient.with_inputs(ops, inputs).run()?);
+        for (i, input) in function.float_inputs().iter().enumerate() {
+            let zeros = vec![0.0; function.numel(input)];
+            let of = |value: Option<&Tensor>| value.map_or(zeros.clone(), Tensor::to_f64s);
+            let (found, expected) = (of(partial.value(&found, i)), of(built.value(&expected, i)));
+            let distance = Distance::of(&found, &expected, ABSENT);
+            if distance.worst > ABSENT {
+                let absent = (0..n).filter(|i| !present.contains(i)).map(|i| format!("`{}`", outputs[i]));
+                let absent = absent.collect::<Vec<_>>().join(", ");
+                let what = format!("with the gradient of {absent} absent, the gradient of `{input}`");
+                return Err(distance.error(&what, "with zeros", (&found, &expected), function.dims(input)));
+            }
         }
     }
     Ok(())

@@ -14,10 +14,10 @@ pub struct Selu<V = Var> {
     #[output(inplace = x)]
     pub out: V,
     /// Factor of the unit; it is positive.
-    #[attr(default = 1.050_701)]
+    #[attr(default = 1.050_701, above = 0.0)]
     pub scale: f32,
     /// The negated limit of the unit for `x → -∞`, before it is scaled; it is positive.
-    #[attr(default = 1.673_263_2)]
+    #[attr(default = 1.673_263_2, min = 0.0)]
     pub alpha: f32,
 }
 impl<F: Float> Pointwise for Selu<F> {

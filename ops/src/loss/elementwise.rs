@@ -23,8 +23,8 @@ pub struct HuberLoss<V = Var> {
     /// The residual, same shape as `x`, for the gradient.
     #[output(inplace = y)]
     pub residual: V,
-    /// Where the loss becomes linear.
-    #[attr]
+    /// Where the loss becomes linear; it is not negative.
+    #[attr(min = 0.0)]
     pub delta: f32,
 }
 impl<F: Float> Pointwise for HuberLoss<F> {

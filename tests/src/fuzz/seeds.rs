@@ -37,7 +37,7 @@ pub struct FuzzSeed {
 /// A model that cannot be built; a corpus that cannot be read.
 pub fn seeds() -> Result<Vec<FuzzSeed>, Box<dyn std::error::Error>> {
     let mut seeds = models()?;
-    for sample in check::samples() {
+    for sample in crate::linked_samples() {
         // Samples that must fail do so here.
         if let Ok((mut program, values)) = check::sample_program(&sample, DType::F32) {
             let written: Vec<String> =

@@ -1,0 +1,119 @@
+//! Checks in float32, at a small and at a large size.
+
+use super::{
+    derivatives::{Distance, GradientFunction},
+    function::{ProgramFunction, failure},
+};
+use autobwd_core::sample::Sample;
+use autobwd_core::{DType, GradKind, OpInfoMap, Result, Tensor, VarDesc};
+
+/// Bound for |a − b| / (1 + max |b|) between outputs in `f32` and `f64`.
+const SINGLE: f64 = 1e-5;
+/// The same for gradients.
+const GRADIENT: f64 = 1e-4;
+/// Number of elements of the first input at the large size.
+const LARGE: usize = 1 << 20;
+/// Bounds of the work at the large size.
+const FLOPS: u64 = 1 << 28;
+const BYTES: u64 = 1 << 27;
+
+/// The `f64` function with the numbers of the `f32` function, which are rounded.
+fn rounded(ops: &OpInfoMap, single: &ProgramFunction, double: &ProgramFunction) -> Result<ProgramFunction> {
+    let widened = |(s, d): (&(String, Tensor), &(String, Tensor))| match (s.1.dtype(), d.1.dtype()) {
+        (DType::F32, DType::F64) => Ok((d.0.clone(), Tensor::from_vec(s.1.dims(), s.1.to_f64s())?)),
+        _ => Ok(d.clone()),
+    };
+    let inputs = single.inputs.iter().zip(&double.inputs).map(widened).collect::<Result<Vec<_>>>()?;
+    Ok(double.with_inputs(ops, inputs))
+}
+
+/// Values in `f32` match those in `f64`.
+pub(super) fn check_single(
+    ops: &OpInfoMap,
+    single: &ProgramFunction,
+    double: &ProgramFunction,
+    bound: f64,
+) -> Result<()> {
+    compare(single, &rounded(ops, single, double)?, SINGLE.max(bound), "output")
+}
+
+/// The change of the values by that of the last bit of each `f32` input, relative to the largest.
+fn condition(ops: &OpInfoMap, function: &ProgramFunction) -> Result<f64> {
+    let moved = |(name, tensor): &(String, Tensor)| match tensor.dtype() {
+        DType::F64 => {
+            let numbers = tensor.to_f64s().iter().map(|x| x * (1.0 + f64::from(f32::EPSILON))).collect();
+            Ok((name.clone(), Tensor::from_vec(tensor.dims(), numbers)?))
+        }
+        _ => Ok((name.clone(), tensor.clone())),
+    };
+    let inputs = function.inputs.iter().map(moved).collect::<Result<Vec<_>>>()?;
+    let (here, there) = (function.run()?, function.with_inputs(ops, inputs).run()?);
+    let change = |(a, b): (&Tensor, &Tensor)| Distance::of(&a.to_f64s(), &b.to_f64s(), 0.0).worst;
+    Ok(here.iter().zip(&there).map(change).fold(0.0, f64::max))
+}
+
+/// Gradients in `f32` match those in `f64`.
+pub(super) fn check_single_gradients(
+    ops: &OpInfoMap,
+    single: &ProgramFunction,
+    double: &ProgramFunction,
+    bound: f64,
+) -> Result<()> {
+    let double = rounded(ops, single, double)?;
+    let (a, b) = (GradientFunction::of(ops, single)?, GradientFunction::of(ops, &double)?);
+    compare(&a.gradient, &rounded(ops, &a.gradient, &b.gradient)?, GRADIENT.max(bound), "gradient")
+}
+
+fn compare(single: &ProgramFunction, double: &ProgramFunction, bound: f64, what: &str) -> Result<()> {
+    let is_float = |tensor: &Tensor| tensor.dtype().is_float();
+    for ((name, _), (a, b)) in double.outputs.iter().zip(single.run()?.iter().zip(double.run()?)) {
+        let exact = !is_float(a) && double.inputs.iter().all(|(_, input)| !is_float(input));
+        if !is_float(a) && !exact && a.numel() > LARGE / 2 {
+            // One rounded number may move many indices.
+            continue;
+        }
+        let (dims, a, b) = (b.dims(), a.to_f64s(), b.to_f64s());
+        let distance = Distance::of(&a, &b, bound);
+        if distance.worst > bound {
+            return Err(distance.error(&format!("{what} `{name}` in float32"), "in float64", (&a, &b), dims));
+        }
+    }
+    Ok(())
+}
+
+/// Compares `f32` with `f64` for inputs of about a million elements, where errors that grow with the size show.
+pub(super) fn check_large(ops: &OpInfoMap, sample: &Sample, bound: f64) -> Result<()> {
+    let Some(large) = enlarged(sample) else { return Ok(()) };
+    let of = |dtype| ProgramFunction::of(ops, &large, dtype, None);
+    let (Ok(double), Ok(single)) = (of(DType::F64), of(DType::F32)) else { return Ok(()) };
+    let info = ops.get(sample.op())?;
+    let meta =
+        |var| double.program.root().vars.get(&var).map(VarDesc::meta).ok_or_else(|| failure("no shape"));
+    for op in &double.program.root().ops {
+        let Ok(cost) = info.cost(op, &meta) else { return Ok(()) };
+        if cost.flops > FLOPS || cost.bytes > BYTES {
+            return Ok(());
+        }
+    }
+    if double.run().is_err() {
+        return Ok(());
+    }
+    // The problem may be ill-conditioned, whatever the kernel does.
+    let bound = bound.max(4.0 * condition(ops, &double)?);
+    check_single(ops, &single, &double, bound)?;
+    match info.grad_kind() {
+        GradKind::None | GradKind::Zero => Ok(()),
+        _ if sample.smooth.is_some() => Ok(()),
+        _ => check_single_gradients(ops, &single, &double, bound),
+    }
+}
+
+/// The sample with the last dimension of its first input changed, so that it has about a million elements.
+fn enlarged(sample: &Sample) -> Option<Sample> {
+    let dims = sample.draws.iter().find(|draw| draw.is_of_float() && !draw.dims().is_empty())?.dims();
+    let from = *dims.iter().max()?;
+    let count = dims.iter().filter(|n| **n == from).count();
+    let others: usize = dims.iter().filter(|n| **n != from).product();
+    let to = ((LARGE / others.max(1)) as f64).powf(1.0 / count as f64) as usize;
+    if from < 2 || to <= from { None } else { sample.resized(from, to) }
+}

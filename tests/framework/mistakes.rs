@@ -1,0 +1,519 @@
+//! Single mistakes of operators' authors: the checker finds each.
+
+use std::time::Duration;
+
+use autobwd::{
+    Buf, Composed, Composition, Cx, DType, Derived, Dims, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta,
+    New, NoGrad, OpDesc, Pointwise, Result, Var,
+    check::{Sample, check_sample, check_within, integers, integers_below, out, uniform},
+    emit,
+    op::{Decompose, Integer, Parts, Peephole, PointwiseInteger, with_float},
+    operators, register_op,
+    tensor::OptionalBuf,
+};
+
+/// An operator with kernel and gradient kernel. `x` is `$x`, its elements are `x`, of type `T`.
+macro_rules! squared {
+    ($op:ident, $grad:ident, $name:literal, |$meta:ident| $rule:block, |$x:ident, $T:ident| $factor:expr) => {
+        /// `out = x²`
+        #[register_op(name = $name, grad = $grad)]
+        pub(crate) struct $op<V = Var> {
+            #[input]
+            pub(crate) x: V,
+            #[output]
+            pub(crate) out: V,
+        }
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                self.x.float()?;
+                let $meta = &self.x;
+                $rule
+                self.out.like(&self.x);
+                Ok(())
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                with_float!(self.x, T => square(self.x.slice::<T>()?, self.out.slice_mut::<T>()?));
+                Ok(())
+            }
+        }
+        /// `dx = 2 x dout`, with a mistake.
+        #[register_op(grad_of = $op, grad = NoGrad)]
+        pub(crate) struct $grad<V = Var> {
+            pub(crate) x: V,
+            pub(crate) dout: V,
+            #[output(like = x)]
+            pub(crate) dx: V,
+        }
+        impl Kernel for $grad<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                with_float!(self.x, $T => {
+                    let $x = &self.x;
+                    let factor: $T = $factor;
+                    let (x, d) = (self.x.slice::<$T>()?, self.dout.slice::<$T>()?);
+                    for ((o, x), d) in self.dx.slice_mut::<$T>()?.iter_mut().zip(x).zip(d) {
+                        *o = factor * x * d;
+                    }
+                });
+                Ok(())
+            }
+        }
+    };
+}
+
+fn square<T: Copy + std::ops::Mul<Output = T>>(x: &[T], out: &mut [T]) {
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = *x * *x);
+}
+
+squared!(SingleWrong, SingleWrongGrad, "single_wrong", |_x| {}, |x, T| if x.dtype() == DType::F32 {
+    2.02
+} else {
+    2.0
+});
+squared!(ScalarWrong, ScalarWrongGrad, "scalar_wrong", |_x| {}, |x, T| if x.dims().is_empty() {
+    3.0
+} else {
+    2.0
+});
+squared!(
+    RulePanics,
+    RulePanicsGrad,
+    "rule_panics",
+    |x| {
+        _ = x.dims[1];
+    },
+    |_x, T| 2.0
+);
+
+/// An operator `out = x²` without gradient, declared with more.
+macro_rules! plain {
+    ($op:ident, $name:literal $(, $declared:ident)*) => {
+        /// `out = x²`
+        #[register_op(name = $name, grad = NoGrad $(, $declared)*)]
+        pub(crate) struct $op<V = Var> {
+            #[input]
+            pub(crate) x: V,
+            #[output(like = x)]
+            pub(crate) out: V,
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                with_float!(self.x, T => square(self.x.slice::<T>()?, self.out.slice_mut::<T>()?));
+                Ok(())
+            }
+        }
+    };
+}
+
+plain!(WrongParts, "wrong_parts", decomposed);
+impl Decompose for WrongParts {
+    fn decompose(&self, parts: &mut Parts<'_>) {
+        parts.push(operators::Scale {
+            x: self.x,
+            out: self.out,
+            scale: 2.0,
+            bias: 0.0,
+            bias_after_scale: true,
+        });
+    }
+}
+
+plain!(LostByPeephole, "lost_by_peephole");
+impl Peephole<LostByPeephole> for LostByPeephole {
+    fn merge(&self, then: &LostByPeephole) -> Option<OpDesc> {
+        Some(LostByPeephole { x: self.x, out: then.out }.into())
+    }
+}
+autobwd::op::peephole!(LostByPeephole, LostByPeephole);
+autobwd::samples!(LostByPeephole, [LostByPeephole { x: uniform([2, 3]), out: out() }]);
+
+/// Divides by the largest element, so that no part of a parameter may be updated alone.
+#[register_op(name = "update_of_all", grad = NoGrad)]
+pub(crate) struct UpdateOfAll<V = Var> {
+    #[input]
+    pub(crate) param: V,
+    #[input]
+    pub(crate) grad: V,
+    #[output(like = param)]
+    pub(crate) param_out: V,
+}
+impl Kernel for UpdateOfAll<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.param, T => {
+            let (param, grad) = (self.param.slice::<T>()?, self.grad.slice::<T>()?);
+            let norm = grad.iter().fold(1.0, |sum, x| sum + x * x);
+            for ((out, p), g) in self.param_out.slice_mut::<T>()?.iter_mut().zip(param).zip(grad) {
+                *out = p - g / norm;
+            }
+        });
+        Ok(())
+    }
+}
+autobwd::op::elementwise_updates!(UpdateOfAll);
+
+/// `out = 2 x`, `out2 = 3 x`
+#[register_op(name = "nested_gradients", grad = NestedGradientsGrad)]
+pub(crate) struct NestedGradients<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output(like = x)]
+    pub(crate) out: V,
+    #[output(like = x)]
+    pub(crate) out2: V,
+}
+impl Kernel for NestedGradients<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let (x, out2) = (self.x.slice::<T>()?, self.out2.slice_mut::<T>()?);
+            for ((out, out2), x) in self.out.slice_mut::<T>()?.iter_mut().zip(out2).zip(x) {
+                (*out, *out2) = (2.0 * x, 3.0 * x);
+            }
+        });
+        Ok(())
+    }
+}
+/// Ignores the second gradient where the first is absent.
+#[register_op(grad_of = NestedGradients, grad = NoGrad)]
+pub(crate) struct NestedGradientsGrad<V = Var> {
+    pub(crate) x: V,
+    #[input]
+    pub(crate) dout: Option<V>,
+    #[input]
+    pub(crate) dout2: Option<V>,
+    #[output(like = x)]
+    pub(crate) dx: V,
+}
+impl Kernel for NestedGradientsGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let dx = self.dx.slice_mut::<T>()?;
+            dx.fill(0.0);
+            if let Some(d) = self.dout.slice::<T>()? {
+                dx.iter_mut().zip(d).for_each(|(dx, d)| *dx += 2.0 * d);
+                if let Some(d) = self.dout2.slice::<T>()? {
+                    dx.iter_mut().zip(d).for_each(|(dx, d)| *dx += 3.0 * d);
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+/// `out = x[i]`
+macro_rules! taken {
+    ($op:ident, $grad:ident, $name:literal, |$i:ident, $n:ident| $check:expr, |$dx:ident, $d:ident| $add:expr) => {
+        #[register_op(name = $name, grad = $grad)]
+        pub(crate) struct $op<V = Var> {
+            #[input]
+            pub(crate) x: V,
+            #[input]
+            pub(crate) i: V,
+            #[output]
+            pub(crate) out: V,
+        }
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                self.x.float()?;
+                let [_] = self.x.unpack()?;
+                self.i.require(self.i.dtype == DType::I64, || "int64 is needed".into())?;
+                self.out.set(self.x.dtype, self.i.dims.clone());
+                Ok(())
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                with_float!(self.x, T => {
+                    let (x, i) = (self.x.slice::<T>()?, self.i.slice::<i64>()?);
+                    for (out, $i) in self.out.slice_mut::<T>()?.iter_mut().zip(i) {
+                        let $n = x.len();
+                        $check;
+                        *out = x[*$i as usize];
+                    }
+                });
+                Ok(())
+            }
+        }
+        #[register_op(grad_of = $op, grad = NoGrad)]
+        pub(crate) struct $grad<V = Var> {
+            pub(crate) x: V,
+            pub(crate) i: V,
+            pub(crate) dout: V,
+            #[output(like = x)]
+            pub(crate) dx: V,
+        }
+        impl Kernel for $grad<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                with_float!(self.x, T => {
+                    let (i, d) = (self.i.slice::<i64>()?, self.dout.slice::<T>()?);
+                    let dx = self.dx.slice_mut::<T>()?;
+                    dx.fill(0.0);
+                    for ($i, $d) in i.iter().zip(d) {
+                        let $n = dx.len();
+                        $check;
+                        let $dx = &mut dx[*$i as usize];
+                        $add;
+                    }
+                });
+                Ok(())
+            }
+        }
+    };
+}
+fn in_range(i: i64, n: usize) -> Result<()> {
+    match usize::try_from(i) {
+        Ok(i) if i < n => Ok(()),
+        _ => Err(autobwd::Error::data(format!("index {i} is out of range"))),
+    }
+}
+taken!(TakenUnchecked, TakenUncheckedGrad, "taken_unchecked", |_i, _n| (), |dx, d| *dx += *d);
+taken!(TakenOnce, TakenOnceGrad, "taken_once", |i, n| in_range(*i, n)?, |dx, d| *dx = *d);
+
+/// `out = n x`, of `n` elements along an axis that is not checked.
+#[register_op(name = "unchecked_axis", grad = UncheckedAxisRule)]
+pub(crate) struct UncheckedAxis<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output(like = x)]
+    pub(crate) out: V,
+    #[attr(default = 0)]
+    pub(crate) axis: i64,
+}
+impl Kernel for UncheckedAxis<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let n = self.x.dims()[self.axis as usize];
+        with_float!(self.x, T => {
+            let x = self.x.slice::<T>()?;
+            self.out.slice_mut::<T>()?.iter_mut().zip(x).for_each(|(out, x)| *out = x * n as T);
+        });
+        Ok(())
+    }
+}
+pub(crate) struct UncheckedAxisRule;
+impl GradRule<UncheckedAxis> for UncheckedAxisRule {
+    fn emit(fwd: &UncheckedAxis, g: &mut GradCx<'_>) {
+        let dout = g.grad(fwd.out);
+        if let Some(dx) = g.wanted(fwd.x) {
+            g.push(UncheckedAxis { x: dout, out: dx, axis: fwd.axis });
+        }
+    }
+}
+
+/// `out = x²`, for integers `2 x`
+#[register_op(name = "integers_disagree", grad = Derived, pointwise, integers)]
+pub(crate) struct IntegersDisagree<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output]
+    pub(crate) out: V,
+}
+impl<F: Float> Pointwise for IntegersDisagree<F> {
+    fn eval(&mut self) {
+        self.out = self.x * self.x;
+    }
+}
+impl<I: Integer> PointwiseInteger for IntegersDisagree<I> {
+    fn eval(&mut self) -> Result<()> {
+        self.out = self.x + self.x;
+        Ok(())
+    }
+}
+
+/// An operator composed of another one.
+macro_rules! composed_of {
+    ($op:ident, $name:literal, $other:ident) => {
+        #[register_op(name = $name, grad = Composed)]
+        pub(crate) struct $op<V = Var> {
+            #[input]
+            pub(crate) x: V,
+            #[output(like = x)]
+            pub(crate) out: V,
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                self.out.copy_from(&self.x)
+            }
+        }
+        impl Composition for $op<Expr> {
+            fn compose(&mut self) {
+                self.out = emit($other { x: (&self.x).into(), out: New }).out;
+            }
+        }
+    };
+}
+composed_of!(OfItself, "of_itself", OfItself);
+composed_of!(OfOther, "of_other", OtherOfIt);
+composed_of!(OtherOfIt, "other_of_it", OfOther);
+
+/// The first two rows of `x`; the rows of its gradient do not ascend.
+#[register_op(name = "rows_unsorted", grad = RowsUnsortedGrad)]
+pub(crate) struct RowsUnsorted<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output]
+    pub(crate) out: V,
+}
+impl Infer for RowsUnsorted<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
+        let [rows, width] = self.x.unpack()?;
+        self.x.require(rows.get().is_none_or(|rows| rows >= 2), || "2 rows are needed".into())?;
+        self.out.set(self.x.dtype, Dims::from_iter([2.into(), width]));
+        Ok(())
+    }
+}
+impl Kernel for RowsUnsorted<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.x, T => {
+            let out = self.out.slice_mut::<T>()?;
+            out.copy_from_slice(&self.x.slice::<T>()?[..out.len()]);
+        });
+        Ok(())
+    }
+}
+#[register_op(grad_of = RowsUnsorted, grad = NoGrad)]
+pub(crate) struct RowsUnsortedGrad<V = Var> {
+    #[input(shape_only)]
+    pub(crate) x: V,
+    pub(crate) dout: V,
+    #[output]
+    pub(crate) dx: V,
+}
+impl Infer for RowsUnsortedGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dx.like(&self.x);
+        self.dx.rows = Some(2.into());
+        Ok(())
+    }
+}
+impl Kernel for RowsUnsortedGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let (rows, values) = self.dx.rows_mut::<T>()?;
+            (rows[0], rows[1]) = (1, 0);
+            values.copy_from_slice(self.dout.slice()?);
+        });
+        Ok(())
+    }
+}
+
+/// Kernels with one mistake each.
+macro_rules! kernel {
+    ($op:ident, $name:literal, |$x:ident, $out:ident, $T:ident| $run:expr) => {
+        #[register_op(name = $name, grad = NoGrad)]
+        pub(crate) struct $op<V = Var> {
+            #[input]
+            pub(crate) x: V,
+            #[output(like = x)]
+            pub(crate) out: V,
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, _: &Cx) -> Result<()> {
+                with_float!(self.x, $T => {
+                    let ($x, $out) = (self.x.slice::<$T>()?, self.out.slice_mut::<$T>()?);
+                    $run;
+                });
+                Ok(())
+            }
+        }
+    };
+}
+thread_local! {
+    static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+kernel!(Random, "random_result", |x, out, T| {
+    CALLS.set(CALLS.get() + 1);
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = x + CALLS.get() as T);
+});
+kernel!(NeverEnds, "never_ends", |x, out, T| {
+    out.copy_from_slice(x);
+    while std::hint::black_box(true) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+});
+kernel!(NaiveSum, "naive_sum", |x, out, T| {
+    let mut sum: T = 0.0;
+    x.iter().for_each(|x| sum += x * x);
+    out.fill(sum);
+});
+kernel!(IndexByData, "index_by_data", |x, out, T| {
+    out.iter_mut().zip(x).for_each(|(out, at)| *out = [1.0, 2.0][(*at * *at) as usize]);
+});
+
+#[test]
+fn every_mistake_is_found() {
+    let matrix = || uniform([2, 3]);
+    let mistakes: Vec<(Sample, &str)> = vec![
+        (SingleWrong { x: matrix(), out: out() }.into(), "in float32"),
+        (ScalarWrong { x: matrix(), out: out() }.into(), "`X` of 0 dimensions, the gradient of `X` is "),
+        (
+            RulePanics { x: matrix(), out: out() }.into(),
+            "of 0 dimensions, the shape rule of `rule_panics` panicked at tests/framework/mistakes.rs:",
+        ),
+        (WrongParts { x: matrix(), out: out() }.into(), "output `Out`, fused with other operators, is "),
+        (
+            LostByPeephole { x: matrix(), out: out() }.into(),
+            "of the operator that replaces `lost_by_peephole` and `lost_by_peephole`, is ",
+        ),
+        (
+            UpdateOfAll { param: matrix(), grad: matrix(), param_out: out() }.into(),
+            "of an update declared elementwise, computed in parts, is ",
+        ),
+        (
+            NestedGradients { x: matrix(), out: out(), out2: out() }.into(),
+            "with the gradient of `Out` absent, the gradient of `X` is ",
+        ),
+        (
+            TakenUnchecked { x: uniform([6]), i: integers_below(4, [3]), out: out() }.into(),
+            "the kernel of `taken_unchecked`: the kernel fails on inputs with all bytes 0x7f: it panicked at ",
+        ),
+        (
+            TakenOnce { x: uniform([9]), i: integers(&[1, 3, 8]), out: out() }.into(),
+            "every element of `I` made 1, the gradient of `X` is ",
+        ),
+        (
+            UncheckedAxis { x: matrix(), out: out(), axis: 0 }.into(),
+            "attribute `axis` made -1, it panicked at tests/framework/mistakes.rs:",
+        ),
+        (
+            IntegersDisagree { x: matrix(), out: out() }.into(),
+            "output `Out`[0, 0] is 6 for integers, but 9 by the formula for the same numbers",
+        ),
+        (
+            OfItself { x: matrix(), out: out() }.into(),
+            "the composition of `of_itself` contains `of_itself` itself",
+        ),
+        (
+            OfOther { x: matrix(), out: out() }.into(),
+            "contains `of_other` itself (`of_other` → `other_of_it` → ",
+        ),
+        (RowsUnsorted { x: matrix(), out: out() }.into(), "the gradient of `X` is "),
+        (
+            Random { x: matrix(), out: out() }.into(),
+            "the kernel of `random_result`: `Out`[0, 0] is random: two runs on the same inputs differ",
+        ),
+        (NaiveSum { x: matrix(), out: out() }.into(), "of a million elements, output `Out` in float32"),
+        (IndexByData { x: matrix(), out: out() }.into(), "it panicked at tests/framework/mistakes.rs:"),
+    ];
+    let mut wrong = vec![];
+    for (sample, text) in mistakes {
+        match check_sample(&sample) {
+            Ok(_) => wrong.push(format!("{}: not found", sample.op())),
+            Err(e) => {
+                let e = e.to_string();
+                let is_named = e.starts_with(&format!("`{}`: ", sample.op()));
+                if !e.contains(text) || !is_named || e.contains("autobwd bug") {
+                    wrong.push(format!("{}: {e}\nlacks\n{text}", sample.op()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_row_that_never_ends_is_named() {
+    let sample = Sample::from(NeverEnds { x: uniform([2, 3]), out: out() });
+    let e = check_within(&sample, Duration::from_millis(200)).unwrap_err();
+    assert_eq!(e.to_string(), "`never_ends`: the check has not ended after 200ms");
+}
