@@ -6,9 +6,10 @@ use super::{
     function::{ProgramFunction, failure},
     hostile::{all_samples, cycled, given_as, with_numbers_of},
 };
-use autobwd_core::operators::Scale;
-use autobwd_core::sample::Sample;
-use autobwd_core::{DType, Meta, OpDesc, OpInfoMap, Result, Tensor, Var, VarDesc, op::ElementwiseUpdates};
+use autobwd_core::{
+    __private::ElementwiseUpdates, DType, Meta, OpDesc, OpInfoMap, Result, Tensor, Var, VarDesc,
+    operators::Scale, sample::Sample,
+};
 
 /// Runs an elementwise operator among other ones, with which it is fused: the values must stay the same.
 pub(super) fn check_fused(ops: &OpInfoMap, sample: &Sample, function: &ProgramFunction) -> Result<()> {

@@ -24,11 +24,11 @@ use crate::{DeviceScope, pjrt::Device};
 /// [`DeviceExecutor::run_sharded`]: crate::DeviceExecutor::run_sharded
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharding {
-    splits: IndexMap<String, Split>,
+    splits: IndexMap<String, SplitAxis>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Split {
+struct SplitAxis {
     axis: usize,
     /// Whether a program may lack the tensor.
     is_optional: bool,
@@ -47,7 +47,7 @@ impl Sharding {
     /// program, need not.
     #[must_use]
     pub fn split(mut self, name: &str, axis: usize) -> Sharding {
-        self.splits.insert(name.into(), Split { axis, is_optional: false });
+        self.splits.insert(name.into(), SplitAxis { axis, is_optional: false });
         self
     }
 
@@ -55,7 +55,7 @@ impl Sharding {
     /// predicts.
     #[must_use]
     pub fn split_if_present(mut self, name: &str, axis: usize) -> Sharding {
-        self.splits.insert(name.into(), Split { axis, is_optional: true });
+        self.splits.insert(name.into(), SplitAxis { axis, is_optional: true });
         self
     }
 
@@ -74,7 +74,7 @@ impl Sharding {
 
     /// The dimension along which the tensor of that name is divided, if any.
     pub fn axis(&self, name: &str) -> Option<usize> {
-        let owner = |(own, _): &(&String, &Split)| {
+        let owner = |(own, _): &(&String, &SplitAxis)| {
             name.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         self.splits.iter().filter(owner).max_by_key(|(own, _)| own.len()).map(|(_, split)| split.axis)
