@@ -289,7 +289,8 @@ fn results_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_panic_is_told_with_its_line() {
-    let start = "the kernel of `panics_in_kernel`: the kernel of `panics_in_kernel` panicked at ";
+    let start =
+        "`panics_in_kernel`: on inputs with all bytes 0x00, the kernel of `panics_in_kernel` panicked at ";
     wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
     wrong(
         "needs_elements",
@@ -493,7 +494,7 @@ autobwd::op::infallible!(ScaledBy);
 
 #[test]
 fn infallible_operators_are_given_bad_data() {
-    let bytes = "the kernel is declared `infallible!`, but fails on inputs with all bytes 0x00: nothing can be \
+    let bytes = "it is declared `infallible!`, but fails on inputs with all bytes 0x00: nothing can be \
                  scaled by 0";
     wrong("scaled_by", &["the kernel of `scaled_by`", bytes]);
 }

@@ -1,6 +1,9 @@
 //! Single mistakes of operators' authors: the checker finds each.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use autobwd::{
     Buf, Composed, Composition, Cx, DType, Derived, Dims, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta,
@@ -86,10 +89,9 @@ squared!(
     |_x, T| 2.0
 );
 
-/// An operator `out = x²` without gradient, declared with more.
-macro_rules! plain {
-    ($op:ident, $name:literal $(, $declared:ident)*) => {
-        /// `out = x²`
+/// An operator without gradient. The elements of its input and output are `$x` and `$out`, of type `$T`.
+macro_rules! kernel {
+    ($op:ident, $name:literal $(, $declared:ident)*, |$x:ident, $out:ident, $T:ident| $run:expr) => {
         #[register_op(name = $name, grad = NoGrad $(, $declared)*)]
         pub(crate) struct $op<V = Var> {
             #[input]
@@ -99,14 +101,17 @@ macro_rules! plain {
         }
         impl Kernel for $op<Buf<'_>> {
             fn run(&mut self, _: &Cx) -> Result<()> {
-                with_float!(self.x, T => square(self.x.slice::<T>()?, self.out.slice_mut::<T>()?));
+                with_float!(self.x, $T => {
+                    let ($x, $out) = (self.x.slice::<$T>()?, self.out.slice_mut::<$T>()?);
+                    $run;
+                });
                 Ok(())
             }
         }
     };
 }
 
-plain!(WrongParts, "wrong_parts", decomposed);
+kernel!(WrongParts, "wrong_parts", decomposed, |x, out, T| square(x, out));
 impl Decompose for WrongParts {
     fn decompose(&self, parts: &mut Parts<'_>) {
         parts.push(operators::Scale {
@@ -119,7 +124,7 @@ impl Decompose for WrongParts {
     }
 }
 
-plain!(LostByPeephole, "lost_by_peephole");
+kernel!(LostByPeephole, "lost_by_peephole", |x, out, T| square(x, out));
 impl Peephole<LostByPeephole> for LostByPeephole {
     fn merge(&self, then: &LostByPeephole) -> Option<OpDesc> {
         Some(LostByPeephole { x: self.x, out: then.out }.into())
@@ -261,10 +266,8 @@ macro_rules! taken {
     };
 }
 fn in_range(i: i64, n: usize) -> Result<()> {
-    match usize::try_from(i) {
-        Ok(i) if i < n => Ok(()),
-        _ => Err(autobwd::Error::data(format!("index {i} is out of range"))),
-    }
+    let is_in_range = usize::try_from(i).is_ok_and(|i| i < n);
+    is_in_range.then_some(()).ok_or_else(|| autobwd::Error::data(format!("index {i} is out of range")))
 }
 taken!(TakenUnchecked, TakenUncheckedGrad, "taken_unchecked", |_i, _n| (), |dx, d| *dx += *d);
 taken!(TakenOnce, TakenOnceGrad, "taken_once", |i, n| in_range(*i, n)?, |dx, d| *dx = *d);
@@ -397,33 +400,10 @@ impl Kernel for RowsUnsortedGrad<Buf<'_>> {
     }
 }
 
-/// Kernels with one mistake each.
-macro_rules! kernel {
-    ($op:ident, $name:literal, |$x:ident, $out:ident, $T:ident| $run:expr) => {
-        #[register_op(name = $name, grad = NoGrad)]
-        pub(crate) struct $op<V = Var> {
-            #[input]
-            pub(crate) x: V,
-            #[output(like = x)]
-            pub(crate) out: V,
-        }
-        impl Kernel for $op<Buf<'_>> {
-            fn run(&mut self, _: &Cx) -> Result<()> {
-                with_float!(self.x, $T => {
-                    let ($x, $out) = (self.x.slice::<$T>()?, self.out.slice_mut::<$T>()?);
-                    $run;
-                });
-                Ok(())
-            }
-        }
-    };
-}
-thread_local! {
-    static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
+static CALLS: AtomicU32 = AtomicU32::new(0);
 kernel!(Random, "random_result", |x, out, T| {
-    CALLS.set(CALLS.get() + 1);
-    out.iter_mut().zip(x).for_each(|(out, x)| *out = x + CALLS.get() as T);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed) as T;
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = x + call);
 });
 kernel!(NeverEnds, "never_ends", |x, out, T| {
     out.copy_from_slice(x);
@@ -432,9 +412,7 @@ kernel!(NeverEnds, "never_ends", |x, out, T| {
     }
 });
 kernel!(NaiveSum, "naive_sum", |x, out, T| {
-    let mut sum: T = 0.0;
-    x.iter().for_each(|x| sum += x * x);
-    out.fill(sum);
+    out.fill(x.iter().fold(0.0, |sum: T, x| sum + x * x));
 });
 kernel!(IndexByData, "index_by_data", |x, out, T| {
     out.iter_mut().zip(x).for_each(|(out, at)| *out = [1.0, 2.0][(*at * *at) as usize]);
@@ -465,7 +443,7 @@ fn every_mistake_is_found() {
         ),
         (
             TakenUnchecked { x: uniform([6]), i: integers_below(4, [3]), out: out() }.into(),
-            "the kernel of `taken_unchecked`: the kernel fails on inputs with all bytes 0x7f: it panicked at ",
+            "on inputs with all bytes 0x7f, the kernel of `taken_unchecked` panicked at tests/framework/mistakes.rs:",
         ),
         (
             TakenOnce { x: uniform([9]), i: integers(&[1, 3, 8]), out: out() }.into(),
@@ -473,7 +451,8 @@ fn every_mistake_is_found() {
         ),
         (
             UncheckedAxis { x: matrix(), out: out(), axis: 0 }.into(),
-            "attribute `axis` made -1, it panicked at tests/framework/mistakes.rs:",
+            "attribute `axis` made -1, operator `unchecked_axis` (block 0, operator 0; X = `X`, Out = `Out`): the \
+             kernel of `unchecked_axis` panicked at tests/framework/mistakes.rs:",
         ),
         (
             IntegersDisagree { x: matrix(), out: out() }.into(),
@@ -487,25 +466,26 @@ fn every_mistake_is_found() {
             OfOther { x: matrix(), out: out() }.into(),
             "contains `of_other` itself (`of_other` → `other_of_it` → ",
         ),
-        (RowsUnsorted { x: matrix(), out: out() }.into(), "the gradient of `X` is "),
+        (
+            RowsUnsorted { x: matrix(), out: out() }.into(),
+            "`X@GRAD`: its kernel wrote row 0 after row 1; rows ascend, each once, and -1 ends them",
+        ),
         (
             Random { x: matrix(), out: out() }.into(),
             "the kernel of `random_result`: `Out`[0, 0] is random: two runs on the same inputs differ",
         ),
         (NaiveSum { x: matrix(), out: out() }.into(), "of a million elements, output `Out` in float32"),
-        (IndexByData { x: matrix(), out: out() }.into(), "it panicked at tests/framework/mistakes.rs:"),
+        (
+            IndexByData { x: matrix(), out: out() }.into(),
+            "on inputs with all bytes 0x7f, the kernel of `index_by_data` panicked at tests/framework/mistakes.rs:",
+        ),
     ];
     let mut wrong = vec![];
     for (sample, text) in mistakes {
-        match check_sample(&sample) {
-            Ok(_) => wrong.push(format!("{}: not found", sample.op())),
-            Err(e) => {
-                let e = e.to_string();
-                let is_named = e.starts_with(&format!("`{}`: ", sample.op()));
-                if !e.contains(text) || !is_named || e.contains("autobwd bug") {
-                    wrong.push(format!("{}: {e}\nlacks\n{text}", sample.op()));
-                }
-            }
+        let said = check_sample(&sample).map_or_else(|e| e.to_string(), |_| "nothing is found".into());
+        let is_named = said.starts_with(&format!("`{}`: ", sample.op()));
+        if !said.contains(text) || !is_named || said.contains("autobwd bug") {
+            wrong.push(format!("{}: {said}\nlacks\n{text}", sample.op()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

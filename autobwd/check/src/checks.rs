@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     composition::check_composition,
     derivatives::{GradientFunction, change, check_derivatives},
-    function::{ProgramFunction, failure},
+    function::{ProgramFunction, failure, in_case},
     hostile::{check_attributes, check_integers, check_ranks, is_representative},
     integers::check_integers_agree,
     kernels::check_kernels,
@@ -16,7 +16,7 @@ use super::{
     values::{check_absent, check_eager, check_in_place, check_subsets, check_threads},
 };
 use autobwd_core::sample::Sample;
-use autobwd_core::{Cx, DType, Error, ErrorKind, GradKind, OpInfoMap, Result, Var};
+use autobwd_core::{Cx, DType, ErrorKind, GradKind, OpInfoMap, Result, Var};
 
 /// Default bound for |built − numeric| / (1 + max |numeric|).
 const TOLERANCE: f64 = 1e-7;
@@ -95,11 +95,6 @@ fn check_refused(ops: &OpInfoMap, sample: &Sample, expected: &str) -> Result<Che
     }
 }
 
-/// Adds the case in which an error occurred.
-pub(super) fn in_case(case: &str) -> impl Fn(Error) -> Error {
-    move |e| Error::new(e.kind(), format!("{case}{e}"))
-}
-
 fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
     let (function, single) = (
         ProgramFunction::of(ops, sample, DType::F64, None)?,
@@ -165,7 +160,9 @@ fn check_values(
     (function, single): (&ProgramFunction, &ProgramFunction),
     built: Option<&GradientFunction>,
 ) -> Result<()> {
-    check_single(ops, single, function, bound(sample))?;
+    if sample.discontinuous.is_none() {
+        check_single(ops, single, function, bound(sample))?;
+    }
     check_in_place(function)?;
     match check_eager(ops, function, built) {
         // Tensor arrays and hand-written blocks exist in programs only.
@@ -193,7 +190,9 @@ fn check_gradients(
     let whole = second.as_ref().map_or(&built.gradient, |second| &second.gradient);
     check_kernels(ops, whole, many, warnings)?;
     check_kernels(ops, &GradientFunction::of(ops, single)?.gradient, many, &mut vec![])?;
-    check_single_gradients(ops, single, function, bound)?;
+    if sample.discontinuous.is_none() {
+        check_single_gradients(ops, single, function, bound)?;
+    }
     check_absent(ops, function, &built)?;
     check_peepholes(ops, &built.gradient)?;
     check_unknown(ops, whole, sample, warnings)?;

@@ -441,3 +441,8 @@ pub(super) fn unwritten_error() -> Error {
 pub(super) fn failure(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Check, text)
 }
+
+/// Adds the case in which an error occurred.
+pub(super) fn in_case(case: &str) -> impl Fn(Error) -> Error {
+    move |e| Error::new(e.kind(), format!("{case}{e}"))
+}

@@ -3,16 +3,15 @@
 use std::{collections::HashMap, sync::OnceLock};
 
 use super::{
-    checks::in_case,
     composition::check_composition,
     derivatives::{GradientFunction, check_where_smooth},
-    function::ProgramFunction,
+    function::{ProgramFunction, in_case},
     panics::{catch_panic, is_fault},
 };
 use autobwd_core::sample::{Draw, Sample, given, rng, samples};
 use autobwd_core::{Attr, AttrDef, DType, GradKind, Meta, OpInfoMap, Result, Tensor, Var, with_dtype};
 
-/// Largest number of elements of which derivatives are compared.
+/// Largest number of elements whose derivatives are compared.
 const ELEMENTS: usize = 64;
 /// Largest number of bytes of outputs that are computed.
 const BYTES: usize = 1 << 22;

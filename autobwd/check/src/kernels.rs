@@ -4,12 +4,12 @@ use std::{collections::HashMap, rc::Rc};
 
 use super::{
     allocations,
-    function::{ProgramFunction, failure, stand_ins, unwritten_error},
+    function::{ProgramFunction, failure, in_case, stand_ins, unwritten_error},
     panics::{catch_panic, is_fault},
 };
 use autobwd_core::{
     __private::{Implementation, Memory},
-    Cx, DType, Dim, Error, Meta, OpInfoMap, Result, Role, Var,
+    Cx, DType, Dim, Error, ErrorKind, Meta, OpInfoMap, Result, Role, Var,
     runtime::products_allocate,
     tensor::padded,
     with_dtype,
@@ -57,7 +57,7 @@ pub(super) fn check_kernels(
         let ready = prepare(ops, &desc, &metas)?;
         let alone = SingleKernel { ready: &ready, reads: &reads };
         let outputs = catch_panic(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
-        let outputs = outputs.map_err(|e| of_kernel(&e, &op.ty))?;
+        let outputs = outputs.map_err(|e| of_kernel(e, &op.ty))?;
         let written = args.iter().filter(|(role, _)| *role == Role::Output).map(|(_, var)| *var);
         let outputs = ready.outputs.iter().cloned().zip(outputs.into_iter().map(Rc::new));
         values.extend(written.zip(outputs));
@@ -65,8 +65,12 @@ pub(super) fn check_kernels(
     Ok(())
 }
 
-fn of_kernel(e: &Error, ty: &str) -> Error {
-    Error::new(e.kind(), format!("the kernel of `{ty}`: {e}"))
+/// Names the kernel, unless its panic does.
+fn of_kernel(e: Error, ty: &str) -> Error {
+    match e.kind() {
+        ErrorKind::Panic => e,
+        _ => in_case(&format!("the kernel of `{ty}`: "))(e),
+    }
 }
 
 /// One operator with its inputs.
@@ -142,13 +146,14 @@ impl SingleKernel<'_> {
             let reads = self.reads.iter().map(filled).collect::<Result<Vec<_>>>()?;
             let hostile = SingleKernel { ready: self.ready, reads: &reads };
             let outcome = catch_panic(|| hostile.trial(cx, FILLS[0]));
-            let declared = if may_fail { "" } else { "is declared `infallible!`, but " };
+            let declared = if may_fail { "it " } else { "it is declared `infallible!`, but " };
+            let case = format!("inputs with all bytes {fill:#04x}");
             match outcome {
+                Err(e) if e.kind() == ErrorKind::Panic => {
+                    return Err(Error::new(e.kind(), format!("on {case}, {}", e.message())));
+                }
                 Err(e) if !may_fail || is_fault(&e) => {
-                    return Err(failure(format!(
-                        "the kernel {declared}fails on inputs with all bytes {fill:#04x}: {}",
-                        e.message()
-                    )));
+                    return Err(failure(format!("{declared}fails on {case}: {}", e.message())));
                 }
                 _ => {}
             }

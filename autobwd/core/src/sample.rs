@@ -207,6 +207,8 @@ pub struct Sample {
     #[doc(hidden)]
     pub smooth: Option<&'static str>,
     #[doc(hidden)]
+    pub discontinuous: Option<&'static str>,
+    #[doc(hidden)]
     pub known_dims: Option<&'static str>,
 }
 
@@ -220,8 +222,7 @@ impl<D: Describe<Draw>> From<D> for Sample {
             Ok(Var::stand_in(draws.len()))
         });
         // Cannot fail: the closure always returns `Ok`.
-        let desc = desc.unwrap_or_else(|_| OpDesc::new(<D::Op as Op>::SCHEMA.name));
-        Sample { desc, draws, program: None, tolerance: None, error: None, smooth: None, known_dims: None }
+        Sample::new(desc.unwrap_or_else(|_| OpDesc::new(<D::Op as Op>::SCHEMA.name)), draws, None)
     }
 }
 
@@ -241,6 +242,12 @@ pub trait SampleRow: Into<Sample> {
     /// gradients are not compared with differences.
     fn not_a_derivative(self, reason: &'static str) -> Sample {
         Sample { smooth: Some(reason), ..self.into() }
+    }
+
+    /// Its outputs jump at these numbers, and the reason: it has no derivative there, and `f32`, which rounds the
+    /// numbers, may be on the other side of the jump, so that results in `f32` are not compared with those in `f64`.
+    fn discontinuous(self, reason: &'static str) -> Sample {
+        Sample { discontinuous: Some(reason), ..self.not_a_derivative(reason) }
     }
 
     /// Its shape rule has to guess where dimensions are unknown, and the reason: the results for unknown and known
@@ -270,13 +277,18 @@ impl Sample {
     /// ```
     pub fn of_program<O: Op>(inputs: impl IntoIterator<Item = Draw>, make: MakeProgram) -> Sample {
         let (desc, draws) = (OpDesc::new(O::SCHEMA.name), inputs.into_iter().collect());
+        Sample::new(desc, draws, Some(make))
+    }
+
+    fn new(desc: OpDesc, draws: Vec<Draw>, program: Option<MakeProgram>) -> Sample {
         Sample {
             desc,
             draws,
-            program: Some(make),
+            program,
             tolerance: None,
             error: None,
             smooth: None,
+            discontinuous: None,
             known_dims: None,
         }
     }

@@ -3,6 +3,7 @@
 use autobwd::{
     Attr, DType, Dims, Meta, OpDesc, OpInfo, OpInfoMap, Program, VarDesc,
     op::{Arity, AttrDef, AttrType, GradKind, SlotDef},
+    tensor::Dim,
 };
 use clap::Args;
 use serde::Serialize;
@@ -145,11 +146,13 @@ fn attribute(attr: &AttrDef) -> Attribute {
 /// Ranks of inputs for which a composition is tried: that of most operators is the same for all.
 const RANKS: [usize; 5] = [2, 4, 3, 1, 0];
 
-/// The operators that an operator is composed of, for inputs of the first rank that it accepts.
+/// The operators that an operator is composed of, for inputs of the first rank that it accepts, of unknown dimensions
+/// if it is composed without knowing them.
 fn composition(ops: &OpInfoMap, info: &OpInfo) -> Option<Vec<String>> {
-    RANKS.into_iter().find_map(|rank| {
+    let sizes = [Dim::UNKNOWN, 2.into()].into_iter();
+    sizes.flat_map(|size| RANKS.map(|rank| (size, rank))).find_map(|(size, rank)| {
         let (mut program, op) = example(info);
-        let dims: Dims = vec![autobwd::tensor::Dim::UNKNOWN; rank].into_iter().collect();
+        let dims: Dims = vec![size; rank].into_iter().collect();
         let read: Vec<_> = op.reads().collect();
         let declare = |var| (var, VarDesc::of(Meta::new(DType::F32, dims.clone())));
         program.root_mut().vars.extend(read.into_iter().map(declare));
