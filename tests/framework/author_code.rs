@@ -125,7 +125,8 @@ copies!(Endless by Endless, Ping by Pong, Pong by Ping);
 
 #[test]
 fn compositions_that_contain_themselves_are_refused() -> Result<()> {
-    let cases: [(fn(&Expr) -> Expr, &str); 2] = [
+    type Build = fn(&Expr) -> Expr;
+    let cases: [(Build, &str); 2] = [
         (|x| emit(Endless { x: x.into(), out: New }).out, "`author_endless` → `author_endless`"),
         (|x| emit(Ping { x: x.into(), out: New }).out, "`author_ping` → `author_pong` → `author_ping`"),
     ];

@@ -54,7 +54,8 @@ fn long_sums_of_softmax_and_cross_entropies_are_exact() -> Result<()> {
     let labels = |x: &Expr, dims: &[usize]| {
         x.builder().constant(Tensor::from_vec(dims, vec![7_i64; dims.iter().product()]).unwrap())
     };
-    let cases: [(&str, &[usize], &dyn Fn(&Expr) -> Expr); 6] = [
+    type Case<'a> = (&'a str, &'a [usize], &'a dyn Fn(&Expr) -> Expr);
+    let cases: [Case<'_>; 6] = [
         ("softmax", &[1, CLASSES], &|x| x.softmax(-1)),
         ("log_softmax", &[1, CLASSES], &|x| x.log_softmax(-1)),
         ("cross_entropy", &[1, CLASSES], &|x| x.cross_entropy(&labels(x, &[1, 1]))),

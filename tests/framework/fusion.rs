@@ -478,7 +478,7 @@ fn parts_and_pairs_that_do_not_fit_are_refused() {
     };
     let crooked = emit(Crooked { x: (&x.tanh()).into(), out: New }).out.tanh();
     let e = refused(&crooked);
-    assert!(e.contains("the shapes of the parts of operator `crooked` do not match"), "{e}");
+    assert!(e.contains("a decomposition has a part `crooked` whose shapes do not match"), "{e}");
     let once = emit(Mistaken { x: (&x).into(), out: New }).out;
     let twice = emit(Mistaken { x: (&once).into(), out: New }).out;
     let e = refused(&twice);

@@ -232,7 +232,7 @@ macro_rules! taken {
                     let (x, i) = (self.x.slice::<T>()?, self.i.slice::<i64>()?);
                     for (out, $i) in self.out.slice_mut::<T>()?.iter_mut().zip(i) {
                         let $n = x.len();
-                        $check;
+                        _ = $check;
                         *out = x[*$i as usize];
                     }
                 });

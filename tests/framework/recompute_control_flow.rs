@@ -88,7 +88,7 @@ const PARTS: [(&str, Part); 15] = [
             let next = cond(&below(x, 0.0), || vec![(h * x).sin()], || vec![(h + x * w.mean()).tanh()]);
             (vec![next[0].clone()], vec![&next[0] * w.mean_over(&[0])])
         };
-        scan(&[x.clone()], &[w.sum(&[1])], false, step).swap_remove(0)
+        scan(std::slice::from_ref(x), &[w.sum(&[1])], false, step).swap_remove(0)
     }),
     ("while in cond in scan", |_, x, w| {
         let step = |x: &[Expr], h: &[Expr]| {
@@ -97,7 +97,7 @@ const PARTS: [(&str, Part); 15] = [
                 cond(&below(x, 0.0), || vec![repeat(2.0, h, |v, _| (v * w.mean()).sin())], || vec![h * x]);
             (vec![next[0].clone()], vec![next[0].clone()])
         };
-        scan(&[x.clone()], &[w.sum(&[1])], false, step).swap_remove(0)
+        scan(std::slice::from_ref(x), &[w.sum(&[1])], false, step).swap_remove(0)
     }),
     ("cond in while", |_, x, w| {
         repeat(3.0, x, |v, count| {

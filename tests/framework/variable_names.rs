@@ -82,7 +82,7 @@ fn names_are_refused_where_they_would_not_fit() -> Result<()> {
         (
             |_, x, _| {
                 let mut inner = None;
-                scan(&[x.unsqueeze(&[0])], &[x.clone()], false, |x, h| {
+                scan(&[x.unsqueeze(&[0])], std::slice::from_ref(x), false, |x, h| {
                     let next = &x[0] + &h[0];
                     inner = Some(next.clone());
                     (vec![next.clone()], vec![next])

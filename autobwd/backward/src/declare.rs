@@ -88,7 +88,7 @@ impl<'a> ShapeInference<'a> {
     fn new(ops: &'a OpInfoMap, program: &'a Program, inners: &'a [PendingGradBlock]) -> ShapeInference<'a> {
         ShapeInference {
             ops: Lookup::new(ops),
-            shapes: ShapeCache::new(),
+            shapes: ShapeCache::default(),
             program,
             inners,
             inner_vars: vec![],

@@ -19,8 +19,10 @@ fn results(ops: &OpInfoMap, function: &ProgramFunction) -> Option<Vec<Tensor>> {
     outcome.ok()
 }
 
-/// Dtypes, shapes and bytes.
-fn bits(values: Option<&Vec<Tensor>>) -> Option<Vec<(DType, &[usize], &[u8])>> {
+/// Dtype, shape and bytes of a tensor.
+type Bits<'a> = (DType, &'a [usize], &'a [u8]);
+
+fn bits(values: Option<&Vec<Tensor>>) -> Option<Vec<Bits<'_>>> {
     values.map(|values| values.iter().map(|value| (value.dtype(), value.dims(), value.bytes())).collect())
 }
 

@@ -60,7 +60,7 @@ fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
             supplied.entry(call.block).or_default().extend(call.supplied());
         }
     }
-    let mut shapes = ShapeCache::new();
+    let mut shapes = ShapeCache::default();
     let mut first_write = vec![NEVER; program.name_count()];
     for (index, block) in program.blocks().iter().enumerate() {
         let id = BlockId::new(index);

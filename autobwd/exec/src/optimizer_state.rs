@@ -23,10 +23,13 @@ pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
         let slots = op.inputs.iter().filter(|(slot, _)| ![PARAMETER, GRADIENT].contains(&&**slot));
         slots.flat_map(|(_, vars)| vars.iter().copied()).collect()
     };
-    let mut queue: Vec<Var> = root.ops.iter().filter(is_update).flat_map(states).collect();
+    let updates = || root.ops.iter().filter(is_update);
+    let rates: HashSet<Var> = updates().flat_map(|op| op.inputs.get(LEARNING_RATE)).copied().collect();
+    let mut queue: Vec<Var> = updates().flat_map(states).collect();
     let mut seen: HashSet<Var> = queue.iter().copied().collect();
     while let Some(var) = queue.pop() {
-        let is_kept = root.vars.get(&var).is_some_and(|desc| desc.persistable);
+        // A program may compute a learning rate that it keeps, from the counter of a schedule.
+        let is_kept = root.vars.get(&var).is_some_and(|desc| desc.persistable) && !rates.contains(&var);
         let writers = root.ops.iter().filter(|op| !is_kept && op.writes().any(|written| written == var));
         for read in writers.flat_map(OpDesc::reads) {
             if seen.insert(read) {

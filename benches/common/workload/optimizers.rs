@@ -8,11 +8,8 @@ use autobwd_ops::{
 
 use super::{WorkloadModel, numbers};
 
-/// An optimizer with its name.
-type NamedOptimizer = (&'static str, Box<dyn Optimizer>);
-
 /// The optimizers with names.
-fn optimizers() -> Vec<NamedOptimizer> {
+fn optimizers() -> Vec<(&'static str, Box<dyn Optimizer>)> {
     let momentum = Momentum { rate: 0.1, momentum: 0.9, nesterov: false, lazy: false };
     let (sgd, adam, adamw, lamb) = (Sgd { rate: 0.1 }, Adam::new(0.05), AdamW::new(0.05), Lamb::new(0.05));
     let rms_prop = RmsProp::new(0.05);

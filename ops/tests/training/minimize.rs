@@ -165,10 +165,9 @@ fn errors_name_the_line_of_the_call() -> Result<()> {
         assert!(!e.contains("optim/"), "{e}");
     }
     // All operators have the line of the call, through groups and closures, also those of the startup program.
+    let groups = ParameterGroups::group(Adam::new(0.1).group("w", Adam::new(0.2)), "v", Sgd { rate: 0.5 });
     let line = line!() + 1;
-    ParameterGroups::group(Adam::new(0.1).group("w", Adam::new(0.2)), "v", Sgd { rate: 0.5 })
-        .minimize(&loss)?
-        .complete()?;
+    groups.minimize(&loss)?.complete()?;
     let (program, startup) = programs(&net)?;
     let updates = program.root().ops.iter().filter(|op| ["adam", "sgd", "scale"].contains(&op.ty.as_str()));
     let starts = startup.root().ops.iter().skip(2);

@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn names_are_replaced() {
         let mut names = NameTable::default();
-        ["x", "mean_0", "y", "x@GRAD"].map(|name| names.insert(name));
+        ["x", "mean_0", "y", "x@GRAD"].iter().for_each(|name| _ = names.insert(name));
         for (index, name) in [(1, "x"), (0, "z"), (2, "y@GRAD"), (3, "z"), (9, "z")] {
             assert!(!names.rename(index, name), "{index} {name}");
         }

@@ -577,7 +577,6 @@ impl Builder {
 
     /// Replaces the current [`name_scope`](Builder::name_scope) until the guard is dropped: names get this prefix
     /// alone, which ends with a dot or is empty.
-    #[must_use]
     pub fn set_name_scope(&self, prefix: String) -> NameScopeGuard {
         NameScopeGuard::new(self, prefix)
     }

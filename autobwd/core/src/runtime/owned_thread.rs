@@ -33,7 +33,10 @@ impl OwnedThread {
         match self.handle.take() {
             Some(handle) if self.is_here() => handle.join(),
             // The system refuses to detach a thread that does not exist.
-            handle => Ok(std::mem::forget(handle)),
+            handle => {
+                std::mem::forget(handle);
+                Ok(())
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::{AttrMap, DType, Dims, Meta, OpDesc, OpInfo, Slots, Var, VarDesc, VarKind};
 
 /// A direct-mapped cache of inferred outputs.
+#[derive(Default)]
 pub struct ShapeCache {
     entries: Vec<Option<Box<ShapeCacheEntry>>>,
 }
@@ -47,10 +48,6 @@ impl ShapeCacheEntry {
 
 #[doc(hidden)]
 impl ShapeCache {
-    pub fn new() -> ShapeCache {
-        ShapeCache { entries: vec![] }
-    }
-
     /// The inferred metas of an operator, each with its position among the outputs, if an operator with the same type,
     /// attributes and input metas has passed its check and its shape rule.
     pub fn find<'d>(
