@@ -9,7 +9,7 @@ use autobwd::{
 };
 
 /// Appends the backward pass of `loss` ([`append_backward`]), without updates: the first half of
-/// [`Optimizer::minimize`]. In eager mode, it computes the gradients now.
+/// [`Optimizer::minimize`](super::Optimizer::minimize). In eager mode, it computes the gradients now.
 ///
 /// # Errors
 /// As [`append_backward`] with all parameters; no parameter has a gradient.
@@ -18,8 +18,8 @@ pub fn compute_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<Minimiz
     if loss.builder().is_eager() { derivatives(loss, backward) } else { append_gradients(loss, backward) }
 }
 
-/// The result of [`Optimizer::minimize`] and [`compute_gradients`]: every parameter is in one of the two lists, except those that the caller
-/// excluded (no-grad set, `stop_gradient`).
+/// The result of [`Optimizer::minimize`](super::Optimizer::minimize) and [`compute_gradients`]: every parameter is in one
+/// of the two lists, except those that the caller excluded (no-grad set, `stop_gradient`).
 #[must_use = "a parameter without gradient is not trained: `complete` refuses that, `untrained` holds them"]
 #[derive(Clone, Debug)]
 pub struct MinimizeResult {

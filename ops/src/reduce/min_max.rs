@@ -127,7 +127,7 @@ impl ReduceAttrs {
 }
 
 /// Maximum over dimensions: `out = max(x)`. On a tie, every largest element gets the whole gradient, as in the reference;
-/// [`ReduceAmax`](super::ReduceAmax) shares it.
+/// `reduce_amax` shares it.
 #[register_op(grad = ReduceMaxGrad)]
 pub struct ReduceMax<V = Var> {
     /// At least one element for each element of the result.
@@ -183,7 +183,7 @@ pub struct ReduceMaxGradGrad;
 extreme_grad_grad!(ReduceMaxGradGrad, ReduceMaxGrad);
 
 /// Minimum over dimensions: `out = min(x)`. On a tie, every smallest element gets the whole gradient, as in the
-/// reference; [`ReduceAmin`](super::ReduceAmin) shares it.
+/// reference; `reduce_amin` shares it.
 #[register_op(grad = ReduceMinGrad)]
 pub struct ReduceMin<V = Var> {
     /// At least one element for each element of the result.

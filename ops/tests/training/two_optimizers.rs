@@ -147,7 +147,7 @@ fn a_second_stage_keeps_trained_weights() -> Result<()> {
 fn missing_only_refuses_what_is_not_the_same() -> Result<()> {
     let first = program("w", Sgd { rate: 0.5 })?;
     let scope = started(&first)?;
-    let missing = |net: &Builder| scope.missing_only(&*net.startup().program().unwrap()).map(drop);
+    let missing = |net: &Builder| scope.missing_only(&net.startup().program().unwrap()).map(drop);
     let e = missing(&program("w", Sgd { rate: 0.25 })?).unwrap_err();
     assert!(e.message().contains("`learning_rate_0` has been initialised by another program"), "{e}");
     let other = Builder::new();

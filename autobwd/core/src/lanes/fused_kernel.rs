@@ -106,7 +106,8 @@ impl SummedOutput {
     }
 }
 
-/// A fused kernel: elementwise operators that run block by block. [`FusedKernels`](super::FusedKernels) runs it.
+/// A fused kernel: elementwise operators that run block by block.
+/// [`FusedKernels`](super::fused_kernels::FusedKernels) runs it.
 pub struct FusedKernel {
     dtype: DType,
     numel: usize,
