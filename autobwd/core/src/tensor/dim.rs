@@ -164,6 +164,7 @@ mod tests {
         for overflow in [huge, huge - 5, n(3) / 0, n(usize::MAX)] {
             assert_eq!(overflow, n(usize::MAX));
         }
-        assert_eq!([huge * 0, Dim::from(0) * huge], [n(0); 2]);
+        let zero = n(0);
+        assert_eq!([huge * zero, zero * huge], [zero; 2]);
     }
 }
