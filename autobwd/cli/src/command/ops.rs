@@ -147,15 +147,23 @@ fn attribute(attr: &AttrDef) -> Attribute {
 const RANKS: [usize; 5] = [2, 4, 3, 1, 0];
 
 /// The operators that an operator is composed of, for inputs of the first rank that it accepts, of unknown dimensions
-/// if it is composed without knowing them.
+/// if it is composed without knowing them. Inputs after the first are alike, or integers, or one label a row.
 fn composition(ops: &OpInfoMap, info: &OpInfo) -> Option<Vec<String>> {
     let sizes = [Dim::UNKNOWN, 2.into()].into_iter();
-    sizes.flat_map(|size| RANKS.map(|rank| (size, rank))).find_map(|(size, rank)| {
+    let first = sizes.flat_map(|size| RANKS.map(|rank| (size, rank)));
+    let all = first
+        .flat_map(|first| [(DType::F32, 0), (DType::I64, 0), (DType::I64, 1)].map(|others| (first, others)));
+    all.into_iter().find_map(|((size, rank), (dtype, fewer))| {
         let (mut program, op) = example(info);
-        let dims: Dims = vec![size; rank].into_iter().collect();
-        let read: Vec<_> = op.reads().collect();
-        let declare = |var| (var, VarDesc::of(Meta::new(DType::F32, dims.clone())));
-        program.root_mut().vars.extend(read.into_iter().map(declare));
+        let meta = |dtype, rank| Meta::new(dtype, vec![size; rank].into_iter().collect::<Dims>());
+        let first = program.find(info.schema().inputs.first()?.name);
+        for var in op.reads() {
+            let meta = match Some(var) == first {
+                true => meta(DType::F32, rank),
+                false => meta(dtype, usize::checked_sub(rank, fewer)?),
+            };
+            program.root_mut().vars.insert(var, VarDesc::of(meta));
+        }
         let parts = ops.composition(&mut program, &op).ok()??;
         Some(parts.iter().map(|part| program.op_text(part).to_string()).collect())
     })
