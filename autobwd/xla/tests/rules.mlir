@@ -346,54 +346,9 @@
 
 // Rules: elementwise_floordiv
     // elementwise_floordiv
-    %2 = stablehlo.divide %v0, %v1 : tensor<1xi32>
-    %3 = stablehlo.remainder %v0, %v1 : tensor<1xi32>
-    %4 = stablehlo.constant dense<0> : tensor<1xi32>
-    %5 = stablehlo.compare NE, %3, %4, SIGNED : (tensor<1xi32>, tensor<1xi32>) -> tensor<1xi1>
-    %6 = stablehlo.compare LT, %3, %4, SIGNED : (tensor<1xi32>, tensor<1xi32>) -> tensor<1xi1>
-    %7 = stablehlo.compare LT, %v1, %4, SIGNED : (tensor<1xi32>, tensor<1xi32>) -> tensor<1xi1>
-    %8 = stablehlo.xor %6, %7 : tensor<1xi1>
-    %9 = stablehlo.and %5, %8 : tensor<1xi1>
-    %10 = stablehlo.constant dense<1> : tensor<1xi32>
-    %11 = stablehlo.subtract %2, %10 : tensor<1xi32>
-    %v2 = stablehlo.select %9, %11, %2 : tensor<1xi1>, tensor<1xi32>
-    return %v2 : tensor<1xi32>
-
-// Rules: elementwise_mod_grad
-    // elementwise_mod
-    %2 = stablehlo.broadcast_in_dim %v1, dims = [1] : (tensor<4xf32>) -> tensor<0x4xf32>
-    %3 = stablehlo.remainder %v0, %2 : tensor<0x4xf32>
-    %4 = stablehlo.constant dense<0x00000000> : tensor<0x4xf32>
-    %5 = stablehlo.compare NE, %3, %4, FLOAT : (tensor<0x4xf32>, tensor<0x4xf32>) -> tensor<0x4xi1>
-    %6 = stablehlo.compare LT, %3, %4, FLOAT : (tensor<0x4xf32>, tensor<0x4xf32>) -> tensor<0x4xi1>
-    %7 = stablehlo.compare LT, %2, %4, FLOAT : (tensor<0x4xf32>, tensor<0x4xf32>) -> tensor<0x4xi1>
-    %8 = stablehlo.xor %6, %7 : tensor<0x4xi1>
-    %9 = stablehlo.and %5, %8 : tensor<0x4xi1>
-    %10 = stablehlo.add %3, %2 : tensor<0x4xf32>
-    %v2 = stablehlo.select %9, %10, %3 : tensor<0x4xi1>, tensor<0x4xf32>
-    // fill_any_like
-    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<0x4xf32>
-    // elementwise_mod_grad
-    %13 = stablehlo.broadcast_in_dim %v1, dims = [1] : (tensor<4xf32>) -> tensor<0x4xf32>
-    %14 = stablehlo.remainder %v0, %13 : tensor<0x4xf32>
-    %15 = stablehlo.constant dense<0x00000000> : tensor<0x4xf32>
-    %16 = stablehlo.compare NE, %14, %15, FLOAT : (tensor<0x4xf32>, tensor<0x4xf32>) -> tensor<0x4xi1>
-    %17 = stablehlo.compare LT, %14, %15, FLOAT : (tensor<0x4xf32>, tensor<0x4xf32>) -> tensor<0x4xi1>
-    %18 = stablehlo.compare LT, %13, %15, FLOAT : (tensor<0x4xf32>, tensor<0x4xf32>) -> tensor<0x4xi1>
-    %19 = stablehlo.xor %17, %18 : tensor<0x4xi1>
-    %20 = stablehlo.and %16, %19 : tensor<0x4xi1>
-    %21 = stablehlo.add %14, %13 : tensor<0x4xf32>
-    %22 = stablehlo.select %20, %21, %14 : tensor<0x4xi1>, tensor<0x4xf32>
-    %23 = stablehlo.subtract %v0, %22 : tensor<0x4xf32>
-    %24 = stablehlo.divide %23, %13 : tensor<0x4xf32>
-    %25 = stablehlo.round_nearest_afz %24 : tensor<0x4xf32>
-    %26 = stablehlo.multiply %v2.GRAD, %25 : tensor<0x4xf32>
-    %27 = stablehlo.negate %26 : tensor<0x4xf32>
-    %28 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %29 = stablehlo.reduce(%27 init: %28) applies stablehlo.add across dimensions = [0] : (tensor<0x4xf32>, tensor<f32>) -> tensor<4xf32>
-    %30 = stablehlo.reshape %29 : (tensor<4xf32>) -> tensor<1x4xf32>
-    %v1.GRAD = stablehlo.reshape %30 : (tensor<1x4xf32>) -> tensor<4xf32>
-    return %v2.GRAD, %v1.GRAD : tensor<0x4xf32>, tensor<4xf32>
+    %2 = stablehlo.divide %v0, %v1 : tensor<2xf32>
+    %v2 = stablehlo.floor %2 : tensor<2xf32>
+    return %v2 : tensor<2xf32>
 
 // Rules: elementwise_mod
     // elementwise_mod
@@ -407,6 +362,26 @@
     %9 = stablehlo.add %2, %v1 : tensor<1xi32>
     %v2 = stablehlo.select %8, %9, %2 : tensor<1xi1>, tensor<1xi32>
     return %v2 : tensor<1xi32>
+
+// Rules: elementwise_mod_grad
+    // elementwise_mod
+    %2 = stablehlo.remainder %v0, %v1 : tensor<2xf32>
+    %3 = stablehlo.constant dense<0x00000000> : tensor<2xf32>
+    %4 = stablehlo.compare NE, %2, %3, FLOAT : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xi1>
+    %5 = stablehlo.compare LT, %2, %3, FLOAT : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xi1>
+    %6 = stablehlo.compare LT, %v1, %3, FLOAT : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xi1>
+    %7 = stablehlo.xor %5, %6 : tensor<2xi1>
+    %8 = stablehlo.and %4, %7 : tensor<2xi1>
+    %9 = stablehlo.add %2, %v1 : tensor<2xf32>
+    %v2 = stablehlo.select %8, %9, %2 : tensor<2xi1>, tensor<2xf32>
+    // fill_any_like
+    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2xf32>
+    // elementwise_mod_grad
+    %12 = stablehlo.divide %v0, %v1 : tensor<2xf32>
+    %13 = stablehlo.floor %12 : tensor<2xf32>
+    %14 = stablehlo.multiply %v2.GRAD, %13 : tensor<2xf32>
+    %v1.GRAD = stablehlo.negate %14 : tensor<2xf32>
+    return %v2.GRAD, %v1.GRAD : tensor<2xf32>, tensor<2xf32>
 
 // Rules: expand_as_v2_grad
     // expand_as_v2
@@ -1062,6 +1037,38 @@
     // reduce_all
     return %v0 : tensor<i1>
 
+// Rules: reduce_amax_grad
+    // reduce_amax
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<f32>
+    // reduce_amax_grad
+    %2 = stablehlo.compare EQ, %v0, %v0, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %3 = stablehlo.convert %2 : (tensor<i1>) -> tensor<f32>
+    %4 = stablehlo.divide %v1.GRAD, %3 : tensor<f32>
+    %5 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %v0.GRAD = stablehlo.select %2, %4, %5 : tensor<i1>, tensor<f32>
+    return %v0.GRAD : tensor<f32>
+
+// Rules: reduce_amax
+    // reduce_amax
+    return %v0 : tensor<f32>
+
+// Rules: reduce_amin_grad
+    // reduce_amin
+    // fill_any_like
+    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<f32>
+    // reduce_amin_grad
+    %2 = stablehlo.compare EQ, %v0, %v0, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %3 = stablehlo.convert %2 : (tensor<i1>) -> tensor<f32>
+    %4 = stablehlo.divide %v1.GRAD, %3 : tensor<f32>
+    %5 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %v0.GRAD = stablehlo.select %2, %4, %5 : tensor<i1>, tensor<f32>
+    return %v0.GRAD : tensor<f32>
+
+// Rules: reduce_amin
+    // reduce_amin
+    return %v0 : tensor<f32>
+
 // Rules: reduce_any
     // reduce_any
     return %v0 : tensor<i1>
@@ -1293,55 +1300,55 @@
 
 // Rules: softmax_with_cross_entropy_grad
     // softmax_with_cross_entropy
-    %2 = stablehlo.log %v0 : tensor<2x4x3xf32>
-    %3 = stablehlo.constant dense<0x00000000> : tensor<2x4x3xf32>
-    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<2x4x3xf32>, tensor<2x4x3xf32>) -> tensor<2x4x3xi1>
-    %5 = stablehlo.multiply %v1, %2 : tensor<2x4x3xf32>
-    %6 = stablehlo.select %4, %3, %5 : tensor<2x4x3xi1>, tensor<2x4x3xf32>
+    %2 = stablehlo.log %v0 : tensor<2x2xf32>
+    %3 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
+    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
+    %5 = stablehlo.multiply %v1, %2 : tensor<2x2xf32>
+    %6 = stablehlo.select %4, %3, %5 : tensor<2x2xi1>, tensor<2x2xf32>
     %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [2] : (tensor<2x4x3xf32>, tensor<f32>) -> tensor<2x4xf32>
-    %9 = stablehlo.negate %8 : tensor<2x4xf32>
-    %v3 = stablehlo.reshape %9 : (tensor<2x4xf32>) -> tensor<2x4x1xf32>
+    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [1] : (tensor<2x2xf32>, tensor<f32>) -> tensor<2xf32>
+    %9 = stablehlo.negate %8 : tensor<2xf32>
+    %v3 = stablehlo.reshape %9 : (tensor<2xf32>) -> tensor<2x1xf32>
     // fill_any_like
-    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x4x3xf32>
+    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x2xf32>
     // fill_any_like
-    %v3.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x4x1xf32>
+    %v3.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x1xf32>
     // softmax_with_cross_entropy_grad
-    %13 = stablehlo.constant dense<0x00000000> : tensor<2x4x3xf32>
-    %14 = stablehlo.reshape %v3.GRAD : (tensor<2x4x1xf32>) -> tensor<2x4xf32>
-    %15 = stablehlo.broadcast_in_dim %14, dims = [0, 1] : (tensor<2x4xf32>) -> tensor<2x4x3xf32>
-    %16 = stablehlo.compare EQ, %v1, %13, FLOAT : (tensor<2x4x3xf32>, tensor<2x4x3xf32>) -> tensor<2x4x3xi1>
-    %17 = stablehlo.divide %v1, %v0 : tensor<2x4x3xf32>
-    %18 = stablehlo.negate %17 : tensor<2x4x3xf32>
-    %19 = stablehlo.select %16, %13, %18 : tensor<2x4x3xi1>, tensor<2x4x3xf32>
-    %v0.GRAD.RENAME.0 = stablehlo.multiply %19, %15 : tensor<2x4x3xf32>
+    %13 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
+    %14 = stablehlo.reshape %v3.GRAD : (tensor<2x1xf32>) -> tensor<2xf32>
+    %15 = stablehlo.broadcast_in_dim %14, dims = [0] : (tensor<2xf32>) -> tensor<2x2xf32>
+    %16 = stablehlo.compare EQ, %v1, %13, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
+    %17 = stablehlo.divide %v1, %v0 : tensor<2x2xf32>
+    %18 = stablehlo.negate %17 : tensor<2x2xf32>
+    %19 = stablehlo.select %16, %13, %18 : tensor<2x2xi1>, tensor<2x2xf32>
+    %v0.GRAD.RENAME.0 = stablehlo.multiply %19, %15 : tensor<2x2xf32>
     // assign
     // log
-    %log_0 = stablehlo.log %v0 : tensor<2x4x3xf32>
+    %log_0 = stablehlo.log %v0 : tensor<2x2xf32>
     // elementwise_mul
-    %22 = stablehlo.broadcast_in_dim %v3.GRAD, dims = [0, 1, 2] : (tensor<2x4x1xf32>) -> tensor<2x4x3xf32>
-    %product_0 = stablehlo.multiply %log_0, %22 : tensor<2x4x3xf32>
+    %22 = stablehlo.broadcast_in_dim %v3.GRAD, dims = [0, 1] : (tensor<2x1xf32>) -> tensor<2x2xf32>
+    %product_0 = stablehlo.multiply %log_0, %22 : tensor<2x2xf32>
     // scale
-    %24 = stablehlo.constant dense<0x00000000> : tensor<2x4x3xf32>
-    %25 = stablehlo.constant dense<0xBF800000> : tensor<2x4x3xf32>
-    %26 = stablehlo.multiply %product_0, %25 : tensor<2x4x3xf32>
-    %v1.GRAD = stablehlo.add %26, %24 : tensor<2x4x3xf32>
+    %24 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
+    %25 = stablehlo.constant dense<0xBF800000> : tensor<2x2xf32>
+    %26 = stablehlo.multiply %product_0, %25 : tensor<2x2xf32>
+    %v1.GRAD = stablehlo.add %26, %24 : tensor<2x2xf32>
     // sum
-    %v0.GRAD = stablehlo.add %v0.GRAD.RENAME.0, %v2.GRAD : tensor<2x4x3xf32>
-    return %v0.GRAD, %v1.GRAD : tensor<2x4x3xf32>, tensor<2x4x3xf32>
+    %v0.GRAD = stablehlo.add %v0.GRAD.RENAME.0, %v2.GRAD : tensor<2x2xf32>
+    return %v0.GRAD, %v1.GRAD : tensor<2x2xf32>, tensor<2x2xf32>
 
 // Rules: softmax_with_cross_entropy
     // softmax_with_cross_entropy
-    %2 = stablehlo.log %v0 : tensor<2x4x3xf32>
-    %3 = stablehlo.constant dense<0x00000000> : tensor<2x4x3xf32>
-    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<2x4x3xf32>, tensor<2x4x3xf32>) -> tensor<2x4x3xi1>
-    %5 = stablehlo.multiply %v1, %2 : tensor<2x4x3xf32>
-    %6 = stablehlo.select %4, %3, %5 : tensor<2x4x3xi1>, tensor<2x4x3xf32>
+    %2 = stablehlo.log %v0 : tensor<2x2xf32>
+    %3 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
+    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
+    %5 = stablehlo.multiply %v1, %2 : tensor<2x2xf32>
+    %6 = stablehlo.select %4, %3, %5 : tensor<2x2xi1>, tensor<2x2xf32>
     %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [2] : (tensor<2x4x3xf32>, tensor<f32>) -> tensor<2x4xf32>
-    %9 = stablehlo.negate %8 : tensor<2x4xf32>
-    %v3 = stablehlo.reshape %9 : (tensor<2x4xf32>) -> tensor<2x4x1xf32>
-    return %v0, %v3 : tensor<2x4x3xf32>, tensor<2x4x1xf32>
+    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [1] : (tensor<2x2xf32>, tensor<f32>) -> tensor<2xf32>
+    %9 = stablehlo.negate %8 : tensor<2xf32>
+    %v3 = stablehlo.reshape %9 : (tensor<2xf32>) -> tensor<2x1xf32>
+    return %v0, %v3 : tensor<2x2xf32>, tensor<2x1xf32>
 
 // Rules: split
     // split
