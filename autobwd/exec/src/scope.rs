@@ -338,7 +338,8 @@ impl Scope {
     /// # Errors
     /// A value of another dtype or shape than the program gives it; a value that another startup program initialised
     /// by another operator, as with two optimizers of one name.
-    pub fn missing_only(&self, startup: &Program) -> Result<Program> {
+    pub fn missing_only(&self, startup: &impl AsRef<Program>) -> Result<Program> {
+        let startup = startup.as_ref();
         self.initialisers.check(&Initialisers::of(startup))?;
         let root = startup.root();
         for (var, desc) in root.vars.iter().filter(|(_, desc)| desc.persistable) {

@@ -358,9 +358,9 @@ pub trait Math: Sized {
     /// # use autobwd::Tensor;
     /// # use autobwd_ops::Math;
     /// let tape = autobwd::eager();
-    /// let x = tape.leaf(Tensor::from_vec([3], vec![2.0_f32, 1.0, 2.0])?);
+    /// let x = tape.leaf("x", Tensor::from_vec([3], vec![2.0_f32, 1.0, 2.0])?);
     /// x.amax(&[]).backward()?;
-    /// assert_eq!(x.derivative()?.tensor()?.slice::<f32>()?, [0.5, 0.0, 0.5]);
+    /// assert_eq!(x.gradient()?.tensor()?.slice::<f32>()?, [0.5, 0.0, 0.5]);
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     #[track_caller]

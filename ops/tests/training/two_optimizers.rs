@@ -128,7 +128,7 @@ fn a_second_stage_keeps_trained_weights() -> Result<()> {
     let mut scope = started(&first)?;
     step(&first, &mut scope)?;
     assert_eq!(elements(&scope, "w"), [0.0]);
-    run(&scope.missing_only(&*second.startup().program()?)?, &mut scope)?;
+    run(&scope.missing_only(&second.startup().program()?)?, &mut scope)?;
     assert_eq!((elements(&scope, "w"), elements(&scope, "v")), (vec![0.0], vec![1.5]));
     assert_eq!(
         (elements(&scope, "head"), elements(&scope, "second.learning_rate_0")),
@@ -138,7 +138,7 @@ fn a_second_stage_keeps_trained_weights() -> Result<()> {
     assert_ne!(elements(&scope, "w"), [0.0]);
     // A scope that has everything stays as it is.
     let before = elements(&scope, "w");
-    run(&scope.missing_only(&*second.startup().program()?)?, &mut scope)?;
+    run(&scope.missing_only(&second.startup().program()?)?, &mut scope)?;
     assert_eq!(elements(&scope, "w"), before);
     Ok(())
 }
@@ -160,9 +160,9 @@ fn missing_only_refuses_what_is_not_the_same() -> Result<()> {
     // Values from a file have no initialiser, but a shape.
     let mut loaded = Scope::new();
     loaded.set("w", scope.get("w")?.clone());
-    let e = loaded.missing_only(&*other.startup().program()?).unwrap_err();
+    let e = loaded.missing_only(&other.startup().program()?).unwrap_err();
     assert_eq!(e.message(), "`w` is float32 [1] in the scope, and float32 [2] in the startup program");
-    loaded.missing_only(&*first.startup().program()?)?;
+    loaded.missing_only(&first.startup().program()?)?;
     Ok(())
 }
 
