@@ -9,14 +9,16 @@ use autobwd::{
 
 /// Declares the outputs of all operators as their shape rules infer them. Variables that the program keeps or that no
 /// operator writes stay as declared, and so do those of an operator that a shape rule rejects: verification says why.
-/// Dimensions that a loop changes stay unknown.
+/// Dimensions that a loop changes stay unknown, and a variable that is read before it is written keeps its dimensions: the
+/// rule of its reader has seen them.
 pub fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
     let carried = carried(program, ops);
     for b in 0..program.blocks().len() {
         let id = BlockId::new(b);
-        let mut inferred: HashSet<Var> = HashSet::new();
+        let (mut inferred, mut read): (HashSet<Var>, HashSet<Var>) = Default::default();
         for i in 0..program.blocks()[b].ops.len() {
             let op = &program.blocks()[b].ops[i];
+            read.extend(op.reads());
             let Ok(info) = ops.get(&op.ty) else { continue };
             if info.is_control() {
                 continue;
@@ -36,9 +38,10 @@ pub fn infer_shapes(program: &mut Program, ops: &OpInfoMap) {
             let Some(block) = program.block_mut(id) else { continue };
             for (var, meta) in outputs {
                 if let Some(desc) = block.vars.get_mut(&var).filter(|desc| !desc.persistable) {
-                    let dims = Some(desc.dims.clone())
-                        .filter(|dims| carried.contains(&var) && dims.agrees(&meta.dims));
-                    declare(desc, meta, !inferred.insert(var));
+                    let again = !inferred.insert(var);
+                    let kept = carried.contains(&var) || !again && read.contains(&var);
+                    let dims = kept.then(|| desc.dims.clone()).filter(|dims| dims.agrees(&meta.dims));
+                    declare(desc, meta, again);
                     if let Some(dims) = dims {
                         desc.dims = dims;
                     }
@@ -85,4 +88,26 @@ fn declare(desc: &mut VarDesc, meta: Meta, again: bool) {
         (false, Some(_)) => VarKind::SelectedRows,
         (false, None) => VarKind::Tensor,
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use autobwd::{Builder, DType, OpInfoMap, Result};
+
+    use super::infer_shapes;
+    use crate::Math;
+
+    #[test]
+    fn variables_read_before_they_are_written_keep_their_dimensions() -> Result<()> {
+        let net = Builder::new();
+        let y = net.input("x", DType::F32, &[-1, -1, 2, 3]).transpose(&[0, 2, 1, 3]).name();
+        let mut program = net.program()?.clone();
+        let y = program.expect_var(&y)?;
+        program.root_mut().ops[0].inputs.set("X", vec![y]);
+        infer_shapes(&mut program, OpInfoMap::linked()?);
+        let once = program.clone();
+        infer_shapes(&mut program, OpInfoMap::linked()?);
+        assert_eq!(program, once);
+        Ok(())
+    }
 }
