@@ -7,9 +7,19 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::ErrorSink, options, text};
 
-const KNOWN: [&str; 9] =
-    ["grad", "grad_of", "name", "pointwise", "kernel", "broadcast", "integers", "decomposed", "inferred"];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `broadcast`, `integers`, `decomposed` and `inferred`";
+const KNOWN: [&str; 10] = [
+    "grad",
+    "grad_of",
+    "name",
+    "pointwise",
+    "kernel",
+    "composed",
+    "broadcast",
+    "integers",
+    "decomposed",
+    "inferred",
+];
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed` and `inferred`";
 
 pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
@@ -21,6 +31,8 @@ pub(crate) struct MacroArgs {
     pub(crate) pointwise: bool,
     /// `kernel`, as written.
     pub(crate) kernel: Option<Ident>,
+    /// `composed`, as written.
+    pub(crate) composed: Option<Ident>,
     /// `broadcast`, as written.
     pub(crate) broadcast: Option<Ident>,
     /// `integers`, as written.
@@ -38,6 +50,7 @@ struct ParsedArg {
     name: Option<LitStr>,
     pointwise: Option<()>,
     kernel: Option<Ident>,
+    composed: Option<Ident>,
     broadcast: Option<Ident>,
     integers: Option<Ident>,
     decomposed: Option<Ident>,
@@ -61,13 +74,25 @@ impl MacroArgs {
             name,
             tried_pointwise: pointwise,
             kernel,
+            composed,
             broadcast,
             integers,
             decomposed,
             inferred,
             ..
         } = given;
-        MacroArgs { grad, grad_of, name, pointwise, kernel, broadcast, integers, decomposed, inferred }
+        MacroArgs {
+            grad,
+            grad_of,
+            name,
+            pointwise,
+            kernel,
+            composed,
+            broadcast,
+            integers,
+            decomposed,
+            inferred,
+        }
     }
 }
 
@@ -97,6 +122,10 @@ impl ParsedArg {
             "kernel" => {
                 options::flag(&key, input)?;
                 options::set(&mut self.kernel, &key, key.clone())
+            }
+            "composed" => {
+                options::flag(&key, input)?;
+                options::set(&mut self.composed, &key, key.clone())
             }
             "broadcast" => {
                 options::flag(&key, input)?;

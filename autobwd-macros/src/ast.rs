@@ -19,6 +19,8 @@ pub(crate) struct OperatorDecl<'a> {
     pub(crate) pointwise: bool,
     /// `kernel`, as written.
     pub(crate) kernel: Option<&'a Ident>,
+    /// `composed`, as written.
+    pub(crate) composed: Option<&'a Ident>,
     /// `broadcast`, as written.
     pub(crate) broadcast: Option<&'a Ident>,
     /// `integers`, as written.
@@ -120,9 +122,14 @@ impl<'a> OperatorDecl<'a> {
         self.fields.iter().any(|f| matches!(f.role, Some(FieldRole::Block)))
     }
 
-    /// Whether the author writes the shape rule and the kernel.
-    pub(crate) fn has_kernel(&self) -> bool {
+    /// Whether the author writes the shape rule.
+    pub(crate) fn has_shape_rule(&self) -> bool {
         !self.has_block() && (!self.pointwise || self.kernel.is_some())
+    }
+
+    /// Whether the author writes the kernel.
+    pub(crate) fn has_kernel(&self) -> bool {
+        self.has_shape_rule() && self.composed.is_none()
     }
 
     /// Whether each output declares the shape of an input.

@@ -29,7 +29,8 @@ pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     kernel_is_beside_a_formula(op, cx);
     broadcast_is_pointwise(op, cx);
     integers_are_beside_one_output(op, cx);
-    composed_is_not_pointwise(op, cx);
+    decomposed_has_a_kernel(op, cx);
+    composed_is_alone(op, cx);
     derived_is_pointwise(op, cx);
     inferred_is_of_a_gradient(op, cx);
     pointwise_has_no_lists(op, cx);
@@ -222,10 +223,14 @@ fn scratch_is_like_a_slot(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     }
 }
 
-/// Formulas and blocks have no scratch memory.
+/// Formulas, compositions and blocks have no scratch memory.
 fn scratch_is_of_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
-    for (field, _) in op.scratch().filter(|_| op.pointwise || op.has_block()) {
-        let has = if op.pointwise { "a pointwise operator" } else { "an operator with a block" };
+    for (field, _) in op.scratch().filter(|_| op.pointwise || !op.has_kernel()) {
+        let has = match op.composed {
+            _ if op.pointwise => "a pointwise operator",
+            Some(_) => "a composed operator",
+            None => "an operator with a block",
+        };
         cx.error(
             field.ident,
             format!("`{}` is scratch memory of a kernel; {has} has no kernel", field.ident),
@@ -260,10 +265,29 @@ fn integers_are_beside_one_output(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     }
 }
 
-/// A formula is fused directly.
-fn composed_is_not_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
-    if let Some(decomposed) = op.decomposed.filter(|_| op.pointwise) {
-        cx.error(decomposed, "`decomposed` belongs to operators with a kernel; a formula is fused as it is");
+/// A formula is fused directly, and so are the operators of a composition.
+fn decomposed_has_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
+    let instead = match op.composed {
+        _ if op.pointwise => "a formula is fused as it is",
+        Some(_) => "the operators of a composition are fused as they are",
+        None => return,
+    };
+    if let Some(decomposed) = op.decomposed {
+        cx.error(decomposed, format!("`decomposed` belongs to operators with a kernel; {instead}"));
+    }
+}
+
+/// An operator runs in one way.
+fn composed_is_alone(op: &OperatorDecl<'_>, cx: &ErrorSink) {
+    let other = match op.pointwise {
+        true => "a formula",
+        false if op.has_block() => "a block",
+        false => return,
+    };
+    if let Some(composed) = op.composed {
+        let message =
+            format!("a `composed` operator runs by its composition, but this one has {other}; keep one");
+        cx.error(composed, message);
     }
 }
 
@@ -284,7 +308,7 @@ fn inferred_is_of_a_gradient(op: &OperatorDecl<'_>, cx: &ErrorSink) {
             inferred,
             "`inferred` takes the shape rule of the forward operator; name it with `grad_of = ..`",
         );
-    } else if !op.has_kernel() {
+    } else if !op.has_shape_rule() {
         cx.error(
             inferred,
             "`inferred` belongs to operators with a kernel; shapes of a formula follow from it",

@@ -91,10 +91,11 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// | `name = ".."` | the operator's name in programs; by default, `MatmulV2` and `MatmulV2Op` are `matmul_v2` |
 /// | `pointwise` | a formula for one element, `impl<F: Float> Pointwise`, replaces shape rule and kernel |
 /// | `kernel` | a `pointwise` operator also has a shape rule and a kernel, for all dtypes; the formula runs when it is fused with elementwise neighbours, in the floating point dtype of one of its slots, to which other dtypes are converted, bool to 1 and 0 |
+/// | `composed` | there is no kernel: `impl Composition` says which operators run in its place; besides, there is a shape rule, and any gradient rule |
 /// | `broadcast` | the formula's inputs broadcast against each other |
 /// | `integers` | there is also a formula for int32 and int64: `PointwiseInteger` |
 /// | `decomposed` | `impl Decompose` gives equivalent elementwise operators, in addition to the kernel, so that it can be fused with its neighbours |
-/// | `inferred` | for a gradient operator with a kernel: its shape rule is inferred from that of the forward operator, whose inputs it reads |
+/// | `inferred` | for a gradient operator with a kernel or a composition: its shape rule is inferred from that of the forward operator, whose inputs it reads |
 ///
 /// | `grad = ..` | meaning |
 /// |---|---|

@@ -25,6 +25,7 @@ impl<'a> OperatorDecl<'a> {
             grad: &args.grad,
             grad_of: args.grad_of.as_ref(),
             pointwise: args.pointwise,
+            composed: args.composed.as_ref(),
             kernel: args.kernel.as_ref(),
             broadcast: args.broadcast.as_ref(),
             integers: args.integers.as_ref(),

@@ -27,7 +27,7 @@ pub(crate) fn operator(op: &OperatorDecl<'_>) -> TokenStream {
     let (describe, op_impl, debug) = (describe(op), op_impl(op), debug(op));
     let lanes = op.pointwise.then(|| formula::lanes(op));
     let integers = op.integers.map(|_| formula::integer_lanes(op));
-    let shape_rule = (op.has_kernel() && op.is_all_like()).then(|| shape_rule(op));
+    let shape_rule = (op.has_shape_rule() && op.is_all_like()).then(|| shape_rule(op));
     let (contract, unused, registration) = (contract(op), unused(op), registration(op));
     quote! {
         const _: () = {
@@ -278,7 +278,7 @@ fn gathered(field: &FieldDecl<'_>) -> TokenStream {
     quote!(#ident: #value)
 }
 
-/// The shape rule of a kernel with outputs that all declare the shape of an input: it only checks gradients.
+/// The shape rule of an operator with outputs that all declare the shape of an input: it only checks gradients.
 fn shape_rule(op: &OperatorDecl<'_>) -> TokenStream {
     let ident = op.ident;
     let gradients = op
@@ -333,7 +333,8 @@ fn contract(op: &OperatorDecl<'_>) -> TokenStream {
 fn unused(op: &OperatorDecl<'_>) -> TokenStream {
     const ADD_KERNEL: &str = "a formula replaces it; remove it, or add `kernel` to `pointwise`";
     const NOT_INFERRED: &str = "`inferred` replaces it; remove either";
-    let (formula, at) = (op.pointwise && !op.has_kernel(), span::generated_at(op.ident.span()));
+    const NOT_COMPOSED: &str = "the composition runs in its place; remove it, or remove `composed`";
+    let (formula, at) = (op.pointwise && !op.has_shape_rule(), span::generated_at(op.ident.span()));
     let unused = |used: bool, name: &str, held: TokenStream, instead: &str| {
         let (ident, constant) = (op.ident, format_ident!("{}", name.to_uppercase()));
         let op_name = ident.to_string();
@@ -350,14 +351,15 @@ fn unused(op: &OperatorDecl<'_>) -> TokenStream {
     let shape_and_kernel =
         if formula { ADD_KERNEL } else { "an operator with a block has `impl Control`; remove it" };
     let shape_rule = if op.inferred.is_some() { NOT_INFERRED } else { shape_and_kernel };
+    let kernel = if op.composed.is_some() { NOT_COMPOSED } else { shape_and_kernel };
     let (var, meta, buf) = (
         quote!(::autobwd::__private::Var),
         quote!(::autobwd::__private::Meta),
         quote!(::autobwd::__private::Buf<'static>),
     );
     let checks = [
-        unused(op.has_kernel() && op.inferred.is_none(), "Infer", meta, shape_rule),
-        unused(op.has_kernel() || has_sparse(op), "Kernel", buf, shape_and_kernel),
+        unused(op.has_shape_rule() && op.inferred.is_none(), "Infer", meta, shape_rule),
+        unused(has_kernel(op), "Kernel", buf, kernel),
         unused(
             op.pointwise,
             "Pointwise",
@@ -368,6 +370,11 @@ fn unused(op: &OperatorDecl<'_>) -> TokenStream {
         unused(op.has_block(), "Control", var, "give the operator a `#[block]`, or remove it"),
     ];
     quote!(#(#checks)*)
+}
+
+/// Whether its kernel runs, for some inputs at least.
+fn has_kernel(op: &OperatorDecl<'_>) -> bool {
+    op.has_kernel() || has_sparse(op) && op.composed.is_none()
 }
 
 /// Whether an input may be row-sparse.
@@ -382,6 +389,8 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let inferred = op.inferred.and(op.grad_of);
     let kind = match (op.has_kernel(), sparse) {
         _ if op.has_block() => quote!(control),
+        _ if op.composed.is_some() && inferred.is_some() => quote!(composed_gradient),
+        _ if op.composed.is_some() => quote!(composed),
         (true, _) if inferred.is_some() => quote!(kernel_of_gradient),
         (true, _) => quote!(kernel),
         (false, false) if op.integers.is_some() => quote!(pointwise_and_integers),
@@ -397,9 +406,9 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let call = op
         .has_block()
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Var> as ::autobwd::__private::Control>::call;));
-    let infer = (op.has_kernel() && inferred.is_none())
+    let infer = (op.has_shape_rule() && inferred.is_none())
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Meta> as ::autobwd::__private::Infer>::infer;));
-    let kernel = (op.has_kernel() || sparse)
+    let kernel = has_kernel(op)
         .then(|| quote_spanned!(at=> _ = <#ident<::autobwd::__private::Buf<'_>> as ::autobwd::__private::Kernel>::run;));
     let decompose = op
         .decomposed
@@ -460,8 +469,12 @@ fn composition(op: &OperatorDecl<'_>) -> TokenStream {
         },
         None => quote!(::core::option::Option::None),
     };
-    let check = types::is_named(op.grad, "Composed").then(|| {
-        let at = span::generated_at(span::last_segment(op.grad));
+    let needs_it = match op.composed {
+        Some(composed) => Some(composed.span()),
+        None => types::is_named(op.grad, "Composed").then(|| span::last_segment(op.grad)),
+    };
+    let check = needs_it.map(|needs_it| {
+        let at = span::generated_at(needs_it);
         let (has_forward, schema) = match &forward {
             Some((composition, schema)) => {
                 (quote!(#composition.is_some()), quote!(::core::option::Option::Some(#schema)))

@@ -108,7 +108,7 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
         check_unknown(ops, &function, sample, &mut checked.warnings)?;
         check_values(ops, sample, (&function, &single), None)?;
         check_threads(ops, &function, &many)?;
-        check_composition(ops, &function, None).map_err(in_case("composed, "))?;
+        check_composition(ops, sample, &function, None).map_err(in_case("composed, "))?;
         check_constant(sample, &function, matches!(kind, GradKind::Zero), &mut checked.warnings)?;
     } else {
         check_gradients(ops, sample, (&function, &single), &many, &mut checked)?;
@@ -198,7 +198,7 @@ fn check_gradients(
     check_unknown(ops, whole, sample, warnings)?;
     check_values(ops, sample, (function, single), Some(&built))?;
     check_threads(ops, whole, many)?;
-    check_composition(ops, function, Some(&built)).map_err(in_case("composed, "))?;
+    check_composition(ops, sample, function, Some(&built)).map_err(in_case("composed, "))?;
     if sample.smooth.is_some() {
         return Ok(());
     }

@@ -103,7 +103,7 @@ impl SingleKernel<'_> {
                     |meta: &Meta| meta.rows.is_some() || matches!(meta.dtype, DType::I32 | DType::I64);
                 others.is_some() && ready.inputs.iter().any(other)
             }
-            Implementation::Control(_) => false,
+            Implementation::Composition | Implementation::Control(_) => false,
         };
         if !has_kernel {
             let mut outputs = self.memory(0)?;

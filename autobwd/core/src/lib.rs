@@ -61,6 +61,7 @@ pub use tensor::{
 pub use verify::verify;
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::composition::nesting::within as within_composition;
     pub use crate::graph_builder::append::{DescribeFn, OpArgs};
     pub use crate::graph_builder::engine::{Engine, PreparedOp};
     pub use crate::graph_builder::function::{FunctionCall, describe_function};

@@ -4,18 +4,32 @@ use std::sync::{Arc, OnceLock};
 
 use autobwd_core::{
     __private::{FormulaCall, FusedKernels, Memory, PreparedOp},
-    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Result, Role, Var,
+    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Program, Result, Role, Var,
+    VarDesc,
     runtime::CHUNK,
 };
-use autobwd_plan::{FusionGroup, Graph, IterationSpace, ValueId, extent, group, kernel_binding};
+use autobwd_plan::{
+    FusionGroup, Graph, InitialValue, Instruction, IterationSpace, Plan, PlanRequest, ValueId, ValueSource,
+    extent, group, kernel_binding,
+};
 use smallvec::SmallVec;
 
 /// The engine's data of a prepared operator.
 struct EagerPlan {
-    /// The plan of a program of this one operator, so that results equal those of a program: its kernel, or its formula
-    /// or decomposition in a fused kernel. `None` if its formula is called directly.
-    plan: Option<(Graph, Option<IterationSpace>)>,
+    /// `None` if its formula is called directly.
+    plan: Option<OpPlan>,
     rules: ChainRules,
+}
+
+/// The plan of a program of this one operator, so that results equal those of a program: its kernel, its formula or
+/// decomposition in a fused kernel, or the operators of its composition.
+struct OpPlan {
+    graph: Graph,
+    groups: Vec<FusionGroup>,
+    /// By value: the input or output that it is; `None` for scratch memory and values within a composition.
+    args: Vec<Option<(Role, usize)>>,
+    /// By value: the last group that reads it.
+    last_reads: Vec<usize>,
 }
 
 /// The chain rule of an operator: operators that compute the gradients of its inputs.
@@ -92,14 +106,21 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Prepar
         Role::Input => inputs[*i].clone(),
         Role::Output => outputs[*i].clone(),
     });
-    let given: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
-    let graph = Graph::of_one(desc, info, &metas.collect::<Vec<_>>(), &given)?;
+    let metas: Vec<Meta> = metas.collect();
     let mut reads = vec![false; inputs.len()];
     info.reads(desc).for_each(|v| reads[args[v.index() - 1].1] = true);
     let passes_derivatives =
         !matches!(info.grad_kind(), GradKind::Zero) && outputs.iter().any(|meta| meta.dtype.is_float());
-    let formula = formula(&graph, &args)?;
-    let plan = if formula.is_none() { Some(plan(ops, graph)?) } else { None };
+    let (formula, plan) = if info.is_composed() {
+        (None, Some(OpPlan::composed(ops, desc, &args, &metas)?))
+    } else {
+        let given: Vec<bool> = args.iter().map(|(role, _)| *role == Role::Input).collect();
+        let graph = Graph::of_one(desc, info, &metas, &given)?;
+        match formula(&graph, &args)? {
+            Some(formula) => (Some(formula), None),
+            None => (None, Some(OpPlan::of(ops, graph, args.iter().copied().map(Some).collect())?)),
+        }
+    };
     Ok(PreparedOp {
         info,
         prepared: Box::new(EagerPlan { plan, rules: ChainRules::default() }),
@@ -160,28 +181,45 @@ pub(crate) fn run_over(ready: &PreparedOp, cx: &Cx, first: &mut Memory, second: 
 }
 
 fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -> &'m Memory) -> Result<()> {
-    let Some((graph, space)) = &prepared(ready)?.plan else {
+    let Some(OpPlan { graph, groups, args, last_reads }) = &prepared(ready)?.plan else {
         return Err(Error::internal("an operator without plan or formula"));
     };
     let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);
-    let scratch = graph.instructions[0].scratch.iter().map(|value| Ok((*value, Memory::any(bytes(*value))?)));
-    let scratch = scratch.collect::<Result<SmallVec<[_; 1]>>>()?;
-    let mut place = |value: ValueId| {
-        let own = scratch.iter().find(|(own, _)| *own == value);
-        let memory = own.map_or_else(|| memory(ready.args[value]), |(_, own)| own);
-        // SAFETY: the kernel runs before this function returns, and is dropped by then; the caller borrows the memory
-        // of inputs and owns that of outputs.
-        #[allow(unsafe_code)]
-        unsafe { memory.place(0, bytes(value)) }.map(Some)
-    };
-    match space {
-        Some(extent) => {
-            let kernel =
-                kernel_binding::fused_kernel(graph, &graph.instructions, extent, cx.threads(), &mut place)?;
-            FusedKernels::new(vec![kernel])?.run(cx)
+    let mut own: SmallVec<[(ValueId, Memory); 1]> = SmallVec::new();
+    for (position, group) in groups.iter().enumerate() {
+        let nodes = &graph.instructions[group.nodes.clone()];
+        for value in nodes.iter().flat_map(|node| node.writes().chain(node.scratch.iter().copied())) {
+            if args[value].is_none() {
+                own.push((value, Memory::any(bytes(value))?));
+            }
         }
-        None => kernel_binding::kernel(graph, &graph.instructions[0], &[], &mut place)?.run(cx),
+        let mut place = |value: ValueId| {
+            let memory = match args[value] {
+                Some(arg) => memory(arg),
+                None => {
+                    own.iter().find_map(|(id, memory)| (*id == value).then_some(memory)).ok_or_else(lost)?
+                }
+            };
+            // SAFETY: the kernel runs before this function returns, and is dropped by then; the caller borrows the
+            // memory of inputs and owns that of outputs; other memory is freed after the last group that reads it.
+            #[allow(unsafe_code)]
+            unsafe { memory.place(0, bytes(value)) }.map(Some)
+        };
+        match &group.space {
+            Some(extent) => {
+                let kernel = kernel_binding::fused_kernel(graph, nodes, extent, cx.threads(), &mut place)?;
+                FusedKernels::new(vec![kernel])?.run(cx)?;
+            }
+            None => kernel_binding::kernel(graph, &nodes[0], &[], &mut place)?.run(cx)?,
+        }
+        own.retain(|(value, _)| last_reads[*value] > position);
     }
+    Ok(())
+}
+
+#[cold]
+fn lost() -> Error {
+    Error::internal("a value without memory")
 }
 
 /// The first chain rule that fits, or else the result of `make`.
@@ -208,12 +246,56 @@ pub(crate) fn rule(
     }
 }
 
-fn plan(ops: &OpInfoMap, mut graph: Graph) -> Result<(Graph, Option<IterationSpace>)> {
-    let groups = group(&mut graph, ops, false)?.0;
-    let Ok([FusionGroup { space, .. }]) = <[FusionGroup; 1]>::try_from(groups) else {
-        return Err(Error::internal("an operator that does not run in eager mode"));
-    };
-    Ok((graph, space))
+impl OpPlan {
+    /// `args` has the arguments of the operator, as the first values.
+    fn of(ops: &OpInfoMap, mut graph: Graph, mut args: Vec<Option<(Role, usize)>>) -> Result<OpPlan> {
+        let groups = group(&mut graph, ops, false)?.0;
+        args.resize(graph.values.len(), None);
+        let mut last_reads = vec![0; graph.values.len()];
+        for (position, group) in groups.iter().enumerate() {
+            let nodes = &graph.instructions[group.nodes.clone()];
+            nodes.iter().flat_map(Instruction::reads).for_each(|value| last_reads[value] = position);
+        }
+        Ok(OpPlan { graph, groups, args, last_reads })
+    }
+
+    /// The plan of an operator that runs by its composition.
+    fn composed(ops: &OpInfoMap, desc: &OpDesc, args: &[(Role, usize)], metas: &[Meta]) -> Result<OpPlan> {
+        let mut program = Program::new();
+        let vars: Vec<Var> = metas.iter().map(|_| program.fresh("v")).collect();
+        program
+            .root_mut()
+            .vars
+            .extend(vars.iter().zip(metas).map(|(var, meta)| (*var, VarDesc::of(meta.clone()))));
+        let mut desc = desc.clone();
+        for arg in desc.inputs.args_mut().chain(desc.outputs.args_mut()).filter(|var| **var != Var::EMPTY) {
+            *arg = vars[arg.index() - 1];
+        }
+        program.root_mut().ops.push(desc);
+        let of = |role: Role| (0..args.len()).filter(move |k| args[*k].0 == role);
+        let initial = |k: usize| InitialValue {
+            var: vars[k],
+            meta: metas[k].clone(),
+            source: ValueSource::Feed,
+            record: None,
+        };
+        let initial: Vec<InitialValue> = of(Role::Input).map(initial).collect();
+        let ends: Vec<Var> = of(Role::Output).map(|k| vars[k]).collect();
+        let request =
+            PlanRequest { initial: &initial, ends: &ends, ..PlanRequest::graph_only(&[], &|_| None, &[]) };
+        // The error is about the user's operator instead of the internal program.
+        let plan = Plan::new(&program, ops, &request).map_err(|e| Error::new(e.kind(), e.message()))?;
+        let graph = plan.graph;
+        let mut values = vec![None; graph.values.len()];
+        // The values given at the start come first.
+        for (value, k) in of(Role::Input).enumerate() {
+            values[value] = Some(args[k]);
+        }
+        for (value, k) in graph.ends.clone().into_iter().zip(of(Role::Output)) {
+            values[value] = Some(args[k]);
+        }
+        OpPlan::of(ops, graph, values)
+    }
 }
 
 fn formula(graph: &Graph, args: &[(Role, usize)]) -> Result<Option<FormulaCall>> {

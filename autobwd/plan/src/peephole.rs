@@ -120,7 +120,17 @@ fn replacement(
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
     let desc = Arc::new(desc.clone());
     let scratch = ScratchValues::new();
-    Ok(Instruction { index: first.index, desc, info, inputs, outputs, scratch, part: None, sub_block: None })
+    Ok(Instruction {
+        index: first.index,
+        desc,
+        info,
+        inputs,
+        outputs,
+        scratch,
+        part: None,
+        sub_block: None,
+        in_composition: first.in_composition,
+    })
 }
 
 /// Rejects an operator whose shape rule contradicts the known shapes of its outputs.

@@ -71,7 +71,7 @@ impl PlanReport {
                 let value = &plan.graph.values[*value];
                 let name = match value.source {
                     ValueSource::Scratch => format!("scratch memory `{}`", value.meta.slot()),
-                    _ => program.name(value.var).into(),
+                    _ => value.name(program).into(),
                 };
                 if variables.last().is_none_or(|last| *last != name) {
                     variables.push(name);

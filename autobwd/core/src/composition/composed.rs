@@ -5,10 +5,11 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::nesting::within;
+use super::{nesting::within, not_set};
 use crate::{
     Arity, BlockId, Error, ErrorKind, Meta, Op, OpDesc, OpInfoMap, Program, Result, Schema, Slots, Var,
     VarDesc,
+    desc::GRAD,
     op::{
         CompositionEntry, DeclaredVars, GradCx, GradKind, GradRule, OpSequence, OpSequenceFn, SequenceInput,
         forward_op,
@@ -366,12 +367,53 @@ impl OpInfoMap {
         let meta = |var: Var| program.lookup(block, var).map(VarDesc::meta);
         let line = OpSequence::of(self, composing, op, &meta)?;
         line.check_nesting(self, op)?;
+        line.in_place_of(self, op, &mut |what| program.fresh(what)).map(Some)
+    }
+
+    /// The operators that run in place of a [composed](crate::OpInfo::is_composed) operator: `meta` returns dtypes and shapes
+    /// of its inputs, `fresh` new variables. Operators among them may also be composed: `within_composition` refuses
+    /// circles.
+    ///
+    /// # Errors
+    /// An operator without a composition; inputs that are unknown; those of the composition.
+    #[doc(hidden)]
+    pub fn composed(
+        &self,
+        op: &OpDesc,
+        meta: &dyn Fn(Var) -> Option<Meta>,
+        fresh: &mut dyn FnMut(&str) -> Var,
+    ) -> Result<Vec<OpDesc>> {
+        let composing = self.get(&op.ty)?.own_composition();
+        let composing = composing.ok_or_else(|| Error::internal("an operator without its composition"))?;
+        OpSequence::of(self, composing, op, meta)?.in_place_of(self, op, fresh)
+    }
+}
+
+impl OpSequence {
+    /// Its operators, in terms of the variables of the operator that it is the composition of.
+    fn in_place_of(
+        &self,
+        ops: &OpInfoMap,
+        op: &OpDesc,
+        fresh: &mut dyn FnMut(&str) -> Var,
+    ) -> Result<Vec<OpDesc>> {
         let pairs = |bindings: &[SequenceInput]| -> Vec<(Var, Var)> {
             bindings.iter().map(|binding| (binding.outer, binding.inner)).collect()
         };
-        let (inputs, outputs) = (pairs(&line.inputs), pairs(&line.outputs));
-        let mut parts = line.splice(self, &inputs, &outputs, &mut |what| program.fresh(what));
+        let mut parts = self.splice(ops, &pairs(&self.inputs), &pairs(&self.outputs), fresh);
+        let written: FxHashSet<Var> = parts.iter().flat_map(OpDesc::writes).collect();
+        for (slot, args) in op.outputs.iter() {
+            for (k, var) in args.iter().enumerate().filter(|(_, var)| !written.contains(var)) {
+                // A gradient that is zero everywhere has no operator.
+                let of = slot.strip_suffix(GRAD).and_then(|of| op.inputs.get(of).get(k));
+                match of {
+                    _ if *var == Var::EMPTY => {}
+                    Some(of) if *of != Var::EMPTY => parts.push(zeros(*of, *var)),
+                    _ => return Err(not_set(&slot)),
+                }
+            }
+        }
         parts.iter_mut().for_each(|part| (part.site, part.origin) = (op.site, op.origin));
-        Ok(Some(parts))
+        Ok(parts)
     }
 }

@@ -1,7 +1,7 @@
 //! Compositions: operators in terms of others.
 
 mod composed;
-mod nesting;
+pub(crate) mod nesting;
 
 pub use composed::Composed;
 use smallvec::SmallVec;
@@ -14,10 +14,11 @@ use crate::{
 
 /// The composition of an operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
 ///
-/// One declaration has three uses. [`grad = Composed`](crate::Composed) differentiates it: an operator without a
+/// One declaration has four uses. [`grad = Composed`](crate::Composed) differentiates it: an operator without a
 /// gradient kernel, or the gradient of a gradient operator, needs no rule of its own. `check_sample` compares kernel
-/// and gradient with it. And [`OpInfoMap::composition`](crate::OpInfoMap::composition) replaces the operator by it, for
-/// consumers that do not support the operator.
+/// and gradient with it. [`OpInfoMap::composition`](crate::OpInfoMap::composition) replaces the operator by it, for
+/// consumers that do not support the operator. And an operator that is declared `composed` has no kernel: its
+/// composition runs in its place.
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, register_op};
@@ -78,7 +79,8 @@ fn line(
 ) -> Result<OpSequence> {
     let info = ops.get(&op.ty)?;
     // A composition may rely on what the shape rule accepts.
-    info.infer(op, &|var| meta(var).ok_or_else(unknown_shapes), &mut |_, _| {})?;
+    let mut inferred = vec![];
+    info.infer(op, &|var| meta(var).ok_or_else(unknown_shapes), &mut |var, meta| inferred.push((var, meta)))?;
     let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
     let mut inputs = vec![];
     let input = &mut |slot: &'static str, outer| {
@@ -88,6 +90,21 @@ fn line(
         Ok(expr)
     };
     let outputs = info.authored("composition", || compose(op, input, &builder.existing(Var::EMPTY)))?;
+    if info.is_composed() {
+        for (slot, outer, expr) in &outputs {
+            let found = expr.check()?.meta();
+            match inferred.iter().find(|(var, expected)| var == outer && !expected.agrees(&found)) {
+                None => {}
+                Some((_, expected)) => {
+                    let ty = op.ty;
+                    let text = format!(
+                        "the composition of `{ty}` computes {found} for `{slot}`, but the shape rule says {expected}"
+                    );
+                    return Err(Error::new(ErrorKind::Operator, text));
+                }
+            }
+        }
+    }
     let outputs = outputs.into_iter().map(|(slot, outer, expr)| SequenceInput {
         slot: slot.into(),
         outer,
@@ -135,12 +152,15 @@ fn by_variable(
     for (slot, expr) in outputs {
         let Some(var) = args.get_mut(slot).and_then(Iterator::next) else { continue };
         if expr.check()?.var() == Var::EMPTY {
-            let text = format!("the composition does not set output `{}`", schema.outputs[slot].name);
-            return Err(Error::new(ErrorKind::Slot, text));
+            return Err(not_set(schema.outputs[slot].name));
         }
         found.push((schema.outputs[slot].name, *var, expr));
     }
     Ok(found)
+}
+
+fn not_set(output: &str) -> Error {
+    Error::new(ErrorKind::Slot, format!("the composition does not set output `{output}`"))
 }
 
 impl<T: Composition + Describe<Expr>> ImplProbe<T>

@@ -23,7 +23,7 @@ impl Drop for Expansion {
 ///
 /// # Errors
 /// The work is part of an expansion of the same operator: the composition contains it, itself or by other compositions.
-pub(super) fn within<T>(op: &OpDesc, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn within<T>(op: &OpDesc, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let cycle = EXPANDING.with_borrow_mut(|expanding| {
         let first = expanding.iter().position(|ty| *ty == op.ty);
         expanding.push(op.ty);

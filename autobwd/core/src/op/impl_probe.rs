@@ -50,8 +50,8 @@ impl<T: Control> ImplProbe<T> {
     pub const CONTROL: bool = true;
 }
 
-/// Rejects `grad = Composed` for an operator without a composition; `forward` is the operator that it is the gradient
-/// of.
+/// Rejects `grad = Composed` and `composed` for an operator without a composition; `forward` is the operator that it is
+/// the gradient of.
 #[track_caller]
 pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, composing: [bool; 2]) {
     let text = ConstText::<512>::EMPTY.add("`").add(op).add("` has no composition: ");

@@ -49,6 +49,8 @@ pub enum Implementation {
         /// The kernel for inputs that are row-sparse or integers.
         others: Option<BindKernelFn>,
     },
+    /// The operators of its composition, in its place.
+    Composition,
     /// It runs its sub-block.
     Control(BlockCallFn),
 }
@@ -103,6 +105,25 @@ impl OpInfo {
             lanes: None,
             ..OpInfo::base::<O>(krate, version)
         }
+    }
+
+    /// The entry of an operator with a shape rule that runs by its composition.
+    pub const fn composed<O: Op>(krate: &'static str, version: &'static str) -> OpInfo
+    where
+        O::Of<Meta>: Infer,
+    {
+        let run = Implementation::Composition;
+        OpInfo { infer: infer::<O>, run, lanes: None, ..OpInfo::base::<O>(krate, version) }
+    }
+
+    /// The entry of a gradient operator that runs by its composition, whose shape rule is inferred from that of its
+    /// forward operator.
+    pub const fn composed_gradient<O: Op, F: Op>(krate: &'static str, version: &'static str) -> OpInfo
+    where
+        F::Of<Meta>: Infer,
+    {
+        let run = Implementation::Composition;
+        OpInfo { infer: infer_gradient::<O, F>, run, lanes: None, ..OpInfo::base::<O>(krate, version) }
     }
 
     /// The entry of an operator with a formula, and a kernel for sparse inputs.
@@ -277,9 +298,14 @@ impl OpInfo {
         slots.flat_map(|(_, args)| args).copied().filter(|var| *var != Var::EMPTY)
     }
 
-    /// Whether it has a kernel for all inputs; otherwise it has only a formula.
+    /// Whether it has a kernel for all inputs.
     pub fn has_kernel(&self) -> bool {
         matches!(self.run, Implementation::Kernel(_))
+    }
+
+    /// Whether the operators of its [`Composition`](crate::Composition) run in its place.
+    pub fn is_composed(&self) -> bool {
+        matches!(self.run, Implementation::Composition)
     }
 
     #[doc(hidden)]
@@ -297,7 +323,9 @@ impl OpInfo {
             Implementation::Control(call) => {
                 self.authored("`impl Control`", || call(desc, program)).map(Some)
             }
-            Implementation::Kernel(_) | Implementation::Formula { .. } => Ok(None),
+            Implementation::Kernel(_) | Implementation::Formula { .. } | Implementation::Composition => {
+                Ok(None)
+            }
         }
     }
 

@@ -249,7 +249,7 @@ pub trait Infer {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no kernel",
     label = "this operator needs a kernel",
-    note = "write `impl Kernel for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]`",
+    note = "write `impl Kernel for {Self}`, or give the operator a formula with `#[register_op(.., pointwise)]` or a composition with `#[register_op(.., composed)]`",
     note = "a formula with a `sparse` input also needs a kernel"
 )]
 pub trait Kernel {

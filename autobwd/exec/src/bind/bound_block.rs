@@ -63,7 +63,7 @@ impl BoundBlock {
         cx: &Cx,
     ) -> Result<BoundBlock> {
         let describe = |f: &BoundInstruction| match plan.graph.instructions.get(f.node) {
-            Some(node) => program.describe_op(block, node.index, &node.desc),
+            Some(node) => program.describe_op(block, node.index, node.described(program, block)),
             None => OpContext::new("instruction", "copy"),
         };
         let BoundInstructions {

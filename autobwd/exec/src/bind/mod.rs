@@ -387,7 +387,7 @@ impl InstructionBinder<'_, '_> {
         let (plan, mut binder) = (self.plan, Binder::default());
         let mut buf = |(slot, value): (&'static str, ValueId)| -> Result<(String, Buf<'static>)> {
             let known = &self.plan.graph.values[value];
-            let (name, meta) = (self.program.name(known.var).into(), known.meta.clone().in_slot(slot));
+            let (name, meta) = (known.name(self.program).into(), known.meta.clone().in_slot(slot));
             let place = self.memory(value, self.plan.memory.locations[value])?;
             Ok((name, binder.input(&meta, place, AccessMode::Read)?))
         };

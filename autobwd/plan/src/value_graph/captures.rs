@@ -319,7 +319,7 @@ impl GraphBuilder<'_> {
         if value.meta.dtype == DType::Bool && value.meta.dims.numel() == Dim::from(1) && !value.meta.array {
             return Ok(());
         }
-        let name = self.program.name(value.var);
+        let name = value.name(self.program);
         let text = format!("the condition `{name}` is {}, not a bool of one element", value.meta);
         Err(Error::new(ErrorKind::DType, text))
     }

@@ -101,7 +101,9 @@ pub(super) fn reads_constants(program: &Program, ops: &OpInfoMap, block: BlockId
     let mut next = vec![block];
     while let Some(block) = next.pop() {
         for op in program.block(block).into_iter().flat_map(|block| &block.ops) {
-            if has_constants(ops.get(&op.ty)?, op) {
+            let info = ops.get(&op.ty)?;
+            // A composition may contain operators that read constants.
+            if has_constants(info, op) || info.is_composed() {
                 return Ok(true);
             }
             next.extend(op.attrs.blocks());
@@ -140,7 +142,7 @@ impl GraphBuilder<'_> {
     }
 
     fn name(&self, value: ValueId) -> &str {
-        self.program.name(self.graph.values[value].var)
+        self.graph.values[value].name(self.program)
     }
 
     /// Makes the elements of a value known to shape rules, or returns why they are unknown.

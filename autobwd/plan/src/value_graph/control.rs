@@ -167,8 +167,17 @@ impl GraphBuilder<'_> {
         }
         let called = Some(Box::new(called));
         let (desc, scratch) = (Arc::new(desc.clone()), ScratchValues::new());
-        let node = Instruction { index, desc, info, inputs, outputs, scratch, part: None, sub_block: called };
-        self.graph.instructions.push(node);
+        self.graph.instructions.push(Instruction {
+            index,
+            desc,
+            info,
+            inputs,
+            outputs,
+            scratch,
+            part: None,
+            sub_block: called,
+            in_composition: false,
+        });
         Ok(())
     }
 

@@ -85,6 +85,7 @@ pub(crate) fn parts(
             scratch: ScratchValues::new(),
             part: Some(Box::new(part)),
             sub_block: None,
+            in_composition: node.in_composition,
         });
     }
     Ok(Some(nodes).filter(|nodes| !nodes.is_empty()))

@@ -1,6 +1,7 @@
 //! The value graph (SSA): every write of a variable makes a new value, of known dtype and shape.
 
 pub(crate) mod captures;
+mod composed;
 pub(crate) mod constants;
 pub(crate) mod control;
 pub(crate) mod decompose;
@@ -104,6 +105,8 @@ pub struct Instruction {
     pub(crate) part: Option<Box<DecomposedOp>>,
     /// Its sub-block, if it runs one.
     pub sub_block: Option<Box<SubBlockPlan>>,
+    /// Whether it is part of the composition of the operator at `index`.
+    pub(crate) in_composition: bool,
 }
 
 impl Instruction {
@@ -217,9 +220,17 @@ impl Graph {
         let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
         let mut values = metas.iter().zip(inputs).enumerate().map(value).collect();
         let scratch = scratch_values(&mut values, info.schema(), &reads, &writes);
-        let (inputs, outputs, part, called) = (reads, writes, None, None);
-        let desc = Arc::new(desc.clone());
-        let node = Instruction { index: 0, desc, info, inputs, outputs, scratch, part, sub_block: called };
+        let node = Instruction {
+            index: 0,
+            desc: Arc::new(desc.clone()),
+            info,
+            inputs: reads,
+            outputs: writes,
+            scratch,
+            part: None,
+            sub_block: None,
+            in_composition: false,
+        };
         Ok(Graph { instructions: vec![node], values, feeds: vec![], fetches, ends: vec![], tail: None })
     }
 
@@ -232,7 +243,7 @@ impl Graph {
         }
         let largest = self.values.iter().max_by_key(|value| bytes(value));
         let largest = largest.map_or(String::new(), |value| {
-            format!("; the largest is `{}`, {}", program.name(value.var), value.meta)
+            format!("; the largest is `{}`, {}", value.name(program), value.meta)
         });
         let text = format!("the values of the program take more memory than can be addressed{largest}");
         Err(Error::new(ErrorKind::Shape, text))
@@ -458,6 +469,9 @@ impl GraphBuilder<'_> {
         }
         let inputs = wires(info.schema().inputs, &desc.inputs, |var| self.value(var))?;
         self.constant_inputs(info, &inputs)?;
+        if info.is_composed() {
+            return self.compose(index, desc);
+        }
         let mut metas: SmallVec<[(Var, Meta); 2]> = SmallVec::new();
         let of = |var: Var| match self.current[var.index()] {
             Some(id) => Ok(self.graph.values[id].meta.clone()),
@@ -478,8 +492,17 @@ impl GraphBuilder<'_> {
         })?;
         let desc = Arc::new(desc.clone());
         let scratch = scratch_values(&mut self.graph.values, info.schema(), &inputs, &outputs);
-        let node = Instruction { index, desc, info, inputs, outputs, scratch, part: None, sub_block: None };
-        self.graph.instructions.push(node);
+        self.graph.instructions.push(Instruction {
+            index,
+            desc,
+            info,
+            inputs,
+            outputs,
+            scratch,
+            part: None,
+            sub_block: None,
+            in_composition: false,
+        });
         Ok(())
     }
 
@@ -497,6 +520,10 @@ impl GraphBuilder<'_> {
             return Err(Error::new(ErrorKind::Shape, text));
         }
         let Some(desc) = self.desc(var) else {
+            // Between the operators of a composition.
+            if var.index() >= self.program.name_count() {
+                return Ok(());
+            }
             let text = format!("`{slot}`: `{name}` is not declared");
             return Err(Error::new(ErrorKind::UnknownVar, text));
         };

@@ -32,13 +32,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         }
     }
     let Some(parts) = work.ops.composition_in(&mut program, BlockId::ROOT, &desc)? else { return Ok(false) };
-    let written: Vec<Var> = parts.iter().flat_map(|part| part.writes()).collect();
-    // Gradients that are zero have no operator.
-    for (_, id) in fetches.extract_if(.., |(var, _)| !written.contains(var)) {
-        let zeros = work.read(id).full_like(0.0);
-        work.write(id, zeros)?;
-    }
-    for var in written {
+    for var in parts.iter().flat_map(|part| part.writes()) {
         if program.root().vars.get(&var).is_none() {
             // Shape rules set dtype and shape.
             program.root_mut().vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
@@ -74,7 +68,7 @@ fn declare(
         return *var;
     }
     let value = &work.graph.values[id];
-    let var = program.fresh(work.program.name(value.var));
+    let var = program.fresh(value.name(work.program));
     let meta = value.meta.clone().with_constant(None).in_slot("");
     program.root_mut().vars.insert(var, VarDesc::of(meta));
     known.push((var, id));

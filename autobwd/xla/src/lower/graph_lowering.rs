@@ -64,7 +64,13 @@ impl<'a> GraphLowering<'a> {
             if let Err(e) = self.instruction(node) {
                 // An operator that reads a placeholder breaks invariants; the reason is an obstacle already.
                 if e.kind() != ErrorKind::Internal || !has_placeholders {
-                    let e = e.at_op(|| self.program.describe_op(self.block, node.index, &node.desc));
+                    let e = e.at_op(|| {
+                        self.program.describe_op(
+                            self.block,
+                            node.index,
+                            node.described(self.program, self.block),
+                        )
+                    });
                     obstacles.add("", e.to_string());
                 }
                 has_placeholders = true;
@@ -109,7 +115,7 @@ impl<'a> GraphLowering<'a> {
     /// The same for a result of the function.
     pub(super) fn result(&self, id: ValueId) -> Result<Hlo> {
         let value = self.read(id);
-        let name = self.program.name(self.graph.values[id].var);
+        let name = self.graph.values[id].name(self.program);
         match value.is_set() {
             true => Ok(value),
             false => Err(Error::new(ErrorKind::Fetch, format!("`{name}` has no value in StableHLO"))),
@@ -119,7 +125,7 @@ impl<'a> GraphLowering<'a> {
     /// Sets the value of the function for a value of the graph.
     pub(super) fn write(&mut self, id: ValueId, value: Hlo) -> Result<()> {
         let ty = HloType::of(&self.graph.values[id].meta);
-        let name = self.program.name(self.graph.values[id].var);
+        let name = self.graph.values[id].name(self.program);
         let fits = value.dtype() == ty.dtype && value.numel() == ty.dims.iter().product::<usize>();
         if !fits {
             let text = format!("`{name}` is {ty}, but its value is lowered as {}", value.ty());
@@ -166,7 +172,7 @@ impl<'a> GraphLowering<'a> {
                 }
                 (false, _) => continue,
             };
-            let text = format!("`{}` {why}", self.program.name(value.var));
+            let text = format!("`{}` {why}", value.name(self.program));
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         if self.by_rule(node)? || formula::lower(self, node)? {

@@ -41,6 +41,7 @@ impl fmt::Display for OpInfo {
         writeln!(f, "  gradient: {gradient}")?;
         let runs = match (self.run, self.lanes.is_some()) {
             (Implementation::Control(_), _) => "its block",
+            (Implementation::Composition, _) => "its composition",
             (Implementation::Formula { others: None }, _) => "a formula",
             (Implementation::Formula { .. }, _) if schema.integers => "a formula, and another for integers",
             (Implementation::Formula { .. }, _) => "a formula, and a kernel for sparse inputs",
