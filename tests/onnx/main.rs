@@ -4,6 +4,7 @@ mod export;
 mod in_place;
 mod infinities;
 mod optimizers;
+mod rectifiers;
 
 use std::{path::Path, process::Command};
 

@@ -43,7 +43,7 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
         let known = |(all, dim): (&mut i64, i64)| *all = if *all == 1 || dim > 1 { dim } else { *all };
         space.iter_mut().zip(aligned(dims)?).filter(|(_, dim)| *dim != 1).for_each(known);
     }
-    let mut work = FormulaLanes { graph, dtype, values: vec![] };
+    let mut work = FormulaLanes { graph, dtype, nodes: formula.nodes(), values: vec![] };
     for node in formula.nodes() {
         let value = match node {
             FormulaNode::Input(slot) => match inputs[*slot] {
@@ -137,10 +137,40 @@ fn spans(nodes: &[FormulaNode], node: usize, is_whole: &impl Fn(usize) -> bool) 
     depends[node]
 }
 
+/// The number of a constant node.
+fn constant(node: FormulaNode) -> Option<f64> {
+    match node {
+        FormulaNode::Constant(x) | FormulaNode::Literal(x) => Some(x),
+        _ => None,
+    }
+}
+
+/// The node that computes the larger or the smaller one of `a` and `b`, if that is what `mask ? a : b` is. ONNX Runtime 1.32
+/// takes 22 ms for a million elements of `leaky_relu` by `Where`, 0.3 ms by `Max`.
+///
+/// `Max` and `Min` are NaN where an operand is. So is the choice, where it takes the operand that may be NaN: `b` beside a
+/// constant `a`, or a multiple of `a`.
+fn extremum(nodes: &[FormulaNode], mask: usize, a: usize, b: usize) -> Option<&'static str> {
+    let FormulaNode::Greater(larger, smaller) = nodes[mask] else { return None };
+    if constant(nodes[a]).is_some_and(|a| !a.is_nan()) {
+        return match (larger, smaller) {
+            operands if operands == (a, b) => Some("Max"),
+            operands if operands == (b, a) => Some("Min"),
+            _ => None,
+        };
+    }
+    let FormulaNode::Mul(x, factor) = nodes[b] else { return None };
+    // 0 is no factor: its product with infinity is NaN.
+    let factor = constant(nodes[factor]).filter(|factor| x == a && factor.is_finite() && *factor > 0.0)?;
+    let of_positive = larger == a && constant(nodes[smaller]) == Some(0.0);
+    of_positive.then_some(if factor <= 1.0 { "Max" } else { "Min" })
+}
+
 struct FormulaLanes<'g, 'p> {
     graph: &'g mut OnnxGraph<'p>,
     dtype: DType,
-    /// Of the nodes of the formula.
+    nodes: &'g [FormulaNode],
+    /// The value of each node so far.
     values: Vec<OnnxValue>,
 }
 
@@ -166,7 +196,16 @@ impl FormulaLanes<'_, '_> {
             FormulaNode::Pow(a, b) => ("Pow", vec![of(a), of(b)]),
             FormulaNode::Greater(a, b) => ("Greater", vec![of(a), of(b)]),
             FormulaNode::Equal(a, b) => ("Equal", vec![of(a), of(b)]),
-            FormulaNode::Select(mask, a, b) => ("Where", vec![of(mask), of(a), of(b)]),
+            FormulaNode::Select(mask, a, b) => match (extremum(self.nodes, mask, a, b), self.nodes[b]) {
+                (Some("Min"), FormulaNode::Select(inner, low, x))
+                    if extremum(self.nodes, inner, low, x) == Some("Max")
+                        && constant(self.nodes[low]).is_some() =>
+                {
+                    ("Clip", vec![of(x), of(low), of(a)])
+                }
+                (Some(op), _) => (op, vec![of(b), of(a)]),
+                (None, _) => ("Where", vec![of(mask), of(a), of(b)]),
+            },
             FormulaNode::MulAdd(a, b, c) => {
                 let product = self.graph.mul(of(a), of(b));
                 ("Add", vec![product, self.values[c]])
