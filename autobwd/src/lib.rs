@@ -241,7 +241,8 @@ pub use autobwd_viewer as viewer;
 pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{
-        Checkpoint, Executor, Feed, LoadReport, MismatchedValue, Monitor, Predictor, Scope, Session,
+        Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MismatchedValue, Monitor, Predictor,
+        SCHEDULE_STEP, Scope, Session,
     };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};

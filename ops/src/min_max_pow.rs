@@ -199,6 +199,7 @@ autobwd::samples!(
             given([2, 3], [20.0, 31.0, 0.0, -5.0, -3.0, -1.0]).of(DType::I32)
         ),
         elementwise_pow(integers_below(9, [3, 1]), integers_below(9, [2])),
+        elementwise_pow(integers_below(9, [2, 1, 3, 1, 2]), integers_below(9, [4, 1, 5, 1])),
         elementwise_pow(given([1], [0.0]).of(DType::I64), given([1], [-1.0]).of(DType::I64))
             .fails("`X`: the integer 0 has no negative power"),
         elementwise_pow(uniform([2, 3]), uniform([4])).fails("does not broadcast"),

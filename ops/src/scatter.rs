@@ -1,11 +1,12 @@
 //! `gather_nd`, `take_along_axis` and `scatter`: reading and writing elements and rows by index.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Dims, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
+    emit,
     op::{with_dtype, with_float},
     register_op,
-    tensor::{Dim, Element},
+    tensor::{Dim, Element, OptionalBuf},
 };
 
 use crate::{
@@ -292,16 +293,11 @@ pub struct Scatter<V = Var> {
 }
 impl Infer for Scatter<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (x, ids, updates) = (&self.x, &self.ids, &self.updates);
-        ids.require(ids.rank() > 0, || "one dimension is needed".into())?;
-        let dims = gathered(x, ids, 0)?;
-        updates.same_dtype(x)?;
-        updates
-            .require(updates.dims.agrees(&dims), || format!("the shape of these rows, {dims}, is needed"))?;
+        are_rows(&self.x, &self.ids, &self.updates)?;
         if !self.overwrite {
-            x.float()?;
+            self.x.float()?;
         }
-        self.out.like(x);
+        self.out.like(&self.x);
         Ok(())
     }
 }
@@ -353,48 +349,110 @@ autobwd::samples!(
     ]
 );
 
+/// Checks that `updates` are rows of `x`, one for each index.
+fn are_rows(x: &Meta, ids: &Meta, updates: &Meta) -> Result<()> {
+    ids.require(ids.rank() > 0, || "one dimension is needed".into())?;
+    let dims = gathered(x, ids, 0)?;
+    updates.same_dtype(x)?;
+    updates.require(updates.dims.agrees(&dims), || format!("the shape of these rows, {dims}, is needed"))
+}
+
 fn scatter(x: Draw, ids: Draw, updates: Draw, overwrite: bool) -> Scatter<Draw> {
     Scatter { x, ids, updates, out: out(), overwrite }
 }
 
 /// `dx = dout`, but 0 in updated rows; `dupdates[i] = dout[ids[i]]`, or 0 if a later update has overwritten it.
-#[derive(Debug)]
-pub struct ScatterGrad;
-impl GradRule<Scatter> for ScatterGrad {
-    fn emit(fwd: &Scatter, g: &mut GradCx<'_>) {
-        let Scatter { x, ids, updates, overwrite, .. } = *fwd;
-        let (dout, zeros) = (g.grad(fwd.out), g.fresh("zeros"));
-        g.push(FillZerosLike { x: updates, out: zeros });
-        if let Some(dx) = g.wanted(x) {
-            g.push(Scatter { x: dout, ids, updates: zeros, out: dx, overwrite: true });
-        }
-        match g.wanted(updates) {
-            Some(dupdates) if !overwrite => g.push(Gather { x: dout, index: ids, out: dupdates, axis: 0 }),
-            Some(dupdates) => {
-                let (condition, rows) = (last_of_their_rows(g, x, ids, updates), g.fresh("rows"));
-                g.push(Gather { x: dout, index: ids, out: rows, axis: 0 });
-                g.push(Where { condition, x: rows, y: zeros, out: dupdates });
+#[register_op(grad_of = Scatter, grad = Composed)]
+pub struct ScatterGrad<V = Var> {
+    pub ids: V,
+    #[input(shape_only)]
+    pub updates: V,
+    pub dout: V,
+    #[output]
+    pub dx: Option<V>,
+    #[output]
+    pub dupdates: Option<V>,
+    pub overwrite: bool,
+}
+impl Infer for ScatterGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.dout.float()?;
+        are_rows(&self.dout, &self.ids, &self.updates)?;
+        self.dx.iter_mut().for_each(|dx| dx.like(&self.dout));
+        self.dupdates.iter_mut().for_each(|dupdates| dupdates.like(&self.updates));
+        Ok(())
+    }
+}
+impl Kernel for ScatterGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let (rows, n) = (self.dout.dims()[0], self.ids.numel());
+        let width = self.dout.dims()[1..].iter().product::<usize>();
+        let (ids, overwrite) = (&self.ids, self.overwrite);
+        with_float!(self.dout, T => {
+            let dout = self.dout.slice::<T>()?;
+            if let Some(dx) = self.dx.slice_mut::<T>()? {
+                dx.copy_from_slice(dout);
+                for i in 0..n {
+                    dx[place(ids, i, rows)? * width..][..width].fill(0.0);
+                }
             }
-            None => {}
+            let Some(dupdates) = self.dupdates.slice_mut::<T>()? else { return Ok(()) };
+            cx.scratch(if overwrite { rows } else { 0 }, |last: &mut [i64]| {
+                if overwrite {
+                    for i in 0..n {
+                        last[place(ids, i, rows)?] = i as i64;
+                    }
+                }
+                for i in 0..n {
+                    let (row, out) = (place(ids, i, rows)?, &mut dupdates[i * width..][..width]);
+                    if overwrite && last[row] != i as i64 {
+                        out.fill(0.0);
+                    } else {
+                        out.copy_from_slice(&dout[row * width..][..width]);
+                    }
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn scratch_bytes(&self, _: usize) -> usize {
+        match self.overwrite && self.dupdates.is_some() {
+            true => self.dout.dims().first().map_or(0, |rows| rows.saturating_mul(size_of::<i64>())),
+            false => 0,
         }
+    }
+}
+impl Composition for ScatterGrad<Expr> {
+    fn compose(&mut self) {
+        let (ids, dout, overwrite) = (&self.ids, &self.dout, true);
+        let zeros = emit(FillZerosLike { x: (&self.updates).into(), out: New }).out;
+        let (x, updates) = (dout.into(), (&zeros).into());
+        self.dx = Some(emit(Scatter { x, ids: ids.into(), updates, out: New, overwrite }).out);
+        let rows = emit(Gather { x: dout.into(), index: ids.into(), out: New, axis: 0 }).out;
+        self.dupdates = Some(match self.overwrite {
+            true => {
+                let condition = last_of_their_rows(dout, ids, &self.updates).into();
+                emit(Where { condition, x: rows.into(), y: zeros.into(), out: New }).out
+            }
+            false => rows,
+        });
     }
 }
 
 /// Whether each update is the last of its row: scattering the updates' numbers and gathering them again returns the
 /// last one.
-fn last_of_their_rows(g: &mut GradCx<'_>, x: Var, ids: Var, updates: Var) -> Var {
-    let mut filled = |x: Var, value: f64| {
-        let out = g.fresh("filled");
-        g.push(FillAnyLike { x, out, value, dtype: Some(DType::F64) });
-        out
+fn last_of_their_rows(x: &Expr, ids: &Expr, updates: &Expr) -> Expr {
+    let filled = |x: &Expr, value: f64| {
+        emit(FillAnyLike { x: x.into(), out: New, value, dtype: Some(DType::F64) }).out
     };
-    let (ones, nowhere, zeros) = (filled(ids, 1.0), filled(x, 0.0), filled(updates, 0.0));
-    let [numbers, each, written, found, last] =
-        ["numbers", "numbers", "written", "found", "last"].map(|what| g.fresh(what));
-    g.push(Cumsum { x: ones, out: numbers, axis: 0, flatten: true, exclusive: false, reverse: false });
-    g.push(ElementwiseAdd { x: zeros, y: numbers, out: each, axis: 0 });
-    g.push(Scatter { x: nowhere, ids, updates: each, out: written, overwrite: true });
-    g.push(Gather { x: written, index: ids, out: found, axis: 0 });
-    g.push(Equal { x: found, y: each, out: last, axis: -1 });
-    last
+    let (flatten, exclusive, reverse) = (true, false, false);
+    let ones = filled(ids, 1.0).into();
+    let numbers = emit(Cumsum { x: ones, out: New, axis: 0, flatten, exclusive, reverse }).out;
+    let zeros = filled(updates, 0.0).into();
+    let each = emit(ElementwiseAdd { x: zeros, y: numbers.into(), out: New, axis: 0 }).out;
+    let (x, updates) = (filled(x, 0.0).into(), (&each).into());
+    let written = emit(Scatter { x, ids: ids.into(), updates, out: New, overwrite: true }).out;
+    let found = emit(Gather { x: written.into(), index: ids.into(), out: New, axis: 0 }).out;
+    emit(Equal { x: found.into(), y: each.into(), out: New, axis: -1 }).out
 }

@@ -1,13 +1,16 @@
 //! Sorting.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, op::with_signed,
+    Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, New, Result, Var,
+    check::*,
+    emit,
+    op::{with_float, with_signed},
     register_op,
 };
 
 use crate::{
     kernel_helpers::{axis_if_any, lanes_along},
-    scatter::TakeAlongAxisGrad,
+    scatter::{Along, TakeAlongAxisGrad},
     top_k::TopK,
 };
 
@@ -83,14 +86,28 @@ fn argsort(x: Draw, axis: i32, descending: bool) -> Argsort<Draw> {
 }
 
 /// `dx[indices] = dout`.
-#[derive(Debug)]
-pub struct ArgsortGrad;
-impl GradRule<Argsort> for ArgsortGrad {
-    fn emit(fwd: &Argsort, g: &mut GradCx<'_>) {
-        if let Some(dinput) = g.wanted(fwd.x) {
-            let Argsort { x, indices, axis, .. } = *fwd;
-            let dresult = g.grad(fwd.out);
-            g.push(TakeAlongAxisGrad { input: x, index: indices, dresult, dinput, axis });
-        }
+#[register_op(grad_of = Argsort, grad = Composed, inferred)]
+pub struct ArgsortGrad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
+    pub indices: V,
+    pub dout: V,
+    #[output]
+    pub dx: V,
+    pub axis: i32,
+}
+impl Kernel for ArgsortGrad<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        with_float!(self.dout, T => {
+            let along = Along::new(&self.x, &self.indices, self.axis);
+            along.add_up::<T>(self.dout.slice()?, self.dx.slice_mut()?)
+        })
+    }
+}
+impl Composition for ArgsortGrad<Expr> {
+    fn compose(&mut self) {
+        let (input, index) = ((&self.x).into(), (&self.indices).into());
+        let dresult = (&self.dout).into();
+        self.dx = emit(TakeAlongAxisGrad { input, index, dresult, dinput: New, axis: self.axis }).dinput;
     }
 }

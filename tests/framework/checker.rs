@@ -2,7 +2,12 @@
 
 use autobwd::{
     Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpInfoMap, Pointwise,
-    Result, Var, ZeroGrad, check::*, emit, op::with_float, register_op, tensor::Dim,
+    Result, Var, ZeroGrad,
+    check::*,
+    emit,
+    op::with_float,
+    register_op,
+    tensor::{Dim, Shape},
 };
 use autobwd_ops::{
     Math,
@@ -11,8 +16,12 @@ use autobwd_ops::{
 
 use crate::unrolled::number;
 
-/// An operator with a shape rule and a floating-point kernel, without gradient, and its sample.
+/// An operator with a shape rule (by default, of the input's shape) and a floating-point kernel (by default, without
+/// scratch memory), without gradient, and its sample.
 macro_rules! operator {
+    ($op:ident, |$x:ident, $out:ident, $cx:ident| $run:block) => {
+        operator!($op, |x| x.dims.clone(), |$x, $out, $cx| $run, 0);
+    };
     ($op:ident, |$meta:ident| $shape:expr, |$x:ident, $out:ident, $cx:ident| $run:block, $scratch:expr) => {
         /// Deliberately wrong.
         #[register_op(grad = NoGrad)]
@@ -94,23 +103,13 @@ macro_rules! gradient {
     };
 }
 
-operator!(
-    LastLeftOut,
-    |x| x.dims.clone(),
-    |x, out, _cx| {
-        let last = out.len().saturating_sub(1);
-        out[..last].copy_from_slice(&x[..last]);
-    },
-    0
-);
-operator!(
-    AddedToWhatWasThere,
-    |x| x.dims.clone(),
-    |x, out, _cx| {
-        out.iter_mut().zip(x).for_each(|(out, x)| *out += x);
-    },
-    0
-);
+operator!(LastLeftOut, |x, out, _cx| {
+    let last = out.len().saturating_sub(1);
+    out[..last].copy_from_slice(&x[..last]);
+});
+operator!(AddedToWhatWasThere, |x, out, _cx| {
+    out.iter_mut().zip(x).for_each(|(out, x)| *out += x);
+});
 operator!(
     UnclearedScratch,
     |x| x.dims.clone(),
@@ -147,38 +146,18 @@ operator!(
     },
     16
 );
-operator!(
-    Allocates,
-    |x| x.dims.clone(),
-    |x, out, _cx| {
-        out.copy_from_slice(std::hint::black_box(&x.iter().map(|x| x + 0.0).collect::<Vec<_>>()));
-    },
-    0
-);
-operator!(
-    CutByThreads,
-    |x| x.dims.clone(),
-    |x, out, cx| {
-        out.fill(x.iter().map(|x| x / cx.threads() as T).sum());
-    },
-    0
-);
-operator!(
-    PanicsInKernel,
-    |x| x.dims.clone(),
-    |x, out, _cx| {
-        out.copy_from_slice(&x[1..]);
-    },
-    0
-);
-operator!(
-    NeedsElements,
-    |x| x.dims.clone(),
-    |x, out, _cx| {
-        out.fill(x[0]);
-    },
-    0
-);
+operator!(Allocates, |x, out, _cx| {
+    out.copy_from_slice(std::hint::black_box(&x.iter().map(|x| x + 0.0).collect::<Vec<_>>()));
+});
+operator!(CutByThreads, |x, out, cx| {
+    out.fill(x.iter().map(|x| x / cx.threads() as T).sum());
+});
+operator!(PanicsInKernel, |x, out, _cx| {
+    out.copy_from_slice(&x[1..]);
+});
+operator!(NeedsElements, |x, out, _cx| {
+    out.fill(x[0]);
+});
 operator!(
     KnowsAllDims,
     |x| x.dims.iter().map(|dim| dim.get().unwrap()).collect(),
@@ -221,6 +200,24 @@ impl Kernel for RefusesUnknown<Buf<'_>> {
     }
 }
 autobwd::samples!(RefusesUnknown, [RefusesUnknown { x: uniform([2, 3]), out: out() }]);
+
+/// Deliberately wrong: a shape of more than four dimensions is on the heap.
+#[register_op(grad = NoGrad)]
+pub(crate) struct CopiesDims<V = Var> {
+    /// Any shape.
+    #[input]
+    pub x: V,
+    /// Same shape.
+    #[output(like = x)]
+    pub out: V,
+}
+impl Kernel for CopiesDims<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        std::hint::black_box(Shape::from(self.x.dims()));
+        self.out.copy_from(&self.x)
+    }
+}
+autobwd::samples!(CopiesDims, [CopiesDims { x: uniform([2, 3]), out: out() }]);
 
 formula!(SmoothWithoutGradient, NoGrad, positive([2, 3]), |x| x.tanh());
 formula!(SmoothZero, ZeroGrad, positive([2, 3]), |x| x.tanh());
@@ -280,6 +277,8 @@ fn scratch_memory_is_what_was_said() {
 #[test]
 fn kernels_do_not_allocate() {
     wrong("allocates", &["the kernel of `allocates`: the kernel allocates memory 1 times"]);
+    let text = "of 5 dimensions, the kernel of `copies_dims`: the kernel allocates memory 1 times";
+    wrong("copies_dims", &[text]);
 }
 
 #[test]

@@ -7,13 +7,13 @@ use autobwd::{
 };
 use autobwd_ops::{
     Math,
-    activation::{Elu, LeakyRelu, Relu, Square, Tanh},
+    activation::{Elu, LeakyRelu, Relu, Scale, Square, Tanh},
     concat,
     control::{ConditionalBlock, while_loop},
-    elementwise::ElementwiseAdd,
+    elementwise::{ElementwiseAdd, Minus},
     fill::FillAnyLike,
     optim::{Optimizer, Sgd},
-    shape::{Concat, Split},
+    shape::{Assign, Concat, Split},
 };
 
 use crate::{
@@ -396,5 +396,44 @@ fn gradients_of_a_chain_in_place_have_one_name() -> Result<()> {
         assert_eq!(written, [&name], "{program}");
     }
     assert!(!program.to_string().contains("@OLDER"), "{program}");
+    Ok(())
+}
+
+/// As above for operators whose rules emit one operator, as the reference does for `scale` and `assign`.
+#[test]
+fn gradients_by_rules_of_a_chain_in_place_have_one_name() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3]);
+    let h = &w * 3.0;
+    let into = || Arg::from(&h);
+    let scale = |scale| Scale { x: (&h).into(), out: into(), scale, bias: 1.0, bias_after_scale: true };
+    let first = h.sum(&[]);
+    emit(scale(2.0)).out.check()?;
+    emit(Assign { x: (&h).into(), out: into() }).out.check()?;
+    emit(Relu { x: (&h).into(), out: into() }).out.check()?;
+    emit(scale(0.5)).out.check()?;
+    let loss = first + h.square().sum(&[]);
+    let program = differentiated(&net, &loss);
+    assert!(!program.to_string().contains("@OLDER"), "{program}");
+    let name = format!("{}@GRAD@RENAME@0", h.name());
+    let gradients = program
+        .root()
+        .ops
+        .iter()
+        .filter(|op| op.reads().chain(op.writes()).filter(|var| program.name(*var) == name).count() == 2);
+    let types: Vec<&str> = gradients.map(|op| &*op.ty).collect();
+    assert_eq!(types, ["scale", "relu_grad", "assign", "scale"], "{program}");
+    Ok(())
+}
+
+/// A rule that reads the gradient of the output again after it has written that of the input.
+#[test]
+fn gradients_that_a_rule_reads_again_are_not_overwritten() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", &[3]);
+    let (h, y) = (&w * 3.0, &w * 5.0);
+    emit(Minus { x: (&h).into(), y: (&y).into(), out: Arg::from(&h) }).out.check()?;
+    let program = differentiated(&net, &h.square().sum(&[]));
+    assert!(program.to_string().contains("@OLDER"), "{program}");
     Ok(())
 }

@@ -12,6 +12,8 @@ pub(super) struct GradNames {
     grads: Vec<Option<GradEntry>>,
     /// By gradient of an overwritten value: the stand-in for that value.
     stand_ins: FxHashMap<Var, Var>,
+    /// By variable: a name for the gradient of an older version that is not in use.
+    spare: FxHashMap<Var, Var>,
     /// By loop-carried variable of a sub-block.
     starts: FxHashMap<Var, StepStart>,
     /// Whether it is a sub-block, in which all names are free.
@@ -58,8 +60,8 @@ impl GradNames {
     /// The state at the end of the program.
     pub(super) fn new(program: &Program) -> GradNames {
         let of = vec![GradName::Free; program.name_count()];
-        let (stand_ins, starts) = Default::default();
-        GradNames { of, grads: vec![], stand_ins, starts, local: false }
+        let (stand_ins, spare, starts) = Default::default();
+        GradNames { of, grads: vec![], stand_ins, spare, starts, local: false }
     }
 
     /// The state at the end of a sub-block. `found` are the loop-carried variables, each with the first operator that
@@ -125,12 +127,22 @@ impl GradNames {
         }
     }
 
-    /// From here on, backwards, `var` has an older version, whose gradient has its own name.
-    pub(super) fn start_older(&mut self, var: Var, writer: usize) {
+    /// From here on, backwards, `var` has an older version, whose gradient has its own name. Returns the gradient of the
+    /// newer version unless the older one is the value before a step.
+    pub(super) fn start_older(&mut self, var: Var, writer: usize) -> Option<Var> {
         if let Some(start) = self.starts.get(&var).filter(|start| start.writer == writer) {
             self.of[var.index()] = GradName::Is(start.grad);
-        } else if let GradName::Is(_) = self.of[var.index()] {
+        } else if let GradName::Is(newer) = self.of[var.index()] {
             self.of[var.index()] = GradName::Older;
+            return Some(newer);
+        }
+        None
+    }
+
+    /// Gives the gradient of an older version the name of the newer one's, which it overwrites.
+    pub(super) fn share(&mut self, var: Var, newer: Var) {
+        if let GradName::Is(older) = std::mem::replace(&mut self.of[var.index()], GradName::Is(newer)) {
+            self.spare.insert(var, older);
         }
     }
 
@@ -143,6 +155,7 @@ impl GradNames {
         };
         let named = (!older).then(|| program.gradient_var(var));
         let free = named.filter(|grad| self.local || !program.root().vars.contains_key(grad));
+        let free = free.or_else(|| self.spare.remove(&var).filter(|_| older));
         let grad = free.unwrap_or_else(|| {
             let suffix = if older { "@GRAD@OLDER" } else { "@GRAD" };
             let prefix = [program.name(var), suffix].concat();

@@ -191,8 +191,7 @@ pub(super) fn check_ranks(
                 Err(e) if is_fault(&e) => Err(e),
                 Err(_) => Ok(()),
                 Ok(function) => {
-                    // Kernels may allocate shapes of more dimensions.
-                    let kernels = if rank > 4 { Ok(()) } else { catch_panic(|| check_kernels(&function)) };
+                    let kernels = catch_panic(|| check_kernels(&function));
                     let kernels = kernels.or_else(|e| if is_fault(&e) { Err(e) } else { Ok(()) });
                     kernels.and_then(|()| check_variant(ops, &ranked, &function, bound))
                 }

@@ -18,6 +18,7 @@ mod session;
 pub use checkpoint::Checkpoint;
 pub use executor::Executor;
 pub use monitor::Monitor;
+pub use optimizer_state::{LEARNING_RATE, SCHEDULE_STEP};
 pub use predictor::Predictor;
 pub use scope::{LoadReport, MismatchedValue, Scope};
 pub use session::Session;

@@ -7,14 +7,11 @@ use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
 
 use serde::{Serialize, Serializer};
 
-use crate::{Session, norm::l2_norm};
+use crate::{Session, norm::l2_norm, optimizer_state::RATE_SLOT};
 use autobwd_core::{Error, ErrorKind, Meta, Program, Result, Tensor, Var, with_dtype};
 
 /// The schema of a log. A new version removes a key or changes its meaning; keys may be added to this one.
 const SCHEMA: &str = "autobwd.log/1";
-
-/// The slot of update operators that reads the learning rate.
-const LEARNING_RATE: &str = "LearningRate";
 
 /// Writes a log of a training run: one JSON line a step, with losses and other scalars, learning rates, the norm of
 /// every parameter's gradient, time and memory.
@@ -112,7 +109,7 @@ impl Watched {
             }
         }
         let mut learning_rates: Vec<String> = vec![];
-        for var in root.ops.iter().flat_map(|op| op.inputs.get(LEARNING_RATE)) {
+        for var in root.ops.iter().flat_map(|op| op.inputs.get(RATE_SLOT)) {
             let name = program.name(*var);
             if !values.iter().chain(&learning_rates).any(|known| known == name) {
                 learning_rates.push(name.into());

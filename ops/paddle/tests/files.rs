@@ -114,14 +114,15 @@ fn models_for_inference_are_trained_further() -> Result<()> {
 
 #[test]
 fn training_programs_go_on_with_the_losses_of_paddle() -> Result<()> {
-    for (name, loss) in [("training", "mean_0.tmp_0"), ("norms", "tmp_1")] {
+    for (name, loss) in [("training", "mean_0.tmp_0"), ("norms", "tmp_1"), ("orders", "tmp_3")] {
         let data = data(name)?;
+        let inputs = data.iter().filter(|(name, _)| *name != "losses" && *name != "accuracies");
+        let feeds: Vec<(&str, &dyn Feed)> = inputs.map(|(name, x)| (name.as_str(), x as &dyn Feed)).collect();
         let loaded = autobwd_paddle::load(models().join(name))?;
         // What is written is the same training program.
         let [program, parameters, infos] = autobwd_paddle::to_bytes(&loaded)?;
         let again = autobwd_paddle::from_bytes(&program, Some(&parameters), Some(&infos))?;
         for mut model in [loaded, again] {
-            let feeds: [(&str, &dyn Feed); 2] = [("x", &data["x"]), ("y", &data["y"])];
             let mut executor = Executor::new();
             let mut losses = vec![];
             for _ in 0..data["losses"].numel() {

@@ -157,6 +157,37 @@ def norms():
     paddle.disable_static()
 
 
+def orders():
+    """A training program: attributes that gradient operators copy from their operators, and do not need."""
+    paddle.enable_static()
+    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    names = paddle.utils.unique_name.guard()
+    with names, paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        x, rows = paddle.static.data("x", [6, 5]), paddle.static.data("rows", [4], "int64")
+        h = paddle.static.nn.batch_norm(paddle.static.nn.fc(x, 5), momentum=0.7)
+        scattered = paddle.scatter(h, rows, paddle.static.nn.fc(x[:4], 5))
+        summed = paddle.scatter(h, rows, paddle.tanh(h[:4]), overwrite=False)
+        sorted_ = paddle.sort(scattered, descending=True) * paddle.arange(5, dtype="float32")
+        least, _ = paddle.topk(summed, 2, largest=False)
+        padded = F.pad(paddle.unsqueeze(paddle.tril(h[:5], -1), 0), [1, 1], value=2.0, data_format="NCL")
+        loss = paddle.mean(sorted_) + paddle.mean(paddle.square(padded)) - paddle.sum(least) * 0.1
+        paddle.optimizer.SGD(0.1).minimize(loss)
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        is_kept = lambda var: var.persistable
+        paddle.static.io.save_vars(executor, out, main, predicate=is_kept, filename="orders.pdiparams")
+        with open(f"{out}/orders.pdmodel", "wb") as file:
+            file.write(main.desc.serialize_to_string())
+        anonymous(f"{out}/orders.pdmodel")
+        random = np.random.default_rng(11)
+        # No row twice: the reference gives overwritten updates a gradient.
+        feeds = {"x": random.standard_normal((6, 5)).astype("float32"), "rows": np.array([4, 0, 5, 2])}
+        losses = np.array([float(executor.run(main, feeds, [loss])[0]) for _ in range(5)], "float32")
+        print(loss.name)
+    save_file(feeds | {"losses": losses}, f"{out}/orders.safetensors")
+    paddle.disable_static()
+
+
 def control():
     """A loop and a branch: powers of two below a number, and their sign by the mean of `x`."""
     paddle.enable_static()
@@ -219,6 +250,7 @@ export("recurrent", Recurrent(), [floats(2, 5, 3)])
 export("shapes", Shapes(), [floats(2, 3, 4)])
 training()
 norms()
+orders()
 control()
 sums()
 separate()

@@ -4,42 +4,93 @@ use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, 
 
 use super::{ConvAttrs, ConvPart, nhwc, plain, same, valid};
 
-/// Convolution of images: `output[m, y, x] = Σ input[c, y * stride + i * dilation - padding, …] * filter[m, c, i, j]`,
-/// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
-///
-/// Padding counts as 0.
-#[register_op(grad = Conv2dGrad)]
-pub struct Conv2dOp<V = Var> {
-    /// Images, in the order that `data_format` says.
-    #[input]
-    pub input: V,
-    /// Filters, `[filters, channels / groups, height, width]`; the first of `groups` equal parts of the filters
-    /// convolves the first part of the channels, and so on.
-    #[input]
-    pub filter: V,
-    /// One image for each input image, with one channel for each filter.
-    #[output]
-    pub output: V,
-    /// Position of the windows.
-    #[attrs]
-    pub conv: ConvAttrs,
-}
-impl Infer for Conv2dOp<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.output.set(self.input.dtype, self.conv.convolved(&self.input, &self.filter)?);
-        Ok(())
-    }
-}
-impl Kernel for Conv2dOp<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        self.conv.convolve(cx, &self.input, &self.filter, &mut self.output)
-    }
+/// A convolution of images and its gradient operator; `$check` rejects filters.
+macro_rules! convolution {
+    (
+        $(#[doc = $doc:literal])* $op:ident { $(#[doc = $filter_doc:literal])* filter, $(#[doc = $conv_doc:literal])* conv },
+        $check:expr,
+        $(#[doc = $grad_doc:literal])* $grad:ident
+    ) => {
+        $(#[doc = $doc])*
+        #[register_op(grad = $grad)]
+        pub struct $op<V = Var> {
+            /// Images, in the order that `data_format` says.
+            #[input]
+            pub input: V,
+            $(#[doc = $filter_doc])*
+            #[input]
+            pub filter: V,
+            /// One image for each input image, with one channel for each filter.
+            #[output]
+            pub output: V,
+            $(#[doc = $conv_doc])*
+            #[attrs]
+            pub conv: ConvAttrs,
+        }
+        impl Infer for $op<Meta> {
+            fn infer(&mut self) -> Result<()> {
+                self.output.set(self.input.dtype, self.conv.convolved(&self.input, &self.filter)?);
+                $check(&self.filter)
+            }
+        }
+        impl Kernel for $op<Buf<'_>> {
+            fn run(&mut self, cx: &Cx) -> Result<()> {
+                self.conv.convolve(cx, &self.input, &self.filter, &mut self.output)
+            }
 
-    fn scratch_bytes(&self, workers: usize) -> usize {
-        let slots = [&self.input, &self.filter, &self.output, &self.input];
-        self.conv.scratch_bytes(slots, [ConvPart::Forward], workers)
-    }
+            fn scratch_bytes(&self, workers: usize) -> usize {
+                let slots = [&self.input, &self.filter, &self.output, &self.input];
+                self.conv.scratch_bytes(slots, [ConvPart::Forward], workers)
+            }
+        }
+
+        $(#[doc = $grad_doc])*
+        #[register_op(grad_of = $op, grad = Multilinear, inferred)]
+        pub struct $grad<V = Var> {
+            pub input: V,
+            pub filter: V,
+            pub doutput: V,
+            #[output]
+            pub dinput: Option<V>,
+            #[output]
+            pub dfilter: Option<V>,
+            #[attrs]
+            pub conv: ConvAttrs,
+        }
+        impl Kernel for $grad<Buf<'_>> {
+            fn run(&mut self, cx: &Cx) -> Result<()> {
+                let slots = [&self.input, &self.filter, &self.doutput, &self.input];
+                self.conv.gradients(cx, slots, [&mut self.dinput, &mut None, &mut self.dfilter])
+            }
+
+            fn scratch_bytes(&self, workers: usize) -> usize {
+                let slots = [&self.input, &self.filter, &self.doutput, &self.input];
+                let data = self.dinput.as_ref().map(|_| ConvPart::DataGrad);
+                let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
+                self.conv.scratch_bytes(slots, data.into_iter().chain(filter), workers)
+            }
+        }
+    };
 }
+
+convolution!(
+    /// Convolution of images: `output[m, y, x] = Σ input[c, y * stride + i * dilation - padding, …] * filter[m, c, i, j]`,
+    /// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
+    ///
+    /// Padding counts as 0.
+    Conv2dOp {
+        /// Filters, `[filters, channels / groups, height, width]`; the first of `groups` equal parts of the filters
+        /// convolves the first part of the channels, and so on.
+        filter,
+        /// Position of the windows.
+        conv
+    },
+    |_: &Meta| Ok(()),
+    /// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
+    /// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over
+    /// images.
+    Conv2dGrad
+);
 autobwd::samples!(
     Conv2dOp,
     [
@@ -104,70 +155,23 @@ fn conv2d(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> Conv2dOp<Dr
     Conv2dOp { input: uniform(input), filter: uniform(filter), output: out(), conv }
 }
 
-/// `dinput[c, y * stride + i * dilation - padding, …] = Σ doutput[m, y, x] * filter[m, c, i, j]`,
-/// `dfilter[m, c, i, j] = Σ doutput[m, y, x] * input[c, y * stride + i * dilation - padding, …]`, also summed over
-/// images.
-#[register_op(grad_of = Conv2dOp, grad = Multilinear, inferred)]
-pub struct Conv2dGrad<V = Var> {
-    pub input: V,
-    pub filter: V,
-    pub doutput: V,
-    #[output]
-    pub dinput: Option<V>,
-    #[output]
-    pub dfilter: Option<V>,
-    #[attrs]
-    pub conv: ConvAttrs,
-}
-impl Kernel for Conv2dGrad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        let slots = [&self.input, &self.filter, &self.doutput, &self.input];
-        self.conv.gradients(cx, slots, [&mut self.dinput, &mut None, &mut self.dfilter])
-    }
-
-    fn scratch_bytes(&self, workers: usize) -> usize {
-        let slots = [&self.input, &self.filter, &self.doutput, &self.input];
-        let data = self.dinput.as_ref().map(|_| ConvPart::DataGrad);
-        let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
-        self.conv.scratch_bytes(slots, data.into_iter().chain(filter), workers)
-    }
-}
-
-/// Depthwise convolution: every channel has filters of its own, as in `conv2d` with as many groups as channels.
-#[register_op(grad = DepthwiseConv2dGrad)]
-pub struct DepthwiseConv2d<V = Var> {
-    /// Images, in the order that `data_format` says.
-    #[input]
-    pub input: V,
-    /// Filters, `[filters, 1, height, width]`, the same number for each channel.
-    #[input]
-    pub filter: V,
-    /// One image for each input image, with one channel for each filter.
-    #[output]
-    pub output: V,
-    /// Position of the windows; `groups` equals the number of channels.
-    #[attrs]
-    pub conv: ConvAttrs,
-}
-impl Infer for DepthwiseConv2d<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.output.set(self.input.dtype, self.conv.convolved(&self.input, &self.filter)?);
-        let [_, channels, ..] = self.filter.unpack::<4>()?;
-        self.filter.require(channels.agrees(1.into()), || {
+convolution!(
+    /// Depthwise convolution: every channel has filters of its own, as in `conv2d` with as many groups as channels.
+    DepthwiseConv2d {
+        /// Filters, `[filters, 1, height, width]`, the same number for each channel.
+        filter,
+        /// Position of the windows; `groups` equals the number of channels.
+        conv
+    },
+    |filter: &Meta| {
+        let [_, channels, ..] = filter.unpack::<4>()?;
+        filter.require(channels.agrees(1.into()), || {
             "as many groups as channels (filters of one channel) are needed".into()
         })
-    }
-}
-impl Kernel for DepthwiseConv2d<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        self.conv.convolve(cx, &self.input, &self.filter, &mut self.output)
-    }
-
-    fn scratch_bytes(&self, workers: usize) -> usize {
-        let slots = [&self.input, &self.filter, &self.output, &self.input];
-        self.conv.scratch_bytes(slots, [ConvPart::Forward], workers)
-    }
-}
+    },
+    /// `dinput` and `dfilter` as in `conv2d_grad`.
+    DepthwiseConv2dGrad
+);
 autobwd::samples!(
     DepthwiseConv2d,
     [
@@ -198,31 +202,4 @@ autobwd::samples!(
 
 fn depthwise(input: [usize; 4], filter: [usize; 4], conv: ConvAttrs) -> DepthwiseConv2d<Draw> {
     DepthwiseConv2d { input: uniform(input), filter: uniform(filter), output: out(), conv }
-}
-
-/// `dinput` and `dfilter` as in `conv2d_grad`.
-#[register_op(grad_of = DepthwiseConv2d, grad = Multilinear, inferred)]
-pub struct DepthwiseConv2dGrad<V = Var> {
-    pub input: V,
-    pub filter: V,
-    pub doutput: V,
-    #[output]
-    pub dinput: Option<V>,
-    #[output]
-    pub dfilter: Option<V>,
-    #[attrs]
-    pub conv: ConvAttrs,
-}
-impl Kernel for DepthwiseConv2dGrad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        let slots = [&self.input, &self.filter, &self.doutput, &self.input];
-        self.conv.gradients(cx, slots, [&mut self.dinput, &mut None, &mut self.dfilter])
-    }
-
-    fn scratch_bytes(&self, workers: usize) -> usize {
-        let slots = [&self.input, &self.filter, &self.doutput, &self.input];
-        let data = self.dinput.as_ref().map(|_| ConvPart::DataGrad);
-        let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
-        self.conv.scratch_bytes(slots, data.into_iter().chain(filter), workers)
-    }
 }

@@ -21,6 +21,8 @@ mod state;
 
 pub use adam::{Adam, AdamW, Lamb};
 pub use adaptive::{Adagrad, RmsProp};
+#[doc(inline)]
+pub use autobwd::exec::LEARNING_RATE;
 pub use clip::{ClippedOptimizer, GradientClip, global_norm};
 pub use descent::{Momentum, Sgd};
 pub use gradients::{MinimizeResult, UntrainedParameter, compute_gradients};
@@ -30,7 +32,7 @@ pub use progress::{EarlyStopping, Plateau};
 pub use schedule::{Schedule, set_rate};
 pub use scheduled::ScheduledOptimizer;
 pub use spec::OptimizerSpec;
-pub use state::{LEARNING_RATE, NamedOptimizer};
+pub use state::NamedOptimizer;
 
 use std::panic::Location;
 

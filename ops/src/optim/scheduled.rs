@@ -4,14 +4,12 @@ use std::f64::consts::PI;
 
 use autobwd::{
     Builder, DType, Error, ErrorKind, Expr, Result, emit,
+    exec::SCHEDULE_STEP,
     operators::{Assign, Increment},
 };
 
 use super::{Optimizer, Schedule, hyperparameters, schedule::ScheduleCurve, state::cast};
 use crate::{Init, Math};
-
-/// The name of the counter of steps, for an optimizer without a name.
-const STEP: &str = "schedule_step_0";
 
 /// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
 /// also where no code sets the rate, as in a program from a file.
@@ -82,7 +80,7 @@ pub(super) fn set_rate(net: &Builder, rate: &Expr, schedule: &Schedule) -> Resul
             "in eager mode, an optimizer is made for each step: give it the rate `schedule.rate(step)`";
         return Err(Error::new(ErrorKind::Program, text));
     }
-    let name = net.scoped(STEP);
+    let name = net.scoped(SCHEDULE_STEP);
     let step = net.persistable(&name, DType::F64, &[1], |step| Init::Constant(0.0).emit(step, 0));
     let scheduled = cast(&schedule.expr(&step), rate.dtype());
     emit(Assign { x: (&scheduled).into(), out: rate.into() }).out.check()?;

@@ -2,13 +2,12 @@
 
 use std::panic::Location;
 
-use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Tensor, program::Transaction};
+use autobwd::{
+    Builder, DType, Error, ErrorKind, Expr, Result, Tensor, exec::LEARNING_RATE, program::Transaction,
+};
 
 use super::{Optimizer, Schedule, scheduled::set_rate};
 use crate::{Init, Math};
-
-/// The name of the learning rate of an optimizer without a name: a variable of the program, of shape `[1]`.
-pub const LEARNING_RATE: &str = "learning_rate_0";
 
 /// An optimizer with a name; made by [`Optimizer::name`].
 #[derive(Clone, Debug)]

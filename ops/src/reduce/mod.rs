@@ -1,6 +1,5 @@
 //! Reductions over dimensions: sum, mean, product, maximum, minimum, norms, logarithm of a sum of powers, truth.
 
-mod amax;
 mod logical;
 mod logsumexp;
 mod min_max;
@@ -12,12 +11,12 @@ mod tiling;
 
 use autobwd::{Attrs, DType};
 
-pub use amax::{
-    ReduceAmax, ReduceAmaxGrad, ReduceAmaxGradGrad, ReduceAmin, ReduceAminGrad, ReduceAminGradGrad,
-};
 pub use logical::{LogicalReduceAttrs, ReduceAll, ReduceAny};
 pub use logsumexp::{Logsumexp, LogsumexpGrad};
-pub use min_max::{ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad};
+pub use min_max::{
+    ReduceAmax, ReduceAmaxGrad, ReduceAmaxGradGrad, ReduceAmin, ReduceAminGrad, ReduceAminGradGrad,
+    ReduceMax, ReduceMaxGrad, ReduceMaxGradGrad, ReduceMin, ReduceMinGrad, ReduceMinGradGrad,
+};
 pub use norm::{FrobeniusNorm, FrobeniusNormGrad, PNorm, PNormGrad};
 pub use product::{ReduceProd, ReduceProdGrad};
 pub use squared_l2_norm::{SquaredL2Norm, SquaredL2NormGrad};

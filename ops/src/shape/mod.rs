@@ -24,7 +24,7 @@ pub use dims::{ShapeOp, Size};
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use expand_as::{ExpandAsV2, ExpandAsV2Grad};
 pub use meshgrid::{Meshgrid, MeshgridGrad};
-pub use pad::{Pad, PadGrad, TrilTriu};
+pub use pad::{Pad, PadGrad, TrilTriu, TrilTriuGrad};
 pub use roll::{Roll, RollGrad};
 pub(crate) use slice::at;
 pub use split::{Split, SplitGrad};

@@ -37,6 +37,7 @@ const IGNORED: &[(&str, &[&str])] = &[
         ],
     ),
     // `Indices` has the positions.
+    ("descending", &["argsort_grad"]),
     ("largest", &["top_k_v2_grad"]),
     ("sorted", &["top_k_v2_grad"]),
     // Generators of vendor devices.

@@ -21,7 +21,6 @@ use std::{
 use autobwd::{OpInfoMap, Program};
 
 pub use corpus::{Answer, CorpusCall, CorpusCase, CorpusEntry, CorpusStep, Refusal, load_folder};
-pub use golden::COMPOSED;
 pub use report::{Summary, run};
 pub use values::CorpusRun;
 

@@ -52,7 +52,9 @@ pub(crate) fn emit(mut walk: GradientEmitter<'_>, path: &[usize]) -> Result<()> 
     let mut outcome = Ok(());
     for (index, fwd) in forward.iter().enumerate().rev() {
         if path.next_if_eq(&index).is_none() {
-            walk.program.full_overwrites(id, fwd).for_each(|v| walk.names.start_older(v, index));
+            for var in walk.program.full_overwrites(id, fwd) {
+                walk.names.start_older(var, index);
+            }
             walk.visit(index, fwd);
         } else if let Err(e) = walk.operator(index, fwd, &forward[..index]) {
             outcome = Err(e.at_op(|| walk.program.describe_op(id, index, fwd)));
@@ -104,9 +106,11 @@ impl GradientEmitter<'_> {
         // output is pruned.
         let stopped = self.block != BlockId::ROOT && op.writes().any(|v| self.no_grad[v.index()]);
         let arrives = stopped || outputs.iter().any(|(_, grad)| self.names.arrives(*grad));
-        let keeps_name = |v: &Var| !self.computed[v.index()] && keeps_name(info, op, *v);
-        let older = self.program.full_overwrites(self.block, op);
-        older.filter(|v| !keeps_name(v)).for_each(|v| self.names.start_older(v, index));
+        let in_place = |v: &Var| !self.computed[v.index()] && is_in_place(info, op, *v);
+        let keeps_name = |v: &Var| in_place(v) && is_overwritten(info, op, *v);
+        let older = self.program.full_overwrites(self.block, op).filter(|v| !keeps_name(v));
+        let older = older.filter_map(|v| Some((v, self.names.start_older(v, index)?)));
+        let older: SmallVec<[(Var, Var); 1]> = older.filter(|(v, _)| in_place(v)).collect();
         // A sub-block saves the values that it overwrites for its own gradient.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {
@@ -134,6 +138,13 @@ impl GradientEmitter<'_> {
                 &inputs,
                 inner.as_ref().map(|inner| &inner.block),
             );
+            for (var, newer) in older {
+                let own = &mut self.emitted[before..];
+                if let Some(older) = self.names.known(var).filter(|older| may_share(own, newer, *older)) {
+                    own.iter_mut().for_each(|op| replace(op.outputs.args_mut(), older, newer));
+                    self.names.share(var, newer);
+                }
+            }
             if arrives {
                 asked?;
                 let own = &self.emitted[before..];
@@ -253,18 +264,34 @@ fn replace<'a>(args: impl Iterator<Item = &'a mut Var>, from: Var, to: Var) {
     args.filter(|v| **v == from).for_each(|v| *v = to);
 }
 
-/// Whether an operator that overwrites its own input may give the input's gradient the output's name: only a single
-/// gradient operator that writes it once is sure to read the old gradient before it writes the new one.
-fn keeps_name(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
+/// Whether an operator overwrites an input that it reads once with an output that may share its memory.
+fn is_in_place(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
+    let (Some(input), Some(output)) = (fwd.inputs.slot_of(var), fwd.outputs.slot_of(var)) else {
+        return false;
+    };
+    let in_place = info.schema().output(&output).is_some_and(|out| out.inplace == Some(input.as_str()));
+    in_place && fwd.reads().filter(|v| *v == var).count() == 1
+}
+
+/// Whether an operator in place may give the input's gradient the output's name: only a single gradient operator that
+/// writes it once is sure to read the old gradient before it writes the new one.
+fn is_overwritten(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
     let gradient = match info.grad_kind() {
         GradKind::Operator(gradient) => gradient,
         GradKind::Derived(gradient) => gradient.schema(),
         _ => return false,
     };
-    let (Some(input), Some(output)) = (fwd.inputs.slot_of(var), fwd.outputs.slot_of(var)) else {
-        return false;
-    };
-    let in_place = info.schema().output(&output).is_some_and(|out| out.inplace == Some(input.as_str()));
-    let written = gradient.outputs.iter().any(|out| out.name.strip_suffix("@GRAD") == Some(input.as_str()));
-    in_place && written && fwd.reads().filter(|v| *v == var).count() == 1
+    let Some(input) = fwd.inputs.slot_of(var) else { return false };
+    gradient.outputs.iter().any(|out| out.name.strip_suffix("@GRAD") == Some(input.as_str()))
+}
+
+/// Whether operators that a rule has emitted may write the gradient `older` of an input in place of the output's, `newer`:
+/// one of them reads that and writes `older`, and no other reads or writes either of them from then on.
+fn may_share(own: &[OpDesc], newer: Var, older: Var) -> bool {
+    let Some(writer) = own.iter().position(|op| op.writes().any(|v| v == older)) else { return false };
+    let (of_writer, rest) = (&own[writer], &own[writer + 1..]);
+    let mut after = rest.iter().flat_map(|op| op.reads().chain(op.writes()));
+    of_writer.reads().any(|v| v == newer)
+        && of_writer.writes().filter(|v| *v == older).count() == 1
+        && after.all(|v| v != newer && v != older)
 }

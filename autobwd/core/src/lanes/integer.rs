@@ -4,7 +4,10 @@ use std::{any::Any, num::Wrapping};
 
 use smallvec::SmallVec;
 
-use super::broadcast::{aligned, broadcast_axis};
+use super::{
+    MAX_ARGS,
+    broadcast::{aligned, broadcast_axis},
+};
 use crate::{
     Buf, Cx, DType, Element, Error, ErrorKind, IntegerLanes, Kernel, OpDesc, Result, Role, Schema, Shape,
     Var, numbers::Integer, runtime::CHUNK, schema::BufOf, tensor::Lease,
@@ -15,19 +18,18 @@ pub(crate) struct IntegerKernel {
     attrs: Box<dyn Any + Send + Sync>,
     i32_row: RowFn<i32>,
     i64_row: RowFn<i64>,
-    /// With their indices in the schema.
-    inputs: SmallVec<[(usize, Buf<'static>); 2]>,
+    inputs: SmallVec<[IntegerInput; 2]>,
     out: Buf<'static>,
-    axis: Option<usize>,
+    /// The dimensions of the output; operands of one shape form one row.
+    full: Shape,
 }
 
-/// Computes adjacent elements of the output: attributes, inputs, the first element of each, the output.
-type RowFn<T> = fn(&dyn Any, &[IntegerOperand<'_, T>], &[usize], &mut [T]) -> Result<()>;
+/// Computes adjacent elements of the output: attributes, inputs, the output.
+type RowFn<T> = fn(&dyn Any, &[IntegerOperand<'_, T>], &mut [T]) -> Result<()>;
 
 fn run_row<O: IntegerLanes, T: Element>(
     attrs: &dyn Any,
     operands: &[IntegerOperand<'_, T>],
-    starts: &[usize],
     row: &mut [T],
 ) -> Result<()>
 where
@@ -37,9 +39,9 @@ where
         attrs.downcast_ref::<O::Attrs>().ok_or_else(|| Error::internal("attributes of another operator"))?;
     for (i, out) in row.iter_mut().enumerate() {
         let own = *out;
-        let get = |k: usize| match operands[k].elements {
-            Some(x) => Wrapping(x[starts[k] + i * operands[k].step]),
-            None => Wrapping(own),
+        let get = |k: usize| {
+            let IntegerOperand { elements, start, step } = &operands[k];
+            Wrapping(elements.map_or(own, |x| x[start + i * step]))
         };
         *out = O::integer_lane(attrs, get)?.0;
     }
@@ -64,17 +66,26 @@ impl IntegerKernel {
         attrs: Box<dyn Any + Send + Sync>,
         (i32_row, i64_row): (RowFn<i32>, RowFn<i64>),
     ) -> Result<Box<dyn Kernel + Send>> {
-        let mut inputs = SmallVec::new();
+        let mut bufs: SmallVec<[(usize, Buf<'static>); 2]> = SmallVec::new();
         for (k, slot) in schema.inputs.iter().enumerate() {
             for var in desc.inputs.get(slot.name).iter().filter(|var| **var != Var::EMPTY) {
-                inputs.push((k, buf(Role::Input, slot.name, *var)?));
+                bufs.push((k, buf(Role::Input, slot.name, *var)?));
             }
         }
         let slot = schema.outputs[0].name;
         let var = desc.outputs.get(slot).first().copied().unwrap_or(Var::EMPTY);
         let out = buf(Role::Output, slot, var)?;
         let axis = broadcast_axis(schema, desc);
-        Ok(Box::new(IntegerKernel { attrs, i32_row, i64_row, inputs, out, axis }))
+        let equal = bufs.iter().all(|(_, input)| input.dims() == out.dims());
+        let flat = [out.numel()];
+        let row = |dims: &[usize]| Shape::from(if equal { &flat[..] } else { dims });
+        let full = row(out.dims());
+        let inputs = bufs.into_iter().map(|(slot, buf)| {
+            let dims = row(buf.dims());
+            IntegerInput::new(slot, buf, &dims, &full, axis)
+        });
+        let inputs = inputs.collect::<Result<_>>()?;
+        Ok(Box::new(IntegerKernel { attrs, i32_row, i64_row, inputs, out, full }))
     }
 
     /// Rejects attributes that are not integers of this dtype, if it is an integer type.
@@ -92,28 +103,25 @@ impl IntegerKernel {
     }
 
     fn each<T: Element>(&mut self, run_row: RowFn<T>, cx: &Cx) -> Result<()> {
-        let IntegerKernel { attrs, inputs, out, axis, .. } = self;
-        let attrs = &**attrs;
-        // Operands of one shape form one row.
-        let equal = inputs.iter().all(|(_, input)| input.dims() == out.dims());
-        let flat = [out.numel()];
-        let row = |dims: &[usize]| Shape::from(if equal { &flat[..] } else { dims });
-        let full = row(out.dims());
-        let mut operands: SmallVec<[IntegerOperand<'_, T>; 4]> = SmallVec::new();
-        for (k, input) in inputs.iter() {
-            operands.resize(*k + 1, IntegerOperand::default());
-            operands[*k] = IntegerOperand::new(input, &row(input.dims()), &full, *axis)?;
+        let IntegerKernel { attrs, inputs, out, full, .. } = self;
+        let (attrs, inputs, full) = (&**attrs, &*inputs, &*full);
+        // By the index of their slots; there are no more than fit without an allocation.
+        let mut operands: SmallVec<[IntegerOperand<'_, T>; MAX_ARGS]> = SmallVec::new();
+        for input in inputs {
+            operands.resize(input.slot + 1, IntegerOperand::default());
+            let elements = if input.buf.is_taken_over() { None } else { Some(input.buf.slice()?) };
+            operands[input.slot] = IntegerOperand { elements, start: 0, step: input.step };
         }
         let width = full.last().copied().unwrap_or(1);
         cx.try_chunks_mut(out.slice_mut::<T>()?, CHUNK, &mut [(); 0], |part, mut rest, _| {
-            let mut at = part * CHUNK;
+            let (mut at, mut operands) = (part * CHUNK, operands.clone());
             while !rest.is_empty() {
                 let (row, column) = (at / width, at % width);
                 let (piece, tail) = rest.split_at_mut((width - column).min(rest.len()));
-                let start =
-                    |operand: &IntegerOperand<'_, T>| operand.start(&full, row) + column * operand.step;
-                let starts: SmallVec<[usize; 4]> = operands.iter().map(start).collect();
-                run_row(attrs, &operands, &starts, piece)?;
+                for input in inputs {
+                    operands[input.slot].start = input.start(full, row) + column * input.step;
+                }
+                run_row(attrs, &operands, piece)?;
                 at += piece.len();
                 rest = tail;
             }
@@ -132,25 +140,25 @@ impl Kernel for IntegerKernel {
     }
 }
 
-/// An input as read by the output's elements.
-#[derive(Clone, Default)]
-struct IntegerOperand<'a, T> {
-    /// `None` if it shares the output's memory.
-    elements: Option<&'a [T]>,
+/// An input, and where the output's elements read it.
+struct IntegerInput {
+    /// The index of the slot in the schema.
+    slot: usize,
+    buf: Buf<'static>,
     /// The stride for each dimension of the output but the last; 0 where the input is broadcast.
     strides: Shape,
     /// The stride for the last dimension.
     step: usize,
 }
 
-impl<'a, T: Element> IntegerOperand<'a, T> {
+impl IntegerInput {
     fn new(
-        input: &'a Buf<'_>,
+        slot: usize,
+        buf: Buf<'static>,
         dims: &[usize],
         full: &[usize],
         axis: Option<usize>,
-    ) -> Result<IntegerOperand<'a, T>> {
-        let elements = if input.is_taken_over() { None } else { Some(input.slice()?) };
+    ) -> Result<IntegerInput> {
         let own = aligned(dims, full.len(), axis, 1)
             .ok_or_else(|| Error::internal("an operand that does not broadcast"))?;
         let (mut strides, mut stride) = (own.clone(), 1);
@@ -159,7 +167,7 @@ impl<'a, T: Element> IntegerOperand<'a, T> {
             stride *= n;
         }
         let step = strides.pop().unwrap_or(0);
-        Ok(IntegerOperand { elements, strides, step })
+        Ok(IntegerInput { slot, buf, strides, step })
     }
 
     /// The start of its elements for a row of the output.
@@ -171,4 +179,13 @@ impl<'a, T: Element> IntegerOperand<'a, T> {
         }
         start
     }
+}
+
+/// An input for a part of a row.
+#[derive(Clone, Default)]
+struct IntegerOperand<'a, T> {
+    /// `None` if it shares the output's memory.
+    elements: Option<&'a [T]>,
+    start: usize,
+    step: usize,
 }

@@ -308,11 +308,14 @@ impl Meta {
         if self.dims.agrees(&other.dims) {
             return Ok(());
         }
-        let (s, o) = (self.slot, other.slot);
-        Err(Error::new(
-            ErrorKind::Shape,
-            format!("`{s}`: shape {} does not match {} of `{o}`", self.dims, other.dims),
-        ))
+        let (s, o, dims) = (self.slot, other.slot, &other.dims);
+        let no_ones = |meta: &'_ Meta| meta.dims.iter().filter(|n| **n != 1).copied().collect::<Dims>();
+        let hint = match no_ones(self) == no_ones(other) && dims.known().is_some() {
+            true => format!("; reshape it to {dims}"),
+            false => String::new(),
+        };
+        let text = format!("`{s}`: shape {} does not match {dims} of `{o}`{hint}", self.dims);
+        Err(Error::new(ErrorKind::Shape, text))
     }
 
     /// Requires a floating point dtype.

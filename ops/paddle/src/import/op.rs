@@ -102,6 +102,7 @@ impl Import {
                     let known = self.obstacles.note(place, reference_attr(schema.name, &name)).flatten();
                     let default = known.and_then(|(_, default)| default);
                     let is_default = default.is_some_and(|default| is_same(&default, &value))
+                        || self.is_of_forward_alone(schema.name, &name)
                         // It chose kernels for operators without another use for it.
                         || name == "is_test"
                         || is_neutral_in_earlier_versions(&name, &value);
@@ -117,6 +118,14 @@ impl Import {
             }
         }
         attrs
+    }
+}
+
+impl Import {
+    /// Whether an attribute is copied from the forward operator, whose gradient does not depend on it.
+    fn is_of_forward_alone(&self, ty: &str, attr: &str) -> bool {
+        let forward = ty.strip_suffix("_grad").and_then(|forward| self.ops.get(forward));
+        forward.is_some_and(|forward| forward.schema().attr(attr).is_some())
     }
 }
 
