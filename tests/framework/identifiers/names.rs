@@ -43,7 +43,7 @@ pub(super) struct Names {
     types: HashSet<String>,
     /// What a type, trait or module has: fields, variants, functions, constants.
     members: HashMap<String, HashSet<String>>,
-    /// What any trait has.
+    /// What any trait has, and functions of macros, which may be in a trait.
     of_traits: HashSet<String>,
     /// Files and folders, without `src/`.
     paths: Vec<String>,
@@ -100,7 +100,7 @@ impl Names {
                     let ident = ident.to_string();
                     let word = ident.trim_start_matches("r#");
                     match word {
-                        "struct" | "enum" | "trait" | "mod" | "impl" | "union" => {
+                        "struct" | "enum" | "trait" | "mod" | "impl" | "union" | "macro_rules" => {
                             owner = Some((word.into(), vec![]));
                         }
                         "fn" | "let" | "use" | "static" | "const" | "match" | "where" if word != "where" => {
@@ -150,6 +150,9 @@ impl Names {
 
     /// Adds what a definition or an implementation has to all types that its head names.
     fn add_members(&mut self, keyword: &str, heads: &[String], body: &Group) {
+        if keyword == "macro_rules" {
+            return self.add_functions(body.stream());
+        }
         let mut found = vec![];
         let mut previous = String::new();
         let mut tokens = body.stream().into_iter().peekable();
@@ -193,6 +196,22 @@ impl Names {
         let heads = if keyword == "impl" { heads } else { &heads[..heads.len().min(1)] };
         for head in heads {
             self.members.entry(head.clone()).or_default().extend(found.iter().cloned());
+        }
+    }
+
+    fn add_functions(&mut self, tokens: TokenStream) {
+        let mut is_function = false;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) if is_function => _ = self.of_traits.insert(name.to_string()),
+                TokenTree::Group(group) => self.add_functions(group.stream()),
+                TokenTree::Ident(word) if word == "fn" => {
+                    is_function = true;
+                    continue;
+                }
+                _ => {}
+            }
+            is_function = false;
         }
     }
 
