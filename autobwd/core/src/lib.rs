@@ -62,6 +62,7 @@ pub use verify::verify;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::composition::nesting::within as within_composition;
+    pub use crate::desc::initialisers::Initialisers;
     pub use crate::graph_builder::append::{DescribeFn, OpArgs};
     pub use crate::graph_builder::engine::{Engine, PreparedOp};
     pub use crate::graph_builder::function::{FunctionCall, describe_function};

@@ -7,7 +7,6 @@ mod anomaly;
 mod bind;
 mod checkpoint;
 mod executor;
-mod initialisers;
 mod monitor;
 mod norm;
 mod optimizer_state;

@@ -8,12 +8,9 @@ use std::{
 
 use indexmap::{IndexMap, IndexSet};
 
-use crate::{
-    initialisers::Initialisers,
-    optimizer_state::{is_named_as_state, optimizer_state},
-};
+use crate::optimizer_state::{is_named_as_state, optimizer_state};
 use autobwd_core::{
-    __private::Place,
+    __private::{Initialisers, Place},
     Element, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
     error::did_you_mean,
     tensor::{load_tensors, save_tensors},

@@ -1,7 +1,7 @@
 //! Lowered programs, compiled: runs with named feeds, fetches and states.
 
 use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
-use autobwd_core::error::did_you_mean;
+use autobwd_core::{__private::Initialisers, error::did_you_mean};
 
 use crate::{
     Argument, DeviceScope, Lowered, Output, Source, Target,
@@ -16,6 +16,8 @@ pub struct CompiledProgram {
     executable: Executable,
     arguments: Vec<Argument>,
     results: Vec<Output>,
+    /// Of the program, if an executor has lowered it.
+    pub(crate) initialisers: Initialisers,
 }
 
 /// A value that is fed.
@@ -87,7 +89,12 @@ impl Lowered {
                 return wrong(format!("result `{name}` is declared as {meta}, and is {text} in the text"));
             }
         }
-        Ok(CompiledProgram { executable, arguments: self.arguments.clone(), results: self.results.clone() })
+        Ok(CompiledProgram {
+            executable,
+            arguments: self.arguments.clone(),
+            results: self.results.clone(),
+            initialisers: Initialisers::default(),
+        })
     }
 }
 
@@ -100,8 +107,8 @@ impl CompiledProgram {
     /// Runs the program once and returns the fetches. States are read from the scope, and replaced by their new values.
     ///
     /// # Errors
-    /// Feeds or states that are missing, or of another dtype or shape; an unknown feed or fetch. After such an error the
-    /// scope is as it was. If the device fails, states may have been lost, and are missing then.
+    /// Feeds or states that are missing, or of another dtype or shape; an unknown feed or fetch; a value that another
+    /// program has initialised by another operator. After such an error the scope is as it was. If the device fails, states may have been lost, and are missing then.
     pub fn run(
         &self,
         scope: &mut DeviceScope,
@@ -211,6 +218,7 @@ impl CompiledProgram {
                     Target::State => scope.insert(&output.name, buffer)?,
                 }
             }
+            scope.initialisers.record(&self.initialisers);
             fetched.push(list);
         }
         Ok(fetched)
@@ -245,6 +253,7 @@ impl CompiledProgram {
             }
             self.check_feeds(feeds)?;
             self.check_states(scope)?;
+            scope.initialisers.check(&self.initialisers)?;
         }
         let results = || self.results.iter().filter(|r| r.target == Target::Fetch).map(|r| r.name.as_str());
         match fetches.iter().find(|name| !results().any(|own| own == **name)) {

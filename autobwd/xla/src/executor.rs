@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, fmt, slice, sync::Arc};
 
 use autobwd::{Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor};
+use autobwd_core::__private::Initialisers;
 use indexmap::IndexSet;
 
 use crate::{
@@ -180,7 +181,7 @@ impl DeviceExecutor {
     /// [`Executor::run`](autobwd::Executor::run).
     ///
     /// # Errors
-    /// Those of [`prepare`](DeviceExecutor::prepare) and [`CompiledProgram::run`].
+    /// The errors of [`prepare`](DeviceExecutor::prepare) and [`CompiledProgram::run`].
     pub fn run(
         &mut self,
         program: &impl AsRef<Program>,
@@ -348,6 +349,8 @@ impl DeviceExecutor {
             }
         };
         let client = devices.first().ok_or_else(|| Error::internal("a program without devices"))?.client();
-        lower(program, ops, &request)?.compile_with(client, &options)
+        let mut compiled = lower(program, ops, &request)?.compile_with(client, &options)?;
+        compiled.initialisers = Initialisers::of(program);
+        Ok(compiled)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use autobwd::{Error, ErrorKind, Result, Scope, Tensor};
-use autobwd_core::error::did_you_mean;
+use autobwd_core::{__private::Initialisers, error::did_you_mean};
 use indexmap::IndexMap;
 
 use crate::pjrt::{Device, DeviceBuffer};
@@ -32,12 +32,14 @@ use crate::pjrt::{Device, DeviceBuffer};
 pub struct DeviceScope {
     device: Device,
     values: IndexMap<String, DeviceBuffer>,
+    /// The operators that initialised values.
+    pub(crate) initialisers: Initialisers,
 }
 
 impl DeviceScope {
     /// An empty scope.
     pub fn new(device: &Device) -> DeviceScope {
-        DeviceScope { device: device.clone(), values: IndexMap::new() }
+        DeviceScope { device: device.clone(), values: IndexMap::new(), initialisers: Initialisers::default() }
     }
 
     /// The device.
@@ -98,6 +100,7 @@ impl DeviceScope {
 
     /// Removes a value and returns it.
     pub fn remove(&mut self, name: &str) -> Option<DeviceBuffer> {
+        self.initialisers.remove(name);
         self.values.shift_remove(name)
     }
 

@@ -174,7 +174,7 @@ impl Program {
             + &json[range.end..]
     }
 
-    /// Reads a program from JSON. If the text has a checksum, as that of [`save`](Program::save), it must be right; a
+    /// Reads a program from JSON. If the text has a checksum, as the text of [`save`](Program::save) has, it must be right; a
     /// program that was edited by hand is read without the key `checksum`.
     ///
     /// # Errors
@@ -300,7 +300,7 @@ fn check_damage(json: &str, stored: Option<&str>) -> Result<()> {
             if stored == expected {
                 return Ok(());
             }
-            format!("its checksum is `{stored}`, but that of its text is `{expected}`")
+            format!("its checksum is `{stored}`, but its text has the checksum `{expected}`")
         }
         _ => "its checksum is not the last entry, `checksum`".into(),
     };

@@ -6,6 +6,7 @@ mod attr;
 mod diff;
 pub mod draw;
 mod fingerprint;
+pub(crate) mod initialisers;
 mod json;
 mod name;
 mod name_table;

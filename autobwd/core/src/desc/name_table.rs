@@ -129,7 +129,7 @@ impl NameTable {
         (self.ends.len() as u32 - 1, true)
     }
 
-    /// Replaces a name, unless the new one exists, or one of both names is that of a gradient or has one. Takes time
+    /// Replaces a name, unless the new one exists, or one of both names belongs to a gradient or has one. Takes time
     /// linear in the length of all names. Returns whether it was replaced.
     pub(super) fn rename(&mut self, index: usize, name: &str) -> bool {
         let Some(own) = range(&self.ends, index) else { return false };

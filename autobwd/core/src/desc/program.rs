@@ -501,7 +501,8 @@ impl Program {
     /// Reads a program that was [saved](Program::save).
     ///
     /// # Errors
-    /// Those of the file system; a file of more than [`FILE_LIMIT`](Program::FILE_LIMIT) bytes; and those of [`from_json`](Program::from_json), with the path.
+    /// Failures of the file system; a file of more than [`FILE_LIMIT`](Program::FILE_LIMIT) bytes; the errors of
+    /// [`from_json`](Program::from_json), with the path.
     pub fn load(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
         let in_file = |kind, e: &dyn Display| Error::new(kind, format!("`{}`: {e}", path.display()));

@@ -73,7 +73,7 @@ impl Program {
                     let fault = match named.get(inner) {
                         None => format!("there is no block {inner}"),
                         Some(_) if inner <= b => format!("block {inner} is not nested in block {b}"),
-                        Some(true) => format!("another operator runs block {inner}, too"),
+                        Some(true) => format!("two operators run block {inner}"),
                         Some(false) if depth[b] == MAX_DEPTH => {
                             format!("blocks are nested more than {MAX_DEPTH} deep")
                         }

@@ -17,12 +17,11 @@ use crate::{
         bound_block::{BlockEnd, BoundBlock},
         segment::SegmentPlanner,
     },
-    initialisers::Initialisers,
     norm::l2_norm,
     scope::BoundScope,
 };
 use autobwd_core::{
-    __private::{Memory, dimension},
+    __private::{Initialisers, Memory, dimension},
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     error::did_you_mean,
     tensor::{Rows, ToF64},

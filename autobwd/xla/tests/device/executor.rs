@@ -6,7 +6,7 @@ use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Meta, Scope, Tensor};
 use autobwd_ops::{
     Init, Math,
     nn::{Dropout, Linear},
-    optim::{Adam, Optimizer},
+    optim::{Adam, Optimizer, Sgd},
 };
 use autobwd_xla::{DeviceExecutor, DeviceScope};
 
@@ -54,6 +54,32 @@ fn training_has_the_values_of_the_host() {
         let found = scope.tensor(name).unwrap().to_f64s();
         assert!(found.iter().zip(value.to_f64s()).all(|(a, b)| (a - b).abs() < 1e-6), "{name}");
     }
+}
+
+#[test]
+fn start_up_programs_of_one_scope_do_not_share_a_learning_rate() {
+    let Some(device) = device() else { return };
+    let program = |name: &str, optimizer: &dyn Optimizer| {
+        let net = Builder::new();
+        let w = net.parameter(name, DType::F32, &[1], |w| Init::Constant(1.0).emit(w, 0));
+        optimizer.minimize(&w.square().mean()).unwrap().complete().unwrap();
+        net.startup().program().unwrap().clone()
+    };
+    let (first, second) = (program("a", &Sgd { rate: 0.5 }), program("b", &Sgd { rate: 0.25 }));
+    let (mut executor, mut scope) = (DeviceExecutor::new(), DeviceScope::new(&device));
+    executor.run(&first, &mut scope, &[], &[]).unwrap();
+    let e = executor.run(&second, &mut scope, &[], &[]).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Program);
+    assert!(e.message().contains("`learning_rate_0` has been initialised by another program"), "{e}");
+    assert!(scope.find("b").is_none());
+    assert_eq!(scope.tensor("learning_rate_0").unwrap().item().unwrap(), 0.5);
+
+    // Again the first, an optimizer with a name, and a value that was removed.
+    executor.run(&first, &mut scope, &[], &[]).unwrap();
+    executor.run(&program("b", &Sgd { rate: 0.25 }.name("second")), &mut scope, &[], &[]).unwrap();
+    scope.remove("learning_rate_0");
+    executor.run(&second, &mut scope, &[], &[]).unwrap();
+    assert_eq!(scope.tensor("learning_rate_0").unwrap().item().unwrap(), 0.25);
 }
 
 #[test]

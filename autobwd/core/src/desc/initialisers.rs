@@ -4,16 +4,17 @@ use std::{fmt, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use autobwd_core::{Error, ErrorKind, OpDesc, Program, Result, Var};
+use super::{OpDesc, Program, Var};
+use crate::{Error, ErrorKind, Result};
 
 /// By value of the scope: the operator without inputs that initialises it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Initialisers(FxHashMap<String, Arc<OpDesc>>);
+pub struct Initialisers(FxHashMap<String, Arc<OpDesc>>);
 
 impl Initialisers {
     /// The initialisers in a program: operators without inputs that write persistable variables which no operator
     /// reads.
-    pub(crate) fn of(program: &Program) -> Initialisers {
+    pub fn of(program: &Program) -> Initialisers {
         let root = program.root();
         let is_kept = |v: &Var| root.vars.get(v).is_some_and(|desc| desc.persistable);
         let mut found: FxHashMap<Var, &OpDesc> = FxHashMap::default();
@@ -32,7 +33,7 @@ impl Initialisers {
     ///
     /// # Errors
     /// A value with another initialiser.
-    pub(crate) fn check(&self, new: &Initialisers) -> Result<()> {
+    pub fn check(&self, new: &Initialisers) -> Result<()> {
         let differ = |known: &OpDesc, op: &OpDesc| known.ty != op.ty || known.attrs != op.attrs;
         let of = |name: &String, op| Some((self.0.get(name)?, op));
         let clash = new.0.iter().filter_map(|(name, op)| Some((name, of(name, op)?)));
@@ -48,7 +49,8 @@ impl Initialisers {
         Err(Error::new(ErrorKind::Program, text))
     }
 
-    pub(crate) fn record(&mut self, new: &Initialisers) {
+    /// Records that these operators have initialised values.
+    pub fn record(&mut self, new: &Initialisers) {
         for (name, op) in &new.0 {
             match self.0.get_mut(name) {
                 Some(known) => known.clone_from(op),
@@ -57,7 +59,8 @@ impl Initialisers {
         }
     }
 
-    pub(crate) fn remove(&mut self, name: &str) {
+    /// Forgets the initialiser of a value that is removed.
+    pub fn remove(&mut self, name: &str) {
         self.0.remove(name);
     }
 }
