@@ -16,9 +16,13 @@ use autobwd_ops as _;
 use command::Command;
 use terminal::{CommandFailure, CommandResult, Terminal};
 
+/// What the commands read, below the list of commands.
+const FILES: &str = "A program is a file: JSON as `Program::save` writes it, a .pdmodel file of PaddlePaddle or an .onnx file. \
+                     Weights are in safetensors files, inputs in .npz files.";
+
 /// Inspects, checks, differentiates and runs programs of autobwd
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(version, propagate_version = true, max_term_width = 100, after_help = FILES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -186,7 +186,7 @@ pub(crate) fn read_program(path: &str, options: &LoadOptions) -> CommandResult<P
 }
 
 /// Writes a program, in this format or that of the extension; `-` is standard output, where the default is JSON. Files of
-/// PaddlePaddle and ONNX have inputs, outputs and values, too.
+/// PaddlePaddle and ONNX also have inputs, outputs and values.
 pub(crate) fn write_model(
     terminal: Terminal,
     path: &str,

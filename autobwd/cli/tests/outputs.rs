@@ -89,6 +89,40 @@ fn weights_are_saved_though_other_results_cannot_be_written() {
 }
 
 #[test]
+fn a_step_that_fails_leaves_the_values_of_the_step_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (program, sgd, save, before, out) =
+        (at("training.json"), at("sgd.json"), at("w.safetensors"), at("before.safetensors"), at("out.npz"));
+    // Each step makes the weights larger, until they overflow.
+    let grad = format!("grad model.json --loss mean_0 --optimizer sgd:1e6 --startup {sgd} -o {program}");
+    assert!(command(&grad).status().unwrap().success());
+    let run = format!(
+        "run {program} --startup startup.json --startup {sgd} --feeds xor.npz --threads 1 --check-finite"
+    );
+    let arguments = format!("{run} --steps 1000 --save {save} --out {out}");
+    let (status, error) = outcome(&command(&arguments).output().unwrap());
+    assert_eq!(status, Some(1), "{error}");
+    let step = error.lines().find_map(|line| line.strip_prefix("step ")?.strip_suffix(" has failed"));
+    let step: u64 = step.unwrap_or_else(|| panic!("{error}")).parse().unwrap();
+    assert!(step > 1, "{error}");
+    let told = format!("`{save}` has the values after step {}\n`{out}` is not written: ", step - 1);
+    assert!(error.contains(&told), "{error}");
+    assert!(!Path::new(&out).exists());
+    let arguments = format!("{run} --steps {} --save {before}", step - 1);
+    assert!(command(&arguments).output().unwrap().status.success());
+    assert_eq!(fs::read(&save).unwrap(), fs::read(&before).unwrap());
+
+    // The first step.
+    fs::remove_file(&save).unwrap();
+    let (status, error) =
+        outcome(&command(&format!("{run} --weights {before} --save {save}")).output().unwrap());
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains(&format!("`{save}` is not written: no step is complete")), "{error}");
+    assert!(!Path::new(&save).exists());
+}
+
+#[test]
 fn files_that_cannot_be_written_are_refused_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let run = training(folder.path());

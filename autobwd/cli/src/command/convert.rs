@@ -24,13 +24,13 @@ pub(crate) struct ConvertCommand {
     input: ModelPath,
     /// The file to write: .json, .txt, .dot, .mmd, .html, .pdmodel or .onnx; `-` is standard output
     output: String,
-    /// The format to write, instead of that of the extension
+    /// The format to write, whatever the extension is
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
     /// The variables to fetch: only the operators that they need are written, in inference mode
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     fetch: Vec<String>,
-    /// Values that the program keeps, in safetensors format; they replace those of the input
+    /// Values that the program keeps, in safetensors format; they replace the values of the input
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// The file for the values that the program keeps, in safetensors format

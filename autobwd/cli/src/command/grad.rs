@@ -52,7 +52,7 @@ pub(crate) struct GradCommand {
     ///
     /// Optimizers: `sgd`, `momentum` (options `momentum`, `nesterov`, `lazy`), `adagrad` (`epsilon`, `initial`),
     /// `rmsprop` (`decay`, `momentum`, `epsilon`, `centered`), `adam` (`beta1`, `beta2`, `epsilon`, `lazy`), `adamw`
-    /// (`decay` and those of `adam`), `lamb` (`decay`, `beta1`, `beta2`, `epsilon`).
+    /// (`decay` and the options of `adam`), `lamb` (`decay`, `beta1`, `beta2`, `epsilon`).
     ///
     /// All have `weight_decay=X`, `clip=value(X)`, `clip=norm(X)`, `clip=global_norm(X)`, and, in place of the rate,
     /// `schedule=S`, where S is `constant(RATE)`, `step(RATE,GAMMA,EVERY)`, `linear(FROM,TO,STEPS)`,

@@ -1,8 +1,8 @@
 //! `ops`: the registered operators.
 
 use autobwd::{
-    Attr, DType, Dims, Meta, OpDesc, OpInfo, OpInfoMap, Program, VarDesc,
-    op::{Arity, AttrDef, AttrType, GradKind, SlotDef},
+    Attr, DType, Dims, Meta, OpDesc, OpInfoMap, Program, VarDesc,
+    op::{Arity, AttrDef, AttrType, GradKind, OpInfo, SlotDef},
     tensor::Dim,
 };
 use clap::Args;
@@ -16,7 +16,7 @@ use crate::terminal::{CommandResult, Terminal, table};
 pub(crate) struct OpsCommand {
     /// The operator to describe
     name: Option<String>,
-    /// List gradient operators, too
+    /// Also list gradient operators
     #[arg(long, conflicts_with = "name")]
     gradients: bool,
     /// The form of the result

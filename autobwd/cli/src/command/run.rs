@@ -4,7 +4,7 @@ mod stepper;
 
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
-use autobwd::{Executor, Program, Result, Scope, Tensor, exec::Monitor};
+use autobwd::{Error, Executor, Program, Result, Scope, Tensor, exec::Monitor};
 use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;
 use autobwd_xla::Backend;
@@ -27,7 +27,7 @@ use stepper::Stepper;
 /// --steps. The programs of --startup run first, and the values of --weights replace theirs.
 ///
 /// Files are checked before the first step, and written even if standard output or the log cannot be written meanwhile;
-/// the values of --save first.
+/// the values of --save first. If a step fails, --save gets the values after the last complete step.
 #[derive(Debug, Args)]
 pub(crate) struct RunCommand {
     #[command(flatten)]
@@ -136,7 +136,10 @@ impl RunCommand {
         let compile_seconds = device.as_ref().map(|_| start.elapsed().as_secs_f64());
         drop(watched);
         let mut outcome = CommandOutcome::default();
-        let seconds = self.steps(terminal, &mut stepper, &fetches, monitor, &mut outcome)?;
+        let (seconds, failure) = self.steps(terminal, &mut stepper, &fetches, monitor, &mut outcome);
+        if let Some((step, e)) = failure {
+            return Err(self.failed_step(step, &e, seconds.len(), stepper));
+        }
         let peak_bytes = stepper.peak_bytes();
         let fetched = fetches.iter().map(|name| Ok((*name, stepper.fetch(name)?)));
         let fetched = fetched.collect::<Result<Vec<(&str, Tensor)>>>();
@@ -198,8 +201,8 @@ impl RunCommand {
         }))
     }
 
-    /// Runs the steps; returns the seconds of each. As long as there is something to save, a log or a standard output
-    /// that cannot be written does not end the run.
+    /// Runs the steps; returns the seconds of each that is complete, and the step that fails. As long as there is
+    /// something to save, a log or a standard output that cannot be written does not end the run.
     fn steps(
         &self,
         terminal: Terminal,
@@ -207,14 +210,20 @@ impl RunCommand {
         fetches: &[&str],
         mut monitor: Option<Monitor<File>>,
         outcome: &mut CommandOutcome,
-    ) -> CommandResult<Vec<f64>> {
+    ) -> (Vec<f64>, Option<(u64, Error)>) {
         let steps = self.steps.unwrap_or(1);
         let before = monitor.as_ref().and_then(Monitor::last_step).unwrap_or(0);
         let has_files = self.save.is_some() || self.out.is_some();
         let (progress, mut times) = (terminal.progress(steps), vec![]);
-        let mut is_printed = self.steps.is_some();
+        let (mut is_printed, mut failure) = (self.steps.is_some(), None);
         for step in (1..=steps).map(|step| before.saturating_add(step)) {
-            let seconds = stepper.step()?;
+            let seconds = match stepper.step() {
+                Ok(seconds) => seconds,
+                Err(e) => {
+                    failure = Some((step, e));
+                    break;
+                }
+            };
             times.push(seconds);
             if let Some(log) = &mut monitor
                 && let Err(e) = stepper.record(log, step)
@@ -236,7 +245,29 @@ impl RunCommand {
             progress.inc(1);
         }
         progress.finish_and_clear();
-        Ok(times)
+        (times, failure)
+    }
+
+    /// The failure of a step, after the values of the last complete step are saved: a failed step changes none.
+    fn failed_step(&self, step: u64, e: &Error, complete: usize, stepper: Stepper) -> CommandFailure {
+        let mut text = e.to_string();
+        if self.steps.is_some() {
+            text += &format!("\nstep {step} has failed");
+        }
+        if let Some(path) = &self.save {
+            let path_text = path.display();
+            text += &match complete {
+                0 => format!("\n`{path_text}` is not written: no step is complete"),
+                _ => match stepper.values().and_then(|values| values.save(path)) {
+                    Ok(()) => format!("\n`{path_text}` has the values after step {}", step - 1),
+                    Err(e) => format!("\nthe values after step {} are lost: {e}", step - 1),
+                },
+            };
+        }
+        if let Some(path) = &self.out {
+            text += &format!("\n`{}` is not written: it is for the last step", path.display());
+        }
+        CommandFailure::Failed(text)
     }
 }
 

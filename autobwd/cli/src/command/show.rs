@@ -15,7 +15,7 @@ use summary::ProgramSummary;
 
 /// Summarise a program: operators, shapes, parameters, work
 ///
-/// FLOPs are those of matrix products, convolutions and the like, as operators state them; the work of elementwise
+/// FLOPs count matrix products, convolutions and the like, as operators state them; the work of elementwise
 /// operators is in the bytes that they read and write. Operators need not be linked, but the work of those that are not
 /// is unknown.
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ enum ShowForm {
     Dot,
     /// A drawing for pages that show Mermaid charts
     Mermaid,
-    /// A page: rows of operators, stories of gradients, and the memory plan for the given shapes
+    /// A page: rows of operators, explanations of gradients, and the memory plan for the given shapes
     Html,
 }
 
