@@ -6,8 +6,8 @@ use std::{
 };
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Derived, Dims, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta,
-    New, NoGrad, OpDesc, Pointwise, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Derived, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta, New,
+    NoGrad, OpDesc, Pointwise, Result, Var,
     check::{Sample, check_sample, check_within, integers, integers_below, out, uniform},
     emit,
     op::{Decompose, Integer, Parts, Peephole, PointwiseInteger, with_float},
@@ -15,33 +15,34 @@ use autobwd::{
     tensor::OptionalBuf,
 };
 
-/// An operator with kernel and gradient kernel. `x` is `$x`, its elements are `x`, of type `T`.
-macro_rules! squared {
-    ($op:ident, $grad:ident, $name:literal, |$meta:ident| $rule:block, |$x:ident, $T:ident| $factor:expr) => {
-        /// `out = x²`
-        #[register_op(name = $name, grad = $grad)]
+use crate::sparse_indices::FirstRows;
+
+/// An operator whose kernel gets the input `$x` and the elements `$out`, of type `$T`.
+macro_rules! kernel {
+    ($op:ident, $name:literal, $grad:ident $(, $declared:ident)*, |$x:ident, $out:ident, $T:ident| $run:expr) => {
+        #[register_op(name = $name, grad = $grad $(, $declared)*)]
         pub(crate) struct $op<V = Var> {
             #[input]
             pub(crate) x: V,
-            #[output]
+            #[output(like = x)]
             pub(crate) out: V,
-        }
-        impl Infer for $op<Meta> {
-            fn infer(&mut self) -> Result<()> {
-                self.x.float()?;
-                let $meta = &self.x;
-                $rule
-                self.out.like(&self.x);
-                Ok(())
-            }
         }
         impl Kernel for $op<Buf<'_>> {
             fn run(&mut self, _: &Cx) -> Result<()> {
-                with_float!(self.x, T => square(self.x.slice::<T>()?, self.out.slice_mut::<T>()?));
+                with_float!(self.x, $T => {
+                    let ($x, $out) = (&self.x, self.out.slice_mut::<$T>()?);
+                    $run;
+                });
                 Ok(())
             }
         }
-        /// `dx = 2 x dout`, with a mistake.
+    };
+}
+
+/// `out = x²`, and `dx = factor x dout`; the input of the gradient operator is `$x`, its elements have type `$T`.
+macro_rules! squared {
+    ($op:ident, $grad:ident, $name:literal, |$x:ident, $T:ident| $factor:expr) => {
+        kernel!($op, $name, $grad, |x, out, T| square(x.slice::<T>()?, out));
         #[register_op(grad_of = $op, grad = NoGrad)]
         pub(crate) struct $grad<V = Var> {
             pub(crate) x: V,
@@ -69,49 +70,35 @@ fn square<T: Copy + std::ops::Mul<Output = T>>(x: &[T], out: &mut [T]) {
     out.iter_mut().zip(x).for_each(|(out, x)| *out = *x * *x);
 }
 
-squared!(SingleWrong, SingleWrongGrad, "single_wrong", |_x| {}, |x, T| if x.dtype() == DType::F32 {
+squared!(SingleWrong, SingleWrongGrad, "single_wrong", |x, T| if x.dtype() == DType::F32 {
     2.02
 } else {
     2.0
 });
-squared!(ScalarWrong, ScalarWrongGrad, "scalar_wrong", |_x| {}, |x, T| if x.dims().is_empty() {
-    3.0
-} else {
-    2.0
-});
-squared!(
-    RulePanics,
-    RulePanicsGrad,
-    "rule_panics",
-    |x| {
-        _ = x.dims[1];
-    },
-    |_x, T| 2.0
-);
+squared!(ScalarWrong, ScalarWrongGrad, "scalar_wrong", |x, T| if x.dims().is_empty() { 3.0 } else { 2.0 });
 
-/// An operator without gradient. The elements of its input and output are `$x` and `$out`, of type `$T`.
-macro_rules! kernel {
-    ($op:ident, $name:literal $(, $declared:ident)*, |$x:ident, $out:ident, $T:ident| $run:expr) => {
-        #[register_op(name = $name, grad = NoGrad $(, $declared)*)]
-        pub(crate) struct $op<V = Var> {
-            #[input]
-            pub(crate) x: V,
-            #[output(like = x)]
-            pub(crate) out: V,
-        }
-        impl Kernel for $op<Buf<'_>> {
-            fn run(&mut self, _: &Cx) -> Result<()> {
-                with_float!(self.x, $T => {
-                    let ($x, $out) = (self.x.slice::<$T>()?, self.out.slice_mut::<$T>()?);
-                    $run;
-                });
-                Ok(())
-            }
-        }
-    };
+/// Its shape rule indexes a dimension that vectors lack.
+#[register_op(name = "rule_panics", grad = NoGrad)]
+pub(crate) struct RulePanics<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output]
+    pub(crate) out: V,
+}
+impl Infer for RulePanics<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        _ = self.x.dims[1];
+        self.out.like(&self.x);
+        Ok(())
+    }
+}
+impl Kernel for RulePanics<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        self.out.copy_from(&self.x)
+    }
 }
 
-kernel!(WrongParts, "wrong_parts", decomposed, |x, out, T| square(x, out));
+kernel!(WrongParts, "wrong_parts", NoGrad, decomposed, |x, out, T| square(x.slice::<T>()?, out));
 impl Decompose for WrongParts {
     fn decompose(&self, parts: &mut Parts<'_>) {
         parts.push(operators::Scale {
@@ -124,7 +111,7 @@ impl Decompose for WrongParts {
     }
 }
 
-kernel!(LostByPeephole, "lost_by_peephole", |x, out, T| square(x, out));
+kernel!(LostByPeephole, "lost_by_peephole", NoGrad, |x, out, T| square(x.slice::<T>()?, out));
 impl Peephole<LostByPeephole> for LostByPeephole {
     fn merge(&self, then: &LostByPeephole) -> Option<OpDesc> {
         Some(LostByPeephole { x: self.x, out: then.out }.into())
@@ -327,18 +314,7 @@ impl<I: Integer> PointwiseInteger for IntegersDisagree<I> {
 /// An operator composed of another one.
 macro_rules! composed_of {
     ($op:ident, $name:literal, $other:ident) => {
-        #[register_op(name = $name, grad = Composed)]
-        pub(crate) struct $op<V = Var> {
-            #[input]
-            pub(crate) x: V,
-            #[output(like = x)]
-            pub(crate) out: V,
-        }
-        impl Kernel for $op<Buf<'_>> {
-            fn run(&mut self, _: &Cx) -> Result<()> {
-                self.out.copy_from(&self.x)
-            }
-        }
+        kernel!($op, $name, Composed, |x, out, T| out.copy_from_slice(x.slice()?));
         impl Composition for $op<Expr> {
             fn compose(&mut self) {
                 self.out = emit($other { x: (&self.x).into(), out: New }).out;
@@ -350,81 +326,107 @@ composed_of!(OfItself, "of_itself", OfItself);
 composed_of!(OfOther, "of_other", OtherOfIt);
 composed_of!(OtherOfIt, "other_of_it", OfOther);
 
-/// The first two rows of `x`; the rows of its gradient do not ascend.
-#[register_op(name = "rows_unsorted", grad = RowsUnsortedGrad)]
-pub(crate) struct RowsUnsorted<V = Var> {
+/// Takes the rows of a sparse gradient for the first rows.
+#[register_op(name = "rows_by_position", grad = NoGrad)]
+pub(crate) struct RowsByPosition<V = Var> {
     #[input]
-    pub(crate) x: V,
-    #[output]
-    pub(crate) out: V,
+    pub(crate) param: V,
+    #[input(sparse)]
+    pub(crate) grad: V,
+    #[output(like = param)]
+    pub(crate) param_out: V,
 }
-impl Infer for RowsUnsorted<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.x.float()?;
-        let [rows, width] = self.x.unpack()?;
-        self.x.require(rows.get().is_none_or(|rows| rows >= 2), || "2 rows are needed".into())?;
-        self.out.set(self.x.dtype, Dims::from_iter([2.into(), width]));
-        Ok(())
-    }
-}
-impl Kernel for RowsUnsorted<Buf<'_>> {
+impl Kernel for RowsByPosition<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let out = self.out.slice_mut::<T>()?;
-            out.copy_from_slice(&self.x.slice::<T>()?[..out.len()]);
-        });
-        Ok(())
-    }
-}
-#[register_op(grad_of = RowsUnsorted, grad = NoGrad)]
-pub(crate) struct RowsUnsortedGrad<V = Var> {
-    #[input(shape_only)]
-    pub(crate) x: V,
-    pub(crate) dout: V,
-    #[output]
-    pub(crate) dx: V,
-}
-impl Infer for RowsUnsortedGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.dx.like(&self.x);
-        self.dx.rows = Some(2.into());
-        Ok(())
-    }
-}
-impl Kernel for RowsUnsortedGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let (rows, values) = self.dx.rows_mut::<T>()?;
-            (rows[0], rows[1]) = (1, 0);
-            values.copy_from_slice(self.dout.slice()?);
+        with_float!(self.param, T => {
+            let out = self.param_out.slice_mut::<T>()?;
+            out.copy_from_slice(self.param.slice()?);
+            let gradient = if self.grad.is_sparse() {
+                self.grad.rows::<T>()?.values()
+            } else {
+                self.grad.slice::<T>()?
+            };
+            out.iter_mut().zip(gradient).for_each(|(out, g)| *out -= g);
         });
         Ok(())
     }
 }
 
+/// `out = x`, in blocks whose length is a share of 8.
+#[register_op(name = "blocks_of_share", grad = NoGrad)]
+pub(crate) struct BlocksOfShare<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output(like = x)]
+    pub(crate) out: V,
+    #[attr(default = 1.0)]
+    pub(crate) share: f64,
+}
+impl Kernel for BlocksOfShare<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let length = (8.0 / self.share.abs()) as usize;
+        with_float!(self.x, T => {
+            let out = self.out.slice_mut::<T>()?.chunks_mut(length);
+            out.zip(self.x.slice::<T>()?.chunks(length)).for_each(|(out, x)| out.copy_from_slice(x));
+        });
+        Ok(())
+    }
+}
+
+/// `out = x`, or `out = n x` of `n` elements along an axis that is not checked.
+#[register_op(name = "axis_if_scaled", grad = NoGrad)]
+pub(crate) struct AxisIfScaled<V = Var> {
+    #[input]
+    pub(crate) x: V,
+    #[output(like = x)]
+    pub(crate) out: V,
+    #[attr(default = false)]
+    pub(crate) scaled: bool,
+    #[attr(default = 0)]
+    pub(crate) axis: i64,
+}
+impl Kernel for AxisIfScaled<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let n = if self.scaled && !self.x.dims().is_empty() { self.x.dims()[self.axis as usize] } else { 1 };
+        with_float!(self.x, T => {
+            let x = self.x.slice::<T>()?;
+            self.out.slice_mut::<T>()?.iter_mut().zip(x).for_each(|(out, x)| *out = x * n as T);
+        });
+        Ok(())
+    }
+}
+fn axis_if_scaled(scaled: bool) -> Sample {
+    AxisIfScaled { x: uniform([2, 3]), out: out(), scaled, axis: 0 }.into()
+}
+autobwd::samples!(AxisIfScaled, [axis_if_scaled(false), axis_if_scaled(true)]);
+
 static CALLS: AtomicU32 = AtomicU32::new(0);
-kernel!(Random, "random_result", |x, out, T| {
+kernel!(Random, "random_result", NoGrad, |x, out, T| {
     let call = CALLS.fetch_add(1, Ordering::Relaxed) as T;
-    out.iter_mut().zip(x).for_each(|(out, x)| *out = x + call);
+    out.iter_mut().zip(x.slice::<T>()?).for_each(|(out, x)| *out = x + call);
 });
-kernel!(NeverEnds, "never_ends", |x, out, T| {
-    out.copy_from_slice(x);
+kernel!(NeverEnds, "never_ends", NoGrad, |x, out, T| {
+    out.copy_from_slice(x.slice()?);
     while std::hint::black_box(true) {
         std::thread::sleep(Duration::from_secs(1));
     }
 });
-kernel!(NaiveSum, "naive_sum", |x, out, T| {
-    out.fill(x.iter().fold(0.0, |sum: T, x| sum + x * x));
+kernel!(NaiveSum, "naive_sum", NoGrad, |x, out, T| {
+    out.fill(x.slice::<T>()?.iter().fold(0.0, |sum: T, x| sum + x * x));
 });
-kernel!(IndexByData, "index_by_data", |x, out, T| {
-    out.iter_mut().zip(x).for_each(|(out, at)| *out = [1.0, 2.0][(*at * *at) as usize]);
+kernel!(AllocatesOfRankFive, "allocates_of_rank_five", NoGrad, |x, out, T| match x.dims().len() {
+    5.. => out.copy_from_slice(&std::hint::black_box(x.slice::<T>()?.to_vec())),
+    _ => out.copy_from_slice(x.slice()?),
+});
+kernel!(IndexByData, "index_by_data", NoGrad, |x, out, T| {
+    out.iter_mut().zip(x.slice::<T>()?).for_each(|(out, at)| *out = [1.0, 2.0][(*at * *at) as usize]);
 });
 
 #[test]
 fn every_mistake_is_found() {
     let matrix = || uniform([2, 3]);
     let mistakes: Vec<(Sample, &str)> = vec![
-        (SingleWrong { x: matrix(), out: out() }.into(), "in float32"),
+        (SingleWrong { x: matrix(), out: out() }.into(), "gradient `X@GRAD` in float32 is "),
         (ScalarWrong { x: matrix(), out: out() }.into(), "`X` of 0 dimensions, the gradient of `X` is "),
         (
             RulePanics { x: matrix(), out: out() }.into(),
@@ -433,7 +435,7 @@ fn every_mistake_is_found() {
         (WrongParts { x: matrix(), out: out() }.into(), "output `Out`, fused with other operators, is "),
         (
             LostByPeephole { x: matrix(), out: out() }.into(),
-            "of the operator that replaces `lost_by_peephole` and `lost_by_peephole`, is ",
+            "an output of the operator that replaces `lost_by_peephole` and `lost_by_peephole` is ",
         ),
         (
             UpdateOfAll { param: matrix(), grad: matrix(), param_out: out() }.into(),
@@ -469,13 +471,28 @@ fn every_mistake_is_found() {
             "contains `of_other` itself (`of_other` → `other_of_it` → ",
         ),
         (
-            RowsUnsorted { x: matrix(), out: out() }.into(),
+            FirstRows { x: matrix(), out: out(), numbers: vec![1, 0] }.into(),
             "`X@GRAD`: its kernel wrote row 0 after row 1; rows ascend, each once, and -1 ends them",
         ),
         (
             Random { x: matrix(), out: out() }.into(),
             "the kernel of `random_result`: `Out`[0, 0] is random: two runs on the same inputs differ",
         ),
+        (
+            RowsByPosition { param: matrix(), grad: matrix(), param_out: out() }.into(),
+            "where `Grad` has the rows [1], output `ParamOut` is ",
+        ),
+        (
+            BlocksOfShare { x: matrix(), out: out(), share: 1.0 }.into(),
+            "attribute `share` made inf, operator `blocks_of_share` (block 0, operator 0; X = `X`, Out = `Out`): the \
+             kernel of `blocks_of_share` panicked at tests/framework/mistakes.rs:",
+        ),
+        (
+            AllocatesOfRankFive { x: matrix(), out: out() }.into(),
+            "`X` of 5 dimensions, the kernel of `allocates_of_rank_five`: the kernel allocates memory 1 times",
+        ),
+        // Of two kinds of rows, the second is wrong.
+        (axis_if_scaled(true), "attribute `axis` made -1, operator `axis_if_scaled`"),
         (NaiveSum { x: matrix(), out: out() }.into(), "of a million elements, output `Out` in float32"),
         (
             IndexByData { x: matrix(), out: out() }.into(),

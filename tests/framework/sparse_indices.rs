@@ -2,7 +2,7 @@
 
 use autobwd::{
     Buf, Builder, Cx, DType, Executor, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Scope, Tensor, Var,
-    append_backward, emit, register_op,
+    append_backward, emit, op::with_float, register_op,
 };
 use autobwd_ops::{Init, Math};
 
@@ -10,14 +10,15 @@ use autobwd_ops::{Init, Math};
 #[register_op(grad = FirstRowsGrad)]
 pub(crate) struct FirstRows<V = Var> {
     #[input]
-    x: V,
+    pub(crate) x: V,
     #[output]
-    out: V,
+    pub(crate) out: V,
     #[attr]
-    numbers: Vec<i64>,
+    pub(crate) numbers: Vec<i64>,
 }
 impl Infer for FirstRows<Meta> {
     fn infer(&mut self) -> Result<()> {
+        self.x.float()?;
         let [rows, width] = self.x.unpack()?;
         self.x.require(rows.get().is_none_or(|rows| rows >= 2), || "two rows are needed".into())?;
         self.out.set(self.x.dtype, autobwd::Dims::from_iter([2.into(), width]));
@@ -26,8 +27,10 @@ impl Infer for FirstRows<Meta> {
 }
 impl Kernel for FirstRows<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let out = self.out.slice_mut::<f32>()?;
-        out.copy_from_slice(&self.x.slice::<f32>()?[..out.len()]);
+        with_float!(self.x, T => {
+            let out = self.out.slice_mut::<T>()?;
+            out.copy_from_slice(&self.x.slice::<T>()?[..out.len()]);
+        });
         Ok(())
     }
 }
@@ -50,9 +53,11 @@ impl Infer for FirstRowsGrad<Meta> {
 }
 impl Kernel for FirstRowsGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
-        let (numbers, values) = self.dx.rows_mut::<f32>()?;
-        numbers.copy_from_slice(&self.numbers);
-        values.copy_from_slice(self.dout.slice()?);
+        with_float!(self.dout, T => {
+            let (numbers, values) = self.dx.rows_mut::<T>()?;
+            numbers.copy_from_slice(&self.numbers);
+            values.copy_from_slice(self.dout.slice()?);
+        });
         Ok(())
     }
 }

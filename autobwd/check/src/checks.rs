@@ -13,6 +13,7 @@ use super::{
     precision::{check_large, check_single, check_single_gradients},
     rewrites::{check_fused, check_peepholes, check_update},
     shapes::{check_unknown, resized},
+    sparse::check_rows,
     values::{check_absent, check_eager, check_in_place, check_subsets, check_threads},
 };
 use autobwd_core::sample::Sample;
@@ -42,7 +43,7 @@ pub struct CheckedSample {
 /// Checks a sample with the operators linked into this binary.
 ///
 /// An error row must be rejected with its message. For any other row, with random cotangents of the outputs:
-/// - values and gradients in `f32` match those in `f64`, also, for an operator's first row, with a million elements;
+/// - values and gradients in `f32` match those in `f64`, also, for the first row of a kind, with a million elements;
 ///   values computed in place, or with three threads, are equal bit by bit;
 /// - every kernel, also of gradients, writes all elements of its outputs, the same in two runs, whatever its outputs and
 ///   its scratch memory contained before, requests the scratch memory that it [declares](autobwd_core::Kernel::scratch_bytes), and
@@ -53,14 +54,18 @@ pub struct CheckedSample {
 /// - fused with its neighbours, in parts if it is [`decomposed`](autobwd_core::Decompose), replaced by a
 ///   `peephole!` rule, or divided if it is among `elementwise_updates!`, the operator gives the same values;
 /// - a formula and its version for integers agree;
-/// - integers out of range and repeated ones, any data in kernels, and for the first row attributes at and beyond their
-///   bounds and inputs of ranks 0 to 6 are refused by an error, or values and gradients are right;
+/// - integers out of range and repeated ones, any data in kernels, and for the first row of a kind attributes at and
+///   beyond their bounds, infinite or NaN, and inputs of ranks 0 to 6 are refused by an error, or values and gradients
+///   are right;
+/// - with some rows of an input declared `sparse`, results are those for the dense tensor;
 /// - values and gradients match the operator's [composition](autobwd_core::Composition), if it has one;
 /// - values and gradients in eager mode, and of the program traced from it, are equal bit by bit;
 /// - with any inputs excluded, the other gradients stay equal bit by bit;
 /// - shape rules, also of gradients, infer nothing wrong if some dimensions of inputs are unknown;
 /// - if shape rules accept inputs with dimensions of 0 or 1, values and gradients exist and are correct;
 /// - nothing panics.
+///
+/// Rows are of one kind if they fill the same slots with the same dtypes, and agree in flags and names.
 ///
 /// # Errors
 /// A violated check: with slot and index of the worst element, or the source line of a panic.
@@ -82,6 +87,7 @@ fn slots(sample: &Sample, text: &str) -> String {
         let slots = [&sample.desc.inputs, &sample.desc.outputs];
         if let Some(slot) = slots.iter().find_map(|slots| slots.slot_of(Var::stand_in(k + 1))) {
             text = text.replace(&format!("`v{k}`"), &format!("`{slot}`"));
+            text = text.replace(&format!("`v{k}@GRAD`"), &format!("`{slot}@GRAD`"));
         }
     }
     text
@@ -121,6 +127,7 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
     check_update(ops, sample, &function)?;
     check_integers_agree(ops, sample)?;
     check_integers(ops, sample, &function, bound)?;
+    check_rows(ops, sample, &function, &many)?;
     if is_representative(sample) {
         check_attributes(ops, sample, bound)?;
         let kernels = |function: &ProgramFunction| check_kernels(ops, function, &many, &mut vec![]);

@@ -15,7 +15,7 @@ use autobwd_exec::{Executor, Scope, Session};
 
 /// Step of the central differences, relative to the element: the truncation error is about its square, the rounding
 /// error about 1e-16 divided by it.
-const STEP: f64 = 1e-5;
+pub(super) const STEP: f64 = 1e-5;
 
 /// Maximum number of steps of a loop: with shapes that its author did not intend, it may not end.
 const LOOP: u64 = 10_000;

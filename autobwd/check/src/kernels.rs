@@ -9,7 +9,7 @@ use super::{
 };
 use autobwd_core::{
     __private::{Implementation, Memory},
-    Cx, DType, Dim, Error, ErrorKind, Meta, OpInfoMap, Result, Role, Var,
+    Cx, DType, Dim, Error, ErrorKind, Meta, OpInfoMap, Result, Role, Tensor, Var,
     runtime::products_allocate,
     tensor::padded,
     with_dtype,
@@ -40,9 +40,7 @@ pub(super) fn check_kernels(
     let one = Cx::new(1);
     let mut values: HashMap<Var, (Meta, Rc<Memory>)> = HashMap::new();
     for ((name, tensor), (_, meta)) in function.inputs.iter().zip(function.feeds()?) {
-        let mut memory = Memory::zeroed(tensor.bytes().len())?;
-        memory.slice_mut(0, tensor.bytes().len()).copy_from_slice(tensor.bytes());
-        values.insert(function.program.expect_var(name)?, (meta, Rc::new(memory)));
+        values.insert(function.program.expect_var(name)?, dense_memory(tensor, meta)?);
     }
     for op in &function.program.root().ops {
         if ops.get(&op.ty)?.needs_program() {
@@ -74,9 +72,9 @@ fn of_kernel(e: Error, ty: &str) -> Error {
 }
 
 /// One operator with its inputs.
-struct SingleKernel<'a> {
-    ready: &'a autobwd_core::__private::PreparedOp,
-    reads: &'a [(Meta, Rc<Memory>)],
+pub(super) struct SingleKernel<'a> {
+    pub(super) ready: &'a autobwd_core::__private::PreparedOp,
+    pub(super) reads: &'a [(Meta, Rc<Memory>)],
 }
 
 /// The result of one run of a kernel.
@@ -89,7 +87,7 @@ struct Trial {
 
 impl SingleKernel<'_> {
     /// Computes the outputs, with the kernel if there is one.
-    fn check(
+    pub(super) fn check(
         &self,
         (one, many): (&Cx, &Cx),
         may_fail: bool,
@@ -238,6 +236,13 @@ impl SingleKernel<'_> {
             _ => format!("`{}`", meta.slot()),
         }
     }
+}
+
+/// A tensor in memory.
+pub(super) fn dense_memory(tensor: &Tensor, meta: Meta) -> Result<(Meta, Rc<Memory>)> {
+    let mut memory = Memory::zeroed(tensor.bytes().len())?;
+    memory.slice_mut(0, tensor.bytes().len()).copy_from_slice(tensor.bytes());
+    Ok((meta, Rc::new(memory)))
 }
 
 /// Memory with every byte set to `fill`.

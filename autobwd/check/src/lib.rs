@@ -18,6 +18,7 @@ mod panics;
 mod precision;
 mod rewrites;
 mod shapes;
+mod sparse;
 mod unused;
 mod values;
 

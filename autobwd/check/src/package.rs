@@ -139,15 +139,9 @@ impl Package {
         let own = |info: &&OpInfo| same(info.crate_name()) || declared.contains(info.crate_name());
         let infos: Vec<_> = all().filter(own).collect();
         if samples.is_empty() {
-            let packages: BTreeSet<_> =
+            let packages: BTreeSet<&str> =
                 autobwd_core::__private::inventory::iter::<OpSamples>.into_iter().map(|s| s.krate).collect();
-            let packages: Vec<_> = packages.into_iter().map(|name| format!("`{name}`")).collect();
-            let n = infos.len();
-            let others = match packages.is_empty() {
-                true => "this build has none: release builds need the feature `samples` of autobwd".into(),
-                false => format!("packages with samples are {}", packages.join(", ")),
-            };
-            return Err(failure(format!("package `{name}` has {n} operators and no samples; {others}")));
+            return Err(no_samples(name, infos.len(), &packages));
         }
         Ok(Package { infos, samples })
     }
@@ -164,6 +158,18 @@ impl Package {
         }
         found
     }
+}
+
+/// The error for a package without samples, in a build that has samples of these packages.
+fn no_samples(name: &str, operators: usize, packages: &BTreeSet<&str>) -> Error {
+    let packages: Vec<_> = packages.iter().map(|name| format!("`{name}`")).collect();
+    let others = match packages.is_empty() {
+        true => "this build has none: a release build needs the feature `samples`, `cargo test --release --features \
+                 autobwd/samples`"
+            .into(),
+        false => format!("packages with samples are {}", packages.join(", ")),
+    };
+    failure(format!("package `{name}` has {operators} operators and no samples; {others}"))
 }
 
 /// Makes a test of all samples of an operator crate: `autobwd::check_all!(my_operators);` as the only line of a file in
@@ -186,4 +192,17 @@ macro_rules! check_all {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_samples_is_an_error_that_names_the_feature() {
+        let e = no_samples("my-operators", 3, &BTreeSet::new());
+        let text = "package `my-operators` has 3 operators and no samples; this build has none: a release build needs \
+                    the feature `samples`, `cargo test --release --features autobwd/samples`";
+        assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::Check, text));
+    }
 }

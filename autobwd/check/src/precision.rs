@@ -37,7 +37,7 @@ pub(super) fn check_single(
     compare(single, &rounded(ops, single, double)?, SINGLE.max(bound), "output")
 }
 
-/// The change of the values by that of the last bit of each `f32` input, relative to the largest.
+/// The change of the values if the last bit of each `f32` input changes, relative to the largest value.
 fn condition(ops: &OpInfoMap, function: &ProgramFunction) -> Result<f64> {
     let moved = |(name, tensor): &(String, Tensor)| match tensor.dtype() {
         DType::F64 => {

@@ -77,9 +77,9 @@ pub(super) fn check_peepholes(ops: &OpInfoMap, function: &ProgramFunction) -> Re
                     // A fetched value is computed, so the pair stays.
                     let both = [&fetches[..], &[pair.between.as_str()]].concat();
                     let apart = pair.function.fetch(&both)?;
-                    for ((name, joined), apart) in fetches.iter().zip(&joined).zip(&apart) {
+                    for (joined, apart) in joined.iter().zip(&apart) {
                         let what =
-                            format!("`{name}`, of the operator that replaces `{}` and `{second}`,", first.ty);
+                            format!("an output of the operator that replaces `{}` and `{second}`", first.ty);
                         compare_values(&what, joined, apart)?;
                     }
                 }

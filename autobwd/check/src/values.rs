@@ -15,7 +15,7 @@ const ABSENT: f64 = 1e-9;
 /// Number of inputs up to which every subset is tried as a no-grad set; of more, each alone.
 const SUBSETS: usize = 4;
 
-/// With the gradients of some outputs absent, the gradients of inputs are those with zeros in their place.
+/// With the gradients of some outputs absent, the gradients of inputs are the same as with zeros in their place.
 pub(super) fn check_absent(
     ops: &OpInfoMap,
     function: &ProgramFunction,
@@ -87,7 +87,7 @@ pub(super) fn check_threads(ops: &OpInfoMap, function: &ProgramFunction, many: &
     Ok(())
 }
 
-/// Eager results, and those of the program traced meanwhile, equal those of the program.
+/// Eager results, and the results of the program traced meanwhile, equal the results of the program.
 pub(super) fn check_eager(
     ops: &OpInfoMap,
     function: &ProgramFunction,
@@ -113,7 +113,7 @@ pub(super) fn check_eager(
             let inputs: Vec<&Expr> = of.map(|(_, leaf)| *leaf).collect();
             let found = grad(&roots, &inputs, &GradOptions { seeds: Some(&seeds), create_graph: false })?;
             if found.iter().map(Option::is_some).ne(names.iter().map(Option::is_some)) {
-                return Err(failure("the inputs with a gradient differ from those in the program"));
+                return Err(failure("other inputs have a gradient than in the program"));
             }
             expected.extend(gradient.run()?);
             values.extend(found.into_iter().flatten());
@@ -166,7 +166,7 @@ pub(super) fn check_subsets(
             };
             if !holds {
                 return Err(failure(format!(
-                    "without the gradients of {excluded:?}, that of `{input}` differs"
+                    "without the gradients of {excluded:?}, the gradient of `{input}` differs"
                 )));
             }
         }

@@ -2,11 +2,10 @@
 //! formula.
 
 use autobwd::{
-    Composition, Derived, Expr, Float, New, Pointwise, Var, check::*, emit, op::DerivedFromInputs,
-    register_op,
+    Composition, Derived, Expr, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op,
 };
 
-use crate::{Math, fill::FillAnyLike};
+use crate::Math;
 
 /// Huber loss of the residual `r = y - x`: `out = r² / 2` where `|r| <= delta`, else `delta * (|r| - delta / 2)`.
 #[register_op(grad = HuberLossGrad, pointwise)]
@@ -39,10 +38,9 @@ impl<F: Float> Pointwise for HuberLoss<F> {
 impl Composition for HuberLoss<Expr> {
     fn compose(&mut self) {
         let (residual, delta) = (&self.y - &self.x, f64::from(self.delta));
-        let size = residual.abs();
-        let far = emit(FillAnyLike { x: (&size).into(), out: New, value: delta, dtype: None }).out;
-        let line = (&size - delta / 2.0) * delta;
-        self.out = size.greater_than(&far).where_cond(&line, &(residual.square() * 0.5));
+        // Both branches in one product, which is finite where `delta` is infinite.
+        let bounded = residual.clip(-delta, delta);
+        self.out = &bounded * (&residual - &bounded * 0.5);
         self.residual = residual;
     }
 }

@@ -85,7 +85,8 @@ autobwd::samples!(
         matmul_grad_sgd(uniform([3, 2]), uniform([4, 3]), uniform([2, 4]), true, true),
         matmul_grad_sgd(uniform([5, 2, 3]), uniform([3, 4]), uniform([5, 2, 4]), false, false),
         matmul_grad_sgd(uniform([5, 2, 3]), uniform([5, 3, 4]), uniform([5, 2, 4]), false, false),
-        matmul_grad_sgd(uniform([5, 3, 2]), uniform([1, 4, 3]), uniform([5, 2, 4]), true, true),
+        matmul_grad_sgd(uniform([5, 3, 2]), uniform([1, 4, 3]), uniform([5, 2, 4]), true, true)
+            .tolerance(2e-5, "at the large size, each sum in float32 has 350,000 terms"),
         MatmulV2GradSgd {
             dx: None,
             ..matmul_grad_sgd(uniform([0, 3]), uniform([3, 4]), uniform([0, 4]), false, false)

@@ -73,6 +73,11 @@ impl Kernel for ClipByNorm<Buf<'_>> {
 impl Composition for ClipByNorm<Expr> {
     fn compose(&mut self) {
         let (squares, most) = (self.x.square().sum(&[]), f64::from(self.max_norm));
+        if most == 0.0 || most.is_infinite() {
+            // The quotient below would be NaN.
+            self.out = &self.x * if most == 0.0 { 0.0 } else { 1.0 };
+            return;
+        }
         let most_squares = FillAnyLike { x: (&squares).into(), out: New, value: most * most, dtype: None };
         let divisor = squares.maximum(&emit(most_squares).out);
         self.out = &self.x * (divisor.rsqrt() * most);
