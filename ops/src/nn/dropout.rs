@@ -42,7 +42,7 @@ impl Dropout {
 
     #[track_caller]
     fn of(net: &Builder, layer: &str, probability: f32, seed: i32) -> Dropout {
-        let seed = StepSeed::of(net, &format!("{layer}.seed"), seed).counter;
+        let seed = StepSeed::of(net, layer, seed).counter;
         Dropout { seed, probability }
     }
 

@@ -2,8 +2,7 @@ use autobwd::{Arg, Builder, DType, Expr, emit};
 
 use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 
-/// A seed that is another one at each run: a counter in the scope, `seed_0`, that starts at a 62-bit hash of a seed and
-/// its name. So random numbers depend on the seed, the name and the number of steps only, on every machine.
+/// A seed that is another one at each run: a counter in the scope that starts at a 62-bit hash of a seed and its name. So random numbers depend on the seed, the name and the number of steps only, on every machine.
 ///
 /// ```
 /// use autobwd::{Builder, DType};
@@ -12,7 +11,7 @@ use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 /// let x = net.input("x", DType::F32, &[-1, 8]);
 /// let seed = StepSeed::new(&net, "noise", 7);
 /// let noisy = &x + x.randn_like(&seed.next()) * 0.1;
-/// # assert!(noisy.check().is_ok() && seed.counter.name() == "noise");
+/// # assert!(noisy.check().is_ok() && seed.counter.name() == "noise.seed");
 /// ```
 #[derive(Debug)]
 pub struct StepSeed {
@@ -21,18 +20,19 @@ pub struct StepSeed {
 }
 
 impl StepSeed {
-    /// Adds the counter to the program, under that name within the current [name scope](Builder::name_scope). Fails for a
-    /// name in use.
+    /// Adds the counter to the program, with the suffix `.seed`, as layers do: `noise.seed` for the name `noise`, within
+    /// the current [name scope](Builder::name_scope). Fails for a name in use.
     #[track_caller]
     pub fn new(net: &Builder, name: &str, seed: i32) -> StepSeed {
         StepSeed::of(net, &net.scoped(name), seed)
     }
 
-    /// The same with a full name.
+    /// The counter of a layer with a full name.
     #[track_caller]
-    pub(super) fn of(net: &Builder, name: &str, seed: i32) -> StepSeed {
-        let first = stream(seed, name) >> 2;
-        let counter = net.persistable(name, DType::I64, &[1], |counter| {
+    pub(super) fn of(net: &Builder, layer: &str, seed: i32) -> StepSeed {
+        let name = format!("{layer}.seed");
+        let first = stream(seed, &name) >> 2;
+        let counter = net.persistable(&name, DType::I64, &[1], |counter| {
             let (shape, dtype, str_value) = (vec![1], DType::I64, first.to_string());
             let op = FillConstant { shape, dtype, str_value, ..FillConstant::of(Arg::from(counter)) };
             counter.builder().emit(op).out
@@ -69,8 +69,7 @@ impl GaussianNoise {
     /// A layer with that standard deviation. Adds a counter to the program, `gaussian_noise_0.seed`.
     #[track_caller]
     pub fn new(net: &Builder, std: f64, seed: i32) -> GaussianNoise {
-        let name = format!("{}.seed", net.layer_name("gaussian_noise"));
-        GaussianNoise { seed: StepSeed::of(net, &name, seed), std }
+        GaussianNoise { seed: StepSeed::of(net, &net.layer_name("gaussian_noise"), seed), std }
     }
 
     /// Adds noise to `x`; in [evaluation mode](Builder::eval_mode), `x` itself. Fails for dtypes other than floating

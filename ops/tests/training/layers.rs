@@ -3,7 +3,10 @@
 use autobwd::{Builder, DType, Expr, Result, Tensor};
 use autobwd_ops::{
     Math,
-    nn::{Conv1d, Conv3d, CrossEntropyLoss, GaussianNoise, Linear, MultiHeadAttention, RmsNorm, StepSeed},
+    nn::{
+        Conv1d, Conv3d, CrossEntropyLoss, Dropout, GaussianNoise, Linear, MultiHeadAttention, RmsNorm,
+        StepSeed,
+    },
     optim::{Optimizer, Sgd},
 };
 
@@ -136,9 +139,11 @@ fn every_step_has_other_noise() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1]);
     let noisy = GaussianNoise::new(&net, 2.0, 1).forward(&x);
-    let seed = net.name_scope("a", || StepSeed::new(&net, "seed", 1));
+    let seed = net.name_scope("a", || StepSeed::new(&net, "noise", 1));
     let uniform = x.rand_like(&seed.next());
-    assert_eq!(seed.counter.name(), "a.seed");
+    assert_eq!(seed.counter.name(), "a.noise.seed");
+    let dropout = net.name_scope("a", || Dropout::named(&net, "mask", 0.5, 1));
+    assert_eq!(dropout.seed.name(), "a.mask.seed");
     let mut scope = started(&net)?;
     let x = Tensor::from_vec([1000], vec![1.0_f32; 1000])?;
     let mut all = vec![];
