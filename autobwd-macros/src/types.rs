@@ -40,7 +40,7 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
     }
 }
 
-/// Whether it is the path of a function rather than that of a type, by its name: `scale_grad`, not `ScaleGrad`.
+/// Whether it is the path of a function, not of a type, by its name: `scale_grad`, not `ScaleGrad`.
 pub(crate) fn is_function(ty: &Type) -> bool {
     match ungrouped(ty) {
         Type::Path(path) => path.path.segments.last().is_some_and(|last| {

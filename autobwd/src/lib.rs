@@ -193,7 +193,7 @@
 //! operators, pass a map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`],
 //! [`Executor::with_ops`], [`Builder::with_ops`].
 //!
-//! An [`OpInfo`] prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of
+//! An [`OpInfo`](op::OpInfo) prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of
 //! one operator as descriptions.
 //!
 //! # Errors
@@ -220,9 +220,9 @@ pub use autobwd_core::{__private, __submit_samples};
 #[doc(inline)]
 pub use autobwd_core::{
     Arg, Attr, Attrs, BlockId, Buf, Builder, Composed, Composition, Cx, DType, Derived, Dims, Error,
-    ErrorKind, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, New, NoGrad, Op, OpDesc,
-    OpInfo, OpInfoMap, Pointwise, Program, Result, Tensor, Var, VarDesc, ZeroGrad, emit, register_op,
-    samples, verify,
+    ErrorKind, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, New, NoGrad, OpDesc,
+    OpInfoMap, Pointwise, Program, Result, Tensor, Var, VarDesc, ZeroGrad, emit, register_op, samples,
+    verify,
 };
 #[doc(inline)]
 pub use autobwd_eager as tape;

@@ -1,7 +1,7 @@
 //! A single operator, ready to run on data in the scope.
 
 use autobwd::{
-    Attr, DType, Dims, Executor, OpDesc, OpInfo, Program, Result, Scope, Session, Tensor, Var, VarDesc,
+    Attr, DType, Dims, Executor, OpDesc, Program, Result, Scope, Session, Tensor, Var, VarDesc, op::OpInfo,
 };
 
 /// Prepares an operator: every slot has `elements` elements of `dtype`, inputs are in [0, 1]; attributes have their

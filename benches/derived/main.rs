@@ -10,7 +10,10 @@ mod timing;
 use std::{collections::BTreeMap, process::ExitCode};
 
 use activations::{ACTIVATIONS, FROM_OUTPUT};
-use autobwd::{Executor, OpInfo, OpInfoMap, op::GradKind};
+use autobwd::{
+    Executor, OpInfoMap,
+    op::{GradKind, OpInfo},
+};
 use autobwd_benches::{BenchResult, finish, round};
 use autobwd_ops as _;
 use clap::Parser;

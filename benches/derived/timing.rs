@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use autobwd::{DType, Executor, OpInfo, Result, Scope, Session};
+use autobwd::{DType, Executor, Result, Scope, Session, op::OpInfo};
 use autobwd_benches::{alone, median, ms};
 
 /// Elements of every slot, such that inputs and outputs stay in the core's caches.

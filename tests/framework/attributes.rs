@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 use autobwd::{
-    Attr, BlockId, DType, OpDesc, OpInfo, OpInfoMap, Program, Result,
-    op::{Arity, AttrDef, AttrType, SlotDef},
+    Attr, BlockId, DType, OpDesc, OpInfoMap, Program, Result,
+    op::{Arity, AttrDef, AttrType, OpInfo, SlotDef},
     program::Name,
 };
 

@@ -165,7 +165,7 @@ impl<F: Float> Pointwise for Times<F> {
         self.out = self.x * self.a;
     }
 }
-/// `dx = a dout`. A rule emits it, so that its default is not compared with that of [`Times`].
+/// `dx = a dout`. A rule emits it, so that its default is not compared with the default of [`Times`].
 #[register_op(grad = NoGrad, pointwise, name = "author_times_grad")]
 pub(crate) struct TimesGrad<V = Var> {
     /// Gradient of `out`.

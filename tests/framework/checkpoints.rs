@@ -101,7 +101,7 @@ fn equal_states_give_equal_files() -> Result<()> {
     assert_eq!(loaded, notes());
     assert_eq!(loaded.note("c")?, "ü\n");
     assert_eq!(loaded.note("d").unwrap_err().to_string(), "the checkpoint has no note `d`");
-    // Its values are those of a usual file.
+    // Its values are the values of a usual file.
     let mut values = Scope::new();
     values.load(&a)?;
     assert_eq!(bits(&values), bits(&scope));
@@ -146,7 +146,7 @@ fn files_without_a_checkpoint_are_refused() -> Result<()> {
     let net = model(8, &adam)?;
     let scope = started(&net)?;
     scope.save(&path)?;
-    let expected = "`run`: no checkpoint, but values alone; `Scope::load` reads them";
+    let expected = "`run`: not a checkpoint: the file has values alone, which `Scope::load` reads";
     assert_eq!(refused(&path, &*net.program()?), (ErrorKind::Format, expected.into()));
     Checkpoint::new(1).save(&path, &net.program()?, &scope)?;
     let bytes = without_checksum(fs::read(&path).unwrap());
@@ -161,7 +161,7 @@ fn files_without_a_checkpoint_are_refused() -> Result<()> {
     );
     assert!(
         replaced("\\\"step\\\":1", "\\\"stop\\\":1")
-            .starts_with("`run`: no checkpoint: missing field `step`")
+            .starts_with("`run`: not a checkpoint: missing field `step`")
     );
     Ok(())
 }
@@ -194,7 +194,7 @@ fn checkpoints_of_other_programs_are_refused() -> Result<()> {
     let text = refused(model(8, &|loss| Sgd { rate: 0.01 }.minimize(loss)?.complete().map(drop))?);
     assert!(text.starts_with("it has `") && text.ends_with("`, which this program does not know"), "{text}");
     let text = refused(model(8, &|loss| adam(&(loss * 2.0)))?);
-    assert_eq!(text, "its variables are those of this program, but operators or attributes are not");
+    assert_eq!(text, "it has the variables of this program, but other operators or attributes");
     Ok(())
 }
 
@@ -334,7 +334,7 @@ fn a_fingerprint_covers_all_that_a_program_computes() -> Result<()> {
             assert!(seen.insert(program.fingerprint()), "attribute {name} like {other}");
         }
     }
-    // Where an operator comes from does not count, and the value is that of every machine.
+    // Where an operator comes from does not count, and the value is the same on every machine.
     let mut program = varied();
     program.root_mut().ops[0].origin = Origin::Seed;
     assert_eq!(program.fingerprint(), varied().fingerprint());

@@ -128,7 +128,10 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
         "{e}"
     );
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], || vec![x.mean()]));
-    assert!(e.starts_with("the branches return different results: one of the true branch is cond_"), "{e}");
+    assert!(
+        e.starts_with("the branches return different results: a result of the true branch is cond_"),
+        "{e}"
+    );
     let e = refused(|x| cond(&flag(x), || vec![x.clone()], Vec::new));
     assert_eq!(e, "the branches return different numbers of values: 1 and 0");
     let e = refused(|x| switch_case(&x.mean(), vec![], Box::new(Vec::new)));

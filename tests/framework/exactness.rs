@@ -124,7 +124,7 @@ fn instance_norm(x: &Expr) -> Expr {
     emit(InstanceNormOp { x: x.into(), scale, bias, y: New, saved_mean: New, saved_variance: New, epsilon }).y
 }
 
-/// Below this, an error is that of a rounding or two.
+/// Below this, an error is a rounding or two.
 const ROUNDING: f64 = 2e-7;
 
 /// The errors are at most those that `reference/statistics.py` measures of PaddlePaddle 2.6.2, on the same numbers.

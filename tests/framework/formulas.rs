@@ -1,11 +1,11 @@
 //! Formulas as data: values, dependencies, and their effect on plans.
 
 use autobwd::{
-    Attr, Backward, Builder, DType, Derived, Dims, Executor, Expr, Feed, Float, New, OpDesc, OpInfo,
-    OpInfoMap, Pointwise, Program, Result, Scope, Tensor, Var, VarDesc, append_backward,
+    Attr, Backward, Builder, DType, Derived, Dims, Executor, Expr, Feed, Float, New, OpDesc, OpInfoMap,
+    Pointwise, Program, Result, Scope, Tensor, Var, VarDesc, append_backward,
     backward::GradientOptions,
     emit, gradients,
-    op::{AttrType, DerivedFromInputs, Formula, FormulaNode},
+    op::{AttrType, DerivedFromInputs, Formula, FormulaNode, OpInfo},
     program::Origin,
     register_op,
 };

@@ -2,8 +2,8 @@
 
 use autobwd::{
     Arg, Attr, Backward, Buf, Builder, Cx, DType, Dims, Executor, Expr, Feed, Kernel, Meta, New, NoGrad,
-    OpDesc, OpInfo, OpInfoMap, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward, emit,
-    op::{AttrType, Decompose, GradKind, Parts, Peephole},
+    OpDesc, OpInfoMap, Program, Result, Scope, Session, Tensor, Var, VarDesc, append_backward, emit,
+    op::{AttrType, Decompose, GradKind, OpInfo, Parts, Peephole},
     register_op,
     tensor::Bool,
 };

@@ -87,7 +87,7 @@ fn blocks_that_contain_themselves_are_refused() -> Result<()> {
     let mut program = net.program()?.clone();
     let second = program.root().ops.iter().flat_map(|op| op.attrs.blocks()).find(|block| block.index() == 2);
     redirect(&mut program, second.unwrap());
-    all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "another operator runs block 2, too");
+    all_refuse(&ask(program, vec![("x", scalar(1.0))], out), "two operators run block 2");
     Ok(())
 }
 

@@ -49,7 +49,7 @@ fn a_resumed_run_goes_on_with_its_log() -> Result<()> {
     assert_eq!(log.last_step(), None);
     record(&mut log, &net, &program, &[1, 2, 4, 5])?;
     let before = fs::read_to_string(&path).unwrap();
-    // The run was killed within the record of step 6, and its last checkpoint is that of step 4.
+    // The run was killed within the record of step 6, and its last checkpoint is of step 4.
     fs::write(&path, before.clone() + "{\"step\":6,\"ti").unwrap();
     let mut log = Monitor::resume(&path, &program, &[&loss], 4)?;
     assert_eq!(log.last_step(), Some(4));

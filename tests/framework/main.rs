@@ -106,6 +106,6 @@ use autobwd_tests::compare;
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
 
 /// Whether an operator is from the core or from `ops`.
-fn is_of_library(info: &autobwd::OpInfo) -> bool {
+fn is_of_library(info: &autobwd::op::OpInfo) -> bool {
     info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
 }

@@ -32,7 +32,7 @@ fn parse(file: &std::path::Path) -> Vec<Item> {
     syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items
 }
 
-/// The core's exported names, without those of `__private`, and those of `__private`.
+/// The core's exported names, without the names of `__private`, and the names of `__private`.
 fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
     let source = root().join("autobwd/core/src");
     let (mut public, mut private) = Default::default();
@@ -208,4 +208,19 @@ fn hidden_items_are_those_of_private() {
     }
     // The macro names these, which are public as well.
     assert!(both.len() > 20, "{both:?}");
+}
+
+#[test]
+fn facade_exports_at_most_60_names_at_its_root() {
+    let mut found = BTreeSet::new();
+    for item in parse(&root().join("autobwd/src/lib.rs")) {
+        match item {
+            Item::Use(item) if is_public(&item.vis) && !is_hidden(&item.attrs) => {
+                names(&item.tree, &mut found)
+            }
+            Item::Mod(item) if is_public(&item.vis) => _ = found.insert(item.ident.to_string()),
+            _ => {}
+        }
+    }
+    assert!((40..=60).contains(&found.len()), "{} names: {found:?}", found.len());
 }

@@ -3,8 +3,8 @@
 use std::fs;
 
 use autobwd::{
-    OpInfo, OpInfoMap, Result,
-    op::{Arity, GradKind, SlotDef},
+    OpInfoMap, Result,
+    op::{Arity, GradKind, OpInfo, SlotDef},
 };
 
 use crate::is_of_library;

@@ -141,7 +141,7 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
     assert_eq!(last.len(), 1);
     let op = net.program()?.root().ops.iter().find(|op| &*op.ty == "while").unwrap().clone();
     let e = OpInfoMap::linked()?.gradient_ops(&mut net.program()?.clone(), &op, &[]).unwrap_err();
-    assert!(e.message().starts_with("the gradient needs that of the block: build it with"), "{e}");
+    assert!(e.message().starts_with("the gradient needs the gradient of the block: build it with"), "{e}");
     Ok(())
 }
 

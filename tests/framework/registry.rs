@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use autobwd::{
-    ErrorKind, OpInfo, OpInfoMap, Result,
-    op::{Arity, GradKind, SlotDef},
+    ErrorKind, OpInfoMap, Result,
+    op::{Arity, GradKind, OpInfo, SlotDef},
 };
 
 use crate::{compare, is_of_library};

@@ -36,7 +36,7 @@ const REFUSED: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the reference's mean is rounded towards 0, and that of truth values is one of them",
+        "the reference's mean is rounded towards 0, and is a truth value for truth values",
         &["reduce_mean bool", "reduce_mean int32", "reduce_mean int64"],
     ),
     (

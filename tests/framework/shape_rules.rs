@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use autobwd::{
     Attr, Buf, Builder, Composed, Composition, Cx, DType, Dims, ErrorKind, Expr, Infer, Kernel, Meta, New,
-    OpDesc, OpInfo, OpInfoMap, Program, Result, Var, VarDesc, emit, gradients, op::Arity, op::AttrType,
-    register_op, tensor::Dim,
+    OpDesc, OpInfoMap, Program, Result, Var, VarDesc, emit, gradients,
+    op::{Arity, AttrType, OpInfo},
+    register_op,
+    tensor::Dim,
 };
 use autobwd_ops::Init;
 

@@ -39,7 +39,7 @@ fn is_tie_or_nan(x: &[f64]) -> bool {
 }
 
 const NAN: &str = "the gradient at NaN is NaN: PyTorch takes the branch of large numbers";
-const ZERO_AT_NAN: &str = "as in PaddlePaddle, where the gradient is that of `out > 0`";
+const ZERO_AT_NAN: &str = "as in PaddlePaddle, where `out > 0` selects the gradient";
 const TIE: &str = "as in PaddlePaddle, `y` gets the whole gradient of a tie; NaN counts as one";
 const LIMIT: &str = "the limit: PyTorch multiplies 0 by infinity";
 const ROOT: &str = "the power of IEEE 754: PyTorch replaces it by a square root";

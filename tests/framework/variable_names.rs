@@ -21,7 +21,7 @@ fn a_name_stays_whatever_else_the_program_contains() -> Result<()> {
         }
         let before = h.square().mean();
         let loss = before.clone().named("loss");
-        // Copies of the expression have the name, too.
+        // Copies of the expression also have the name.
         assert_eq!((loss.name(), before.name()), ("loss".into(), "loss".into()));
         Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
         let program = net.program()?.clone();

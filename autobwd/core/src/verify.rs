@@ -32,7 +32,7 @@ use crate::{
 /// p.root_mut().ops.push(OpDesc::new("no_such_op").input("X", [x]));
 /// let e = verify(&p).unwrap_err().to_string();
 /// assert!(e.contains("`x` is not declared"), "{e}");
-/// assert!(e.contains("those of the library come with `use autobwd_ops as _;`"), "{e}");
+/// assert!(e.contains("the library's operators come with `use autobwd_ops as _;`"), "{e}");
 /// ```
 pub fn verify(program: &Program) -> Result<()> {
     OpInfoMap::linked()?.verify(program)

@@ -136,7 +136,7 @@ impl CsvColumns {
     /// The data set of a file.
     ///
     /// # Errors
-    /// Those of the file system, and those of [`parse`](CsvColumns::parse), with the path; a file of more than 16 GiB.
+    /// Failures of the file system; the errors of [`parse`](CsvColumns::parse), with the path; a file of more than 16 GiB.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<TensorDataset> {
         let path = path.as_ref();
         let file = open_file(path, LIMIT)?;

@@ -193,7 +193,7 @@ impl Loader {
     ///
     /// # Errors
     /// A batch that cannot be read, a panic of the data set, another number of examples than was asked for, or other
-    /// fields or dtypes than those of the first batch; the following call delivers the batch after it.
+    /// fields or dtypes than the first batch has; the following call delivers the batch after it.
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
         if self.position.batch == self.batches() {
             self.position = Position { epoch: self.position.epoch.saturating_add(1), batch: 0 };
@@ -325,7 +325,7 @@ impl Loader {
             ("`drop_last`", state.drop_last.to_string(), tiling.drop_last.to_string()),
         ];
         if let Some((option, then, now)) = options.iter().find(|(_, then, now)| then != now) {
-            return refuse(format!("the state is that of another loader: its {option} is {then}, not {now}"));
+            return refuse(format!("the state belongs to another loader: its {option} is {then}, not {now}"));
         }
         self.seek(state.position)
     }

@@ -90,7 +90,7 @@ impl TextWindows {
     /// As [`new`](TextWindows::new), from a file.
     ///
     /// # Errors
-    /// Those of the file system, and those of [`new`](TextWindows::new), with the path; a file of more than 4 GiB.
+    /// Failures of the file system; the errors of [`new`](TextWindows::new), with the path; a file of more than 4 GiB.
     pub fn read(path: impl AsRef<Path>, unit: TextUnit, length: usize) -> Result<TextWindows> {
         let path = path.as_ref();
         let text = read_file(path, LIMIT)?;

@@ -356,7 +356,7 @@ fn a_state_of_other_data_or_options_is_refused() -> Result<()> {
     let renamed = TensorDataset::new([("y", Tensor::from_vec([8], (0..8).collect::<Vec<i64>>())?)])?;
     let text = "the data have changed: the fields were `x` (int64), and are `y` (int64)";
     assert_eq!(refused(Loader::builder(renamed).batch(2).shuffle(1)), text);
-    let text = "the state is that of another loader: its batch size is 2, not 4";
+    let text = "the state belongs to another loader: its batch size is 2, not 4";
     assert_eq!(refused(loader(8).batch(4)), text);
     assert!(refused(loader(8).shuffle(2)).ends_with("its seed is 1, not 2"));
     assert!(refused(Loader::builder(numbers(8)).batch(2)).ends_with("its seed is 1, not none"));

@@ -201,7 +201,7 @@ fn run_planned<'m>(ready: &PreparedOp, cx: &Cx, memory: &dyn Fn((Role, usize)) -
                 }
             };
             // SAFETY: the kernel runs before this function returns, and is dropped by then; the caller borrows the
-            // memory of inputs and owns that of outputs; other memory is freed after the last group that reads it.
+            // memory of inputs and owns the memory of outputs; other memory is freed after the last group that reads it.
             #[allow(unsafe_code)]
             unsafe { memory.place(0, bytes(value)) }.map(Some)
         };

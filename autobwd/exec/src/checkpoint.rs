@@ -136,10 +136,12 @@ impl Checkpoint {
         let (values, metadata) = load_tensors_with(path, KEY)?;
         let format = |text: String| refuse(ErrorKind::Format, path, text);
         let Some(metadata) = metadata else {
-            return Err(format("no checkpoint, but values alone; `Scope::load` reads them".into()));
+            return Err(format(
+                "not a checkpoint: the file has values alone, which `Scope::load` reads".into(),
+            ));
         };
         let metadata: CheckpointJson = serde_json::from_str(&metadata)
-            .map_err(|e| format(format!("no checkpoint: {e}")).caused_by(e))?;
+            .map_err(|e| format(format!("not a checkpoint: {e}")).caused_by(e))?;
         if metadata.version != VERSION {
             let version = metadata.version;
             return Err(format(format!(
@@ -194,6 +196,6 @@ fn difference(program: &Program, values: &[(String, Tensor)], is_same: bool) -> 
     let unknown = values.iter().map(|(name, _)| name.as_str()).find(is_unknown);
     Some(match unknown {
         Some(name) => format!("it has `{name}`, which this program does not know"),
-        None => "its variables are those of this program, but operators or attributes are not".into(),
+        None => "it has the variables of this program, but other operators or attributes".into(),
     })
 }

@@ -193,7 +193,7 @@ impl<F: Float> Pointwise for HardSwish<F> {
     fn eval(&mut self) {
         let (x, threshold) = (self.x, self.threshold);
         let line = x + f64::from(self.offset);
-        // Constant factors: the derivative is that of a line up to infinity.
+        // Constant factors: the line keeps its derivative up to infinity.
         let above = F::select(F::from(threshold).gt(line), x * line, x * f64::from(threshold));
         self.out = F::select(line.gt(F::from(0.0)), above, x * 0.0) / f64::from(self.scale);
     }

@@ -101,7 +101,7 @@ fn choose(
     for (yes, no) in yes.iter().zip(&no) {
         same(
             "the branches return different results",
-            ("one of the true branch", "that of the false branch"),
+            ("a result of the true branch", "the same result of the false branch"),
             yes,
             no,
         )

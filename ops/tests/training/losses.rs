@@ -1,8 +1,8 @@
 //! Losses refuse to broadcast: `[n, 1]` against `[n]` would be a loss over `[n, n]`.
 
 use autobwd::{
-    Builder, DType, Dims, Expr, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Tensor,
-    op::{Arity, AttrType},
+    Builder, DType, Dims, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Tensor,
+    op::{Arity, AttrType, OpInfo},
 };
 use autobwd_ops::{Math, nn::CrossEntropyLoss};
 

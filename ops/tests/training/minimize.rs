@@ -164,7 +164,7 @@ fn errors_name_the_line_of_the_call() -> Result<()> {
         assert!(e.contains(&format!("training/minimize.rs:{line}")), "line {line}: {e}");
         assert!(!e.contains("optim/"), "{e}");
     }
-    // All operators have the line of the call, through groups and closures, also those of the startup program.
+    // All operators have the line of the call, through groups and closures, also in the startup program.
     let groups = ParameterGroups::group(Adam::new(0.1).group("w", Adam::new(0.2)), "v", Sgd { rate: 0.5 });
     let line = line!() + 1;
     groups.minimize(&loss)?.complete()?;

@@ -6,11 +6,11 @@ use std::{
 };
 
 use autobwd::{
-    Buf, Builder, Cx, DType, Derived, Executor, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Op, OpDesc,
-    OpInfo, OpInfoMap, Result, Scope, Var,
+    Buf, Builder, Cx, DType, Derived, Executor, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpDesc,
+    OpInfoMap, Result, Scope, Var,
     backward::{GradientOptions, gradients},
     emit,
-    op::{Arity, Describe, Lanes, Role, Schema, SlotDef, SlotValues},
+    op::{Arity, Describe, Lanes, Op, OpInfo, Role, Schema, SlotDef, SlotValues},
     register_op,
 };
 use autobwd_ops::{Init, Math};

@@ -1,5 +1,5 @@
 //! An operator struct made by `macro_rules!`.
-use autobwd::{Float, NoGrad, Op, Pointwise, Var, register_op};
+use autobwd::{Float, NoGrad, Pointwise, Var, op::Op, register_op};
 
 macro_rules! operator {
     ($(#[$meta:meta])* $name:ident, $ty:ty, $default:expr, |$x:ident, $a:ident| $formula:expr) => {

@@ -1,5 +1,5 @@
 //! An operator without inputs.
-use autobwd::{Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Op, Result, Var, register_op};
+use autobwd::{Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var, op::Op, register_op};
 
 #[register_op(grad = NoGrad, name = "count_up")]
 pub struct Count<W = Var> {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![deny(warnings, missing_docs, unused_qualifications, unreachable_pub)]
 
-use autobwd::{Float, NoGrad, Op, Pointwise, Var, register_op};
+use autobwd::{Float, NoGrad, Pointwise, Var, op::Op, register_op};
 
 /// `dx = 2 x · dout`
 #[register_op(grad = NoGrad, name = "strict_square_grad", pointwise, broadcast)]

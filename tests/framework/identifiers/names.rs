@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use autobwd::OpInfo;
+use autobwd::op::OpInfo;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use super::spans::{is_word, without_spans};
 
-/// Extensions of files, besides those of Rust, whose words are names.
+/// Extensions of files, besides Rust's, whose words are names.
 const WRITTEN_IN: [&str; 8] = ["toml", "py", "js", "mjs", "css", "html", "sh", "proto"];
 
 /// What the compiler derives or the standard library implements for types of this project.

@@ -1,6 +1,6 @@
 //! Attributes that are compared.
 
-use autobwd::{OpInfo, program::AttrMap};
+use autobwd::{op::OpInfo, program::AttrMap};
 
 use super::Difference;
 

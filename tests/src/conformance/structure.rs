@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use autobwd::{
-    Attr, BlockId, OpDesc, OpInfo, OpInfoMap, Program,
-    op::AttrType,
+    Attr, BlockId, OpDesc, OpInfoMap, Program,
+    op::{AttrType, OpInfo},
     program::{AttrMap, Slots},
 };
 

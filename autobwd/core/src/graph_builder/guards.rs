@@ -27,7 +27,7 @@ impl Drop for BlockGuard<'_> {
 #[derive(Debug)]
 #[must_use = "dropped at the end of the statement, it has no effect"]
 pub struct SiteGuard {
-    /// The builder and that of its startup program, with their lines before.
+    /// The builder and the builder of its startup program, with their lines before.
     before: Vec<(Builder, Option<&'static Location<'static>>)>,
 }
 

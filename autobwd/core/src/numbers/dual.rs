@@ -245,7 +245,8 @@ impl<F: Float> Float for Dual<F> {
     fn cos(self) -> Self {
         Dual { value: self.value.cos(), derivative: -self.derivative * self.value.sin() }
     }
-    /// The derivative with respect to the exponent is 0 for a negative base. That of a constant is 0 at infinities, too.
+    /// The derivative with respect to the exponent is 0 for a negative base; of a constant exponent, also at
+    /// infinities.
     #[inline(always)]
     fn pow(self, exponent: Self) -> Self {
         let zero = F::from(0.0);

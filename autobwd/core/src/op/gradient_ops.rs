@@ -77,7 +77,7 @@ impl OpInfoMap {
             GradKind::None => return refuse("the operator has no gradient"),
             _ if info.is_control() && block.is_none() => {
                 return refuse(
-                    "the gradient needs that of the block: build it with `backward::gradient_block` and pass it to \
+                    "the gradient needs the gradient of the block: build it with `backward::gradient_block` and pass it to \
                      `gradient_ops_with_block`, or use `append_backward`, which builds both",
                 );
             }

@@ -8,7 +8,7 @@ use crate::{
     schema::{Arity, ConstText, Schema, SlotDef, is_joined},
 };
 
-/// Detects the traits that a type implements: an inherent constant here hides that of [`ImplDefaults`].
+/// Detects the traits that a type implements: an inherent constant here hides the constant of [`ImplDefaults`].
 #[derive(Debug)]
 pub struct ImplProbe<T>(PhantomData<T>);
 
@@ -66,7 +66,7 @@ pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, co
             let mut i = 0;
             while i < forward.inputs.len() {
                 if !has_slot(own.inputs, forward.inputs[i].name, "") {
-                    let text = text.add("that of `").add(forward.name).add("` needs input `");
+                    let text = text.add("the composition of `").add(forward.name).add("` needs input `");
                     let text =
                         text.add(forward.inputs[i].name).add("`, which `").add(op).add("` does not read");
                     panic!("{}", text.as_str());

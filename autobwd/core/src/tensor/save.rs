@@ -54,7 +54,7 @@ fn from_file_dtype(dtype: Dtype) -> Option<DType> {
 ///
 /// # Errors
 /// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; no memory for
-/// the file; those of [`write_atomically`].
+/// the file; the errors of [`write_atomically`].
 pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
@@ -146,15 +146,15 @@ fn checksum_range(file: &[u8]) -> Option<Range<usize>> {
     (start + LEN <= file.len()).then_some(start..start + LEN)
 }
 
-/// Why the checksum of a file is not that of its bytes. Files of other programs have none.
+/// Why the checksum in a file does not match its bytes. Files of other programs have none.
 fn damage(file: &[u8], metadata: &HashMap<String, String>) -> Option<String> {
-    // A checksum below another key is damaged, too.
+    // A checksum below another key is also damaged.
     let hidden = || metadata.iter().find(|(_, text)| is_checksum(text));
     let (key, stored) = metadata.get_key_value(CHECKSUM).or_else(hidden)?;
     match checksum_range(file).map(|range| checksum(file, range)) {
         Some(expected) if expected == *stored && key == CHECKSUM => None,
         Some(expected) if key == CHECKSUM => {
-            Some(format!("its checksum is `{stored}`, but that of its bytes is `{expected}`"))
+            Some(format!("its checksum is `{stored}`, but its bytes have the checksum `{expected}`"))
         }
         _ => Some(format!("its checksum is below the key `{key}` of its metadata, not `{CHECKSUM}`")),
     }

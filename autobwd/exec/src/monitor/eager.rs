@@ -37,7 +37,7 @@ impl<W: Write> Monitor<W> {
     /// ```
     ///
     /// # Errors
-    /// A value that is not a number, or is a variable of a program; other names than those of the first step; otherwise
+    /// A value that is not a number, or is a variable of a program; other names than in the first step; otherwise
     /// as [`record`](Monitor::record).
     pub fn record_eager(
         &mut self,

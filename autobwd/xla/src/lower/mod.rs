@@ -63,7 +63,7 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
         return Err(Error::new(ErrorKind::Rank, "replicas of a program cannot be sharded"));
     }
     require_valid(ops, program)?;
-    // A start-up program has no feeds, and lacks those of the step.
+    // A start-up program has no feeds, and lacks names of the step.
     if let Some((sharding, _)) = sharding.filter(|_| !feeds.is_empty()) {
         sharding.require_names(program)?;
     }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, sync::LazyLock};
 
-use autobwd::{Op, OpDesc, Result, Var, op::Role};
+use autobwd::{
+    OpDesc, Result, Var,
+    op::{Op, Role},
+};
 
 use super::{Hlo, ops};
 

@@ -1,8 +1,8 @@
 //! Operators with formulas as nodes.
 
 use autobwd::{
-    DType, Error, ErrorKind, OpDesc, OpInfo, Result,
-    op::{FormulaFunction, FormulaNode},
+    DType, Error, ErrorKind, OpDesc, Result,
+    op::{FormulaFunction, FormulaNode, OpInfo},
     program::Var,
 };
 use autobwd_core::__private;

@@ -65,7 +65,7 @@ impl MatrixFactor {
         if self.transposed { self.value } else { graph.transposed(self.value, self.dims.len()) }
     }
 
-    /// The gradient of the factor, from that of the matrices, in the batches of the product.
+    /// The gradient of the factor, from the gradient of the matrices, in the batches of the product.
     fn gradient(
         &self,
         graph: &mut OnnxGraph<'_>,

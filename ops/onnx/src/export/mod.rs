@@ -39,7 +39,8 @@ mod volume;
 use std::collections::{BTreeMap, HashSet};
 
 use autobwd::{
-    BlockId, DType, Dims, Error, ErrorKind, Op, OpDesc, OpInfoMap, Program, Result, VarDesc,
+    BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarDesc,
+    op::Op,
     program::{Var, VarKind},
 };
 use autobwd_core::obstacles::Obstacles;

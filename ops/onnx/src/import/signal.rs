@@ -77,7 +77,7 @@ fn transform(n: &mut NodeContext<'_, '_>) -> Outputs {
     let rank = dims.len();
     let components = dims.last().copied().unwrap_or(0);
     if axis + 1 == rank || !(1..=2).contains(&components) {
-        return Err(refuse("operator `DFT` needs an axis before that of real and imaginary parts"));
+        return Err(refuse("operator `DFT` needs an axis before the axis of real and imaginary parts"));
     }
     let own = dims[axis] as i64;
     let default = if inverse && onesided { 2 * (own - 1) } else { own };

@@ -5,7 +5,8 @@ mod op;
 use std::collections::HashMap;
 
 use autobwd::{
-    BlockId, DType, Dims, OpInfo, OpInfoMap, Program, Result, VarDesc,
+    BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
+    op::OpInfo,
     program::{OpDesc, Var, VarKind, Vars},
 };
 use autobwd_core::obstacles::Obstacles;

@@ -1,8 +1,8 @@
 //! Operators from messages: slots and attributes that the registered operator has, and a reason for every other.
 
 use autobwd::{
-    Attr, OpDesc, OpInfo,
-    op::Arity,
+    Attr, OpDesc,
+    op::{Arity, OpInfo},
     program::{AttrMap, Name, Site, Slots, Var},
 };
 

@@ -14,7 +14,7 @@ impl Kernel for Counted<Buf<'_>> {
     }
 }
 impl Lanes for Counted<Var> {
-    const SLOTS: Schema = <Counted as autobwd::Op>::SCHEMA;
+    const SLOTS: Schema = <Counted as autobwd::op::Op>::SCHEMA;
     type Attrs = Mutex<Vec<u64>>;
 
     fn lane<F: Float>(count: &Self::Attrs, mut get: impl FnMut(usize) -> F, mut put: impl FnMut(usize, F)) {

@@ -1,4 +1,4 @@
-use autobwd::OpInfo;
+use autobwd::op::OpInfo;
 
 fn main() {
     let _ = |info: &OpInfo| info.lanes;

@@ -1,6 +1,6 @@
 //! A formula with lanes for other slots than its operator has.
 
-use autobwd::{Float, Kernel, op::{Lanes, Schema, SlotDef}, OpDesc, OpInfo, Result, Var, register_op};
+use autobwd::{Float, Kernel, OpDesc, Result, Var, register_op, op::{Lanes, OpInfo, Schema, SlotDef}};
 
 /// `out = x`
 #[register_op(grad = autobwd::NoGrad, name = "forged")]
@@ -20,7 +20,7 @@ impl Kernel for Forged<autobwd::Buf<'_>> {
 
 const SLOT: SlotDef = SlotDef::new("X", autobwd::op::Arity::One, "", 0);
 impl Lanes for Forged<Var> {
-    const SLOTS: Schema = Schema { inputs: &[SLOT, SLOT, SLOT], ..<Forged as autobwd::Op>::SCHEMA };
+    const SLOTS: Schema = Schema { inputs: &[SLOT, SLOT, SLOT], ..<Forged as autobwd::op::Op>::SCHEMA };
     type Attrs = ();
     fn lane<F: Float>(_: &(), _: impl FnMut(usize) -> F, _: impl FnMut(usize, F)) {}
     fn attrs(_: &OpDesc) -> Result<()> {

@@ -138,7 +138,7 @@ impl OpInfoMap {
             let hint = did_you_mean(ty, self.infos.keys().copied());
             let library_is_linked = self.infos.values().any(|info| info.crate_name() == "autobwd-ops");
             let hint = match hint.is_empty() {
-                _ if !library_is_linked => "; those of the library come with `use autobwd_ops as _;`".into(),
+                _ if !library_is_linked => "; the library's operators come with `use autobwd_ops as _;`".into(),
                 true => "; is its crate linked (`use that_crate as _;`)?".into(),
                 false => hint,
             };
