@@ -127,12 +127,31 @@ def training():
     paddle.disable_static()
 
 
-def norms():
-    """A training program: normalisations in groups, a grid, activations with derived gradients, an accuracy, SGD."""
+def train(name, build, feeds, keys):
+    """Five steps of a training program, which `build` makes; it returns the results that are recorded as `keys`."""
     paddle.enable_static()
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     names = paddle.utils.unique_name.guard()
     with names, paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        results = build()
+        executor = paddle.static.Executor()
+        executor.run(startup)
+        is_kept = lambda var: var.persistable
+        paddle.static.io.save_vars(executor, out, main, predicate=is_kept, filename=f"{name}.pdiparams")
+        with open(f"{out}/{name}.pdmodel", "wb") as file:
+            file.write(main.desc.serialize_to_string())
+        anonymous(f"{out}/{name}.pdmodel")
+        steps = [executor.run(main, feeds, results) for _ in range(5)]
+        print(name, [result.name for result in results])
+    recorded = {key: np.array([float(step[i]) for step in steps], "float32") for i, key in enumerate(keys)}
+    save_file(feeds | recorded, f"{out}/{name}.safetensors")
+    paddle.disable_static()
+
+
+def norms():
+    """A training program: normalisations in groups, a grid, activations with derived gradients, an accuracy, SGD."""
+
+    def build():
         x, y = paddle.static.data("x", [-1, 4, 3, 2]), paddle.static.data("y", [-1, 1], "int64")
         h = nn.GroupNorm(2, 4)(nn.Conv2D(4, 4, 1)(x))
         h = F.elu(F.silu(nn.InstanceNorm2D(4)(h)))
@@ -141,51 +160,33 @@ def norms():
         loss = F.cross_entropy(scores, y) + paddle.mean(rows * columns)
         accuracy = paddle.static.accuracy(F.softmax(scores), y)
         paddle.optimizer.SGD(0.1).minimize(loss)
-        executor = paddle.static.Executor()
-        executor.run(startup)
-        is_kept = lambda var: var.persistable
-        paddle.static.io.save_vars(executor, out, main, predicate=is_kept, filename="norms.pdiparams")
-        with open(f"{out}/norms.pdmodel", "wb") as file:
-            file.write(main.desc.serialize_to_string())
-        anonymous(f"{out}/norms.pdmodel")
-        random = np.random.default_rng(7)
-        feeds = {"x": random.standard_normal((6, 4, 3, 2)).astype("float32"), "y": random.integers(0, 3, (6, 1))}
-        steps = [executor.run(main, feeds, [loss, accuracy]) for _ in range(5)]
-        print(loss.name, accuracy.name)
-    losses, accuracies = (np.array([float(step[i]) for step in steps], "float32") for i in range(2))
-    save_file(feeds | {"losses": losses, "accuracies": accuracies}, f"{out}/norms.safetensors")
-    paddle.disable_static()
+        return [loss, accuracy]
+
+    random = np.random.default_rng(7)
+    feeds = {"x": random.standard_normal((6, 4, 3, 2)).astype("float32"), "y": random.integers(0, 3, (6, 1))}
+    train("norms", build, feeds, ["losses", "accuracies"])
 
 
 def orders():
     """A training program: attributes that gradient operators copy from their operators, and do not need."""
-    paddle.enable_static()
-    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
-    names = paddle.utils.unique_name.guard()
-    with names, paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+
+    def build():
         x, rows = paddle.static.data("x", [6, 5]), paddle.static.data("rows", [4], "int64")
         h = paddle.static.nn.batch_norm(paddle.static.nn.fc(x, 5), momentum=0.7)
         scattered = paddle.scatter(h, rows, paddle.static.nn.fc(x[:4], 5))
         summed = paddle.scatter(h, rows, paddle.tanh(h[:4]), overwrite=False)
-        sorted_ = paddle.sort(scattered, descending=True) * paddle.arange(5, dtype="float32")
+        ordered = paddle.sort(scattered, descending=True) * paddle.arange(5, dtype="float32")
         least, _ = paddle.topk(summed, 2, largest=False)
-        padded = F.pad(paddle.unsqueeze(paddle.tril(h[:5], -1), 0), [1, 1], value=2.0, data_format="NCL")
-        loss = paddle.mean(sorted_) + paddle.mean(paddle.square(padded)) - paddle.sum(least) * 0.1
+        triangle = paddle.unsqueeze(paddle.tril(h[:5], -1), 0)
+        padded = F.pad(triangle, [1, 1], value=2.0, data_format="NCL")
+        loss = paddle.mean(ordered) + paddle.mean(paddle.square(padded)) - paddle.sum(least) * 0.1
         paddle.optimizer.SGD(0.1).minimize(loss)
-        executor = paddle.static.Executor()
-        executor.run(startup)
-        is_kept = lambda var: var.persistable
-        paddle.static.io.save_vars(executor, out, main, predicate=is_kept, filename="orders.pdiparams")
-        with open(f"{out}/orders.pdmodel", "wb") as file:
-            file.write(main.desc.serialize_to_string())
-        anonymous(f"{out}/orders.pdmodel")
-        random = np.random.default_rng(11)
-        # No row twice: the reference gives overwritten updates a gradient.
-        feeds = {"x": random.standard_normal((6, 5)).astype("float32"), "rows": np.array([4, 0, 5, 2])}
-        losses = np.array([float(executor.run(main, feeds, [loss])[0]) for _ in range(5)], "float32")
-        print(loss.name)
-    save_file(feeds | {"losses": losses}, f"{out}/orders.safetensors")
-    paddle.disable_static()
+        return [loss]
+
+    random = np.random.default_rng(11)
+    # No row twice: the reference gives overwritten updates a gradient.
+    feeds = {"x": random.standard_normal((6, 5)).astype("float32"), "rows": np.array([4, 0, 5, 2])}
+    train("orders", build, feeds, ["losses"])
 
 
 def control():
