@@ -71,7 +71,7 @@ impl Kernel for Range<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let of = |x: &Buf<'_>| x.constant().and_then(|elements| elements.first().copied());
         let (start, step) = (of(&self.start), of(&self.step));
-        let unknown = || Error::internal("a range of unknown numbers");
+        let unknown = || Error::new(ErrorKind::Shape, "the numbers of the range are not known");
         let (start, step) = (start.ok_or_else(unknown)?, step.ok_or_else(unknown)?);
         with_signed!(self.out, T => {
             let [mut next, step] = [start, step].map(|x| T::narrow(AnyNumber::Float(x)));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use autobwd::{
+    __private::internals::*,
     Attr, Buf, Builder, Composed, Composition, Cx, DType, Dims, ErrorKind, Expr, Infer, Kernel, Meta, New,
     OpDesc, OpInfoMap, Program, Result, Var, VarDesc, emit, gradients,
     op::{Arity, AttrType, OpInfo},

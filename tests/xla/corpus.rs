@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use autobwd::{Executor, Feed, Meta, OpInfoMap, Scope, Tensor};
+use autobwd::{__private::internals::*, Executor, Feed, Meta, OpInfoMap, Scope, Tensor};
 use autobwd_tests::conformance::{CorpusRun, load_folder, prepare, skip_reason};
 use autobwd_xla::{
     Lowered, Source, Target,

@@ -10,7 +10,9 @@ mod cut_points;
 use std::iter;
 
 use crate::{FinishedBackward, checkpoints::RecomputeCost, recompute::ForwardReads};
-use autobwd_core::{BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var};
+use autobwd_core::{
+    __private::internals::*, BlockId, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
+};
 use autobwd_plan::{Plan, PlanRequest};
 use cost_model::CostModel;
 

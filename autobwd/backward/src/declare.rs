@@ -2,7 +2,7 @@
 
 use crate::{grad_names::GradNames, gradient_ops::block::PendingGradBlock};
 use autobwd_core::{
-    __private::{Lookup, ShapeCache},
+    __private::{Lookup, ShapeCache, internals::*},
     BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind, Vars,
 };
 

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::flow::{LISTED, forward_ops, given_for, incoming, listed};
 use crate::report::{OpLocation, PathEnd, missing};
 use autobwd_core::{
-    Attr, BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var, error::did_you_mean,
+    __private::did_you_mean, Attr, BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var,
 };
 
 /// Number of operators shown of a long explanation: the first ones, and those that lead to the gradient.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use autobwd_core::{Program, Var};
+use autobwd_core::{__private::internals::*, Program, Var};
 
 /// The gradients of variables during the walk backwards through the program.
 pub(super) struct GradNames {

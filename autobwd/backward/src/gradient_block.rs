@@ -1,7 +1,8 @@
 //! The gradient of a sub-block for a single operator.
 
 use autobwd_core::{
-    BlockId, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, VarKind,
+    __private::internals::*, BlockId, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, Var,
+    VarDesc, VarKind,
 };
 
 use crate::{atomically, declare, gradient_ops::block, ops_or_linked};

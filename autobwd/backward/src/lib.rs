@@ -49,6 +49,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
     __private::Lookup,
+    __private::internals::*,
     BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc,
     VarKind, Vars,
     operators::{Assign, FillAnyLike, FillConstant},

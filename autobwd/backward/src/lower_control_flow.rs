@@ -7,6 +7,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{preserve_overwritten::InsertedCopies, stop_gradients, trip_count::trips};
 use autobwd_core::{
+    __private::internals::*,
     Block, BlockCall, BlockId, CarriedInit, CarriedValue, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap,
     Origin, Program, Result, StepCount, Var, VarDesc, VarKind,
     operators::{Assign, ConditionalBlock, FillConstant, Recurrent},

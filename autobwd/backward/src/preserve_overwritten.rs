@@ -5,8 +5,8 @@ use rustc_hash::FxHashMap;
 
 use crate::accumulate::between;
 use autobwd_core::{
-    BlockId, Error, ErrorKind, Op, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind, Vars,
-    operators::Assign,
+    __private::internals::*, BlockId, Error, ErrorKind, Op, OpDesc, OpInfoMap, Origin, Program, Result, Var,
+    VarDesc, VarKind, Vars, operators::Assign,
 };
 
 /// The versions of variables during a walk backwards through a program. A version that is overwritten later is

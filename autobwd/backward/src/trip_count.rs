@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
+    __private::internals::*,
     BlockCall, BlockId, Dim, OpDesc, OpInfoMap, Program, StepCount, Var, VarKind,
     operators::{
         Assign, ElementwiseAdd, ElementwiseMul, ElementwiseSub, Equal, FillConstant, GreaterEqual,

@@ -16,6 +16,7 @@ use super::{
     sparse::check_rows,
     values::{check_absent, check_eager, check_in_place, check_subsets, check_threads},
 };
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::Sample;
 use autobwd_core::{Cx, DType, ErrorKind, GradKind, OpInfoMap, Result, Var};
 

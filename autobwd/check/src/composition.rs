@@ -5,8 +5,8 @@ use super::{
     function::{ProgramFunction, failure},
 };
 use autobwd_core::{
-    Attr, BlockId, DType, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, Var, VarDesc,
-    sample::Sample,
+    __private::internals::*, Attr, BlockId, DType, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result,
+    Tensor, Var, VarDesc, sample::Sample,
 };
 
 /// Bound for |a − b| / (1 + max |b|) between kernel and composition, both in `f64`.

@@ -1,6 +1,7 @@
 //! Coverage of samples: attributes, slots, shapes and dtypes that no sample tests.
 
 use super::{function::ProgramFunction, unused::unused};
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::Sample;
 use autobwd_core::{
     Arity, AttrType, DType, GradKind, Meta, OpDesc, OpInfo, OpInfoMap, SlotDef, Slots, Tensor, Var,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use autobwd_backward::{GradientOptions, gradients};
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::{MakeProgram, Sample, rng, uniform};
 use autobwd_core::{
     __private::OpArgs, Arg, BlockId, Builder, DType, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, OpKey,

@@ -11,6 +11,7 @@ use super::{
     function::{ProgramFunction, STEP, in_case},
     panics::{catch_panic, is_fault},
 };
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::{Draw, Sample, given, rng, samples};
 use autobwd_core::{Attr, AttrDef, DType, GradKind, Meta, OpInfoMap, Result, Slots, Tensor, Var, with_dtype};
 

@@ -5,6 +5,7 @@ use super::{
     hostile::given_as,
     kernels::index,
 };
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::{Sample, given};
 use autobwd_core::{DType, OpInfoMap, Result, Tensor};
 

@@ -8,7 +8,7 @@ use super::{
     panics::{catch_panic, is_fault},
 };
 use autobwd_core::{
-    __private::{Implementation, Memory},
+    __private::{Implementation, Memory, internals::*},
     Cx, DType, Dim, Error, ErrorKind, Meta, OpInfoMap, Result, Role, Tensor, Var,
     runtime::products_allocate,
     tensor::padded,

@@ -4,6 +4,7 @@ use super::{
     derivatives::{Distance, GradientFunction},
     function::{ProgramFunction, failure},
 };
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::Sample;
 use autobwd_core::{DType, GradKind, OpInfoMap, Result, Tensor, VarDesc};
 

@@ -6,6 +6,7 @@ use super::{
     function::{ProgramFunction, failure, unwritten_error},
     panics::{catch_panic, is_fault},
 };
+use autobwd_core::__private::internals::*;
 use autobwd_core::sample::Sample;
 use autobwd_core::{Dim, Error, Meta, OpDesc, OpInfo, OpInfoMap, Result, Var};
 

@@ -119,8 +119,7 @@ impl Error {
         Error::new(ErrorKind::Attr, format!("attribute `{name}`: {message}"))
     }
 
-    #[doc(hidden)]
-    pub fn internal(message: impl fmt::Display) -> Error {
+    pub(crate) fn internal(message: impl fmt::Display) -> Error {
         Error::new(ErrorKind::Internal, format!("autobwd bug: {message}"))
     }
 
@@ -132,8 +131,7 @@ impl Error {
     }
 
     /// Records the operator that the error is about; the innermost one stays.
-    #[doc(hidden)]
-    pub fn at_op(mut self, op: impl FnOnce() -> OpContext) -> Error {
+    pub(crate) fn at_op(mut self, op: impl FnOnce() -> OpContext) -> Error {
         if self.0.op.is_none() {
             self.0.op = Some(op());
         }
@@ -248,8 +246,7 @@ pub struct OpContext {
 
 impl OpContext {
     /// `` kind `ty` ``, to which the caller appends.
-    #[doc(hidden)]
-    pub fn new(kind: &str, ty: &str) -> OpContext {
+    pub(crate) fn new(kind: &str, ty: &str) -> OpContext {
         // No `format!`: preparing a session describes every operator, for errors that are rare.
         let mut text = String::with_capacity(160);
         text.extend([kind, " `", ty, "`"]);
@@ -258,8 +255,13 @@ impl OpContext {
     }
 
     /// `` kind `ty` (called at model.rs:12; slots) ``
-    #[doc(hidden)]
-    pub fn called(kind: &str, ty: &str, call: &str, site: &Location<'_>, slots: &[String]) -> OpContext {
+    pub(crate) fn called(
+        kind: &str,
+        ty: &str,
+        call: &str,
+        site: &Location<'_>,
+        slots: &[String],
+    ) -> OpContext {
         let mut text = OpContext::new(kind, ty);
         text.push([" (", call, " at "]);
         text.push_source_line([site.file(), ":", &site.line().to_string()]);
@@ -269,21 +271,18 @@ impl OpContext {
     }
 
     /// Sets its position in a program.
-    #[doc(hidden)]
     #[must_use]
-    pub fn at(self, block: usize, index: usize) -> OpContext {
+    pub(crate) fn at(self, block: usize, index: usize) -> OpContext {
         OpContext { place: Some((block, index)), ..self }
     }
 
     /// Appends text.
-    #[doc(hidden)]
-    pub fn push<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
+    pub(crate) fn push<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
         self.text.extend(parts);
     }
 
     /// Appends the source line.
-    #[doc(hidden)]
-    pub fn push_source_line<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
+    pub(crate) fn push_source_line<'a>(&mut self, parts: impl IntoIterator<Item = &'a str>) {
         let start = self.text.len();
         self.push(parts);
         self.source_line = Some(start..self.text.len());

@@ -14,13 +14,12 @@ mod checksum;
 pub mod composition;
 mod debug;
 pub mod desc;
-#[doc(hidden)]
-pub mod error;
+mod error;
 pub mod graph_builder;
+mod internals;
 pub mod lanes;
 pub mod numbers;
-#[doc(hidden)]
-pub mod obstacles;
+mod obstacles;
 pub mod op;
 pub mod operators;
 pub mod runtime;
@@ -61,8 +60,14 @@ pub use tensor::{
 pub use verify::verify;
 #[doc(hidden)]
 pub mod __private {
+    /// Traits with what the packages of autobwd call on public types.
+    pub mod internals {
+        pub use crate::internals::*;
+    }
+
     pub use crate::composition::nesting::within as within_composition;
     pub use crate::desc::initialisers::Initialisers;
+    pub use crate::error::did_you_mean;
     pub use crate::graph_builder::append::{DescribeFn, OpArgs};
     pub use crate::graph_builder::engine::{Engine, PreparedOp};
     pub use crate::graph_builder::function::{FunctionCall, describe_function};
@@ -74,14 +79,17 @@ pub mod __private {
     pub use crate::lanes::fused_kernel::{FusedKernel, FusedKernelSpec, FusedOp, OperandLocation};
     pub use crate::lanes::fused_kernels::FusedKernels;
     pub use crate::lanes::scalar_path::FormulaCall;
+    pub use crate::obstacles::Obstacles;
     pub use crate::op::backward_ops::{check_emitted, part};
+    pub use crate::op::decompose::Decomposition;
     pub use crate::op::elementwise_update::ElementwiseUpdates;
     pub use crate::op::impl_probe::{ImplDefaults, ImplProbe};
     pub use crate::op::infallible::Infallible;
     pub use crate::op::op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
     pub use crate::op::peephole::PeepholeEntry;
     pub use crate::op::registry::{Implementation, Lookup, ShapeCache};
-    pub use crate::op::rule::DeclaredVars;
+    pub use crate::op::rule::{DeclaredVars, GradRequest};
+    pub use crate::runtime::scratch::ScratchUse;
     pub use crate::tensor::array::{SavedStep, SavedSteps, ValueCell};
     pub use crate::tensor::densify::dense_bytes;
     pub use crate::tensor::memory::{

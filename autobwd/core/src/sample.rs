@@ -90,13 +90,11 @@ impl Draw {
         Draw { dtype: Some(dtype), ..self }
     }
 
-    #[doc(hidden)]
-    pub fn dims(&self) -> &[usize] {
+    pub(crate) fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    #[doc(hidden)]
-    pub fn is_output(&self) -> bool {
+    pub(crate) fn is_output(&self) -> bool {
         matches!(self.domain, Domain::Output)
     }
 
@@ -115,26 +113,22 @@ impl Draw {
     }
 
     /// Whether it has the floating point dtype of the check.
-    #[doc(hidden)]
-    pub fn is_of_float(&self) -> bool {
+    pub(crate) fn is_of_float(&self) -> bool {
         self.dtype.is_none() && !self.is_output()
     }
 
     /// Whether its numbers may have any sign, without changing their meaning.
-    #[doc(hidden)]
-    pub fn is_of_any_sign(&self) -> bool {
+    pub(crate) fn is_of_any_sign(&self) -> bool {
         !matches!(self.domain, Domain::Output | Domain::Probabilities | Domain::IntegersBelow(_))
     }
 
     /// Whether both have the same kind of distribution.
-    #[doc(hidden)]
-    pub fn same_domain(&self, other: &Draw) -> bool {
+    pub(crate) fn same_domain(&self, other: &Draw) -> bool {
         std::mem::discriminant(&self.domain) == std::mem::discriminant(&other.domain)
     }
 
     /// The dtype, if floating point numbers have dtype `float`.
-    #[doc(hidden)]
-    pub fn dtype(&self, float: DType) -> DType {
+    pub(crate) fn dtype(&self, float: DType) -> DType {
         self.dtype.unwrap_or(float)
     }
 
@@ -168,8 +162,7 @@ impl Draw {
     }
 
     /// The tensor for a check in dtype `float`.
-    #[doc(hidden)]
-    pub fn tensor(&self, float: DType, rng: &mut impl Rng) -> Result<Tensor> {
+    pub(crate) fn tensor(&self, float: DType, rng: &mut impl Rng) -> Result<Tensor> {
         let (x, dims) = (self.elements(rng), &self.dims);
         match self.dtype(float) {
             DType::Bool => Tensor::from_vec(dims, x.into_iter().map(|x| Bool::from(x != 0.0)).collect()),
@@ -194,21 +187,20 @@ pub type MakeProgram = fn(&Builder, &[Expr]) -> Result<Vec<Expr>>;
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Variable k + 1 stands for `draws[k]`. For a sample that is a program, only the operator's type is set.
-    #[doc(hidden)]
     pub desc: OpDesc,
-    #[doc(hidden)]
+    /// What its variables are drawn from.
     pub draws: Vec<Draw>,
-    #[doc(hidden)]
+    /// The small program that contains the operator, for a sample that is one.
     pub program: Option<MakeProgram>,
-    #[doc(hidden)]
+    /// The bound of differences, and the reason.
     pub tolerance: Option<(f64, &'static str)>,
-    #[doc(hidden)]
+    /// The message with which it must fail.
     pub error: Option<&'static str>,
-    #[doc(hidden)]
+    /// Why its gradient is not a derivative.
     pub smooth: Option<&'static str>,
-    #[doc(hidden)]
+    /// Why its outputs jump.
     pub discontinuous: Option<&'static str>,
-    #[doc(hidden)]
+    /// Why its shape rule is not tried with unknown dimensions.
     pub known_dims: Option<&'static str>,
 }
 
@@ -294,8 +286,7 @@ impl Sample {
     }
 
     /// The same with all dimensions `from` replaced by `to`, if possible.
-    #[doc(hidden)]
-    pub fn resized(&self, from: usize, to: usize) -> Option<Sample> {
+    pub(crate) fn resized(&self, from: usize, to: usize) -> Option<Sample> {
         let draws = self.draws.iter().map(|draw| draw.resized(from, to)).collect::<Option<_>>()?;
         Some(Sample { draws, ..self.clone() })
     }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor, error::did_you_mean, tensor::open_file};
+use autobwd_core::{__private::did_you_mean, Error, ErrorKind, Result, Tensor, tensor::open_file};
 use csv::{ReaderBuilder, StringRecord, Trim};
 
 use crate::TensorDataset;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor, error::did_you_mean};
+use autobwd_core::{__private::did_you_mean, Error, ErrorKind, Result, Tensor};
 
 /// A numbered list of examples.
 ///

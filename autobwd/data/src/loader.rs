@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use autobwd_core::{Error, ErrorKind, Result};
+use autobwd_core::{__private::internals::*, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

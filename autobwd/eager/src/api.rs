@@ -3,7 +3,7 @@
 use std::{borrow::Cow, num::NonZero, panic::Location, rc::Rc, sync::Arc, thread};
 
 use autobwd_core::{
-    __private::{DescribeFn, Engine, TapeNode},
+    __private::{DescribeFn, Engine, TapeNode, internals::*},
     Builder, Error, ErrorKind, Expr, Meta, OpDesc, OpInfo, OpInfoMap, OpKey, Result, Var,
     graph_builder::{Function, Value},
 };

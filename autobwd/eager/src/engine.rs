@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use autobwd_core::{
     __private::{
         DescribeFn, Engine, FunctionCall, Memory, MemoryGuard, NodeOrigin, OpCall, PreparedOp, TapeNode,
-        describe_function,
+        describe_function, internals::*,
     },
     Builder, Cx, Error, ErrorKind, GradKind, Meta, OpContext, OpKey, Result, Tensor,
     graph_builder::{Function, Value},

@@ -4,7 +4,7 @@ use std::{mem, panic::Location, ptr, sync::Arc};
 
 use crate::engine::Eager;
 use autobwd_core::{
-    __private::{Memory, PreparedOp, SourceValue},
+    __private::{Memory, PreparedOp, SourceValue, internals::*},
     Builder, Error, Meta, OpKey, Result, Tensor, Var,
     graph_builder::Value,
     operators::ElementwiseAdd,
@@ -115,7 +115,7 @@ impl<'a> Adder<'a> {
             more.push(derivative);
             return Ok(());
         }
-        let (meta, site) = (of.meta(), of.node.call().map_or(self.site, |call| call.site));
+        let (meta, site) = (of.meta(), of.node().call().map_or(self.site, |call| call.site));
         if self.ready.as_ref().is_none_or(|(known, _)| !ptr::eq(*known, meta)) {
             self.ready = Some((meta, self.for_terms(meta, site)?));
         }

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::queue::{Queue, QueueEntry, QueueKey, key};
 use autobwd_core::{
-    __private::{NodeOrigin, TapeNode},
+    __private::{NodeOrigin, TapeNode, internals::*},
     Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Tensor, Var, VarDesc,
     desc::draw::{self, Labels, Mark},
     graph_builder::Value,
@@ -57,11 +57,11 @@ pub fn history(of: &Expr) -> Result<History> {
         Error::new(ErrorKind::NoValue, text)
     })?;
     let mut nodes: Vec<&Arc<TapeNode>> = vec![];
-    let (mut seen, mut rest) = (FxHashSet::default(), vec![&value.node]);
+    let (mut seen, mut rest) = (FxHashSet::default(), vec![value.node()]);
     while let Some(node) = rest.pop() {
         if seen.insert(Arc::as_ptr(node)) {
             nodes.push(node);
-            rest.extend(node.inputs().iter().map(|input| &input.node));
+            rest.extend(node.inputs().iter().map(|input| input.node()));
         }
     }
     // A result has a larger number than its inputs.
@@ -234,12 +234,12 @@ struct HistoryWriter<'a> {
 impl HistoryWriter<'_> {
     /// The variable of a value.
     fn var(&mut self, value: &Value) -> Var {
-        let key = (Arc::as_ptr(&value.node), value.out());
+        let key = (Arc::as_ptr(value.node()), value.out());
         if let Some(var) = self.vars.get(&key) {
             return *var;
         }
         let own = value.own_name().filter(|name| self.program.find(name).is_none());
-        let var = match (own, &value.node.origin) {
+        let var = match (own, &value.node().origin) {
             (Some(name), _) => self.program.var(&name),
             (None, NodeOrigin::Source(_)) => {
                 self.program.fresh(if value.is_leaf() { "leaf" } else { "constant" })
@@ -247,7 +247,7 @@ impl HistoryWriter<'_> {
             (None, _) => self.program.fresh(&value.name()),
         };
         let (dtype, dims) = (value.meta().dtype, value.meta().dims.clone());
-        let desc = match value.node.inputs().is_empty() {
+        let desc = match value.node().inputs().is_empty() {
             true if value.is_leaf() => VarDesc::parameter(dtype, dims),
             true => VarDesc::data(dtype, dims),
             false => VarDesc::of(value.meta().clone()),

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{queue::GradientTarget, rule::chain_rule};
 use autobwd_core::{
-    __private::{NodeOrigin, OpCall, TapeNode},
+    __private::{NodeOrigin, OpCall, TapeNode, internals::*},
     Expr, Result, Role, Var,
     graph_builder::Value,
 };
@@ -47,7 +47,7 @@ pub fn missing(outputs: &[&Expr], input: &Expr) -> Result<Option<String>> {
 
 /// The reason why a value never has a gradient, whatever is computed from it.
 fn own_reason(value: &Value) -> Option<&'static str> {
-    match &value.node.origin {
+    match &value.node().origin {
         _ if value.requires_grad() => None,
         _ if !value.meta().dtype.is_float() => Some("only floating point numbers have gradients"),
         NodeOrigin::Source(_) => Some("it is a constant"),
@@ -72,15 +72,15 @@ impl<'a> Ancestry<'a> {
         let (mut seen, mut nodes, mut ends) = (FxHashSet::default(), vec![], vec![]);
         let mut rest: Vec<&Value> = outputs.iter().collect();
         while let Some(value) = rest.pop() {
-            if !seen.insert((Arc::as_ptr(&value.node), value.out())) {
+            if !seen.insert((Arc::as_ptr(value.node()), value.out())) {
                 continue;
             }
-            if matches!(value.node.origin, NodeOrigin::Source(_)) {
+            if matches!(value.node().origin, NodeOrigin::Source(_)) {
                 continue;
             }
             if value.requires_grad() {
-                nodes.push(&*value.node);
-                rest.extend(value.node.inputs());
+                nodes.push(&**value.node());
+                rest.extend(value.node().inputs());
             } else if !outputs.iter().any(|output| output.same(value)) {
                 ends.push(value);
             }
@@ -96,7 +96,7 @@ impl<'a> Ancestry<'a> {
         let goal = GradientTarget::inputs(self.outputs, std::slice::from_ref(self.input));
         let mut arrived: FxHashMap<*const TapeNode, Vec<u32>> = FxHashMap::default();
         let arrive = |arrived: &mut FxHashMap<_, Vec<u32>>, value: &Value| {
-            arrived.entry(Arc::as_ptr(&value.node)).or_default().push(value.out());
+            arrived.entry(Arc::as_ptr(value.node())).or_default().push(value.out());
         };
         self.outputs.iter().filter(|v| goal.visits(v)).for_each(|v| arrive(&mut arrived, v));
         let mut cut = None;
@@ -120,7 +120,7 @@ impl<'a> Ancestry<'a> {
                 }
             }
         }
-        let own = arrived.get(&Arc::as_ptr(&self.input.node));
+        let own = arrived.get(&Arc::as_ptr(self.input.node()));
         if own.is_some_and(|outs| outs.contains(&self.input.out())) {
             return Ok(None);
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use autobwd_core::{
-    __private::{FormulaCall, FusedKernels, Memory, PreparedOp},
+    __private::{FormulaCall, FusedKernels, Memory, PreparedOp, internals::*},
     Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Program, Result, Role, Var,
     VarDesc,
     runtime::CHUNK,

@@ -14,7 +14,7 @@ use crate::{
     prepared::{self, ChainRule, RuleSource, RuleStep},
 };
 use autobwd_core::{
-    __private::{FunctionCall, Memory, MemoryGuard, NodeOrigin, OpCall, TapeNode},
+    __private::{FunctionCall, Memory, MemoryGuard, NodeOrigin, OpCall, TapeNode, internals::*},
     Builder, Error, ErrorKind, Expr, OpKey, Result, Tensor, Var,
     graph_builder::Value,
     operators::Sum,
@@ -36,7 +36,7 @@ pub struct Queue<'a> {
 pub(super) type QueueKey = (u64, *const TapeNode, Reverse<u32>);
 
 pub(super) fn key(of: &Value) -> QueueKey {
-    (of.node.number, Arc::as_ptr(&of.node), Reverse(of.out()))
+    (of.node().number, Arc::as_ptr(of.node()), Reverse(of.out()))
 }
 
 impl<'a> Queue<'a> {
@@ -96,7 +96,7 @@ impl<'a> Queue<'a> {
     /// Takes the next entry if it is another output of that node.
     fn pop_of(&mut self, node: &Arc<TapeNode>) -> Option<Box<PendingGradient<'a>>> {
         let next = self.next.as_ref().or_else(|| self.rest.last_key_value().map(|(_, entry)| entry))?;
-        if Arc::ptr_eq(&next.of.node, node) { self.pop() } else { None }
+        if Arc::ptr_eq(next.of.node(), node) { self.pop() } else { None }
     }
 }
 
@@ -180,24 +180,24 @@ pub(super) enum GradientTarget<'a> {
 impl<'a> GradientTarget<'a> {
     pub(super) fn inputs(outputs: &[Value], inputs: &'a [Value]) -> GradientTarget<'a> {
         // A node older than all inputs does not depend on them.
-        let oldest = inputs.iter().map(|v| v.node.number).min().unwrap_or(u64::MAX);
+        let oldest = inputs.iter().map(|v| v.node().number).min().unwrap_or(u64::MAX);
         let mut seen: FxHashMap<*const TapeNode, &TapeNode> = FxHashMap::default();
-        let mut rest: Vec<&Arc<TapeNode>> = outputs.iter().map(|v| &v.node).collect();
+        let mut rest: Vec<&Arc<TapeNode>> = outputs.iter().map(|v| v.node()).collect();
         while let Some(node) = rest.pop() {
             if node.number >= oldest && seen.insert(Arc::as_ptr(node), node).is_none() {
                 rest.extend(
-                    node.inputs().iter().filter(|value| value.requires_grad()).map(|value| &value.node),
+                    node.inputs().iter().filter(|value| value.requires_grad()).map(|value| value.node()),
                 );
             }
         }
         let mut nodes: Vec<&TapeNode> = seen.into_values().collect();
         nodes.sort_unstable_by_key(|node| node.number);
-        let mut leads: FxHashSet<*const TapeNode> = inputs.iter().map(|v| Arc::as_ptr(&v.node)).collect();
+        let mut leads: FxHashSet<*const TapeNode> = inputs.iter().map(|v| Arc::as_ptr(v.node())).collect();
         for node in nodes {
             if node
                 .inputs()
                 .iter()
-                .any(|value| value.requires_grad() && leads.contains(&Arc::as_ptr(&value.node)))
+                .any(|value| value.requires_grad() && leads.contains(&Arc::as_ptr(value.node())))
             {
                 leads.insert(node);
             }
@@ -210,7 +210,7 @@ impl<'a> GradientTarget<'a> {
         value.requires_grad()
             && match self {
                 GradientTarget::Leaves => true,
-                GradientTarget::Asked { leads, .. } => leads.contains(&Arc::as_ptr(&value.node)),
+                GradientTarget::Asked { leads, .. } => leads.contains(&Arc::as_ptr(value.node())),
             }
     }
 
@@ -263,7 +263,7 @@ impl<'a> BackwardWalk<'a> {
             let Some(mut entry) = self.queue.pop() else { return Ok(self.goal) };
             let of = entry.of;
             self.finish_gradient(&mut entry)?;
-            let call = match &of.node.origin {
+            let call = match &of.node().origin {
                 NodeOrigin::Computed(call) => call,
                 NodeOrigin::Applied(applied) => {
                     self.applied(applied, &entry).map_err(|e| e.at_op(|| applied.describe()))?;
@@ -276,7 +276,7 @@ impl<'a> BackwardWalk<'a> {
             } else {
                 self.arrived.resize_with(call.outputs.len(), || None);
                 self.arrived[of.out() as usize] = Some(entry);
-                while let Some(mut entry) = self.queue.pop_of(&of.node) {
+                while let Some(mut entry) = self.queue.pop_of(of.node()) {
                     self.finish_gradient(&mut entry)?;
                     let out = entry.of.out();
                     self.arrived[out as usize] = Some(entry);
@@ -298,7 +298,7 @@ impl<'a> BackwardWalk<'a> {
         if more.is_empty() && !of.has_settings() && !leaf && matches!(self.goal, GradientTarget::Leaves) {
             return Ok(());
         }
-        let site = of.node.call().map_or(self.site, |call| call.site);
+        let site = of.node().call().map_or(self.site, |call| call.site);
         if !more.is_empty() {
             let parts = [&mut *derivative].into_iter().chain(more).map(|part| part.share(of.meta()));
             *derivative = Gradient::of(self.sum(&parts.collect::<Result<Vec<_>>>()?, site)?);
@@ -437,7 +437,7 @@ impl<'a> BackwardWalk<'a> {
         for entry in self.arrived.iter_mut().flatten() {
             entry.derivative.share(entry.of.meta())?;
         }
-        let outs = (0..call.outputs.len()).map(|out| Value::of(of.node.clone(), out));
+        let outs = (0..call.outputs.len()).map(|out| Value::of(of.node().clone(), out));
         let (outs, mut made) = (outs.collect::<SmallVec<[Value; 2]>>(), SmallVec::<[Value; 2]>::new());
         for RuleStep { ready, inputs } in &rule.steps {
             let mut read = SmallVec::<[&Value; 4]>::new();

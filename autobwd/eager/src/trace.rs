@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::engine::{Eager, engine};
 use autobwd_core::{
-    __private::{Engine, NodeOrigin, PreparedOp, TapeNode},
+    __private::{Engine, NodeOrigin, PreparedOp, TapeNode, internals::*},
     Builder, Error, ErrorKind, Expr, OpDesc, Program, Result, Role, Site, Var, VarDesc,
     desc::check_name,
     graph_builder::Value,
@@ -112,8 +112,8 @@ struct TraceWriter {
 
 impl TraceWriter {
     fn record_var(&mut self, value: &Value, var: Var) {
-        let key = (Arc::as_ptr(&value.node), value.out(), value.requires_grad());
-        self.vars.insert(key, (var, value.node.clone()));
+        let key = (Arc::as_ptr(value.node()), value.out(), value.requires_grad());
+        self.vars.insert(key, (var, value.node().clone()));
     }
 
     fn declare(&mut self, name: &str, desc: VarDesc) -> Option<Var> {
@@ -134,7 +134,7 @@ impl TraceWriter {
 
     /// The variable of an input.
     fn var(&mut self, value: &Value) -> Var {
-        let key = (Arc::as_ptr(&value.node), value.out(), value.requires_grad());
+        let key = (Arc::as_ptr(value.node()), value.out(), value.requires_grad());
         if let Some((var, _)) = self.vars.get(&key) {
             return *var;
         }
@@ -166,7 +166,7 @@ impl TraceWriter {
             true => VarDesc::parameter(dtype, dims),
             false => VarDesc { persistable: true, ..VarDesc::data(dtype, dims) },
         };
-        let own = match &value.node.origin {
+        let own = match &value.node().origin {
             NodeOrigin::Source(given) if check_name(&given.name).is_ok() => {
                 self.declare(&given.name, desc.clone())
             }
@@ -194,7 +194,7 @@ impl TraceWriter {
         let reads: Vec<Var> = reads.iter().map(|value| self.var(value)).collect();
         let mut writes = vec![];
         for value in makes {
-            let var = match value.node.call() {
+            let var = match value.node().call() {
                 Some(_) => self.fresh(&ready.desc.ty, value),
                 // It is overwritten.
                 None => self.var(value),

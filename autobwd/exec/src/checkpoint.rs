@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use autobwd_core::{
+    __private::internals::*,
     Error, ErrorKind, Program, Result, Tensor, VarKind,
     tensor::{load_tensors_with, save_tensors_with},
 };

@@ -3,7 +3,9 @@
 use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread};
 
 use crate::{Feed, Scope, Session, scope::BoundScope};
-use autobwd_core::{Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport, verify::require_valid};
+use autobwd_core::{
+    __private::internals::*, Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport, verify::require_valid,
+};
 use autobwd_plan::{Plan, PlanReport, PlanRequest, cut};
 
 /// Default number of sessions that [`Executor::run`] caches.

@@ -8,7 +8,9 @@ use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
 use serde::{Serialize, Serializer};
 
 use crate::{Session, norm::l2_norm, optimizer_state::RATE_SLOT};
-use autobwd_core::{Error, ErrorKind, Meta, Program, Result, Tensor, Var, with_dtype};
+use autobwd_core::{
+    __private::internals::*, Error, ErrorKind, Meta, Program, Result, Tensor, Var, with_dtype,
+};
 
 /// The schema of a log. A new version removes a key or changes its meaning; keys may be added to this one.
 const SCHEMA: &str = "autobwd.log/1";

@@ -3,7 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use crate::{Executor, Feed, Scope, Session, scope::BoundScope};
-use autobwd_core::{Attr, BlockId, Error, ErrorKind, Program, Result, Tensor, Var, VarDesc};
+use autobwd_core::{
+    __private::internals::*, Attr, BlockId, Error, ErrorKind, Program, Result, Tensor, Var, VarDesc,
+};
 
 /// Runs a program for inference. Clones share the program and its weights, and each thread has its own.
 ///

@@ -10,9 +10,8 @@ use indexmap::{IndexMap, IndexSet};
 
 use crate::optimizer_state::{is_named_as_state, optimizer_state};
 use autobwd_core::{
-    __private::{Initialisers, Place},
+    __private::{Initialisers, Place, did_you_mean, internals::*},
     Element, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
-    error::did_you_mean,
     tensor::{load_tensors, save_tensors},
 };
 

@@ -9,8 +9,8 @@ use super::{
     rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
-    __private::{DeclaredVars, check_emitted},
-    BlockId, Error, ErrorKind, GradCx, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
+    __private::{DeclaredVars, GradRequest, check_emitted, internals::*},
+    BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
     desc::GRAD,
     operators::zeros,
 };
@@ -193,7 +193,7 @@ impl<'a> NetBackward<'a> {
         let arrives = |var: Var| self.there.contains(&grad_of(var));
         let mut emitted = vec![];
         let wanted_of = |var: Var| wanted.get(&var).copied();
-        info.emit_grad(&mut GradCx {
+        info.emit_grad(GradRequest {
             ops: self.ops,
             fwd: &fwd,
             names: &mut self.names,
@@ -203,8 +203,6 @@ impl<'a> NetBackward<'a> {
             arrives: &arrives,
             block: None,
             emitted: &mut emitted,
-            unchanged: vec![],
-            failed: None,
         })?;
         let own: FxHashMap<Var, Var> =
             wanted.iter().chain(&of_output).map(|(var, grad)| (*grad, *var)).collect();

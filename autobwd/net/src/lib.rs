@@ -223,7 +223,7 @@ pub use op::NamedOp;
 pub use rnn::{RnnGradOp, RnnOp, StepLink, StepMemory};
 use text::Indented;
 
-use autobwd_core::{Describe, Error, ErrorKind, OpContext, OpInfoMap, Result};
+use autobwd_core::{__private::internals::*, Describe, Error, ErrorKind, OpContext, OpInfoMap, Result};
 
 /// A node of a tree of operators. Variables are names; their values are in a [`Scope`](autobwd_exec::Scope).
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use std::iter;
 use indexmap::{IndexMap, IndexSet};
 
 use super::Operator;
-use autobwd_core::{Error, ErrorKind, Result, error::did_you_mean};
+use autobwd_core::{__private::did_you_mean, Error, ErrorKind, Result};
 
 /// Maximum nesting depth of nets.
 const DEEPEST: usize = 64;

@@ -7,6 +7,7 @@ use super::{
     rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
+    __private::internals::*,
     BlockId, Dim, Dims, Error, ErrorKind, Meta, OpContext, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
     desc::GRAD,
     operators::{Assign, FillConstant, Stack, Unstack},

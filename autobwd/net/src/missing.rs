@@ -5,7 +5,8 @@ use rustc_hash::FxHashSet;
 use super::{Operator, RnnOp};
 use autobwd_backward as backward;
 use autobwd_core::{
-    BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD, error::did_you_mean,
+    __private::did_you_mean, BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var,
+    desc::GRAD,
 };
 
 /// The reason why [`backward`](super::backward()) with the same arguments computes no gradient of `name`: a sentence,

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt, panic::Location};
 
 use autobwd_core::{
-    Attr, AttrMap, Describe, Error, ErrorKind, Name, Op, OpContext, OpDesc, OpInfo, OpInfoMap, Program,
-    Result, Site, Var,
+    __private::internals::*, Attr, AttrMap, Describe, Error, ErrorKind, Name, Op, OpContext, OpDesc, OpInfo,
+    OpInfoMap, Program, Result, Site, Var,
 };
 
 /// The placeholder for a missing variable in a list of names.

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use rustc_hash::FxHashSet;
 
 use super::{Operator, RnnOp};
-use autobwd_core::{Error, ErrorKind, GradKind, OpInfoMap, Result, error::did_you_mean};
+use autobwd_core::{
+    __private::did_you_mean, __private::internals::*, Error, ErrorKind, GradKind, OpInfoMap, Result,
+};
 
 /// Variables by name.
 pub(super) type VariableNames = FxHashSet<String>;

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use autobwd_core::{
+    __private::internals::*,
     Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Var, VarDesc, VarKind,
     operators::{FillConstant, FillZerosLike, Sum},
     verify::require_valid,

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Transport};
+use autobwd_core::{__private::internals::*, Error, ErrorKind, Result, Transport};
 
 use crate::run_options::{RunOptions, ended, run_rank};
 

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use autobwd_core::{OpDesc, OpInfo, Result, Slots, Var, lanes::Formula};
+use autobwd_core::{__private::internals::*, OpDesc, OpInfo, Result, Slots, Var, lanes::Formula};
 
 /// Formulas by operator type.
 #[derive(Default)]

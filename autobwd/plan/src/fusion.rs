@@ -8,8 +8,8 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts};
 use autobwd_core::{
-    __private, DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var, runtime::CHUNK,
-    tensor::LINE,
+    __private, __private::internals::*, DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var,
+    runtime::CHUNK, tensor::LINE,
 };
 
 /// The iteration space of a formula.

@@ -10,7 +10,7 @@ use crate::{Graph, Instruction, IterationSpace, ValueId, extent, is_native, oper
 use autobwd_core::{
     __private::{
         AccessMode, Binder, BroadcastMap, FusedKernel, FusedKernelSpec, FusedKernels, FusedOp,
-        Implementation, OperandLocation, Place, ValueCell,
+        Implementation, OperandLocation, Place, ValueCell, internals::*,
     },
     Buf, Cx, DType, Error, Kernel, Result, Role, Var,
 };

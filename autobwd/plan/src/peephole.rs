@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::value_graph::{
     Graph, Instruction, ScratchValues, ValueId, ValueSource, Wires, scratch_values, wires,
 };
-use autobwd_core::{Error, ErrorKind, Meta, OpDesc, OpInfoMap, Result, Var};
+use autobwd_core::{__private::internals::*, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Result, Var};
 
 /// Replaces registered pairs in which the second operator is the only reader of the first one's output. An operator is
 /// part of at most one pair.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use autobwd_core::{Error, Result};
+use autobwd_core::{__private::internals::*, Error, Result};
 
 /// The parts of a page that do not depend on its data. `html` has the places of all parts, such as `{{style}}`.
 #[derive(Clone, Copy, Debug)]

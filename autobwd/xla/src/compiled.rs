@@ -1,7 +1,8 @@
 //! Lowered programs, compiled: runs with named feeds, fetches and states.
 
 use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
-use autobwd_core::{__private::Initialisers, error::did_you_mean};
+use autobwd_core::__private::internals::*;
+use autobwd_core::__private::{Initialisers, did_you_mean};
 
 use crate::{
     Argument, DeviceScope, Lowered, Output, Source, Target,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use autobwd::{Error, ErrorKind, Result, Scope, Tensor};
-use autobwd_core::{__private::Initialisers, error::did_you_mean};
+use autobwd_core::__private::{Initialisers, did_you_mean};
 use indexmap::IndexMap;
 
 use crate::pjrt::{Device, DeviceBuffer};

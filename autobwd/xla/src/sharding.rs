@@ -1,6 +1,6 @@
 //! Tensors that are divided among devices.
 
-use autobwd::{DType, Error, ErrorKind, Meta, Program, Result, Scope, Tensor};
+use autobwd::{__private::internals::*, DType, Error, ErrorKind, Meta, Program, Result, Scope, Tensor};
 use indexmap::IndexMap;
 
 use crate::{DeviceScope, pjrt::Device};

@@ -8,8 +8,8 @@
 use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _, io::Write as _};
 
 use autobwd::{
-    DType, ErrorKind, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor, check, gradients,
-    program::VarKind,
+    __private::internals::*, DType, ErrorKind, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor,
+    check, gradients, program::VarKind,
 };
 use autobwd_xla::{
     Lowered,

@@ -9,7 +9,7 @@ use std::{
 use autobwd::{
     Error, ErrorKind, OpInfoMap, Program, Result, Scope, Tensor, program::VarKind, tensor::read_file,
 };
-use autobwd_core::obstacles::Obstacles;
+use autobwd_core::__private::Obstacles;
 use prost::Message;
 
 use crate::{

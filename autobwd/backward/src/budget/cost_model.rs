@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::RecomputeSet;
 use crate::{FinishedBackward, recompute::ForwardReads};
-use autobwd_core::{Cost, Error, Origin, Program, Result, Var, tensor::padded};
+use autobwd_core::{__private::internals::*, Cost, Error, Origin, Program, Result, Var, tensor::padded};
 use autobwd_plan::{self, Instruction, Location, Plan, ValueSource};
 
 /// A forward value that the backward pass or a recomputed operator may read.

@@ -11,9 +11,9 @@ use crate::{
     grad_names::GradNames, gradient_ops::block::PendingGradBlock, preserve_overwritten::ValueVersions,
 };
 use autobwd_core::{
-    __private::{DeclaredVars, Lookup, check_emitted},
-    BlockId, Error, ErrorKind, GradBlock, GradCx, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program,
-    Result, StepCount, Var, VarDesc, VarKind,
+    __private::{DeclaredVars, GradRequest, Lookup, check_emitted, internals::*},
+    BlockId, Error, ErrorKind, GradBlock, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program, Result,
+    StepCount, Var, VarDesc, VarKind,
 };
 
 /// The state of the walk from the last operator to the first.
@@ -221,7 +221,7 @@ impl GradientEmitter<'_> {
         let arrives = |var: Var| names.arrives(of_output(var));
         let before = self.emitted.len();
         let values = &*self.values;
-        let mut g = GradCx {
+        let request = GradRequest {
             ops: self.ops,
             fwd,
             names: self.program,
@@ -231,11 +231,8 @@ impl GradientEmitter<'_> {
             arrives: &arrives,
             block: inner,
             emitted: self.emitted,
-            unchanged: vec![],
-            failed: None,
         };
-        info.emit_grad(&mut g)?;
-        for input in g.into_unchanged() {
+        for input in info.emit_grad(request)? {
             // The operator has passed its input through unchanged.
             let same = |(v, _): &&(Var, Var)| self.values.variable(*v) == self.values.variable(input);
             if let Some((output, _)) = outputs.iter().find(same) {

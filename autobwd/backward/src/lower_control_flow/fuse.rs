@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
+    __private::internals::*,
     Attr, BlockId, OpDesc, Origin, Program, Var, VarDesc,
     operators::{Assign, FillZerosLike, Sum},
 };

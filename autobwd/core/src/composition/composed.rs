@@ -11,8 +11,8 @@ use crate::{
     VarDesc,
     desc::GRAD,
     op::{
-        CompositionEntry, DeclaredVars, GradCx, GradKind, GradRule, OpSequence, OpSequenceFn, SequenceInput,
-        forward_op,
+        CompositionEntry, DeclaredVars, GradCx, GradKind, GradRequest, GradRule, OpSequence, OpSequenceFn,
+        SequenceInput, forward_op,
     },
     operators::{Assign, sum, zeros},
 };
@@ -37,7 +37,7 @@ pub(super) fn emit(
     from: &dyn Fn(&str) -> bool,
     to: &dyn Fn(&str) -> bool,
 ) -> Result<()> {
-    let (ops, fwd) = (g.ops, g.forward().clone());
+    let (ops, fwd) = (g.request.ops, g.forward().clone());
     let arriving =
         fwd.outputs.iter().any(|(slot, args)| from(&slot) && args.iter().any(|var| g.arrives(*var)));
     let asked =
@@ -218,7 +218,7 @@ impl OpSequence {
         let of_output =
             |var: Var| arriving.get(&var).copied().or_else(|| missing_of(var)).unwrap_or(Var::EMPTY);
         let mut emitted = vec![];
-        info.emit_grad(&mut GradCx {
+        info.emit_grad(GradRequest {
             ops,
             fwd: op,
             names: &mut self.program,
@@ -228,8 +228,6 @@ impl OpSequence {
             arrives: &|var| arriving.contains_key(&var),
             block: None,
             emitted: &mut emitted,
-            unchanged: vec![],
-            failed: None,
         })?;
         for mut op in emitted {
             for arg in op.outputs.args_mut() {
@@ -356,7 +354,6 @@ impl OpInfoMap {
     ///
     /// # Errors
     /// An unknown operator; inputs that are not declared; those of the composition.
-    #[doc(hidden)]
     pub fn composition_in(
         &self,
         program: &mut Program,
@@ -376,8 +373,7 @@ impl OpInfoMap {
     ///
     /// # Errors
     /// An operator without a composition; inputs that are unknown; those of the composition.
-    #[doc(hidden)]
-    pub fn composed(
+    pub(crate) fn composed(
         &self,
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,

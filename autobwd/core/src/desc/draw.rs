@@ -43,13 +43,10 @@ impl Program {
 #[derive(Clone, Copy)]
 pub struct Labels<'a> {
     /// The note of a variable, below its name and type.
-    #[doc(hidden)]
     pub note: &'a dyn Fn(Var) -> Option<String>,
     /// The title of a block, above its frame.
-    #[doc(hidden)]
     pub title: &'a dyn Fn(usize) -> String,
     /// The mark of a variable, which is then drawn as an ellipse between its operators.
-    #[doc(hidden)]
     pub mark: &'a dyn Fn(Var) -> Option<Mark>,
 }
 

@@ -69,7 +69,6 @@ impl Slots {
     }
 
     /// Keeps the variables that fulfil `keep`.
-    #[doc(hidden)]
     pub fn retain(&mut self, mut keep: impl FnMut(Var) -> bool) {
         let (mut start, mut kept) = (0, 0);
         for (_, end) in &mut self.names {

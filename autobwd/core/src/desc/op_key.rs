@@ -65,7 +65,7 @@ impl OpKey {
     }
 
     #[inline(always)]
-    #[doc(hidden)]
+    /// Adds the type of an input.
     pub fn meta(&mut self, meta: &Meta) {
         let rows = u64::from(meta.rows.is_some());
         self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);
@@ -78,13 +78,11 @@ impl OpKey {
     }
 
     /// Adds an element of a constant.
-    #[doc(hidden)]
     pub fn element(&mut self, element: f64) {
         self.put(element.to_bits());
     }
 
     /// The key of a description, in which variables are numbered in order of occurrence.
-    #[doc(hidden)]
     pub fn of(desc: &OpDesc) -> OpKey {
         let mut words = OpKey::default();
         // No other key starts with 0.

@@ -31,8 +31,7 @@ impl Var {
     pub const EMPTY: Var = Var(0);
 
     /// A placeholder for a variable that does not exist yet; not 0.
-    #[doc(hidden)]
-    pub fn stand_in(k: usize) -> Var {
+    pub(crate) fn stand_in(k: usize) -> Var {
         Var(k as u32)
     }
 
@@ -55,7 +54,7 @@ impl BlockId {
         self.0 as usize
     }
 
-    #[doc(hidden)]
+    /// The block with this index.
     pub fn new(index: usize) -> BlockId {
         BlockId(index as u32)
     }
@@ -110,7 +109,6 @@ impl VarDesc {
     }
 
     /// An intermediate value, as inferred by a shape rule.
-    #[doc(hidden)]
     pub fn of(meta: Meta) -> VarDesc {
         let kind = match meta {
             Meta { array: true, .. } => VarKind::TensorArray,
@@ -142,8 +140,7 @@ impl VarDesc {
     /// declaration. A scalar may also be written where one element, `[1]`, is declared, as the reference did before
     /// version 2.5. Gradients of such variables are declared like them, so one element may also be written where a
     /// scalar gradient is declared.
-    #[doc(hidden)]
-    pub fn allows(&self, meta: &Meta) -> bool {
+    pub(crate) fn allows(&self, meta: &Meta) -> bool {
         let whole = meta.rows.is_none() && !meta.array && self.kind == VarKind::Tensor;
         if whole && self.dtype == meta.dtype && self.dims.agrees(&meta.dims) {
             return true;
@@ -234,8 +231,7 @@ impl Program {
     }
 
     /// The variable named as the gradient of another, `w@GRAD`. Adds the name if it is new.
-    #[doc(hidden)]
-    pub fn gradient_var(&mut self, var: Var) -> Var {
+    pub(crate) fn gradient_var(&mut self, var: Var) -> Var {
         Var(self.names.insert_gradient(var.index()).0)
     }
 
@@ -269,14 +265,12 @@ impl Program {
     }
 
     /// As [`fresh`](Program::fresh), with the number directly behind the prefix.
-    #[doc(hidden)]
-    pub fn fresh_var(&mut self, prefix: &str) -> Var {
+    pub(crate) fn fresh_var(&mut self, prefix: &str) -> Var {
         self.numbered(prefix, "")
     }
 
     /// Removes all names except the first `count`. The others must be unused.
-    #[doc(hidden)]
-    pub fn forget_names(&mut self, count: usize) {
+    pub(crate) fn forget_names(&mut self, count: usize) {
         for name in (count..self.names.len()).filter_map(|i| self.names.get(i)) {
             let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let Ok(number) = name[prefix.len()..].parse::<u32>() else { continue };
@@ -422,8 +416,7 @@ impl Program {
 
     /// Errors for writes that would be lost when a block ends: to parameters, and to variables of enclosing blocks that
     /// are not in `outlast`.
-    #[doc(hidden)]
-    pub fn check_outer_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
+    pub(crate) fn check_outer_writes(&self, block: BlockId, outlast: &[Var]) -> Vec<Error> {
         let fault = |(index, var): (usize, Var)| {
             let (name, number) = (self.name(var), block.index());
             let text = match self.lookup(block, var) {
@@ -440,7 +433,6 @@ impl Program {
 
     /// The variables that an operator overwrites completely. A write to an array keeps its other elements, and a
     /// sub-block may not write a variable each time.
-    #[doc(hidden)]
     pub fn full_overwrites<'a>(&'a self, block: BlockId, op: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
         let whole = op.attrs.blocks().next().is_none();
         let tensor = |desc: &VarDesc| matches!(desc.kind, VarKind::Tensor | VarKind::SelectedRows);
@@ -454,8 +446,7 @@ impl Program {
     }
 
     /// Removes all blocks except the first `count`. The others must be unused.
-    #[doc(hidden)]
-    pub fn truncate_blocks(&mut self, count: usize) {
+    pub(crate) fn truncate_blocks(&mut self, count: usize) {
         self.stamp = next_stamp();
         self.blocks.truncate(count);
     }
@@ -512,20 +503,17 @@ impl Program {
     }
 
     /// A number that changes whenever the program may change: equal stamps mean equal programs.
-    #[doc(hidden)]
-    pub fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
 
     /// Records that it was read from a file.
-    #[doc(hidden)]
     pub fn mark_loaded(&mut self) {
         self.loaded = true;
     }
 
     /// Whether it was read from a file, and so may differ from the code of the caller.
-    #[doc(hidden)]
-    pub fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.loaded
     }
 
@@ -535,8 +523,7 @@ impl Program {
         self.describe_at(&format!("block {block}, operator {index}"), op).at(block, index)
     }
 
-    #[doc(hidden)]
-    pub fn describe_at(&self, place: &str, op: &OpDesc) -> OpContext {
+    pub(crate) fn describe_at(&self, place: &str, op: &OpDesc) -> OpContext {
         let mut text = OpContext::new("operator", op.ty.as_str());
         text.push([" (", place]);
         if let Some(site) = op.site {
@@ -557,8 +544,7 @@ impl Program {
     }
 
     /// Checks the types that an operator of a block writes against the declarations of the variables.
-    #[doc(hidden)]
-    pub fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
+    pub(crate) fn check_declared(&self, block: BlockId, written: &[(Var, Meta)]) -> Result<()> {
         for (var, meta) in written {
             if let Some(desc) = self.lookup(block, *var).filter(|desc| !desc.allows(meta)) {
                 let (name, known) = (self.name(*var), desc.meta());

@@ -38,8 +38,7 @@ impl Clone for Verified {
 
 impl Program {
     /// Whether the program was found valid and has not changed since.
-    #[doc(hidden)]
-    pub fn is_verified(&self) -> bool {
+    pub(crate) fn is_verified(&self) -> bool {
         self.verified.0.load(Ordering::Relaxed) == self.stamp()
     }
 
@@ -54,7 +53,6 @@ impl Program {
     ///
     /// # Errors
     /// The first fault.
-    #[doc(hidden)]
     pub fn check_structure(&self) -> Result<()> {
         self.own_variables()?;
         let refuse = |text: String| Err(Error::new(ErrorKind::Program, text));

@@ -84,8 +84,7 @@ impl Builder {
 
     /// Appends an operator, or runs it in eager mode, and replaces new arguments by the resulting expressions. `key`
     /// is the key of the operator. `desc` describes it, with variable k + 1 for the k-th argument, not counting holes.
-    #[doc(hidden)]
-    pub fn append_args(
+    pub(crate) fn append_args(
         &self,
         args: &mut OpArgs,
         key: &mut OpKey,

@@ -119,14 +119,12 @@ impl Builder {
     }
 
     /// An eager builder with this engine, and with these operators or those linked into this binary.
-    #[doc(hidden)]
-    pub fn with_engine(engine: Rc<dyn Engine>, ops: Option<OpInfoMap>) -> Builder {
+    pub(crate) fn with_engine(engine: Rc<dyn Engine>, ops: Option<OpInfoMap>) -> Builder {
         Builder(Rc::new(BuilderState::new(ops.map(Rc::new), None, Some(engine))))
     }
 
     /// The eager engine, for an eager builder.
-    #[doc(hidden)]
-    pub fn engine(&self) -> Option<&dyn Engine> {
+    pub(crate) fn engine(&self) -> Option<&dyn Engine> {
         self.0.engine.as_deref()
     }
 
@@ -152,7 +150,10 @@ impl Builder {
         self.0.engine.is_some()
     }
 
-    #[doc(hidden)]
+    /// The operators that it can append.
+    ///
+    /// # Errors
+    /// Those of [`OpInfoMap::linked`].
     pub fn ops(&self) -> Result<&OpInfoMap> {
         match &self.0.ops {
             Some(ops) => Ok(ops),

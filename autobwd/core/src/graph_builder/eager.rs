@@ -46,8 +46,7 @@ impl Builder {
     }
 
     /// Runs a function with recording of history switched on or off.
-    #[doc(hidden)]
-    pub fn recording<T>(&self, on: bool, function: impl FnOnce() -> T) -> T {
+    pub(crate) fn recording<T>(&self, on: bool, function: impl FnOnce() -> T) -> T {
         struct RestoreRecording<'a>(&'a dyn Engine, bool);
         impl Drop for RestoreRecording<'_> {
             fn drop(&mut self) {
@@ -87,8 +86,7 @@ pub struct HookId(u64);
 
 impl Expr {
     /// The computed value.
-    #[doc(hidden)]
-    pub fn value(&self) -> Result<&Value> {
+    pub(crate) fn value(&self) -> Result<&Value> {
         self.check()?.eager_value().ok_or_else(|| {
             let text = format!("`{}` is a variable of a program, not an eager value", self.name());
             Error::new(ErrorKind::NoValue, text)
@@ -190,16 +188,14 @@ impl Expr {
     }
 
     /// The value, if a backward pass from it reaches a leaf.
-    #[doc(hidden)]
-    pub fn with_history(&self) -> Result<&Value> {
+    pub(crate) fn with_history(&self) -> Result<&Value> {
         let value = self.value()?;
         let text = || format!("{value} has no history that leads to a leaf: `tape::missing` tells why");
         if value.requires_grad() { Ok(value) } else { Err(Error::new(ErrorKind::NoGradient, text())) }
     }
 
     /// The gradient with which the backward pass starts.
-    #[doc(hidden)]
-    pub fn seed(&self, given: Option<&Value>) -> Result<Value> {
+    pub(crate) fn seed(&self, given: Option<&Value>) -> Result<Value> {
         let meta = self.value()?.meta();
         match given {
             Some(seed) => {

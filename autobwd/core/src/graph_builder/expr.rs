@@ -30,7 +30,6 @@ impl Arg {
 
     /// The existing expression.
     #[inline]
-    #[doc(hidden)]
     pub fn expr(self) -> Option<Expr> {
         match self {
             Arg::Existing(expr) => Some(expr),
@@ -109,8 +108,7 @@ impl Expr {
     }
 
     #[inline]
-    #[doc(hidden)]
-    pub fn of_value(builder: &Builder, value: Value) -> Expr {
+    pub(crate) fn of_value(builder: &Builder, value: Value) -> Expr {
         Expr(ExprState::Built(builder.clone(), ExprValue::Value(value)))
     }
 
@@ -146,8 +144,7 @@ impl Expr {
 
     /// The value of an eager expression.
     #[inline]
-    #[doc(hidden)]
-    pub fn eager_value(&self) -> Option<&Value> {
+    pub(crate) fn eager_value(&self) -> Option<&Value> {
         match &self.0 {
             ExprState::Built(_, ExprValue::Value(value)) => Some(value),
             ExprState::Built(_, ExprValue::Var(_)) | ExprState::Failed(_) => None,

@@ -25,8 +25,7 @@ use crate::{
 /// [`Builder::hold`]: crate::Builder::hold
 #[derive(Clone)]
 pub struct Value {
-    #[doc(hidden)]
-    pub node: Arc<TapeNode>,
+    pub(crate) node: Arc<TapeNode>,
     /// From the lowest bit: whether it is, or is treated as, a constant; its index among the node's values (31 bits);
     /// the version that an operator recorded when it read it (32 bits). One number, so that a value fits into two
     /// registers.
@@ -227,7 +226,6 @@ impl Drop for TapeNode {
     }
 }
 
-#[doc(hidden)]
 impl OpCall {
     /// Records the inputs of the operator. Returns the number of its node.
     #[inline]
@@ -285,14 +283,19 @@ impl From<Box<SourceValue>> for Value {
 
 impl Value {
     #[inline]
-    #[doc(hidden)]
-    pub fn of(node: Arc<TapeNode>, out: usize) -> Value {
+    pub(crate) fn of(node: Arc<TapeNode>, out: usize) -> Value {
         let constant = match &node.origin {
             NodeOrigin::Source(given) => !given.leaf,
             NodeOrigin::Computed(call) => node.number == 0 || !call.prepared.outputs[out].dtype.is_float(),
             NodeOrigin::Applied(_) => node.number == 0,
         };
         Value { node, which: u64::from((out as u32) << 1 | u32::from(constant)) }
+    }
+
+    /// The node that computed it.
+    #[inline]
+    pub(crate) fn node(&self) -> &Arc<TapeNode> {
+        &self.node
     }
 
     fn version(&self) -> u32 {
@@ -306,7 +309,7 @@ impl Value {
     }
 
     #[inline]
-    #[doc(hidden)]
+    /// Its dtype and shape.
     pub fn meta(&self) -> &Meta {
         match &self.node.origin {
             NodeOrigin::Source(given) => &given.meta,
@@ -322,12 +325,12 @@ impl Value {
     }
 
     #[inline]
-    #[doc(hidden)]
+    /// Whether it is a leaf, which accumulates gradients.
     pub fn is_leaf(&self) -> bool {
         self.requires_grad() && matches!(self.node.origin, NodeOrigin::Source(_))
     }
 
-    #[doc(hidden)]
+    /// Whether both are the same value of the same node.
     pub fn same(&self, other: &Value) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.out() == other.out()
     }
@@ -473,8 +476,7 @@ impl Value {
     }
 
     #[inline]
-    #[doc(hidden)]
-    pub fn has_settings(&self) -> bool {
+    pub(crate) fn has_settings(&self) -> bool {
         self.node.watches.get().is_some()
     }
 

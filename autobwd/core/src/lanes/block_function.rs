@@ -246,7 +246,6 @@ impl LaneEntry {
     }
 
     /// The formula with these attributes, as data.
-    #[doc(hidden)]
     pub fn formula(&self, desc: &OpDesc) -> Result<Formula> {
         let name = self.schema.name;
         catch_panic(|| (self.formula)(desc))

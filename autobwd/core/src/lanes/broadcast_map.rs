@@ -11,7 +11,6 @@ pub struct BroadcastMap {
     numel: usize,
 }
 
-#[doc(hidden)]
 impl BroadcastMap {
     /// `aligned` are the operand's dimensions extended to the full rank, 1 where it is broadcast. `None` if they do not
     /// broadcast, or if the number of elements overflows.

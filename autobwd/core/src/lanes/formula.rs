@@ -104,13 +104,11 @@ impl Formula {
     }
 
     /// Whether the outputs depend on this input.
-    #[doc(hidden)]
     pub fn is_read(&self, input: usize) -> bool {
         self.nodes.contains(&FormulaNode::Input(input))
     }
 
     /// Outputs that are unchanged inputs: indices of output and input in the schema.
-    #[doc(hidden)]
     pub fn copies(&self) -> impl Iterator<Item = (usize, usize)> {
         self.outputs.iter().filter_map(|(slot, node)| match self.nodes[*node] {
             FormulaNode::Input(input) => Some((*slot, input)),

@@ -46,9 +46,10 @@ pub enum OperandLocation {
 
 /// One operator of a fused kernel.
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct FusedOp<'a> {
+    /// Its formula.
     pub entry: &'a LaneEntry,
+    /// Its description.
     pub desc: &'a OpDesc,
     /// Values by input slot of the schema; `None` for an absent one.
     pub inputs: Vec<Option<usize>>,
@@ -58,12 +59,14 @@ pub struct FusedOp<'a> {
 
 /// The specification of a fused kernel.
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct FusedKernelSpec<'a> {
+    /// The type of the computation.
     pub dtype: DType,
     /// The number of elements of the full shape.
     pub numel: usize,
+    /// The operands.
     pub values: Vec<OperandLocation>,
+    /// The operators, in order.
     pub steps: Vec<FusedOp<'a>>,
 }
 
@@ -132,8 +135,11 @@ unsafe impl Send for FusedKernel {}
 // SAFETY: as above; the method of `&FusedKernel` that uses them is unsafe to call (`run_part`).
 unsafe impl Sync for FusedKernel {}
 
-#[doc(hidden)]
 impl FusedKernel {
+    /// Compiles it.
+    ///
+    /// # Errors
+    /// Operands that exceed their memory, or partly overlap another.
     pub fn new(spec: FusedKernelSpec<'_>, workers: usize) -> Result<FusedKernel> {
         let FusedKernelSpec { dtype, numel, values, steps } = spec;
         let mut build = FusedKernelBuilder::new(&values, &steps, numel);

@@ -14,8 +14,11 @@ pub struct FusedKernels {
     workers: usize,
 }
 
-#[doc(hidden)]
 impl FusedKernels {
+    /// One instruction of these kernels.
+    ///
+    /// # Errors
+    /// None of the kernels has elements.
     pub fn new(kernels: Vec<FusedKernel>) -> Result<FusedKernels> {
         check_apart(&kernels)?;
         let ends = kernels.iter().scan(0, |end, kernel| {

@@ -23,7 +23,6 @@ pub struct FormulaCall {
     writes: Vec<usize>,
 }
 
-#[doc(hidden)]
 impl FormulaCall {
     /// The limit of slots of an operator.
     pub const MOST_SLOTS: usize = 8;

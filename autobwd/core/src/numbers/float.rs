@@ -50,7 +50,6 @@ pub trait Float:
     + ops::Div<f64, Output = Self>
 {
     /// The content of a [`SelectMask`].
-    #[doc(hidden)]
     type Mask: Copy;
 
     /// `self * b + c`, fused if the machine supports it.

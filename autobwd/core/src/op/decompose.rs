@@ -19,19 +19,24 @@ pub trait Decompose: Op {
     fn decompose(&self, parts: &mut Parts<'_>);
 }
 
-/// The list that receives the parts of an operator.
-pub struct Parts<'a> {
-    meta: &'a dyn Fn(Var) -> Option<Meta>,
-    #[doc(hidden)]
+/// The parts of an operator.
+#[derive(Debug, Default)]
+pub struct Decomposition {
+    /// Elementwise operators, in order.
     pub ops: SmallVec<[OpDesc; 2]>,
-    #[doc(hidden)]
+    /// Variables with explicit dimensions.
     pub aligned: SmallVec<[(Var, Shape); 1]>,
 }
 
+/// The list that receives the parts of an operator.
+pub struct Parts<'a> {
+    meta: &'a dyn Fn(Var) -> Option<Meta>,
+    pub(super) decomposition: Decomposition,
+}
+
 impl<'a> Parts<'a> {
-    #[doc(hidden)]
-    pub fn new(meta: &'a dyn Fn(Var) -> Option<Meta>) -> Parts<'a> {
-        Parts { meta, ops: SmallVec::new(), aligned: SmallVec::new() }
+    pub(super) fn new(meta: &'a dyn Fn(Var) -> Option<Meta>) -> Parts<'a> {
+        Parts { meta, decomposition: Decomposition::default() }
     }
 
     /// The shape of one of the operator's variables.
@@ -42,12 +47,12 @@ impl<'a> Parts<'a> {
     /// Adds an elementwise operator that runs after those before it. A variable that is written again has the new value
     /// from there on.
     pub fn push(&mut self, op: impl Into<OpDesc>) {
-        self.ops.push(op.into());
+        self.decomposition.ops.push(op.into());
     }
 
     /// Aligns a variable with those of full shape: gives its dimensions, with 1 where it is broadcast as an input or
     /// summed over as an output.
     pub fn align(&mut self, var: Var, dims: Shape) {
-        self.aligned.push((var, dims));
+        self.decomposition.aligned.push((var, dims));
     }
 }

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{DeclaredVars, GradBlock, GradCx, GradKind, check_emitted};
+use super::{DeclaredVars, GradBlock, GradKind, GradRequest, check_emitted};
 use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD};
 
 /// The result of [`OpInfoMap::gradient_ops`].
@@ -91,7 +91,7 @@ impl OpInfoMap {
         let wanted = |var: Var| if no_grad.contains(&var) { None } else { grads.get(&var).copied() };
         let of_output = |var: Var| grads.get(&var).copied().unwrap_or(Var::EMPTY);
         let mut ops = vec![];
-        info.emit_grad(&mut GradCx {
+        info.emit_grad(GradRequest {
             ops: self,
             fwd: op,
             names: program,
@@ -101,8 +101,6 @@ impl OpInfoMap {
             arrives: &|_| true,
             block,
             emitted: &mut ops,
-            unchanged: vec![],
-            failed: None,
         })?;
         let of: FxHashMap<Var, Var> = grads.iter().map(|(var, grad)| (*grad, *var)).collect();
         let of_model = |var: Var| grads.contains_key(&var).then_some(var);

@@ -4,7 +4,7 @@
 
 pub(crate) mod backward_ops;
 mod contract;
-mod decompose;
+pub(crate) mod decompose;
 mod derived;
 pub(crate) mod elementwise_update;
 mod gradient_ops;
@@ -18,6 +18,7 @@ pub(crate) mod rule;
 pub(crate) use backward_ops::check_emitted;
 pub(crate) use backward_ops::forward_op;
 pub use contract::{check_bounds, check_contract, check_names};
+pub(crate) use decompose::Decomposition;
 pub use decompose::{Decompose, Parts};
 pub use derived::{
     Derivative, Derived, DerivedFromInputs, FirstOrder, FirstOrderFromInputs, Order, SecondOrder, ThirdOrder,
@@ -32,8 +33,8 @@ pub use peephole::Peephole;
 pub(crate) use peephole::PeepholeEntry;
 pub(crate) use registry::{Lookup, ShapeCache};
 pub use registry::{OpInfo, OpInfoMap};
-pub(crate) use rule::DeclaredVars;
 pub(crate) use rule::sorted;
+pub(crate) use rule::{DeclaredVars, GradRequest};
 pub use rule::{GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 
 use crate::{OpDesc, Result, Role, Schema, SlotValues, Var};

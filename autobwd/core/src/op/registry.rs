@@ -15,7 +15,7 @@ pub use lookup::Lookup;
 pub use map::OpInfoMap;
 pub use shape_cache::ShapeCache;
 
-use super::{CompositionEntry, derived::check_derivative, rule};
+use super::{CompositionEntry, Decomposition, GradRequest, derived::check_derivative, rule};
 use crate::{
     BlockCall, Buf, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
@@ -26,13 +26,13 @@ use crate::{
     tensor::Lease,
 };
 
-type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
-type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
+pub(crate) type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
+pub(crate) type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 type BindKernelFn = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type BlockCallFn = fn(&OpDesc, &Program) -> Result<BlockCall>;
 /// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
-type PeepholeFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
+pub(crate) type PeepholeFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
@@ -241,14 +241,15 @@ impl OpInfo {
         self.schema.is_gradient()
     }
 
-    /// Emits the operators of its gradient.
-    #[doc(hidden)]
-    pub fn emit_grad(&self, g: &mut GradCx<'_>) -> Result<()> {
+    /// Emits the operators of its gradient; returns the variables that the operator leaves unchanged.
+    pub(crate) fn emit_grad(&self, request: GradRequest<'_>) -> Result<Vec<Var>> {
+        let mut g = GradCx::new(request);
         // Gradient operators copy attributes: one that the description leaves out must not get their defaults.
-        match self.with_defaults(g.fwd) {
-            None => self.emit_gradients(g),
-            Some(fwd) => g.with_forward(&fwd, |g| self.emit_gradients(g)),
+        match self.with_defaults(g.request.fwd) {
+            None => self.emit_gradients(&mut g)?,
+            Some(fwd) => g.with_forward(&fwd, |g| self.emit_gradients(g))?,
         }
+        g.finish()
     }
 
     fn emit_gradients(&self, g: &mut GradCx<'_>) -> Result<()> {
@@ -261,7 +262,7 @@ impl OpInfo {
             }
             _ => self.authored("gradient rule", || (self.grad)(g))?,
         }
-        g.failed.take().map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Checks slots and attributes of a description: unknown names, wrong numbers of variables, types and bounds.
@@ -290,7 +291,6 @@ impl OpInfo {
     }
 
     /// Variables whose elements it reads, not only their shapes.
-    #[doc(hidden)]
     pub fn reads<'a>(&self, desc: &'a OpDesc) -> impl Iterator<Item = Var> + 'a {
         let inputs = self.schema.inputs;
         let shape_only = move |name: &str| inputs.iter().any(|slot| slot.shape_only && slot.name == name);
@@ -308,8 +308,7 @@ impl OpInfo {
         matches!(self.run, Implementation::Composition)
     }
 
-    #[doc(hidden)]
-    pub fn run(&self) -> Implementation {
+    pub(crate) fn run(&self) -> Implementation {
         self.run
     }
 
@@ -317,8 +316,7 @@ impl OpInfo {
     ///
     /// # Errors
     /// Inconsistent slots.
-    #[doc(hidden)]
-    pub fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<BlockCall>> {
+    pub(crate) fn call(&self, desc: &OpDesc, program: &Program) -> Result<Option<BlockCall>> {
         match self.run {
             Implementation::Control(call) => {
                 self.authored("`impl Control`", || call(desc, program)).map(Some)
@@ -330,13 +328,11 @@ impl OpInfo {
     }
 
     /// Whether it runs a sub-block.
-    #[doc(hidden)]
     pub fn is_control(&self) -> bool {
         matches!(self.run, Implementation::Control(_))
     }
 
-    #[doc(hidden)]
-    pub fn lanes(&self) -> Option<&LaneEntry> {
+    pub(crate) fn lanes(&self) -> Option<&LaneEntry> {
         self.lanes.as_ref()
     }
 
@@ -351,18 +347,23 @@ impl OpInfo {
     }
 
     /// Whether it has a decomposition into elementwise operators.
-    #[doc(hidden)]
     pub fn is_decomposed(&self) -> bool {
         self.decompose.is_some()
     }
 
-    /// Adds the elementwise operators of its decomposition, if it has one.
+    /// The elementwise operators of its decomposition; none if it has none. `meta` returns the types of its variables.
     ///
     /// # Errors
     /// Inconsistent slots; a panic.
-    #[doc(hidden)]
-    pub fn decompose(&self, desc: &OpDesc, parts: &mut Parts<'_>) -> Result<()> {
-        self.decompose.map_or(Ok(()), |decompose| self.authored("decomposition", || decompose(desc, parts)))
+    pub(crate) fn decompose(
+        &self,
+        desc: &OpDesc,
+        meta: &dyn Fn(Var) -> Option<Meta>,
+    ) -> Result<Decomposition> {
+        let mut parts = Parts::new(meta);
+        self.decompose
+            .map_or(Ok(()), |decompose| self.authored("decomposition", || decompose(desc, &mut parts)))?;
+        Ok(parts.decomposition)
     }
 
     /// Runs code of the operator's author; a panic is an error that names the operator.

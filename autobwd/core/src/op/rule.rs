@@ -110,57 +110,52 @@ pub struct GradBlock {
 
 /// The declarations of the forward operator's variables.
 #[derive(Clone, Copy)]
-#[doc(hidden)]
 pub struct DeclaredVars<'a> {
+    /// The block of the forward operator.
     pub block: BlockId,
     /// The variable whose value a stand-in has.
     pub original: &'a dyn Fn(Var) -> Var,
 }
 
-/// The context of a gradient rule: its queries, and the operators it emits.
-pub struct GradCx<'a> {
-    #[doc(hidden)]
+/// What a gradient rule is asked for.
+#[allow(missing_debug_implementations)] // Most of it is functions.
+pub struct GradRequest<'a> {
+    /// All operators.
     pub ops: &'a OpInfoMap,
-    #[doc(hidden)]
+    /// The forward operator.
     pub fwd: &'a OpDesc,
-    #[doc(hidden)]
+    /// The program of its variables.
     pub names: &'a mut Program,
-    #[doc(hidden)]
+    /// Declarations of its variables.
     pub declared: DeclaredVars<'a>,
     /// Gradients of outputs, and below of inputs: they differ where an operator overwrites its input.
-    #[doc(hidden)]
     pub of_output: &'a dyn Fn(Var) -> Var,
-    #[doc(hidden)]
+    /// The gradients of inputs that are wanted.
     pub wanted: &'a dyn Fn(Var) -> Option<Var>,
-    #[doc(hidden)]
+    /// Whether an output may have a gradient.
     pub arrives: &'a dyn Fn(Var) -> bool,
-    #[doc(hidden)]
+    /// The gradient of its block.
     pub block: Option<&'a GradBlock>,
-    #[doc(hidden)]
+    /// Receives the operators of the rule.
     pub emitted: &'a mut Vec<OpDesc>,
-    #[doc(hidden)]
-    pub unchanged: Vec<Var>,
+}
+
+/// The context of a gradient rule: its queries, and the operators it emits.
+pub struct GradCx<'a> {
+    pub(crate) request: GradRequest<'a>,
+    unchanged: Vec<Var>,
     /// The first error of [`compose`](GradCx::compose).
-    #[doc(hidden)]
-    pub failed: Option<Error>,
+    pub(crate) failed: Option<Error>,
 }
 
 impl<'a> GradCx<'a> {
     /// Runs `rule` in this context with another description of the forward operator.
     pub(super) fn with_forward<T>(&mut self, fwd: &OpDesc, rule: impl FnOnce(&mut GradCx<'_>) -> T) -> T {
-        let mut g = GradCx {
-            ops: self.ops,
-            fwd,
-            names: self.names,
-            declared: self.declared,
-            of_output: self.of_output,
-            wanted: self.wanted,
-            arrives: self.arrives,
-            block: self.block,
-            emitted: self.emitted,
-            unchanged: std::mem::take(&mut self.unchanged),
-            failed: self.failed.take(),
-        };
+        let GradRequest { ops, declared, of_output, wanted, arrives, block, .. } = self.request;
+        let (names, emitted) = (&mut *self.request.names, &mut *self.request.emitted);
+        let request = GradRequest { ops, fwd, names, declared, of_output, wanted, arrives, block, emitted };
+        let (unchanged, failed) = (std::mem::take(&mut self.unchanged), self.failed.take());
+        let mut g = GradCx { request, unchanged, failed };
         let outcome = rule(&mut g);
         let GradCx { unchanged, failed, .. } = g;
         (self.unchanged, self.failed) = (unchanged, failed);
@@ -169,44 +164,53 @@ impl<'a> GradCx<'a> {
 
     /// For an operator that runs a sub-block: the gradient of that block, if it has any operators.
     pub fn block(&self) -> Option<&'a GradBlock> {
-        self.block
+        self.request.block
     }
 
     /// The name of a variable.
     pub fn name(&self, var: Var) -> &str {
-        self.names.name(var)
+        self.request.names.name(var)
+    }
+
+    pub(super) fn new(request: GradRequest<'a>) -> GradCx<'a> {
+        GradCx { request, unchanged: vec![], failed: None }
     }
 
     /// The variables that the forward operator leaves unchanged.
-    #[doc(hidden)]
-    pub fn into_unchanged(self) -> Vec<Var> {
-        self.unchanged
+    ///
+    /// # Errors
+    /// The first error of [`compose`](GradCx::compose).
+    pub(super) fn finish(self) -> Result<Vec<Var>> {
+        self.failed.map_or(Ok(self.unchanged), Err)
     }
 
     /// Declared dtype and shape of a variable of the forward operator.
     pub(crate) fn meta(&self, var: Var) -> Option<Meta> {
-        self.names.lookup(self.declared.block, (self.declared.original)(var)).map(VarDesc::meta)
+        self.request
+            .names
+            .lookup(self.request.declared.block, (self.request.declared.original)(var))
+            .map(VarDesc::meta)
     }
 
     /// The forward operator as data.
     pub fn forward(&self) -> &OpDesc {
-        self.fwd
+        self.request.fwd
     }
 
     /// The gradient of an output of the forward operator.
     pub fn grad(&self, output: Var) -> Var {
-        (self.of_output)(output)
+        (self.request.of_output)(output)
     }
 
     /// Whether an output is read on the way to a target, so that it may have a gradient. A rule that omits operators
     /// where it does not keeps the backward pass small; the query is optional.
     pub fn arrives(&self, output: Var) -> bool {
-        (self.arrives)(output)
+        (self.request.arrives)(output)
     }
 
     /// The variable for the gradient of an input, if that gradient is wanted.
     pub fn wanted(&self, input: Var) -> Option<Var> {
-        (self.wanted)(input)
+        (self.request.wanted)(input)
     }
 
     /// Declares that the operator leaves a variable unchanged although it is an output (running statistics during
@@ -218,7 +222,7 @@ impl<'a> GradCx<'a> {
     /// Adds the gradient of the operator's [`Composition`](crate::Composition), from these output slots to these input
     /// slots: for the part that a gradient operator leaves out.
     pub fn compose(&mut self, outputs: &[&str], inputs: &[&str]) {
-        let composing = self.ops.get(&self.fwd.ty).map(OpInfo::own_composition);
+        let composing = self.request.ops.get(&self.request.fwd.ty).map(OpInfo::own_composition);
         let outcome = composing.and_then(|composing| match composing {
             Some(composing) => {
                 composing.emit(self, &|slot| outputs.contains(&slot), &|slot| inputs.contains(&slot))
@@ -235,19 +239,19 @@ impl<'a> GradCx<'a> {
 
     /// A new variable, for a value between two emitted operators.
     pub fn fresh(&mut self, what: &str) -> Var {
-        self.names.fresh(what)
+        self.request.names.fresh(what)
     }
 
     /// Adds an operator: `g.push(Scale { x: dout, out: dx, … })`.
     pub fn push(&mut self, op: impl Into<OpDesc>) {
-        self.emitted.push(op.into());
+        self.request.emitted.push(op.into());
     }
 
     /// Adds the gradient operator `G` of the operator, an `O`, as `grad = G` does, if any of its outputs is wanted: for
     /// a rule that also emits other operators.
     pub fn push_gradient<O: Op, G: Op>(&mut self, _: &O) {
         self.push_wired(const { &O::SCHEMA }, const { &G::SCHEMA });
-        self.emitted.pop_if(|op| op.writes().next().is_none());
+        self.request.emitted.pop_if(|op| op.writes().next().is_none());
     }
 
     /// Adds the operator with this schema. Slots with names of the forward operator's slots get their variables, slots
@@ -256,10 +260,13 @@ impl<'a> GradCx<'a> {
         let mut op = OpDesc::new(schema.name);
         for slot in sorted(schema.inputs) {
             let args = match (forward.input(slot.name), forward.output(slot.name)) {
-                (Some(_), _) => self.fwd.inputs.get(slot.name),
-                (None, Some(_)) => self.fwd.outputs.get(slot.name),
+                (Some(_), _) => self.request.fwd.inputs.get(slot.name),
+                (None, Some(_)) => self.request.fwd.outputs.get(slot.name),
                 (None, None) => {
-                    let of = slot.name.strip_suffix("@GRAD").map_or(&[][..], |of| self.fwd.outputs.get(of));
+                    let of = slot
+                        .name
+                        .strip_suffix("@GRAD")
+                        .map_or(&[][..], |of| self.request.fwd.outputs.get(of));
                     let arriving = of.iter().map(|v| self.arrives(*v).then(|| self.grad(*v)));
                     match slot.arity {
                         Arity::One | Arity::Many => {
@@ -280,7 +287,7 @@ impl<'a> GradCx<'a> {
         }
         for slot in sorted(schema.outputs) {
             let base = slot.name.strip_suffix("@GRAD").unwrap_or(slot.name);
-            let wanted = self.fwd.inputs.get(base).iter().map(|v| self.wanted(*v));
+            let wanted = self.request.fwd.inputs.get(base).iter().map(|v| self.wanted(*v));
             match slot.arity {
                 Arity::Holes | Arity::Many => {
                     op.outputs.append(slot.name, wanted.map(|v| v.unwrap_or(Var::EMPTY)));
@@ -288,17 +295,17 @@ impl<'a> GradCx<'a> {
                 Arity::One | Arity::Optional => op.outputs.append(slot.name, wanted.flatten()),
             }
         }
-        if self.fwd.attrs.iter().all(|(name, _)| schema.attr(&name).is_some()) {
-            op.attrs = self.fwd.attrs.clone();
-            self.emitted.push(op);
+        if self.request.fwd.attrs.iter().all(|(name, _)| schema.attr(&name).is_some()) {
+            op.attrs = self.request.fwd.attrs.clone();
+            self.request.emitted.push(op);
             return;
         }
         for attr in schema.attrs {
-            if let Some(value) = self.fwd.attrs.get(attr.name) {
+            if let Some(value) = self.request.fwd.attrs.get(attr.name) {
                 op.attrs.set(attr.name, value.clone());
             }
         }
-        self.emitted.push(op);
+        self.request.emitted.push(op);
     }
 }
 
@@ -315,7 +322,7 @@ pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
         g.push_wired(const { &O::SCHEMA }, schema);
         return Ok(());
     }
-    let fwd = O::from_desc(g.fwd)?;
+    let fwd = O::from_desc(g.request.fwd)?;
     <O::Grad as GradRule<O>>::emit(&fwd, g);
     Ok(())
 }

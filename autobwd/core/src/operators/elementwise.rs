@@ -71,7 +71,6 @@ pub struct ElementwiseAdd<V = Var> {
 }
 impl ElementwiseAdd {
     /// The description of the sum of two tensors of one shape, without `axis`, which would allocate memory.
-    #[doc(hidden)]
     pub fn of_equal_shapes(x: Var, y: Var, out: Var) -> OpDesc {
         let [left, right] =
             const { [ElementwiseAdd::SCHEMA.inputs[0].name, ElementwiseAdd::SCHEMA.inputs[1].name] };

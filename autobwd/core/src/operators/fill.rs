@@ -52,7 +52,6 @@ impl<V> FillConstant<V> {
 }
 impl FillConstant {
     /// The description of a tensor filled with a number that `value` represents exactly: without `str_value`.
-    #[doc(hidden)]
     pub fn exactly(value: f32, shape: Vec<i64>, dtype: DType, out: Var) -> OpDesc {
         let mut desc = OpDesc::from(FillConstant { shape, dtype, value, ..FillConstant::of(out) });
         desc.attrs.remove("str_value");

@@ -22,7 +22,6 @@ pub struct Sum<V = Var> {
 }
 impl Sum {
     /// The description of a sum, built without a temporary list: backward passes have many.
-    #[doc(hidden)]
     pub fn description(x: impl IntoIterator<Item = Var>, out: Var) -> OpDesc {
         let [terms, sum] = const { [Sum::SCHEMA.inputs[0].name, Sum::SCHEMA.outputs[0].name] };
         OpDesc::new(Sum::SCHEMA.name).input(terms, x).output(sum, [out])

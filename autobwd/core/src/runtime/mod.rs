@@ -8,7 +8,7 @@ mod isa;
 mod owned_thread;
 pub mod panics;
 mod pool;
-mod scratch;
+pub(crate) mod scratch;
 mod transport;
 
 pub use gemm::products_allocate;

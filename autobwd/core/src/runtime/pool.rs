@@ -73,8 +73,7 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// `threads` workers including the caller; at least one, at most [`MAX_THREADS`].
-    #[doc(hidden)]
+    /// A context with `threads` workers, the caller included: at least one, at most 1,024.
     pub fn new(threads: usize) -> Cx {
         let shared = Arc::new(PoolState::default());
         let helper = |worker: usize| {
@@ -91,7 +90,6 @@ impl Cx {
     }
 
     /// The same, as one of several ranks.
-    #[doc(hidden)]
     pub fn with_transport(self, transport: Arc<dyn Transport>) -> Cx {
         let mut cx = self;
         cx.transport = Some(transport);

@@ -25,10 +25,8 @@ pub struct ScratchUse {
     fill: u8,
     lent: usize,
     /// The most bytes that were lent at a time.
-    #[doc(hidden)]
     pub most: usize,
     /// Whether a kernel requested more than was available.
-    #[doc(hidden)]
     pub exceeded: bool,
 }
 
@@ -83,8 +81,7 @@ impl Cx {
     }
 
     /// Allocates enough memory to lend this many bytes, and returns the number of allocated bytes.
-    #[doc(hidden)]
-    pub fn reserve(&self, bytes: usize) -> Result<usize> {
+    pub(crate) fn reserve(&self, bytes: usize) -> Result<usize> {
         if bytes == 0 {
             return Ok(0);
         }
@@ -93,8 +90,7 @@ impl Cx {
     }
 
     /// Limits the memory to this many bytes, initialised with `fill` whenever they are lent, and watches requests.
-    #[doc(hidden)]
-    pub fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
+    pub(crate) fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
         let held = if bytes == 0 { None } else { Some(Memory::zeroed(bytes)?) };
         *self.scratch.state() =
             ScratchState { held, watched: Some(ScratchUse { fill, ..ScratchUse::default() }) };
@@ -102,8 +98,7 @@ impl Cx {
     }
 
     /// The watched requests, if any.
-    #[doc(hidden)]
-    pub fn watched_scratch(&self) -> ScratchUse {
+    pub(crate) fn watched_scratch(&self) -> ScratchUse {
         self.scratch.state().watched.unwrap_or_default()
     }
 }

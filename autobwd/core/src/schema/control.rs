@@ -110,8 +110,7 @@ impl BlockCall {
     }
 
     /// The same steps, for recomputation from saved inputs: only their step state is wanted.
-    #[doc(hidden)]
-    pub fn replay(&self) -> BlockCall {
+    pub(crate) fn replay(&self) -> BlockCall {
         let like = |first: CarriedInit| match first {
             CarriedInit::Value(_, like) | CarriedInit::ZerosLike(like) => CarriedInit::ZerosLike(like),
         };
@@ -126,8 +125,7 @@ impl BlockCall {
     }
 
     /// Faults of the block as the operator `op` runs it, except for shapes.
-    #[doc(hidden)]
-    pub fn faults(&self, op: &OpDesc, program: &Program) -> Vec<Error> {
+    pub(crate) fn faults(&self, op: &OpDesc, program: &Program) -> Vec<Error> {
         let (mut found, number) = (vec![], self.block.index());
         let mut refuse = |text: String| found.push(Error::new(ErrorKind::Program, text));
         let parameter = |v: &Var| program.lookup(self.block, *v).is_some_and(|desc| desc.parameter);
@@ -154,7 +152,6 @@ impl BlockCall {
     }
 
     /// The condition.
-    #[doc(hidden)]
     pub fn condition(&self) -> Option<Var> {
         match self.steps {
             StepCount::While(condition) | StepCount::If(condition) => Some(condition),
@@ -162,20 +159,18 @@ impl BlockCall {
         }
     }
 
-    #[doc(hidden)]
+    /// Whether it reads saved steps, as a gradient does.
     pub fn is_recorded(&self) -> bool {
         matches!(self.steps, StepCount::Recorded { .. })
     }
 
     /// Names of the block's inputs that are neither its own variables nor results of earlier steps.
-    #[doc(hidden)]
     pub fn supplied(&self) -> impl Iterator<Item = Var> + '_ {
         let carried = self.carried.iter().map(|carried| carried.start);
         self.reads.iter().copied().chain(carried).chain(self.slices.iter().map(|(_, inner, _)| *inner))
     }
 
     /// Variables that the block must have computed at the end of a step.
-    #[doc(hidden)]
     pub fn ends(&self) -> impl Iterator<Item = Var> + '_ {
         let (stacks, sums) = (self.stacks.iter().map(|(v, _)| *v), self.sums.iter().map(|(v, ..)| *v));
         self.carried.iter().map(|carried| carried.end).chain(stacks).chain(sums)

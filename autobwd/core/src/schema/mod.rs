@@ -176,7 +176,6 @@ impl Schema {
     }
 
     /// The index of the input slot of this name.
-    #[doc(hidden)]
     pub fn input_number(&self, name: &str) -> Option<usize> {
         self.inputs.iter().position(|s| s.name == name)
     }

@@ -142,7 +142,6 @@ impl ArrayElements {
 
 /// The saved state of the steps of an operator with a sub-block, first to last, and memory of consumed steps for reuse.
 #[derive(Debug, Default)]
-#[doc(hidden)]
 pub struct SavedSteps {
     pub(crate) list: Vec<SavedStep>,
     pub(crate) spare: Vec<SavedStep>,
@@ -150,7 +149,6 @@ pub struct SavedSteps {
     pub count: usize,
 }
 
-#[doc(hidden)]
 impl SavedSteps {
     /// A step state to be filled, with this many bytes and nested control flow operators.
     ///
@@ -224,9 +222,10 @@ impl SavedSteps {
 
 /// The saved state of one step: tensors in one allocation, and the step state of nested operators.
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct SavedStep {
+    /// Its values, one after another.
     pub memory: Memory,
+    /// The saved steps of blocks in it.
     pub nested: Vec<SavedSteps>,
     /// The layout of `memory`, if it differs from step to step.
     pub record: Option<usize>,
@@ -250,8 +249,11 @@ pub enum ValueCell {
     Steps(Mutex<SavedSteps>),
 }
 
-#[doc(hidden)]
 impl ValueCell {
+    /// The saved steps, locked.
+    ///
+    /// # Errors
+    /// A cell of something else.
     pub fn steps(&self) -> Result<MutexGuard<'_, SavedSteps>> {
         match self {
             ValueCell::Steps(steps) => Ok(steps.lock().unwrap_or_else(PoisonError::into_inner)),

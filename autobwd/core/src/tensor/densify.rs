@@ -27,7 +27,6 @@ fn of_bytes(meta: &Meta) -> Meta {
     bytes
 }
 
-#[doc(hidden)]
 impl Memory {
     /// Copies the value at byte `at`, as a dense tensor, into `out`.
     pub fn copy_whole(&self, at: usize, meta: &Meta, out: &mut [u8]) {
@@ -61,8 +60,7 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that does not hold a tensor.
-    #[doc(hidden)]
-    pub fn copy_whole(&self, memory: &mut Memory, at: usize) -> Result<()> {
+    pub(crate) fn copy_whole(&self, memory: &mut Memory, at: usize) -> Result<()> {
         let numel = self.numel();
         with_dtype!(self.dtype(), T => {
             let out = memory.slice_mut::<T>(at, numel);
@@ -78,8 +76,7 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that does not hold a tensor; an input.
-    #[doc(hidden)]
-    pub fn write_whole(&mut self, x: &Buf<'_>) -> Result<()> {
+    pub(crate) fn write_whole(&mut self, x: &Buf<'_>) -> Result<()> {
         with_dtype!(x.dtype(), T => match x.is_sparse() {
             true => x.rows::<T>()?.write_dense(self.slice_mut()?),
             false => self.slice_mut::<T>()?.copy_from_slice(x.slice()?),
@@ -91,8 +88,7 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that does not hold a tensor.
-    #[doc(hidden)]
-    pub fn copy_part(&self, index: usize, memory: &mut Memory, at: usize) -> Result<()> {
+    pub(crate) fn copy_part(&self, index: usize, memory: &mut Memory, at: usize) -> Result<()> {
         let width = self.dims().iter().skip(1).product();
         with_dtype!(self.dtype(), T => {
             let out = memory.slice_mut::<T>(at, width);
@@ -111,8 +107,7 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// A slot that does not hold a tensor; memory runs out.
-    #[doc(hidden)]
-    pub fn to_tensor(&self) -> Result<Tensor> {
+    pub(crate) fn to_tensor(&self) -> Result<Tensor> {
         let mut tensor = Tensor::zeros(self.dtype(), self.dims())?;
         with_dtype!(self.dtype(), T => match self.is_sparse() {
             true => self.rows::<T>()?.write_dense(tensor.slice_mut()?),

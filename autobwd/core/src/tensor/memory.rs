@@ -45,7 +45,6 @@ unsafe impl Send for Memory {}
 // mutably (see the top of this file).
 unsafe impl Sync for Memory {}
 
-#[doc(hidden)]
 impl Memory {
     /// # Errors
     /// Memory runs out.
@@ -78,6 +77,7 @@ impl Memory {
         }
     }
 
+    /// Its size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -131,6 +131,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
+    /// The `n` elements at an offset in bytes, to be written.
     pub fn slice_mut<T: Element>(&mut self, at: usize, n: usize) -> &mut [T] {
         self.assert_within::<T>(at, n);
         // SAFETY: as in `slice`, and `&mut self`.

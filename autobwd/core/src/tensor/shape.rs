@@ -141,14 +141,12 @@ impl Meta {
     }
 
     /// Step scopes, without dtype and dimensions.
-    #[doc(hidden)]
-    pub fn scopes() -> Meta {
+    pub(crate) fn scopes() -> Meta {
         Meta { array: true, ..Meta::new(DType::F32, []) }
     }
 
     /// The same in a slot.
-    #[doc(hidden)]
-    pub fn in_slot(self, slot: &'static str) -> Meta {
+    pub(crate) fn in_slot(self, slot: &'static str) -> Meta {
         Meta { slot, ..self }
     }
 
@@ -164,8 +162,7 @@ impl Meta {
     }
 
     /// The same with known elements.
-    #[doc(hidden)]
-    pub fn with_constant(self, constant: Option<Arc<[f64]>>) -> Meta {
+    pub(crate) fn with_constant(self, constant: Option<Arc<[f64]>>) -> Meta {
         Meta { constant, ..self }
     }
 
@@ -173,8 +170,7 @@ impl Meta {
     ///
     /// # Errors
     /// That of [`wrong`](Meta::wrong).
-    #[doc(hidden)]
-    pub fn small(&self) -> Result<()> {
+    pub(crate) fn small(&self) -> Result<()> {
         let small = self.dims.numel().get().is_none_or(|numel| numel <= MAX_CONSTANT);
         self.require(small, || format!("at most {MAX_CONSTANT} elements are needed"))
     }
@@ -208,7 +204,6 @@ impl Meta {
     }
 
     /// The dense tensor for a row-sparse one.
-    #[doc(hidden)]
     pub fn dense(self) -> Meta {
         Meta { rows: None, ..self }
     }
@@ -241,7 +236,6 @@ impl Meta {
 
     /// Whether both can be the same variable: one dtype, compatible dimensions, and equal kinds (dense, row-sparse,
     /// array).
-    #[doc(hidden)]
     pub fn agrees(&self, other: &Meta) -> bool {
         let rows = match (self.rows, other.rows) {
             (Some(a), Some(b)) => a.agrees(b),

@@ -199,7 +199,7 @@ impl Tensor {
         with_dtype!(self.dtype, T => self.elements::<T>().iter().map(|x| x.to_f64()).collect())
     }
 
-    #[doc(hidden)]
+    /// The elements as bytes, in the byte order of this machine.
     pub fn bytes(&self) -> &[u8] {
         match &self.elements {
             TensorData::Lines(memory) => memory.slice(0, self.numel() * self.dtype.size()),
@@ -207,7 +207,7 @@ impl Tensor {
         }
     }
 
-    #[doc(hidden)]
+    /// The elements as bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.numel() * self.dtype.size();
         match &mut self.elements {
@@ -220,8 +220,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory for the copy runs out.
-    #[doc(hidden)]
-    pub fn into_memory(self) -> Result<Memory> {
+    pub(crate) fn into_memory(self) -> Result<Memory> {
         match self.elements {
             TensorData::Lines(memory) => Ok(memory),
             TensorData::Vector(vector) => lines(vector.bytes()),
@@ -232,8 +231,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As there.
-    #[doc(hidden)]
-    pub fn memory(&mut self) -> Result<&Memory> {
+    pub(crate) fn memory(&mut self) -> Result<&Memory> {
         if let TensorData::Vector(vector) = &self.elements {
             self.elements = TensorData::Lines(lines(vector.bytes())?);
         }
@@ -244,8 +242,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A vector.
-    #[doc(hidden)]
-    pub fn shared_memory(&self) -> Result<&Memory> {
+    pub(crate) fn shared_memory(&self) -> Result<&Memory> {
         match &self.elements {
             TensorData::Lines(memory) => Ok(memory),
             TensorData::Vector(_) => Err(Error::internal("a tensor without memory")),
@@ -253,8 +250,7 @@ impl Tensor {
     }
 
     /// A copy of the value at byte `at`; for a row-sparse tensor, of the dense one.
-    #[doc(hidden)]
-    pub fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
+    pub(crate) fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
         let dims = meta.dims.known().unwrap_or_default();
         if meta.rows.is_some() {
             let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
@@ -268,8 +264,7 @@ impl Tensor {
     }
 
     /// As [`copy_of`](Tensor::copy_of), as memory that starts with the value.
-    #[doc(hidden)]
-    pub fn memory_of(memory: &Memory, meta: &Meta) -> Result<Memory> {
+    pub(crate) fn memory_of(memory: &Memory, meta: &Meta) -> Result<Memory> {
         match (meta.rows, meta.bytes()) {
             (None, Some(bytes)) => lines(memory.slice(0, bytes)),
             _ => Tensor::copy_of(memory, 0, meta)?.into_memory(),

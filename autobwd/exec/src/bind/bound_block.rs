@@ -7,7 +7,7 @@ use crate::bind::{
     dynamic::DynamicKernel, journal::Journal,
 };
 use autobwd_core::{
-    __private::{Memory, SavedStep, ValueCell},
+    __private::{Memory, SavedStep, ValueCell, internals::*},
     BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
 };
 use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};

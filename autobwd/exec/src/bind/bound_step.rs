@@ -7,7 +7,7 @@ use crate::bind::{
     bound_block::{ArenaRange, BoundBlock},
 };
 use autobwd_core::{
-    __private::{SavedStep, ValueCell},
+    __private::{SavedStep, ValueCell, internals::*},
     BlockId, Bool, Buf, Cx, Error, Program, Result,
 };
 use autobwd_plan::{BlockInputs, StepEnds, StepPlan, ValueId};

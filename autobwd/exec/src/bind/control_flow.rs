@@ -8,7 +8,7 @@ use crate::bind::{
     step_loop::{BoundReplay, StateHandling, StepBlock, StepLoop},
 };
 use autobwd_core::{
-    __private::{Memory, ValueCell, dense_bytes},
+    __private::{Memory, ValueCell, dense_bytes, internals::*},
     Bool, Buf, Cx, DType, Error, Kernel, Meta, Result,
 };
 use autobwd_plan::{ReplayPlan, StepPlan, SubBlockPlan, ValueId};

@@ -10,7 +10,7 @@ use crate::bind::{
     step_loop::{StateHandling, StepBlock, StepLoop},
 };
 use autobwd_core::{
-    __private::{Memory, SavedStep, SavedSteps, ValueCell, add_up},
+    __private::{Memory, SavedStep, SavedSteps, ValueCell, add_up, internals::*},
     BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
     tensor::padded,
 };

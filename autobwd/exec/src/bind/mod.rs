@@ -24,7 +24,7 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
-    __private::{AccessMode, Binder, FusedKernel, FusedKernels, Memory, Place, ValueCell},
+    __private::{AccessMode, Binder, FusedKernel, FusedKernels, Memory, Place, ValueCell, internals::*},
     BlockId, Buf, Cx, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
     tensor::TensorArray,
 };

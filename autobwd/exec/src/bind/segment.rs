@@ -16,7 +16,7 @@ use crate::{
     scope::{BoundScope, write_to_shared},
 };
 use autobwd_core::{
-    __private::{Binder, Memory, Place},
+    __private::{Binder, Memory, Place, internals::*},
     BlockId, Cx, DType, Dims, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor, Var,
 };
 use autobwd_plan::{

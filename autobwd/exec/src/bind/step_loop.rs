@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bind::{bound_block::ArenaRange, control_flow::BlockCallKernel};
 use autobwd_core::{
-    __private::{SavedStep, ValueCell},
+    __private::{SavedStep, ValueCell, internals::*},
     Cx, Error, ErrorKind, Result, StepCount,
 };
 

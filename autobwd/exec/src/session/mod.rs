@@ -21,9 +21,8 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
-    __private::{Initialisers, Memory, dimension},
+    __private::{Initialisers, Memory, did_you_mean, dimension, internals::*},
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
-    error::did_you_mean,
     tensor::{Rows, ToF64},
     with_dtype,
 };

@@ -7,8 +7,8 @@ use crate::value_graph::{
     control::StepStateLayout,
 };
 use autobwd_core::{
-    Block, BlockCall, CarriedInit, CarriedValue, DType, Dim, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap,
-    Program, Result, StepCount, Var, VarKind,
+    __private::internals::*, Block, BlockCall, CarriedInit, CarriedValue, DType, Dim, Dims, Error, ErrorKind,
+    Meta, OpDesc, OpInfoMap, Program, Result, StepCount, Var, VarKind,
 };
 
 /// The inputs of a sub-block, as values of the outer block.

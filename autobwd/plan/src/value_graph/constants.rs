@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::value_graph::{Graph, GraphBuilder, Instruction, ValueId, ValueSource, Wires};
 use autobwd_core::{
-    __private::{MAX_CONSTANT, Memory, Place},
+    __private::{MAX_CONSTANT, Memory, Place, internals::*},
     BlockId, Cx, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Tensor,
     operators::{AnyNumber, ConvertElement},
     tensor::padded,

@@ -10,8 +10,8 @@ use crate::{
     },
 };
 use autobwd_core::{
-    BlockCall, BlockId, CarriedInit, Dims, Error, ErrorKind, Meta, OpDesc, OpInfo, Result, StepCount, Var,
-    VarKind, tensor::padded,
+    __private::internals::*, BlockCall, BlockId, CarriedInit, Dims, Error, ErrorKind, Meta, OpDesc, OpInfo,
+    Result, StepCount, Var, VarKind, tensor::padded,
 };
 
 /// The layout of the step state saved for the backward pass.

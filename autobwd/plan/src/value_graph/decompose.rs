@@ -4,7 +4,10 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires};
-use autobwd_core::{Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Parts, Result, Shape, SlotDef, Slots, Var};
+use autobwd_core::{
+    __private::Decomposition, __private::internals::*, Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Result,
+    Shape, SlotDef, Slots, Var,
+};
 
 /// An elementwise operator that replaces part of an operator.
 #[derive(Debug)]
@@ -36,9 +39,7 @@ pub(crate) fn parts(
         let id = inputs.get(&var).or_else(|| outputs.get(&var))?;
         Some(graph.values[*id].meta.clone())
     };
-    let mut parts = Parts::new(&meta);
-    node.info.decompose(&node.desc, &mut parts)?;
-    let Parts { ops: descs, aligned, .. } = parts;
+    let Decomposition { ops: descs, aligned } = node.info.decompose(&node.desc, &meta)?;
 
     let wrong = |what: &str| {
         let text = format!("a part in the decomposition of operator `{}` {what}", node.desc.ty);

@@ -16,9 +16,9 @@ use smallvec::SmallVec;
 
 use crate::value_graph::decompose::DecomposedOp;
 use autobwd_core::{
-    __private::Lookup, Block, BlockId, Dim, Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program,
-    Result, Role, Schema, ScratchDef, SlotDef, Slots, Var, VarDesc, VarKind, error::did_you_mean,
-    tensor::padded,
+    __private::Lookup, __private::did_you_mean, __private::internals::*, Block, BlockId, Dim, Error,
+    ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, Schema, ScratchDef, SlotDef, Slots,
+    Var, VarDesc, VarKind, tensor::padded,
 };
 
 use crate::value_graph::{

@@ -1,6 +1,6 @@
 //! Operators with compositions: the operators of the composition are lowered in place.
 
-use autobwd::{BlockId, DType, Dims, Meta, Program, Result, Var, VarDesc};
+use autobwd::{__private::internals::*, BlockId, DType, Dims, Meta, Program, Result, Var, VarDesc};
 use autobwd_ops::model::infer_shapes;
 use autobwd_plan::{Instruction, Plan, PlanRequest, ValueId};
 

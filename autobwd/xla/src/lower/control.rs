@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use autobwd::{BlockId, Error, ErrorKind, Result, op::StepCount, program::Var};
+use autobwd::{__private::internals::*, BlockId, Error, ErrorKind, Result, op::StepCount, program::Var};
 use autobwd_backward::trips;
 use autobwd_plan::{CarriedInput, GraphValue, Instruction, StepPlan, SubBlockPlan, ValueId, ValueSource};
 

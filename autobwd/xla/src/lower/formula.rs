@@ -7,6 +7,7 @@ use autobwd::{
     op::{FormulaFunction, FormulaNode},
 };
 use autobwd_core::__private;
+use autobwd_core::__private::internals::*;
 use autobwd_plan::Instruction;
 
 use super::{

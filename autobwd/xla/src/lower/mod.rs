@@ -24,7 +24,7 @@ pub use request::LowerRequest;
 pub use rules::{Lower, LowerRules};
 
 use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result};
-use autobwd_core::{obstacles::Obstacles, verify::require_valid};
+use autobwd_core::{__private::Obstacles, verify::require_valid};
 use autobwd_plan::{GraphValue, Plan, PlanRequest, ValueSource, cut};
 
 use crate::{Argument, Lowered, Output, Target, sharding::divided};

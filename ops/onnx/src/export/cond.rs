@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use autobwd::{
+    __private::internals::*,
     BlockId, OpDesc, Result,
     op::BlockCall,
     operators::{Cast, ConditionalBlock, LogicalNot},

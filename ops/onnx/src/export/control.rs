@@ -10,6 +10,7 @@ use std::{
 };
 
 use autobwd::{
+    __private::internals::*,
     BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result,
     op::{BlockCall, CarriedInit, CarriedValue, StepCount},
     program::{Var, VarKind},

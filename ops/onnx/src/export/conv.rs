@@ -1,6 +1,6 @@
 //! Convolutions and their gradients, which are convolutions, too.
 
-use autobwd::{Result, program::Var};
+use autobwd::{__private::internals::*, Result, program::Var};
 use autobwd_ops::{
     conv::{
         Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dOp, ConvAttrs, DepthwiseConv2d,

@@ -6,6 +6,7 @@ use autobwd::{
     program::Var,
 };
 use autobwd_core::__private;
+use autobwd_core::__private::internals::*;
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use super::{

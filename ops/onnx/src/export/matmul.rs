@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use autobwd::{Error, Result, program::Var};
+use autobwd::{__private::internals::*, Error, Result, program::Var};
 use autobwd_ops::matmul::{
     Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad,
     Mv, MvGrad,

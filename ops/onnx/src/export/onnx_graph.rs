@@ -6,6 +6,7 @@ use std::{
 };
 
 use autobwd::{
+    __private::internals::*,
     BlockId, DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
     program::Var,
     tensor::{Bool, Element},

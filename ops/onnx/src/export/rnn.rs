@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd::{__private::internals::*, DType, Error, ErrorKind, Result, program::Var};
 use autobwd_ops::rnn::{RnnAttrs, RnnGrad, RnnLayers};
 
 use super::{

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use autobwd::{Builder, DType, Error, ErrorKind, Expr, Feed, Result, Scope, Tensor, tensor::Bool};
+use autobwd::{
+    __private::internals::*, Builder, DType, Error, ErrorKind, Expr, Feed, Result, Scope, Tensor,
+    tensor::Bool,
+};
 use autobwd_ops::{
     Math,
     fill::{AssignValue, FillConstant},

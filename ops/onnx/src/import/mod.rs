@@ -38,7 +38,8 @@ use std::{
 use autobwd::{
     BlockId, Builder, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, VarDesc, program::Var,
 };
-use autobwd_core::obstacles::Obstacles;
+use autobwd_core::__private::Obstacles;
+use autobwd_core::__private::internals::*;
 use autobwd_ops::Model;
 
 use crate::{

@@ -10,7 +10,7 @@ use autobwd::{
     program::{Block, Slots, Var, VarKind},
 };
 
-use autobwd_core::obstacles::Obstacles;
+use autobwd_core::__private::Obstacles;
 use autobwd_ops::model::lower;
 
 use crate::{

@@ -9,7 +9,7 @@ use autobwd::{
     op::OpInfo,
     program::{OpDesc, Var, VarKind, Vars},
 };
-use autobwd_core::obstacles::Obstacles;
+use autobwd_core::__private::Obstacles;
 use autobwd_ops::model::infer_shapes;
 
 use crate::{

@@ -24,8 +24,7 @@ impl OpInfo {
     ///
     /// # Errors
     /// Invalid attributes.
-    #[doc(hidden)]
-    pub fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
+    pub(crate) fn reads_slot(&self, desc: &OpDesc, slot: &str) -> Result<bool> {
         let Some(input) = self.schema.input_number(slot) else { return Ok(true) };
         match (self.run, &self.lanes) {
             _ if self.schema.inputs[input].shape_only => Ok(false),

@@ -26,8 +26,7 @@ impl OpInfo {
     ///
     /// # Errors
     /// As [`infer`](OpInfo::infer).
-    #[doc(hidden)]
-    pub fn infer_checked(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
+    pub(crate) fn infer_checked(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
         self.infer_cost(desc, of, put).map(drop)
     }
 

@@ -10,8 +10,8 @@ pub struct Lookup<'a> {
 
 const RECENT: usize = 64;
 
-#[doc(hidden)]
 impl<'a> Lookup<'a> {
+    /// Without entries so far.
     pub fn new(ops: &'a OpInfoMap) -> Lookup<'a> {
         Lookup { ops, recent: [None; RECENT] }
     }

@@ -148,8 +148,7 @@ impl OpInfoMap {
     }
 
     /// The operator whose gradient operator has this type.
-    #[doc(hidden)]
-    pub fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
+    pub(crate) fn forward_of(&self, gradient: &str) -> Option<&'static OpInfo> {
         let forward = *self.infos.get(gradient.strip_suffix("_grad")?)?;
         let own = match forward.grad_kind {
             GradKind::Operator(schema) => schema.name,
@@ -160,8 +159,7 @@ impl OpInfoMap {
     }
 
     /// Pairs of operators that one operator can replace; only linked operators have any.
-    #[doc(hidden)]
-    pub fn peepholes(&self) -> &FxHashMap<(&'static str, &'static str), PeepholeFn> {
+    pub(crate) fn peepholes(&self) -> &FxHashMap<(&'static str, &'static str), PeepholeFn> {
         &self.peepholes
     }
 

@@ -46,7 +46,6 @@ impl ShapeCacheEntry {
     }
 }
 
-#[doc(hidden)]
 impl ShapeCache {
     /// The inferred metas of an operator, each with its position among the outputs, if an operator with the same type,
     /// attributes and input metas has passed its check and its shape rule.

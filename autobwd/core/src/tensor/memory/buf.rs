@@ -276,8 +276,7 @@ impl Buf<'_> {
     ///
     /// # Errors
     /// Indices that do not ascend, or are out of range; names both, and the slot.
-    #[doc(hidden)]
-    pub fn check_rows(&self) -> Result<()> {
+    pub(crate) fn check_rows(&self) -> Result<()> {
         let numbers = with_dtype!(self.dtype, T => self.row_slices::<T>()?.0);
         check_row_indices(self.dims[0], numbers).map_err(|text| {
             let slot = self.slot;
@@ -329,8 +328,7 @@ impl Buf<'_> {
         }
     }
 
-    #[doc(hidden)]
-    pub fn cell(&self) -> Result<&Arc<ValueCell>> {
+    pub(crate) fn cell(&self) -> Result<&Arc<ValueCell>> {
         self.cell.as_ref().ok_or_else(|| Error::internal("a tensor in place of step scopes"))
     }
 
@@ -423,8 +421,11 @@ pub enum AccessMode {
     TakenOver,
 }
 
-#[doc(hidden)]
 impl Binder {
+    /// The buffer of an input.
+    ///
+    /// # Errors
+    /// It exceeds its memory, or overlaps an output.
     pub fn input<'a>(&mut self, meta: &Meta, at: Place, reach: AccessMode) -> Result<Buf<'a>> {
         let access = match reach {
             AccessMode::Read => Access::Read,
@@ -454,6 +455,10 @@ impl Binder {
         }
     }
 
+    /// The buffer of an output.
+    ///
+    /// # Errors
+    /// It exceeds its memory, or overlaps another buffer.
     pub fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
         self.bind(meta, at, Access::Write)
     }

@@ -7,7 +7,7 @@ use std::{
     rc::Rc,
 };
 
-use autobwd::{Error, ErrorKind};
+use autobwd::{__private::internals::*, Error, ErrorKind};
 
 use super::{Hlo, HloType, Id};
 

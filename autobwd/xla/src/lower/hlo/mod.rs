@@ -23,7 +23,7 @@ pub use types::{HloDType, HloType};
 
 use std::{fmt, sync::Arc};
 
-use autobwd::{Error, Meta};
+use autobwd::{__private::internals::*, Error, Meta};
 
 /// A value of a StableHLO function; or, in an output slot, the type of the value that is to be set there.
 ///

@@ -1,5 +1,6 @@
 //! Operations with regions: loops, branches, sorting.
 
+use autobwd::__private::internals::*;
 use autobwd::Error;
 
 use super::{
