@@ -149,7 +149,7 @@ fn of_rows(tensor: &Tensor, rows: &[usize]) -> Result<(Meta, Rc<Memory>)> {
     Ok((meta, Rc::new(memory)))
 }
 
-/// All elements, with those of absent rows 0.
+/// All elements; 0 in absent rows.
 fn densified(meta: &Meta, memory: &Memory) -> Vec<f64> {
     let dims = meta.dims.known().unwrap_or_default();
     let count: usize = dims.iter().product();
