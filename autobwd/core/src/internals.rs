@@ -1,6 +1,6 @@
 //! What the other packages of autobwd call on public types, and users do not.
 //!
-//! The methods are private to this package. A trait for each type passes them on to whoever imports it from
+//! The methods are private to this package. A trait for each type passes them on to packages that import it from
 //! `__private`. They are documented where they are written.
 #![allow(missing_docs)]
 
