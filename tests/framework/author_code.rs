@@ -140,8 +140,8 @@ fn compositions_that_contain_themselves_are_refused() -> Result<()> {
         let differentiate = append_backward(&mut program, &loss, &Backward::default()).map(drop);
         for outcome in [expand, differentiate] {
             let e = outcome.unwrap_err();
-            let text = format!(" itself ({cycle}), and never ends");
-            assert!(e.kind() == ErrorKind::Operator && e.message().ends_with(&text), "{e}");
+            let text = format!(" itself ({cycle}): compose it of operators of other types");
+            assert!(e.kind() == ErrorKind::Operator && e.message().contains(&text), "{e}");
         }
     }
     Ok(())

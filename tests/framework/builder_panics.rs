@@ -1,6 +1,6 @@
 //! A builder never panics, and closures that panic or fail leave it unchanged.
 
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, Location};
 
 use autobwd::{
     Backward, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Feed, Program, Result, Scope,
@@ -270,5 +270,57 @@ fn blocks_are_left_when_a_panic_passes() -> Result<()> {
     assert_eq!(count(), 0);
     drop(open);
     assert_eq!(count(), 1);
+    Ok(())
+}
+
+#[track_caller]
+fn here() -> &'static Location<'static> {
+    Location::caller()
+}
+
+#[test]
+fn guards_end_in_any_order() -> Result<()> {
+    let net = Builder::new();
+    let outer = net.set_name_scope("x.".into());
+    let inner = net.set_name_scope("y.".into());
+    assert_eq!(net.scoped("w"), "y.w");
+    drop(outer);
+    assert_eq!(net.scoped("w"), "y.w");
+    let last = net.set_name_scope("z.".into());
+    drop(inner);
+    assert_eq!(net.scoped("w"), "z.w");
+    drop(last);
+    assert_eq!(net.scoped("w"), "w");
+
+    let x = net.input("x", DType::F32, &[2]);
+    let line = || -> Result<u32> {
+        x.tanh().check()?;
+        let site = net.program()?.root().ops.last().and_then(|op| op.site).map(|site| site.to_string());
+        Ok(site.and_then(|site| site.rsplit(':').next()?.parse().ok()).unwrap_or_default())
+    };
+    let own = line()?;
+    let (first, second) = (here(), here().line() + 1);
+    let (outer, inner) = (net.called_at(first), net.called_at(here()));
+    assert_eq!(line()?, first.line());
+    drop(outer);
+    assert_eq!(line()?, second);
+    drop(inner);
+    assert_eq!(line()?, own);
+    Ok(())
+}
+
+#[test]
+fn transactions_end_in_any_order() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2]);
+    let before = net.program()?.clone();
+    let outer = net.transaction();
+    net.set_program(Program::new());
+    let inner = net.transaction();
+    drop(outer);
+    drop(inner);
+    assert_eq!(*net.program()?, before);
+    x.tanh().check()?;
+    net.program()?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use autobwd::{
-    Builder, DType, ErrorKind, Executor, Feed, OpDesc, Program, Result, Scope, Tensor,
+    Attr, Builder, DType, ErrorKind, Executor, Feed, OpDesc, Program, Result, Scope, Tensor,
     tensor::{load_tensors, save_tensors, write_atomically},
 };
 use autobwd_ops::{
@@ -211,6 +211,20 @@ fn what_is_saved_can_be_loaded() -> Result<()> {
     assert_eq!(names, expected);
     save(&[])?;
     assert_eq!(load_tensors(&path)?.len(), 0);
+    Ok(())
+}
+
+#[test]
+fn a_program_that_is_too_large_to_be_read_is_not_written() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program.json");
+    let mut program = Program::new();
+    let text = "x".repeat(Program::FILE_LIMIT as usize);
+    program.root_mut().ops.push(OpDesc::new("note").attr("text", Attr::Str(text)));
+    let e = program.save(&path).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Format);
+    assert!(e.message().contains(" bytes are more than the limit of 134217728"), "{e}");
+    assert!(!path.exists());
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! Hessian-vector products and Jacobians.
 
 use autobwd::{
-    Arg, Builder, ErrorKind, Expr, Program, Result, Var,
+    Arg, Builder, Derived, ErrorKind, Expr, Float, New, Pointwise, Program, Result, Var,
     backward::{GradientOptions, hessian_vector_product, jacobian},
-    emit, gradients, verify,
+    emit, gradients, register_op, verify,
 };
 use autobwd_ops::{
     Math,
@@ -12,7 +12,10 @@ use autobwd_ops::{
     nn::{LstmCell, RecurrentCell},
 };
 
-use crate::numeric::{Point, assert_derivatives, assert_near, parameter, run};
+use crate::{
+    kinks::slopes,
+    numeric::{Point, assert_derivatives, assert_near, parameter, run},
+};
 
 const W: &[f64] = &[0.7, -0.4, 1.2];
 const V: &[f64] = &[0.5, 1.5, -0.8];
@@ -203,6 +206,47 @@ fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
         let e = jacobian(&mut program, target, &[input], &Default::default()).unwrap_err();
         assert!(e.to_string().contains(text), "{e}");
         assert_eq!(program, *net.program()?);
+    }
+    Ok(())
+}
+
+/// `out = (1 + x²)²`
+#[register_op(grad = Derived, pointwise, name = "squared_plus_square")]
+pub(crate) struct SquaredPlusSquare<V = Var> {
+    #[input]
+    x: V,
+    #[output]
+    out: V,
+}
+impl<F: Float> Pointwise for SquaredPlusSquare<F> {
+    fn eval(&mut self) {
+        self.out = (self.x * self.x + 1.0).pow(F::from(2.0));
+    }
+}
+
+#[test]
+fn powers_within_a_formula_have_second_derivatives_where_the_first_is_0() -> Result<()> {
+    let net = Builder::new();
+    let x = parameter(&net, "x", &[3]);
+    let y = emit(SquaredPlusSquare { x: (&x).into(), out: New }).out.sum(&[]);
+    net.edit(|program| gradients(program, &[&y.name()], &["x"], &Default::default()).map(drop))?;
+    let found = slopes(&net, &net.expr("x@GRAD").sum(&[]), &[("x", &[0.0, 1.0, -2.0])])?;
+    assert_near(&found[0], &[4.0, 16.0, 52.0], 1e-12);
+    Ok(())
+}
+
+#[test]
+fn a_power_of_exponent_0_has_mixed_derivatives() -> Result<()> {
+    let at: &Point<'_> = &[("x", &[2.0, 4.0, 2.0]), ("y", &[0.0, 0.0, 1.0])];
+    for (first, second) in [("x", "y"), ("y", "x")] {
+        let net = Builder::new();
+        let z = parameter(&net, "x", &[3]).pow(&parameter(&net, "y", &[3])).sum(&[]);
+        net.edit(|program| gradients(program, &[&z.name()], &[first], &Default::default()).map(drop))?;
+        let slope = net.expr(&format!("{first}@GRAD")).sum(&[]);
+        let found = slopes(&net, &slope, at)?;
+        // d²(x^y) / dx dy = x^(y - 1) (1 + y ln x)
+        let mixed = &found[usize::from(second == "y")];
+        assert_near(mixed, &[0.5, 0.25, 1.0 + 2.0_f64.ln()], 1e-12);
     }
     Ok(())
 }

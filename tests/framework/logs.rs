@@ -133,3 +133,54 @@ fn eager_steps_have_the_log_of_a_program() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_run_that_was_killed_within_its_first_line_starts_its_log_again() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.jsonl");
+    let (net, program, loss) = model()?;
+    drop(Monitor::create(&path, &program, &[&loss])?);
+    let header = fs::read(&path).unwrap();
+    for len in [1, header.len() / 2, header.len() - 1] {
+        fs::write(&path, &header[..len]).unwrap();
+        let mut log = Monitor::resume(&path, &program, &[&loss], 4)?;
+        record(&mut log, &net, &program, &[1])?;
+        assert!(fs::read(&path).unwrap().starts_with(&header), "{len}");
+        assert_eq!(lines(&path).len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_line_that_is_too_long_is_no_unfinished_one() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.jsonl");
+    let (_, program, loss) = model()?;
+    drop(Monitor::create(&path, &program, &[&loss])?);
+    let mut text = fs::read(&path).unwrap();
+    text.resize(text.len() + (1 << 26), b' ');
+    text.extend(b"{\"step\":1,\"time_s\":0}\n");
+    fs::write(&path, &text).unwrap();
+    let e = Monitor::resume(&path, &program, &[&loss], 4).unwrap_err();
+    assert!(
+        e.message().ends_with("line 2 has more than 67108864 bytes, and is not the record of a step"),
+        "{e}"
+    );
+    assert_eq!(fs::metadata(&path).unwrap().len(), text.len() as u64);
+    Ok(())
+}
+
+#[test]
+fn an_eager_step_that_fails_leaves_no_header() -> Result<()> {
+    let net = autobwd::eager();
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    let (mut log, mean) = (vec![], w.mean());
+    let mut monitor = Monitor::eager(&mut log);
+    assert_eq!(monitor.record_eager(1, &[("w", &w)], &[], &[]).unwrap_err().kind(), ErrorKind::Shape);
+    monitor.record_eager(1, &[("mean", &mean)], &[], &[])?;
+    let log = String::from_utf8(log).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains(r#""values":["mean"]"#), "{log}");
+    assert!(lines[1].starts_with(r#"{"step":1,"#), "{log}");
+    Ok(())
+}

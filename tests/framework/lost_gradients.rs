@@ -3,14 +3,14 @@
 use autobwd::{
     Attr, Backward, Builder, DType, ErrorKind, Expr, New, Program, Result, Tensor, VarDesc, append_backward,
     backward::{GradientOptions, Recompute},
-    gradients,
+    emit, gradients,
     tape::{GradOptions, grad, missing},
     verify,
 };
 use autobwd_ops::{
     Init, Math,
     activation::Scale,
-    control::while_loop,
+    control::{static_rnn, while_loop},
     optim::{Adam, Optimizer, Sgd},
 };
 
@@ -318,5 +318,43 @@ fn values_computed_from_data_have_gradients() -> Result<()> {
     assert!(found.entries()[0].is_some(), "{}", found.report(&program));
     let data = found.missing.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(data, ["`real` has no gradient: it is marked `stop_gradient`"]);
+    Ok(())
+}
+
+#[test]
+fn what_is_cut_in_a_later_step_is_named() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
+    let x = net.persistable("x", DType::F32, &[3, 2], |x| Init::Constant(1.0).emit(x, 0));
+    let boot = net.persistable("boot", DType::F32, &[2], |x| Init::Constant(1.0).emit(x, 0));
+    let steps = static_rnn(&net, false, |rnn| {
+        let (x, h) = (rnn.step_input(&x), rnn.memory(&boot));
+        rnn.update_memory(&h, &(&x * &w));
+        rnn.step_output(&h.detach());
+    });
+    let loss = steps[0].mean().name();
+    let mut program = net.program()?.clone();
+    let found = append_backward(&mut program, &loss, &Backward::default());
+    let found = found.map_or_else(|e| e.to_string(), |found| found.report(&program).to_string());
+    for part in
+        ["`w` has no gradient: its path to `", " ends in operator ", "no gradient flows through `assign_"]
+    {
+        assert!(found.contains(part), "{found}\nlacks {part}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cut_is_named_with_the_operator_whose_value_is_used() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
+    let cut = w.square().detach();
+    let loss = (&cut + &w).mean();
+    let (scale, bias, bias_after_scale) = (2.0, 0.0, true);
+    emit(Scale { x: (&w).into(), out: (&cut).into(), scale, bias, bias_after_scale }).out.check()?;
+    let mut program = net.program()?.clone();
+    let found = append_backward(&mut program, &loss.name(), &Backward::default())?;
+    let text = found.partial[0].to_string();
+    assert!(text.contains("; operator 1 `assign`"), "{text}");
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! The state of optimizers in files of weights: left out, or recognised.
 
-use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor};
+use autobwd::{Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor};
 use autobwd_ops::{
     Math,
     nn::{BatchNorm, Dropout, Linear},
-    optim::{Adagrad, Adam, AdamW, Lamb, Momentum, Optimizer, RmsProp, Schedule, ScheduledOptimizer, Sgd},
+    optim::{
+        Adagrad, Adam, AdamW, Lamb, Momentum, Optimizer, RmsProp, Schedule, ScheduledOptimizer, Sgd,
+        compute_gradients,
+    },
 };
 
 /// A network with running statistics and random masks, and its output.
@@ -94,5 +97,42 @@ fn other_unexpected_values_stay_unexpected() -> Result<()> {
     // A scope for training has the state.
     let report = file.load_matching(&path, "")?.complete()?;
     assert!(report.loaded.len() == 6 && report.optimizer_state.is_empty());
+    Ok(())
+}
+
+#[test]
+fn what_a_rate_of_the_loss_is_computed_of_is_no_state() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let (net, y) = network();
+    let loss = y.square().mean();
+    let gradients = compute_gradients(&loss, &Backward::default())?.complete()?;
+    let step = net.persistable("step", DType::F32, &[1], |s| autobwd_ops::Init::Constant(1.0).emit(s, 0));
+    let rate = net.no_grad(|| &step * 0.5 * loss.reshape(&[1]));
+    let momentum = Momentum { rate: 0.1, momentum: 0.9, nesterov: false, lazy: false };
+    gradients.iter().try_for_each(|(w, gradient)| momentum.update(w, gradient, &rate))?;
+    let trained = started(&net)?;
+    trained.save_without_optimizer(&path, &net.program()?)?;
+    let mut found = Scope::new();
+    found.load(&path)?;
+    assert_eq!(names(&found), names(&started(&network().0)?));
+    Ok(())
+}
+
+#[test]
+fn a_parameter_named_after_another_one_is_no_state() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let mut file = Scope::new();
+    for name in ["emb", "emb.w", "emb.w.velocity", "learning_rate_0"] {
+        file.set(name, Tensor::scalar(1.0_f32)?);
+    }
+    file.save(&path)?;
+    let mut scope = Scope::new();
+    scope.set("emb", Tensor::scalar(0.0_f32)?);
+    let report = scope.load_matching(&path, "")?;
+    assert_eq!(report.unexpected, ["emb.w"]);
+    assert_eq!(report.optimizer_state, ["emb.w.velocity", "learning_rate_0"]);
+    assert!(report.complete().is_err());
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Information of the registry on an operator: its gradient operators, and its reference.
 
 use autobwd::{
-    BlockId, Builder, DType, Dims, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc,
-    backward::gradient_block, gradients,
+    BlockId, Builder, DType, Dims, Error, ErrorKind, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Var,
+    VarDesc, backward::gradient_block, gradients,
 };
 use autobwd_ops::{
     Math,
@@ -202,6 +202,35 @@ fn gradient_operators_of_a_block_are_those_of_the_whole_program() -> Result<()> 
     let mul = mul(&mut program);
     let e = gradient_block(&mut program, BlockId::ROOT, &mul, &[], None).unwrap_err();
     assert_eq!((e.kind(), e.message()), (ErrorKind::NoGradient, "the operator runs no block"));
+    Ok(())
+}
+
+#[test]
+fn gradient_blocks_are_of_one_program() -> Result<()> {
+    let built = |before: usize| -> Result<(Program, OpDesc)> {
+        let net = Builder::new();
+        let x = net.parameter("x", DType::F64, &[], Expr::clone);
+        (0..before).for_each(|_| drop(x.sin()));
+        while_loop(&[x], |v| v[0].less_than(&v[0].square()), |v| vec![v[0].tanh()]);
+        let program = net.program()?.clone();
+        let op = program.root().ops.iter().find(|op| op.ty == "while").cloned().expect("a loop");
+        Ok((program, op))
+    };
+    let ((mut program, op), (mut larger, foreign)) = (built(0)?, built(100)?);
+    let last = larger.fresh("last");
+    let own = program.clone();
+    let mut refused = |parent: BlockId, op: &OpDesc, no_grad: &[Var]| {
+        let e = gradient_block(&mut program, parent, op, no_grad, None).unwrap_err();
+        assert_eq!(program, own);
+        e.message().to_string()
+    };
+    assert_eq!(refused(BlockId::ROOT, &op, &[last]), "a variable of another program");
+    assert_eq!(refused(BlockId::ROOT, &foreign, &[]), "a variable of another program");
+    let inner = op.attrs.blocks().next().unwrap();
+    assert_eq!(refused(inner, &op, &[]), "block 1 is not nested in block 1");
+    let outer = larger.add_block(Some(BlockId::ROOT), None);
+    let e = gradient_block(&mut built(0)?.0, larger.add_block(Some(outer), None), &op, &[], None);
+    assert_eq!(e.unwrap_err().message(), "there is no block 3");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     Init, Math,
-    activation::{Relu, Scale, Tanh},
+    activation::{LeakyRelu, Relu, Scale, Tanh},
     concat,
     optim::{Optimizer, Sgd},
 };
@@ -278,5 +278,16 @@ fn values_that_no_operator_computes_are_fetched() -> Result<()> {
         session.profile(&mut scope)?;
         assert_eq!(session.fetch("w")?, tensor(&[3.0, -4.0]));
     }
+    Ok(())
+}
+
+#[test]
+fn operators_whose_attributes_are_zeros_of_both_signs_are_two() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[1]);
+    let leaky = |alpha: f64| emit(LeakyRelu { x: (&x).into(), out: New, alpha }).out;
+    let both = concat(&[&(leaky(0.0).reciprocal()), &(leaky(-0.0).reciprocal())], 0);
+    let found = run(&net, &[("x", &tensor(&[-1.0]))], &both.name())?;
+    assert_eq!(found.slice::<f32>()?, [f32::NEG_INFINITY, f32::INFINITY]);
     Ok(())
 }

@@ -4,7 +4,7 @@ use autobwd::{
     Buf, Builder, Cx, DType, Executor, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Scope, Tensor, Var,
     append_backward, emit, op::with_float, register_op,
 };
-use autobwd_ops::{Init, Math};
+use autobwd_ops::{Init, Math, matmul::MatmulV2};
 
 /// The first two rows of a matrix; the gradient has the indices `numbers`.
 #[register_op(grad = FirstRowsGrad)]
@@ -34,6 +34,8 @@ impl Kernel for FirstRows<Buf<'_>> {
         Ok(())
     }
 }
+
+autobwd::op::infallible!(FirstRowsGrad);
 
 #[register_op(grad_of = FirstRows, grad = NoGrad)]
 pub(crate) struct FirstRowsGrad<V = Var> {
@@ -103,5 +105,23 @@ fn rows_that_do_not_ascend_are_an_error_of_their_operator() -> Result<()> {
             assert!(e.contains(&text) && e.contains("first_rows_grad"), "{e}");
         }
     }
+    Ok(())
+}
+
+#[test]
+fn rows_that_do_not_ascend_leave_no_trace() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[3, 1], |w| Init::Constant(3.0).emit(w, 0));
+    let kept = net.persistable("kept", DType::F32, &[1, 1], |kept| Init::Constant(2.0).emit(kept, 0));
+    let (x, y, out) = ((&kept).into(), (&kept).into(), (&kept).into());
+    emit(MatmulV2 { x, y, out, trans_x: false, trans_y: false }).out.check()?;
+    let loss = loss(&w, &[1, 0]).name();
+    net.edit(|program| append_backward(program, &loss, &Default::default()))?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    assert!(executor.run(&net.program()?, &mut scope, &[], &["w@GRAD"]).is_err());
+    assert_eq!(scope.get("kept")?.item()?, 2.0);
+    executor.run(&net.program()?, &mut scope, &[], &[])?;
+    assert_eq!(scope.get("kept")?.item()?, 4.0);
     Ok(())
 }

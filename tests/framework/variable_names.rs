@@ -2,10 +2,11 @@
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Executor, Expr, Program, Result, Scope, Tensor, append_backward,
-    exec::Monitor,
+    emit, exec::Monitor,
 };
 use autobwd_ops::{
     Init, Math,
+    activation::Relu,
     control::{scan, static_rnn, while_loop},
     nn::Linear,
     optim::{Optimizer, Sgd},
@@ -65,7 +66,14 @@ fn old_names_are_free_again() -> Result<()> {
 #[test]
 fn names_are_refused_where_they_would_not_fit() -> Result<()> {
     type Naming = fn(&Builder, &Expr, &Expr) -> Expr;
-    let cases: [(Naming, &str); 7] = [
+    let cases: [(Naming, &str); 8] = [
+        (
+            |_, x, _| {
+                let x = emit(Relu { x: x.into(), out: x.into() }).out;
+                x.named("y")
+            },
+            "only values that operators of the current block compute",
+        ),
         (|_, x, _| x.clone().named("y"), "only values that operators of the current block compute"),
         (|_, _, w| w.clone().named("y"), "only values that operators of the current block compute"),
         (|_, x, _| x.tanh().named("x"), "the program has a variable of that name"),

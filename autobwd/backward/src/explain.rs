@@ -76,7 +76,7 @@ fn cut(program: &Program, gradient: &str) -> Result<String> {
     }
     let having = vars.values().filter_map(|desc| desc.gradient_of);
     let mut text = String::new();
-    for missing in missing(program, &targets, &[], having, &|_| false, &[var]) {
+    for missing in missing(program, &targets, &[], having, None, &[var]) {
         text = missing.to_string();
         if let PathEnd::Operator { name, .. } = &missing.cut {
             // The program does not record which gradients were requested.

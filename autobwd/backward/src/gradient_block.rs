@@ -32,8 +32,8 @@ use crate::{atomically, declare, gradient_ops::block, ops_or_linked};
 /// [`append_backward`]: crate::append_backward
 ///
 /// # Errors
-/// An unknown operator, invalid slots or attributes, an operator that runs no block; an operator of the block has no
-/// gradient. The program is then unchanged.
+/// A program of inconsistent structure, an unknown operator, invalid slots or attributes, variables or blocks of another
+/// program, an operator that runs no block; an operator of the block has no gradient. The program is then unchanged.
 pub fn gradient_block(
     program: &mut Program,
     parent: BlockId,
@@ -46,6 +46,26 @@ pub fn gradient_block(
         .map_err(|e| e.at_op(|| program.describe_at("by itself", op)))
 }
 
+/// Requires that the variables and blocks belong to the program, whose tables they index.
+fn require_own(program: &Program, parent: BlockId, op: &OpDesc, no_grad: &[Var]) -> Result<()> {
+    let is_foreign = |var: Var| var.index() >= program.name_count();
+    if op.reads().chain(op.writes()).chain(no_grad.iter().copied()).any(is_foreign) {
+        return Err(Error::new(ErrorKind::UnknownVar, "a variable of another program"));
+    }
+    let blocks = program.blocks().len();
+    if parent.index() >= blocks {
+        return Err(Error::new(ErrorKind::Program, format!("there is no block {}", parent.index())));
+    }
+    let nested = parent.index() + 1..blocks;
+    match op.attrs.blocks().map(BlockId::index).find(|block| !nested.contains(block)) {
+        None => Ok(()),
+        Some(block) => {
+            let text = format!("block {block} is not nested in block {}", parent.index());
+            Err(Error::new(ErrorKind::Program, text))
+        }
+    }
+}
+
 fn build(
     ops: &OpInfoMap,
     program: &mut Program,
@@ -53,6 +73,8 @@ fn build(
     op: &OpDesc,
     no_grad: &[Var],
 ) -> Result<Option<GradBlock>> {
+    program.check_structure()?;
+    require_own(program, parent, op, no_grad)?;
     let info = ops.get(&op.ty)?;
     info.check(op)?;
     let Some(call) = info.call(op, program)? else {

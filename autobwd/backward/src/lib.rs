@@ -50,8 +50,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use autobwd_core::{
     __private::Lookup,
     __private::internals::*,
-    BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc,
-    VarKind, Vars,
+    BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind, Vars,
     operators::{Assign, FillAnyLike, FillConstant},
     verify::{mark_valid, require_valid},
 };
@@ -466,19 +465,13 @@ struct FinishedBackward {
     again: Vec<Var>,
 }
 
-/// Whether the gradients of an operator are zero for any upstream gradient.
-pub fn is_zero(ops: &OpInfoMap, op: &OpDesc) -> bool {
-    ops.get(&op.ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Zero))
-}
-
 impl FinishedBackward {
     fn found(&self, ops: &OpInfoMap, program: &Program, asked: &[Var]) -> Gradients {
         let answers = || asked.iter().copied().zip(&self.grads);
         let pairs = answers().filter_map(|(var, grad)| Some((var, (*grad)?))).collect();
         let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
         let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
-        let missing =
-            report::missing(program, &self.targets, &self.no_grad, produced, &|op| is_zero(ops, op), &none);
+        let missing = report::missing(program, &self.targets, &self.no_grad, produced, Some(ops), &none);
         let partial = report::partial(program, &self.targets, &self.stopped, &self.stopped_within, &missing);
         Gradients { pairs, missing, partial, asked: asked.to_vec(), ..Gradients::default() }
     }

@@ -8,7 +8,10 @@ use crate::{
     checkpoints::RecomputeReport,
     flow::{given_for, incoming, listed},
 };
-use autobwd_core::{BlockId, DType, Name, OpDesc, Origin, Program, Site, Var};
+use autobwd_core::{
+    __private::internals::*, BlockId, CarriedInit, DType, GradKind, Name, OpDesc, OpInfoMap, Origin, Program,
+    Site, StepCount, Var,
+};
 
 /// The result of [`append_backward`](crate::append_backward) and [`gradients`](crate::gradients): every requested
 /// variable is in one of the two lists.
@@ -300,6 +303,18 @@ pub(super) fn partial(
     if marked.is_empty() && within.is_empty() {
         return vec![];
     }
+    // By marked variable of a sub-block.
+    let mut writers: FxHashMap<(BlockId, Var), OpLocation> = FxHashMap::default();
+    for id in within.iter().map(|(block, _)| *block).collect::<FxHashSet<_>>() {
+        for (i, op) in program.block(id).iter().flat_map(|block| block.ops.iter().enumerate()) {
+            writers.extend(op.writes().map(|var| ((id, var), OpLocation::of(i, op))));
+        }
+    }
+    let end = |var: Var, writer: Option<OpLocation>| PathEnd::Variable {
+        name: program.name(var).to_string(),
+        stop: StopReason::StopGradient,
+        writer,
+    };
     // By sub-block of the root block.
     let mut cuts: FxHashMap<BlockId, Vec<(BlockId, Var)>> = FxHashMap::default();
     for (block, var) in within.iter().filter(|(_, var)| !is_named(*var)) {
@@ -316,13 +331,13 @@ pub(super) fn partial(
         for var in op.writes().filter(|v| leads[v.index()]) {
             on_path = true;
             if std::mem::take(&mut is_marked[var.index()]) && !is_named(var) {
-                found.push(marked_end(program, BlockId::ROOT, var));
+                found.push(end(var, Some(OpLocation::of(i, op))));
             }
         }
         let cuts = op.attrs.blocks().filter(|_| on_path).filter_map(|block| cuts.remove(&block)).flatten();
         found.extend(cuts.map(|(block, var)| PathEnd::Block {
             op: OpLocation::of(i, op),
-            within: Box::new(marked_end(program, block, var)),
+            within: Box::new(end(var, writers.get(&(block, var)).copied())),
         }));
         op.reads().filter(|_| on_path).for_each(|v| leads[v.index()] = true);
     }
@@ -330,31 +345,37 @@ pub(super) fn partial(
     found
 }
 
-/// A marked variable of a block as the end of a path.
-fn marked_end(program: &Program, block: BlockId, var: Var) -> PathEnd {
-    let ops = program.block(block).map_or(&[][..], |block| &block.ops);
-    let writer = ops.iter().enumerate().rev().find(|(_, op)| op.writes().any(|v| v == var));
-    PathEnd::Variable {
-        name: program.name(var).to_string(),
-        stop: StopReason::StopGradient,
-        writer: writer.map(|(i, op)| OpLocation::of(i, op)),
-    }
-}
-
-/// The first place in a sub-block where all gradients of values computed from `inputs` may end: a variable marked
-/// `stop_gradient`, else an operator that passes no gradient on, else integers.
+/// The first place in a sub-block of `owner` where all gradients of values computed from `inputs` may end: a variable
+/// marked `stop_gradient`, else an operator that passes no gradient on, else integers.
 fn end_within(
     program: &Program,
-    block: BlockId,
+    (owner, block): (&OpDesc, BlockId),
     inputs: &FxHashSet<Var>,
-    is_zero: &dyn Fn(&OpDesc) -> bool,
+    ops: Option<&OpInfoMap>,
 ) -> Option<PathEnd> {
     let own = program.block(block)?;
+    let call = ops.and_then(|ops| ops.get(&owner.ty).ok()?.call(owner, program).ok()?);
+    // Pairs of a value and its name elsewhere in the block: at the start, and at the start of the next step.
+    let mut renamed: Vec<(Var, Var)> = vec![];
+    if let Some(call) = call.filter(|call| call.block == block) {
+        renamed.extend(call.slices.iter().map(|(outer, inner, _)| (*outer, *inner)));
+        for carried in &call.carried {
+            if let CarriedInit::Value(first, _) = carried.first {
+                renamed.push((first, carried.start));
+            }
+            if !matches!(call.steps, StepCount::If(_)) {
+                renamed.push((carried.end, carried.start));
+            }
+        }
+    }
     let mut reached = inputs.clone();
     let reads = |op: &OpDesc, reached: &FxHashSet<Var>| op.reads().find(|v| reached.contains(v));
-    // A loop carries the values of its end to its start.
+    // A later step goes on with what an earlier one has reached.
     loop {
         let known = reached.len();
+        for (value, name) in &renamed {
+            reached.extend(reached.contains(value).then_some(*name));
+        }
         let readers = own.ops.iter();
         readers.for_each(|op| {
             reached.extend(op.writes().filter(|_| reads(op, &reached).is_some()).collect::<Vec<_>>())
@@ -380,12 +401,12 @@ fn end_within(
     };
     let inner = || {
         on_path().find_map(|(i, op, _)| {
-            let within = op.attrs.blocks().find_map(|block| end_within(program, block, &reached, is_zero))?;
+            let within = op.attrs.blocks().find_map(|id| end_within(program, (op, id), &reached, ops))?;
             Some(PathEnd::Block { op: OpLocation::of(i, op), within: Box::new(within) })
         })
     };
     let zero = || {
-        on_path().find(|(_, op, _)| is_zero(op)).map(|(i, op, read)| PathEnd::Operator {
+        on_path().find(|(_, op, _)| is_zero(ops, op)).map(|(i, op, read)| PathEnd::Operator {
             op: OpLocation::of(i, op),
             slot: op.inputs.slot_of(read).unwrap_or("".into()),
             name: program.name(read).to_string(),
@@ -405,15 +426,21 @@ struct ForwardEnd {
     certain: bool,
 }
 
+/// Whether the gradients of an operator are known to be zero for any upstream gradient.
+fn is_zero(ops: Option<&OpInfoMap>, op: &OpDesc) -> bool {
+    let info = ops.and_then(|ops| ops.get(&op.ty).ok());
+    info.is_some_and(|info| matches!(info.grad_kind(), GradKind::Zero))
+}
+
 /// The places where the paths of variables without gradient end. `no_grad` says, by variable, whether it was excluded;
-/// `having` are those with a gradient; an operator for which `is_zero` holds has zero gradients for any upstream
-/// gradient.
+/// `having` are those with a gradient. Without `ops`, operators whose gradients are always zero are not known, nor what
+/// loops carry from step to step under another name.
 pub fn missing(
     program: &Program,
     targets: &[Var],
     no_grad: &[bool],
     having: impl Iterator<Item = Var>,
-    is_zero: &dyn Fn(&OpDesc) -> bool,
+    ops: Option<&OpInfoMap>,
     asked: &[Var],
 ) -> Vec<MissingGradient> {
     if asked.is_empty() {
@@ -438,7 +465,7 @@ pub fn missing(
             continue;
         }
         let stopped = on_path().find(|v| stop(*v).is_some());
-        let (zero, arrives) = (is_zero(op), on_path().any(|v| produced[v.index()]));
+        let (zero, arrives) = (is_zero(ops, op), on_path().any(|v| produced[v.index()]));
         let behind = on_path().filter_map(|v| ends[v.index()]).max_by_key(|end| end.certain);
         for v in op.reads() {
             leads[v.index()] = true;
@@ -473,7 +500,7 @@ pub fn missing(
                 let passes_none = || {
                     let inputs = FxHashSet::from_iter([input]);
                     let within =
-                        op.attrs.blocks().find_map(|block| end_within(program, block, &inputs, is_zero));
+                        op.attrs.blocks().find_map(|block| end_within(program, (op, block), &inputs, ops));
                     match within {
                         Some(within) => PathEnd::Block { op: location, within: Box::new(within) },
                         None => PathEnd::Operator { op: location, slot, name: name(input) },

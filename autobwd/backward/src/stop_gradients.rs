@@ -3,7 +3,7 @@
 //! The reference marks the outputs of operators with only marked inputs. A loop overwrites such a variable if it is
 //! loop-carried: the mark then describes its initial value, not the value that the body computes from parameters.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
     __private::Lookup, __private::internals::*, BlockCall, BlockId, CarriedInit, GradKind, OpDesc, OpInfo,
@@ -34,7 +34,8 @@ pub(super) fn find(
 ) -> Result<StopGradients> {
     let mut found = StopGradients::default();
     let Some(own) = program.block(block) else { return Ok(found) };
-    let mut sweep = StopGradientPass { ops, program, no_grad, within: vec![] };
+    let mut sweep =
+        StopGradientPass { ops, program, no_grad, within: vec![], known_within: FxHashSet::default() };
     let marked =
         |var: Var| own.vars.get(&var).is_some_and(|desc| desc.stop_gradient && desc.dtype.is_float());
     let written = || own.ops.iter().flat_map(OpDesc::writes);
@@ -121,6 +122,8 @@ struct StopGradientPass<'a> {
     no_grad: &'a [bool],
     /// Marked variables of sub-blocks that are computed from a differentiable variable.
     within: Vec<(BlockId, Var)>,
+    /// The same, since a loop is swept several times.
+    known_within: FxHashSet<(BlockId, Var)>,
 }
 
 impl StopGradientPass<'_> {
@@ -150,9 +153,9 @@ impl StopGradientPass<'_> {
         for var in op.writes() {
             let float = self.program.lookup(known.block, var).is_none_or(|desc| desc.dtype.is_float());
             let is_marked = self.own_mark(known.block, var);
-            // A loop is swept several times.
             let cut = (known.block, var);
-            if varies && float && is_marked && known.around.is_some() && !self.within.contains(&cut) {
+            let is_cut = varies && float && is_marked && known.around.is_some();
+            if is_cut && self.known_within.insert(cut) {
                 self.within.push(cut);
             }
             known.insert(var, varies && float && !is_marked);

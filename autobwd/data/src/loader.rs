@@ -3,17 +3,14 @@
 mod reader;
 mod sample;
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use autobwd_core::{__private::internals::*, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{Batch, Dataset, order::BatchTiling};
-use reader::{BatchReader, ReadAhead};
+use reader::{BatchReader, ReadAhead, reporting_panics};
 use sample::{DataSample, Fields};
 
 /// The most batches that are read ahead: there is a place for each from the start.
@@ -65,8 +62,11 @@ pub struct Loader {
     ahead: Option<ReadAhead>,
     /// Those of the first batch.
     fields: Option<Fields>,
-    /// Read when it is first needed; `None` if it cannot be read.
-    sample: OnceLock<Option<DataSample>>,
+    /// The fingerprint of the data set, in hexadecimal digits.
+    fingerprint: String,
+    /// Read before the first batch, so that a data set which counts its reads delivers the same batches whether or not
+    /// a state is taken.
+    sample: Result<DataSample>,
 }
 
 impl fmt::Debug for Loader {
@@ -130,13 +130,17 @@ impl LoaderBuilder {
         LoaderBuilder { prefetch: batches.min(MAX_PREFETCH), ..self }
     }
 
-    /// The loader, at the start of the first epoch.
+    /// The loader, at the start of the first epoch. It reads up to 8 examples twice, for [`Loader::state`].
     ///
     /// # Errors
-    /// Batches of 0 examples; a rank that is not below `ranks`; too few examples for one batch.
+    /// Batches of 0 examples; a rank that is not below `ranks`; too few examples for one batch; a panic of the data set
+    /// in [`len`](Dataset::len) or [`fingerprint`](Dataset::fingerprint).
     pub fn build(self) -> Result<Loader> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Data, text));
-        let (examples, batch, (rank, ranks)) = (self.dataset.len(), self.batch, self.shard);
+        let measure = |dataset: &dyn Dataset| Ok((dataset.len(), dataset.fingerprint()));
+        let (examples, fingerprint) =
+            reporting_panics(&*self.dataset, measure, "while its length and fingerprint were computed")?;
+        let (batch, (rank, ranks)) = (self.batch, self.shard);
         if batch == 0 {
             return refuse("a batch needs at least 1 example, not 0".into());
         }
@@ -149,14 +153,15 @@ impl LoaderBuilder {
             let text = format!("a data set of {examples} examples has no batch: at least {least} are needed");
             return refuse(text);
         }
-        let reader = BatchReader::new(self.dataset, tiling, self.seed);
+        let sample = reporting_panics(&*self.dataset, DataSample::read, "while a sample was read");
         Ok(Loader {
-            reader,
+            reader: BatchReader::new(self.dataset, tiling, self.seed),
             prefetch: self.prefetch,
             position: Position::default(),
             ahead: None,
             fields: None,
-            sample: OnceLock::new(),
+            fingerprint: format!("{fingerprint:016x}"),
+            sample,
         })
     }
 }
@@ -260,31 +265,21 @@ impl Loader {
     }
 
     /// The position as text for a checkpoint, with what it refers to: number and fields of the examples, fingerprint of
-    /// the data set, a hash of up to 8 evenly spaced examples, batch size, seed and number of ranks.
-    ///
-    /// The first call reads these examples, twice: of a data set that changes its examples at random, and of one that
-    /// cannot be read, they are left out.
+    /// the data set, a hash of up to 8 evenly spaced examples, batch size, seed and number of ranks. Examples that change
+    /// at random, or that could not be read when the loader was built, are left out.
     pub fn state(&self) -> String {
         let (tiling, position) = (self.reader.tiling, self.position);
         let state = json!({
             "position": { "epoch": position.epoch, "batch": position.batch },
             "examples": tiling.examples,
-            "data": self.fingerprint(),
+            "data": self.fingerprint,
             "batch": tiling.batch,
             "seed": self.reader.seed,
             "ranks": tiling.ranks,
             "drop_last": tiling.drop_last,
-            "sample": self.sample.get_or_init(|| self.read_sample().ok()),
+            "sample": self.sample.as_ref().ok(),
         });
         state.to_string()
-    }
-
-    fn read_sample(&self) -> Result<DataSample> {
-        self.reader.reporting_panics(|dataset| DataSample::read(dataset), "while a sample was read")
-    }
-
-    fn fingerprint(&self) -> String {
-        format!("{:016x}", self.reader.dataset.fingerprint())
     }
 
     /// Continues at the position of a [`state`](Loader::state), also one of another rank.
@@ -303,16 +298,16 @@ impl Loader {
             let (then, now) = (state.examples, tiling.examples);
             return refuse(format!("the data have changed: there were {then} examples, and there are {now}"));
         }
-        let now = state.sample.as_ref().map(|_| self.read_sample()).transpose()?;
-        if let (Some(then), Some(now)) = (&state.sample, &now)
+        let now = state.sample.as_ref().map(|_| self.sample.as_ref()).transpose().map_err(Clone::clone)?;
+        if let (Some(then), Some(now)) = (&state.sample, now)
             && then.fields != now.fields
         {
             let (then, now) = (&then.fields, &now.fields);
             return refuse(format!("the data have changed: the fields were {then}, and are {now}"));
         }
         let hash = |sample: Option<&DataSample>| sample.and_then(|sample| sample.hash.clone());
-        let hashes = hash(state.sample.as_ref()).zip(hash(now.as_ref()));
-        if state.data != self.fingerprint() || hashes.is_some_and(|(then, now)| then != now) {
+        let hashes = hash(state.sample.as_ref()).zip(hash(now));
+        if state.data != self.fingerprint || hashes.is_some_and(|(then, now)| then != now) {
             let text =
                 format!("the data have changed: other content or order of {} examples", tiling.examples);
             return refuse(text);

@@ -298,7 +298,9 @@ fn a_thread_reads_no_further_than_it_should_and_ends_with_its_loader() -> Result
     for prefetch in [1, 2, 5] {
         let data = Arc::new(Unreliable { reads: AtomicUsize::new(0), panics: false });
         let mut loader = Loader::builder(data.clone()).prefetch(prefetch).build()?;
-        assert_eq!(data.reads.load(Ordering::SeqCst), 0, "the thread starts with the first batch");
+        let sampled = data.reads.load(Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(data.reads.swap(0, Ordering::SeqCst), sampled, "the thread starts with the first batch");
         for delivered in 1..=3 {
             loader.next_batch()?;
             let start = Instant::now();
@@ -372,4 +374,55 @@ fn a_state_of_other_data_or_options_is_refused() -> Result<()> {
     let behind = state.replace("\"batch\":0", "\"batch\":100");
     assert!(loader(8).build()?.resume(&behind).is_err());
     Ok(())
+}
+
+#[test]
+fn a_state_changes_no_batch_of_a_data_set_that_counts_its_reads() -> Result<()> {
+    for prefetch in [0, 2] {
+        let epochs = |takes_states: bool| -> Result<Vec<Vec<i64>>> {
+            let reads = AtomicUsize::new(0);
+            let counting = move |indices: &[usize]| {
+                let read = reads.fetch_add(1, Ordering::SeqCst);
+                column("x", indices.iter().map(|index| index + 100 * read))
+            };
+            let mut loader = Loader::builder(Custom(10, counting)).batch(4).prefetch(prefetch).build()?;
+            let mut batches = vec![];
+            for _ in 0..3 {
+                batches.extend(loader.next_batch()?.map(|batch| examples(&batch)));
+                if takes_states && prefetch == 0 {
+                    let state = loader.state();
+                    loader.resume(&state)?;
+                } else if takes_states {
+                    loader.state();
+                }
+            }
+            Ok(batches)
+        };
+        assert_eq!(epochs(true)?, epochs(false)?);
+    }
+    Ok(())
+}
+
+/// Panics in its length, or in its fingerprint.
+struct Unmeasured(bool);
+
+impl Dataset for Unmeasured {
+    fn len(&self) -> usize {
+        assert!(!self.0, "no length");
+        10
+    }
+    fn batch(&self, indices: &[usize]) -> Result<Batch> {
+        numbers(10).batch(indices)
+    }
+    fn fingerprint(&self) -> u64 {
+        panic!("no fingerprint")
+    }
+}
+
+#[test]
+fn a_data_set_that_cannot_be_measured_is_an_error() {
+    for (of_length, text) in [(true, "no length"), (false, "no fingerprint")] {
+        let e = Loader::builder(Unmeasured(of_length)).build().unwrap_err();
+        assert!(e.kind() == ErrorKind::Panic && e.message().ends_with(text), "{e}");
+    }
 }

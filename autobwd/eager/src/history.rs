@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::queue::{Queue, QueueEntry, QueueKey, key};
 use autobwd_core::{
     __private::{NodeOrigin, TapeNode, internals::*},
-    Builder, Error, ErrorKind, Expr, Name, OpDesc, Program, Result, Role, Site, Tensor, Var, VarDesc,
+    Builder, Error, ErrorKind, Expr, Meta, Name, OpDesc, Program, Result, Role, Site, Tensor, Var, VarDesc,
     desc::draw::{self, Labels, Mark},
     graph_builder::Value,
 };
@@ -97,7 +97,8 @@ impl History {
 
     /// The history during the backward pass of [`backward_with`](crate::backward_with), as a graph in Graphviz's
     /// language. Every value is an ellipse: dark orange if it is the next to leave the queue, light orange if it is in
-    /// the queue, green if it has left it. It shows the gradient that it has so far.
+    /// the queue, green if the pass is done with it: it has left the queue, or no gradient has reached it. It shows the
+    /// gradient that it has so far.
     ///
     /// ```
     /// use autobwd::{Tensor, tape::{backward_with, history}};
@@ -141,6 +142,9 @@ impl History {
     /// The elements of a value, and its gradient so far: the one in the queue, or what a leaf has accumulated.
     fn note_in(&self, state: &QueueState<'_>, var: Var) -> Option<String> {
         let value = self.held(var)?;
+        if !is_small(&value.meta()) {
+            return None;
+        }
         let gradient = match state.entry(value) {
             Some(entry) => entry.derivatives().ok()?,
             None => match value.gradient() {
@@ -148,12 +152,9 @@ impl History {
                 _ => vec![],
             },
         };
-        let gradient: Option<Vec<String>> = gradient.iter().map(elements).collect();
-        let gradient = gradient.filter(|parts| !parts.is_empty());
-        let lines = [
-            value.tensor().ok().as_ref().and_then(elements).map(|text| format!("= {text}")),
-            gradient.map(|parts| format!("gradient {}", parts.join(" + "))),
-        ];
+        let gradient: Vec<String> = gradient.iter().map(elements).collect();
+        let gradient = (!gradient.is_empty()).then(|| format!("gradient {}", gradient.join(" + ")));
+        let lines = [value.tensor().ok().map(|tensor| format!("= {}", elements(&tensor))), gradient];
         let lines: Vec<String> = lines.into_iter().flatten().collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
@@ -166,7 +167,7 @@ impl History {
 
     fn note(&self, var: Var) -> Option<String> {
         let value = self.held(var)?;
-        if value.dims().numel().get()? > 4 {
+        if !is_small(&value.meta()) {
             return None;
         }
         match value.tensor().ok()?.to_f64s()[..] {
@@ -181,13 +182,17 @@ impl fmt::Display for History {
     }
 }
 
+/// Whether the elements of a value, and of its gradient, are shown.
+fn is_small(meta: &Meta) -> bool {
+    meta.dims.numel().get().is_some_and(|n| n <= 4)
+}
+
 /// The elements of a small tensor, in single precision.
-fn elements(tensor: &Tensor) -> Option<String> {
+fn elements(tensor: &Tensor) -> String {
     let single = |x: &f64| (*x as f32).to_string();
     match &tensor.to_f64s()[..] {
-        [x] => Some(single(x)),
-        all if all.len() <= 4 => Some(format!("[{}]", all.iter().map(single).collect::<Vec<_>>().join(", "))),
-        _ => None,
+        [x] => single(x),
+        all => format!("[{}]", all.iter().map(single).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -207,7 +212,7 @@ impl<'q> QueueState<'q> {
         self.entries.get(&key(value.eager_value()?))
     }
 
-    /// Values that were computed after the next one have left the queue.
+    /// Values that were computed after the next one have left the queue, or never come into it.
     fn mark(&self, value: &Expr) -> Mark {
         let Some(value) = value.eager_value().filter(|value| value.requires_grad()) else {
             return Mark::Waiting;

@@ -76,6 +76,7 @@ pub struct Monitor<W> {
     /// Seconds of the runs before this one in the same log.
     earlier: f64,
     last_step: Option<u64>,
+    /// Whether the log has its first line.
     has_header: bool,
     /// Whether a write failed: the log may end within a line then.
     is_broken: bool,
@@ -291,28 +292,40 @@ impl<W: Write> Monitor<W> {
         item: impl Fn(usize, &str) -> Result<f64>,
         norm: impl Fn(usize, &str) -> Result<f64>,
     ) -> Result<()> {
+        let record = self.line_of(&self.watched, step, peak_bytes, item, norm)?;
+        self.write(&record)?;
+        self.last_step = Some(step);
+        Ok(())
+    }
+
+    /// The record of a step as a line.
+    fn line_of(
+        &self,
+        watched: &Watched,
+        step: u64,
+        peak_bytes: Option<usize>,
+        item: impl Fn(usize, &str) -> Result<f64>,
+        norm: impl Fn(usize, &str) -> Result<f64>,
+    ) -> Result<Vec<u8>> {
         if let Some(last) = self.last_step.filter(|last| *last >= step) {
             let text = format!("step {step} cannot be recorded after step {last}: steps ascend");
             return Err(Error::new(ErrorKind::Data, text));
         }
-        let Watched { values, learning_rates, gradients } = &self.watched;
+        let Watched { values, learning_rates, gradients } = watched;
         let (rates, norms) = (values.len(), values.len() + learning_rates.len());
         let items = |first: usize, names: &'_ [String]| -> Result<Vec<f64>> {
             names.iter().enumerate().map(|(k, name)| item(first + k, name)).collect()
         };
         let gradients = gradients.iter().enumerate();
         let gradient_norms = gradients.map(|(k, (parameter, name))| Ok((parameter, norm(norms + k, name)?)));
-        let record = line(&LogRecord {
+        line(&LogRecord {
             step,
             time_s: self.earlier + self.start.elapsed().as_secs_f64(),
             values: Numbers(values.iter().zip(items(0, values)?).collect()),
             learning_rates: Numbers(learning_rates.iter().zip(items(rates, learning_rates)?).collect()),
             gradient_norms: Numbers(gradient_norms.collect::<Result<_>>()?),
             peak_bytes,
-        })?;
-        self.write(&record)?;
-        self.last_step = Some(step);
-        Ok(())
+        })
     }
 
     fn write(&mut self, line: &[u8]) -> Result<()> {

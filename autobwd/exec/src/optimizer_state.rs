@@ -1,6 +1,6 @@
 //! The state of optimizers among the values that a program keeps: learning rates, moments, powers of decays.
 
-use std::collections::HashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{OpDesc, Program, Var};
 
@@ -16,10 +16,16 @@ pub const LEARNING_RATE: &str = "learning_rate_0";
 /// name.
 pub const SCHEDULE_STEP: &str = "schedule_step_0";
 
+/// What names of state end with, in all optimizers of the library: `w.moment1`.
+const STATES: [&str; 8] =
+    ["moment1", "moment2", "beta1_pow", "beta2_pow", "moment", "mean_square", "mean_grad", "velocity"];
+
 /// The variables that the optimizers of a program keep: what update operators read besides parameters and gradients, and
-/// what learning rates are computed of.
-pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
+/// what learning rates are computed of, up to values of the model: a rate may follow from the loss, whose running
+/// statistics are no state of the optimizer.
+pub(crate) fn optimizer_state(program: &Program) -> FxHashSet<Var> {
     let root = program.root();
+    let is_kept = |var: &Var| root.vars.get(var).is_some_and(|desc| desc.persistable);
     let is_update =
         |op: &&OpDesc| !op.inputs.get(PARAMETER).is_empty() && !op.inputs.get(RATE_SLOT).is_empty();
     let states = |op: &'_ OpDesc| -> Vec<Var> {
@@ -27,35 +33,57 @@ pub(crate) fn optimizer_state(program: &Program) -> HashSet<Var> {
         slots.flat_map(|(_, vars)| vars.iter().copied()).collect()
     };
     let updates = || root.ops.iter().filter(is_update);
-    let rates: HashSet<Var> = updates().flat_map(|op| op.inputs.get(RATE_SLOT)).copied().collect();
+    let rates: FxHashSet<Var> = updates().flat_map(|op| op.inputs.get(RATE_SLOT)).copied().collect();
+    let mut writers: FxHashMap<Var, Vec<&OpDesc>> = FxHashMap::default();
+    for op in &root.ops {
+        op.writes().for_each(|var| writers.entry(var).or_default().push(op));
+    }
+    let of_model = values_of_model(program);
     let mut queue: Vec<Var> = updates().flat_map(states).collect();
-    let mut seen: HashSet<Var> = queue.iter().copied().collect();
+    let mut seen: FxHashSet<Var> = queue.iter().copied().collect();
     while let Some(var) = queue.pop() {
         // A program may compute a learning rate that it keeps, from the counter of a schedule.
-        let is_kept = root.vars.get(&var).is_some_and(|desc| desc.persistable) && !rates.contains(&var);
-        let writers = root.ops.iter().filter(|op| !is_kept && op.writes().any(|written| written == var));
-        for read in writers.flat_map(OpDesc::reads) {
-            if seen.insert(read) {
-                queue.push(read);
-            }
+        if is_kept(&var) && !rates.contains(&var) {
+            continue;
         }
+        let read = writers.get(&var).into_iter().flatten().flat_map(|op| op.reads());
+        let new = read.filter(|read| !of_model.contains(read) && seen.insert(*read));
+        queue.extend(new.collect::<Vec<_>>());
     }
     seen.retain(|var| root.vars.get(var).is_some_and(|desc| desc.persistable && !desc.parameter));
     seen
 }
 
-/// Whether a value of a file is the state of an optimizer by its name: a parameter of the file, a dot and more, such as
-/// `w.moment1`, or a learning rate. Those of an optimizer with a name have it in front, as `critic.w.moment1` next to
+/// Parameters, gradients and data, and what is computed of them.
+fn values_of_model(program: &Program) -> FxHashSet<Var> {
+    let root = program.root();
+    let (mut found, mut written) = (FxHashSet::default(), FxHashSet::default());
+    for op in &root.ops {
+        let starts = |var: &Var| match root.vars.get(var) {
+            Some(desc) if desc.persistable => desc.parameter,
+            Some(desc) => desc.gradient_of.is_some() || !written.contains(var),
+            None => false,
+        };
+        let is_of_model = op.reads().any(|var| found.contains(&var) || starts(&var));
+        found.extend(op.reads().filter(starts).collect::<Vec<_>>());
+        for var in op.writes() {
+            written.insert(var);
+            found.extend(is_of_model.then_some(var));
+        }
+    }
+    found
+}
+
+/// Whether a value of a file is the state of an optimizer by its name: a learning rate, or a parameter of the file, a dot
+/// and a name of state, as `w.moment1`. Those of an optimizer with a name have it in front, as `critic.w.moment1` next to
 /// `critic.learning_rate_0`.
 pub(crate) fn is_named_as_state(name: &str, is_in_file: impl Fn(&str) -> bool) -> bool {
     let has_rate = |prefix: &str| is_in_file(&format!("{prefix}{LEARNING_RATE}"));
-    let dots = || name.match_indices('.').map(|(at, _)| at);
-    let starts = std::iter::once(0).chain(dots().map(|at| at + 1));
+    let starts = std::iter::once(0).chain(name.match_indices('.').map(|(at, _)| at + 1));
     let mut own = starts.filter(|start| *start == 0 || has_rate(&name[..*start]));
     own.any(|start| {
         let rest = &name[start..];
-        rest == LEARNING_RATE
-            || rest == SCHEDULE_STEP
-            || dots().filter(|end| *end > start).any(|end| is_in_file(&name[start..end]))
+        let is_of = |(owner, what): (&str, &str)| STATES.contains(&what) && is_in_file(owner);
+        rest == LEARNING_RATE || rest == SCHEDULE_STEP || rest.rsplit_once('.').is_some_and(is_of)
     })
 }

@@ -11,7 +11,7 @@ use indexmap::{IndexMap, IndexSet};
 use crate::optimizer_state::{is_named_as_state, optimizer_state};
 use autobwd_core::{
     __private::{Initialisers, Place, did_you_mean, internals::*},
-    Element, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
+    BlockId, Element, Error, ErrorKind, Meta, OpDesc, Program, Result, Tensor, Var, VarDesc,
     tensor::{load_tensors, save_tensors},
 };
 
@@ -45,8 +45,8 @@ pub struct LoadReport {
     pub missing: Vec<String>,
     /// Values of the file that the scope does not have, without [`optimizer_state`](LoadReport::optimizer_state).
     pub unexpected: Vec<String>,
-    /// Values of the file that the scope does not have and whose names say that they are the state of an optimizer:
-    /// `w.moment1` next to `w`, or `learning_rate_0`. A model for inference does not need them.
+    /// Values of the file that the scope does not have and whose names say that they are the state of an optimizer of
+    /// `autobwd_ops`: `w.moment1` next to `w`, or `learning_rate_0`. A model for inference does not need them.
     pub optimizer_state: Vec<String>,
     /// Values of another dtype or shape.
     pub mismatched: Vec<MismatchedValue>,
@@ -161,13 +161,13 @@ impl Scope {
 
     /// Sets a value. Sessions stay valid if dtype and shape are unchanged.
     pub fn set(&mut self, name: &str, value: Tensor) {
+        self.initialisers.remove(name);
         match self.values.get_mut(name) {
             Some(old) if old.dtype() == value.dtype() && old.dims() == value.dims() => {
                 old.bytes_mut().copy_from_slice(value.bytes());
             }
             Some(old) => {
                 *old = value;
-                self.initialisers.remove(name);
                 self.stamp = next_stamp();
             }
             None => {
@@ -200,7 +200,8 @@ impl Scope {
     }
 
     /// As [`save`](Scope::save), without the state of the program's optimizers: learning rates, moments and the like,
-    /// which a model for inference does not need. A [`Checkpoint`](crate::Checkpoint) has all values.
+    /// which a model for inference does not need. A [`Checkpoint`](crate::Checkpoint) has all values. What a rate is
+    /// computed of counts up to parameters, gradients, data and values computed of them.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Scope};
@@ -312,7 +313,8 @@ impl Scope {
     }
 
     /// The part of a startup program that initialises the variables which the scope does not hold. The others keep
-    /// their values: a second stage of training starts with the weights of the first.
+    /// their values: a second stage of training starts with the weights of the first. If an operator initialises both,
+    /// the values that are there stay.
     ///
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Scope};
@@ -333,10 +335,10 @@ impl Scope {
     ///
     /// # Errors
     /// A value of another dtype or shape than the program gives it; a value that another startup program initialised
-    /// by another operator, as with two optimizers of one name.
+    /// by another operator, as with two optimizers of one name, but for parameters; an operator with a sub-block that
+    /// initialises both a value that is there and one that is missing.
     pub fn missing_only(&self, startup: &impl AsRef<Program>) -> Result<Program> {
         let startup = startup.as_ref();
-        self.initialisers.check(&Initialisers::of(startup))?;
         let root = startup.root();
         for (var, desc) in root.vars.iter().filter(|(_, desc)| desc.persistable) {
             let name = startup.name(*var);
@@ -346,9 +348,28 @@ impl Scope {
                 return Err(Error::new(ErrorKind::Shape, text));
             }
         }
-        let mut missing = startup.clone();
-        let holds = |var: Var| self.values.contains_key(startup.name(var));
-        missing.root_mut().ops.retain(|op| op.writes().next().is_none() || !op.writes().all(holds));
+        self.initialisers.check_shared(&Initialisers::of_startup(startup), startup)?;
+        let is_kept = |var: Var| root.vars.get(&var).is_some_and(|desc| desc.persistable);
+        let holds = |var: Var| is_kept(var) && self.values.contains_key(startup.name(var));
+        let (mut missing, mut ops) = (startup.clone(), vec![]);
+        missing.mark_startup();
+        for (index, op) in root.ops.iter().enumerate() {
+            match op.writes().find(|var| holds(*var)) {
+                None => ops.push(op.clone()),
+                Some(_) if op.writes().all(holds) => {}
+                Some(held) if op.attrs.blocks().next().is_some() => {
+                    let name = startup.name(held);
+                    let text = format!(
+                        "the scope has `{name}`, and lacks others that the same operator initialises: initialise them \
+                         by separate operators"
+                    );
+                    let at = || startup.describe_op(BlockId::ROOT, index, op);
+                    return Err(Error::new(ErrorKind::Program, text).at_op(at));
+                }
+                Some(_) => ops.push(with_spare_outputs(op, &mut missing, holds)),
+            }
+        }
+        missing.root_mut().ops = ops;
         Ok(missing)
     }
 
@@ -412,6 +433,18 @@ impl Scope {
             tensor.shared_memory()?.place(0, tensor.bytes().len())
         }
     }
+}
+
+/// The operator with other outputs for the variables that are held.
+fn with_spare_outputs(op: &OpDesc, program: &mut Program, holds: impl Fn(Var) -> bool) -> OpDesc {
+    let mut op = op.clone();
+    for var in op.outputs.args_mut().filter(|var| holds(**var)) {
+        let spare = program.fresh("spare");
+        let desc = program.root().vars.get(var).map(|desc| VarDesc::new(desc.dtype, desc.dims.clone()));
+        program.root_mut().vars.extend(desc.map(|desc| (spare, desc)));
+        *var = spare;
+    }
+    op
 }
 
 /// The scope of a session.

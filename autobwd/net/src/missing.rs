@@ -47,8 +47,7 @@ pub fn missing(op: &Operator, no_grad_vars: &[&str], name: &str) -> Result<Optio
     let mut no_grad = vec![false; program.name_count()];
     vars.iter().for_each(|v| no_grad[v.index()] = no_grad_vars.contains(&program.name(*v)));
     let having = vars.iter().copied().filter(has_gradient);
-    let is_zero = |op: &OpDesc| backward::is_zero(ops, op);
-    let found = backward::missing(&program, &targets, &no_grad, having, &is_zero, &[var]);
+    let found = backward::missing(&program, &targets, &no_grad, having, Some(ops), &[var]);
     Ok(found.first().map(ToString::to_string))
 }
 

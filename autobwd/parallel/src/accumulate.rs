@@ -61,6 +61,7 @@ pub fn accumulate(program: &impl AsRef<Program>, batches: usize) -> Result<Accum
         return Err(Error::new(ErrorKind::Program, "gradients of 0 batches have no mean"));
     }
     let (mut gradients, mut startup) = (program.clone(), Program::new());
+    startup.mark_startup();
     let found = find(&gradients)?;
     divide(&mut gradients, batches)?;
 

@@ -68,13 +68,15 @@ impl Plan {
         if !request.unoptimized {
             horizontal_fusion::mark(&graph, &mut groups, constants, &layout);
         }
-        // Sub-blocks allocate saved step state, and tensor arrays their elements.
-        let is_list =
-            |(_, value): &(Option<usize>, Option<ValueId>)| value.is_some_and(|v| graph.values[v].meta.array);
+        // Sub-blocks allocate saved step state, and tensor arrays their elements; row indices that kernels write are
+        // checked.
+        let meta_of = |(_, value): &(Option<usize>, Option<ValueId>)| Some(&graph.values[(*value)?].meta);
         let node_may_fail = |node: &Instruction| {
+            let mut slots = node.inputs.iter().chain(&node.outputs).filter_map(meta_of);
             node.sub_block.is_some()
                 || ops.may_fail(&node.desc.ty)
-                || node.inputs.iter().chain(&node.outputs).any(is_list)
+                || slots.any(|meta| meta.array)
+                || node.outputs.iter().filter_map(meta_of).any(|meta| meta.rows.is_some())
         };
         let group_may_fail = |group: &FusionGroup| {
             group.space.is_none() && graph.instructions[group.nodes.clone()].iter().any(node_may_fail)

@@ -127,23 +127,21 @@ impl fmt::Display for Schedule {
 /// A rate that is negative, infinite or NaN; a name that the scope does not have; a value that is not one floating point
 /// number.
 pub fn set_rate(scope: &mut Scope, name: &str, rate: f64) -> Result<()> {
-    let mut value = scope.get(name)?.clone();
-    let meta = value.meta();
+    let meta = scope.get(name)?.meta();
     let largest = if meta.dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
     if !(0.0..=largest).contains(&rate) {
         let text = format!("{rate} is not a finite number from 0 on, so `{name}` stays");
         return Err(Error::attr("rate", text));
     }
     let is_set = match meta.dtype {
-        DType::F32 => value.slice_mut::<f32>().map(|all| set_one(all, rate as f32)),
-        DType::F64 => value.slice_mut::<f64>().map(|all| set_one(all, rate)),
+        DType::F32 => scope.slice_mut::<f32>(name).map(|all| set_one(all, rate as f32)),
+        DType::F64 => scope.slice_mut::<f64>(name).map(|all| set_one(all, rate)),
         _ => Ok(false),
     }?;
     if !is_set {
         let text = format!("`{name}` is {meta}, not a learning rate: one floating point number");
         return Err(Error::new(ErrorKind::DType, text));
     }
-    scope.set(name, value);
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! Calls that fail, and transactions around calls, leave program and startup program as they were.
 
-use autobwd::{Backward, Builder, Error, ErrorKind, Expr, Program, Result, append_backward};
+use autobwd::{
+    Backward, BlockId, Builder, DType, Error, ErrorKind, Expr, Program, Result, VarDesc, append_backward,
+};
 use autobwd_ops::{
     Math,
     optim::{Adam, AdamW, GradientClip, Momentum, Optimizer, ParameterGroups, Sgd, compute_gradients},
@@ -82,7 +84,13 @@ fn a_call_that_fails_changes_nothing() -> Result<()> {
 #[test]
 fn a_transaction_takes_back_every_change() -> Result<()> {
     type Change = fn(&Builder, &Expr) -> Result<()>;
-    let changes: [(&str, Change); 7] = [
+    let changes: [(&str, Change); 10] = [
+        ("freeze", |net, _| net.expr("w").freeze().check().map(drop)),
+        ("named", |_, loss| loss.clone().named("total").check().map(drop)),
+        ("named before an operator", |net, loss| {
+            loss.clone().named("total").check()?;
+            net.expr("w").sum(&[]).check().map(drop)
+        }),
         ("operator", |_, loss| loss.square().check().map(drop)),
         ("parameter", |net, _| parameter(net, "v", 1, 1.0).check().map(drop)),
         ("edit", |net, loss| net.edit(|p| append_backward(p, &loss.name(), &Backward::default())).map(drop)),
@@ -140,6 +148,51 @@ fn expressions_of_a_dropped_transaction_stay_distinct() -> Result<()> {
     assert_ne!(new.name(), added.name());
     assert_eq!(stale.name(), "w@GRAD");
     assert!((&new + &stale).check().unwrap_err().to_string().contains("`w@GRAD` is not a variable"));
+    Ok(())
+}
+
+#[test]
+fn expressions_of_a_transaction_that_renamed_stay_distinct() -> Result<()> {
+    let net = Builder::new();
+    let w = parameter(&net, "w", 1, 1.0);
+    let sum = w.sum(&[]);
+    let transaction = net.transaction();
+    let total = sum.clone().named("total");
+    // It gets the name that is free again.
+    let stale = [w.sum(&[]), w.exp()];
+    drop(transaction);
+    assert_eq!((sum.name(), total.name()), ("reduce_sum_0".into(), "reduce_sum_0".into()));
+    let new = [w.sum(&[]), w.exp()];
+    for (stale, new) in stale.iter().zip(&new) {
+        assert_ne!(new.name(), stale.name());
+        let e = (new + stale).check().unwrap_err().to_string();
+        assert!(e.contains("is not a variable"), "{e}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_transaction_takes_back_changes_of_other_blocks() -> Result<()> {
+    let net = Builder::new();
+    let x = parameter(&net, "x", 1, 1.0);
+    let (block, y) = net.sub_block(|| Ok(x.exp()))?;
+    let before = net.program()?.clone();
+    type Change = fn(&Builder, BlockId, &Expr, &Expr) -> Result<()>;
+    let changes: [Change; 3] = [
+        |net, block, x, _| net.within(block, || x.tanh().check().map(drop)),
+        |net, block, _, _| net.variable(block, "v", VarDesc::new(DType::F32, [1].into())).check().map(drop),
+        |net, block, _, y| {
+            net.declare_in(block, y, VarDesc::data(DType::F32, [1].into()));
+            Ok(())
+        },
+    ];
+    for change in changes {
+        let transaction = net.transaction();
+        change(&net, block, &x, &y)?;
+        assert_ne!(*net.program()?, before);
+        drop(transaction);
+        assert_eq!(*net.program()?, before);
+    }
     Ok(())
 }
 

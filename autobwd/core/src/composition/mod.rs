@@ -20,6 +20,8 @@ use crate::{
 /// consumers that do not support the operator. And an operator that is declared `composed` has no kernel: its
 /// composition runs in its place.
 ///
+/// It contains no operator of its own type, whatever its attributes, not even within the compositions of others.
+///
 /// ```standalone_crate
 /// use autobwd::{Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, register_op};
 /// use autobwd_ops::Math;

@@ -1,4 +1,4 @@
-//! Compositions within compositions: one that contains itself would have no end.
+//! Compositions within compositions: none contains an operator of its own type, so that each has an end.
 
 use std::cell::RefCell;
 
@@ -34,7 +34,10 @@ pub fn within<T>(op: &OpDesc, work: impl FnOnce() -> Result<T>) -> Result<T> {
         None => work(),
         Some(cycle) => {
             let (ty, cycle) = (op.ty, cycle.join(" → "));
-            let text = format!("the composition of `{ty}` contains `{ty}` itself ({cycle}), and never ends");
+            let text = format!(
+                "the composition of `{ty}` contains `{ty}` itself ({cycle}): compose it of operators of other types, \
+                 whatever its attributes"
+            );
             Err(Error::new(ErrorKind::Operator, text))
         }
     }

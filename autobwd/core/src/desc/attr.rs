@@ -5,7 +5,9 @@ use std::fmt;
 use super::BlockId;
 
 /// The value of an attribute. A dtype is stored as its [`code`](crate::DType::code), an enum as its name.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Numbers are equal if their bits are: NaN equals itself, and −0 is another value than 0, which it is for operators.
+#[derive(Clone, Debug)]
 pub enum Attr {
     /// A bool.
     Bool(bool),
@@ -50,6 +52,28 @@ impl Attr {
     }
 }
 
+impl PartialEq for Attr {
+    fn eq(&self, other: &Attr) -> bool {
+        match (self, other) {
+            (Attr::Bool(x), Attr::Bool(y)) => x == y,
+            (Attr::I32(x), Attr::I32(y)) => x == y,
+            (Attr::I64(x), Attr::I64(y)) => x == y,
+            (Attr::F32(x), Attr::F32(y)) => x.to_bits() == y.to_bits(),
+            (Attr::F64(x), Attr::F64(y)) => x.to_bits() == y.to_bits(),
+            (Attr::Str(x), Attr::Str(y)) => x == y,
+            (Attr::Bools(x), Attr::Bools(y)) => x == y,
+            (Attr::I32s(x), Attr::I32s(y)) => x == y,
+            (Attr::I64s(x), Attr::I64s(y)) => x == y,
+            (Attr::F32s(x), Attr::F32s(y)) => x.iter().map(|x| x.to_bits()).eq(y.iter().map(|y| y.to_bits())),
+            (Attr::F64s(x), Attr::F64s(y)) => x.iter().map(|x| x.to_bits()).eq(y.iter().map(|y| y.to_bits())),
+            (Attr::Strs(x), Attr::Strs(y)) => x == y,
+            (Attr::Block(x), Attr::Block(y)) => x == y,
+            (Attr::Blocks(x), Attr::Blocks(y)) => x == y,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Attr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,5 +93,20 @@ impl fmt::Display for Attr {
             Attr::Block(x) => write!(f, "block {}", x.index()),
             Attr::Blocks(x) => write!(f, "blocks {:?}", x.iter().map(|b| b.index()).collect::<Vec<_>>()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_equal_if_their_bits_are() {
+        assert_eq!(Attr::F64(f64::NAN), Attr::F64(f64::NAN));
+        assert_eq!(Attr::F32s(vec![f32::NAN, 1.0]), Attr::F32s(vec![f32::NAN, 1.0]));
+        assert_ne!(Attr::F64(0.0), Attr::F64(-0.0));
+        assert_ne!(Attr::F64s(vec![0.0]), Attr::F64s(vec![-0.0]));
+        assert_ne!(Attr::F32s(vec![0.0]), Attr::F32s(vec![0.0; 2]));
+        assert_ne!(Attr::I32(1), Attr::I64(1));
     }
 }

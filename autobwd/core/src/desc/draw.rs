@@ -59,7 +59,7 @@ pub enum Mark {
     Queued,
     /// It is the next to leave the queue.
     Next,
-    /// It has left the queue.
+    /// The pass is done with it.
     Done,
 }
 

@@ -1,6 +1,6 @@
 //! Reads and writes programs as JSON.
 //!
-//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}], "signature"?, "checksum"?}` with variables
+//! `{"blocks": [{"idx", "parent_idx", "forward_block_idx"?, "vars": […], "ops": […]}], "signature"?, "startup"?, "checksum"?}` with variables
 //! `{"name", "type", "dtype", "shape", "persistable", "stop_gradient", "is_parameter", "gradient_of"?}` and operators
 //! `{"type", "inputs", "outputs", "attrs": {name: {tag: value}}, "site"?, "origin"?}`: the form of the golden cases.
 
@@ -22,6 +22,9 @@ struct ProgramJson {
     blocks: Vec<BlockJson>,
     #[serde(default, skip_serializing_if = "ProgramSignature::is_empty")]
     signature: ProgramSignature,
+    /// Whether it is a startup program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    startup: bool,
     /// Of the text before it, without white space; last in the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksum: Option<String>,
@@ -202,7 +205,12 @@ impl Program {
             vars: block.vars.iter().map(|(v, d)| self.var_to_json(*v, d)).collect(),
             ops: block.ops.iter().map(|op| self.op_to_json(op, sites)).collect(),
         });
-        ProgramJson { blocks: blocks.collect(), signature: self.signature().clone(), checksum: None }
+        ProgramJson {
+            blocks: blocks.collect(),
+            signature: self.signature().clone(),
+            startup: self.startup,
+            checksum: None,
+        }
     }
 
     fn var_to_json(&self, var: Var, desc: &VarDesc) -> VarJson {
@@ -380,7 +388,7 @@ impl ProgramJson {
                 block.ops = built.ops;
             }
         }
-        program.loaded = true;
+        (program.loaded, program.startup) = (true, self.startup);
         program.check_structure().map_err(|e| format_error(e.to_string()))?;
         program.set_signature(self.signature).map_err(|e| format_error(e.to_string()))?;
         Ok(program)

@@ -194,6 +194,8 @@ pub struct Program {
     pub(super) verified: Verified,
     /// Whether it was read from a file.
     pub(super) loaded: bool,
+    /// Whether it initialises what another program keeps.
+    pub(super) startup: bool,
 }
 
 impl Default for Program {
@@ -222,6 +224,7 @@ impl Program {
             signature: ProgramSignature::default(),
             verified: Verified::default(),
             loaded: false,
+            startup: false,
         }
     }
 
@@ -284,14 +287,17 @@ impl Program {
         self.names.truncate(count);
     }
 
-    /// Renames a variable that an operator of this block computes.
+    /// Renames a variable of this block that an operator computes before one reads it: another one has a value from
+    /// outside, by its name.
     ///
     /// # Errors
     /// Another variable; a name in use or that no variable can have.
     pub(crate) fn rename(&mut self, block: BlockId, var: Var, name: &str) -> Result<()> {
         check_name(name)?;
-        let ops = self.block(block).map_or(&[][..], |block| &block.ops);
-        let is_computed = ops.iter().rev().any(|op| op.writes().any(|v| v == var));
+        let own = self.block(block).filter(|block| block.vars.contains_key(&var));
+        let ops = own.map_or(&[][..], |block| &block.ops);
+        let first = ops.iter().find(|op| op.reads().chain(op.writes()).any(|v| v == var));
+        let is_computed = first.is_some_and(|op| op.reads().all(|v| v != var));
         let is_kept = self.lookup(block, var).is_some_and(|desc| desc.persistable);
         let old = self.name(var).to_string();
         let refuse = |why: &str| {
@@ -313,12 +319,13 @@ impl Program {
         Ok(())
     }
 
-    /// Adds the names that an edited copy of this program has in addition.
-    pub(crate) fn keep_names(&mut self, edited: &Program) {
-        let own = self.names.len();
-        if (0..own).all(|i| self.names.get(i) == edited.names.get(i)) {
-            let added = (own..edited.names.len()).filter_map(|i| edited.names.get(i));
-            added.for_each(|name| _ = self.names.insert(name));
+    /// Adds a name for each one that a later state of this program has in addition, so that no new variable gets the
+    /// number of one that an expression still names. It is the same name, unless an older variable has it again.
+    pub(crate) fn keep_names(&mut self, later: &Program) {
+        for name in (self.names.len()..later.names.len()).filter_map(|i| later.names.get(i)) {
+            if !self.names.insert(name).1 {
+                self.fresh(name);
+            }
         }
     }
 
@@ -481,12 +488,22 @@ impl Program {
     /// failure leaves no partial file.
     ///
     /// # Errors
-    /// Those of the file system, with the path.
+    /// A text of more than [`FILE_LIMIT`](Program::FILE_LIMIT) bytes; those of the file system, with the path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        write_atomically(path, self.to_json_with_checksum().as_bytes())
+        let (path, json) = (path.as_ref(), self.to_json_with_checksum());
+        let (size, limit) = (json.len(), Program::FILE_LIMIT);
+        if size as u64 > limit {
+            let text = format!(
+                "cannot save to `{}`: {size} bytes are more than the limit of {limit}; keep large constants in the \
+                 scope",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Format, text));
+        }
+        write_atomically(path, json.as_bytes())
     }
 
-    /// The largest file of a program that is read, in bytes.
+    /// The largest file of a program that is written or read, in bytes.
     pub const FILE_LIMIT: u64 = 1 << 27;
 
     /// Reads a program that was [saved](Program::save).
@@ -510,6 +527,17 @@ impl Program {
     /// Records that it was read from a file.
     pub fn mark_loaded(&mut self) {
         self.loaded = true;
+    }
+
+    /// Records that it is a startup program: what its operators without inputs write are initial values, which another
+    /// startup program of the same scope must not overwrite by others. The startup program of a builder is one.
+    pub fn mark_startup(&mut self) {
+        self.startup = true;
+    }
+
+    /// Whether it is a startup program ([`mark_startup`](Program::mark_startup)).
+    pub fn is_startup(&self) -> bool {
+        self.startup
     }
 
     /// Whether it was read from a file, and so may differ from the code of the caller.

@@ -12,8 +12,8 @@ use rustc_hash::FxHashMap;
 use super::{
     Expr, ProgramSnapshot,
     engine::Engine,
-    guards::{BlockGuard, NameScopeGuard, SiteGuard},
-    transaction::Transaction,
+    guards::{BlockGuard, NameScopeGuard, Setting, SiteGuard},
+    transaction::{Savepoint, Transaction},
     value::{SourceValue, Value},
 };
 use crate::{
@@ -48,12 +48,10 @@ struct BuilderState {
     program: RefCell<Rc<Program>>,
     /// The block to which operators are appended.
     block: Cell<BlockId>,
-    /// The number of open transactions.
-    transactions: Cell<usize>,
-    /// The programs that were replaced as a whole since the first open transaction.
-    replaced: RefCell<Vec<Rc<Program>>>,
+    /// Where the open transactions started.
+    savepoints: RefCell<Vec<Savepoint>>,
     /// The source line of operators and failures, instead of their own.
-    site: Cell<Option<&'static Location<'static>>>,
+    sites: Setting<&'static Location<'static>>,
     ops: Option<Rc<OpInfoMap>>,
     startup: Option<Builder>,
     /// The eager engine, for an eager builder.
@@ -65,7 +63,7 @@ struct BuilderState {
     /// The number of layers by name prefix.
     layers: RefCell<HashMap<String, usize>>,
     /// The name scopes around the current layer, each with a dot behind it.
-    name_scope: RefCell<String>,
+    name_scopes: Setting<String>,
     /// Whether layers are called for evaluation.
     eval_mode: Cell<bool>,
 }
@@ -80,16 +78,15 @@ impl BuilderState {
         BuilderState {
             program: RefCell::default(),
             block: Cell::new(BlockId::ROOT),
-            transactions: Cell::new(0),
-            replaced: RefCell::default(),
-            site: Cell::new(None),
+            savepoints: RefCell::default(),
+            sites: Setting::default(),
             ops,
             startup,
             engine,
             values: RefCell::default(),
             failure,
             layers: RefCell::default(),
-            name_scope: RefCell::default(),
+            name_scopes: Setting::default(),
             eval_mode: Cell::new(false),
         }
     }
@@ -115,6 +112,7 @@ impl Builder {
     fn with(ops: Option<Rc<OpInfoMap>>) -> Builder {
         let new = |ops, startup| Builder(Rc::new(BuilderState::new(ops, startup, None)));
         let startup = new(ops.clone(), None);
+        startup.change(Program::mark_startup);
         new(ops, Some(startup))
     }
 
@@ -278,15 +276,39 @@ impl Builder {
     /// same order, as an edited clone does. A recorded failure stays: the failed expression may be part of the new
     /// program, too.
     pub fn set_program(&self, program: Program) {
-        let before = self.0.program.replace(Rc::new(program));
-        if self.0.transactions.get() > 0 {
-            self.0.replaced.borrow_mut().push(before);
-        }
+        self.save_for(|_| true);
+        self.0.program.replace(Rc::new(program));
     }
 
     /// Changes the program in place, or a copy of it while a snapshot is alive. The closure must not call user code.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Program) -> T) -> T {
         change(Rc::make_mut(&mut self.0.program.borrow_mut()))
+    }
+
+    /// As [`change`](Builder::change), for a change that replaces something, where most changes add something.
+    pub(crate) fn replace<T>(&self, change: impl FnOnce(&mut Program) -> T) -> T {
+        self.save_for(|_| true);
+        self.change(change)
+    }
+
+    /// Keeps the program as it is now for open transactions that need it, unless they have one.
+    fn save_for(&self, needs: impl Fn(&Savepoint) -> bool) {
+        let mut savepoints = self.0.savepoints.borrow_mut();
+        for savepoint in savepoints.iter_mut().filter(|s| s.replaced.is_none() && needs(s)) {
+            savepoint.replaced = Some(self.0.program.borrow().clone());
+        }
+    }
+
+    /// Marks a variable of this block.
+    pub(super) fn stop_gradient(&self, block: BlockId, var: Var) {
+        let is_new = self.change(|program| {
+            let desc = program.block_mut(block).and_then(|block| block.vars.get_mut(&var));
+            desc.is_some_and(|desc| !std::mem::replace(&mut desc.stop_gradient, true))
+        });
+        let mut savepoints = self.0.savepoints.borrow_mut();
+        for savepoint in savepoints.iter_mut().filter(|s| is_new && s.replaced.is_none()) {
+            savepoint.marked.push((block, var));
+        }
     }
 
     /// Starts a transaction: all later changes of the program and of its startup program are undone unless it is
@@ -296,26 +318,24 @@ impl Builder {
         Transaction::new(self)
     }
 
-    /// Counts an open transaction; returns how many programs were replaced before it.
-    pub(super) fn open_transaction(&self) -> usize {
-        self.0.transactions.update(|count| count + 1);
-        self.0.replaced.borrow().len()
+    /// Adds an open transaction; returns its depth.
+    pub(super) fn open_transaction(&self, savepoint: Savepoint) -> usize {
+        let mut savepoints = self.0.savepoints.borrow_mut();
+        savepoints.push(savepoint);
+        savepoints.len() - 1
     }
 
-    pub(super) fn close_transaction(&self) {
-        self.0.transactions.update(|count| count - 1);
-        if self.0.transactions.get() == 0 {
-            self.0.replaced.borrow_mut().clear();
-        }
+    /// Ends the transaction of this depth, and those within it; `None` if one around it has ended before.
+    pub(super) fn close_transaction(&self, depth: usize) -> Option<Savepoint> {
+        let mut savepoints = self.0.savepoints.borrow_mut();
+        let depth = depth.min(savepoints.len());
+        savepoints.drain(depth..).next()
     }
 
-    /// Undoes all but the first so many replacements of the program. Names stay, so that expressions keep theirs.
-    pub(super) fn restore_replaced(&self, count: usize) {
-        let before = self.0.replaced.borrow_mut().drain(count..).next();
-        if let Some(before) = before {
-            let after = self.0.program.replace(before);
-            self.change(|program| program.keep_names(&after));
-        }
+    /// Replaces the program by an earlier one. Names stay, so that expressions keep theirs.
+    pub(super) fn restore(&self, before: Rc<Program>) {
+        let after = self.0.program.replace(before);
+        self.change(|program| program.keep_names(&after));
     }
 
     pub(super) fn forget_failure(&self) {
@@ -351,15 +371,12 @@ impl Builder {
     /// The source line for an operator or failure with this line of its own.
     #[inline]
     pub(crate) fn site_or(&self, own: &'static Location<'static>) -> &'static Location<'static> {
-        self.0.site.get().unwrap_or(own)
+        self.0.sites.outermost().unwrap_or(own)
     }
 
-    /// Sets the source line of operators, and returns the previous one.
-    pub(super) fn set_site(
-        &self,
-        line: Option<&'static Location<'static>>,
-    ) -> Option<&'static Location<'static>> {
-        self.0.site.replace(line)
+    /// The source lines that guards give to operators.
+    pub(super) fn sites(&self) -> &Setting<&'static Location<'static>> {
+        &self.0.sites
     }
 
     /// Sets the block to which operators are appended, and returns the previous one.
@@ -412,12 +429,14 @@ impl Builder {
 
     /// Appends the operators of `body` to this block.
     pub fn within<T>(&self, block: BlockId, body: impl FnOnce() -> T) -> T {
+        self.save_for(|savepoint| !savepoint.covers(block));
         let _within = BlockGuard::new(self, block);
         body()
     }
 
     /// A new variable of a block, `prefix_0`, …, for an operator to write.
     pub fn variable(&self, block: BlockId, prefix: &str, desc: VarDesc) -> Expr {
+        self.save_for(|savepoint| !savepoint.covers(block));
         let var = self.change(|program| {
             let var = program.fresh(prefix);
             program.block_mut(block).map(|block| block.vars.insert(var, desc));
@@ -432,6 +451,8 @@ impl Builder {
         if var.var() == Var::EMPTY {
             return;
         }
+        let is_known = self.snapshot().block(block).is_some_and(|block| block.vars.contains_key(&var.var()));
+        self.save_for(|savepoint| is_known || !savepoint.covers(block));
         self.change(|program| program.block_mut(block).map(|block| block.vars.insert(var.var(), desc)));
     }
 
@@ -582,13 +603,14 @@ impl Builder {
         NameScopeGuard::new(self, prefix)
     }
 
-    pub(super) fn replace_name_scope(&self, prefix: String) -> String {
-        self.0.name_scope.replace(prefix)
+    /// The prefixes that guards give to names.
+    pub(super) fn name_scopes(&self) -> &Setting<String> {
+        &self.0.name_scopes
     }
 
     /// The name within the current [`name_scope`](Builder::name_scope): `encoder.w` for `w` in the scope `encoder`.
     pub fn scoped(&self, name: &str) -> String {
-        format!("{}{name}", self.0.name_scope.borrow())
+        self.0.name_scopes.innermost().unwrap_or_default() + name
     }
 
     /// A name for a layer in the current [`name_scope`](Builder::name_scope), whose variables are called `name.part`:

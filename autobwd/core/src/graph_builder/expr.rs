@@ -3,7 +3,7 @@
 use std::{fmt, rc::Rc};
 
 use super::{Builder, value::Value};
-use crate::{DType, Dim, Dims, Error, Meta, Result, Var, VarDesc};
+use crate::{BlockId, DType, Dim, Dims, Error, Meta, Result, Var, VarDesc};
 
 /// The name of a failed expression.
 const FAILED: &str = "@FAILED@";
@@ -249,16 +249,13 @@ impl Expr {
     pub fn freeze(self) -> Expr {
         match self.held() {
             Ok(ExprValue::Var(var)) => {
-                let mut at = Some(self.builder().block());
-                self.builder().change(|program| {
-                    while let Some(block) = at.and_then(|id| program.block_mut(id)) {
-                        if let Some(desc) = block.vars.get_mut(var) {
-                            desc.stop_gradient = true;
-                            return;
-                        }
-                        at = block.parent;
-                    }
-                });
+                let (builder, program) = (self.builder(), self.builder().snapshot());
+                let parent = |id: &BlockId| program.block(*id)?.parent;
+                let blocks = std::iter::successors(Some(builder.block()), parent);
+                let declares = |id: &BlockId| program.block(*id).is_some_and(|b| b.vars.contains_key(var));
+                let found = blocks.take(program.blocks().len()).find(declares);
+                drop(program);
+                found.into_iter().for_each(|block| builder.stop_gradient(block, *var));
                 self
             }
             Ok(ExprValue::Value(value)) => {

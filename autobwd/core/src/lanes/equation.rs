@@ -61,6 +61,14 @@ impl Simplifier {
             FormulaNode::Sub(a, b) => self.sub(a, b),
             FormulaNode::Mul(a, b) => self.mul(a, b),
             FormulaNode::Div(a, b) => self.div(a, b),
+            FormulaNode::Scaled(a, b) => {
+                let (zero, product) = (self.number(0.0), self.mul(a, b));
+                if self.constant(b).is_some() {
+                    return product;
+                }
+                let mask = self.arena.intern(FormulaNode::Equal(b, zero));
+                self.arena.intern(FormulaNode::Select(mask, zero, product))
+            }
             FormulaNode::MulAdd(a, b, c) => {
                 let product = self.mul(a, b);
                 self.add(product, c)
@@ -292,6 +300,7 @@ impl EquationWriter<'_> {
                 )
             }
             FormulaNode::Div(a, b) => infix("/", a, b, [Precedence::Product, Precedence::Sign]),
+            FormulaNode::Scaled(a, b) => call("scaled", &[a, b]),
             FormulaNode::MulAdd(a, b, c) => call("mul_add", &[a, b, c]),
             FormulaNode::Pow(a, b) => call("pow", &[a, b]),
             FormulaNode::Call(function, a) => call(function.name(), &[a]),

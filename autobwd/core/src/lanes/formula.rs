@@ -181,6 +181,7 @@ fn replay<F: Float>(nodes: &[FormulaNode], mut get: impl FnMut(usize) -> F) -> V
             FormulaNode::Sub(a, b) => literal(b).map_or_else(|| number(a) - number(b), |c| number(a) - c),
             FormulaNode::Mul(a, b) => literal(b).map_or_else(|| number(a) * number(b), |c| number(a) * c),
             FormulaNode::Div(a, b) => literal(b).map_or_else(|| number(a) / number(b), |c| number(a) / c),
+            FormulaNode::Scaled(a, b) => number(a).scaled_by(number(b)),
             FormulaNode::MulAdd(a, b, c) => number(a).mul_add(number(b), number(c)),
             FormulaNode::Pow(a, b) => number(a).pow(number(b)),
             FormulaNode::Call(function, a) => function.apply(number(a)),

@@ -189,6 +189,12 @@ fn compute<F: Float, const VL: usize>(node: FormulaNode, registers: &[Register<F
                 out[i] = a[i] / b[i];
             }
         }
+        FormulaNode::Scaled(a, b) => {
+            let (a, b) = (of(a), of(b));
+            for i in 0..out.len() {
+                out[i] = a[i].scaled_by(b[i]);
+            }
+        }
         FormulaNode::MulAdd(a, b, c) => {
             let (a, b, c) = (of(a), of(b), of(c));
             for i in 0..out.len() {

@@ -135,8 +135,7 @@ fn within<F: Float>(x: F, end: f64) -> F {
 /// The derivative of `x ^ y` with respect to `x`: 0 for the exponent 0, even where `x` is 0 or NaN.
 #[inline(always)]
 fn power_slope<F: Float>(x: F, y: F) -> F {
-    let zero = F::from(0.0);
-    F::select(y.equals(zero), zero, y * x.pow(y - 1.0))
+    x.pow(y - 1.0).scaled_by(y)
 }
 
 /// The derivative of `x ^ y` with respect to `y`: `ln(x) * x ^ y`, 0 for a negative `x`, and for `x = 0` unless `y` is
@@ -245,17 +244,20 @@ impl<F: Float> Float for Dual<F> {
     fn cos(self) -> Self {
         Dual { value: self.value.cos(), derivative: -self.derivative * self.value.sin() }
     }
-    /// The derivative with respect to the exponent is 0 for a negative base; of a constant exponent, also at
-    /// infinities.
+    /// The derivative with respect to the exponent is 0 for a negative base. A base or an exponent whose derivative is 0
+    /// adds nothing, even where the other factor is infinite.
     #[inline(always)]
     fn pow(self, exponent: Self) -> Self {
-        let zero = F::from(0.0);
         let value = self.value.pow(exponent.value);
-        let in_base = power_slope(self.value, exponent.value) * self.derivative;
-        let in_exponent = power_slope_in_exponent(self.value, exponent.value) * exponent.derivative;
-        let in_base = F::select(self.derivative.equals(zero), zero, in_base);
-        let in_exponent = F::select(exponent.derivative.equals(zero), zero, in_exponent);
+        let in_base = power_slope(self.value, exponent.value).scaled_by(self.derivative);
+        let in_exponent = power_slope_in_exponent(self.value, exponent.value).scaled_by(exponent.derivative);
         Dual { value, derivative: in_base + in_exponent }
+    }
+    /// The rule of products: `factor` may have a derivative where it is 0.
+    #[inline(always)]
+    fn scaled_by(self, factor: Self) -> Self {
+        let derivative = self.derivative.scaled_by(factor.value) + self.value.scaled_by(factor.derivative);
+        Dual { value: self.value.scaled_by(factor.value), derivative }
     }
     #[inline(always)]
     fn floor(self) -> Self {

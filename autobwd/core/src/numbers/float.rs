@@ -96,6 +96,14 @@ pub trait Float:
     /// The nearest integer, halves away from 0.
     fn round(self) -> Self;
 
+    /// `self * factor`, and 0 where `factor` is 0, even if `self` is infinite or NaN: for the chain rule, in which the
+    /// derivative of a constant is such a factor.
+    #[inline(always)]
+    fn scaled_by(self, factor: Self) -> Self {
+        let zero = Self::from(0.0);
+        Self::select(factor.equals(zero), zero, self * factor)
+    }
+
     /// The maximum; `other` if `self` is NaN.
     #[inline(always)]
     fn max(self, other: Self) -> Self {

@@ -23,6 +23,8 @@ pub enum FormulaNode {
     Mul(usize, usize),
     /// `a / b`.
     Div(usize, usize),
+    /// `a * b`, and 0 where `b` is 0, even if `a` is infinite or NaN.
+    Scaled(usize, usize),
     /// `a * b + c`, rounded once if the machine supports it.
     MulAdd(usize, usize, usize),
     /// `a^b`.
@@ -53,7 +55,8 @@ impl FormulaNode {
             FormulaNode::Greater(a, b) => (9, [Some(a), Some(b), None]),
             FormulaNode::Equal(a, b) => (10, [Some(a), Some(b), None]),
             FormulaNode::Select(a, b, c) => (11, [Some(a), Some(b), Some(c)]),
-            FormulaNode::Call(function, a) => (13 + function as u64, [Some(a), None, None]),
+            FormulaNode::Scaled(a, b) => (13, [Some(a), Some(b), None]),
+            FormulaNode::Call(function, a) => (14 + function as u64, [Some(a), None, None]),
         }
     }
 
@@ -82,6 +85,7 @@ impl FormulaNode {
             FormulaNode::Sub(a, b) => FormulaNode::Sub(n(a), n(b)),
             FormulaNode::Mul(a, b) => FormulaNode::Mul(n(a), n(b)),
             FormulaNode::Div(a, b) => FormulaNode::Div(n(a), n(b)),
+            FormulaNode::Scaled(a, b) => FormulaNode::Scaled(n(a), n(b)),
             FormulaNode::MulAdd(a, b, c) => FormulaNode::MulAdd(n(a), n(b), n(c)),
             FormulaNode::Pow(a, b) => FormulaNode::Pow(n(a), n(b)),
             FormulaNode::Greater(a, b) => FormulaNode::Greater(n(a), n(b)),

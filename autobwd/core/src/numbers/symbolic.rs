@@ -142,6 +142,10 @@ macro_rules! symbols {
             fn select(SelectMask(mask): SelectMask<Symbol>, yes: Symbol, no: Symbol) -> Symbol {
                 Symbol::new(FormulaNode::Select(mask.0, yes.0, no.0))
             }
+            // A node of its own: a derivative of the select would lose that of a factor which is 0.
+            fn scaled_by(self, factor: Symbol) -> Symbol {
+                Symbol::new(FormulaNode::Scaled(self.0, factor.0))
+            }
             fn pow(self, exponent: Symbol) -> Symbol {
                 Symbol::new(FormulaNode::Pow(self.0, exponent.0))
             }

@@ -1,6 +1,7 @@
 //! Panics of code that users and authors of operators supply, with their places in the source.
 
 use std::{
+    any::Any,
     cell::{Cell, RefCell},
     fmt,
     panic::{self, AssertUnwindSafe, PanicHookInfo},
@@ -41,9 +42,48 @@ impl Panic {
     }
 }
 
+/// What the panic hook does with a panic that will be caught.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Catching {
+    /// Whether it notes the place.
+    notes: bool,
+    /// Whether it reports nothing.
+    pub(super) is_silent: bool,
+}
+
+impl Catching {
+    /// That of this thread.
+    pub(super) fn current() -> Catching {
+        CATCHING.get()
+    }
+
+    /// Runs work as a part of the thread that has this one.
+    pub(super) fn part<T>(self, work: impl FnOnce() -> T) -> Result<T, PartPanic> {
+        // A panic that passes may have noted its place.
+        let (own, passing) = (CATCHING.replace(self), PLACE.take());
+        let outcome = panic::catch_unwind(AssertUnwindSafe(work));
+        CATCHING.set(own);
+        let place = PLACE.replace(passing);
+        outcome.map_err(|payload| PartPanic { payload, place })
+    }
+}
+
+/// A panic on its way to the thread that catches it.
+pub(super) struct PartPanic {
+    payload: Box<dyn Any + Send>,
+    place: Option<String>,
+}
+
+impl PartPanic {
+    /// Goes on with the panic in this thread.
+    pub(super) fn resume(self) -> ! {
+        PLACE.set(self.place);
+        panic::resume_unwind(self.payload)
+    }
+}
+
 thread_local! {
-    /// The number of calls that catch panics, and whether one of them is silent.
-    static CATCHING: Cell<(usize, bool)> = const { Cell::new((0, false)) };
+    static CATCHING: Cell<Catching> = const { Cell::new(Catching { notes: false, is_silent: false }) };
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -65,14 +105,11 @@ pub fn catch_panic_silently<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 
 fn catch<T>(silent: bool, work: impl FnOnce() -> T) -> Result<T, Panic> {
     install_hook();
-    let (depth, outer) = CATCHING.get();
-    CATCHING.set((depth + 1, outer || silent));
-    let outcome = panic::catch_unwind(AssertUnwindSafe(work));
-    CATCHING.set((depth, outer));
-    outcome.map_err(|payload| {
+    let catching = Catching { notes: true, is_silent: Catching::current().is_silent || silent };
+    catching.part(work).map_err(|PartPanic { payload, place }| {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        Panic { message: text.unwrap_or_else(|| "without a message".into()), place: PLACE.take() }
+        Panic { message: text.unwrap_or_else(|| "without a message".into()), place }
     })
 }
 
@@ -89,11 +126,11 @@ fn install_hook() {
 }
 
 fn note(info: &PanicHookInfo<'_>, others: &dyn Fn(&PanicHookInfo<'_>)) {
-    let (depth, silent) = CATCHING.get();
-    if depth > 0 {
+    let catching = Catching::current();
+    if catching.notes {
         PLACE.set(info.location().map(|at| format!("{}:{}", at.file(), at.line())));
     }
-    if !silent {
+    if !catching.is_silent {
         others(info);
     }
 }
@@ -111,5 +148,27 @@ mod tests {
         let payload = catch_panic_silently(|| panic::panic_any(7)).unwrap_err();
         assert!(payload.to_string().ends_with(": without a message"), "{payload}");
         assert_eq!(catch_panic(|| 3), Ok(3));
+    }
+
+    #[test]
+    fn a_place_belongs_to_its_panic() {
+        struct CatchOnDrop;
+        impl Drop for CatchOnDrop {
+            fn drop(&mut self) {
+                assert!(catch_panic(|| ()).is_ok());
+            }
+        }
+        // One that the work itself has caught is no other's.
+        let caught = catch_panic_silently(|| drop(panic::catch_unwind(|| panic!("inner"))));
+        assert_eq!(caught, Ok(()));
+        let passed = catch_panic_silently(|| panic::resume_unwind(Box::new("outer"))).unwrap_err();
+        assert_eq!(passed.to_string(), "panicked: outer");
+        // Work that succeeds while a panic passes leaves it its place.
+        let line = line!() + 3;
+        let passed = catch_panic_silently(|| {
+            let _guard = CatchOnDrop;
+            panic!("outer")
+        });
+        assert_eq!(passed.unwrap_err().to_string(), format!("panicked at {}:{line}: outer", file!()));
     }
 }

@@ -2,8 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    any::Any,
-    hint, mem, panic,
+    hint, mem,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -11,7 +10,12 @@ use std::{
     thread,
 };
 
-use super::{owned_thread::OwnedThread, scratch::Scratch, transport::Transport};
+use super::{
+    owned_thread::OwnedThread,
+    panics::{Catching, PartPanic},
+    scratch::Scratch,
+    transport::Transport,
+};
 use crate::{Error, Result};
 
 /// The number of elements in a unit of parallel work and of summation.
@@ -32,6 +36,8 @@ struct Job {
     work: &'static JobFn<'static>,
     parts: usize,
     workers: usize,
+    /// That of the caller.
+    catching: Catching,
 }
 
 #[derive(Default)]
@@ -49,8 +55,8 @@ struct PoolState {
     ready: AtomicUsize,
     /// The number of helpers at work. The job does not wait for a helper that wakes up late and finds nothing to do.
     active: AtomicUsize,
-    /// The payload of the first panic in a part.
-    panicked: Mutex<Option<Box<dyn Any + Send>>>,
+    /// The first panic in a part.
+    panicked: Mutex<Option<PartPanic>>,
     stop: AtomicBool,
 }
 
@@ -59,7 +65,7 @@ impl PoolState {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn panicked(&self) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
+    fn panicked(&self) -> MutexGuard<'_, Option<PartPanic>> {
         self.panicked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,7 +133,7 @@ impl Cx {
         // SAFETY: helpers use the reference while they are active; `FinishJob` removes the job and waits until none is,
         // before this stack frame ends, also when it unwinds.
         let work = unsafe { mem::transmute::<&JobFn<'_>, &'static JobFn<'static>>(work) };
-        let job = Job { work, parts, workers };
+        let job = Job { work, parts, workers, catching: Catching::current() };
         {
             let mut current = shared.job();
             shared.next.store(0, Ordering::Relaxed);
@@ -150,8 +156,8 @@ impl Cx {
         take_parts(shared, job, 0);
         drop(finish);
         let panicked = shared.panicked().take();
-        if let Some(payload) = panicked {
-            panic::resume_unwind(payload);
+        if let Some(panic) = panicked {
+            panic.resume();
         }
     }
 
@@ -241,7 +247,7 @@ fn take_parts(shared: &PoolState, job: Job, worker: usize) {
     if worker >= job.workers {
         return;
     }
-    let run = panic::AssertUnwindSafe(|| {
+    let run = || {
         loop {
             let part = shared.next.fetch_add(1, Ordering::Relaxed);
             if part >= job.parts {
@@ -249,10 +255,10 @@ fn take_parts(shared: &PoolState, job: Job, worker: usize) {
             }
             (job.work)(part, worker);
         }
-    });
-    if let Err(payload) = panic::catch_unwind(run) {
+    };
+    if let Err(panic) = job.catching.part(run) {
         shared.next.store(job.parts, Ordering::Relaxed);
-        shared.panicked().get_or_insert(payload);
+        shared.panicked().get_or_insert(panic);
     }
 }
 
@@ -302,7 +308,10 @@ impl Drop for Cx {
 
 #[cfg(test)]
 mod tests {
+    use std::panic;
+
     use super::*;
+    use crate::runtime::panics::catch_panic_silently;
 
     #[test]
     fn every_part_runs_once_with_a_worker_of_its_own() {
@@ -357,6 +366,25 @@ mod tests {
                 meeting.wait();
             });
         }
+    }
+
+    #[test]
+    fn a_panic_of_a_helper_has_its_place_and_is_as_silent_as_one_of_the_caller() {
+        let (cx, meeting) = (Cx::new(2), std::sync::Barrier::new(2));
+        let caller = std::thread::current().id();
+        let line = AtomicUsize::new(0);
+        let caught = catch_panic_silently(|| {
+            cx.parts(2, 2, &|_, _| {
+                meeting.wait();
+                if std::thread::current().id() != caller {
+                    assert!(Catching::current().is_silent);
+                    line.store(line!() as usize + 1, Ordering::SeqCst);
+                    panic!("a helper");
+                }
+            });
+        });
+        let expected = format!("panicked at {}:{}: a helper", file!(), line.into_inner());
+        assert_eq!(caught.unwrap_err().to_string(), expected);
     }
 
     #[test]

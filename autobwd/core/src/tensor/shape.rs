@@ -257,16 +257,20 @@ impl Meta {
         if holds { Ok(()) } else { Err(self.wrong(&needed())) }
     }
 
-    /// Requires that no dimension is negative, as a difference in a shape rule may be.
+    /// Requires that no dimension and no number of rows is negative, as a difference in a shape rule may be.
     ///
     /// # Errors
     /// One is; names the slot.
     pub(crate) fn not_negative(&self) -> Result<()> {
-        match self.dims.iter().enumerate().find_map(|(i, dim)| Some((i, dim.negative()?))) {
+        let negative = |what: String, n: i64| {
+            Err(Error::new(ErrorKind::Shape, format!("`{}`: {what} is negative, {n}", self.slot)))
+        };
+        if let Some((i, n)) = self.dims.iter().enumerate().find_map(|(i, dim)| Some((i, dim.negative()?))) {
+            return negative(format!("dimension {i}"), n);
+        }
+        match self.rows.and_then(|rows| rows.negative()) {
+            Some(n) => negative("the number of rows".into(), n),
             None => Ok(()),
-            Some((i, n)) => {
-                Err(Error::new(ErrorKind::Shape, format!("`{}`: dimension {i} is negative, {n}", self.slot)))
-            }
         }
     }
 
@@ -353,5 +357,18 @@ impl fmt::Display for Meta {
             _ => "",
         };
         write!(f, "{what}{} {}", self.dtype, self.dims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_number_of_rows_is_refused() {
+        let rows = |rows: Dim| Meta { rows: Some(rows), ..Meta::new(DType::F32, [3, 2]).in_slot("Out") };
+        let e = rows(Dim::from(1) - 3).not_negative().unwrap_err();
+        assert_eq!(e.message(), "`Out`: the number of rows is negative, -2");
+        assert!([Dim::UNKNOWN, Dim::from(0)].iter().all(|n| rows(*n).not_negative().is_ok()));
     }
 }

@@ -19,10 +19,20 @@ use crate::{
     order::{BatchTiling, shuffled},
 };
 
+/// Uses a data set; a panic of it is an error, in any thread.
+pub(super) fn reporting_panics<T>(
+    dataset: &dyn Dataset,
+    work: impl FnOnce(&dyn Dataset) -> Result<T>,
+    place: impl fmt::Display,
+) -> Result<T> {
+    catch_panic(|| work(dataset))
+        .unwrap_or_else(|panic| Err(Error::new(ErrorKind::Panic, format!("the data set, {place}, {panic}"))))
+}
+
 /// Reads the batch at any position.
 #[derive(Clone)]
 pub(super) struct BatchReader {
-    pub(super) dataset: Arc<dyn Dataset>,
+    dataset: Arc<dyn Dataset>,
     pub(super) tiling: BatchTiling,
     pub(super) seed: Option<u64>,
     /// The shuffled order of the epoch that was read last.
@@ -46,21 +56,10 @@ impl BatchReader {
         batch
     }
 
-    /// Uses the data set; a panic of it is an error, in any thread.
-    pub(super) fn reporting_panics<T>(
-        &self,
-        work: impl FnOnce(&dyn Dataset) -> Result<T>,
-        place: impl fmt::Display,
-    ) -> Result<T> {
-        catch_panic(|| work(&*self.dataset)).unwrap_or_else(|panic| {
-            Err(Error::new(ErrorKind::Panic, format!("the data set, {place}, {panic}")))
-        })
-    }
-
     /// The examples with these indices.
     fn examples(&self, indices: &[usize], position: Position) -> Result<Batch> {
         let place = format_args!("at {position}");
-        let batch = self.reporting_panics(|dataset| dataset.batch(indices), place)?;
+        let batch = reporting_panics(&*self.dataset, |dataset| dataset.batch(indices), place)?;
         if batch.len() != indices.len() {
             let (asked, given) = (indices.len(), batch.len());
             let text = format!("the data set has returned {given} examples at {position}, not {asked}");

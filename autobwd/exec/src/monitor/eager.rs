@@ -9,7 +9,7 @@ use crate::norm::l2_norm;
 
 impl<W: Write> Monitor<W> {
     /// A monitor for eager mode, which writes to `log`. The first step that it
-    /// [records](Monitor::record_eager) gives the names.
+    /// [records](Monitor::record_eager) gives the names; one that fails gives none.
     pub fn eager(log: W) -> Monitor<W> {
         let (values, learning_rates, gradients) = Default::default();
         Monitor { has_header: false, ..Monitor::over(log, Watched { values, learning_rates, gradients }) }
@@ -51,12 +51,7 @@ impl<W: Write> Monitor<W> {
             learning_rates: learning_rates.iter().map(|(name, _)| name.to_string()).collect(),
             gradients: gradients.iter().map(|(parameter, _)| of_parameter(&parameter.name())).collect(),
         };
-        if !self.has_header {
-            let all = values.iter().map(|(_, value)| *value).chain(gradients.iter().map(|(p, _)| p));
-            let header = header(&watched, all)?;
-            self.write(&header)?;
-            (self.watched, self.has_header) = (watched, true);
-        } else if watched != self.watched {
+        if self.has_header && watched != self.watched {
             let text =
                 format!("step {step} has other values, learning rates or parameters than the first one");
             return Err(Error::new(ErrorKind::Data, text));
@@ -70,7 +65,15 @@ impl<W: Write> Monitor<W> {
             let gradient = gradients[k - norms].1.tensor()?;
             with_dtype!(gradient.dtype(), T => Ok(l2_norm(gradient.slice::<T>()?)))
         };
-        self.append(step, None, item, norm)
+        let record = self.line_of(&watched, step, None, item, norm)?;
+        if !self.has_header {
+            let all = values.iter().map(|(_, value)| *value).chain(gradients.iter().map(|(p, _)| p));
+            self.write(&header(&watched, all)?)?;
+            (self.watched, self.has_header) = (watched, true);
+        }
+        self.write(&record)?;
+        self.last_step = Some(step);
+        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ struct LoggedStep {
 
 /// The records that are kept.
 struct KeptRecords {
-    /// The end of the last one in the file.
+    /// The end of the last one in the file, or of the header; 0 without a whole header.
     end: u64,
     last: Option<LoggedStep>,
 }
@@ -32,7 +32,7 @@ impl Monitor<File> {
     /// A monitor that goes on with the log of a run which is resumed after that many steps,
     /// [`Checkpoint::step`](crate::Checkpoint::step). Records of later steps, which the interrupted run has made and the
     /// resumed run repeats, are removed, and so is a last line without its end; `u64::MAX` keeps all whole lines. Times
-    /// go on from the last record. Without a file, it is a new log.
+    /// go on from the last record. Without a file, or without its whole first line, it is a new log.
     ///
     /// ```
     /// use autobwd::exec::Monitor;
@@ -60,7 +60,7 @@ impl Monitor<File> {
     ///
     /// # Errors
     /// Those of [`new`](Monitor::new), and of the file system, with the path; a log of other variables; a line that is no
-    /// record.
+    /// record, or has more than 64 MiB. The file is then as it was.
     pub fn resume(
         path: impl AsRef<Path>,
         program: &impl AsRef<Program>,
@@ -75,21 +75,16 @@ impl Monitor<File> {
         };
         let open = || {
             let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-            let metadata = file.metadata()?;
-            if metadata.is_file() {
-                Ok((file, metadata.len()))
-            } else {
-                Err(io::Error::other("it is not a file"))
-            }
+            if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
         };
-        let (mut file, len) = open().map_err(fault)?;
-        if len == 0 {
-            return Monitor::begin(file, program, watched);
-        }
+        let mut file = open().map_err(fault)?;
         let refuse = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
         let header = header(&watched, program)?;
         let KeptRecords { end, last } = records(&file, &header, step).map_err(fault)?.map_err(refuse)?;
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(fault)?;
+        if end == 0 {
+            return Monitor::begin(file, program, watched);
+        }
         let mut monitor = Monitor::over(file, watched);
         if let Some(last) = last {
             (monitor.last_step, monitor.earlier) = (Some(last.step), last.time_s);
@@ -105,7 +100,10 @@ fn records(file: &File, header: &[u8], step: u64) -> io::Result<Result<KeptRecor
         line.clear();
         reader.by_ref().take(LINE).read_until(b'\n', line).map(|count| (count as u64, line.ends_with(b"\n")))
     };
-    next(&mut line)?;
+    let (_, is_whole) = next(&mut line)?;
+    if !is_whole && header.starts_with(&line) {
+        return Ok(Ok(KeptRecords { end: 0, last: None }));
+    }
     if line != header {
         let text = "not a log of the same variables: a resumed run records what the run before it did";
         return Ok(Err(text.into()));
@@ -114,6 +112,11 @@ fn records(file: &File, header: &[u8], step: u64) -> io::Result<Result<KeptRecor
     loop {
         let (count, is_whole) = next(&mut line)?;
         number += 1;
+        if count == LINE && !is_whole {
+            return Ok(Err(format!(
+                "line {number} has more than {LINE} bytes, and is not the record of a step"
+            )));
+        }
         if !is_whole {
             return Ok(Ok(kept));
         }

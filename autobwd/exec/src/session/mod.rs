@@ -165,14 +165,28 @@ impl Session {
     /// marks operators that do not); in training programs, these are usually statistics and counters. With
     /// [`check_finite`](crate::Executor::check_finite), every operator may fail, so all are copied.
     ///
+    /// The exception is a kernel that panics although its operator is marked infallible, a fault of its author: values
+    /// that were overwritten before it, and are not copied, stay overwritten. After an error of the kind
+    /// [`Panic`](autobwd_core::ErrorKind::Panic), go on from a checkpoint.
+    ///
     /// # Errors
     /// A missing feed; a scope other than the prepared one, or one in which a value was replaced by one of another
-    /// shape; a value that another program has initialised by another operator; data that an operator rejects; a NaN or an infinity, if the executor checks for them.
+    /// shape; a startup program for a value that another one has initialised by another operator; data that an operator
+    /// rejects; a NaN or an infinity, if the executor checks for them.
     pub fn run(&mut self, scope: &mut Scope) -> Result<()> {
+        self.initialising(scope, Session::run_on)
+    }
+
+    /// Runs on a scope whose values this program may initialise.
+    fn initialising<T>(
+        &mut self,
+        scope: &mut Scope,
+        run: impl FnOnce(&mut Session, &Scope) -> Result<T>,
+    ) -> Result<T> {
         scope.initialisers().check(&self.initialisers)?;
-        self.run_on(scope)?;
+        let outcome = run(self, scope)?;
         scope.record(&self.initialisers);
-        Ok(())
+        Ok(outcome)
     }
 
     /// As [`run`](Session::run); the scope may be a shared one.
@@ -187,11 +201,13 @@ impl Session {
     /// As [`run`](Session::run).
     pub fn profile(&mut self, scope: &mut Scope) -> Result<Vec<(&str, Duration)>> {
         let mut times = Vec::with_capacity(self.block.instructions.len());
-        self.each_instruction(scope, |instruction, cx| {
-            let start = Instant::now();
-            instruction.kernel.run(cx)?;
-            times.push(start.elapsed());
-            Ok(())
+        self.initialising(scope, |session, scope| {
+            session.each_instruction(scope, |instruction, cx| {
+                let start = Instant::now();
+                instruction.kernel.run(cx)?;
+                times.push(start.elapsed());
+                Ok(())
+            })
         })?;
         Ok(self.labels.iter().map(String::as_str).zip(times).collect())
     }

@@ -159,6 +159,10 @@ impl HloLanes<'_> {
                 Some(_) => self.all(false),
             },
             FormulaNode::Select(mask, a, b) => self.mask(mask).select(&of(a), &of(b)),
+            FormulaNode::Scaled(a, b) => {
+                let zero = self.number(0.0)?;
+                of(b).equal(&zero).select(&zero, &(of(a) * of(b)))
+            }
             FormulaNode::MulAdd(a, b, c) => of(a) * of(b) + of(c),
             FormulaNode::Call(function, a) => call(function, &of(a))?,
             // A further node needs a line above.

@@ -207,6 +207,12 @@ impl FormulaLanes<'_, '_> {
                 (Some(op), _) => (op, vec![of(b), of(a)]),
                 (None, _) => ("Where", vec![of(mask), of(a), of(b)]),
             },
+            FormulaNode::Scaled(a, b) => {
+                let (a, b) = (of(a), of(b));
+                let (zero, product) = (self.number(0.0)?, self.graph.mul(a, b));
+                let mask = self.graph.op("Equal", &[b, zero], &[]);
+                ("Where", vec![mask, zero, product])
+            }
             FormulaNode::MulAdd(a, b, c) => {
                 let product = self.graph.mul(of(a), of(b));
                 ("Add", vec![product, self.values[c]])

@@ -62,12 +62,21 @@ mod tests {
     const OUTSIDE: AttrDef = AttrDef { bounds: BOUNDS.split_at(1).0, ..STEP };
     const OTHER: Schema =
         Schema { attrs: &[AttrDef { default: Some(|| Attr::F32(2.0)), ..STEP }], ..Increment::SCHEMA };
+    const UNKNOWN: AttrDef = AttrDef { default: Some(|| Attr::F32(f32::NAN)), bounds: &[], ..STEP };
+    const WITH_NAN: Schema = Schema { attrs: &[UNKNOWN], ..Increment::SCHEMA };
     const ENTRY: OpInfo = OpInfo::pointwise::<Scale>("audit", "1.0");
     static ENTRIES: [OpInfo; 3] = [
         OpInfo { schema: IMPOSSIBLE, ..ENTRY },
         OpInfo { schema: Schema { attrs: &[OUTSIDE], ..Increment::SCHEMA }, ..ENTRY },
         OpInfo { schema: Increment::SCHEMA, grad_kind: GradKind::Operator(&OTHER), ..ENTRY },
     ];
+
+    #[test]
+    fn a_default_of_nan_is_the_same_in_the_gradient_operator() {
+        static ENTRY_WITH_NAN: OpInfo =
+            OpInfo { schema: WITH_NAN, grad_kind: GradKind::Operator(&WITH_NAN), ..ENTRY };
+        assert!(ENTRY_WITH_NAN.check_declaration().is_ok());
+    }
 
     #[test]
     fn the_registry_checks_values_that_are_no_literals() {
