@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use autobwd::{
-    Builder, DType, ErrorKind, Executor, Result, Scope, Tensor, explain,
+    Builder, DType, ErrorKind, Executor, Result, Scope, Tensor, emit, explain,
+    operators::Increment,
     parallel::{RunOptions, accumulate, data_parallel, require_same_program, shard_optimizer, threads},
 };
 use autobwd_ops::{
     Init, Math,
     nn::{Dropout, Linear},
-    optim::{Adam, Lamb, Momentum, Sgd},
+    optim::{Adam, GradientClip, Lamb, Momentum, Optimizer, Schedule, ScheduledOptimizer, Sgd},
 };
 use autobwd_tests::training_case::{TrainedValues, TrainingCase};
 
@@ -238,6 +239,76 @@ fn the_deadline_of_ranks_is_an_option() -> Result<()> {
     let e = run(50).unwrap_err().to_string();
     assert!(e.contains("rank 1 has not answered within 50ms"), "{e}");
     assert_eq!(run(60_000)?, [7, 7]);
+    Ok(())
+}
+
+/// The values of a scope without sums of gradients, by name.
+fn kept(scope: &Scope) -> Vec<(String, Vec<f64>)> {
+    let own = scope.iter().filter(|(name, _)| !name.ends_with("@MERGED"));
+    let mut all: Vec<_> = own.map(|(name, value)| (name.to_string(), value.to_f64s())).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+#[test]
+fn equal_batches_that_are_merged_train_as_one_of_them() -> Result<()> {
+    let sgd = Sgd { rate: 0.5 };
+    let scheduled = ScheduledOptimizer { optimizer: Adam::new(1.0), schedule: Schedule::linear(1.0, 0.0, 4) };
+    let optimizers: [(&str, Box<dyn Optimizer>); 5] = [
+        ("sgd", Box::new(sgd)),
+        ("groups", Box::new(sgd.group("b", Sgd { rate: 0.25 }))),
+        ("decay", Box::new(sgd.weight_decay(0.25))),
+        ("clipping", Box::new(sgd.clip(GradientClip::GlobalNorm(0.5)))),
+        ("schedule", Box::new(scheduled.weight_decay(0.25).group("c", Adam::new(0.5)))),
+    ];
+    for (name, optimizer) in optimizers {
+        // Both dtypes, and rank 0: their learning rates are computed from one.
+        let net = Builder::new();
+        let [a, b, c] = [("a", DType::F32, &[2][..]), ("b", DType::F64, &[]), ("c", DType::F64, &[2])]
+            .map(|(name, dtype, dims)| net.parameter(name, dtype, dims, |w| Init::Constant(1.0).emit(w, 0)));
+        let x = net.input("x", DType::F64, &[2]);
+        let loss = (a.square().cast(DType::F64) * &x).mean() + (b.square() * (c * x).mean());
+        optimizer.minimize(&loss)?.complete()?;
+        let step = accumulate(&net.program()?, 2)?;
+        let mut executor = Executor::with_threads(1);
+        let (mut expected, mut merged) = (Scope::new(), Scope::new());
+        for scope in [&mut expected, &mut merged] {
+            executor.run(&net.startup().program()?, scope, &[], &[])?;
+        }
+        executor.run(&step.startup, &mut merged, &[], &[])?;
+        for x in [[0.5, 0.25], [1.0, -0.5], [0.75, 2.0]] {
+            let x = Tensor::from_vec([2], x.to_vec())?;
+            executor.run(&net.program()?, &mut expected, &[("x", &x)], &[])?;
+            for _ in 0..2 {
+                executor.run(&step.gradients, &mut merged, &[("x", &x)], &[])?;
+            }
+            executor.run(&step.update, &mut merged, &[], &[])?;
+            assert_eq!(kept(&merged), kept(&expected), "{name}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn counters_of_batches_count_merged_batches() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F64, &[1], |w| Init::Constant(1.0).emit(w, 0));
+    let count = net.persistable("count", DType::F64, &[1], |x| Init::Constant(0.0).emit(x, 0));
+    emit(Increment { x: (&count).into(), out: (&count).into(), step: 1.0 });
+    let loss = (&w * &count).sum(&[]);
+    Sgd { rate: 1.0 }.minimize(&loss)?.complete()?;
+    let norm = w.square().sum(&[]).name();
+    let step = accumulate(&net.program()?, 2)?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    for program in [&*net.startup().program()?, &step.startup] {
+        executor.run(program, &mut scope, &[], &[])?;
+    }
+    for _ in 0..2 {
+        executor.run(&step.gradients, &mut scope, &[], &[])?;
+    }
+    // After the update, the weight is 1 − (1 + 2) / 2.
+    assert_eq!(executor.run(&step.update, &mut scope, &[], &[&norm])?[0].item()?, 0.25);
+    assert_eq!(scope.get("count")?.item()?, 2.0);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Gradient accumulation: one update for the gradients of several batches.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
     __private::internals::*,
@@ -26,8 +26,9 @@ pub struct Accumulation {
 /// gradients (gradient accumulation): as a batch that is `batches` times larger, in the memory of a small one.
 ///
 /// Gradients are divided by `batches` where the backward pass starts, and summed in `w@GRAD@MERGED`, batch after batch.
-/// Operators that depend on gradients of parameters (clipping, updates) are in the second program, all others in the
-/// first.
+/// Operators that depend on gradients of parameters (clipping, updates) are in the second program, with all that these
+/// read and that is computed from kept values alone: the schedule of a learning rate goes on once for all batches. The
+/// other operators are in the first.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor, parallel::accumulate};
@@ -93,25 +94,80 @@ pub fn accumulate(program: &impl AsRef<Program>, batches: usize) -> Result<Accum
     Ok(Accumulation { gradients, update, startup })
 }
 
-/// Takes the operators out that depend on gradients of parameters; they read the sums instead.
+/// Takes the operators out that run once for all batches; they read the sums instead of gradients.
 fn split_off_updates(program: &mut Program, sums: &[(Var, Var)]) -> Vec<OpDesc> {
+    let inner = program.blocks().iter().skip(1).flat_map(|block| &block.ops).flat_map(OpDesc::reads);
+    let mut read_by_batch: FxHashSet<Var> = inner.collect();
+    let root = program.root_mut();
+    let is_kept = |var: Var| root.vars.get(&var).is_some_and(|desc| desc.persistable);
     let mut dependent: FxHashSet<Var> = sums.iter().map(|(gradient, _)| *gradient).collect();
-    let (mut updates, mut others) = (vec![], vec![]);
-    for mut op in std::mem::take(&mut program.root_mut().ops) {
-        if op.origin != Origin::Model || !op.reads().any(|v| dependent.contains(&v)) {
-            others.push(op);
-            continue;
-        }
-        dependent.extend(op.writes());
-        for var in op.inputs.args_mut() {
-            if let Some((_, sum)) = sums.iter().find(|(gradient, _)| gradient == var) {
-                *var = *sum;
-            }
-        }
-        updates.push(op);
+    let (mut of_kept, mut uses) = (FxHashSet::default(), vec![]);
+    for op in &root.ops {
+        let is_model = op.origin == Origin::Model;
+        uses.push(if is_model && op.reads().any(|var| dependent.contains(&var)) {
+            dependent.extend(op.writes());
+            OpUse::Update
+        } else if is_model
+            && op.attrs.blocks().next().is_none()
+            && op.reads().all(|var| is_kept(var) || of_kept.contains(&var))
+        {
+            of_kept.extend(op.writes());
+            OpUse::OfKept
+        } else {
+            op.writes().for_each(|var| _ = of_kept.remove(&var));
+            read_by_batch.extend(op.reads());
+            OpUse::Batch
+        });
     }
-    program.root_mut().ops = others;
+    // Kept values that each batch reads change with each batch.
+    let mut writers: FxHashMap<Var, Vec<usize>> = FxHashMap::default();
+    for (i, op) in root.ops.iter().enumerate().filter(|(i, _)| uses[*i] == OpUse::OfKept) {
+        if !op.writes().any(|var| is_kept(var) && read_by_batch.contains(&var)) {
+            op.writes().for_each(|var| writers.entry(var).or_default().push(i));
+        }
+    }
+    let updates = root.ops.iter().zip(&uses).filter(|(_, op_use)| **op_use == OpUse::Update);
+    let mut needed: Vec<Var> = updates.flat_map(|(op, _)| op.reads()).collect();
+    while let Some(var) = needed.pop() {
+        for i in writers.remove(&var).unwrap_or_default() {
+            let op = &root.ops[i];
+            uses[i] = if op.writes().any(is_kept) { OpUse::Update } else { OpUse::Shared };
+            needed.extend(op.reads());
+        }
+    }
+    let (mut updates, mut others) = (vec![], vec![]);
+    for (mut op, op_use) in std::mem::take(&mut root.ops).into_iter().zip(uses).rev() {
+        let is_read_by_batch = op.writes().any(|var| read_by_batch.contains(&var));
+        if matches!(op_use, OpUse::Batch | OpUse::OfKept) || (op_use == OpUse::Shared && is_read_by_batch) {
+            read_by_batch.extend(op.reads());
+            others.push(op.clone());
+        }
+        if matches!(op_use, OpUse::Update | OpUse::Shared) {
+            for var in op.inputs.args_mut() {
+                if let Some((_, sum)) = sums.iter().find(|(gradient, _)| gradient == var) {
+                    *var = *sum;
+                }
+            }
+            updates.push(op);
+        }
+    }
+    others.reverse();
+    updates.reverse();
+    root.ops = others;
     updates
+}
+
+/// How often an operator runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpUse {
+    /// Once a batch.
+    Batch,
+    /// Once a batch: it depends on kept values alone, and the update does not need it.
+    OfKept,
+    /// Once for all batches, and once a batch where a batch needs it: it depends on kept values alone and changes none.
+    Shared,
+    /// Once for all batches.
+    Update,
 }
 
 /// Removes the declarations of variables that no operator uses.
