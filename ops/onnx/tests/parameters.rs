@@ -2,11 +2,12 @@
 
 mod graphs;
 
-use autobwd::{Executor, Feed, Result, Tensor, append_backward};
+use autobwd::{Builder, DType, Executor, Feed, Result, Scope, Tensor, append_backward, tensor::Bool};
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
-    Math, Model,
-    optim::{Adam, Optimizer},
+    Init, Math, Model,
+    nn::{BatchNorm, Linear},
+    optim::{Adam, Optimizer, Schedule, ScheduledOptimizer},
 };
 use graphs::{
     constant, floats, graph, ints, model, node,
@@ -242,6 +243,49 @@ fn statistics_are_no_parameters() -> Result<()> {
 }
 
 #[test]
+fn statistics_are_kept_apart_from_parameters_of_the_same_initializer() -> Result<()> {
+    // Files may have one initializer for equal values.
+    let norm = |x, y| node("BatchNormalization", &[x, "ones", "zeros", "zeros", "ones"], &[y]);
+    let nodes = vec![norm("x", "a"), norm("a", "y")];
+    let initializers = vec![floats("ones", &[3], &[1.0; 3]), floats("zeros", &[3], &[0.0; 3])];
+    let mut model = loaded(nodes, initializers)?;
+    assert_eq!(model.train(&[])?, ["ones", "zeros"]);
+    model.run(&mut Executor::new(), &[&x()])?;
+    for (name, value) in [("ones", 1.0), ("zeros", 0.0)] {
+        assert_eq!(model.scope.get(name)?.to_f64s(), [value; 3]);
+    }
+    let changed = model.scope.iter().filter(|(_, value)| {
+        let elements = value.to_f64s();
+        elements != [1.0; 3] && elements != [0.0; 3]
+    });
+    assert_eq!(changed.count(), 2);
+    Ok(())
+}
+
+#[test]
+fn training_steps_have_the_same_parameters_when_they_are_read_again() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2, 3]);
+    let hidden =
+        BatchNorm::builder(&net, 4).build().forward(&Linear::builder(&net, 3, 4).build().forward(&x));
+    let w = net.parameter("w", DType::F32, &[4], |w| Init::Constant(1.0).emit(w, 0));
+    let loss = (hidden.tanh() * &w).mean();
+    let schedule = Schedule::linear(0.5, 0.0, 4);
+    ScheduledOptimizer { optimizer: Adam::new(0.5), schedule }.minimize(&loss)?.complete()?;
+    let mut scope = Scope::new();
+    Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let program = net.program()?.clone();
+    let model = Model { program, feeds: vec!["x".into()], fetches: vec![loss.name()], scope };
+    let again = from_bytes(&to_bytes(&model)?, &LoadOptions::default())?;
+    let [mut written, mut read] = [&model, &again].map(parameters);
+    written.sort_unstable();
+    read.sort_unstable();
+    assert_eq!(read, written);
+    assert_eq!(written.len(), 5);
+    Ok(())
+}
+
+#[test]
 fn parameters_that_decide_about_shapes_are_frozen() -> Result<()> {
     // The sizes are computed from `scale`, which is also a factor.
     let nodes = vec![
@@ -261,6 +305,99 @@ fn parameters_that_decide_about_shapes_are_frozen() -> Result<()> {
     ];
     let mut model = loaded(nodes, initializers)?;
     assert_eq!(model.train(&[])?, ["row"]);
+    Ok(())
+}
+
+#[test]
+fn parameters_that_decide_about_shapes_are_found_by_value() -> Result<()> {
+    // Both branches have an initializer `c`: a factor in one, sizes in the other.
+    let branch = |nodes: Vec<NodeProto>, c: TensorProto| graph(&[], &["out"], nodes, vec![c]);
+    let factor = branch(vec![node("Mul", &["x", "c"], &["out"])], floats("c", &[3], &[1.0; 3]));
+    let sizes = branch(
+        vec![
+            node("Cast", &["c"], &["sizes"]).int("to", 7),
+            node("Expand", &["row", "sizes"], &["rows"]),
+            node("Mul", &["x", "rows"], &["out"]),
+        ],
+        floats("c", &[2], &[2.0, 3.0]),
+    );
+    let nodes = vec![
+        constant("zero", &[], &[0.0]),
+        node("ReduceSum", &["x"], &["sum"]).int("keepdims", 0),
+        node("Greater", &["sum", "zero"], &["is_positive"]),
+        node("If", &["is_positive"], &["y"]).graph("then_branch", factor).graph("else_branch", sizes),
+    ];
+    let mut model = loaded(nodes, vec![floats("row", &[3], &[1.0; 3])])?;
+    let mut trained = model.train(&[])?;
+    trained.sort();
+    assert_eq!(trained, ["c", "row"]);
+    Ok(())
+}
+
+#[test]
+fn factors_of_open_dimensions_are_constants() -> Result<()> {
+    // Rows are halved, and columns doubled, by a factor that is also one of the elements.
+    for dims in [&[][..], &[1]] {
+        let nodes = vec![
+            node("Shape", &["x"], &["shape"]),
+            node("Gather", &["shape", "first"], &["rows"]),
+            node("Cast", &["rows"], &["rows_float"]).int("to", 1),
+            node("Mul", &["rows_float", "half"], &["half_float"]),
+            node("Cast", &["half_float"], &["half_rows"]).int("to", 7),
+            node("Concat", &["half_rows", "rest"], &["new_shape"]).int("axis", 0),
+            node("Reshape", &["x", "new_shape"], &["wide"]),
+            node("Mul", &["wide", "half"], &["scaled"]),
+            node("Concat", &["half_rows", "columns"], &["sizes"]).int("axis", 0),
+            node("Expand", &["w", "sizes"], &["factors"]),
+            node("Mul", &["scaled", "factors"], &["y"]),
+        ];
+        let initializers = vec![
+            ints("first", &[0]),
+            ints("rest", &[-1]),
+            ints("columns", &[4]),
+            floats("half", dims, &[0.5]),
+            floats("w", &[4], &[1.0, 2.0, 3.0, 4.0]),
+        ];
+        let file = model(graph(&[value("x", &[-1, 2])], &["y"], nodes, initializers));
+        let mut model = from_bytes(&file, &LoadOptions::default())?;
+        assert_eq!(parameters(&model), ["w"]);
+        assert!(model.scope.find("half").is_none());
+        let mut executor = Executor::new();
+        for rows in [2, 6] {
+            let x = Tensor::from_vec([rows, 2], vec![2.0_f32; 2 * rows])?;
+            let y = &model.run(&mut executor, &[&x])?[0];
+            assert_eq!(y.dims(), [rows / 2, 4]);
+            assert_eq!(y.to_f64s(), [1.0, 2.0, 3.0, 4.0].repeat(rows / 2));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn bounds_of_loops_are_parameters_of_their_body() -> Result<()> {
+    // Doubles a state until it is not below the bound.
+    let body = graph(
+        &[typed_value("i", 7, &[]), typed_value("on", 9, &[]), value("before", &[])],
+        &["is_below", "after"],
+        vec![
+            node("Less", &["before", "bound"], &["is_below"]),
+            node("Add", &["before", "before"], &["after"]),
+        ],
+        vec![floats("bound", &[], &[5.0])],
+    );
+    let nodes = vec![
+        constant("one", &[], &[1.0]),
+        node("Loop", &["", "begins", "one"], &["last"]).graph("body", body),
+        node("Mul", &["x", "last"], &["y"]),
+    ];
+    let begins = tensor("begins", &Tensor::scalar(Bool::from(true))?);
+    for inference in [false, true] {
+        let options = LoadOptions { inference, ..LoadOptions::default() };
+        let mut model = from_bytes(&bytes(nodes.clone(), vec![begins.clone()]), &options)?;
+        assert_eq!(parameters(&model), if inference { vec![] } else { vec!["bound"] });
+        assert_eq!(model.program.blocks().len() > 1, !inference);
+        assert_eq!(model.run(&mut Executor::new(), &[&x()])?[0].item()?, 16.0 * 3.5);
+    }
     Ok(())
 }
 

@@ -52,8 +52,8 @@ impl AdaptiveAxis {
         Ok(graph.div(inside, sizes))
     }
 
-    /// The windows along an axis, reduced by an operator of ONNX.
-    fn reduced(&self, graph: &mut OnnxGraph<'_>, op: &str, x: OnnxValue, axis: i64) -> Result<OnnxValue> {
+    /// The maxima of the windows along an axis.
+    fn maxima(&self, graph: &mut OnnxGraph<'_>, x: OnnxValue, axis: i64) -> Result<OnnxValue> {
         let axes = graph.ints(&[axis])?;
         let mut parts = vec![];
         for i in 0..self.count {
@@ -61,7 +61,7 @@ impl AdaptiveAxis {
             let [start, end] = [self.starts, self.ends].map(|all| graph.op("Gather", &[all, row], &[]));
             let (start, end) = (graph.reshape(start, &[1])?, graph.reshape(end, &[1])?);
             let window = graph.op("Slice", &[x, start, end, axes], &[]);
-            parts.push(graph.reduce(op, window, &[axis], true)?);
+            parts.push(graph.reduce("ReduceMax", window, &[axis], true)?);
         }
         Ok(graph.op("Concat", &parts, &[("axis", NodeAttr::Int(axis))]))
     }
@@ -80,15 +80,20 @@ fn window_counts(graph: &OnnxGraph<'_>, pool: &PoolAttrs, out: Var) -> Result<[i
 
 /// `out` = the means or maxima of the windows of `x`, by rows and then by columns.
 pub(super) fn pool(graph: &mut OnnxGraph<'_>, pool: &PoolAttrs, [x, out]: [Var; 2]) -> Result<()> {
-    let counts = window_counts(graph, pool, out)?;
+    let (counts, dtype) = (window_counts(graph, pool, out)?, graph.dtype(x)?);
     let x = Images::read(graph, x, pool.data_format)?;
     let [down, across] = axes(graph, &x, counts)?;
-    let op = match pool.pooling_type {
-        PoolingType::Max => "ReduceMax",
-        PoolingType::Avg => "ReduceMean",
+    let value = match pool.pooling_type {
+        PoolingType::Max => {
+            let rows = down.maxima(graph, x.value, 2)?;
+            across.maxima(graph, rows, 3)?
+        }
+        PoolingType::Avg => {
+            let (down, across) = (down.weights(graph, dtype)?, across.weights(graph, dtype)?);
+            let across = graph.transposed(across, 2);
+            product(graph, dtype, [down, x.value, across])?
+        }
     };
-    let rows = down.reduced(graph, op, x.value, 2)?;
-    let value = across.reduced(graph, op, rows, 3)?;
     write_images(graph, out, value, pool.data_format);
     Ok(())
 }
@@ -109,10 +114,15 @@ pub(super) fn pool_gradient(
     let [down, across] = axes(graph, &x, counts)?;
     let (down, across) = (down.weights(graph, dtype)?, across.weights(graph, dtype)?);
     let down = graph.transposed(down, 2);
-    let value = without_zeros(graph, dout.value, dtype, |graph, dout| {
-        let rows = graph.op("MatMul", &[down, dout], &[]);
-        Ok(graph.op("MatMul", &[rows, across], &[]))
-    })?;
+    let value = product(graph, dtype, [down, dout.value, across])?;
     write_images(graph, dx, value, pool.data_format);
     Ok(())
+}
+
+/// `down · x · across`, where weights of 0 do not count.
+fn product(graph: &mut OnnxGraph<'_>, dtype: DType, [down, x, across]: [OnnxValue; 3]) -> Result<OnnxValue> {
+    without_zeros(graph, x, dtype, |graph, x| {
+        let rows = graph.op("MatMul", &[down, x], &[]);
+        Ok(graph.op("MatMul", &[rows, across], &[]))
+    })
 }

@@ -249,7 +249,8 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         if graph.read(var)? != before {
             file.input.push(value_info(program.name(var), desc)?);
             state.push(var);
-        } else if desc.dtype.is_float() && !desc.parameter {
+        }
+        if desc.dtype.is_float() && !desc.parameter {
             constants.push(var);
         }
     }

@@ -60,7 +60,7 @@ pub(super) struct OnnxGraph<'p> {
     names: Vec<String>,
     used: HashSet<String>,
     pub(super) values: VariableValues,
-    /// What the operator that is being written has computed.
+    /// The results of the operator that is being written.
     results: Vec<(Var, OnnxValue)>,
     /// Values whose shapes variables such as `XShape` stand for.
     pub(super) remembered: VariableValues,

@@ -1,6 +1,6 @@
 //! What is known when a graph is imported: constants, nodes of constants, attributes of functions.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::rc::Rc;
 
 use autobwd::{
     __private::internals::*, Builder, DType, Error, ErrorKind, Expr, Feed, Result, Scope, Tensor,
@@ -15,7 +15,7 @@ use super::{
     Importer,
     node::{FoldedProgram, NodeContext},
     rules::{ImportRule, finish},
-    value::{ImportedValue, InitialElements, Known, ValueContent},
+    value::{ImportedValue, InitialElements, Known, ParameterVariables, ValueContent},
     variable_name,
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(super) const FOLDED_FLOATS: usize = 64;
 const WRITTEN: usize = 4096;
 
 impl Importer<'_> {
-    /// What a node computes from parameters and constants while they have the values of the file; empty for other nodes
+    /// The outputs of a node of parameters and constants while these have the values of the file; empty for other nodes
     /// and for large values.
     pub(super) fn initial_values(
         &mut self,
@@ -52,7 +52,7 @@ impl Importer<'_> {
         }
         let values = self.fold(rule, proto, inputs, version).unwrap_or_default();
         let parameters = inputs.iter().flatten().flat_map(|value| (*value.parameters()).clone());
-        let parameters = Rc::new(parameters.collect::<BTreeSet<_>>());
+        let parameters = Rc::new(parameters.collect::<ParameterVariables>());
         let tensors = values.iter().map_while(|value| value.tensor().cloned());
         tensors.map(|tensor| InitialElements { tensor, parameters: parameters.clone() }).collect()
     }
@@ -60,7 +60,7 @@ impl Importer<'_> {
     /// The elements of a value, for a rule that needs them as numbers: parameters that decide about them are frozen.
     pub(super) fn number(&self, value: &ImportedValue) -> Option<Rc<Tensor>> {
         let tensor = value.tensor()?.clone();
-        self.fixed.borrow_mut().extend(value.parameters().iter().cloned());
+        self.fixed.borrow_mut().extend((*value.parameters()).clone());
         Some(tensor)
     }
 
@@ -102,14 +102,14 @@ impl Importer<'_> {
 
     /// A constant as a value that the program keeps and does not train.
     pub(super) fn materialize_statistic(&mut self, name: &str, known: &Known) -> Result<Expr> {
-        if known.expr.borrow().is_some() {
-            return self.materialize(name, known);
+        if let Some(expr) = &*known.statistic.borrow() {
+            return Ok(expr.clone());
         }
         let name = known.parameter.as_deref().unwrap_or(name);
         let kept = Known { parameter: None, ..known.clone() };
         let net = self.net.clone();
         let expr = self.keep(&net, name, &kept)?;
-        *known.expr.borrow_mut() = Some(expr.clone());
+        *known.statistic.borrow_mut() = Some(expr.clone());
         Ok(expr)
     }
 
@@ -126,7 +126,7 @@ impl Importer<'_> {
             true => net.parameter(&name, dtype, dims, Expr::clone),
             false => net.persistable(&name, dtype, dims, Expr::clone),
         };
-        self.scope.set(&name, (*known.tensor).clone());
+        self.kept.push((name, (*known.tensor).clone()));
         Ok(expr)
     }
 
@@ -192,6 +192,28 @@ impl FoldedProgram {
     }
 }
 
+/// An operator that writes a constant.
+pub(super) fn assign_value<V>(tensor: &Tensor, shape: Vec<i32>, out: V) -> Result<AssignValue<V>> {
+    let mut op = AssignValue {
+        out,
+        shape,
+        dtype: tensor.dtype(),
+        bool_values: vec![],
+        fp32_values: vec![],
+        int32_values: vec![],
+        int64_values: vec![],
+        fp64_values: vec![],
+    };
+    match tensor.dtype() {
+        DType::Bool => op.bool_values = tensor.slice::<Bool>()?.iter().map(|x| x.get().into()).collect(),
+        DType::I32 => op.int32_values = tensor.slice()?.to_vec(),
+        DType::I64 => op.int64_values = tensor.slice()?.to_vec(),
+        DType::F32 => op.fp32_values = tensor.slice()?.to_vec(),
+        DType::F64 | DType::U8 => op.fp64_values = tensor.slice()?.to_vec(),
+    }
+    Ok(op)
+}
+
 /// A constant as an operator of the program.
 pub(super) fn constant(net: &Builder, tensor: &Tensor) -> Result<Expr> {
     let wide = || Error::new(ErrorKind::Shape, "a constant is too large");
@@ -214,24 +236,7 @@ pub(super) fn constant(net: &Builder, tensor: &Tensor) -> Result<Expr> {
         let signs = of(|x| if x.is_nan() { -1.0 } else { 1.0 })?;
         return Ok(constant(net, &numbers)? + constant(net, &signs)?.log());
     }
-    let mut op = AssignValue {
-        out: autobwd::New,
-        shape,
-        dtype: tensor.dtype(),
-        bool_values: vec![],
-        fp32_values: vec![],
-        int32_values: vec![],
-        int64_values: vec![],
-        fp64_values: vec![],
-    };
-    match tensor.dtype() {
-        DType::Bool => op.bool_values = tensor.slice::<Bool>()?.iter().map(|x| x.get().into()).collect(),
-        DType::I32 => op.int32_values = tensor.slice()?.to_vec(),
-        DType::I64 => op.int64_values = tensor.slice()?.to_vec(),
-        DType::F32 => op.fp32_values = tensor.slice()?.to_vec(),
-        DType::F64 | DType::U8 => op.fp64_values = tensor.slice()?.to_vec(),
-    }
-    Ok(net.emit(op).out)
+    Ok(net.emit(assign_value(tensor, shape, autobwd::New)?).out)
 }
 
 /// Replaces references to attributes of a function by those of the call, or by their defaults.

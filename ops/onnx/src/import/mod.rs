@@ -15,6 +15,7 @@ mod node;
 mod norm;
 mod options;
 mod pad;
+mod planned;
 mod pool;
 mod quantize;
 mod random;
@@ -36,7 +37,8 @@ use std::{
 };
 
 use autobwd::{
-    BlockId, Builder, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, VarDesc, program::Var,
+    BlockId, Builder, DType, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, Tensor, VarDesc,
+    program::Var,
 };
 use autobwd_core::__private::Obstacles;
 use autobwd_core::__private::internals::*;
@@ -55,7 +57,7 @@ use crate::{
 use names::NodeNames;
 use options::{dimension_text, fits};
 use rules::rule;
-use value::{ImportedValue, ValueContent};
+use value::{ImportedValue, ParameterVariables, ValueContent};
 use weights::NameUses;
 
 /// How deep functions and graphs may be nested.
@@ -77,7 +79,7 @@ pub(crate) fn import(
     let failed = format!("{source} cannot be loaded");
     let mut importer = Importer {
         net: Builder::new(),
-        scope: Scope::new(),
+        kept: vec![],
         obstacles: Obstacles::default(),
         options,
         external,
@@ -112,20 +114,23 @@ pub(crate) fn import(
     let graph = graph.ok_or_else(|| Error::new(ErrorKind::Format, format!("{failed}: it has no graph")))?;
     importer.uses.count_graph(graph, 1);
     let (feeds, fetches) = importer.model(graph, &file.opset_import);
-    let Importer { net, scope, mut obstacles, names, fixed, .. } = importer;
+    let Importer { net, mut kept, mut obstacles, names, fixed, .. } = importer;
     obstacles.require_none(&failed)?;
     let program = obstacles.note("", net.program());
     obstacles.require_none(&failed)?;
     let mut program = program.map(|program| (*program).clone()).unwrap_or_default();
     names.apply(&mut program);
-    for name in fixed.into_inner() {
-        let var = program.find(&variable_name(&name));
+    for expr in fixed.into_inner().values().filter_map(|variable| variable.take()) {
+        let var = program.find(&expr.name());
         let desc = var.and_then(|var| program.root_mut().vars.get_mut(&var));
         desc.into_iter().for_each(|desc| desc.stop_gradient = true);
     }
+    planned::write_constants(&mut program, &mut kept)?;
     program.mark_loaded();
     obstacles.note("", OpInfoMap::linked()?.verify(&program));
     obstacles.require_none(&failed)?;
+    let mut scope = Scope::new();
+    kept.into_iter().for_each(|(name, value)| scope.set(&name, value));
     Ok(Model { program, feeds, fetches, scope })
 }
 
@@ -140,7 +145,8 @@ struct Frame {
 
 pub(crate) struct Importer<'m> {
     net: Builder,
-    scope: Scope,
+    /// The values that the program keeps.
+    kept: Vec<(String, Tensor)>,
     obstacles: Obstacles,
     options: &'m LoadOptions,
     external: &'m ExternalData,
@@ -148,7 +154,7 @@ pub(crate) struct Importer<'m> {
     /// Names of initializers that are no parameters.
     constants: HashSet<&'m str>,
     /// The parameters that rules have read as numbers.
-    fixed: RefCell<BTreeSet<String>>,
+    fixed: RefCell<ParameterVariables>,
     /// The initializers of graphs that nodes may repeat, by their address in the file.
     initializers: HashMap<*const TensorProto, Option<ImportedValue>>,
     /// Outputs that hold the next value of an initializer, with its name.
@@ -214,10 +220,7 @@ impl<'m> Importer<'m> {
         let tensor = self.read_tensor(message);
         let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
         let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
-            let folded = self.options.inference && tensor.numel() <= fold::FOLDED_FLOATS;
-            let is_constant = folded || self.constants.contains(message.name());
-            let parameter = tensor.dtype().is_float() && !is_constant;
-            ImportedValue::known(message.name(), element, tensor, parameter)
+            ImportedValue::known(message.name(), element, tensor, self.is_parameter(message))
         });
         let value = match self.changing.contains(message.name()) {
             true => value.and_then(|value| self.kept_value(value)),
@@ -225,6 +228,15 @@ impl<'m> Importer<'m> {
         };
         self.initializers.insert(ptr::from_ref(message), value.clone());
         value
+    }
+
+    /// Whether an initializer becomes a parameter.
+    fn is_parameter(&self, message: &TensorProto) -> bool {
+        let dtype = ElementType::from_code(message.data_type()).and_then(|element| self.dtype(element).ok());
+        let dims = message.dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
+        let numel = dims.fold(1, usize::saturating_mul);
+        let is_folded = self.options.inference && numel <= fold::FOLDED_FLOATS;
+        dtype.is_some_and(DType::is_float) && !is_folded && !self.constants.contains(message.name())
     }
 
     /// Declares the parameters that nothing reads, so that they are kept when the model is saved.
@@ -237,8 +249,9 @@ impl<'m> Importer<'m> {
             let Some(ImportedValue { name, content: ValueContent::Known(known), .. }) = value else {
                 continue;
             };
-            let read_as_number = self.fixed.borrow().contains(&*name);
-            if known.parameter.is_some() && known.tensor.numel() > 0 && !read_as_number {
+            let is_number = self.fixed.borrow().contains_key(&Rc::as_ptr(&known.expr));
+            let is_read = is_number || known.statistic.borrow().is_some();
+            if known.parameter.is_some() && known.tensor.numel() > 0 && !is_read {
                 let expr = self.materialize(&name, &known);
                 self.obstacles.note(format!("initializer `{name}`"), expr);
             }

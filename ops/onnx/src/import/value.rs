@@ -1,6 +1,10 @@
 //! Values of a graph while it is imported.
 
-use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 use autobwd::{Dims, Expr, Tensor};
 
@@ -8,6 +12,12 @@ use crate::elements::ElementType;
 
 /// Names of inputs of the model.
 pub(crate) type Sources = Rc<BTreeSet<String>>;
+
+/// The variable of a known value in the main block of the program, if it has one; all copies of the value share it.
+pub(crate) type KnownVariable = Rc<RefCell<Option<Expr>>>;
+
+/// The variables of parameters, by address: different parameters may have one name in the file.
+pub(crate) type ParameterVariables = BTreeMap<*const RefCell<Option<Expr>>, KnownVariable>;
 
 /// A value of the graph.
 #[derive(Clone)]
@@ -26,8 +36,7 @@ pub(crate) struct ImportedValue {
 #[derive(Clone)]
 pub(crate) struct InitialElements {
     pub(crate) tensor: Rc<Tensor>,
-    /// The names of the parameters.
-    pub(crate) parameters: Sources,
+    pub(crate) parameters: Rc<ParameterVariables>,
 }
 
 /// What is known of a value.
@@ -45,14 +54,26 @@ pub(crate) struct Known {
     pub(crate) tensor: Rc<Tensor>,
     /// The name of an initializer that becomes a parameter where operators read it.
     pub(crate) parameter: Option<Rc<str>>,
-    /// Its variable in the main block of the program, if it has one.
-    pub(crate) expr: Rc<RefCell<Option<Expr>>>,
+    pub(crate) expr: KnownVariable,
+    /// As a value that steps change and no optimizer does: an initializer may be this and a parameter.
+    pub(crate) statistic: KnownVariable,
+}
+
+impl Known {
+    pub(crate) fn new(tensor: Tensor, parameter: Option<Rc<str>>) -> Known {
+        Known { tensor: Rc::new(tensor), parameter, expr: Rc::default(), statistic: Rc::default() }
+    }
+
+    /// Its variable, if it is a parameter.
+    fn parameter_variable(&self) -> ParameterVariables {
+        self.parameter.iter().map(|_| (Rc::as_ptr(&self.expr), self.expr.clone())).collect()
+    }
 }
 
 impl ImportedValue {
     pub(crate) fn known(name: &str, element: ElementType, tensor: Tensor, parameter: bool) -> ImportedValue {
         let parameter = parameter.then(|| name.into());
-        let known = Known { tensor: Rc::new(tensor), parameter, expr: Rc::default() };
+        let known = Known::new(tensor, parameter);
         ImportedValue {
             name: name.into(),
             element,
@@ -88,12 +109,10 @@ impl ImportedValue {
         }
     }
 
-    /// The names of the parameters that decide about its elements in the file.
-    pub(crate) fn parameters(&self) -> Sources {
+    /// The parameters that decide about its elements in the file.
+    pub(crate) fn parameters(&self) -> Rc<ParameterVariables> {
         match &self.content {
-            ValueContent::Known(known) => {
-                Rc::new(known.parameter.iter().map(|name| name.to_string()).collect())
-            }
+            ValueContent::Known(known) => Rc::new(known.parameter_variable()),
             ValueContent::Computed(_) => {
                 self.initial.as_ref().map(|initial| initial.parameters.clone()).unwrap_or_default()
             }

@@ -128,7 +128,7 @@ impl NodeContext<'_, '_> {
     /// A constant made of the weight that is input `i`.
     pub(super) fn moved_weight(&mut self, i: usize, moved: Tensor) -> Result<Expr> {
         let name = self.required(i)?.name.clone();
-        let known = Known { tensor: Rc::new(moved), parameter: None, expr: Rc::default() };
+        let known = Known::new(moved, None);
         self.importer.materialize(&name, &known)
     }
 }

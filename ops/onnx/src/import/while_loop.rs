@@ -38,7 +38,8 @@ pub(super) fn has_known_condition(importer: &Importer<'_>, body: &GraphProto, mu
     }
 }
 
-/// Which outputs of a graph can be computed when it is imported, if these inputs of it are not known.
+/// Which outputs of a graph can be computed when it is imported, if these inputs of it are not known. Its parameters are
+/// not known either.
 fn known_outputs<'g>(
     importer: &Importer<'_>,
     graph: &'g GraphProto,
@@ -48,6 +49,8 @@ fn known_outputs<'g>(
     let own = own.chain(graph.initializer.iter().map(|initializer| initializer.name()));
     let own: HashSet<&str> =
         own.chain(graph.node.iter().flat_map(|node| &node.output).map(String::as_str)).collect();
+    let parameters = graph.initializer.iter().filter(|message| importer.is_parameter(message));
+    unknown.extend(parameters.map(|message| message.name()));
     let is_known = |name: &str, unknown: &HashSet<&str>| {
         let outer = || matches!(importer.lookup(name), Some(Some(value)) if value.constant().is_some());
         name.is_empty() || if own.contains(name) { !unknown.contains(name) } else { outer() }
