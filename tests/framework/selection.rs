@@ -59,6 +59,29 @@ fn open_dimensions_broadcast_when_the_program_runs() -> Result<()> {
 }
 
 #[test]
+fn open_dimensions_broadcast_against_1() -> Result<()> {
+    let net = Builder::new();
+    let (x, b) = (net.input("x", DType::F64, &[-1, 4]), net.input("b", DType::F64, &[1, 4]));
+    [&x, &b].into_iter().for_each(|x| differentiable(&net, x));
+    let out = x.greater_than(&(&x * 0.0)).where_cond(&x, &b);
+    let (loss, out) = (out.sum(&[]).name(), out.name());
+    let mut program = net.program()?.clone();
+    let built = gradients(&mut program, &[&loss], &["x", "b"], &Default::default())?.entries();
+    let names: Vec<String> = built.iter().flatten().map(|var| program.name(*var).to_string()).collect();
+    let fetches = [&out, &names[0], &names[1]].map(String::as_str);
+    for rows in [1, 3] {
+        let (x, b) = (floats(&[rows, 4], &[1.0, -1.0, 2.0, -2.0].repeat(rows)), floats(&[1, 4], &[5.0; 4]));
+        let feeds: [(&str, &dyn Feed); 2] = [("x", &x), ("b", &b)];
+        let found = Executor::with_threads(1).run(&program, &mut Scope::new(), &feeds, &fetches)?;
+        assert_eq!(found[0], floats(&[rows, 4], &[1.0, 5.0, 2.0, 5.0].repeat(rows)));
+        assert_eq!(found[1], floats(&[rows, 4], &[1.0, 0.0, 1.0, 0.0].repeat(rows)));
+        let sum = rows as f64;
+        assert_eq!(found[2], floats(&[1, 4], &[0.0, sum, 0.0, sum]));
+    }
+    Ok(())
+}
+
+#[test]
 fn shapes_that_do_not_broadcast_are_an_error() {
     let net = Builder::new();
     let mask = net.input("mask", DType::Bool, &[2]);

@@ -224,8 +224,8 @@ macro_rules! elementwise {
             fn isinf(&self) -> Expr { unary!(IsinfV2, self) }
 
             /// For a bool mask: `yes` where it is true, else `no`. The three shapes broadcast, and gradients are summed
-            /// back. Dimensions that are unknown while the program is built must be equal when it runs, if all three
-            /// have as many.
+            /// back. Dimensions that are unknown while the program is built broadcast when it runs, except if the three
+            /// shapes are the same while it is built: then they must be the same when it runs.
             ///
             /// ```
             /// # use autobwd::Tensor;

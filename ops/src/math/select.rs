@@ -10,7 +10,8 @@ use crate::{fill::FillAnyLike, logic::Where, shape::ExpandAsV2};
 pub(super) fn where_cond(condition: &Expr, yes: &Expr, no: &Expr) -> Expr {
     let operands = [condition, yes, no];
     let dims = operands.map(|operand| operand.dims());
-    let is_one_shape = dims[1..].iter().all(|other| other.agrees(&dims[0])) && dims[1].agrees(&dims[2]);
+    // An open dimension may agree with 1 and have to be broadcast.
+    let is_one_shape = dims[1..].iter().all(|other| *other == dims[0]);
     if is_one_shape || operands.iter().any(|operand| operand.check().is_err()) {
         return emit(Where { condition: condition.into(), x: yes.into(), y: no.into(), out: New }).out;
     }
