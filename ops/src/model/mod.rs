@@ -18,7 +18,7 @@ pub use per_sample::per_sample;
 #[doc(hidden)]
 pub use shapes::infer_shapes;
 pub use summary::ParameterSummary;
-pub(crate) use training::matches;
+pub(crate) use training::{matches, require_matches};
 
 /// A program with its inputs, its outputs and the values that it keeps.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Model {
     /// keeps, reads and does not write, except those that are marked as not trained.
     ///
     /// # Errors
-    /// A pattern that matches no parameter.
+    /// A pattern that matches no parameter: then none is frozen.
     pub fn train(&mut self, frozen: &[&str]) -> Result<Vec<String>> {
         training::train(&mut self.program, frozen)
     }

@@ -15,19 +15,13 @@ const IS_TEST: &str = "is_test";
 /// [`Model::train`](super::Model::train).
 pub(crate) fn train(program: &mut Program, frozen: &[&str]) -> Result<Vec<String>> {
     let parameters: Vec<Var> = program.parameters().collect();
-    for pattern in frozen {
-        let mut matched = false;
-        for var in &parameters {
-            if matches(pattern, program.name(*var)) {
-                matched = true;
-                if let Some(desc) = program.root_mut().vars.get_mut(var) {
-                    desc.stop_gradient = true;
-                }
-            }
-        }
-        if !matched {
-            let text = format!("no parameter matches `{pattern}`");
-            return Err(Error::new(ErrorKind::UnknownVar, text));
+    let names: Vec<&str> = parameters.iter().map(|var| program.name(*var)).collect();
+    require_matches(frozen, &names)?;
+    let is_frozen = |name: &&str| frozen.iter().any(|pattern| matches(pattern, name));
+    let found: Vec<bool> = names.iter().map(is_frozen).collect();
+    for (var, _) in parameters.iter().zip(found).filter(|(_, is_frozen)| *is_frozen) {
+        if let Some(desc) = program.root_mut().vars.get_mut(var) {
+            desc.stop_gradient = true;
         }
     }
     let frozen: HashSet<Var> = self::frozen(program).collect();
@@ -84,6 +78,15 @@ fn add_saved_outputs(program: &mut Program, ops: &OpInfoMap, (block, i): (BlockI
                 block.ops[i].outputs.set(slot.name, [var]);
             }
         }
+    }
+}
+
+/// Checks that each pattern matches one of the names.
+pub(crate) fn require_matches(patterns: &[&str], names: &[impl AsRef<str>]) -> Result<()> {
+    let is_unused = |pattern: &&&str| !names.iter().any(|name| matches(pattern, name.as_ref()));
+    match patterns.iter().find(is_unused) {
+        Some(pattern) => Err(Error::new(ErrorKind::UnknownVar, format!("no parameter matches `{pattern}`"))),
+        None => Ok(()),
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Adam {
 
 impl Adam {
     /// The paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`; not lazy.
-    pub fn new(rate: f32) -> Adam {
+    pub const fn new(rate: f32) -> Adam {
         Adam { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, lazy: false }
     }
 }
@@ -107,7 +107,7 @@ pub struct AdamW {
 
 impl AdamW {
     /// The paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-8`, `decay = 0.01`; not lazy.
-    pub fn new(rate: f32) -> AdamW {
+    pub const fn new(rate: f32) -> AdamW {
         AdamW { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, decay: 0.01, lazy: false }
     }
 }
@@ -171,7 +171,7 @@ pub struct Lamb {
 
 impl Lamb {
     /// The paper's `beta1 = 0.9`, `beta2 = 0.999`, `epsilon = 1e-6`, `decay = 0.01`.
-    pub fn new(rate: f32) -> Lamb {
+    pub const fn new(rate: f32) -> Lamb {
         Lamb { rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-6, decay: 0.01 }
     }
 }

@@ -18,7 +18,7 @@ pub struct Adagrad {
 
 impl Adagrad {
     /// `epsilon = 1e-6`; the sum starts at 0.
-    pub fn new(rate: f32) -> Adagrad {
+    pub const fn new(rate: f32) -> Adagrad {
         Adagrad { rate, epsilon: 1e-6, initial: 0.0 }
     }
 }
@@ -68,7 +68,7 @@ pub struct RmsProp {
 
 impl RmsProp {
     /// `decay = 0.95`, `epsilon = 1e-6`, no momentum, not centered.
-    pub fn new(rate: f32) -> RmsProp {
+    pub const fn new(rate: f32) -> RmsProp {
         RmsProp { rate, decay: 0.95, momentum: 0.0, epsilon: 1e-6, centered: false }
     }
 }

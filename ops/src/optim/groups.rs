@@ -5,7 +5,10 @@ use std::fmt;
 use autobwd::{Builder, Error, ErrorKind, Expr, New, Result, emit};
 
 use super::{Optimizer, Schedule, hyperparameters};
-use crate::{model::matches, sum::Sum};
+use crate::{
+    model::{matches, require_matches},
+    sum::Sum,
+};
 
 /// An optimizer with L2 regularisation, `dw ← dw + decay · w`, after any clipping; made by [`Optimizer::weight_decay`].
 /// Sparse gradients become dense: all rows decay.
@@ -53,8 +56,8 @@ impl<O: Optimizer> Optimizer for WeightDecay<O> {
 
 /// Optimizers for groups of parameters, chosen by name; made by [`Optimizer::group`].
 ///
-/// All groups follow one learning rate, that of the optimizer for all other parameters: a group whose optimizer has half
-/// that rate at the start has half of it always.
+/// All groups follow one learning rate, the rate of the optimizer for all other parameters: a group whose optimizer has
+/// half that rate at the start has half of it always.
 ///
 /// ```
 /// # use autobwd::{Builder, DType, Executor, Scope};
@@ -206,21 +209,17 @@ impl Optimizer for ParameterGroups {
 /// ```
 ///
 /// # Errors
-/// A pattern that no parameter matches; a failed builder.
+/// A pattern that no parameter matches: then none is frozen; a failed builder.
 pub fn freeze(net: &Builder, patterns: &[&str]) -> Result<Vec<String>> {
     net.check()?;
     let (parameters, mut frozen) = (net.parameters(), vec![]);
-    let mut unused: Vec<&str> = patterns.to_vec();
-    for parameter in parameters {
-        let name = parameter.name();
+    let names: Vec<String> = parameters.iter().map(Expr::name).collect();
+    require_matches(patterns, &names)?;
+    for (parameter, name) in parameters.into_iter().zip(names) {
         if patterns.iter().any(|pattern| matches(pattern, &name)) {
-            unused.retain(|pattern| !matches(pattern, &name));
             drop(parameter.freeze());
             frozen.push(name);
         }
     }
-    match unused.first() {
-        Some(pattern) => Err(Error::new(ErrorKind::UnknownVar, format!("no parameter matches `{pattern}`"))),
-        None => Ok(frozen),
-    }
+    Ok(frozen)
 }

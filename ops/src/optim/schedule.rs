@@ -4,6 +4,8 @@ use std::{f64::consts::PI, fmt};
 
 use autobwd::{DType, Error, ErrorKind, Result, Scope};
 
+use super::hyperparameters::at_least_zero;
+
 /// A learning rate for every step: a plain function of the number of the step.
 ///
 /// ```
@@ -97,6 +99,20 @@ impl Schedule {
         }
     }
 
+    /// Checks that no rate is negative.
+    pub(super) fn validate(&self) -> Result<()> {
+        let check = |name: &str, x: f64| at_least_zero(name, x as f32);
+        match &self.0 {
+            ScheduleCurve::Constant(rate) => check("rate", *rate),
+            ScheduleCurve::Step { rate, gamma, .. } => check("rate", *rate).and(check("gamma", *gamma)),
+            ScheduleCurve::Linear { from, to, .. } | ScheduleCurve::Cosine { from, to, .. } => {
+                check("rate", *from).and(check("rate", *to))
+            }
+            ScheduleCurve::Warmup { then, .. } => then.validate(),
+            ScheduleCurve::Sequence { first, then, .. } => first.validate().and_then(|()| then.validate()),
+        }
+    }
+
     /// Sets the variable of a learning rate in the scope, `learning_rate_0` for an optimizer without a name
     /// ([`rate_name`](super::Optimizer::rate_name)), for a step that is about to run.
     ///
@@ -107,16 +123,35 @@ impl Schedule {
     }
 }
 
-/// In the grammar that [`FromStr`](std::str::FromStr) reads.
+/// In the grammar that [`FromStr`](std::str::FromStr) reads, unless more than 16 schedules are within each other.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            ScheduleCurve::Constant(rate) => write!(f, "constant({rate})"),
-            ScheduleCurve::Step { rate, gamma, every } => write!(f, "step({rate},{gamma},{every})"),
-            ScheduleCurve::Linear { from, to, steps } => write!(f, "linear({from},{to},{steps})"),
-            ScheduleCurve::Cosine { from, to, steps } => write!(f, "cosine({from},{to},{steps})"),
+            ScheduleCurve::Constant(rate) => write!(f, "constant({})", Number(*rate)),
+            ScheduleCurve::Step { rate, gamma, every } => {
+                write!(f, "step({},{},{every})", Number(*rate), Number(*gamma))
+            }
+            ScheduleCurve::Linear { from, to, steps } => {
+                write!(f, "linear({},{},{steps})", Number(*from), Number(*to))
+            }
+            ScheduleCurve::Cosine { from, to, steps } => {
+                write!(f, "cosine({},{},{steps})", Number(*from), Number(*to))
+            }
             ScheduleCurve::Warmup { steps, then } => write!(f, "warmup({steps},{then})"),
             ScheduleCurve::Sequence { first, steps, then } => write!(f, "then({first},{steps},{then})"),
+        }
+    }
+}
+
+/// A number with an exponent where it would have many zeros.
+pub(super) struct Number<T>(pub(super) T);
+
+impl<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp> fmt::Display for Number<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.into() {
+            0.0 => fmt::Display::fmt(&self.0, f),
+            x if (1e-5..1e16).contains(&x.abs()) => fmt::Display::fmt(&self.0, f),
+            _ => write!(f, "{:e}", self.0),
         }
     }
 }

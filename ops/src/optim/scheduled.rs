@@ -8,7 +8,7 @@ use autobwd::{
     operators::{Assign, Increment},
 };
 
-use super::{Optimizer, Schedule, hyperparameters, schedule::ScheduleCurve, state::cast};
+use super::{Optimizer, Schedule, schedule::ScheduleCurve, state::cast};
 use crate::{Init, Math};
 
 /// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
@@ -34,8 +34,9 @@ use crate::{Init, Math};
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
-/// The rate is computed in float64, and the optimizer's own rate does not count. The counter, `schedule_step_0`, is
-/// kept like the state of the optimizer, so a resumed run goes on with it.
+/// The rate is computed in float64, and starts with the first rate of the schedule. The optimizer's own rate does not
+/// count, except for [groups](super::ParameterGroups) within it, which keep their multiples of it. The counter,
+/// `schedule_step_0`, is kept like the state of the optimizer, so a resumed run goes on with it.
 #[derive(Clone, Debug)]
 pub struct ScheduledOptimizer<O> {
     /// The optimizer.
@@ -46,7 +47,7 @@ pub struct ScheduledOptimizer<O> {
 
 impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
     fn learning_rate(&self) -> f32 {
-        self.optimizer.learning_rate()
+        self.schedule.rate(0) as f32
     }
 
     fn schedule(&self) -> Option<&Schedule> {
@@ -58,7 +59,7 @@ impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
     }
 
     fn validate(&self) -> Result<()> {
-        hyperparameters::at_least_zero("rate", self.schedule.rate(0) as f32)?;
+        self.schedule.validate()?;
         self.optimizer.validate()
     }
 

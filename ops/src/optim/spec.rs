@@ -8,7 +8,7 @@ use autobwd::{Error, ErrorKind, Expr, Result};
 
 use super::{
     Adagrad, Adam, AdamW, ClippedOptimizer, GradientClip, Lamb, Momentum, Optimizer, RmsProp, Schedule,
-    ScheduledOptimizer, Sgd,
+    ScheduledOptimizer, Sgd, schedule::Number,
 };
 use parser::{number, split, whole};
 
@@ -51,7 +51,7 @@ use parser::{number, split, whole};
 pub struct OptimizerSpec {
     form: &'static OptimizerForm,
     rate: f32,
-    /// Those of the form, in its order; a switch is 0 or 1.
+    /// The values of the form's options, in its order; a switch is 0 or 1.
     options: Vec<f32>,
     weight_decay: Option<f32>,
     clip: Option<GradientClip>,
@@ -84,7 +84,11 @@ const fn switch(key: &'static str) -> OptionForm {
 /// The options that all optimizers have.
 const COMMON: [&str; 3] = ["weight_decay", "clip", "schedule"];
 
-const BETAS: [OptionForm; 2] = [value("beta1", 0.9), value("beta2", 0.999)];
+const ADAGRAD: Adagrad = Adagrad::new(0.0);
+const RMSPROP: RmsProp = RmsProp::new(0.0);
+const ADAM: Adam = Adam::new(0.0);
+const ADAMW: AdamW = AdamW::new(0.0);
+const LAMB: Lamb = Lamb::new(0.0);
 
 static FORMS: [OptimizerForm; 7] = [
     OptimizerForm { name: "sgd", options: &[], make: |rate, _| Box::new(Sgd { rate }) },
@@ -95,12 +99,17 @@ static FORMS: [OptimizerForm; 7] = [
     },
     OptimizerForm {
         name: "adagrad",
-        options: &[value("epsilon", 1e-6), value("initial", 0.0)],
+        options: &[value("epsilon", ADAGRAD.epsilon), value("initial", ADAGRAD.initial)],
         make: |rate, o| Box::new(Adagrad { epsilon: o[0], initial: o[1], ..Adagrad::new(rate) }),
     },
     OptimizerForm {
         name: "rmsprop",
-        options: &[value("decay", 0.95), value("momentum", 0.0), value("epsilon", 1e-6), switch("centered")],
+        options: &[
+            value("decay", RMSPROP.decay),
+            value("momentum", RMSPROP.momentum),
+            value("epsilon", RMSPROP.epsilon),
+            switch("centered"),
+        ],
         make: |rate, o| {
             let (decay, momentum, epsilon, centered) = (o[0], o[1], o[2], o[3] != 0.0);
             Box::new(RmsProp { decay, momentum, epsilon, centered, ..RmsProp::new(rate) })
@@ -108,7 +117,12 @@ static FORMS: [OptimizerForm; 7] = [
     },
     OptimizerForm {
         name: "adam",
-        options: &[BETAS[0], BETAS[1], value("epsilon", 1e-8), switch("lazy")],
+        options: &[
+            value("beta1", ADAM.beta1),
+            value("beta2", ADAM.beta2),
+            value("epsilon", ADAM.epsilon),
+            switch("lazy"),
+        ],
         make: |rate, o| {
             let (beta1, beta2, epsilon, lazy) = (o[0], o[1], o[2], o[3] != 0.0);
             Box::new(Adam { beta1, beta2, epsilon, lazy, ..Adam::new(rate) })
@@ -116,7 +130,13 @@ static FORMS: [OptimizerForm; 7] = [
     },
     OptimizerForm {
         name: "adamw",
-        options: &[value("decay", 0.01), BETAS[0], BETAS[1], value("epsilon", 1e-8), switch("lazy")],
+        options: &[
+            value("decay", ADAMW.decay),
+            value("beta1", ADAMW.beta1),
+            value("beta2", ADAMW.beta2),
+            value("epsilon", ADAMW.epsilon),
+            switch("lazy"),
+        ],
         make: |rate, o| {
             let (decay, beta1, beta2, epsilon, lazy) = (o[0], o[1], o[2], o[3], o[4] != 0.0);
             Box::new(AdamW { decay, beta1, beta2, epsilon, lazy, ..AdamW::new(rate) })
@@ -124,7 +144,12 @@ static FORMS: [OptimizerForm; 7] = [
     },
     OptimizerForm {
         name: "lamb",
-        options: &[value("decay", 0.01), BETAS[0], BETAS[1], value("epsilon", 1e-6)],
+        options: &[
+            value("decay", LAMB.decay),
+            value("beta1", LAMB.beta1),
+            value("beta2", LAMB.beta2),
+            value("epsilon", LAMB.epsilon),
+        ],
         make: |rate, o| {
             let (decay, beta1, beta2, epsilon) = (o[0], o[1], o[2], o[3]);
             Box::new(Lamb { decay, beta1, beta2, epsilon, ..Lamb::new(rate) })
@@ -148,6 +173,21 @@ impl OptimizerSpec {
     /// The names of all optimizers.
     pub fn names() -> impl Iterator<Item = &'static str> {
         FORMS.iter().map(|form| form.name)
+    }
+
+    /// The options of an optimizer, by its name, with their defaults; a switch has none. Those that all optimizers have
+    /// are not among them.
+    ///
+    /// ```
+    /// use autobwd_ops::optim::OptimizerSpec;
+    /// let options: Vec<(&str, Option<f32>)> = OptimizerSpec::options("adagrad").collect();
+    /// assert_eq!(options, [("epsilon", Some(1e-6)), ("initial", Some(0.0))]);
+    /// ```
+    pub fn options(name: &str) -> impl Iterator<Item = (&'static str, Option<f32>)> {
+        let forms = FORMS.iter().filter(move |form| form.name == name);
+        forms
+            .flat_map(|form| form.options)
+            .map(|option| (option.key, (!option.is_switch).then_some(option.default)))
     }
 
     /// The optimizer that the text names.
@@ -253,23 +293,23 @@ impl fmt::Display for OptimizerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.form.name)?;
         if self.schedule.is_none() {
-            write!(f, ":{}", self.rate)?;
+            write!(f, ":{}", Number(self.rate))?;
         }
         for (option, value) in self.form.options.iter().zip(&self.options) {
             match option {
                 OptionForm { default, .. } if default.to_bits() == value.to_bits() => {}
                 OptionForm { key, is_switch: true, .. } => write!(f, ",{key}")?,
-                OptionForm { key, .. } => write!(f, ",{key}={value}")?,
+                OptionForm { key, .. } => write!(f, ",{key}={}", Number(*value))?,
             }
         }
         if let Some(decay) = self.weight_decay {
-            write!(f, ",weight_decay={decay}")?;
+            write!(f, ",weight_decay={}", Number(decay))?;
         }
         match self.clip {
             None => {}
-            Some(GradientClip::Value(limit)) => write!(f, ",clip=value({limit})")?,
-            Some(GradientClip::Norm(limit)) => write!(f, ",clip=norm({limit})")?,
-            Some(GradientClip::GlobalNorm(limit)) => write!(f, ",clip=global_norm({limit})")?,
+            Some(GradientClip::Value(limit)) => write!(f, ",clip=value({})", Number(limit))?,
+            Some(GradientClip::Norm(limit)) => write!(f, ",clip=norm({})", Number(limit))?,
+            Some(GradientClip::GlobalNorm(limit)) => write!(f, ",clip=global_norm({})", Number(limit))?,
         }
         self.schedule.as_ref().map_or(Ok(()), |schedule| write!(f, ",schedule={schedule}"))
     }

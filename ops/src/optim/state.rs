@@ -95,7 +95,7 @@ pub(super) fn append_updates(
     let Some(dtype) = dtypes().find(|dtype| *dtype == DType::F64).or_else(|| dtypes().next()) else {
         return Ok(());
     };
-    let rate = learning_rate(net, dtype, optimizer.learning_rate());
+    let rate = learning_rate(net, &optimizer.rate_name(), dtype, optimizer.learning_rate());
     rate.check()?;
     if let Some(schedule) = optimizer.schedule() {
         net.no_grad(|| set_rate(net, &rate, schedule))?;
@@ -116,10 +116,10 @@ pub(super) fn append_updates(
 }
 
 /// The learning rate: a variable that is kept, or, in eager mode, the value for this step.
-fn learning_rate(net: &Builder, dtype: DType, rate: f32) -> Expr {
+fn learning_rate(net: &Builder, name: &str, dtype: DType, rate: f32) -> Expr {
     let init = |expr: &Expr| Init::Constant(rate.into()).emit(expr, 0);
     if !net.is_eager() {
-        return net.persistable(&net.scoped(LEARNING_RATE), dtype, &[1], init);
+        return net.persistable(name, dtype, &[1], init);
     }
     match Tensor::zeros(dtype, &[1]) {
         Ok(zeros) => init(&net.constant(zeros)),

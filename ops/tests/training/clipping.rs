@@ -189,14 +189,17 @@ fn groups_have_their_own_rate_and_decay() -> Result<()> {
 }
 
 #[test]
-fn groups_without_parameters_and_patterns_without_matches_are_errors() {
+fn groups_without_parameters_and_patterns_without_matches_are_errors() -> Result<()> {
     let e = after_step(Sgd { rate: 1.0 }.group("x*", Sgd { rate: 0.5 })).unwrap_err();
     assert_eq!(e.message(), "no parameter that is trained is in the group `x*`");
     let e = after_step(Sgd { rate: 0.0 }.group("w", Sgd { rate: 0.5 })).unwrap_err();
     assert!(e.message().contains("the rate of group `w` is 0.5"), "{e}");
     let net = Builder::new();
     parameter(&net, "w", 1, 1.0);
-    assert_eq!(freeze(&net, &["w", "v*"]).unwrap_err().message(), "no parameter matches `v*`");
+    let before = net.program()?.clone();
+    assert_eq!(freeze(&net, &["*", "v*"]).unwrap_err().message(), "no parameter matches `v*`");
+    assert_eq!(*net.program()?, before);
+    Ok(())
 }
 
 #[test]

@@ -5,8 +5,8 @@ use autobwd_ops::{
     Math,
     nn::CrossEntropyLoss,
     optim::{
-        Adagrad, Adam, AdamW, GradientClip, Lamb, Momentum, Optimizer, Plateau, RmsProp, Schedule, Sgd,
-        set_rate,
+        Adagrad, Adam, AdamW, GradientClip, Lamb, Momentum, Optimizer, Plateau, RmsProp, Schedule,
+        ScheduledOptimizer, Sgd, set_rate,
     },
 };
 
@@ -51,6 +51,13 @@ fn optimizers_check_their_hyperparameters() -> Result<()> {
     wrong.push(("decay", Box::new(RmsProp { decay: 1.0, ..RmsProp::new(0.1) })));
     wrong.push(("clip", Box::new(sgd.clip(GradientClip::Norm(0.0)))));
     wrong.push(("rate", Box::new(Sgd { rate: 0.0 }.group("w", sgd))));
+    let scheduled = |schedule: Schedule| ScheduledOptimizer { optimizer: sgd, schedule };
+    let first = Schedule::constant(0.1);
+    wrong.push(("rate", Box::new(scheduled(Schedule::linear(0.1, -0.1, 10)))));
+    wrong.push(("rate", Box::new(scheduled(Schedule::cosine(0.1, -0.1, 10).warmup(2)))));
+    wrong.push(("gamma", Box::new(scheduled(first.clone().then(2, Schedule::step(0.5, -0.5, 2))))));
+    wrong.push(("rate", Box::new(scheduled(Schedule::constant(f64::NAN).then(2, first)))));
+    wrong.push(("rate", Box::new(scheduled(Schedule::linear(0.0, 0.1, 10)).group("w", sgd))));
     for eager in [false, true] {
         for (name, optimizer) in &wrong {
             let net = if eager { autobwd::eager() } else { Builder::new() };

@@ -39,6 +39,19 @@ fn trained() -> Result<(Builder, Scope)> {
 }
 
 #[test]
+fn a_pattern_without_parameter_freezes_nothing() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[-1, 3]);
+    let y = Linear::builder(&net, 3, 4).build().forward(&Dropout::new(&net, 0.5, 1).forward(&x));
+    let mut model = Model::for_inference(&*net.program()?, &started(&net)?, &[&y.name()])?;
+    let before = model.program.clone();
+    assert_eq!(model.train(&["*.w", "typo"]).unwrap_err().message(), "no parameter matches `typo`");
+    assert_eq!(model.program, before);
+    assert_eq!(model.train(&["*.w"])?, ["linear_0.b"]);
+    Ok(())
+}
+
+#[test]
 fn a_model_for_inference_is_the_forward_pass_alone() -> Result<()> {
     let (net, scope) = trained()?;
     let mut model = Model::for_inference(&*net.program()?, &scope, &["probabilities"])?;

@@ -122,6 +122,37 @@ fn one_learning_rate_reaches_parameters_of_all_dtypes() -> Result<()> {
     Ok(())
 }
 
+/// Gradient descent with a name of its own for the learning rate.
+struct Descent;
+
+impl Optimizer for Descent {
+    fn learning_rate(&self) -> f32 {
+        0.5
+    }
+
+    fn rate_name(&self) -> String {
+        "descent.rate".into()
+    }
+
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        Sgd { rate: 0.5 }.update(parameter, gradient, learning_rate)
+    }
+}
+
+#[test]
+fn optimizers_may_name_their_learning_rate() -> Result<()> {
+    let net = Builder::new();
+    let loss = parameter(&net, "w", 1, 1.0).sum(&[]);
+    Descent.minimize(&loss)?.complete()?;
+    let mut scope = started(&net)?;
+    step(&net, &mut scope)?;
+    assert_eq!((elements(&scope, "descent.rate"), elements(&scope, "w")), (vec![0.5], vec![0.5]));
+    assert!(scope.find("learning_rate_0").is_none());
+    let e = Descent.minimize(&loss).unwrap_err().to_string();
+    assert!(e.contains("has an optimizer with the learning rate `descent.rate` already"), "{e}");
+    Ok(())
+}
+
 #[test]
 fn a_second_stage_keeps_trained_weights() -> Result<()> {
     let model = |net: &Builder| (parameter(net, "w", 1, 1.0) * parameter(net, "v", 1, 2.0)).sum(&[]);
