@@ -180,7 +180,7 @@ pub struct HardSwish<V = Var> {
     #[output(inplace = x)]
     pub out: V,
     /// Upper bound of the factor of `x` before division.
-    #[attr(default = 6.0)]
+    #[attr(default = 6.0, min = 0.0)]
     pub threshold: f32,
     /// Divisor.
     #[attr(default = 6.0)]
@@ -203,6 +203,7 @@ autobwd::samples!(
     [
         HardSwish { offset: 3.0, ..hard_swish(given([2, 3], [-4.0, -2.0, -1.0, 0.5, 1.75, 4.0])) },
         HardSwish { threshold: 2.0, scale: 5.0, ..hard_swish(given([4], [-4.0, -0.5, 0.25, 4.0])) },
+        HardSwish { threshold: -1.0, ..hard_swish(given([2], [-4.0, 4.0])) }.fails("`threshold`"),
     ]
 );
 

@@ -16,7 +16,7 @@ pub struct Selu<V = Var> {
     /// Factor of the unit; it is positive.
     #[attr(default = 1.050_701, above = 0.0)]
     pub scale: f32,
-    /// The negated limit of the unit for `x → -∞`, before it is scaled; it is positive.
+    /// The negated limit of the unit for `x → -∞`, before it is scaled; it is not negative.
     #[attr(default = 1.673_263_2, min = 0.0)]
     pub alpha: f32,
 }

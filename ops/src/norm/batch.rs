@@ -396,7 +396,7 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
                 let mean = wide(mean[group]);
                 sums(&x[range.clone()], &dy[range], |x, dy| [x - mean, dy, dy * (x - mean)])
             };
-            // The saved mean is rounded: what is left of it, the sum of products of `dy` and `n`.
+            // The saved mean is rounded: its difference from the mean, and the sum of products of `dy` and `n`.
             let centred = |group: usize, [d, dy, products]: [f64; 3]| {
                 let rest = if given { 0.0 } else { d / n };
                 (rest, (products - rest * dy) * r(group))

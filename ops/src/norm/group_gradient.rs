@@ -48,8 +48,7 @@ impl ChannelTiling {
     }
 }
 
-/// What the gradients are computed from: groups of `width` channels of a sample have one mean and one factor of
-/// deviations.
+/// The inputs of the gradients: groups of `width` channels of a sample have one mean and one factor of deviations.
 pub(super) struct GroupGradient<'a, T, F> {
     pub(super) x: &'a [T],
     pub(super) dy: &'a [T],
@@ -107,7 +106,7 @@ impl<T: KernelFloat, F: Fn(usize) -> f64 + Sync> GroupGradient<'_, T, F> {
         (self.tiling.cut.outer * self.tiling.cut.inner * self.width).max(1) as f64
     }
 
-    /// Makes deviations from the mean of those from the rounded mean: `Σ d` becomes their mean.
+    /// Replaces deviations from the rounded mean by deviations from the mean: `Σ d` becomes the difference of the means.
     fn centre(&self, sums: &mut [[f64; SUMS]]) {
         for group in sums.chunks_mut(self.width) {
             let rest = group.iter().fold(0.0, |sum, [d, ..]| sum + d) / self.terms();
@@ -118,7 +117,7 @@ impl<T: KernelFloat, F: Fn(usize) -> f64 + Sync> GroupGradient<'_, T, F> {
         }
     }
 
-    /// The first two sums become those numbers `a` and `b` for which `dx = (dy * scale - a - (x - mean) * b) * factor`.
+    /// The first two sums become the coefficients `a` and `b` of `dx = (dy * scale - a - (x - mean) * b) * factor`.
     fn share(&self, sums: &mut [[f64; SUMS]]) {
         for (i, group) in sums.chunks_mut(self.width).enumerate() {
             let first = i * self.width % self.tiling.channels.max(1);
