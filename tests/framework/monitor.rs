@@ -43,6 +43,21 @@ fn lines(log: &[u8]) -> Vec<serde_json::Value> {
 }
 
 #[test]
+fn learning_rates_are_logged_before_they_are_converted() -> Result<()> {
+    let net = Builder::new();
+    let [a, b, c] = [("a", DType::F32, &[]), ("b", DType::F64, &[][..]), ("c", DType::F32, &[2])]
+        .map(|(name, dtype, dims)| net.parameter(name, dtype, dims, |w| Init::Constant(1.0).emit(w, 0)));
+    let loss = a * (b.cast(DType::F32) + c.sum(&[]));
+    Sgd { rate: 0.5 }.group("c", Sgd { rate: 0.25 }).minimize(&loss)?.complete()?;
+    let mut log = vec![];
+    Monitor::new(&mut log, &net.program()?, &[&loss.name()])?;
+    let rates = &lines(&log)[0]["learning_rates"];
+    // The rate of a group is computed.
+    assert_eq!((&rates[0], rates.as_array().unwrap().len()), (&"learning_rate_0".into(), 2), "{rates}");
+    Ok(())
+}
+
+#[test]
 fn sessions_and_runs_have_equal_logs() -> Result<()> {
     let (net, loss) = model()?;
     let ids = Tensor::from_vec([3, 1], vec![4_i64, 7, 4])?;

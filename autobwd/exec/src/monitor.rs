@@ -5,15 +5,19 @@ mod resume;
 
 use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
 
+use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 
 use crate::{Session, norm::l2_norm, optimizer_state::RATE_SLOT};
 use autobwd_core::{
-    __private::internals::*, Error, ErrorKind, Meta, Program, Result, Tensor, Var, with_dtype,
+    __private::internals::*, Error, ErrorKind, Meta, OpDesc, Program, Result, Tensor, Var, with_dtype,
 };
 
 /// The schema of a log. A new version removes a key or changes its meaning; keys may be added to this one.
 const SCHEMA: &str = "autobwd.log/1";
+
+/// The operators that make a learning rate fit a parameter, in dtype and rank.
+const CONVERSIONS: [&str; 2] = ["cast", "reshape2"];
 
 /// Writes a log of a training run: one JSON line a step, with losses and other scalars, learning rates, the norm of
 /// every parameter's gradient, time and memory.
@@ -53,7 +57,8 @@ const SCHEMA: &str = "autobwd.log/1";
 /// - The named variables of one element, such as the loss. The mean of a larger one, or its norm, is an operator of the
 ///   model.
 /// - Learning rates: the variables that operators of the outermost block read in their slot `LearningRate`, as those of
-///   all optimizers of `autobwd_ops` do. Name the rate of another optimizer among the values.
+///   all optimizers of `autobwd_ops` do, before these are converted to the dtype and the rank of a parameter. Name the
+///   rate of another optimizer among the values.
 /// - The Euclidean norm of the gradient of every parameter, `w@GRAD` for `w`, computed in float64. Parameters without
 ///   gradient are in the header, with `null`.
 /// - `time_s`: seconds since the monitor was made. The time between two records contains all that the loop does.
@@ -111,9 +116,14 @@ impl Watched {
                 values.push(name.to_string());
             }
         }
+        let conversions = root.ops.iter().filter(|op| CONVERSIONS.contains(&&*op.ty));
+        let conversions: FxHashMap<Var, &OpDesc> =
+            conversions.flat_map(|op| op.writes().map(move |var| (var, op))).collect();
+        let converted = |var: Var| conversions.get(&var).and_then(|op| op.inputs.get("X").first().copied());
         let mut learning_rates: Vec<String> = vec![];
         for var in root.ops.iter().flat_map(|op| op.inputs.get(RATE_SLOT)) {
-            let name = program.name(*var);
+            let rate = CONVERSIONS.iter().fold(*var, |var, _| converted(var).unwrap_or(var));
+            let name = program.name(rate);
             if !values.iter().chain(&learning_rates).any(|known| known == name) {
                 learning_rates.push(name.into());
             }
