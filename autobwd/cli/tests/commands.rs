@@ -10,6 +10,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use autobwd_ops::optim::OptimizerSpec;
 use serde_json::Value;
 use trycmd::{TestCases, schema::Bin};
 
@@ -95,6 +96,54 @@ fn pipes_and_devices_are_refused_in_place_of_files() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
         assert!(stderr(&output).contains("it is a pipe or a device, not a file"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn the_help_of_grad_lists_all_optimizers() {
+    let output = Command::new(AUTOBWD).args(["grad", "--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    for name in OptimizerSpec::names() {
+        let options: Vec<String> = OptimizerSpec::options(name).map(|(key, _)| format!("`{key}`")).collect();
+        let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(", ")) };
+        assert!(help.contains(&format!("`{name}`{options}")), "{name}: {help}");
+    }
+}
+
+#[test]
+fn gradients_need_parameters_that_are_not_folded() {
+    let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/onnx.in");
+    let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("folded.json");
+    for train in [&[][..], &["--train"]] {
+        let mut command = Command::new(AUTOBWD);
+        command.current_dir(&input).args("grad images.onnx --inference --loss features -o".split(' '));
+        let found = command.arg(&output).args(train).output().unwrap();
+        let expected =
+            "autobwd: `--inference` makes constants of parameters, which have no gradients: leave it out\n";
+        assert_eq!((found.status.code(), stderr(&found).as_str()), (Some(2), expected));
+    }
+}
+
+#[test]
+fn numbers_of_elements_beyond_the_largest_integer_are_told() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (program, output) = (folder.join("large.json"), folder.join("large_gradients.json"));
+    let var = |name: &str, dim: u64, parameter: bool| {
+        format!(
+            r#"{{"name":"{name}","type":"lod_tensor","dtype":"float32","shape":[{dim}],"persistable":{parameter},"stop_gradient":false,"is_parameter":{parameter}}}"#
+        )
+    };
+    let large = ["a", "b", "c"].map(|name| var(name, i64::MAX as u64, true));
+    let vars = [var("w", 1, true), var("loss", 1, false)].iter().chain(&large).cloned().collect::<Vec<_>>();
+    let op = r#"{"type":"tanh","inputs":{"X":["w"]},"outputs":{"Out":["loss"]},"attrs":{}}"#;
+    let text =
+        format!(r#"{{"blocks":[{{"idx":0,"parent_idx":-1,"vars":[{}],"ops":[{op}]}}]}}"#, vars.join(","));
+    fs::write(&program, text).unwrap();
+    let mut command = Command::new(AUTOBWD);
+    command.args(["grad", "--loss", "loss", "--freeze", "a", "--freeze", "b", "--freeze", "c"]);
+    let found = command.arg(&program).arg("-o").arg(&output).output().unwrap();
+    assert!(found.status.success(), "{}", stderr(&found));
+    let expected = "frozen: 3 parameters of 18,446,744,073,709,551,615 elements: ";
+    assert!(stderr(&found).contains(expected), "{}", stderr(&found));
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn values(path: &Path) -> Option<usize> {
     path.exists().then(|| autobwd::tensor::load_tensors(path).unwrap().len())
 }
 
+#[cfg(unix)]
 #[test]
 fn weights_are_saved_though_standard_output_is_closed_or_full() {
     let folder = tempfile::tempdir().unwrap();
@@ -66,6 +67,7 @@ fn weights_are_saved_though_standard_output_is_closed_or_full() {
     assert_eq!(outcome(&child.wait_with_output().unwrap()), (Some(0), String::new()));
 }
 
+#[cfg(unix)]
 #[test]
 fn weights_are_saved_though_other_results_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,6 +161,7 @@ fn files_that_cannot_be_written_are_refused_before_the_first_step() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     let full = Stdio::from(File::options().write(true).open("/dev/full").unwrap());

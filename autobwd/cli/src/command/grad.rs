@@ -49,15 +49,7 @@ pub(crate) struct GradCommand {
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     checkpoints: Vec<String>,
     /// The optimizer with its learning rate and options, such as `sgd:0.1` or `adamw:0.001,decay=0.05`
-    ///
-    /// Optimizers: `sgd`, `momentum` (options `momentum`, `nesterov`, `lazy`), `adagrad` (`epsilon`, `initial`),
-    /// `rmsprop` (`decay`, `momentum`, `epsilon`, `centered`), `adam` (`beta1`, `beta2`, `epsilon`, `lazy`), `adamw`
-    /// (`decay` and the options of `adam`), `lamb` (`decay`, `beta1`, `beta2`, `epsilon`).
-    ///
-    /// All have `weight_decay=X`, `clip=value(X)`, `clip=norm(X)`, `clip=global_norm(X)`, and, in place of the rate,
-    /// `schedule=S`, where S is `constant(RATE)`, `step(RATE,GAMMA,EVERY)`, `linear(FROM,TO,STEPS)`,
-    /// `cosine(FROM,TO,STEPS)`, `warmup(STEPS,S)` or `then(S,STEPS,S)`: the program computes the rate of each step.
-    #[arg(long, value_name = "OPTIMIZER")]
+    #[arg(long, value_name = "OPTIMIZER", long_help = optimizer_help())]
     optimizer: Option<OptimizerSpec>,
     /// The file for the program that initialises the optimizer, for `run --startup`
     #[arg(long, value_name = "FILE", requires = "optimizer")]
@@ -71,6 +63,10 @@ impl GradCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let (output, startup) = (Path::new(&self.output), self.startup.as_ref().map(Path::new));
         check_outputs([("--output", Some(output)), ("--startup", startup)])?;
+        if self.model.known.inference {
+            let text = "`--inference` makes constants of parameters, which have no gradients: leave it out";
+            return Err(CommandFailure::Unreadable(text.into()));
+        }
         let mut read = self.model.read_model()?;
         if self.train || !self.freeze.is_empty() {
             read.train(&as_strs(&self.freeze))?;
@@ -174,6 +170,23 @@ impl GradCommand {
     }
 }
 
+/// The grammar of optimizers.
+fn optimizer_help() -> String {
+    let with_options = |name: &str| {
+        let options: Vec<String> = OptimizerSpec::options(name).map(|(key, _)| format!("`{key}`")).collect();
+        if options.is_empty() { format!("`{name}`") } else { format!("`{name}` ({})", options.join(", ")) }
+    };
+    let optimizers: Vec<String> = OptimizerSpec::names().map(with_options).collect();
+    format!(
+        "The optimizer with its learning rate and options, such as `sgd:0.1` or `adamw:0.001,decay=0.05`\n\n\
+         Optimizers, with their options: {}.\n\n\
+         All have `weight_decay=X`, `clip=value(X)`, `clip=norm(X)`, `clip=global_norm(X)`, and, in place of the rate, \
+         `schedule=S`, where S is `constant(RATE)`, `step(RATE,GAMMA,EVERY)`, `linear(FROM,TO,STEPS)`, \
+         `cosine(FROM,TO,STEPS)`, `warmup(STEPS,S)` or `then(S,STEPS,S)`: the program computes the rate of each step",
+        optimizers.join(", ")
+    )
+}
+
 fn as_strs(list: &[String]) -> Vec<&str> {
     list.iter().map(String::as_str).collect()
 }
@@ -185,7 +198,7 @@ fn parameter_list(state: &str, program: &Program, names: &[String]) -> String {
         program.root().vars.get(&var).map(|desc| (desc.dims.numel().get().unwrap_or(0), &desc.dims))
     };
     let found: Vec<_> = names.iter().filter_map(|name| Some((name, meta(name)?))).collect();
-    let elements: usize = found.iter().map(|(_, (elements, _))| elements).sum();
+    let elements = found.iter().fold(0_usize, |sum, (_, (elements, _))| sum.saturating_add(*elements));
     let list: Vec<String> = found.iter().map(|(name, (_, dims))| format!("{name} {dims}")).collect();
     let counted =
         |n: usize, what: &str| format!("{} {what}{}", grouped(n as u64), if n == 1 { "" } else { "s" });

@@ -156,7 +156,7 @@ fn composition(ops: &OpInfoMap, info: &OpInfo) -> Option<Vec<String>> {
     all.into_iter().find_map(|((size, rank), (dtype, fewer))| {
         let (mut program, op) = example(info);
         let meta = |dtype, rank| Meta::new(dtype, vec![size; rank].into_iter().collect::<Dims>());
-        let first = program.find(info.schema().inputs.first()?.name);
+        let first = info.schema().inputs.first().and_then(|slot| program.find(slot.name));
         for var in op.reads() {
             let meta = match Some(var) == first {
                 true => meta(DType::F32, rank),
