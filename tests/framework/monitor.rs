@@ -45,7 +45,7 @@ fn lines(log: &[u8]) -> Vec<serde_json::Value> {
 #[test]
 fn learning_rates_are_logged_before_they_are_converted() -> Result<()> {
     let net = Builder::new();
-    let [a, b, c] = [("a", DType::F32, &[]), ("b", DType::F64, &[][..]), ("c", DType::F32, &[2])]
+    let [a, b, c] = [("a", DType::F32, &[][..]), ("b", DType::F64, &[]), ("c", DType::F32, &[2])]
         .map(|(name, dtype, dims)| net.parameter(name, dtype, dims, |w| Init::Constant(1.0).emit(w, 0)));
     let loss = a * (b.cast(DType::F32) + c.sum(&[]));
     Sgd { rate: 0.5 }.group("c", Sgd { rate: 0.25 }).minimize(&loss)?.complete()?;

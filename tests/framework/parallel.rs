@@ -294,7 +294,7 @@ fn counters_of_batches_count_merged_batches() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F64, &[1], |w| Init::Constant(1.0).emit(w, 0));
     let count = net.persistable("count", DType::F64, &[1], |x| Init::Constant(0.0).emit(x, 0));
-    emit(Increment { x: (&count).into(), out: (&count).into(), step: 1.0 });
+    emit(Increment { x: (&count).into(), out: (&count).into(), step: 1.0 }).out.check()?;
     let loss = (&w * &count).sum(&[]);
     Sgd { rate: 1.0 }.minimize(&loss)?.complete()?;
     let norm = w.square().sum(&[]).name();
