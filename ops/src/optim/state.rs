@@ -2,9 +2,7 @@
 
 use std::panic::Location;
 
-use autobwd::{
-    Builder, DType, Error, ErrorKind, Expr, Result, Tensor, exec::LEARNING_RATE, program::Transaction,
-};
+use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Tensor, program::Transaction};
 
 use super::{Optimizer, Schedule, scheduled::set_rate};
 use crate::{Init, Math};
