@@ -1,8 +1,8 @@
 //! Hyperparameters out of bounds are refused where they are given and where they are set.
 
-use autobwd::{Builder, Result, Scope, Tensor};
+use autobwd::{Builder, DType, Result, Scope, Tensor};
 use autobwd_ops::{
-    Math,
+    Init, Math,
     nn::CrossEntropyLoss,
     optim::{
         Adagrad, Adam, AdamW, GradientClip, Lamb, Momentum, Optimizer, Plateau, RmsProp, Schedule,
@@ -104,5 +104,20 @@ fn label_smoothing_is_checked() -> Result<()> {
         assert!(e.starts_with("attribute `label_smoothing`: "), "{e}");
         assert!(e.ends_with(&format!("hyperparameters.rs:{line}")), "{e}");
     }
+    Ok(())
+}
+
+#[test]
+fn errors_name_the_line_of_the_call() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(1.0).emit(w, 0));
+    let loss = w.square().mean();
+    let line = line!() + 1;
+    let e = Sgd { rate: -1.0 }.minimize(&loss).unwrap_err().to_string();
+    assert!(e.ends_with(&format!("hyperparameters.rs:{line}")), "{e}");
+    let optimizer: &dyn Optimizer = &Sgd { rate: -1.0 };
+    let line = line!() + 1;
+    let e = optimizer.minimize(&loss).unwrap_err().to_string();
+    assert!(e.ends_with(&format!("hyperparameters.rs:{line}")), "{e}");
     Ok(())
 }
