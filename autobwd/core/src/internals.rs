@@ -1,8 +1,8 @@
 //! What the other packages of autobwd call on public types, and users do not.
 //!
 //! The methods are private to this package. A trait for each type passes them on to packages that import it from
-//! `__private`. They are documented where they are written.
-#![allow(missing_docs)]
+//! `__private`. They are documented where they are written, and named as there.
+#![allow(missing_docs, clippy::new_ret_no_self)]
 
 use std::{fmt::Display, panic::Location, rc::Rc, sync::Arc};
 
