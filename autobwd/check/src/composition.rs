@@ -41,6 +41,9 @@ pub(super) fn check_composition(
     let (expected, found) = (built.gradient.run()?, gradient.gradient.run()?);
     for (i, input) in function.float_inputs().iter().enumerate() {
         match (gradient.value(&found, i), built.value(&expected, i)) {
+            // Where there is no derivative, the operator may choose an infinite gradient.
+            (Some(_), Some(expected))
+                if sample.smooth.is_some() && expected.to_f64s().iter().any(|x| x.is_infinite()) => {}
             (Some(found), Some(expected)) => {
                 compare(&format!("gradient of `{input}` by the composition"), found, expected)?;
             }

@@ -5,7 +5,7 @@ use autobwd::{
     check::*, op::with_float, register_op,
 };
 
-use super::{LossTarget, infer_loss, of_probabilities, push_label_gradient, weights};
+use super::{LossTarget, infer_loss, negative_log, of_probabilities, push_label_gradient, weights};
 use crate::{kernel_helpers::KernelFloat, softmax::SoftmaxLanes};
 
 /// Cross entropy of probabilities with labels along the last axis: `y = -ln x[label]`, or `-Σ label * ln x` with soft
@@ -42,6 +42,11 @@ impl Kernel for CrossEntropy<Buf<'_>> {
             lanes.fill(cx, self.y.slice_mut()?, |i| target.cross_entropy(&lanes, i, lanes.lane(x, i)));
             Ok(())
         })
+    }
+}
+impl Composition for CrossEntropy<Expr> {
+    fn compose(&mut self) {
+        self.y = negative_log(&self.x, false, &self.label, -1, self.soft_label, self.ignore_index);
     }
 }
 autobwd::samples!(

@@ -261,7 +261,10 @@ impl Composition for NllLoss<Expr> {
             dims[1] = -1;
             chosen = chosen * weight.reshape(&dims);
         }
-        let (losses, total) = (-(&chosen * x).sum(&[1]), chosen.sum(&[]));
+        // The logarithms of other classes, perhaps infinite, do not count.
+        let none = emit(FillZerosLike { x: x.into(), out: New }).out;
+        let products = chosen.equal(&none).where_cond(&none, &(&chosen * x));
+        let (losses, total) = (-products.sum(&[1]), chosen.sum(&[]));
         let zeros = emit(FillZerosLike { x: (&total).into(), out: New }).out;
         (self.out, self.total_weight) = match self.reduction {
             LossReduction::None => (losses, zeros),
@@ -317,6 +320,12 @@ autobwd::samples!(
             ..nll_loss(uniform([4, 3]), given([4], [0.0, 7.0, 2.0, 7.0]).of(DType::I64), LossReduction::Mean)
         },
         nll_loss(uniform([2, 3]), given([2], [-100.0; 2]).of(DType::I64), LossReduction::Mean),
+        // Only the logarithm of the label is read.
+        nll_loss(
+            given([2, 2], [-0.5, f64::NEG_INFINITY, -1.0, -0.25]),
+            given([2], [0.0, 1.0]).of(DType::I64),
+            LossReduction::Mean
+        ),
         nll_loss(uniform([0, 3]), integers_below(3, [0]), LossReduction::None),
         nll_loss(uniform([2, 3]), given([2], [0.0, 3.0]).of(DType::I64), LossReduction::Sum)
             .fails("`Label`: class index 3 is not within 0..3"),

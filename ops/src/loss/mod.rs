@@ -29,7 +29,8 @@ use crate::{
     fill::{FillAnyLike, FillZerosLike},
     gather::OneHotV2,
     kernel_helpers::KernelFloat,
-    softmax::{SoftmaxLanes, sum},
+    scatter::TakeAlongAxis,
+    softmax::{SoftmaxLanes, sum, sum_along},
 };
 
 /// `dlabel = -dloss * ln x`, if it is wanted; class indices have no gradient.
@@ -67,6 +68,26 @@ fn weights(label: &Expr, x: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr 
     let chosen = emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: true }).out;
     let order: Vec<i32> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
     chosen.transpose(&order) * counted
+}
+
+/// `-ln x` at the label of each lane, 0 in ignored lanes; with soft labels `-Σ label * ln x`. `x` are probabilities, or their
+/// logarithms. Those without weight, perhaps 0 or infinite, do not count.
+fn negative_log(x: &Expr, are_logarithms: bool, label: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr {
+    let number = |like: &Expr, value| emit(FillAnyLike { x: like.into(), out: New, value, dtype: None }).out;
+    // The logarithm of what does not count is 0.
+    let without = |mask: &Expr, x: &Expr| {
+        let x = mask.where_cond(&number(x, if are_logarithms { 0.0 } else { 1.0 }), x);
+        if are_logarithms { x } else { x.log() }
+    };
+    if soft {
+        return -sum_along(&(label * &without(&label.equal(&number(label, 0.0)), x)), axis);
+    }
+    let has_axis = label.dims().len() == x.dims().len();
+    let label = if has_axis { label.clone() } else { label.unsqueeze(&[axis]) };
+    let is_ignored = label.equal(&number(&label, ignored.into()));
+    let index = is_ignored.where_cond(&number(&label, 0.0), &label);
+    let picked = emit(TakeAlongAxis { input: x.into(), index: (&index).into(), result: New, axis }).result;
+    -without(&is_ignored, &picked)
 }
 
 /// Infers the shape of the loss.

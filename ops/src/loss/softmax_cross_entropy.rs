@@ -1,13 +1,14 @@
 //! Softmax cross entropy of logits.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
-    check::*, op::with_float, register_op, tensor::InOut,
+    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
+    check::*, emit, op::with_float, register_op, tensor::InOut,
 };
 use ndarray::ArrayView1;
 
-use super::{LossTarget, infer_loss, of_probabilities, push_label_gradient, weighted, weights};
+use super::{LossTarget, infer_loss, negative_log, of_probabilities, push_label_gradient, weighted, weights};
 use crate::{
+    Math,
     kernel_helpers::KernelFloat,
     shape::Assign,
     softmax::{SoftmaxGrad, SoftmaxLanes, largest, softmax, sum, sum_along},
@@ -78,6 +79,19 @@ impl Kernel for SoftmaxWithCrossEntropy<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for SoftmaxWithCrossEntropy<Expr> {
+    fn compose(&mut self) {
+        let (axis, soft, ignored) = (self.axis, self.soft_label, self.ignore_index);
+        if self.use_softmax {
+            let log = self.logits.log_softmax(axis);
+            self.softmax = log.exp();
+            self.loss = negative_log(&log, true, &self.label, axis, soft, ignored);
+        } else {
+            self.softmax = emit(Assign { x: (&self.logits).into(), out: New }).out;
+            self.loss = negative_log(&self.softmax, false, &self.label, axis, soft, ignored);
+        }
     }
 }
 autobwd::samples!(

@@ -1,26 +1,20 @@
-//! Cross entropy and one-hot vectors.
+//! Gradients of cross entropies, and one-hot vectors.
 
 use autobwd::{DType, Result, program::Var};
 use autobwd_ops::{
     gather::OneHotV2,
-    loss::{CrossEntropy, CrossEntropyGrad, SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad},
+    loss::{CrossEntropyGrad, SoftmaxWithCrossEntropyGrad},
 };
 
 use super::{
     ExportOp, ExportRule,
     dims::OnnxDim,
-    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    onnx_graph::{OnnxGraph, OnnxValue},
     rule,
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![
-        rule::<CrossEntropy>(),
-        rule::<CrossEntropyGrad>(),
-        rule::<OneHotV2>(),
-        rule::<SoftmaxWithCrossEntropy>(),
-        rule::<SoftmaxWithCrossEntropyGrad>(),
-    ]
+    vec![rule::<CrossEntropyGrad>(), rule::<OneHotV2>(), rule::<SoftmaxWithCrossEntropyGrad>()]
 }
 
 /// Class indices of the lanes along an axis.
@@ -47,34 +41,6 @@ impl LabelValues {
     }
 }
 
-/// `−Σ label * log` along an axis; without weight, the logarithm of 0 does not count.
-fn soft_loss(graph: &mut OnnxGraph<'_>, [label, log, zero]: [OnnxValue; 3], axis: i64) -> Result<OnnxValue> {
-    let products = graph.mul(label, log);
-    let is_zero = graph.op("Equal", &[label, zero], &[]);
-    let products = graph.op("Where", &[is_zero, zero, products], &[]);
-    let sum = graph.reduce("ReduceSum", products, &[axis], true)?;
-    Ok(graph.op("Neg", &[sum], &[]))
-}
-
-impl ExportOp for CrossEntropy {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
-        let loss = if self.soft_label {
-            let (label, log) = (graph.read(self.label)?, graph.op("Log", &[x], &[]));
-            soft_loss(graph, [label, log, zero], -1)?
-        } else {
-            let labels = LabelValues::of(graph, self.label, self.x, -1, self.ignore_index)?;
-            let axis = [("axis", NodeAttr::Int(labels.axis))];
-            let picked = graph.op("GatherElements", &[x, labels.index], &axis);
-            let log = graph.op("Log", &[picked], &[]);
-            let loss = graph.op("Neg", &[log], &[]);
-            graph.op("Where", &[labels.ignored, zero, loss], &[])
-        };
-        graph.write(self.y, loss);
-        Ok(())
-    }
-}
-
 impl ExportOp for CrossEntropyGrad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (x, dy, dtype) = (graph.read(self.x)?, graph.read(self.dy)?, graph.dtype(self.x)?);
@@ -98,33 +64,6 @@ impl ExportOp for CrossEntropyGrad {
     }
 }
 
-impl ExportOp for SoftmaxWithCrossEntropy {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (logits, axis) = (graph.read(self.logits)?, NodeAttr::Int(i64::from(self.axis)));
-        let zero = graph.scalar(graph.dtype(self.logits)?, 0.0)?;
-        let (softmax, log) = match self.use_softmax {
-            true => {
-                let log = graph.op("LogSoftmax", &[logits], &[("axis", axis)]);
-                (graph.op("Exp", &[log], &[]), log)
-            }
-            false => (logits, graph.op("Log", &[logits], &[])),
-        };
-        let loss = if self.soft_label {
-            let label = graph.read(self.label)?;
-            soft_loss(graph, [label, log, zero], i64::from(self.axis))?
-        } else {
-            let labels = LabelValues::of(graph, self.label, self.logits, self.axis, self.ignore_index)?;
-            let axis = [("axis", NodeAttr::Int(labels.axis))];
-            let picked = graph.op("GatherElements", &[log, labels.index], &axis);
-            let loss = graph.op("Neg", &[picked], &[]);
-            graph.op("Where", &[labels.ignored, zero, loss], &[])
-        };
-        graph.write(self.softmax, softmax);
-        graph.write(self.loss, loss);
-        Ok(())
-    }
-}
-
 impl ExportOp for SoftmaxWithCrossEntropyGrad {
     fn has_form(&self) -> bool {
         self.use_softmax
@@ -135,7 +74,7 @@ impl ExportOp for SoftmaxWithCrossEntropyGrad {
         let dtype = graph.dtype(self.dlogits)?;
         let dlogits = if self.soft_label {
             let label = graph.read(self.label)?;
-            // LabelValues need not add up to 1.
+            // Labels need not add up to 1.
             let sum = graph.reduce("ReduceSum", label, &[i64::from(self.axis)], true)?;
             let whole = graph.mul(softmax, sum);
             let difference = graph.sub(whole, label);

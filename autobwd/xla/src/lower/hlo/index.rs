@@ -103,6 +103,10 @@ impl Hlo {
         if self.rank() == 0 {
             return self.clone();
         }
+        // An operand without elements has none to slice.
+        if indices.numel() == 0 {
+            return indices.full_like(0.0).convert(self.dtype());
+        }
         let positions = self.positions(axis, indices);
         let rank = self.rank();
         let by = GatherDims {

@@ -17,7 +17,6 @@ mod random;
 mod reduce;
 mod select;
 mod shape;
-mod softmax;
 mod update;
 
 use super::rules::LowerRule;
@@ -61,7 +60,6 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         reduce::rules(),
         select::rules(),
         shape::rules(),
-        softmax::rules(),
         update::rules(),
     ];
     families.into_iter().flatten().collect()

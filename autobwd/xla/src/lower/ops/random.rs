@@ -8,7 +8,7 @@ use autobwd_ops::{
     random::{GaussianRandom, NoiseDistribution, NoiseLike, UniformRandom},
 };
 
-use super::{cumulative::scan, prelude::*};
+use super::{cumulative::cumulative_sum, prelude::*};
 use crate::lower::ScatterDims;
 
 family!(DropoutOp, GaussianRandom, NoiseLike, UniformRandom);
@@ -104,7 +104,7 @@ fn normals(seed: &Hlo, n: usize) -> Hlo {
     let near = q.less_equal(&q.full_like(0.27846)).and(&v.square().less_equal(&bound));
     let accepted = q.less(&q.full_like(0.27597)).or(&near);
     // Successes in order: each at its number, failures behind the end, where they are left out.
-    let number = scan(&accepted.convert(HloDType::I32), 0, 0.0, |x, y| x + y) - 1.0;
+    let number = cumulative_sum(&accepted.convert(HloDType::I32), 0) - 1.0;
     let place = accepted.select(&number, &number.full_like(attempts as f64)).reshape(&[attempts, 1]);
     let by = ScatterDims { window: vec![], inserted: vec![0], index_map: vec![0], index_vector: 1 };
     pairs.full(HloDType::F64, &[n], 0.0).scatter(&place, &(v / u), &by, None)

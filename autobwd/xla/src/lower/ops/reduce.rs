@@ -2,19 +2,15 @@
 
 use autobwd::operators::Sum;
 use autobwd_ops::reduce::{
-    FrobeniusNorm, FrobeniusNormGrad, Logsumexp, LogsumexpGrad, Mean, MeanGrad, ReduceAll, ReduceAmax,
-    ReduceAmaxGrad, ReduceAmin, ReduceAminGrad, ReduceAny, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean,
-    ReduceMeanGrad, ReduceMin, ReduceMinGrad, ReduceProd, ReduceSum, ReduceSumGrad, SquaredL2Norm,
-    SquaredL2NormGrad,
+    FrobeniusNormGrad, Mean, MeanGrad, ReduceAll, ReduceAmax, ReduceAmaxGrad, ReduceAmin, ReduceAminGrad,
+    ReduceAny, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad,
+    ReduceSum, ReduceSumGrad,
 };
 
 use super::prelude::*;
 
 family!(
-    FrobeniusNorm,
     FrobeniusNormGrad,
-    Logsumexp,
-    LogsumexpGrad,
     Mean,
     MeanGrad,
     ReduceAll,
@@ -29,11 +25,8 @@ family!(
     ReduceMeanGrad,
     ReduceMin,
     ReduceMinGrad,
-    ReduceProd,
     ReduceSum,
     ReduceSumGrad,
-    SquaredL2Norm,
-    SquaredL2NormGrad,
     Sum
 );
 
@@ -94,12 +87,6 @@ impl Lower for MeanGrad<Hlo> {
     fn lower(&mut self) {
         let each = &self.dout / self.dx.numel() as f64;
         self.dx = each.spread(self.dx.dims(), &all(&self.dx));
-    }
-}
-impl Lower for ReduceProd<Hlo> {
-    fn lower(&mut self) {
-        let x = self.x.convert(self.out.dtype());
-        self.out = x.reduce(Reduction::Product, &axes_of(&self.x, &self.reduce));
     }
 }
 
@@ -171,42 +158,6 @@ impl Lower for ReduceAny<Hlo> {
     fn lower(&mut self) {
         let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
         self.out = self.x.convert(HloDType::Bool).reduce(Reduction::Any, &axes).convert(self.out.dtype());
-    }
-}
-
-impl Lower for Logsumexp<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes(&self.x, &self.axis, self.reduce_all);
-        let largest = self.x.reduce(Reduction::Max, &axes);
-        // An infinite largest element would make NaN of itself.
-        let largest = largest.is_finite().select(&largest, &largest.full_like(0.0));
-        let sum = (&self.x - largest.spread(self.x.dims(), &axes)).exp().sum(&axes);
-        self.out = sum.log() + largest;
-    }
-}
-impl Lower for LogsumexpGrad<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes(&self.x, &self.axis, self.reduce_all);
-        let spread = |value: &Hlo| value.spread(self.x.dims(), &axes);
-        self.dx = spread(&self.dout) * (&self.x - spread(&self.out)).exp();
-    }
-}
-
-impl Lower for SquaredL2Norm<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.x.square().sum_all();
-    }
-}
-impl Lower for SquaredL2NormGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = self.dout.reshape(&[]) * &self.x * 2.0;
-    }
-}
-
-impl Lower for FrobeniusNorm<Hlo> {
-    fn lower(&mut self) {
-        let x = self.x.convert(self.out.dtype());
-        self.out = x.square().sum(&axes_of(&self.x, &self.reduce)).sqrt();
     }
 }
 impl Lower for FrobeniusNormGrad<Hlo> {
