@@ -71,6 +71,28 @@ pub struct CheckedSample {
 /// # Errors
 /// A violated check: with slot and index of the worst element, or the source line of a panic.
 pub fn check_sample(sample: &Sample) -> Result<CheckedSample> {
+    check_with(sample, |ops, sample| {
+        let checked = check(ops, sample)?;
+        if is_representative(sample) {
+            check_variants(ops, sample)?;
+        }
+        Ok(checked)
+    })
+}
+
+/// Checks a sample, as [`check_sample`] does, without its variants: other attributes, other ranks, a million elements. For
+/// checks that are repeated, with another instruction set, say.
+///
+/// # Errors
+/// Those of [`check_sample`].
+pub fn check_sample_alone(sample: &Sample) -> Result<CheckedSample> {
+    check_with(sample, check)
+}
+
+fn check_with(
+    sample: &Sample,
+    check: impl FnOnce(&OpInfoMap, &Sample) -> Result<CheckedSample>,
+) -> Result<CheckedSample> {
     let ops = OpInfoMap::linked()?;
     let mut checked = catch_panic(|| match sample.error {
         Some(expected) => check_refused(ops, sample, expected),
@@ -129,13 +151,16 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
     check_integers_agree(ops, sample)?;
     check_integers(ops, sample, &function, bound)?;
     check_rows(ops, sample, &function, &many)?;
-    if is_representative(sample) {
-        check_attributes(ops, sample, bound)?;
-        let kernels = |function: &ProgramFunction| check_kernels(ops, function, &many, &mut vec![]);
-        check_ranks(ops, sample, bound, &kernels)?;
-        check_large(ops, sample, bound).map_err(in_case("of a million elements, "))?;
-    }
     Ok(checked)
+}
+
+/// Checks a sample with other attributes, other ranks, and a million elements.
+fn check_variants(ops: &OpInfoMap, sample: &Sample) -> Result<()> {
+    let (many, bound) = (Arc::new(Cx::new(THREADS)), bound(sample));
+    check_attributes(ops, sample, bound)?;
+    let kernels = |function: &ProgramFunction| check_kernels(ops, function, &many, &mut vec![]);
+    check_ranks(ops, sample, bound, &kernels)?;
+    check_large(ops, sample, bound).map_err(in_case("of a million elements, "))
 }
 
 fn bound(sample: &Sample) -> f64 {

@@ -27,6 +27,6 @@ pub use autobwd_core::sample::{
     Draw, MakeProgram, OpSamples, Sample, SampleRow, away_from, between, distinct, given, integers,
     integers_below, out, positive, probabilities, samples, uniform,
 };
-pub use checks::{CheckedSample, check_sample};
+pub use checks::{CheckedSample, check_sample, check_sample_alone};
 pub use function::sample_program;
 pub use package::{CheckReport, Coverage, check_coverage, check_crate, check_within};

@@ -10,14 +10,17 @@ use serde::{Serialize, Serializer};
 
 use crate::{Session, norm::l2_norm, optimizer_state::RATE_SLOT};
 use autobwd_core::{
-    __private::internals::*, Error, ErrorKind, Meta, OpDesc, Program, Result, Tensor, Var, with_dtype,
+    __private::internals::*,
+    Error, ErrorKind, Meta, Op, OpDesc, Program, Result, Tensor, Var,
+    operators::{Cast, Reshape2},
+    with_dtype,
 };
 
 /// The schema of a log. A new version removes a key or changes its meaning; keys may be added to this one.
 const SCHEMA: &str = "autobwd.log/1";
 
 /// The operators that make a learning rate fit a parameter, in dtype and rank.
-const CONVERSIONS: [&str; 2] = ["cast", "reshape2"];
+const CONVERSIONS: [&str; 2] = [Cast::<Var>::SCHEMA.name, Reshape2::<Var>::SCHEMA.name];
 
 /// Writes a log of a training run: one JSON line a step, with losses and other scalars, learning rates, the norm of
 /// every parameter's gradient, time and memory.

@@ -238,57 +238,6 @@
     %v2 = stablehlo.constant dense<0x00000000> : tensor<0x2x2x2x2xf32>
     return %v2 : tensor<0x2x2x2x2xf32>
 
-// Rules: cross_entropy_grad
-    // cross_entropy
-    %2 = stablehlo.log %v0 : tensor<4x3xf32>
-    %3 = stablehlo.constant dense<0x00000000> : tensor<4x3xf32>
-    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xi1>
-    %5 = stablehlo.multiply %v1, %2 : tensor<4x3xf32>
-    %6 = stablehlo.select %4, %3, %5 : tensor<4x3xi1>, tensor<4x3xf32>
-    %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<4xf32>
-    %9 = stablehlo.negate %8 : tensor<4xf32>
-    %v2 = stablehlo.reshape %9 : (tensor<4xf32>) -> tensor<4x1xf32>
-    // fill_any_like
-    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<4x1xf32>
-    // cross_entropy_grad
-    %12 = stablehlo.constant dense<0x00000000> : tensor<4x3xf32>
-    %13 = stablehlo.reshape %v2.GRAD : (tensor<4x1xf32>) -> tensor<4xf32>
-    %14 = stablehlo.broadcast_in_dim %13, dims = [0] : (tensor<4xf32>) -> tensor<4x3xf32>
-    %15 = stablehlo.compare EQ, %v1, %12, FLOAT : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xi1>
-    %16 = stablehlo.multiply %14, %v1 : tensor<4x3xf32>
-    %17 = stablehlo.negate %16 : tensor<4x3xf32>
-    %18 = stablehlo.divide %17, %v0 : tensor<4x3xf32>
-    %v0.GRAD = stablehlo.select %15, %12, %18 : tensor<4x3xi1>, tensor<4x3xf32>
-    // log
-    %log_0 = stablehlo.log %v0 : tensor<4x3xf32>
-    // elementwise_mul
-    %21 = stablehlo.broadcast_in_dim %v2.GRAD, dims = [0, 1] : (tensor<4x1xf32>) -> tensor<4x3xf32>
-    %product_0 = stablehlo.multiply %log_0, %21 : tensor<4x3xf32>
-    // scale
-    %23 = stablehlo.constant dense<0x00000000> : tensor<4x3xf32>
-    %24 = stablehlo.constant dense<0xBF800000> : tensor<4x3xf32>
-    %25 = stablehlo.multiply %product_0, %24 : tensor<4x3xf32>
-    %v1.GRAD = stablehlo.add %25, %23 : tensor<4x3xf32>
-    return %v0.GRAD, %v1.GRAD : tensor<4x3xf32>, tensor<4x3xf32>
-
-// Rules: cross_entropy
-    // cross_entropy
-    %2 = stablehlo.log %v0 : tensor<4x3xf32>
-    %3 = stablehlo.constant dense<0x00000000> : tensor<4x3xf32>
-    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xi1>
-    %5 = stablehlo.multiply %v1, %2 : tensor<4x3xf32>
-    %6 = stablehlo.select %4, %3, %5 : tensor<4x3xi1>, tensor<4x3xf32>
-    %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [1] : (tensor<4x3xf32>, tensor<f32>) -> tensor<4xf32>
-    %9 = stablehlo.negate %8 : tensor<4xf32>
-    %v2 = stablehlo.reshape %9 : (tensor<4xf32>) -> tensor<4x1xf32>
-    return %v2 : tensor<4x1xf32>
-
-// Rules: cumprod
-    // cumprod
-    return %v0 : tensor<0x3xf32>
-
 // Rules: cumsum_grad
     // cumsum
     // fill_any_like
@@ -483,24 +432,44 @@
 
 // Rules: frobenius_norm_grad
     // frobenius_norm
-    %1 = stablehlo.multiply %v0, %v0 : tensor<f32>
-    %v1 = stablehlo.sqrt %1 : tensor<f32>
+    //   of it: square
+    %square_0 = stablehlo.multiply %v0, %v0 : tensor<f32>
+    //   of it: reduce_sum
+    //   of it: fill_any_like
+    %fill_any_like_0 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    //   of it: equal
+    %3 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %4 = stablehlo.compare EQ, %square_0, %fill_any_like_0, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %5 = stablehlo.constant dense<0x3F800000> : tensor<f32>
+    %6 = stablehlo.select %4, %5, %3 : tensor<i1>, tensor<f32>
+    %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %equal_0 = stablehlo.compare NE, %6, %7, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    //   of it: fill_any_like
+    %fill_any_like_1 = stablehlo.constant dense<0x3F800000> : tensor<f32>
+    //   of it: where
+    %10 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %11 = stablehlo.convert %equal_0 : (tensor<i1>) -> tensor<f32>
+    %12 = stablehlo.compare EQ, %11, %10, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %where_0 = stablehlo.select %12, %square_0, %fill_any_like_1 : tensor<i1>, tensor<f32>
+    //   of it: sqrt
+    %sqrt_0 = stablehlo.sqrt %where_0 : tensor<f32>
+    //   of it: fill_any_like
+    %fill_any_like_2 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    //   of it: where
+    %16 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %17 = stablehlo.convert %equal_0 : (tensor<i1>) -> tensor<f32>
+    %18 = stablehlo.compare EQ, %17, %16, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %v1_0 = stablehlo.select %18, %sqrt_0, %fill_any_like_2 : tensor<i1>, tensor<f32>
     // fill_any_like
     %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<f32>
     // frobenius_norm_grad
-    %4 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %5 = stablehlo.compare EQ, %v1, %4, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %6 = stablehlo.constant dense<0x3F800000> : tensor<f32>
-    %7 = stablehlo.select %5, %6, %v1 : tensor<i1>, tensor<f32>
-    %8 = stablehlo.divide %v0, %7 : tensor<f32>
-    %v0.GRAD = stablehlo.multiply %v1.GRAD, %8 : tensor<f32>
+    %21 = stablehlo.constant dense<0x00000000> : tensor<f32>
+    %22 = stablehlo.compare EQ, %v1_0, %21, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %23 = stablehlo.constant dense<0x3F800000> : tensor<f32>
+    %24 = stablehlo.select %22, %23, %v1_0 : tensor<i1>, tensor<f32>
+    %25 = stablehlo.divide %v0, %24 : tensor<f32>
+    %v0.GRAD = stablehlo.multiply %v1.GRAD, %25 : tensor<f32>
     return %v0.GRAD : tensor<f32>
-
-// Rules: frobenius_norm
-    // frobenius_norm
-    %1 = stablehlo.multiply %v0, %v0 : tensor<f32>
-    %v1 = stablehlo.sqrt %1 : tensor<f32>
-    return %v1 : tensor<f32>
 
 // Rules: gather_grad
     // gather
@@ -557,31 +526,27 @@
 
 // Rules: index_sample_grad
     // index_sample
-    %2 = stablehlo.iota dim = 0 : tensor<2x3x1xi64>
-    %3 = stablehlo.reshape %v1 : (tensor<2x3xi64>) -> tensor<2x3x1xi64>
-    %4 = stablehlo.concatenate %2, %3, dim = 2 : (tensor<2x3x1xi64>, tensor<2x3x1xi64>) -> tensor<2x3x2xi64>
-    %v2 = "stablehlo.gather"(%v0, %4) <{dimension_numbers = #stablehlo.gather<offset_dims = [], collapsed_slice_dims = [0, 1], start_index_map = [0, 1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1>, indices_are_sorted = false}> : (tensor<2x4xf32>, tensor<2x3x2xi64>) -> tensor<2x3xf32>
+    %2 = stablehlo.constant dense<0> : tensor<2x0xi64>
+    %v2 = stablehlo.convert %2 : (tensor<2x0xi64>) -> tensor<2x0xf32>
     // fill_any_like
-    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x3xf32>
+    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x0xf32>
     // index_sample_grad
-    %7 = stablehlo.constant dense<0x00000000> : tensor<2x4xf32>
-    %8 = stablehlo.iota dim = 0 : tensor<2x3x1xi64>
-    %9 = stablehlo.reshape %v1 : (tensor<2x3xi64>) -> tensor<2x3x1xi64>
-    %10 = stablehlo.concatenate %8, %9, dim = 2 : (tensor<2x3x1xi64>, tensor<2x3x1xi64>) -> tensor<2x3x2xi64>
-    %v0.GRAD = "stablehlo.scatter"(%7, %10, %v2.GRAD) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [], inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 2>, indices_are_sorted = false, unique_indices = false}> ({
-    ^bb0(%11: tensor<f32>, %12: tensor<f32>):
-      %13 = stablehlo.add %11, %12 : tensor<f32>
-      stablehlo.return %13 : tensor<f32>
-    }) : (tensor<2x4xf32>, tensor<2x3x2xi64>, tensor<2x3xf32>) -> tensor<2x4xf32>
+    %5 = stablehlo.constant dense<0x00000000> : tensor<2x4xf32>
+    %6 = stablehlo.iota dim = 0 : tensor<2x0x1xi64>
+    %7 = stablehlo.reshape %v1 : (tensor<2x0xi64>) -> tensor<2x0x1xi64>
+    %8 = stablehlo.concatenate %6, %7, dim = 2 : (tensor<2x0x1xi64>, tensor<2x0x1xi64>) -> tensor<2x0x2xi64>
+    %v0.GRAD = "stablehlo.scatter"(%5, %8, %v2.GRAD) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [], inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 2>, indices_are_sorted = false, unique_indices = false}> ({
+    ^bb0(%9: tensor<f32>, %10: tensor<f32>):
+      %11 = stablehlo.add %9, %10 : tensor<f32>
+      stablehlo.return %11 : tensor<f32>
+    }) : (tensor<2x4xf32>, tensor<2x0x2xi64>, tensor<2x0xf32>) -> tensor<2x4xf32>
     return %v0.GRAD : tensor<2x4xf32>
 
 // Rules: index_sample
     // index_sample
-    %2 = stablehlo.iota dim = 0 : tensor<2x3x1xi64>
-    %3 = stablehlo.reshape %v1 : (tensor<2x3xi64>) -> tensor<2x3x1xi64>
-    %4 = stablehlo.concatenate %2, %3, dim = 2 : (tensor<2x3x1xi64>, tensor<2x3x1xi64>) -> tensor<2x3x2xi64>
-    %v2 = "stablehlo.gather"(%v0, %4) <{dimension_numbers = #stablehlo.gather<offset_dims = [], collapsed_slice_dims = [0, 1], start_index_map = [0, 1], index_vector_dim = 2>, slice_sizes = array<i64: 1, 1>, indices_are_sorted = false}> : (tensor<2x4xf32>, tensor<2x3x2xi64>) -> tensor<2x3xf32>
-    return %v2 : tensor<2x3xf32>
+    %2 = stablehlo.constant dense<0> : tensor<2x0xi64>
+    %v2 = stablehlo.convert %2 : (tensor<2x0xi64>) -> tensor<2x0xf32>
+    return %v2 : tensor<2x0xf32>
 
 // Rules: index_select_grad
     // index_select
@@ -681,77 +646,6 @@
     %22 = stablehlo.compare LT, %8, %21, FLOAT : (tensor<1xf64>, tensor<1xf64>) -> tensor<1xi1>
     %v3 = stablehlo.select %22, %12, %20 : tensor<1xi1>, tensor<1xf64>
     return %v3 : tensor<1xf64>
-
-// Rules: log_softmax_grad
-    // log_softmax
-    %1 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %2 = stablehlo.reduce(%v0 init: %1) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %4 = stablehlo.subtract %v0, %3 : tensor<2x3xf32>
-    %5 = stablehlo.exponential %4 : tensor<2x3xf32>
-    %6 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %7 = stablehlo.reduce(%5 init: %6) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %8 = stablehlo.broadcast_in_dim %7, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %9 = stablehlo.log %8 : tensor<2x3xf32>
-    %v1 = stablehlo.subtract %4, %9 : tensor<2x3xf32>
-    // fill_any_like
-    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x3xf32>
-    // log_softmax_grad
-    %12 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %13 = stablehlo.reduce(%v1.GRAD init: %12) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %14 = stablehlo.broadcast_in_dim %13, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %15 = stablehlo.exponential %v1 : tensor<2x3xf32>
-    %16 = stablehlo.multiply %15, %14 : tensor<2x3xf32>
-    %v0.GRAD = stablehlo.subtract %v1.GRAD, %16 : tensor<2x3xf32>
-    return %v0.GRAD : tensor<2x3xf32>
-
-// Rules: log_softmax
-    // log_softmax
-    %1 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %2 = stablehlo.reduce(%v0 init: %1) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %4 = stablehlo.subtract %v0, %3 : tensor<2x3xf32>
-    %5 = stablehlo.exponential %4 : tensor<2x3xf32>
-    %6 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %7 = stablehlo.reduce(%5 init: %6) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %8 = stablehlo.broadcast_in_dim %7, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %9 = stablehlo.log %8 : tensor<2x3xf32>
-    %v1 = stablehlo.subtract %4, %9 : tensor<2x3xf32>
-    return %v1 : tensor<2x3xf32>
-
-// Rules: logcumsumexp
-    // logcumsumexp
-    %1 = stablehlo.reshape %v0 : (tensor<f32>) -> tensor<1xf32>
-    %v1 = stablehlo.reshape %1 : (tensor<1xf32>) -> tensor<f32>
-    return %v1 : tensor<f32>
-
-// Rules: logsumexp_grad
-    // logsumexp
-    %1 = stablehlo.is_finite %v0 : (tensor<f32>) -> tensor<i1>
-    %2 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %3 = stablehlo.select %1, %v0, %2 : tensor<i1>, tensor<f32>
-    %4 = stablehlo.subtract %v0, %3 : tensor<f32>
-    %5 = stablehlo.exponential %4 : tensor<f32>
-    %6 = stablehlo.log %5 : tensor<f32>
-    %v1 = stablehlo.add %6, %3 : tensor<f32>
-    // fill_any_like
-    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<f32>
-    // logsumexp_grad
-    %9 = stablehlo.subtract %v0, %v1 : tensor<f32>
-    %10 = stablehlo.exponential %9 : tensor<f32>
-    %v0.GRAD = stablehlo.multiply %v1.GRAD, %10 : tensor<f32>
-    return %v0.GRAD : tensor<f32>
-
-// Rules: logsumexp
-    // logsumexp
-    %1 = stablehlo.is_finite %v0 : (tensor<f32>) -> tensor<i1>
-    %2 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %3 = stablehlo.select %1, %v0, %2 : tensor<i1>, tensor<f32>
-    %4 = stablehlo.subtract %v0, %3 : tensor<f32>
-    %5 = stablehlo.exponential %4 : tensor<f32>
-    %6 = stablehlo.log %5 : tensor<f32>
-    %v1 = stablehlo.add %6, %3 : tensor<f32>
-    return %v1 : tensor<f32>
 
 // Rules: lookup_table_grad
     // lookup_table
@@ -1123,10 +1017,6 @@
     // reduce_min
     return %v0 : tensor<f32>
 
-// Rules: reduce_prod
-    // reduce_prod
-    return %v0 : tensor<f32>
-
 // Rules: reduce_sum_grad
     // reduce_sum
     // fill_any_like
@@ -1263,116 +1153,10 @@
     // slice
     return %v0 : tensor<f32>
 
-// Rules: softmax_grad
-    // softmax
-    %1 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %2 = stablehlo.reduce(%v0 init: %1) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %4 = stablehlo.subtract %v0, %3 : tensor<2x3xf32>
-    %5 = stablehlo.exponential %4 : tensor<2x3xf32>
-    %6 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %7 = stablehlo.reduce(%5 init: %6) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %8 = stablehlo.broadcast_in_dim %7, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %v1 = stablehlo.divide %5, %8 : tensor<2x3xf32>
-    // fill_any_like
-    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x3xf32>
-    // softmax_grad
-    %11 = stablehlo.multiply %v1, %v1.GRAD : tensor<2x3xf32>
-    %12 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %13 = stablehlo.reduce(%11 init: %12) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %14 = stablehlo.broadcast_in_dim %13, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %15 = stablehlo.subtract %v1.GRAD, %14 : tensor<2x3xf32>
-    %v0.GRAD = stablehlo.multiply %15, %v1 : tensor<2x3xf32>
-    return %v0.GRAD : tensor<2x3xf32>
-
-// Rules: softmax
-    // softmax
-    %1 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %2 = stablehlo.reduce(%v0 init: %1) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %4 = stablehlo.subtract %v0, %3 : tensor<2x3xf32>
-    %5 = stablehlo.exponential %4 : tensor<2x3xf32>
-    %6 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %7 = stablehlo.reduce(%5 init: %6) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
-    %8 = stablehlo.broadcast_in_dim %7, dims = [0] : (tensor<2xf32>) -> tensor<2x3xf32>
-    %v1 = stablehlo.divide %5, %8 : tensor<2x3xf32>
-    return %v1 : tensor<2x3xf32>
-
-// Rules: softmax_with_cross_entropy_grad
-    // softmax_with_cross_entropy
-    %2 = stablehlo.log %v0 : tensor<2x2xf32>
-    %3 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
-    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
-    %5 = stablehlo.multiply %v1, %2 : tensor<2x2xf32>
-    %6 = stablehlo.select %4, %3, %5 : tensor<2x2xi1>, tensor<2x2xf32>
-    %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [1] : (tensor<2x2xf32>, tensor<f32>) -> tensor<2xf32>
-    %9 = stablehlo.negate %8 : tensor<2xf32>
-    %v3 = stablehlo.reshape %9 : (tensor<2xf32>) -> tensor<2x1xf32>
-    // fill_any_like
-    %v2.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x2xf32>
-    // fill_any_like
-    %v3.GRAD = stablehlo.constant dense<0x3F800000> : tensor<2x1xf32>
-    // softmax_with_cross_entropy_grad
-    %13 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
-    %14 = stablehlo.reshape %v3.GRAD : (tensor<2x1xf32>) -> tensor<2xf32>
-    %15 = stablehlo.broadcast_in_dim %14, dims = [0] : (tensor<2xf32>) -> tensor<2x2xf32>
-    %16 = stablehlo.compare EQ, %v1, %13, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
-    %17 = stablehlo.divide %v1, %v0 : tensor<2x2xf32>
-    %18 = stablehlo.negate %17 : tensor<2x2xf32>
-    %19 = stablehlo.select %16, %13, %18 : tensor<2x2xi1>, tensor<2x2xf32>
-    %v0.GRAD.RENAME.0 = stablehlo.multiply %19, %15 : tensor<2x2xf32>
-    // assign
-    // log
-    %log_0 = stablehlo.log %v0 : tensor<2x2xf32>
-    // elementwise_mul
-    %22 = stablehlo.broadcast_in_dim %v3.GRAD, dims = [0, 1] : (tensor<2x1xf32>) -> tensor<2x2xf32>
-    %product_0 = stablehlo.multiply %log_0, %22 : tensor<2x2xf32>
-    // scale
-    %24 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
-    %25 = stablehlo.constant dense<0xBF800000> : tensor<2x2xf32>
-    %26 = stablehlo.multiply %product_0, %25 : tensor<2x2xf32>
-    %v1.GRAD = stablehlo.add %26, %24 : tensor<2x2xf32>
-    // sum
-    %v0.GRAD = stablehlo.add %v0.GRAD.RENAME.0, %v2.GRAD : tensor<2x2xf32>
-    return %v0.GRAD, %v1.GRAD : tensor<2x2xf32>, tensor<2x2xf32>
-
-// Rules: softmax_with_cross_entropy
-    // softmax_with_cross_entropy
-    %2 = stablehlo.log %v0 : tensor<2x2xf32>
-    %3 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
-    %4 = stablehlo.compare EQ, %v1, %3, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
-    %5 = stablehlo.multiply %v1, %2 : tensor<2x2xf32>
-    %6 = stablehlo.select %4, %3, %5 : tensor<2x2xi1>, tensor<2x2xf32>
-    %7 = stablehlo.constant dense<0x00000000> : tensor<f32>
-    %8 = stablehlo.reduce(%6 init: %7) applies stablehlo.add across dimensions = [1] : (tensor<2x2xf32>, tensor<f32>) -> tensor<2xf32>
-    %9 = stablehlo.negate %8 : tensor<2xf32>
-    %v3 = stablehlo.reshape %9 : (tensor<2xf32>) -> tensor<2x1xf32>
-    return %v0, %v3 : tensor<2x2xf32>, tensor<2x1xf32>
-
 // Rules: split
     // split
     %v2 = stablehlo.slice %v0 [5:5] : (tensor<5xf32>) -> tensor<0xf32>
     return %v0, %v2 : tensor<5xf32>, tensor<0xf32>
-
-// Rules: squared_l2_norm_grad
-    // squared_l2_norm
-    %1 = stablehlo.multiply %v0, %v0 : tensor<f32>
-    %v1 = stablehlo.reshape %1 : (tensor<f32>) -> tensor<1xf32>
-    // fill_any_like
-    %v1.GRAD = stablehlo.constant dense<0x3F800000> : tensor<1xf32>
-    // squared_l2_norm_grad
-    %4 = stablehlo.reshape %v1.GRAD : (tensor<1xf32>) -> tensor<f32>
-    %5 = stablehlo.multiply %4, %v0 : tensor<f32>
-    %6 = stablehlo.constant dense<0x40000000> : tensor<f32>
-    %v0.GRAD = stablehlo.multiply %5, %6 : tensor<f32>
-    return %v0.GRAD : tensor<f32>
-
-// Rules: squared_l2_norm
-    // squared_l2_norm
-    %1 = stablehlo.multiply %v0, %v0 : tensor<f32>
-    %v1 = stablehlo.reshape %1 : (tensor<f32>) -> tensor<1xf32>
-    return %v1 : tensor<1xf32>
 
 // Rules: squeeze2_grad
     // squeeze2

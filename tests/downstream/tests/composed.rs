@@ -267,7 +267,7 @@ fn faults_of_authors_are_errors_that_name_the_operator() -> Result<()> {
             |x| emit(One { x: x.into(), out: New }).out,
             ErrorKind::Operator,
             "composed_one",
-            "(`composed_one` → `composed_other` → `composed_one`), and never ends",
+            "(`composed_one` → `composed_other` → `composed_one`): compose it of operators of other types",
         ),
         (
             |x| emit(Shorter { x: x.into(), out: New }).out,
