@@ -6,9 +6,11 @@ use autobwd_ops::{
     loss::{BceLoss, DivergenceReduction, HingeLoss, KldivLoss, LogLoss, RankLoss},
 };
 
+type Loss = fn(&Expr, &Expr) -> Expr;
+
 /// The error of a loss whose shapes are known only when it runs.
 #[track_caller]
-fn refused(loss: &dyn Fn(&Expr, &Expr) -> Expr, dims: [&[usize]; 2], declared: [&[i64]; 2]) -> String {
+fn refused(loss: Loss, dims: [&[usize]; 2], declared: [&[i64]; 2]) -> String {
     let net = Builder::new();
     let [x, y] =
         [("x", declared[0]), ("y", declared[1])].map(|(name, dims)| net.input(name, DType::F32, dims));
@@ -21,19 +23,19 @@ fn refused(loss: &dyn Fn(&Expr, &Expr) -> Expr, dims: [&[usize]; 2], declared: [
 
 #[test]
 fn no_loss_broadcasts_dimensions_that_are_one_when_it_runs() -> Result<()> {
-    let losses: [(&str, &dyn Fn(&Expr, &Expr) -> Expr); 8] = [
-        ("square_error", &|x, y| x.square_error(y)),
-        ("huber_loss", &|x, y| x.huber_loss(y, 1.0)),
-        ("sigmoid_cross_entropy", &|x, y| x.sigmoid_cross_entropy(y)),
-        ("bce_loss", &|x, y| emit(BceLoss { x: x.into(), label: y.into(), out: New }).out),
-        ("log_loss", &|x, y| {
+    let losses: [(&str, Loss); 8] = [
+        ("square_error", |x, y| x.square_error(y)),
+        ("huber_loss", |x, y| x.huber_loss(y, 1.0)),
+        ("sigmoid_cross_entropy", |x, y| x.sigmoid_cross_entropy(y)),
+        ("bce_loss", |x, y| emit(BceLoss { x: x.into(), label: y.into(), out: New }).out),
+        ("log_loss", |x, y| {
             emit(LogLoss { predicted: x.into(), labels: y.into(), loss: New, epsilon: 1e-4 }).loss
         }),
-        ("hinge_loss", &|x, y| emit(HingeLoss { logits: x.into(), labels: y.into(), loss: New }).loss),
-        ("rank_loss", &|x, y| {
+        ("hinge_loss", |x, y| emit(HingeLoss { logits: x.into(), labels: y.into(), loss: New }).loss),
+        ("rank_loss", |x, y| {
             emit(RankLoss { label: x.into(), left: y.into(), right: x.into(), out: New }).out
         }),
-        ("kldiv_loss", &|x, y| {
+        ("kldiv_loss", |x, y| {
             let reduction = DivergenceReduction::None;
             emit(KldivLoss { x: x.into(), target: y.into(), loss: New, reduction }).loss
         }),
@@ -51,7 +53,7 @@ fn no_loss_broadcasts_dimensions_that_are_one_when_it_runs() -> Result<()> {
 
 #[test]
 fn the_error_says_what_to_reshape() {
-    let square_error: &dyn Fn(&Expr, &Expr) -> Expr = &|x, y| x.square_error(y);
+    let square_error: Loss = |x, y| x.square_error(y);
     let e = refused(square_error, [&[4, 1], &[4, 4]], [&[-1, 1], &[-1, -1]]);
     assert!(e.contains("`Y`: shape [4, 4] does not match [4, 1] of `X`"), "{e}");
     let e = refused(square_error, [&[4, 1], &[1, 4]], [&[-1, -1], &[-1, -1]]);

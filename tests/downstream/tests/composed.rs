@@ -219,6 +219,12 @@ fn registry_tells_how_it_runs() -> Result<()> {
     Ok(())
 }
 
+type UnaryFunction = fn(&Expr) -> Expr;
+
+fn applied(function: UnaryFunction, x: &Expr) -> Expr {
+    function(x)
+}
+
 macro_rules! composed_like {
     ($($op:ident $name:literal $compose:expr;)*) => {$(
         /// Any shape to the same shape.
@@ -233,8 +239,7 @@ macro_rules! composed_like {
         }
         impl Composition for $op<Expr> {
             fn compose(&mut self) {
-                let compose: fn(&Expr) -> Expr = $compose;
-                self.out = compose(&self.x);
+                self.out = applied($compose, &self.x);
             }
         }
     )*};
@@ -256,7 +261,7 @@ composed_like! {
 
 #[test]
 fn faults_of_authors_are_errors_that_name_the_operator() -> Result<()> {
-    let faults: [(fn(&Expr) -> Expr, ErrorKind, &str, &str); 7] = [
+    let faults: [(UnaryFunction, ErrorKind, &str, &str); 7] = [
         (
             |x| emit(Itself { x: x.into(), out: New }).out,
             ErrorKind::Operator,
