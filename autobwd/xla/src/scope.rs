@@ -71,12 +71,13 @@ impl DeviceScope {
         self.get(name)?.download()
     }
 
-    /// Sets a value to a copy of the tensor.
+    /// Sets a value to a copy of the tensor. Any startup program may initialise it again.
     ///
     /// # Errors
     /// Failures of the device.
     pub fn set(&mut self, name: &str, value: &Tensor) -> Result<()> {
         let buffer = self.device.upload(value)?;
+        self.initialisers.remove(name);
         self.insert(name, buffer)
     }
 

@@ -80,6 +80,11 @@ fn start_up_programs_of_one_scope_do_not_share_a_learning_rate() {
     scope.remove("learning_rate_0");
     executor.run(&second, &mut scope, &[], &[]).unwrap();
     assert_eq!(scope.tensor("learning_rate_0").unwrap().item().unwrap(), 0.25);
+
+    // A value that no program has initialised.
+    scope.set("learning_rate_0", &tensor(&[1.0])).unwrap();
+    executor.run(&first, &mut scope, &[], &[]).unwrap();
+    assert_eq!(scope.tensor("learning_rate_0").unwrap().item().unwrap(), 0.5);
 }
 
 #[test]
