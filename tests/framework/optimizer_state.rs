@@ -120,6 +120,21 @@ fn what_a_rate_of_the_loss_is_computed_of_is_no_state() -> Result<()> {
 }
 
 #[test]
+fn the_counter_of_a_schedule_is_state_where_all_rates_are_converted() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[], |w| autobwd_ops::Init::Constant(1.0).emit(w, 0));
+    let schedule = Schedule::linear(0.1, 0.0, 3);
+    ScheduledOptimizer { optimizer: Sgd { rate: 0.1 }, schedule }.minimize(&w.square())?.complete()?;
+    started(&net)?.save_without_optimizer(&path, &net.program()?)?;
+    let mut found = Scope::new();
+    found.load(&path)?;
+    assert_eq!(names(&found), ["w"]);
+    Ok(())
+}
+
+#[test]
 fn a_parameter_named_after_another_one_is_no_state() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");

@@ -25,7 +25,6 @@ const STATES: [&str; 8] =
 /// statistics are no state of the optimizer.
 pub(crate) fn optimizer_state(program: &Program) -> FxHashSet<Var> {
     let root = program.root();
-    let is_kept = |var: &Var| root.vars.get(var).is_some_and(|desc| desc.persistable);
     let is_update =
         |op: &&OpDesc| !op.inputs.get(PARAMETER).is_empty() && !op.inputs.get(RATE_SLOT).is_empty();
     let states = |op: &'_ OpDesc| -> Vec<Var> {
@@ -33,7 +32,6 @@ pub(crate) fn optimizer_state(program: &Program) -> FxHashSet<Var> {
         slots.flat_map(|(_, vars)| vars.iter().copied()).collect()
     };
     let updates = || root.ops.iter().filter(is_update);
-    let rates: FxHashSet<Var> = updates().flat_map(|op| op.inputs.get(RATE_SLOT)).copied().collect();
     let mut writers: FxHashMap<Var, Vec<&OpDesc>> = FxHashMap::default();
     for op in &root.ops {
         op.writes().for_each(|var| writers.entry(var).or_default().push(op));
@@ -42,10 +40,6 @@ pub(crate) fn optimizer_state(program: &Program) -> FxHashSet<Var> {
     let mut queue: Vec<Var> = updates().flat_map(states).collect();
     let mut seen: FxHashSet<Var> = queue.iter().copied().collect();
     while let Some(var) = queue.pop() {
-        // A program may compute a learning rate that it keeps, from the counter of a schedule.
-        if is_kept(&var) && !rates.contains(&var) {
-            continue;
-        }
         let read = writers.get(&var).into_iter().flatten().flat_map(|op| op.reads());
         let new = read.filter(|read| !of_model.contains(read) && seen.insert(*read));
         queue.extend(new.collect::<Vec<_>>());
