@@ -492,17 +492,18 @@ impl FinishedBackward {
     }
 
     /// # Errors
-    /// The result is not valid, as foreign gradient operators in the program may cause; debug builds verify it.
+    /// The result is not valid, as foreign gradient operators in the program may cause. Programs without gradient
+    /// operators are verified by debug builds only.
     fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
-        let before = cfg!(debug_assertions).then(|| program.clone());
+        // Gradient operators from a file need not satisfy every rule of `verify` about their forward operators.
+        let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;
+        let has_gradients = program.blocks().iter().any(|block| block.ops.iter().any(foreign));
+        let before = (has_gradients || cfg!(debug_assertions)).then(|| program.clone());
         self.put_into(program);
         if let Some(before) = before
             && let Err(e) = ops.verify(program)
         {
-            // Gradient operators from a file need not satisfy every rule of `verify` about their forward operators.
-            let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;
             let text = format!("the backward pass is not valid\n{e}");
-            let has_gradients = before.blocks().iter().any(|block| block.ops.iter().any(foreign));
             *program = before;
             return Err(match has_gradients {
                 true => Error::new(ErrorKind::NoGradient, format!("gradient operators do not fit: {text}")),
