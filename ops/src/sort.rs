@@ -1,16 +1,13 @@
 //! Sorting.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, New, Result, Var,
-    check::*,
-    emit,
-    op::{with_float, with_signed},
-    register_op,
+    Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    op::with_signed, register_op,
 };
 
 use crate::{
     kernel_helpers::{axis_if_any, lanes_along},
-    scatter::{Along, TakeAlongAxisGrad},
+    scatter::TakeAlongAxisGrad,
     top_k::TopK,
 };
 
@@ -86,7 +83,7 @@ fn argsort(x: Draw, axis: i32, descending: bool) -> Argsort<Draw> {
 }
 
 /// `dx[indices] = dout`.
-#[register_op(grad_of = Argsort, grad = Composed, inferred)]
+#[register_op(grad_of = Argsort, grad = Composed, composed, inferred)]
 pub struct ArgsortGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -95,14 +92,6 @@ pub struct ArgsortGrad<V = Var> {
     #[output]
     pub dx: V,
     pub axis: i32,
-}
-impl Kernel for ArgsortGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let along = Along::new(&self.x, &self.indices, self.axis);
-            along.add_up::<T>(self.dout.slice()?, self.dx.slice_mut()?)
-        })
-    }
 }
 impl Composition for ArgsortGrad<Expr> {
     fn compose(&mut self) {

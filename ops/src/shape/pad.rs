@@ -147,7 +147,23 @@ impl Infer for TrilTriu<Meta> {
 }
 impl Kernel for TrilTriu<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        keep_triangle(cx, &self.x, &mut self.out, self.diagonal, self.lower)
+        let &[.., rows, cols] = self.x.dims() else { return Err(self.x.wrong("matrices are needed")) };
+        let (diagonal, lower) = (i64::from(self.diagonal), self.lower);
+        with_dtype!(self.x.dtype(), T => {
+            let x = self.x.slice::<T>()?;
+            let size = PART.div_ceil(cols.max(1)) * cols;
+            cx.chunks_mut(self.out.slice_mut::<T>()?, size, |part, out| {
+                pieces(out, part * size, cols, usize::MAX, |row, _, out| {
+                    // Column at which the diagonal, or its successor, cuts the row.
+                    let cut = (row % rows) as i64 + diagonal + i64::from(lower);
+                    let cut = cut.clamp(0, cols as i64) as usize;
+                    let kept = if lower { 0..cut } else { cut..cols };
+                    out.fill(T::default());
+                    out[kept.clone()].copy_from_slice(&x[row * cols..][kept]);
+                });
+            });
+            Ok(())
+        })
     }
 }
 autobwd::samples!(
@@ -166,49 +182,17 @@ autobwd::samples!(
 );
 
 /// `dx` = the triangular part of `dout`, with 0 elsewhere.
-#[register_op(grad_of = TrilTriu, grad = SelfAdjoint)]
+#[register_op(grad_of = TrilTriu, grad = SelfAdjoint, composed)]
 pub struct TrilTriuGrad<V = Var> {
     pub dout: V,
-    #[output]
+    #[output(like = dout)]
     pub dx: V,
     pub diagonal: i32,
     pub lower: bool,
-}
-impl Infer for TrilTriuGrad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.dout.float()?;
-        self.dout.require(self.dout.rank() > 1, || "matrices are needed".into())?;
-        self.dx.like(&self.dout);
-        Ok(())
-    }
-}
-impl Kernel for TrilTriuGrad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        keep_triangle(cx, &self.dout, &mut self.dx, self.diagonal, self.lower)
-    }
 }
 impl Composition for TrilTriuGrad<Expr> {
     fn compose(&mut self) {
         let TrilTriuGrad { diagonal, lower, .. } = *self;
         self.dx = emit(TrilTriu { x: (&self.dout).into(), out: New, diagonal, lower }).out;
     }
-}
-
-fn keep_triangle(cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>, diagonal: i32, lower: bool) -> Result<()> {
-    let &[.., rows, cols] = x.dims() else { return Err(x.wrong("matrices are needed")) };
-    with_dtype!(x.dtype(), T => {
-        let x = x.slice::<T>()?;
-        let size = PART.div_ceil(cols.max(1)) * cols;
-        cx.chunks_mut(out.slice_mut::<T>()?, size, |part, out| {
-            pieces(out, part * size, cols, usize::MAX, |row, _, out| {
-                // Column at which the diagonal, or its successor, cuts the row.
-                let cut = (row % rows) as i64 + i64::from(diagonal) + i64::from(lower);
-                let cut = cut.clamp(0, cols as i64) as usize;
-                let kept = if lower { 0..cut } else { cut..cols };
-                out.fill(T::default());
-                out[kept.clone()].copy_from_slice(&x[row * cols..][kept]);
-            });
-        });
-        Ok(())
-    })
 }
