@@ -135,6 +135,7 @@ fn split_off_updates(program: &mut Program, sums: &[(Var, Var)]) -> Vec<OpDesc> 
             needed.extend(op.reads());
         }
     }
+    let sum_of: FxHashMap<Var, Var> = sums.iter().copied().collect();
     let (mut updates, mut others) = (vec![], vec![]);
     for (mut op, op_use) in std::mem::take(&mut root.ops).into_iter().zip(uses).rev() {
         let is_read_by_batch = op.writes().any(|var| read_by_batch.contains(&var));
@@ -144,9 +145,7 @@ fn split_off_updates(program: &mut Program, sums: &[(Var, Var)]) -> Vec<OpDesc> 
         }
         if matches!(op_use, OpUse::Update | OpUse::Shared) {
             for var in op.inputs.args_mut() {
-                if let Some((_, sum)) = sums.iter().find(|(gradient, _)| gradient == var) {
-                    *var = *sum;
-                }
+                *var = sum_of.get(var).copied().unwrap_or(*var);
             }
             updates.push(op);
         }
