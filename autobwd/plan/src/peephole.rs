@@ -1,12 +1,8 @@
 //! Peephole patterns: registered pairs of operators are replaced by one.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
-use crate::value_graph::{
-    Graph, Instruction, ScratchValues, ValueId, ValueSource, Wires, scratch_values, wires,
-};
+use crate::value_graph::{Graph, Instruction, ValueId, ValueSource, Wires, scratch_values, wires};
 use autobwd_core::{__private::internals::*, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Result, Var};
 
 /// Replaces registered pairs in which the second operator is the only reader of the first one's output. An operator is
@@ -118,19 +114,8 @@ fn replacement(
     let inputs = wires(schema.inputs, &desc.inputs, |var| find([&first.inputs, &then.inputs], var))?;
     let outputs = wires(schema.outputs, &desc.outputs, |var| find([&first.outputs, &then.outputs], var))?;
     fits(graph, desc, &inputs, &outputs, |of, put| info.infer(desc, of, put))?;
-    let desc = Arc::new(desc.clone());
-    let scratch = ScratchValues::new();
-    Ok(Instruction {
-        index: first.index,
-        desc,
-        info,
-        inputs,
-        outputs,
-        scratch,
-        part: None,
-        sub_block: None,
-        in_composition: first.in_composition,
-    })
+    let node = Instruction::new(first.index, desc, info, inputs, outputs);
+    Ok(Instruction { in_composition: first.in_composition, ..node })
 }
 
 /// Rejects an operator whose shape rule contradicts the known shapes of its outputs.

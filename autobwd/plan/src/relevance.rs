@@ -11,7 +11,10 @@ use crate::{
     formulas::Formulas,
     value_graph::{Graph, Instruction, ValueId, ValueSource},
 };
-use autobwd_core::{__private::Implementation, __private::internals::*, OpInfo, Result};
+use autobwd_core::{
+    __private::{Implementation, internals::*},
+    OpInfo, Result,
+};
 
 /// Replaces the inputs that no output of a formula depends on.
 pub(super) fn leave_out(graph: &mut Graph, formulas: &mut Formulas) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Operators that run by their composition: its operators take their place, with the shapes known by then.
 
 use autobwd_core::{
-    __private::internals::*, __private::within_composition, BlockId, Error, ErrorKind, OpDesc, Program,
-    Result, Var,
+    __private::{internals::*, within_composition},
+    BlockId, Error, ErrorKind, OpDesc, Program, Result, Var,
 };
 
 use super::{GraphBuilder, GraphValue, Instruction};

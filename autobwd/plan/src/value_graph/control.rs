@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     Plan,
     value_graph::{
-        GraphBuilder, Instruction, PlanRequest, ScratchValues, ValueId, ValueSource, Wires,
+        GraphBuilder, Instruction, PlanRequest, ValueId, ValueSource, Wires,
         captures::{BlockInputs, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
     },
 };
@@ -166,18 +166,8 @@ impl GraphBuilder<'_> {
             outputs.push((None, Some(id)));
         }
         let called = Some(Box::new(called));
-        let (desc, scratch) = (Arc::new(desc.clone()), ScratchValues::new());
-        self.graph.instructions.push(Instruction {
-            index,
-            desc,
-            info,
-            inputs,
-            outputs,
-            scratch,
-            part: None,
-            sub_block: called,
-            in_composition: false,
-        });
+        let node = Instruction { sub_block: called, ..Instruction::new(index, desc, info, inputs, outputs) };
+        self.graph.instructions.push(node);
         Ok(())
     }
 

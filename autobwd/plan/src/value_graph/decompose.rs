@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 
 use crate::value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires};
 use autobwd_core::{
-    __private::Decomposition, __private::internals::*, Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Result,
-    Shape, SlotDef, Slots, Var,
+    __private::{Decomposition, internals::*},
+    Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Result, Shape, SlotDef, Slots, Var,
 };
 
 /// An elementwise operator that replaces part of an operator.
