@@ -5,7 +5,8 @@ use std::fmt;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::flow::{LISTED, forward_ops, given_for, incoming, listed};
-use crate::report::{OpLocation, PathEnd, missing};
+use crate::path_ends::missing;
+use crate::report::{OpLocation, PathEnd};
 use autobwd_core::{
     __private::did_you_mean, Attr, BlockId, Error, ErrorKind, OpDesc, Origin, Program, Result, Var,
 };

@@ -19,7 +19,8 @@
 //! 9. `recompute::insert_recomputation` again, for variables that are not kept; `budget::choose` chooses them for a
 //!    memory budget.
 //!
-//! The program is changed only after every pass has succeeded; debug builds then verify the result. `report` describes
+//! The program is changed only after every pass has succeeded; debug builds then verify the result, and so do release
+//! builds if the program had gradient operators before. `report` describes
 //! the result for every requested variable, `explain` one gradient of a program, which may come from a file.
 //! `higher_order` composes whole backward passes.
 
@@ -28,12 +29,14 @@ mod budget;
 mod checkpoints;
 mod declare;
 mod explain;
+mod finished;
 mod flow;
 mod grad_names;
 mod gradient_block;
 mod gradient_ops;
 mod higher_order;
 mod lower_control_flow;
+mod path_ends;
 mod preserve_overwritten;
 mod prune;
 mod recompute;
@@ -48,22 +51,22 @@ pub use trip_count::trips;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
-    __private::Lookup,
-    __private::internals::*,
-    BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind, Vars,
+    __private::{Lookup, internals::*},
+    BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind,
     operators::{Assign, FillAnyLike, FillConstant},
-    verify::{mark_valid, require_valid},
+    verify::require_valid,
 };
 pub use checkpoints::{Recompute, RecomputeCost, RecomputeReport};
 pub use explain::explain;
+use finished::FinishedBackward;
 use grad_names::GradNames;
 pub use gradient_block::gradient_block;
 use gradient_ops::{GradientEmitter, emit};
 pub use higher_order::{hessian_vector_product, jacobian};
-use preserve_overwritten::{InsertedCopies, ValueVersions};
-use recompute::{CheckpointSegments, ForwardReads};
+pub use path_ends::missing;
+use preserve_overwritten::ValueVersions;
+use recompute::CheckpointSegments;
 use relevance::GradientRequest;
-pub use report::missing;
 pub use report::{Gradients, MissingGradient, OpLocation, PathEnd, StopReason};
 
 /// Options of [`append_backward`]: the variables to differentiate with respect to, and the ones without gradient.
@@ -445,84 +448,4 @@ fn substitute_targets(
         |(grad, given): (Var, Var)| OpDesc { origin: Origin::Seed, ..Assign { x: given, out: grad }.into() };
     emitted.splice(0..0, copied.into_iter().map(copy));
     stand.into_values().collect()
-}
-
-/// A complete backward pass, not yet part of the program.
-#[derive(Clone)]
-struct FinishedBackward {
-    copies: InsertedCopies,
-    ops: Vec<OpDesc>,
-    vars: Vars,
-    /// Variables of gradient sub-blocks, whose operators are in place.
-    inner_vars: Vec<(BlockId, Vars)>,
-    /// By requested variable.
-    grads: Vec<Option<Var>>,
-    targets: Vec<Var>,
-    no_grad: Vec<bool>,
-    stopped: Vec<Var>,
-    stopped_within: Vec<(BlockId, Var)>,
-    /// Forward variables that are recomputed.
-    again: Vec<Var>,
-}
-
-impl FinishedBackward {
-    fn found(&self, ops: &OpInfoMap, program: &Program, asked: &[Var]) -> Gradients {
-        let answers = || asked.iter().copied().zip(&self.grads);
-        let pairs = answers().filter_map(|(var, grad)| Some((var, (*grad)?))).collect();
-        let none: Vec<Var> = answers().filter(|(_, grad)| grad.is_none()).map(|(var, _)| var).collect();
-        let produced = self.vars.values().filter_map(|desc| desc.gradient_of);
-        let missing = report::missing(program, &self.targets, &self.no_grad, produced, Some(ops), &none);
-        let partial = report::partial(program, &self.targets, &self.stopped, &self.stopped_within, &missing);
-        Gradients { pairs, missing, partial, asked: asked.to_vec(), ..Gradients::default() }
-    }
-
-    /// Makes the copies that recomputed operators read.
-    fn needs(&mut self, ops: &OpInfoMap, program: &mut Program) -> Result<ForwardReads> {
-        std::mem::take(&mut self.copies).insert(&mut program.root_mut().ops, &mut self.ops);
-        ForwardReads::of(ops, program, &self.ops, self.grads.iter().flatten().copied())
-    }
-
-    /// Recomputes these operators instead of keeping their outputs.
-    fn recompute(&mut self, program: &mut Program, needs: &ForwardReads, again: &[bool]) {
-        let appended = std::mem::take(&mut self.ops);
-        let inserted = recompute::insert_recomputation(program, appended, &needs.batches(again), &[]);
-        self.ops = inserted.ops;
-        self.vars.extend(inserted.vars);
-        self.again = inserted.again;
-    }
-
-    /// # Errors
-    /// The result is not valid, as foreign gradient operators in the program may cause. Programs without gradient
-    /// operators are verified by debug builds only.
-    fn commit(self, ops: &OpInfoMap, program: &mut Program) -> Result<()> {
-        // Gradient operators from a file need not satisfy every rule of `verify` about their forward operators.
-        let foreign = |op: &OpDesc| ops.forward_of(&op.ty).is_some() || op.origin != Origin::Model;
-        let has_gradients = program.blocks().iter().any(|block| block.ops.iter().any(foreign));
-        let before = (has_gradients || cfg!(debug_assertions)).then(|| program.clone());
-        self.put_into(program);
-        if let Some(before) = before
-            && let Err(e) = ops.verify(program)
-        {
-            let text = format!("the backward pass is not valid\n{e}");
-            *program = before;
-            return Err(match has_gradients {
-                true => Error::new(ErrorKind::NoGradient, format!("gradient operators do not fit: {text}")),
-                false => Error::internal(text),
-            });
-        }
-        mark_valid(ops, program);
-        Ok(())
-    }
-
-    fn put_into(mut self, program: &mut Program) {
-        for (id, vars) in self.inner_vars {
-            if let Some(block) = program.block_mut(id) {
-                block.vars.extend(vars);
-            }
-        }
-        let root = program.root_mut();
-        self.copies.insert(&mut root.ops, &mut self.ops);
-        root.vars.extend(self.vars);
-        root.ops.extend(self.ops);
-    }
 }

@@ -2,8 +2,8 @@
 
 use crate::lower_control_flow::obstacle;
 use autobwd_core::{
-    __private::Lookup, __private::internals::*, BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin,
-    Program, Result, Var,
+    __private::{Lookup, internals::*},
+    BlockId, Error, ErrorKind, GradKind, OpInfoMap, Origin, Program, Result, Var,
 };
 
 /// The targets and the variables of a differentiation.

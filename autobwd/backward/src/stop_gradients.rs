@@ -6,8 +6,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
-    __private::Lookup, __private::internals::*, BlockCall, BlockId, CarriedInit, GradKind, OpDesc, OpInfo,
-    OpInfoMap, Program, Result, StepCount, Var,
+    __private::{Lookup, internals::*},
+    BlockCall, BlockId, CarriedInit, GradKind, OpDesc, OpInfo, OpInfoMap, Program, Result, StepCount, Var,
 };
 
 /// The marked variables of a block that affect gradients.

@@ -12,8 +12,10 @@ use crate::{
     stop_gradients,
 };
 use autobwd_core::{
-    __private::Lookup, __private::internals::*, BlockCall, BlockId, Error, ErrorKind, GradBlock, OpDesc,
-    OpInfoMap, Program, Result, StepCount, Var, VarKind, operators::zeros,
+    __private::{Lookup, internals::*},
+    BlockCall, BlockId, Error, ErrorKind, GradBlock, OpDesc, OpInfoMap, Program, Result, StepCount, Var,
+    VarKind,
+    operators::zeros,
 };
 
 /// A gradient block whose variables are not declared yet.

@@ -43,8 +43,7 @@ use autobwd::{
     op::Op,
     program::{Var, VarKind},
 };
-use autobwd_core::__private::Obstacles;
-use autobwd_core::__private::internals::*;
+use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_ops::{Model, model::lower};
 
 use crate::{

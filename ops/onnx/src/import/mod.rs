@@ -8,6 +8,7 @@ mod elementwise;
 mod fold;
 mod image;
 mod index;
+mod initializers;
 mod loss;
 mod matmul;
 mod names;
@@ -32,16 +33,14 @@ mod windows;
 use std::{
     cell::RefCell,
     collections::{BTreeSet, HashMap, HashSet},
-    ptr,
     rc::Rc,
 };
 
 use autobwd::{
-    BlockId, Builder, DType, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, Tensor, VarDesc,
+    BlockId, Builder, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, Tensor, VarDesc,
     program::Var,
 };
-use autobwd_core::__private::Obstacles;
-use autobwd_core::__private::internals::*;
+use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_ops::Model;
 
 use crate::{
@@ -52,7 +51,6 @@ use crate::{
         FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
         tensor_shape_proto::dimension, type_proto,
     },
-    tensors::OnnxTensor,
 };
 use names::NodeNames;
 use options::{dimension_text, fits};
@@ -199,71 +197,6 @@ impl<'m> Importer<'m> {
         }
         self.frames.pop();
         (feeds, fetches)
-    }
-
-    fn initializers(&mut self, graph: &GraphProto) {
-        for sparse in &graph.sparse_initializer {
-            let name = sparse.values.as_ref().map(TensorProto::name).unwrap_or_default();
-            self.obstacles.add(format!("initializer `{name}`"), "sparse initializers are not supported");
-        }
-        for message in &graph.initializer {
-            let value = match self.initializers.get(&ptr::from_ref(message)) {
-                Some(value) => value.clone(),
-                None => self.initializer(message),
-            };
-            self.bind(message.name(), value);
-        }
-    }
-
-    /// A tensor of floating point numbers is a parameter, the same one wherever it is read.
-    fn initializer(&mut self, message: &TensorProto) -> Option<ImportedValue> {
-        let tensor = self.read_tensor(message);
-        let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
-        let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
-            ImportedValue::known(message.name(), element, tensor, self.is_parameter(message))
-        });
-        let value = match self.changing.contains(message.name()) {
-            true => value.and_then(|value| self.kept_value(value)),
-            false => value,
-        };
-        self.initializers.insert(ptr::from_ref(message), value.clone());
-        value
-    }
-
-    /// Whether an initializer becomes a parameter.
-    fn is_parameter(&self, message: &TensorProto) -> bool {
-        let dtype = ElementType::from_code(message.data_type()).and_then(|element| self.dtype(element).ok());
-        let dims = message.dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
-        let numel = dims.fold(1, usize::saturating_mul);
-        let is_folded = self.options.inference && numel <= fold::FOLDED_FLOATS;
-        dtype.is_some_and(DType::is_float) && !is_folded && !self.constants.contains(message.name())
-    }
-
-    /// Declares the parameters that nothing reads, so that they are kept when the model is saved.
-    fn unread_parameters(&mut self, graph: &GraphProto) {
-        if self.options.inference || self.net.program().is_err() {
-            return;
-        }
-        for message in &graph.initializer {
-            let value = self.initializers.get(&ptr::from_ref(message)).cloned().flatten();
-            let Some(ImportedValue { name, content: ValueContent::Known(known), .. }) = value else {
-                continue;
-            };
-            let is_number = self.fixed.borrow().contains_key(&Rc::as_ptr(&known.expr));
-            let is_read = is_number || known.statistic.borrow().is_some();
-            if known.parameter.is_some() && known.tensor.numel() > 0 && !is_read {
-                let expr = self.materialize(&name, &known);
-                self.obstacles.note(format!("initializer `{name}`"), expr);
-            }
-        }
-    }
-
-    /// A constant as a variable that steps change.
-    fn kept_value(&mut self, value: ImportedValue) -> Option<ImportedValue> {
-        let ValueContent::Known(known) = &value.content else { return Some(value) };
-        let expr = self.keep(&self.net.clone(), &value.name, known);
-        let expr = self.obstacles.note(format!("initializer `{}`", value.name), expr)?;
-        Some(ImportedValue::computed(&value.name, value.element, expr))
     }
 
     /// Declares an input of the model without initializer; those that are given are constants.

@@ -1,0 +1,82 @@
+//! Initializers: parameters, constants and values that a step changes.
+
+use std::{ptr, rc::Rc};
+
+use autobwd::DType;
+
+use super::{
+    Importer, fold,
+    value::{ImportedValue, ValueContent},
+};
+use crate::{
+    elements::ElementType,
+    proto::{GraphProto, TensorProto},
+    tensors::OnnxTensor,
+};
+
+impl Importer<'_> {
+    pub(super) fn initializers(&mut self, graph: &GraphProto) {
+        for sparse in &graph.sparse_initializer {
+            let name = sparse.values.as_ref().map(TensorProto::name).unwrap_or_default();
+            self.obstacles.add(format!("initializer `{name}`"), "sparse initializers are not supported");
+        }
+        for message in &graph.initializer {
+            let value = match self.initializers.get(&ptr::from_ref(message)) {
+                Some(value) => value.clone(),
+                None => self.initializer(message),
+            };
+            self.bind(message.name(), value);
+        }
+    }
+
+    /// A tensor of floating point numbers is a parameter, the same one wherever it is read.
+    fn initializer(&mut self, message: &TensorProto) -> Option<ImportedValue> {
+        let tensor = self.read_tensor(message);
+        let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
+        let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
+            ImportedValue::known(message.name(), element, tensor, self.is_parameter(message))
+        });
+        let value = match self.changing.contains(message.name()) {
+            true => value.and_then(|value| self.kept_value(value)),
+            false => value,
+        };
+        self.initializers.insert(ptr::from_ref(message), value.clone());
+        value
+    }
+
+    /// Whether an initializer becomes a parameter.
+    pub(super) fn is_parameter(&self, message: &TensorProto) -> bool {
+        let dtype = ElementType::from_code(message.data_type()).and_then(|element| self.dtype(element).ok());
+        let dims = message.dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
+        let numel = dims.fold(1, usize::saturating_mul);
+        let is_folded = self.options.inference && numel <= fold::FOLDED_FLOATS;
+        dtype.is_some_and(DType::is_float) && !is_folded && !self.constants.contains(message.name())
+    }
+
+    /// Declares the parameters that nothing reads, so that they are kept when the model is saved.
+    pub(super) fn unread_parameters(&mut self, graph: &GraphProto) {
+        if self.options.inference || self.net.program().is_err() {
+            return;
+        }
+        for message in &graph.initializer {
+            let value = self.initializers.get(&ptr::from_ref(message)).cloned().flatten();
+            let Some(ImportedValue { name, content: ValueContent::Known(known), .. }) = value else {
+                continue;
+            };
+            let is_number = self.fixed.borrow().contains_key(&Rc::as_ptr(&known.expr));
+            let is_read = is_number || known.statistic.borrow().is_some();
+            if known.parameter.is_some() && known.tensor.numel() > 0 && !is_read {
+                let expr = self.materialize(&name, &known);
+                self.obstacles.note(format!("initializer `{name}`"), expr);
+            }
+        }
+    }
+
+    /// A constant as a variable that steps change.
+    fn kept_value(&mut self, value: ImportedValue) -> Option<ImportedValue> {
+        let ValueContent::Known(known) = &value.content else { return Some(value) };
+        let expr = self.keep(&self.net.clone(), &value.name, known);
+        let expr = self.obstacles.note(format!("initializer `{}`", value.name), expr)?;
+        Some(ImportedValue::computed(&value.name, value.element, expr))
+    }
+}
