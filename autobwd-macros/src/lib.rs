@@ -95,7 +95,7 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// | `broadcast` | the formula's inputs broadcast against each other |
 /// | `integers` | there is also a formula for int32 and int64: `PointwiseInteger` |
 /// | `decomposed` | `impl Decompose` gives equivalent elementwise operators, in addition to the kernel, so that it can be fused with its neighbours |
-/// | `inferred` | for a gradient operator with a kernel or a composition: its shape rule is inferred from that of the forward operator, whose inputs it reads |
+/// | `inferred` | for a gradient operator with a kernel or a composition: its shape rule is inferred from the shape rule of the forward operator, whose inputs it reads |
 ///
 /// | `grad = ..` | meaning |
 /// |---|---|

@@ -421,7 +421,7 @@ fn find_in_lanes<T: RankedElement, I: ConvertElement, const LARGEST: bool>(
 
 /// Top-k accuracy, the fraction of samples whose label is among the predictions: `accuracy = correct / total`.
 ///
-/// The kernel of PaddlePaddle 2.6.2 writes int32 numbers, too, though its shape rule leaves `correct` and `total` declared
+/// The kernel of PaddlePaddle 2.6.2 also writes int32 numbers, though its shape rule leaves `correct` and `total` declared
 /// as float32; `autobwd-paddle` loads such programs.
 #[register_op(grad = ZeroGrad)]
 pub struct Accuracy<V = Var> {

@@ -426,7 +426,7 @@ fn gradients_by_rules_of_a_chain_in_place_have_one_name() -> Result<()> {
     Ok(())
 }
 
-/// A rule that reads the gradient of the output again after it has written that of the input.
+/// A rule that reads the gradient of the output again after it has written the gradient of the input.
 #[test]
 fn gradients_that_a_rule_reads_again_are_not_overwritten() -> Result<()> {
     let net = Builder::new();

@@ -7,8 +7,10 @@ use super::{
     hostile::{all_samples, cycled, given_as, with_numbers_of},
 };
 use autobwd_core::{
-    __private::ElementwiseUpdates, __private::internals::*, DType, Meta, OpDesc, OpInfoMap, Result, Tensor,
-    Var, VarDesc, operators::Scale, sample::Sample,
+    __private::{ElementwiseUpdates, internals::*},
+    DType, Meta, OpDesc, OpInfoMap, Result, Tensor, Var, VarDesc,
+    operators::Scale,
+    sample::Sample,
 };
 
 /// Runs an elementwise operator among other ones, with which it is fused: the values must stay the same.

@@ -28,7 +28,7 @@ use crate::{
     tensor::{array::ValueCell, memory::Memory},
 };
 
-/// A trait for a type, whose methods call those of the same names of the type itself.
+/// A trait for a type: each method calls the method of this name of the type itself.
 macro_rules! internals {
     ($($trait:ident for $ty:ty { $($methods:tt)* })*) => {$(
         pub trait $trait: Sized {

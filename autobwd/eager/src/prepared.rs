@@ -21,8 +21,8 @@ struct EagerPlan {
     rules: ChainRules,
 }
 
-/// The plan of a program of this one operator, so that results equal those of a program: its kernel, its formula or
-/// decomposition in a fused kernel, or the operators of its composition.
+/// The plan of a program of this one operator, so that results equal a program's: its kernel, its formula or decomposition
+/// in a fused kernel, or the operators of its composition.
 struct OpPlan {
     graph: Graph,
     groups: Vec<FusionGroup>,

@@ -3,8 +3,8 @@
 use crate::prepared::{ChainRule, RuleSource, RuleStep, prepare};
 use autobwd_backward::{GradientOptions, gradients};
 use autobwd_core::{
-    __private::OpCall, __private::internals::*, Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result,
-    Role, Site, Var, VarDesc,
+    __private::{OpCall, internals::*},
+    Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
 };
 
 /// The operators that compute the gradients of the wanted inputs from those of the outputs with gradient: the backward

@@ -6,7 +6,8 @@ use rustc_hash::FxHashSet;
 
 use super::{Operator, RnnOp};
 use autobwd_core::{
-    __private::did_you_mean, __private::internals::*, Error, ErrorKind, GradKind, OpInfoMap, Result,
+    __private::{did_you_mean, internals::*},
+    Error, ErrorKind, GradKind, OpInfoMap, Result,
 };
 
 /// Variables by name.

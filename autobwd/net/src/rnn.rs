@@ -4,7 +4,10 @@ use indexmap::IndexSet;
 use rustc_hash::FxHashSet;
 
 use super::{NetOp, Operator, list::within_depth};
-use autobwd_core::{__private::did_you_mean, __private::internals::*, Error, ErrorKind, OpContext, Result};
+use autobwd_core::{
+    __private::{did_you_mean, internals::*},
+    Error, ErrorKind, OpContext, Result,
+};
 
 /// A step net that runs over time: once for every element of its sequences along their first dimension.
 ///

@@ -3,8 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    __private::ElementwiseUpdates,
-    __private::internals::*,
+    __private::{ElementwiseUpdates, internals::*},
     Arg, Builder, Dims, Error, ErrorKind, Expr, New, OpDesc, OpInfoMap, Program, Result, VarDesc, VarKind,
     emit,
     operators::{Assign, Concat, FillConstant, Reshape2, Slice},

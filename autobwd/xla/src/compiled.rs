@@ -1,8 +1,7 @@
 //! Lowered programs, compiled: runs with named feeds, fetches and states.
 
 use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
-use autobwd_core::__private::internals::*;
-use autobwd_core::__private::{Initialisers, did_you_mean};
+use autobwd_core::__private::{Initialisers, did_you_mean, internals::*};
 
 use crate::{
     Argument, DeviceScope, Lowered, Output, Source, Target,
@@ -17,7 +16,7 @@ pub struct CompiledProgram {
     executable: Executable,
     arguments: Vec<Argument>,
     results: Vec<Output>,
-    /// Of the program, if an executor has lowered it.
+    /// The initialisers of the program, if an executor has lowered it.
     pub(crate) initialisers: Initialisers,
 }
 
@@ -109,7 +108,8 @@ impl CompiledProgram {
     ///
     /// # Errors
     /// Feeds or states that are missing, or of another dtype or shape; an unknown feed or fetch; a value that another
-    /// program has initialised by another operator. After such an error the scope is as it was. If the device fails, states may have been lost, and are missing then.
+    /// program has initialised by another operator. After such an error the scope is as it was. If the device fails,
+    /// states may have been lost, and are missing then.
     pub fn run(
         &self,
         scope: &mut DeviceScope,

@@ -3,8 +3,7 @@
 use std::{collections::VecDeque, fmt, slice, sync::Arc};
 
 use autobwd::{Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor};
-use autobwd_core::__private::Initialisers;
-use autobwd_core::__private::internals::*;
+use autobwd_core::__private::{Initialisers, internals::*};
 use indexmap::IndexSet;
 
 use crate::{

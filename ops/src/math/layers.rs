@@ -245,7 +245,7 @@ macro_rules! layers {
             }
 
             /// The rows of a table with indices `self`. The gradient of the table is dense;
-            /// [`nn::Embedding`](crate::nn::Embedding) has sparse ones, too.
+            /// [`nn::Embedding`](crate::nn::Embedding) also has sparse ones.
             fn embedding(&self, table: &Expr) -> Expr {
                 let (ids, w) = (self.into(), table.into());
                 emit(LookupTableV2 { ids, w, out: New, padding_idx: -1, is_sparse: false }).out

@@ -3,7 +3,7 @@
 macro_rules! shapes {
     ($methods:ident) => {
         $methods! {
-            /// Adds elements of that value before and behind each dimension, `[before, behind]` for each.
+            /// Adds elements of that value before and after each dimension, `[before, after]` for each.
             ///
             /// ```
             /// # use autobwd::Tensor;
@@ -27,7 +27,7 @@ macro_rules! shapes {
                 emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() }).out
             }
 
-            /// Drops those of these axes that have size 1; all such axes if empty.
+            /// Drops these axes where they have size 1; all such axes if empty.
             fn squeeze(&self, axes: &[i32]) -> Expr {
                 emit(Squeeze2 { x: self.into(), out: New, x_shape: New, axes: axes.to_vec() }).out
             }

@@ -2,7 +2,8 @@ use autobwd::{Arg, Builder, DType, Expr, emit};
 
 use crate::{Math, fill::FillConstant, increment::Increment, random::stream};
 
-/// A seed that is another one at each run: a counter in the scope that starts at a 62-bit hash of a seed and its name. So random numbers depend on the seed, the name and the number of steps only, on every machine.
+/// A seed that is another one at each run: a counter in the scope that starts at a 62-bit hash of a seed and its name. So
+/// random numbers depend on the seed, the name and the number of steps only, on every machine.
 ///
 /// ```
 /// use autobwd::{Builder, DType};

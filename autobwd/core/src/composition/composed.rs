@@ -372,7 +372,7 @@ impl OpInfoMap {
     /// circles.
     ///
     /// # Errors
-    /// An operator without a composition; inputs that are unknown; those of the composition.
+    /// An operator without a composition; inputs that are unknown; the errors of the composition.
     pub(crate) fn composed(
         &self,
         op: &OpDesc,

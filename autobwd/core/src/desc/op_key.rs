@@ -64,8 +64,8 @@ impl OpKey {
         }
     }
 
-    #[inline(always)]
     /// Adds the type of an input.
+    #[inline(always)]
     pub fn meta(&mut self, meta: &Meta) {
         let rows = u64::from(meta.rows.is_some());
         self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);

@@ -1,7 +1,7 @@
 //! Programs, blocks, and variables with their declarations.
 
 use std::{
-    fmt::{Display, Write as _},
+    fmt::Display,
     hash::BuildHasherDefault,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -10,21 +10,20 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{OpDesc, ProgramSignature, Site, Vars, check_name, name_table::NameTable, structure::Verified};
+use super::{
+    OpDesc, ProgramSignature, Site, VarDesc, VarKind, Vars, name_table::NameTable, structure::Verified,
+};
 use crate::{
-    DType, Dim, Dims, Error, ErrorKind, Meta, OpContext, Result,
+    Error, ErrorKind, Meta, OpContext, Result,
     error::did_you_mean,
     tensor::{read_file, write_atomically},
 };
-
-/// The most decimal digits of the number in a name.
-const MOST_DIGITS: usize = 10;
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
 /// A variable: the number of its name, valid within its program only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Var(u32);
+pub struct Var(pub(super) u32);
 
 impl Var {
     /// `@EMPTY@`: no variable, in a list that must keep its positions.
@@ -60,105 +59,6 @@ impl BlockId {
     }
 }
 
-/// The kind of value that a variable holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum VarKind {
-    /// A dense tensor.
-    #[default]
-    Tensor,
-    /// An array of tensors.
-    TensorArray,
-    /// Some rows of a tensor: a sparse gradient.
-    SelectedRows,
-    /// The step state that a control flow operator saves for the backward pass.
-    StepScopes,
-}
-
-/// The declaration of a variable in a block.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VarDesc {
-    /// Kind of value.
-    pub kind: VarKind,
-    /// Element type.
-    pub dtype: DType,
-    /// Dimensions, −1 where unknown.
-    pub dims: Dims,
-    /// Whether the scope keeps it between runs.
-    pub persistable: bool,
-    /// Whether gradients stop at it.
-    pub stop_gradient: bool,
-    /// Whether it is trained.
-    pub parameter: bool,
-    /// The variable that this one is the gradient of, or a contribution to the gradient of.
-    pub gradient_of: Option<Var>,
-}
-
-impl VarDesc {
-    /// An intermediate tensor.
-    pub fn new(dtype: DType, dims: Dims) -> VarDesc {
-        VarDesc {
-            kind: VarKind::Tensor,
-            dtype,
-            dims,
-            persistable: false,
-            stop_gradient: false,
-            parameter: false,
-            gradient_of: None,
-        }
-    }
-
-    /// An intermediate value, as inferred by a shape rule.
-    pub fn of(meta: Meta) -> VarDesc {
-        let kind = match meta {
-            Meta { array: true, .. } => VarKind::TensorArray,
-            Meta { rows: Some(_), .. } => VarKind::SelectedRows,
-            _ => VarKind::Tensor,
-        };
-        VarDesc { kind, ..VarDesc::new(meta.dtype, meta.dims) }
-    }
-
-    /// Data to be fed; gradients stop at it.
-    pub fn data(dtype: DType, dims: Dims) -> VarDesc {
-        VarDesc { stop_gradient: true, ..VarDesc::new(dtype, dims) }
-    }
-
-    /// A parameter: persistable, and trained.
-    pub fn parameter(dtype: DType, dims: Dims) -> VarDesc {
-        VarDesc { persistable: true, parameter: true, ..VarDesc::new(dtype, dims) }
-    }
-
-    /// Dtype and dimensions; for row-sparse values, with an unknown number of rows.
-    pub fn meta(&self) -> Meta {
-        let mut meta = Meta::new(self.dtype, self.dims.clone());
-        meta.rows = (self.kind == VarKind::SelectedRows).then_some(Dim::UNKNOWN);
-        meta.array = matches!(self.kind, VarKind::TensorArray | VarKind::StepScopes);
-        meta
-    }
-
-    /// Whether an operator may write a value of this dtype and shape to the variable: one that agrees with its
-    /// declaration. A scalar may also be written where one element, `[1]`, is declared, as the reference did before
-    /// version 2.5. Gradients of such variables are declared like them, so one element may also be written where a
-    /// scalar gradient is declared.
-    pub(crate) fn allows(&self, meta: &Meta) -> bool {
-        let whole = meta.rows.is_none() && !meta.array && self.kind == VarKind::Tensor;
-        if whole && self.dtype == meta.dtype && self.dims.agrees(&meta.dims) {
-            return true;
-        }
-        let with_dims = |meta: &Meta, dims: &[usize]| {
-            let mut meta = meta.clone();
-            meta.dims = dims.into();
-            meta
-        };
-        let declared = self.meta();
-        let scalar = meta.rank() == 0 && !self.persistable && declared.agrees(&with_dims(meta, &[1]));
-        let one = || {
-            self.gradient_of.is_some() && meta.dims == [1].into() && declared.agrees(&with_dims(meta, &[]))
-        };
-        declared.agrees(meta) || scalar || one()
-    }
-}
-
 /// A list of operators, and the variables that they declare.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
@@ -186,10 +86,10 @@ pub struct Block {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Program {
-    names: NameTable,
+    pub(super) names: NameTable,
     blocks: Vec<Block>,
-    counters: IndexMap<Box<str>, u32, Hasher>,
-    stamp: u64,
+    pub(super) counters: IndexMap<Box<str>, u32, Hasher>,
+    pub(super) stamp: u64,
     pub(super) signature: ProgramSignature,
     pub(super) verified: Verified,
     /// Whether it was read from a file.
@@ -226,117 +126,6 @@ impl Program {
             loaded: false,
             startup: false,
         }
-    }
-
-    /// The variable of this name, in whichever block it is declared. Adds the name if it is new.
-    pub fn var(&mut self, name: &str) -> Var {
-        Var(self.names.insert(name).0)
-    }
-
-    /// The variable named as the gradient of another, `w@GRAD`. Adds the name if it is new.
-    pub(crate) fn gradient_var(&mut self, var: Var) -> Var {
-        Var(self.names.insert_gradient(var.index()).0)
-    }
-
-    /// The variable of this name, if the program uses it.
-    pub fn find(&self, name: &str) -> Option<Var> {
-        self.names.find(name).map(Var)
-    }
-
-    /// A variable with a new name: `prefix_0`, `prefix_1`, ….
-    pub fn fresh(&mut self, prefix: &str) -> Var {
-        self.numbered(prefix, "_")
-    }
-
-    fn numbered(&mut self, prefix: &str, separator: &str) -> Var {
-        let known = self.counters.get_index_of(prefix);
-        let counter = known.unwrap_or_else(|| self.counters.insert_full(prefix.into(), 0).0);
-        let next = &mut self.counters[counter];
-        let len = prefix.len() + separator.len();
-        let mut name = String::with_capacity(len + MOST_DIGITS);
-        name.extend([prefix, separator]);
-        loop {
-            name.truncate(len);
-            // Writing to a string does not fail.
-            let _ = write!(name, "{next}");
-            let (index, new) = self.names.insert(&name);
-            *next += 1;
-            if new {
-                return Var(index);
-            }
-        }
-    }
-
-    /// As [`fresh`](Program::fresh), with the number directly behind the prefix.
-    pub(crate) fn fresh_var(&mut self, prefix: &str) -> Var {
-        self.numbered(prefix, "")
-    }
-
-    /// Removes all names except the first `count`. The others must be unused.
-    pub(crate) fn forget_names(&mut self, count: usize) {
-        for name in (count..self.names.len()).filter_map(|i| self.names.get(i)) {
-            let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
-            let Ok(number) = name[prefix.len()..].parse::<u32>() else { continue };
-            // A counter is where a search starts, so a smaller one is correct, too.
-            for prefix in [Some(prefix), prefix.strip_suffix('_')].into_iter().flatten() {
-                if let Some(counter) = self.counters.get_mut(prefix) {
-                    *counter = number.min(*counter);
-                }
-            }
-        }
-        self.names.truncate(count);
-    }
-
-    /// Renames a variable of this block that an operator computes before one reads it: another one has a value from
-    /// outside, by its name.
-    ///
-    /// # Errors
-    /// Another variable; a name in use or that no variable can have.
-    pub(crate) fn rename(&mut self, block: BlockId, var: Var, name: &str) -> Result<()> {
-        check_name(name)?;
-        let own = self.block(block).filter(|block| block.vars.contains_key(&var));
-        let ops = own.map_or(&[][..], |block| &block.ops);
-        let first = ops.iter().find(|op| op.reads().chain(op.writes()).any(|v| v == var));
-        let is_computed = first.is_some_and(|op| op.reads().all(|v| v != var));
-        let is_kept = self.lookup(block, var).is_some_and(|desc| desc.persistable);
-        let old = self.name(var).to_string();
-        let refuse = |why: &str| {
-            let text = format!("`{old}` cannot be named `{name}`: {why}");
-            Err(Error::new(ErrorKind::UnknownVar, text))
-        };
-        if !is_computed || is_kept {
-            return refuse("only values that operators of the current block compute get other names");
-        }
-        if old == name {
-            return Ok(());
-        }
-        if !self.names.rename(var.index(), name) {
-            return refuse("the program has a variable of that name, or a gradient of one of both");
-        }
-        let entries = self.signature.inputs.iter_mut().chain(&mut self.signature.outputs);
-        entries.filter(|entry| entry.variable == old).for_each(|entry| entry.variable = name.into());
-        self.stamp = next_stamp();
-        Ok(())
-    }
-
-    /// Adds a name for each one that a later state of this program has in addition, so that no new variable gets the
-    /// number of one that an expression still names. It is the same name, unless an older variable has it again.
-    pub(crate) fn keep_names(&mut self, later: &Program) {
-        for name in (self.names.len()..later.names.len()).filter_map(|i| later.names.get(i)) {
-            if !self.names.insert(name).1 {
-                self.fresh(name);
-            }
-        }
-    }
-
-    /// The name of a variable of this program.
-    pub fn name(&self, var: Var) -> &str {
-        self.names.get(var.index()).unwrap_or("a variable of another program")
-    }
-
-    /// The number of names, and the bound of [`Var::index`].
-    pub fn name_count(&self) -> usize {
-        self.names.len()
     }
 
     /// All blocks, the root first.
@@ -488,7 +277,7 @@ impl Program {
     /// failure leaves no partial file.
     ///
     /// # Errors
-    /// A text of more than [`FILE_LIMIT`](Program::FILE_LIMIT) bytes; those of the file system, with the path.
+    /// A text of more than [`FILE_LIMIT`](Program::FILE_LIMIT) bytes; failures of the file system, with the path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let (path, json) = (path.as_ref(), self.to_json_with_checksum());
         let (size, limit) = (json.len(), Program::FILE_LIMIT);
@@ -616,7 +405,7 @@ impl PartialEq for Program {
     }
 }
 
-fn next_stamp() -> u64 {
+pub(super) fn next_stamp() -> u64 {
     // 0 is the stamp of no program.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

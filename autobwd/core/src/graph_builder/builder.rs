@@ -1,5 +1,8 @@
 //! Builders of programs and startup programs.
 
+mod declarations;
+mod names;
+
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
@@ -12,13 +15,13 @@ use rustc_hash::FxHashMap;
 use super::{
     Expr, ProgramSnapshot,
     engine::Engine,
-    guards::{BlockGuard, NameScopeGuard, Setting, SiteGuard},
+    guards::{BlockGuard, Setting, SiteGuard},
     transaction::{Savepoint, Transaction},
-    value::{SourceValue, Value},
+    value::Value,
 };
 use crate::{
-    BlockId, DType, Dims, Error, ErrorKind, OpInfoMap, Program, Result, Tensor, Var, VarDesc,
-    desc::{ProgramSignature, SignatureEntry, check_name},
+    BlockId, Error, ErrorKind, OpInfoMap, Program, Result, Var, VarDesc,
+    desc::{ProgramSignature, SignatureEntry},
 };
 
 /// A builder of a program and of its startup program, which initialises persistable variables. `autobwd::eager` makes
@@ -476,186 +479,5 @@ impl Builder {
             Some(value) => Expr::of_value(self, value),
             None => self.failed(Error::new(ErrorKind::UnknownVar, format!("`{name}` has no value"))),
         }
-    }
-
-    fn declare(&self, name: &str, desc: VarDesc) -> Result<Var> {
-        check_name(name)?;
-        self.change(|program| {
-            let var = program.var(name);
-            if program.root().vars.contains_key(&var) {
-                let hint = match desc.persistable {
-                    true => "; give its layer another name, or build it in a name scope",
-                    false => "",
-                };
-                let text = format!("the program has a variable `{name}` already{hint}");
-                return Err(Error::new(ErrorKind::UnknownVar, text));
-            }
-            program.root_mut().vars.insert(var, desc);
-            Ok(var)
-        })
-    }
-
-    /// Data to be fed; −1 stands for a dimension that may differ from run to run.
-    ///
-    /// Fails for a name in use and for a dimension below −1. It fails in eager mode, too, where data is available from
-    /// the start: use [`Builder::constant`].
-    #[track_caller]
-    pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Expr {
-        let declared = if self.is_eager() {
-            let text = format!(
-                "`{name}` cannot be fed later: an eager builder computes immediately; use `constant`"
-            );
-            Err(Error::new(ErrorKind::Feed, text))
-        } else {
-            Dims::from_wire(dims).and_then(|dims| self.declare(name, VarDesc::data(dtype, dims)))
-        };
-        match declared {
-            Ok(var) => Expr::of_var(self, var),
-            Err(e) => self.failed(e),
-        }
-    }
-
-    /// A trainable parameter. `init` receives it as a variable of the startup program, appends the operators that
-    /// initialise it there, and returns the last result; in eager mode they run immediately. [`Expr::clone`] as `init`
-    /// leaves it uninitialised.
-    ///
-    /// Fails for a name in use, and if the result of `init` has failed.
-    #[track_caller]
-    pub fn parameter(
-        &self,
-        name: &str,
-        dtype: DType,
-        dims: &[usize],
-        init: impl FnOnce(&Expr) -> Expr,
-    ) -> Expr {
-        self.persistable_var(name, VarDesc::parameter(dtype, dims.into()), init)
-    }
-
-    /// A value that is kept between runs but not trained; otherwise as [`parameter`](Builder::parameter).
-    #[track_caller]
-    pub fn persistable(
-        &self,
-        name: &str,
-        dtype: DType,
-        dims: &[usize],
-        init: impl FnOnce(&Expr) -> Expr,
-    ) -> Expr {
-        let desc = VarDesc { persistable: true, ..VarDesc::data(dtype, dims.into()) };
-        self.persistable_var(name, desc, init)
-    }
-
-    #[track_caller]
-    fn persistable_var(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Expr {
-        let transaction = self.transaction();
-        match self.declare_kept(name, desc, init) {
-            Ok(kept) => {
-                transaction.commit();
-                kept
-            }
-            Err(e) => self.failed(e),
-        }
-    }
-
-    fn declare_kept(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Result<Expr> {
-        let var = self.declare(name, desc.clone())?;
-        if !self.is_eager() {
-            if let Some(startup) = &self.0.startup {
-                init(&Expr::of_var(startup, startup.declare(name, desc)?)).check()?;
-            }
-            return Ok(Expr::of_var(self, var));
-        }
-        let zeros = Tensor::zeros(desc.dtype, &desc.dims.known().unwrap_or_default())?;
-        let value = Value::from(SourceValue::new(name.into(), zeros, desc.parameter));
-        self.0.values.borrow_mut().insert(var, value.clone());
-        let kept = Expr::of_value(self, value);
-        init(&kept).check()?;
-        Ok(kept)
-    }
-
-    /// Calls `body` in a name scope: the names of layers in it start with `name` and a dot. Scopes nest. The parameters
-    /// of a layer therefore keep their names when other parts of the model change.
-    ///
-    /// Parameters that a model declares itself have the names it gives them: [`scoped`](Builder::scoped) adds the scope.
-    /// A scope may be entered again; its layers are counted on. The builder fails for a name that no variable can have.
-    ///
-    /// ```
-    /// # use autobwd::Builder;
-    /// use autobwd_ops::nn::Linear;
-    /// let net = Builder::new();
-    /// let layers = net.name_scope("encoder", || {
-    ///     [Linear::builder(&net, 8, 8).build(), Linear::builder(&net, 8, 4).name("out").build()]
-    /// });
-    /// assert_eq!(layers[0].weight.name(), "encoder.linear_0.w");
-    /// assert_eq!(layers[1].weight.name(), "encoder.out.w");
-    /// ```
-    #[track_caller]
-    pub fn name_scope<T>(&self, name: &str, body: impl FnOnce() -> T) -> T {
-        if let Err(e) = check_name(name) {
-            drop(self.failed(e));
-        }
-        let _guard = self.set_name_scope(format!("{}.", self.scoped(name)));
-        body()
-    }
-
-    /// Replaces the current [`name_scope`](Builder::name_scope) until the guard is dropped: names get this prefix
-    /// alone, which ends with a dot or is empty.
-    pub fn set_name_scope(&self, prefix: String) -> NameScopeGuard {
-        NameScopeGuard::new(self, prefix)
-    }
-
-    /// The prefixes that guards give to names.
-    pub(super) fn name_scopes(&self) -> &Setting<String> {
-        &self.0.name_scopes
-    }
-
-    /// The name within the current [`name_scope`](Builder::name_scope): `encoder.w` for `w` in the scope `encoder`.
-    pub fn scoped(&self, name: &str) -> String {
-        self.0.name_scopes.innermost().unwrap_or_default() + name
-    }
-
-    /// A name for a layer in the current [`name_scope`](Builder::name_scope), whose variables are called `name.part`:
-    /// `prefix_0`, `prefix_1`, …, counted separately for each prefix. So parameters have the same names in a program
-    /// and in eager mode, whatever was computed before.
-    pub fn layer_name(&self, prefix: &str) -> String {
-        let prefix = self.scoped(prefix);
-        let layers = &mut self.0.layers.borrow_mut();
-        let count = layers.entry(prefix.clone()).or_insert(0);
-        *count += 1;
-        format!("{prefix}_{}", *count - 1)
-    }
-
-    /// Calls `body` in evaluation mode, in which the layers that behave differently in training do what they do at
-    /// inference: `Dropout` passes its input on, and `BatchNorm` uses its running statistics. Parameters are the same.
-    ///
-    /// ```
-    /// # use autobwd::{Builder, DType};
-    /// use autobwd_ops::nn::Dropout;
-    /// let net = Builder::new();
-    /// let (x, dropout) = (net.input("x", DType::F32, &[-1, 8]), Dropout::new(&net, 0.1, 7));
-    /// assert!(net.eval_mode(|| dropout.forward(&x)).is(&x));
-    /// assert!(!dropout.forward(&x).is(&x));
-    /// ```
-    pub fn eval_mode<T>(&self, body: impl FnOnce() -> T) -> T {
-        struct EvalModeGuard<'a>(&'a Builder, bool);
-        impl Drop for EvalModeGuard<'_> {
-            fn drop(&mut self) {
-                self.0.0.eval_mode.set(self.1);
-            }
-        }
-        let _guard = EvalModeGuard(self, self.0.eval_mode.replace(true));
-        body()
-    }
-
-    /// Whether layers are called in [`eval_mode`](Builder::eval_mode).
-    pub fn is_eval_mode(&self) -> bool {
-        self.0.eval_mode.get()
-    }
-
-    /// A name that is new to the program: `prefix_0`, `prefix_1`, ….
-    pub fn unique(&self, prefix: &str) -> String {
-        self.change(|program| {
-            let var = program.fresh(prefix);
-            program.name(var).to_string()
-        })
     }
 }

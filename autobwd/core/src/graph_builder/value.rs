@@ -308,8 +308,8 @@ impl Value {
         self.which as u32 >> 1
     }
 
-    #[inline]
     /// Its dtype and shape.
+    #[inline]
     pub fn meta(&self) -> &Meta {
         match &self.node.origin {
             NodeOrigin::Source(given) => &given.meta,
@@ -324,8 +324,8 @@ impl Value {
         self.which & 1 == 0
     }
 
-    #[inline]
     /// Whether it is a leaf, which accumulates gradients.
+    #[inline]
     pub fn is_leaf(&self) -> bool {
         self.requires_grad() && matches!(self.node.origin, NodeOrigin::Source(_))
     }

@@ -142,7 +142,7 @@ macro_rules! symbols {
             fn select(SelectMask(mask): SelectMask<Symbol>, yes: Symbol, no: Symbol) -> Symbol {
                 Symbol::new(FormulaNode::Select(mask.0, yes.0, no.0))
             }
-            // A node of its own: a derivative of the select would lose that of a factor which is 0.
+            // A node of its own: the derivative of a select would lose the derivative of a factor which is 0.
             fn scaled_by(self, factor: Symbol) -> Symbol {
                 Symbol::new(FormulaNode::Scaled(self.0, factor.0))
             }

@@ -116,7 +116,7 @@ impl OpInfo {
         OpInfo { infer: infer::<O>, run, lanes: None, ..OpInfo::base::<O>(krate, version) }
     }
 
-    /// The entry of a gradient operator that runs by its composition, whose shape rule is inferred from that of its
+    /// The entry of a gradient operator that runs by its composition, with the shape rule inferred from the rule of its
     /// forward operator.
     pub const fn composed_gradient<O: Op, F: Op>(krate: &'static str, version: &'static str) -> OpInfo
     where
@@ -245,7 +245,7 @@ impl OpInfo {
     pub(crate) fn emit_grad(&self, request: GradRequest<'_>) -> Result<Vec<Var>> {
         let mut g = GradCx::new(request);
         // Gradient operators copy attributes: one that the description leaves out must not get their defaults.
-        match self.with_defaults(g.request.fwd) {
+        match self.with_defaults(g.forward()) {
             None => self.emit_gradients(&mut g)?,
             Some(fwd) => g.with_forward(&fwd, |g| self.emit_gradients(g))?,
         }

@@ -193,7 +193,7 @@ impl<'a> GradCx<'a> {
     }
 
     /// The forward operator as data.
-    pub fn forward(&self) -> &OpDesc {
+    pub fn forward(&self) -> &'a OpDesc {
         self.request.fwd
     }
 
@@ -222,7 +222,7 @@ impl<'a> GradCx<'a> {
     /// Adds the gradient of the operator's [`Composition`](crate::Composition), from these output slots to these input
     /// slots: for the part that a gradient operator leaves out.
     pub fn compose(&mut self, outputs: &[&str], inputs: &[&str]) {
-        let composing = self.request.ops.get(&self.request.fwd.ty).map(OpInfo::own_composition);
+        let composing = self.request.ops.get(&self.forward().ty).map(OpInfo::own_composition);
         let outcome = composing.and_then(|composing| match composing {
             Some(composing) => {
                 composing.emit(self, &|slot| outputs.contains(&slot), &|slot| inputs.contains(&slot))
@@ -260,13 +260,11 @@ impl<'a> GradCx<'a> {
         let mut op = OpDesc::new(schema.name);
         for slot in sorted(schema.inputs) {
             let args = match (forward.input(slot.name), forward.output(slot.name)) {
-                (Some(_), _) => self.request.fwd.inputs.get(slot.name),
-                (None, Some(_)) => self.request.fwd.outputs.get(slot.name),
+                (Some(_), _) => self.forward().inputs.get(slot.name),
+                (None, Some(_)) => self.forward().outputs.get(slot.name),
                 (None, None) => {
-                    let of = slot
-                        .name
-                        .strip_suffix("@GRAD")
-                        .map_or(&[][..], |of| self.request.fwd.outputs.get(of));
+                    let of =
+                        slot.name.strip_suffix("@GRAD").map_or(&[][..], |of| self.forward().outputs.get(of));
                     let arriving = of.iter().map(|v| self.arrives(*v).then(|| self.grad(*v)));
                     match slot.arity {
                         Arity::One | Arity::Many => {
@@ -287,7 +285,7 @@ impl<'a> GradCx<'a> {
         }
         for slot in sorted(schema.outputs) {
             let base = slot.name.strip_suffix("@GRAD").unwrap_or(slot.name);
-            let wanted = self.request.fwd.inputs.get(base).iter().map(|v| self.wanted(*v));
+            let wanted = self.forward().inputs.get(base).iter().map(|v| self.wanted(*v));
             match slot.arity {
                 Arity::Holes | Arity::Many => {
                     op.outputs.append(slot.name, wanted.map(|v| v.unwrap_or(Var::EMPTY)));
@@ -295,13 +293,13 @@ impl<'a> GradCx<'a> {
                 Arity::One | Arity::Optional => op.outputs.append(slot.name, wanted.flatten()),
             }
         }
-        if self.request.fwd.attrs.iter().all(|(name, _)| schema.attr(&name).is_some()) {
-            op.attrs = self.request.fwd.attrs.clone();
+        if self.forward().attrs.iter().all(|(name, _)| schema.attr(&name).is_some()) {
+            op.attrs = self.forward().attrs.clone();
             self.request.emitted.push(op);
             return;
         }
         for attr in schema.attrs {
-            if let Some(value) = self.request.fwd.attrs.get(attr.name) {
+            if let Some(value) = self.forward().attrs.get(attr.name) {
                 op.attrs.set(attr.name, value.clone());
             }
         }
@@ -322,7 +320,7 @@ pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
         g.push_wired(const { &O::SCHEMA }, schema);
         return Ok(());
     }
-    let fwd = O::from_desc(g.request.fwd)?;
+    let fwd = O::from_desc(g.forward())?;
     <O::Grad as GradRule<O>>::emit(&fwd, g);
     Ok(())
 }

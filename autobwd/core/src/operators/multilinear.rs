@@ -23,7 +23,7 @@ pub struct Multilinear;
 
 impl<O: Op> GradRule<O> for Multilinear {
     fn emit(_: &O, g: &mut GradCx<'_>) {
-        let forward = g.request.ops.get(&g.request.fwd.ty).ok().and_then(OpInfo::forward);
+        let forward = g.request.ops.get(&g.forward().ty).ok().and_then(OpInfo::forward);
         if let Some(forward) = forward {
             emit(forward, const { &O::SCHEMA }, g);
         }
@@ -41,7 +41,7 @@ pub struct SelfAdjoint;
 impl<O: Op> GradRule<O> for SelfAdjoint {
     fn emit(_: &O, g: &mut GradCx<'_>) {
         let (schema, Some(linear)) = (const { (&O::SCHEMA, linear_input(&O::SCHEMA)) }) else { return };
-        let (x, out) = (g.request.fwd.inputs.get(linear), g.request.fwd.outputs.get(schema.outputs[0].name));
+        let (x, out) = (g.forward().inputs.get(linear), g.forward().outputs.get(schema.outputs[0].name));
         let (&[x], &[out]) = (x, out) else { return };
         if let (Some(of_x), Some(of_out)) = (g.meta(x), g.meta(out))
             && !(of_x.dtype == of_out.dtype && of_x.dims.agrees(&of_out.dims))
@@ -52,15 +52,10 @@ impl<O: Op> GradRule<O> for SelfAdjoint {
             return;
         }
         if let Some(dx) = g.wanted(x) {
-            let (mut inputs, mut outputs) = (g.request.fwd.inputs.clone(), g.request.fwd.outputs.clone());
+            let (mut inputs, mut outputs) = (g.forward().inputs.clone(), g.forward().outputs.clone());
             inputs.set(linear, [g.grad(out)]);
             outputs.set(schema.outputs[0].name, [dx]);
-            g.push(OpDesc {
-                inputs,
-                outputs,
-                attrs: g.request.fwd.attrs.clone(),
-                ..OpDesc::new(schema.name)
-            });
+            g.push(OpDesc { inputs, outputs, attrs: g.forward().attrs.clone(), ..OpDesc::new(schema.name) });
         }
     }
 }
@@ -68,14 +63,14 @@ impl<O: Op> GradRule<O> for SelfAdjoint {
 fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>) {
     for replaced in gradient.outputs {
         let Some(slot) = replaced.name.strip_suffix(GRAD) else { continue };
-        let dx = g.request.fwd.outputs.get(replaced.name);
+        let dx = g.forward().outputs.get(replaced.name);
         if !dx.iter().any(|dx| g.arrives(*dx)) {
             continue;
         }
         let mut ddx = vec![];
         for (i, dx) in dx.iter().enumerate() {
             // A hole in a list of gradients: the gradient operator still reads the list.
-            let hole = g.request.fwd.inputs.get(slot).get(i).filter(|_| *dx == Var::EMPTY);
+            let hole = g.forward().inputs.get(slot).get(i).filter(|_| *dx == Var::EMPTY);
             ddx.push(match hole {
                 Some(x) => zeros_like(*x, g),
                 None => g.grad(*dx),
@@ -83,14 +78,14 @@ fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>)
         }
         let inputs = |of: &Schema, op: &mut OpDesc| {
             let is_read = |input: &&SlotDef| {
-                let absent = input.constant && g.request.fwd.inputs.get(input.name).is_empty();
+                let absent = input.constant && g.forward().inputs.get(input.name).is_empty();
                 input.name == slot || !absent && !is_summand(gradient, input)
             };
             for input in sorted(of.inputs).into_iter().filter(is_read) {
-                let args = if input.name == slot { &ddx } else { g.request.fwd.inputs.get(input.name) };
+                let args = if input.name == slot { &ddx } else { g.forward().inputs.get(input.name) };
                 op.inputs.append(input.name, args.iter().copied());
             }
-            for (name, value) in g.request.fwd.attrs.iter().filter(|(name, _)| of.attr(name).is_some()) {
+            for (name, value) in g.forward().attrs.iter().filter(|(name, _)| of.attr(name).is_some()) {
                 op.attrs.set(name, value.clone());
             }
         };
@@ -98,7 +93,7 @@ fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>)
         inputs(forward, &mut product);
         inputs(gradient, &mut others);
         for output in sorted(gradient.outputs).into_iter().filter(|output| output.name != replaced.name) {
-            let of = output.name.strip_suffix(GRAD).map_or(&[][..], |of| g.request.fwd.inputs.get(of));
+            let of = output.name.strip_suffix(GRAD).map_or(&[][..], |of| g.forward().inputs.get(of));
             let wanted = of.iter().map(|var| g.wanted(*var).unwrap_or(Var::EMPTY));
             others.outputs.append(output.name, wanted);
         }
@@ -115,7 +110,7 @@ fn emit(forward: &'static Schema, gradient: &'static Schema, g: &mut GradCx<'_>)
 fn outputs(forward: &'static Schema, product: &mut OpDesc, g: &mut GradCx<'_>) -> bool {
     let mut any = false;
     for output in sorted(forward.outputs) {
-        let grads = g.request.fwd.inputs.get(&[output.name, GRAD].concat());
+        let grads = g.forward().inputs.get(&[output.name, GRAD].concat());
         let mut wanted: Vec<Option<Var>> = grads.iter().map(|dout| g.wanted(*dout)).collect();
         any |= wanted.iter().any(Option::is_some);
         if let (Arity::One, []) = (output.arity, &*wanted) {

@@ -52,12 +52,12 @@ pub(super) struct Catching {
 }
 
 impl Catching {
-    /// That of this thread.
+    /// The setting of this thread.
     pub(super) fn current() -> Catching {
         CATCHING.get()
     }
 
-    /// Runs work as a part of the thread that has this one.
+    /// Runs a part of the work of the thread that has this setting.
     pub(super) fn part<T>(self, work: impl FnOnce() -> T) -> Result<T, PartPanic> {
         // A panic that passes may have noted its place.
         let (own, passing) = (CATCHING.replace(self), PLACE.take());

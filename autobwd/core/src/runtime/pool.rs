@@ -36,7 +36,7 @@ struct Job {
     work: &'static JobFn<'static>,
     parts: usize,
     workers: usize,
-    /// That of the caller.
+    /// The caller's setting.
     catching: Catching,
 }
 

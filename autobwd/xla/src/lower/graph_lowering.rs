@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use autobwd::{
     Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site,
 };
-use autobwd_core::__private::Obstacles;
-use autobwd_core::__private::internals::*;
+use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_plan::{Graph, Instruction, ValueId};
 
 use super::{
