@@ -71,5 +71,5 @@ pub mod update;
 pub mod windows;
 
 pub use init::Init;
-pub use math::{Math, concat, stack};
+pub use math::{DimExpr, Math, concat, filled, positions, sizes, stack};
 pub use model::Model;

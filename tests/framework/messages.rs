@@ -29,7 +29,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("autobwd/net/src/draw.rs", "drawings of nets"),
     ("autobwd/net/src/text.rs", "the text of nets"),
     ("autobwd/plan/src/report.rs", "the table and the drawing of a plan"),
-    ("autobwd/xla/src/lower/hlo", "the text of StableHLO modules"),
+    ("ops/xla/src/lower/hlo", "the text of StableHLO modules"),
     ("ops/src/control/samples.rs", "sample rows"),
 ];
 

@@ -17,15 +17,15 @@ const PACKAGES: [&str; 17] = [
     "autobwd/net",
     "autobwd/parallel",
     "autobwd/mpi",
-    "autobwd/xla",
     "autobwd/check",
-    "autobwd/cli",
     "autobwd/data",
     "autobwd/viewer",
     "autobwd-macros",
     "ops",
     "ops/onnx",
     "ops/paddle",
+    "ops/xla",
+    "ops/cli",
 ];
 
 /// Modules that may be in an import cycle. Compositions of operators use the methods of expressions, and each method

@@ -38,7 +38,7 @@ pub(crate) const WORDS: &[(&str, &str)] = &[
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("tests/framework/words.rs", "the list itself"),
     ("ops/examples/data", "text that a model is trained on"),
-    ("autobwd/xla/src/lower/hlo", "operations of StableHLO, some of which have regions"),
+    ("ops/xla/src/lower/hlo", "operations of StableHLO, some of which have regions"),
     ("tests/corpus/INDEX.md", "descriptions as they were recorded with the cases"),
 ];
 

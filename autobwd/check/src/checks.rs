@@ -59,7 +59,8 @@ pub struct CheckedSample {
 ///   beyond their bounds, infinite or NaN, and inputs of ranks 0 to 6 are refused by an error, or values and gradients
 ///   are right;
 /// - with some rows of an input declared `sparse`, results are those for the dense tensor;
-/// - values and gradients match the operator's [composition](autobwd_core::Composition), if it has one;
+/// - values and gradients match the operator's [composition](autobwd_core::Composition), if it has one, also where
+///   dimensions are unknown;
 /// - values and gradients in eager mode, and of the program traced from it, are equal bit by bit;
 /// - with any inputs excluded, the other gradients stay equal bit by bit;
 /// - shape rules, also of gradients, infer nothing wrong if some dimensions of inputs are unknown;
@@ -137,7 +138,8 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
         check_unknown(ops, &function, sample, &mut checked.warnings)?;
         check_values(ops, sample, (&function, &single), None)?;
         check_threads(ops, &function, &many)?;
-        check_composition(ops, sample, &function, None).map_err(in_case("composed, "))?;
+        check_composition(ops, sample, &function, None, &mut checked.warnings)
+            .map_err(in_case("composed, "))?;
         check_constant(sample, &function, matches!(kind, GradKind::Zero), &mut checked.warnings)?;
     } else {
         check_gradients(ops, sample, (&function, &single), &many, &mut checked)?;
@@ -231,7 +233,7 @@ fn check_gradients(
     check_unknown(ops, whole, sample, warnings)?;
     check_values(ops, sample, (function, single), Some(&built))?;
     check_threads(ops, whole, many)?;
-    check_composition(ops, sample, function, Some(&built)).map_err(in_case("composed, "))?;
+    check_composition(ops, sample, function, Some(&built), warnings).map_err(in_case("composed, "))?;
     if sample.smooth.is_some() {
         return Ok(());
     }

@@ -2,24 +2,64 @@
 
 use super::{
     derivatives::{Distance, GradientFunction},
-    function::{ProgramFunction, failure},
+    function::{ProgramFunction, failure, in_case},
+    panics::is_fault,
 };
 use autobwd_core::{
-    __private::internals::*, Attr, BlockId, DType, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result,
+    __private::internals::*, Attr, BlockId, DType, Dim, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result,
     Tensor, Var, VarDesc, sample::Sample,
 };
 
 /// Bound for |a − b| / (1 + max |b|) between kernel and composition, both in `f64`.
 const COMPOSED: f64 = 1e-10;
 
-/// Compares outputs and gradients of a function with those of its composition, if its operator has one.
+/// Compares outputs and gradients of a function with those of its composition, if its operator has one, with known and,
+/// unless one of them is 0, with unknown dimensions. A composition that fails where dimensions are unknown goes to `warnings`.
 pub(super) fn check_composition(
     ops: &OpInfoMap,
     sample: &Sample,
     function: &ProgramFunction,
     built: Option<&GradientFunction>,
+    warnings: &mut Vec<String>,
 ) -> Result<()> {
     let Some(program) = composed(ops, &function.program)? else { return Ok(()) };
+    check_composed(ops, sample, function, built, program)?;
+    // A composition chooses another form for a dimension that is known to be 0.
+    let has_zero = function.inputs.iter().any(|(_, tensor)| tensor.dims().contains(&0));
+    if has_zero || sample.known_dims.is_some() {
+        return Ok(());
+    }
+    match composed(ops, &with_unknown_dims(&function.program)) {
+        Err(e) if is_fault(&e) => Err(e),
+        Err(e) => {
+            warnings.push(format!("the composition fails where dimensions are unknown: {e}"));
+            Ok(())
+        }
+        Ok(program) => program
+            .map_or(Ok(()), |program| check_composed(ops, sample, function, built, program))
+            .map_err(in_case("with unknown dimensions, ")),
+    }
+}
+
+/// The program with all dimensions unknown.
+fn with_unknown_dims(program: &Program) -> Program {
+    let mut open = program.clone();
+    for var in program.root().vars.keys() {
+        if let Some(desc) = open.root_mut().vars.get_mut(var) {
+            desc.dims.iter_mut().for_each(|dim| *dim = Dim::UNKNOWN);
+        }
+    }
+    open
+}
+
+/// Compares a function with its composition.
+fn check_composed(
+    ops: &OpInfoMap,
+    sample: &Sample,
+    function: &ProgramFunction,
+    built: Option<&GradientFunction>,
+    program: Program,
+) -> Result<()> {
     let composed = function.with_program(ops, program);
     let is_infinite = has_infinite_attribute(&function.program);
     let compare = |what: &str, found: &Tensor, expected: &Tensor| match is_infinite {

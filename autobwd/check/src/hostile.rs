@@ -69,11 +69,11 @@ fn check_variant(ops: &OpInfoMap, sample: &Sample, function: &ProgramFunction, b
     let outcome = catch_panic(|| {
         function.run()?;
         if let GradKind::None | GradKind::Zero = ops.get(sample.op())?.grad_kind() {
-            return check_composition(ops, sample, function, None);
+            return check_composition(ops, sample, function, None, &mut vec![]);
         }
         let built = GradientFunction::of(ops, function)?;
         built.gradient.run()?;
-        check_composition(ops, sample, function, Some(&built))?;
+        check_composition(ops, sample, function, Some(&built), &mut vec![])?;
         let count: usize = function.float_inputs().iter().map(|name| function.numel(name)).sum();
         if sample.smooth.is_none() && count <= ELEMENTS {
             check_where_smooth(function, &built, bound)?;

@@ -1,6 +1,6 @@
 """Writes the models of `tests/models` and of the command's examples, with inputs and results of ONNX Runtime.
 
-Run with `pip install onnx==1.22.0 onnxruntime==1.32.0`: python3 fixtures.py models ../../../autobwd/cli/tests/cmd/onnx.in
+Run with `pip install onnx==1.22.0 onnxruntime==1.32.0`: python3 fixtures.py models ../../../ops/cli/tests/cmd/onnx.in
 """
 import json
 import os

@@ -12,7 +12,7 @@ use autobwd::{
 };
 
 use crate::{
-    Math,
+    DimExpr, Math,
     elementwise::ElementwiseMul,
     fill::FillZerosLike,
     kernel_helpers::{KernelFloat, outer_axis_inner},
@@ -74,17 +74,19 @@ impl Kernel for Prelu<Buf<'_>> {
 }
 impl Composition for Prelu<Expr> {
     fn compose(&mut self) {
+        let rank = self.x.dims().len() as i32;
         let slopes = match self.mode {
             PreluMode::Element => {
-                self.x.dims()[1..].iter().map(|n| n.get().map_or(-1, |n| n as i32)).collect()
+                let dims: Vec<DimExpr> = (1..rank).map(|axis| self.x.dim(axis)).collect();
+                self.alpha.reshape_to(&dims)
             }
-            PreluMode::All | PreluMode::Channel => vec![-1],
+            PreluMode::All | PreluMode::Channel => self.alpha.reshape(&[-1]),
         };
         let axis = match (self.mode, self.data_format) {
             (PreluMode::Channel, DataLayout::Nchw) => 1,
             _ => -1,
         };
-        let (x, slopes) = (&self.x, self.alpha.reshape(&slopes));
+        let x = &self.x;
         let below = emit(ElementwiseMul { x: x.into(), y: slopes.into(), out: New, axis }).out;
         let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
         self.out = x.greater_than(&zeros).where_cond(x, &below);

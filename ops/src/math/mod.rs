@@ -1,5 +1,6 @@
 //! The trait `Math`: operators as methods on expressions, under their usual names.
 
+mod dim_expr;
 mod elementwise;
 mod layers;
 mod reductions;
@@ -9,6 +10,7 @@ mod shapes;
 
 use autobwd::{DType, Expr, New, emit};
 
+pub use dim_expr::{DimExpr, filled, positions, sizes};
 pub(crate) use refusals::failed;
 use refusals::unequal_shapes;
 

@@ -22,6 +22,21 @@ macro_rules! shapes {
                 emit(Reshape2::of(self.into(), New, New, shape.to_vec())).out
             }
 
+            /// The dimension of an axis, also where only a run knows it; negative axes count from the end. Fails for
+            /// other axes when it is used.
+            fn dim(&self, axis: i32) -> DimExpr { DimExpr::of(self, axis) }
+
+            /// Reshapes to these dimensions, which may be computed when the program runs.
+            fn reshape_to(&self, dims: &[DimExpr]) -> Expr { dim_expr::reshape_to(self, dims) }
+
+            /// Broadcasts to these dimensions, which may be computed when the program runs.
+            fn expand_to(&self, dims: &[DimExpr]) -> Expr { dim_expr::expand_to(self, dims) }
+
+            /// The slice from `start` to `end`, exclusive, along an axis; the bounds may be computed when the program runs.
+            fn slice_to(&self, axis: i32, start: &DimExpr, end: &DimExpr) -> Expr {
+                dim_expr::slice_to(self, axis, start, end)
+            }
+
             /// Permutes the axes.
             fn transpose(&self, axes: &[i32]) -> Expr {
                 emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() }).out

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::{
     BlockId, Builder, Describe, Error, ErrorKind, Expr, Meta, Op, OpDesc, OpInfo, OpInfoMap, Result, Role,
     Schema, Var, VarDesc,
-    op::{CompositionEntry, ImplProbe, OpSequence, OpSequenceFn, SequenceInput},
+    op::{CompositionEntry, ImplProbe, OpSequence, OpSequenceFn, SequenceInput, unread_input},
 };
 
 /// The composition of an operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
@@ -184,10 +184,11 @@ impl OpInfo {
         let emit = composed::emit;
         match (own, of_forward) {
             (Some(compose), _) => self.composing(CompositionEntry { compose, forward: None, emit }),
-            (None, Some((compose, forward))) => {
+            // A gradient operator that does not read all inputs needs a composition of its own.
+            (None, Some((compose, forward))) if unread_input(forward, self.schema()).is_none() => {
                 self.composing(CompositionEntry { compose, forward: Some(forward), emit })
             }
-            (None, None) => self,
+            (None, _) => self,
         }
     }
 }

@@ -63,18 +63,25 @@ pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, co
             panic!("{}", text.as_str());
         }
         (Some(forward), [_, true]) => {
-            let mut i = 0;
-            while i < forward.inputs.len() {
-                if !has_slot(own.inputs, forward.inputs[i].name, "") {
-                    let text = text.add("the composition of `").add(forward.name).add("` needs input `");
-                    let text =
-                        text.add(forward.inputs[i].name).add("`, which `").add(op).add("` does not read");
-                    panic!("{}", text.as_str());
-                }
-                i += 1;
+            if let Some(input) = unread_input(forward, own) {
+                let text = text.add("the composition of `").add(forward.name).add("` needs input `");
+                let text = text.add(input).add("`, which `").add(op).add("` does not read");
+                panic!("{}", text.as_str());
             }
         }
     }
+}
+
+/// The first input of an operator that its gradient operator does not read, if there is one.
+pub(crate) const fn unread_input(forward: &Schema, gradient: &Schema) -> Option<&'static str> {
+    let mut i = 0;
+    while i < forward.inputs.len() {
+        if !has_slot(gradient.inputs, forward.inputs[i].name, "") {
+            return Some(forward.inputs[i].name);
+        }
+        i += 1;
+    }
+    None
 }
 
 /// Rejects `grad = Multilinear` for operators other than gradient operators, and for gradient operators that do not

@@ -25,8 +25,8 @@ pub use derived::{
 };
 pub use gradient_ops::GradientOps;
 pub(crate) use impl_probe::ImplProbe;
-pub(crate) use impl_probe::linear_input;
 pub use impl_probe::{check_composed, check_inferred, check_multilinear, check_self_adjoint, refuse_unused};
+pub(crate) use impl_probe::{linear_input, unread_input};
 pub(crate) use infallible::Infallible;
 pub(crate) use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
 pub use peephole::Peephole;

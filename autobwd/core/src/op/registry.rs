@@ -215,7 +215,7 @@ impl OpInfo {
     }
 
     /// Slots, attributes and their source locations.
-    pub fn schema(&self) -> &Schema {
+    pub const fn schema(&self) -> &Schema {
         &self.schema
     }
 

@@ -1,0 +1,265 @@
+//! Dimensions of expressions, some of which are known only when the program runs.
+
+use std::ops::{Add, Div, Mul, Sub};
+
+use autobwd::{Arg, Builder, DType, Expr, New, emit};
+
+use super::Math;
+use crate::{
+    elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseSub},
+    fill::FillConstant,
+    floor_division::ElementwiseFloordiv,
+    min_max_pow::{ElementwiseMax, ElementwiseMin},
+    ranges::Range,
+    shape::{ExpandV2, Reshape2, ShapeOp, Slice},
+};
+
+/// A dimension of an expression: a number where it is known, else an integer that the program computes.
+///
+/// `+ - * /` combine dimensions and integers; a quotient is rounded down. Known operands give a known dimension and
+/// emit nothing. Others emit operators on int64, which planning evaluates, so that a
+/// [composition](autobwd::Composition) that computes with dimensions also works where they are unknown.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::Math;
+///
+/// let net = Builder::new();
+/// let x = net.input("x", DType::F32, &[-1, 6, 4]);
+/// assert_eq!((x.dim(1) / 2 + x.dim(-1)).known(), Some(7));
+/// assert_eq!((x.dim(0) * 2).known(), None);
+/// let y = x.reshape_to(&[x.dim(0) * 2, x.dim(1) / 2, x.dim(2)]);
+/// assert_eq!(y.dims().to_string(), "[-1, 3, 4]");
+/// # assert!(y.check().is_ok());
+/// ```
+#[derive(Clone, Debug)]
+pub struct DimExpr(DimValue);
+
+#[derive(Clone, Debug)]
+enum DimValue {
+    Known(i64),
+    /// An unknown dimension of a tensor.
+    Axis(Expr, usize),
+    /// int64 of one element.
+    Computed(Expr),
+}
+
+impl From<i64> for DimExpr {
+    fn from(n: i64) -> DimExpr {
+        DimExpr(DimValue::Known(n))
+    }
+}
+
+impl DimExpr {
+    /// The dimension of an axis; negative axes count from the end. Fails for other axes when it is used.
+    #[track_caller]
+    pub(super) fn of(x: &Expr, axis: i32) -> DimExpr {
+        let dims = x.dims();
+        let at = if axis < 0 { axis + dims.len() as i32 } else { axis };
+        let Some(dim) = usize::try_from(at).ok().and_then(|at| dims.get(at)) else {
+            let text = format!("`dim`: {axis} is not an axis of the shape {dims}");
+            return DimExpr(DimValue::Computed(super::failed(&[x], text)));
+        };
+        match dim.get() {
+            Some(n) => DimExpr::from(n as i64),
+            None => DimExpr(DimValue::Axis(x.clone(), at as usize)),
+        }
+    }
+
+    /// The number, if it is known.
+    pub fn known(&self) -> Option<i64> {
+        match self.0 {
+            DimValue::Known(n) => Some(n),
+            DimValue::Axis(..) | DimValue::Computed(_) => None,
+        }
+    }
+
+    /// The number as int64 `[1]`, for a program.
+    #[track_caller]
+    pub fn number(&self, builder: &Builder) -> Expr {
+        match &self.0 {
+            DimValue::Known(n) => filled(builder, DType::I64, &n.to_string(), &[1.into()]),
+            DimValue::Axis(x, axis) => {
+                let all = emit(ShapeOp { input: x.into(), out: New }).out;
+                all.slice(0, *axis as i32, *axis as i32 + 1).cast(DType::I64)
+            }
+            DimValue::Computed(number) => number.clone(),
+        }
+    }
+
+    /// The larger of two dimensions.
+    #[track_caller]
+    #[must_use]
+    pub fn max(&self, other: impl Into<DimExpr>) -> DimExpr {
+        let emit =
+            |x: Expr, y: Expr| emit(ElementwiseMax { x: x.into(), y: y.into(), out: New, axis: -1 }).out;
+        self.combine(&other.into(), i64::max, emit)
+    }
+
+    /// The smaller of two dimensions.
+    #[track_caller]
+    #[must_use]
+    pub fn min(&self, other: impl Into<DimExpr>) -> DimExpr {
+        let emit =
+            |x: Expr, y: Expr| emit(ElementwiseMin { x: x.into(), y: y.into(), out: New, axis: -1 }).out;
+        self.combine(&other.into(), i64::min, emit)
+    }
+
+    #[track_caller]
+    fn combine(
+        &self,
+        other: &DimExpr,
+        known: fn(i64, i64) -> i64,
+        emit: impl FnOnce(Expr, Expr) -> Expr,
+    ) -> DimExpr {
+        let builder = match (&self.0, &other.0) {
+            (DimValue::Known(a), DimValue::Known(b)) => return DimExpr::from(known(*a, *b)),
+            (DimValue::Axis(x, _) | DimValue::Computed(x), _)
+            | (_, DimValue::Axis(x, _) | DimValue::Computed(x)) => x.builder(),
+        };
+        DimExpr(DimValue::Computed(emit(self.number(builder), other.number(builder))))
+    }
+
+    /// Whether it is the unknown dimension of that axis of a tensor.
+    fn is_axis(&self, of: &Expr, at: usize) -> bool {
+        matches!(&self.0, DimValue::Axis(x, axis) if *axis == at && x.is(of))
+    }
+}
+
+macro_rules! arithmetic {
+    ($($op:ident $method:ident $emit:ident, $known:expr;)*) => {$(
+        impl $op<&DimExpr> for &DimExpr {
+            type Output = DimExpr;
+            #[track_caller]
+            fn $method(self, other: &DimExpr) -> DimExpr {
+                self.combine(other, $known, |x, y| emit($emit { x: x.into(), y: y.into(), out: New, axis: -1 }).out)
+            }
+        }
+        arithmetic!(@ $op $method, &DimExpr, DimExpr, |a, b| (a, &b));
+        arithmetic!(@ $op $method, DimExpr, &DimExpr, |a, b| (&a, b));
+        arithmetic!(@ $op $method, DimExpr, DimExpr, |a, b| (&a, &b));
+        arithmetic!(@ $op $method, &DimExpr, i64, |a, b| (a, &b.into()));
+        arithmetic!(@ $op $method, DimExpr, i64, |a, b| (&a, &b.into()));
+    )*};
+    (@ $op:ident $method:ident, $left:ty, $right:ty, |$a:ident, $b:ident| ($x:expr, $y:expr)) => {
+        impl $op<$right> for $left {
+            type Output = DimExpr;
+            #[track_caller]
+            fn $method(self, other: $right) -> DimExpr {
+                let ($a, $b) = (self, other);
+                $op::$method($x, $y)
+            }
+        }
+    };
+}
+// The rules of operators bound dimensions, so that known ones saturate only where no tensor is as long.
+arithmetic! {
+    Add add ElementwiseAdd, i64::saturating_add;
+    Sub sub ElementwiseSub, i64::saturating_sub;
+    Mul mul ElementwiseMul, i64::saturating_mul;
+    Div div ElementwiseFloordiv, |a, b| a.checked_div_euclid(b).unwrap_or(i64::MAX);
+}
+
+/// `x / dim`, in the dtype of `x`, for a mean. The mean of no elements is a quotient of 0 and 1.
+impl Div<&DimExpr> for &Expr {
+    type Output = Expr;
+    #[track_caller]
+    fn div(self, dim: &DimExpr) -> Expr {
+        let count = dim.max(1);
+        match count.known() {
+            Some(n) => self / n as f64,
+            None => {
+                let count = count.number(self.builder()).cast(self.dtype());
+                // One element broadcasts, except over a scalar.
+                self / if self.dims().is_empty() { count.reshape(&[]) } else { count }
+            }
+        }
+    }
+}
+
+fn args(tensors: impl IntoIterator<Item = Expr>) -> Vec<Arg> {
+    tensors.into_iter().map(Arg::from).collect()
+}
+
+/// An attribute of 32 bits; no tensor has a longer dimension.
+fn narrow(n: i64) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// Dimensions as an attribute, −1 where unknown, and as tensors, if any of them is unknown.
+fn attr_and_tensors(builder: &Builder, dims: &[DimExpr]) -> (Vec<i64>, Vec<Arg>) {
+    let attr: Vec<i64> = dims.iter().map(|dim| dim.known().unwrap_or(-1)).collect();
+    let is_open = attr.contains(&-1);
+    (attr, args(dims.iter().filter(|_| is_open).map(|dim| dim.number(builder))))
+}
+
+/// A number, given as text, everywhere in a tensor with these dimensions.
+#[track_caller]
+pub fn filled(builder: &Builder, dtype: DType, number: &str, dims: &[DimExpr]) -> Expr {
+    let (shape, shape_tensor_list) = attr_and_tensors(builder, dims);
+    let str_value = number.to_string();
+    builder.emit(FillConstant { shape, shape_tensor_list, dtype, str_value, ..FillConstant::of(New) }).out
+}
+
+/// `0, 1, …` up to a bound, exclusive, as int64.
+#[track_caller]
+pub fn positions(builder: &Builder, end: &DimExpr) -> Expr {
+    let [start, end, step] = [0.into(), end.clone(), 1.into()].map(|n: DimExpr| n.number(builder).into());
+    emit(Range { start, end, step, out: New }).out
+}
+
+/// The dimensions of a tensor of known rank.
+#[track_caller]
+pub fn sizes<const RANK: usize>(x: &Expr) -> [DimExpr; RANK] {
+    std::array::from_fn(|axis| DimExpr::of(x, axis as i32))
+}
+
+/// [`Math::reshape_to`].
+#[track_caller]
+pub(super) fn reshape_to(x: &Expr, dims: &[DimExpr]) -> Expr {
+    let own = x.dims();
+    let stays = |at: usize, dim: &DimExpr| {
+        dim.is_axis(x, at) || (dim.known() == Some(0) && own.get(at).is_some_and(|n| *n == 0))
+    };
+    // 0 copies the dimension at that position.
+    let dims: Vec<(bool, &DimExpr)> =
+        dims.iter().enumerate().map(|(at, dim)| (stays(at, dim), dim)).collect();
+    if dims.iter().any(|(stays, dim)| !stays && dim.known() == Some(0)) {
+        let dims: Vec<DimExpr> = dims.into_iter().map(|(_, dim)| dim.clone()).collect();
+        return filled(x.builder(), x.dtype(), "0", &dims);
+    }
+    let dims: Vec<DimExpr> =
+        dims.into_iter().map(|(stays, dim)| if stays { 0.into() } else { dim.clone() }).collect();
+    let (attr, tensors) = attr_and_tensors(x.builder(), &dims);
+    let op = Reshape2::of(x.into(), New, New, attr.iter().map(|n| narrow(*n)).collect());
+    // One dimension follows from the others.
+    let is_inferred = attr.iter().filter(|n| **n == -1).count() == 1;
+    let shape_tensor = if is_inferred { vec![] } else { tensors };
+    emit(Reshape2 { shape_tensor, ..op }).out
+}
+
+/// [`Math::expand_to`].
+#[track_caller]
+pub(super) fn expand_to(x: &Expr, dims: &[DimExpr]) -> Expr {
+    let added = dims.len().saturating_sub(x.dims().len());
+    let stays = |at: usize, dim: &DimExpr| at >= added && dim.is_axis(x, at - added);
+    // −1 keeps a dimension.
+    let dim = |(at, dim): (usize, &DimExpr)| if stays(at, dim) { (-1).into() } else { dim.clone() };
+    let kept: Vec<DimExpr> = dims.iter().enumerate().map(dim).collect();
+    let is_open = kept.iter().any(|dim| dim.known().is_none());
+    let expand_shapes_tensor = args(kept.iter().filter(|_| is_open).map(|dim| dim.number(x.builder())));
+    let shape = kept.iter().map(|dim| dim.known().map_or(-1, narrow)).collect();
+    emit(ExpandV2 { x: x.into(), shape_input: None, expand_shapes_tensor, out: New, shape }).out
+}
+
+/// [`Math::slice_to`].
+#[track_caller]
+pub(super) fn slice_to(x: &Expr, axis: i32, start: &DimExpr, end: &DimExpr) -> Expr {
+    if let (Some(start), Some(end)) = (start.known(), end.known()) {
+        return x.slice(axis, narrow(start), narrow(end));
+    }
+    let [starts, ends] = [start, end].map(|bound| vec![bound.known().map_or(-1, narrow)]);
+    let [starts_tensor_list, ends_tensor_list] = [start, end].map(|bound| args([bound.number(x.builder())]));
+    let op = Slice { axes: vec![axis], starts, ends, ..Slice::of(x.into(), New) };
+    emit(Slice { starts_tensor_list, ends_tensor_list, ..op }).out
+}
