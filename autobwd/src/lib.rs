@@ -275,13 +275,13 @@ pub mod op {
     pub use autobwd_core::schema::gather_slot;
     #[doc(inline)]
     pub use autobwd_core::{
-        Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit,
+        AnyRule, Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit,
         CarriedValue, Composed, Composition, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs,
         Describe, Float, GemmElement, GradBlock, GradCx, GradRule, GradientOps, Infer, Integer, IntegerLanes,
         Kernel, LaneOf, Lanes, Mat, Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, Pointwise,
-        PointwiseInteger, Role, Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues, StepCount,
-        Strided, VectorLoops, Vectorised, ZeroGrad, attr_enum, elementwise_updates, fold_lanes, infallible,
-        map_fold_lanes, map_lanes, peephole, register_op, with_dtype, with_float, with_signed,
+        PointwiseInteger, Role, Rule, Rules, Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues,
+        StepCount, Strided, VectorLoops, Vectorised, ZeroGrad, attr_enum, elementwise_updates, fold_lanes,
+        infallible, map_fold_lanes, map_lanes, peephole, register_op, with_dtype, with_float, with_signed,
     };
     #[doc(inline)]
     pub use autobwd_core::{

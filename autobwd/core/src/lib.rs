@@ -29,7 +29,7 @@ pub mod tensor;
 pub mod verify;
 
 pub use autobwd_macros::{Attrs, register_op};
-pub use composition::{Composed, Composition};
+pub use composition::{AnyRule, Composed, Composition, Rule, Rules};
 pub use desc::{
     Attr, AttrMap, Block, BlockId, Diff, Name, OpDesc, OpKey, Origin, Program, ProgramSignature,
     SignatureEntry, Site, SlotVars, Slots, Var, VarDesc, VarKind, Vars, diff,

@@ -1,8 +1,10 @@
 //! Compositions: operators in terms of others.
 
+mod backend_rule;
 mod composed;
 pub(crate) mod nesting;
 
+pub use backend_rule::{AnyRule, FillSlot, PutOutput, Rule, Rules};
 pub use composed::Composed;
 use smallvec::SmallVec;
 

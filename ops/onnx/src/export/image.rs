@@ -147,7 +147,7 @@ impl ResizeForm<'_> {
         let vectors = graph.op("EyeLike", &[zeros], &[]);
         let vectors = graph.reshape_to(vectors, &[one, of_x, of_x, one])?;
         let at = [graph.ints(&[axis as i64 - 2])?, graph.ints(&[axis as i64 - 1])?];
-        let mut part = |pair: OnnxValue| graph.op("Slice", &[pair, at[0], at[1]], &[]);
+        let part = |pair: OnnxValue| graph.op("Slice", &[pair, at[0], at[1]], &[]);
         let target = match target {
             ResizeTarget::Factors(factors) => ResizeTarget::Factors(part(*factors)),
             ResizeTarget::Sizes(sizes) => ResizeTarget::Sizes(part(*sizes)),

@@ -12,6 +12,7 @@ mod dims;
 mod expand;
 mod fill;
 mod formula;
+mod graph_nodes;
 mod image;
 mod index;
 mod layer_node;
@@ -22,6 +23,7 @@ mod lstm;
 mod matmul;
 mod nodes;
 mod norm;
+mod onnx;
 mod onnx_graph;
 mod order;
 mod pool;
@@ -36,11 +38,14 @@ mod slice;
 mod update;
 mod volume;
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::LazyLock,
+};
 
 use autobwd::{
     BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarDesc,
-    op::Op,
+    op::{Op, OpInfo, Rules},
     program::{Var, VarKind},
 };
 use autobwd_core::__private::{Obstacles, internals::*};
@@ -58,6 +63,8 @@ use crate::{
 };
 use cond::Choice;
 use control::ForwardCalls;
+pub use graph_nodes::NodeAttr;
+pub use onnx::Onnx;
 use onnx_graph::OnnxGraph;
 
 /// The version of the operators in files, and that of the format.
@@ -187,6 +194,9 @@ impl<'p> ProgramWriter<'p> {
         if let Some(call) = info.call(op, self.program)? {
             return self.control(op, &call);
         }
+        if self.by_rule(info, op)? {
+            return Ok(());
+        }
         if let Some(rule) = rule_of(&self.rules, op) {
             return (rule.export)(op, &mut self.graph);
         }
@@ -195,6 +205,31 @@ impl<'p> ProgramWriter<'p> {
             false => Err(Error::new(ErrorKind::Format, format!("operator `{}` has no form in ONNX", op.ty))),
         }
     }
+
+    /// Writes an operator by its rule; `false` if it has none.
+    fn by_rule(&mut self, info: &OpInfo, op: &OpDesc) -> Result<bool> {
+        let Some(rule) = native_rules().get(&op.ty) else { return Ok(false) };
+        let (schema, mut results) = (info.schema(), vec![]);
+        let graph = &mut self.graph;
+        let applied = rule.apply(op, &mut |role, _, var| graph.slot(role, var), &mut |slot, value| {
+            results.push((slot, value))
+        })?;
+        graph.take_failure()?;
+        for (number, slot) in schema.outputs.iter().enumerate() {
+            let vars = op.outputs.get(slot.name).iter().filter(|var| **var != Var::EMPTY);
+            let values = results.iter().filter(|(slot, _)| *slot == number);
+            for (var, value) in vars.zip(values).filter_map(|(var, (_, value))| Some((var, value.value()?))) {
+                graph.write(*var, value);
+            }
+        }
+        Ok(applied)
+    }
+}
+
+/// Rules on values.
+fn native_rules() -> &'static Rules<Onnx> {
+    static RULES: LazyLock<Rules<Onnx>> = LazyLock::new(|| [].into_iter().collect());
+    &RULES
 }
 
 /// The message of a model.
@@ -260,9 +295,7 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         outputs.push(graph.publish(var, &name)?);
         file.output.push(value_info(&name, graph.desc(var)?)?);
     }
-    let nodes = graph.finish(&outputs);
-    file.node = graph.constant_nodes;
-    file.node.extend(nodes);
+    file.node = graph.finish(&outputs);
     file.initializer = graph.initializers;
     let entry = |key: &str, var: &Var, value: String| StringStringEntryProto {
         key: Some(format!("{key}.{}", program.name(*var))),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use autobwd::{DType, Dims};
 
-use super::{onnx_graph::OnnxValue, tensor_type};
+use super::{graph_nodes::OnnxValue, tensor_type};
 use crate::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto, attribute_proto::AttributeType};
 
 /// A node.
@@ -15,6 +15,12 @@ pub(super) struct OnnxNode {
     pub(super) outputs: Vec<OnnxValue>,
     /// Attributes that are graphs.
     pub(super) graphs: Vec<(&'static str, SubGraph)>,
+}
+
+impl OnnxNode {
+    pub(super) fn is_constant(&self) -> bool {
+        self.message.op_type() == "Constant"
+    }
 }
 
 /// The graph of a branch or of a step. Its nodes also read values of the graphs around it.

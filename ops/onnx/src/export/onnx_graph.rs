@@ -1,38 +1,24 @@
-//! The graph under construction: nodes, constants, and the values of the program's variables.
+//! The graph under construction: what the variables of the program hold, and the names of values.
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::Deref,
     rc::Rc,
 };
 
 use autobwd::{
-    __private::internals::*,
-    BlockId, DType, Error, ErrorKind, Program, Result, Tensor, VarDesc,
+    __private::internals::*, BlockId, DType, Error, ErrorKind, Meta, Program, Result, VarDesc, op::Role,
     program::Var,
-    tensor::{Bool, Element},
 };
 
 use super::dims::OnnxDim;
-use super::nodes::{OnnxNode, SubGraph, TypedValue, live_nodes, messages};
+use super::nodes::{SubGraph, TypedValue, live_nodes, messages};
+use super::onnx::Onnx;
 use super::rnn::RecurrentSteps;
-use crate::{
-    elements::ElementType,
-    proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType},
-    tensors::message,
-};
+use crate::proto::{NodeProto, TensorProto};
 
-/// A value of the graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct OnnxValue(pub(super) usize);
-
-/// An attribute of a node.
-pub(super) enum NodeAttr<'a> {
-    Int(i64),
-    Float(f32),
-    Ints(&'a [i64]),
-    Text(&'a str),
-    Texts(&'a [&'a str]),
-}
+pub(super) use super::graph_nodes::{GraphNodes, NodeAttr, OnnxValue};
+use super::nodes::OnnxNode;
 
 /// What variables hold.
 pub(super) type VariableValues = HashMap<Var, OnnxValue>;
@@ -50,15 +36,12 @@ pub(super) struct OnnxGraph<'p> {
     program: &'p Program,
     /// The block whose operators are written.
     block: BlockId,
-    /// The nodes of the graph, or of the graph of a node that is being written.
-    nodes: Vec<OnnxNode>,
+    nodes: GraphNodes,
     /// Values that the program keeps.
     pub(super) initializers: Vec<TensorProto>,
-    /// Constants of rules: nodes, since initializers of floating point numbers are parameters.
-    pub(super) constant_nodes: Vec<NodeProto>,
-    /// The name of each value; empty until it is named.
-    names: Vec<String>,
     used: HashSet<String>,
+    /// The number of the last name with a prefix.
+    numbers: HashMap<String, usize>,
     pub(super) values: VariableValues,
     /// The results of the operator that is being written.
     results: Vec<(Var, OnnxValue)>,
@@ -70,7 +53,13 @@ pub(super) struct OnnxGraph<'p> {
     pub(super) needed: HashSet<Var>,
     /// Values of variables in graphs of nodes, after which they are named.
     inner: Vec<(OnnxValue, Var)>,
-    constants: HashMap<(DType, Vec<usize>, Vec<u8>), OnnxValue>,
+}
+
+impl Deref for OnnxGraph<'_> {
+    type Target = GraphNodes;
+    fn deref(&self) -> &GraphNodes {
+        &self.nodes
+    }
 }
 
 impl<'p> OnnxGraph<'p> {
@@ -78,37 +67,25 @@ impl<'p> OnnxGraph<'p> {
         OnnxGraph {
             program,
             block: BlockId::ROOT,
-            nodes: vec![],
+            nodes: GraphNodes::default(),
             initializers: vec![],
-            constant_nodes: vec![],
-            names: vec![],
             used: HashSet::new(),
+            numbers: HashMap::new(),
             values: VariableValues::new(),
             results: vec![],
             remembered: VariableValues::new(),
             recurrent: HashMap::new(),
             needed: HashSet::new(),
             inner: vec![],
-            constants: HashMap::new(),
         }
     }
 
     /// A value from outside, with that name, as the value of a variable.
     pub(super) fn input(&mut self, var: Var, name: &str) -> OnnxValue {
-        let node = self.value(name.to_string());
+        let node = self.named(name);
         self.used.insert(name.to_string());
         self.values.insert(var, node);
         node
-    }
-
-    fn value(&mut self, name: String) -> OnnxValue {
-        self.names.push(name);
-        OnnxValue(self.names.len() - 1)
-    }
-
-    /// A value that is named later.
-    pub(super) fn unnamed(&mut self) -> OnnxValue {
-        self.value(String::new())
     }
 
     /// Sets the block whose operators are written, and returns the one before.
@@ -192,6 +169,21 @@ impl<'p> OnnxGraph<'p> {
         })
     }
 
+    /// A variable in a slot of the operator that is being written, for its rule.
+    ///
+    /// # Errors
+    /// An input without a value, unless it only stores a shape.
+    pub(super) fn slot(&self, role: Role, var: Var) -> Result<Onnx> {
+        if var == Var::EMPTY {
+            return Ok(Onnx::of(&self.nodes, None, &Meta::new(DType::F32, []), false));
+        }
+        let value = match role {
+            Role::Input if !self.remembered.contains_key(&var) => Some(self.read(var)?),
+            _ => None,
+        };
+        Ok(Onnx::of(&self.nodes, value, &self.desc(var)?.meta(), self.needed.contains(&var)))
+    }
+
     /// Sets what a variable holds after the operator that is being written, if there is a variable.
     pub(super) fn write(&mut self, var: impl Into<Option<Var>>, node: OnnxValue) {
         self.results.extend(var.into().map(|var| (var, node)));
@@ -210,51 +202,11 @@ impl<'p> OnnxGraph<'p> {
         }
     }
 
-    /// Appends a node with several outputs.
-    pub(super) fn nodes<const N: usize>(
-        &mut self,
-        op: &str,
-        inputs: &[Option<OnnxValue>],
-        attrs: &[(&str, NodeAttr<'_>)],
-    ) -> [OnnxValue; N] {
-        self.many(op, inputs, attrs, N).try_into().unwrap_or([OnnxValue(0); N])
-    }
-
-    /// The same for a number of outputs that is not known before.
-    pub(super) fn many(
-        &mut self,
-        op: &str,
-        inputs: &[Option<OnnxValue>],
-        attrs: &[(&str, NodeAttr<'_>)],
-        count: usize,
-    ) -> Vec<OnnxValue> {
-        self.node(op, inputs.to_vec(), attrs, vec![], count)
-    }
-
-    /// The same for a node with graphs, which are attributes of these names.
-    pub(super) fn node(
-        &mut self,
-        op: &str,
-        inputs: Vec<Option<OnnxValue>>,
-        attrs: &[(&str, NodeAttr<'_>)],
-        graphs: Vec<(&'static str, SubGraph)>,
-        count: usize,
-    ) -> Vec<OnnxValue> {
-        let outputs: Vec<OnnxValue> = (0..count).map(|_| self.unnamed()).collect();
-        let message = NodeProto {
-            op_type: Some(op.into()),
-            attribute: attrs.iter().map(|(name, attr)| attribute(name, attr)).collect(),
-            ..NodeProto::default()
-        };
-        self.nodes.push(OnnxNode { message, inputs, outputs: outputs.clone(), graphs });
-        outputs
-    }
-
     /// Begins the graph of a node: nodes are appended to it until [`OnnxGraph::leave`]. Variables have the values of the
     /// graph around it, which is returned.
     pub(super) fn enter(&mut self) -> OuterGraph {
         OuterGraph {
-            nodes: std::mem::take(&mut self.nodes),
+            nodes: std::mem::take(&mut self.list().nodes),
             values: self.values.clone(),
             remembered: self.remembered.clone(),
             recurrent: self.recurrent.clone(),
@@ -270,7 +222,7 @@ impl<'p> OnnxGraph<'p> {
     ) -> SubGraph {
         let outputs = self.own_values(outputs);
         let ends = outputs.iter().map(|output| output.value);
-        let nodes = live_nodes(std::mem::replace(&mut self.nodes, nodes), ends);
+        let nodes = live_nodes(std::mem::replace(&mut self.list().nodes, nodes), ends);
         let values = std::mem::replace(&mut self.values, values);
         (self.remembered, self.recurrent) = (remembered, recurrent);
         self.inner.extend(values.into_iter().map(|(var, value)| (value, var)));
@@ -279,116 +231,13 @@ impl<'p> OnnxGraph<'p> {
 
     /// Copies of those values that the graph does not compute itself, or that are several outputs.
     fn own_values(&mut self, values: Vec<TypedValue>) -> Vec<TypedValue> {
-        let mut own: HashSet<OnnxValue> = self.nodes.iter().flat_map(|node| &node.outputs).copied().collect();
+        let mut own: HashSet<OnnxValue> =
+            self.list().nodes.iter().flat_map(|node| &node.outputs).copied().collect();
         let mut copy = |value: OnnxValue| match own.remove(&value) {
             true => value,
             false => self.op("Identity", &[value], &[]),
         };
         values.into_iter().map(|typed| TypedValue { value: copy(typed.value), ..typed }).collect()
-    }
-
-    /// Appends a node with one output.
-    pub(super) fn op(&mut self, op: &str, inputs: &[OnnxValue], attrs: &[(&str, NodeAttr<'_>)]) -> OnnxValue {
-        let inputs: Vec<_> = inputs.iter().copied().map(Some).collect();
-        let [node] = self.nodes(op, &inputs, attrs);
-        node
-    }
-
-    /// The operands of a value, if it is the result of that operator of two.
-    pub(super) fn operands(&self, op: &str, value: OnnxValue) -> Option<[OnnxValue; 2]> {
-        let node = self.nodes.iter().rev().find(|node| node.outputs == [value])?;
-        match node.inputs[..] {
-            [Some(x), Some(y)] if node.message.op_type() == op => Some([x, y]),
-            _ => None,
-        }
-    }
-
-    pub(super) fn add(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
-        self.op("Add", &[x, y], &[])
-    }
-
-    pub(super) fn sub(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
-        self.op("Sub", &[x, y], &[])
-    }
-
-    pub(super) fn mul(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
-        self.op("Mul", &[x, y], &[])
-    }
-
-    pub(super) fn div(&mut self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
-        self.op("Div", &[x, y], &[])
-    }
-
-    /// A constant tensor; equal ones are one.
-    pub(super) fn tensor(&mut self, tensor: &Tensor) -> OnnxValue {
-        let key = (tensor.dtype(), tensor.dims().to_vec(), tensor.bytes().to_vec());
-        if let Some(node) = self.constants.get(&key) {
-            return *node;
-        }
-        let name = self.fresh("constant");
-        self.constant_nodes.push(NodeProto {
-            op_type: Some("Constant".into()),
-            output: vec![name.clone()],
-            attribute: vec![AttributeProto {
-                name: Some("value".into()),
-                r#type: Some(AttributeType::Tensor as i32),
-                t: Some(message("", tensor)),
-                ..AttributeProto::default()
-            }],
-            ..NodeProto::default()
-        });
-        let node = self.value(name);
-        self.constants.insert(key, node);
-        node
-    }
-
-    /// A constant list of int64.
-    pub(super) fn ints(&mut self, ints: &[i64]) -> Result<OnnxValue> {
-        Ok(self.tensor(&Tensor::from_vec([ints.len()], ints.to_vec())?))
-    }
-
-    /// A constant list of float32.
-    pub(super) fn floats(&mut self, floats: &[f32]) -> Result<OnnxValue> {
-        Ok(self.tensor(&Tensor::from_vec([floats.len()], floats.to_vec())?))
-    }
-
-    /// A constant scalar.
-    pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> Result<OnnxValue> {
-        fn of<T: Element>(x: T) -> Result<Tensor> {
-            Tensor::from_vec([], vec![x])
-        }
-        let tensor = match dtype {
-            DType::Bool => of(Bool::from(x != 0.0)),
-            DType::U8 => of(x as u8),
-            DType::I32 => of(x as i32),
-            DType::I64 => of(x as i64),
-            DType::F32 => of(x as f32),
-            DType::F64 => of(x),
-        };
-        Ok(self.tensor(&tensor?))
-    }
-
-    /// A number everywhere, in these dimensions.
-    pub(super) fn filled(&mut self, dtype: DType, number: f64, dims: &[i64]) -> Result<OnnxValue> {
-        let (number, dims) = (self.scalar(dtype, number)?, self.ints(dims)?);
-        Ok(self.op("Expand", &[number, dims], &[]))
-    }
-
-    /// A value in another dtype.
-    pub(super) fn cast(&mut self, x: OnnxValue, dtype: DType) -> OnnxValue {
-        self.op("Cast", &[x], &[("to", NodeAttr::Int(ElementType::of(dtype).data_type() as i64))])
-    }
-
-    /// A value in another shape; one dimension may be −1, which follows from the others.
-    ///
-    /// # Errors
-    /// Several are −1.
-    pub(super) fn reshape(&mut self, x: OnnxValue, dims: &[i64]) -> Result<OnnxValue> {
-        if dims.iter().filter(|dim| **dim < 0).count() > 1 {
-            return Err(Error::new(ErrorKind::Shape, format!("a shape, {dims:?}, must be known")));
-        }
-        let dims = self.ints(dims)?;
-        Ok(self.op("Reshape", &[x, dims], &[("allowzero", NodeAttr::Int(1))]))
     }
 
     /// A value in the shape of a variable, in which one dimension may be unknown.
@@ -406,36 +255,23 @@ impl<'p> OnnxGraph<'p> {
         Ok(self.op("Slice", &[x, starts, ends, axes], &[]))
     }
 
-    /// A value with its dimensions in another order.
-    pub(super) fn permute(&mut self, x: OnnxValue, axes: &[i64]) -> OnnxValue {
-        self.op("Transpose", &[x], &[("perm", NodeAttr::Ints(axes))])
-    }
-
-    /// Matrices with rows and columns exchanged.
-    pub(super) fn transposed(&mut self, x: OnnxValue, rank: usize) -> OnnxValue {
-        let mut axes: Vec<i64> = (0..rank as i64).collect();
-        axes.swap(rank - 1, rank - 2);
-        self.permute(x, &axes)
-    }
-
-    /// A reduction over axes; none means no reduction.
-    pub(super) fn reduce(&mut self, op: &str, x: OnnxValue, axes: &[i64], keep: bool) -> Result<OnnxValue> {
-        if axes.is_empty() {
-            return Ok(x);
-        }
-        let axes = self.ints(axes)?;
-        Ok(self.op(op, &[x, axes], &[("keepdims", NodeAttr::Int(i64::from(keep)))]))
-    }
-
     /// A name that neither a variable nor a value has.
     fn fresh(&mut self, prefix: &str) -> String {
         let mut name = prefix.to_string();
-        let mut number = 0;
+        let number = self.numbers.entry(name.clone()).or_default();
         while self.program.find(&name).is_some() || !self.used.insert(name.clone()) {
-            number += 1;
+            *number += 1;
             name = format!("{prefix}_{number}");
         }
         name
+    }
+
+    fn name_of(&self, value: OnnxValue) -> String {
+        self.list().names[value.0].clone()
+    }
+
+    fn set_name(&self, value: OnnxValue, name: String) {
+        self.list().names[value.0] = name;
     }
 
     /// Gives the value of a variable that name; a value that has another name is copied.
@@ -443,66 +279,49 @@ impl<'p> OnnxGraph<'p> {
     /// # Errors
     /// Another value has that name.
     pub(super) fn publish(&mut self, var: Var, name: &str) -> Result<OnnxValue> {
-        let mut node = self.read(var)?;
-        if self.names[node.0] == name {
-            return Ok(node);
+        let mut value = self.read(var)?;
+        let known = self.name_of(value);
+        if known == name {
+            return Ok(value);
         }
-        if !self.names[node.0].is_empty() {
-            node = self.op("Identity", &[node], &[]);
+        if !known.is_empty() {
+            value = self.op("Identity", &[value], &[]);
         }
         if !self.used.insert(name.to_string()) {
             return Err(Error::new(ErrorKind::Program, format!("two values would have the name `{name}`")));
         }
-        self.names[node.0] = name.to_string();
-        Ok(node)
+        self.set_name(value, name.to_string());
+        Ok(value)
     }
 
-    /// Names values after variables, and returns the nodes that the outputs depend on.
+    /// Names values after variables, and returns the nodes that the outputs depend on, constants first.
     pub(super) fn finish(&mut self, outputs: &[OnnxValue]) -> Vec<NodeProto> {
-        let of_vars = self.values.iter().map(|(var, node)| (*node, *var)).chain(self.inner.drain(..));
+        let constants = std::mem::take(&mut self.list().constants);
+        let mut nodes = std::mem::take(&mut self.list().nodes);
+        nodes.splice(..0, constants);
+        let nodes = live_nodes(nodes, outputs.iter().copied());
+        for constant in nodes.iter().filter(|node| node.is_constant()) {
+            let name = self.fresh("constant");
+            self.set_name(constant.outputs[0], name);
+        }
+        let of_vars = self.values.iter().map(|(var, value)| (*value, *var)).chain(self.inner.drain(..));
         let mut of_vars: Vec<(OnnxValue, &str)> =
-            of_vars.map(|(node, var)| (node, self.program.name(var))).collect();
-        of_vars.sort_unstable_by_key(|(node, name)| (node.0, *name));
-        for (node, name) in of_vars {
-            if self.names[node.0].is_empty() {
-                let taken = !self.used.insert(name.to_string());
-                self.names[node.0] = if taken { self.fresh(name) } else { name.to_string() };
+            of_vars.map(|(value, var)| (value, self.program.name(var))).collect();
+        of_vars.sort_unstable_by_key(|(value, name)| (value.0, *name));
+        for (value, name) in of_vars {
+            if self.name_of(value).is_empty() {
+                let is_taken = !self.used.insert(name.to_string());
+                let name = if is_taken { self.fresh(name) } else { name.to_string() };
+                self.set_name(value, name);
             }
         }
-        for at in 0..self.names.len() {
-            if self.names[at].is_empty() {
-                self.names[at] = self.fresh("value");
+        let count = self.list().names.len();
+        for value in (0..count).map(OnnxValue) {
+            if self.name_of(value).is_empty() {
+                let name = self.fresh("value");
+                self.set_name(value, name);
             }
         }
-        let nodes = live_nodes(std::mem::take(&mut self.nodes), outputs.iter().copied());
-        messages(nodes, &self.names)
+        messages(nodes, &self.list().names)
     }
-}
-
-fn attribute(name: &str, value: &NodeAttr<'_>) -> AttributeProto {
-    let mut attr = AttributeProto { name: Some(name.into()), ..AttributeProto::default() };
-    let ty = match value {
-        NodeAttr::Int(i) => {
-            attr.i = Some(*i);
-            AttributeType::Int
-        }
-        NodeAttr::Float(f) => {
-            attr.f = Some(*f);
-            AttributeType::Float
-        }
-        NodeAttr::Ints(ints) => {
-            attr.ints = ints.to_vec();
-            AttributeType::Ints
-        }
-        NodeAttr::Text(text) => {
-            attr.s = Some(text.as_bytes().to_vec());
-            AttributeType::String
-        }
-        NodeAttr::Texts(texts) => {
-            attr.strings = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-            AttributeType::Strings
-        }
-    };
-    attr.r#type = Some(ty as i32);
-    attr
 }

@@ -62,7 +62,7 @@ impl VolumePads {
             // Padding may be longer than the axis.
             let length = graph.dim(of, axis as usize)?.max(1);
             let axes = graph.ints(&[axis])?;
-            let mut slice = |start: i64, end: i64| {
+            let slice = |start: i64, end: i64| {
                 let (start, end) = (graph.ints(&[start])?, graph.ints(&[end])?);
                 Ok::<_, Error>(graph.op("Slice", &[value, start, end, axes], &[]))
             };
