@@ -7,7 +7,7 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::ErrorSink, options, text};
 
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 13] = [
     "grad",
     "grad_of",
     "name",
@@ -18,8 +18,11 @@ const KNOWN: [&str; 10] = [
     "integers",
     "decomposed",
     "inferred",
+    "infallible",
+    "elementwise_update",
+    "peephole",
 ];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed` and `inferred`";
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `elementwise_update` and `peephole = Type`";
 
 pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
@@ -41,6 +44,12 @@ pub(crate) struct MacroArgs {
     pub(crate) decomposed: Option<Ident>,
     /// `inferred`, as written.
     pub(crate) inferred: Option<Ident>,
+    /// `infallible`, as written.
+    pub(crate) infallible: Option<Ident>,
+    /// `elementwise_update`, as written.
+    pub(crate) elementwise_update: Option<Ident>,
+    /// The operator that one operator replaces together with this one.
+    pub(crate) peephole: Option<Type>,
 }
 
 #[derive(Default)]
@@ -55,6 +64,9 @@ struct ParsedArg {
     integers: Option<Ident>,
     decomposed: Option<Ident>,
     inferred: Option<Ident>,
+    infallible: Option<Ident>,
+    elementwise_update: Option<Ident>,
+    peephole: Option<Type>,
     tried_grad: bool,
     tried_pointwise: bool,
 }
@@ -79,6 +91,9 @@ impl MacroArgs {
             integers,
             decomposed,
             inferred,
+            infallible,
+            elementwise_update,
+            peephole,
             ..
         } = given;
         MacroArgs {
@@ -92,6 +107,9 @@ impl MacroArgs {
             integers,
             decomposed,
             inferred,
+            infallible,
+            elementwise_update,
+            peephole,
         }
     }
 }
@@ -107,6 +125,10 @@ impl ParsedArg {
             Some("pointwise") => self.tried_pointwise = true,
             _ => {}
         }
+        if let Some(flag) = self.flag(&key_text) {
+            options::flag(&key, input)?;
+            return options::set(flag, &key, key.clone());
+        }
         match key_text.as_str() {
             "grad" => options::set(&mut self.grad, &key, options::value(&key, "a type", input)?),
             "grad_of" => options::set(&mut self.grad_of, &key, options::value(&key, "an operator", input)?),
@@ -119,30 +141,7 @@ impl ParsedArg {
                 options::flag(&key, input)?;
                 options::set(&mut self.pointwise, &key, ())
             }
-            "kernel" => {
-                options::flag(&key, input)?;
-                options::set(&mut self.kernel, &key, key.clone())
-            }
-            "composed" => {
-                options::flag(&key, input)?;
-                options::set(&mut self.composed, &key, key.clone())
-            }
-            "broadcast" => {
-                options::flag(&key, input)?;
-                options::set(&mut self.broadcast, &key, key.clone())
-            }
-            "integers" => {
-                options::flag(&key, input)?;
-                options::set(&mut self.integers, &key, key.clone())
-            }
-            "decomposed" => {
-                options::flag(&key, input)?;
-                options::set(&mut self.decomposed, &key, key.clone())
-            }
-            "inferred" => {
-                options::flag(&key, input)?;
-                options::set(&mut self.inferred, &key, key.clone())
-            }
+            "peephole" => options::set(&mut self.peephole, &key, options::value(&key, "an operator", input)?),
             _ => {
                 // The type is parsed and used, otherwise its import would be reported as unused.
                 if meant == Some("grad") {
@@ -151,6 +150,21 @@ impl ParsedArg {
                 Err(options::unknown(&key, "register_op", TAKES, &KNOWN))
             }
         }
+    }
+
+    /// An option without a value.
+    fn flag(&mut self, key: &str) -> Option<&mut Option<Ident>> {
+        Some(match key {
+            "kernel" => &mut self.kernel,
+            "composed" => &mut self.composed,
+            "broadcast" => &mut self.broadcast,
+            "integers" => &mut self.integers,
+            "decomposed" => &mut self.decomposed,
+            "inferred" => &mut self.inferred,
+            "infallible" => &mut self.infallible,
+            "elementwise_update" => &mut self.elementwise_update,
+            _ => return None,
+        })
     }
 }
 

@@ -29,6 +29,12 @@ pub(crate) struct OperatorDecl<'a> {
     pub(crate) decomposed: Option<&'a Ident>,
     /// `inferred`, as written.
     pub(crate) inferred: Option<&'a Ident>,
+    /// `infallible`, as written.
+    pub(crate) infallible: Option<&'a Ident>,
+    /// `elementwise_update`, as written.
+    pub(crate) elementwise_update: Option<&'a Ident>,
+    /// The operator that one operator replaces together with this one.
+    pub(crate) peephole: Option<&'a Type>,
     pub(crate) doc: String,
     pub(crate) fields: Vec<FieldDecl<'a>>,
 }
@@ -125,6 +131,11 @@ impl<'a> OperatorDecl<'a> {
     /// Whether the author writes the shape rule.
     pub(crate) fn has_shape_rule(&self) -> bool {
         !self.has_block() && (!self.pointwise || self.kernel.is_some())
+    }
+
+    /// Whether an input may be row-sparse.
+    pub(crate) fn has_sparse_input(&self) -> bool {
+        self.inputs().any(|field| matches!(field.role, Some(FieldRole::Input { sparse: true, .. })))
     }
 
     /// Whether the author writes the kernel.

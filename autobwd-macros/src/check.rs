@@ -31,6 +31,7 @@ pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     integers_are_beside_one_output(op, cx);
     decomposed_has_a_kernel(op, cx);
     composed_is_alone(op, cx);
+    infallible_has_a_kernel(op, cx);
     derived_is_pointwise(op, cx);
     inferred_is_of_a_gradient(op, cx);
     pointwise_has_no_lists(op, cx);
@@ -297,6 +298,15 @@ fn derived_is_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     if !op.pointwise && derived {
         let message = "`Derived` needs a formula; add `pointwise`, or name an operator or a gradient rule";
         cx.push(Error::new(span::last_segment(op.grad), message));
+    }
+}
+
+/// A formula and a composition have no kernel that could fail.
+fn infallible_has_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
+    let Some(infallible) = op.infallible else { return };
+    let has_kernel = op.has_kernel() || op.has_sparse_input() || op.integers.is_some();
+    if op.composed.is_some() || op.has_block() || !has_kernel {
+        cx.error(infallible, "`infallible` belongs to operators with a kernel; this one has none");
     }
 }
 

@@ -280,8 +280,8 @@ pub mod op {
         Describe, Float, GemmElement, GradBlock, GradCx, GradRule, GradientOps, Infer, Integer, IntegerLanes,
         Kernel, LaneOf, Lanes, Mat, Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, Pointwise,
         PointwiseInteger, Role, Rule, Rules, Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues,
-        StepCount, Strided, VectorLoops, Vectorised, ZeroGrad, attr_enum, elementwise_updates, fold_lanes,
-        infallible, map_fold_lanes, map_lanes, peephole, register_op, with_dtype, with_float, with_signed,
+        StepCount, Strided, VectorLoops, Vectorised, ZeroGrad, attr_enum, fold_lanes, map_fold_lanes,
+        map_lanes, register_op, with_dtype, with_float, with_signed,
     };
     #[doc(inline)]
     pub use autobwd_core::{

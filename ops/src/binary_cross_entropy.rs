@@ -15,7 +15,7 @@ use crate::{
 /// Binary cross entropy of `sigmoid(x)` with labels: `out = max(x, 0) - x * label + ln(1 + exp(-|x|))`.
 ///
 /// Stable for arbitrarily small probabilities.
-#[register_op(grad = SigmoidCrossEntropyWithLogitsGrad)]
+#[register_op(grad = SigmoidCrossEntropyWithLogitsGrad, infallible)]
 pub struct SigmoidCrossEntropyWithLogits<V = Var> {
     /// Any shape.
     #[input]
@@ -112,7 +112,7 @@ impl<T: KernelFloat> Counted<T> {
 }
 
 /// `dx = dout * (sigmoid(x) - label)`, `dlabel = -dout * x`, both 0 for ignored elements.
-#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = Composed, inferred)]
+#[register_op(grad_of = SigmoidCrossEntropyWithLogits, grad = Composed, inferred, infallible)]
 pub struct SigmoidCrossEntropyWithLogitsGrad<V = Var> {
     pub x: V,
     pub label: V,

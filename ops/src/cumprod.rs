@@ -60,7 +60,7 @@ running! {
 }
 
 /// Cumulative product along an axis: `out[i] = x[0] * … * x[i]`.
-#[register_op(grad = CumprodGrad)]
+#[register_op(grad = CumprodGrad, infallible)]
 pub struct Cumprod<V = Var> {
     /// Any shape; products of integers wrap around.
     #[input]
@@ -142,7 +142,7 @@ autobwd::samples!(
 );
 
 /// `dx[i]` = the sum of `dout[j]` times the other factors of `out[j]`, for `j` from `i`.
-#[register_op(grad_of = Cumprod, grad = Composed, inferred)]
+#[register_op(grad_of = Cumprod, grad = Composed, inferred, infallible)]
 pub struct CumprodGrad<V = Var> {
     pub x: V,
     pub out: V,
@@ -184,7 +184,7 @@ impl Kernel for CumprodGrad<Buf<'_>> {
 }
 
 /// Logarithm of the cumulative sum of powers along an axis: `out[i] = ln(exp(x[0]) + … + exp(x[i]))`.
-#[register_op(grad = LogcumsumexpGrad)]
+#[register_op(grad = LogcumsumexpGrad, infallible)]
 pub struct Logcumsumexp<V = Var> {
     /// Any shape.
     #[input]
@@ -327,7 +327,7 @@ fn logcumsumexp(x: Draw, axis: i32) -> Logcumsumexp<Draw> {
 }
 
 /// `dx[i]` = the sum of `dout[j] * exp(x[i] - out[j])` for all `j` whose sums contain `x[i]`.
-#[register_op(grad_of = Logcumsumexp, grad = Composed, inferred)]
+#[register_op(grad_of = Logcumsumexp, grad = Composed, inferred, infallible)]
 pub struct LogcumsumexpGrad<V = Var> {
     pub x: V,
     pub out: V,

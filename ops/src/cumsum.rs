@@ -11,7 +11,7 @@ use autobwd::{
 use crate::kernel_helpers::{PART, axis_if_any, outer_axis_inner};
 
 /// Cumulative sum along an axis: `out[i] = x[0] + … + x[i]`.
-#[register_op(grad = CumsumGrad)]
+#[register_op(grad = CumsumGrad, infallible)]
 pub struct Cumsum<V = Var> {
     /// Any shape; sums of integers wrap around.
     #[input]
@@ -159,7 +159,7 @@ fn run<T: RunningSum>(
 }
 
 /// `dx` = the cumulative sum of `dout` in the other direction.
-#[register_op(grad_of = Cumsum, grad = Multilinear, inferred)]
+#[register_op(grad_of = Cumsum, grad = Multilinear, inferred, infallible)]
 pub struct CumsumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

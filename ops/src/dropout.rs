@@ -26,7 +26,7 @@ autobwd::op::attr_enum! {
 ///
 /// Kept elements (at inference: all elements) are scaled as `dropout_implementation` says. Equal seeds give equal
 /// masks; for a new mask at each run, feed or count `seed`.
-#[register_op(grad = DropoutGrad)]
+#[register_op(grad = DropoutGrad, infallible)]
 pub struct DropoutOp<V = Var> {
     /// Any shape.
     #[input]
@@ -166,7 +166,7 @@ fn keep<T: KernelFloat>(cx: &Cx, mask: &Buf<'_>, scale: f64, x: &Buf<'_>, out: &
 }
 
 /// `dx = dout * mask`, scaled as the output is.
-#[register_op(grad_of = DropoutOp, grad = SelfAdjoint, pointwise, kernel, inferred)]
+#[register_op(grad_of = DropoutOp, grad = SelfAdjoint, pointwise, kernel, inferred, infallible)]
 pub struct DropoutGrad<V = Var> {
     pub mask: V,
     pub dout: V,

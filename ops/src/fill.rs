@@ -14,7 +14,7 @@ pub use autobwd::operators::{FillAnyLike, FillConstant, FillZerosLike};
 use crate::kernel_helpers::{AnyNumber, ConvertElement};
 
 /// A constant tensor with one dimension of another tensor: `out = value`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct FillConstantBatchSizeLike<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]
@@ -108,7 +108,7 @@ fn batch_size_like(input: Draw, shape: Vec<i32>, dtype: DType) -> FillConstantBa
 }
 
 /// A tensor given element by element, in the list of its dtype.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct AssignValue<V = Var> {
     /// Shape and dtype of the attributes.
     #[output]
@@ -206,7 +206,7 @@ fn assign_value(shape: Vec<i32>, dtype: DType) -> AssignValue<Draw> {
 }
 
 /// A matrix with ones on its diagonal: `out[i, i] = 1`, 0 elsewhere.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct Eye<V = Var> {
     /// `[num_rows, num_columns]`, of the dtype of the attribute.
     #[output]

@@ -34,7 +34,6 @@ pub mod gather;
 pub mod image;
 pub mod increment;
 pub mod index;
-mod infallible;
 mod init;
 pub mod interpolate;
 mod kernel_helpers;

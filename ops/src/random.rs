@@ -15,7 +15,7 @@ use crate::kernel_helpers::KernelFloat;
 /// Uniformly distributed numbers: `min ≤ out ≤ max`.
 ///
 /// Equal seeds give equal numbers; 0 is a seed like any other.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct UniformRandom<V = Var> {
     /// The shape, in place of attribute `shape`: int32 or int64, of one dimension.
     #[input(constant)]
@@ -136,7 +136,7 @@ autobwd::samples!(
 /// Normally distributed numbers: `out = mean + std · z`.
 ///
 /// Equal seeds give equal numbers; 0 is a seed like any other.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct GaussianRandom<V = Var> {
     /// The shape, in place of attribute `shape`: int32 or int64, of one dimension.
     #[input(constant)]
@@ -254,7 +254,7 @@ autobwd::op::attr_enum! {
 /// Random numbers in the shape of a tensor.
 ///
 /// Equal seeds give equal numbers; for new ones at each run, feed or count `seed`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct NoiseLike<V = Var> {
     /// Floating point numbers of any shape.
     #[input(shape_only)]

@@ -12,7 +12,7 @@ use autobwd::{
 use crate::kernel_helpers::{AnyNumber, ConvertElement};
 
 /// Numbers from a start up to an end, exclusive: `out[i] = start + step · i`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct Range<V = Var> {
     /// The first number, one element of a signed or floating-point dtype.
     #[input(constant)]
@@ -110,7 +110,7 @@ fn range(dtype: DType, numbers: [f64; 3]) -> Range<Draw> {
 }
 
 /// Numbers from a start to a stop, both included: `out[i] = start + (stop - start) · i / (num - 1)`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct Linspace<V = Var> {
     /// The first number, one element of a signed or floating-point dtype.
     #[input]

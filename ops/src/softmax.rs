@@ -25,7 +25,7 @@ use crate::{
 const PART: usize = 1 << 14;
 
 /// Softmax along an axis: `out = exp(x) / Σ exp(x)`.
-#[register_op(grad = SoftmaxGrad)]
+#[register_op(grad = SoftmaxGrad, infallible)]
 pub struct Softmax<V = Var> {
     /// Any shape.
     #[input]
@@ -72,7 +72,7 @@ autobwd::samples!(
 );
 
 /// `dx = out * (dout - Σ dout * out)`.
-#[register_op(grad_of = Softmax, grad = Composed)]
+#[register_op(grad_of = Softmax, grad = Composed, infallible)]
 pub struct SoftmaxGrad<V = Var> {
     pub out: V,
     pub dout: V,
@@ -111,7 +111,7 @@ impl Composition for SoftmaxGrad<Expr> {
 }
 
 /// Logarithm of the softmax along an axis: `out = x - ln Σ exp(x)`.
-#[register_op(grad = LogSoftmaxGrad)]
+#[register_op(grad = LogSoftmaxGrad, infallible)]
 pub struct LogSoftmax<V = Var> {
     /// Any shape.
     #[input]
@@ -155,7 +155,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout - exp(out) * Σ dout`.
-#[register_op(grad_of = LogSoftmax, grad = Composed)]
+#[register_op(grad_of = LogSoftmax, grad = Composed, infallible)]
 pub struct LogSoftmaxGrad<V = Var> {
     pub out: V,
     pub dout: V,

@@ -437,7 +437,7 @@ impl Kernel for FirstOf<Buf<'_>> {
 autobwd::samples!(FirstOf, [FirstOf { x: vec![uniform([2, 3])], out: out(), idle: 1 }]);
 
 /// Has an integer input, for which the gradient operator writes a gradient.
-#[register_op(grad = ScaledByGrad)]
+#[register_op(grad = ScaledByGrad, infallible)]
 pub(crate) struct ScaledBy<V = Var> {
     /// Any shape.
     #[input]
@@ -489,11 +489,10 @@ autobwd::samples!(
     ScaledBy,
     [ScaledBy { x: uniform([2, 3]), by: given([1], [3.0]).of(autobwd::DType::I64), out: out() }]
 );
-autobwd::op::infallible!(ScaledBy);
 
 #[test]
 fn infallible_operators_are_given_bad_data() {
-    let bytes = "it is declared `infallible!`, but fails on inputs with all bytes 0x00: nothing can be \
+    let bytes = "it is declared `infallible`, but fails on inputs with all bytes 0x00: nothing can be \
                  scaled by 0";
     wrong("scaled_by", &["the kernel of `scaled_by`", bytes]);
 }

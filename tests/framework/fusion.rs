@@ -448,7 +448,7 @@ impl Kernel for Crooked<Buf<'_>> {
 }
 
 /// Has a wrong registered replacement for a pair of its kind.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, peephole = Mistaken)]
 pub(crate) struct Mistaken<V = Var> {
     #[input]
     pub x: V,
@@ -465,7 +465,6 @@ impl Peephole<Mistaken> for Mistaken {
         Some(Mean { x: self.x, out: then.out }.into())
     }
 }
-autobwd::op::peephole!(Mistaken, Mistaken);
 
 #[test]
 fn parts_and_pairs_that_do_not_fit_are_refused() {

@@ -19,8 +19,8 @@ use crate::sparse_indices::FirstRows;
 
 /// An operator whose kernel gets the input `$x` and the elements `$out`, of type `$T`.
 macro_rules! kernel {
-    ($op:ident, $name:literal, $grad:ident $(, $declared:ident)*, |$x:ident, $out:ident, $T:ident| $run:expr) => {
-        #[register_op(name = $name, grad = $grad $(, $declared)*)]
+    ($op:ident, $name:literal, $grad:ident $(, $declared:ident $(= $value:ident)?)*, |$x:ident, $out:ident, $T:ident| $run:expr) => {
+        #[register_op(name = $name, grad = $grad $(, $declared $(= $value)?)*)]
         pub(crate) struct $op<V = Var> {
             #[input]
             pub(crate) x: V,
@@ -111,17 +111,19 @@ impl Decompose for WrongParts {
     }
 }
 
-kernel!(LostByPeephole, "lost_by_peephole", NoGrad, |x, out, T| square(x.slice::<T>()?, out));
+kernel!(LostByPeephole, "lost_by_peephole", NoGrad, peephole = LostByPeephole, |x, out, T| square(
+    x.slice::<T>()?,
+    out
+));
 impl Peephole<LostByPeephole> for LostByPeephole {
     fn merge(&self, then: &LostByPeephole) -> Option<OpDesc> {
         Some(LostByPeephole { x: self.x, out: then.out }.into())
     }
 }
-autobwd::op::peephole!(LostByPeephole, LostByPeephole);
 autobwd::samples!(LostByPeephole, [LostByPeephole { x: uniform([2, 3]), out: out() }]);
 
 /// Divides by the largest element, so that no part of a parameter may be updated alone.
-#[register_op(name = "update_of_all", grad = NoGrad)]
+#[register_op(name = "update_of_all", grad = NoGrad, elementwise_update)]
 pub(crate) struct UpdateOfAll<V = Var> {
     #[input]
     pub(crate) param: V,
@@ -142,7 +144,6 @@ impl Kernel for UpdateOfAll<Buf<'_>> {
         Ok(())
     }
 }
-autobwd::op::elementwise_updates!(UpdateOfAll);
 
 /// `out = 2 x`, `out2 = 3 x`
 #[register_op(name = "nested_gradients", grad = NestedGradientsGrad)]

@@ -35,9 +35,7 @@ impl Kernel for FirstRows<Buf<'_>> {
     }
 }
 
-autobwd::op::infallible!(FirstRowsGrad);
-
-#[register_op(grad_of = FirstRows, grad = NoGrad)]
+#[register_op(grad_of = FirstRows, grad = NoGrad, infallible)]
 pub(crate) struct FirstRowsGrad<V = Var> {
     #[input(shape_only)]
     x: V,

@@ -374,17 +374,12 @@ fn unused(op: &OperatorDecl<'_>) -> TokenStream {
 
 /// Whether its kernel runs, for some inputs at least.
 fn has_kernel(op: &OperatorDecl<'_>) -> bool {
-    op.has_kernel() || has_sparse(op) && op.composed.is_none()
-}
-
-/// Whether an input may be row-sparse.
-fn has_sparse(op: &OperatorDecl<'_>) -> bool {
-    op.inputs().any(|field| matches!(field.role, Some(FieldRole::Input { sparse: true, .. })))
+    op.has_kernel() || op.has_sparse_input() && op.composed.is_none()
 }
 
 /// The registry entry.
 fn registration(op: &OperatorDecl<'_>) -> TokenStream {
-    let sparse = has_sparse(op);
+    let sparse = op.has_sparse_input();
     // Code with mistakes, which are reported, is not expanded.
     let inferred = op.inferred.and(op.grad_of);
     let kind = match (op.has_kernel(), sparse) {
@@ -418,6 +413,12 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let decomposed =
         op.decomposed.map(|_| quote_spanned!(at=> .decomposed::<#ident<::autobwd::__private::Var>>()));
     let composition = composition(op);
+    let infallible = op.infallible.map(|_| quote_spanned!(at=> .infallible()));
+    let update = op.elementwise_update.map(|_| quote_spanned!(at=> .elementwise_update()));
+    let peephole = op.peephole.map(|then| {
+        let at = span::generated_at(span::last_segment(then));
+        quote_spanned!(at=> .peephole::<#ident<::autobwd::__private::Var>, #then>())
+    });
     let forward = inferred.into_iter();
     let check_inferred = op.inferred.zip(op.grad_of).map(|(inferred, forward)| {
         let (at, name) = (span::generated_at(inferred.span()), op.ident.to_string());
@@ -433,7 +434,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::__private::Var> #(, #forward)*>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )#formula #decomposed #composition
+        )#formula #decomposed #composition #infallible #update #peephole
     };
     quote! {
         const _: () = {

@@ -53,7 +53,7 @@ pub struct CheckedSample {
 ///   order; also with the same variable in two slots; for [`ZeroGrad`](autobwd_core::ZeroGrad), differences are 0;
 /// - gradients are right with the gradients of some outputs absent;
 /// - fused with its neighbours, in parts if it is [`decomposed`](autobwd_core::Decompose), replaced by a
-///   `peephole!` rule, or divided if it is among `elementwise_updates!`, the operator gives the same values;
+///   peephole rule, or divided if it is an `elementwise_update`, the operator gives the same values;
 /// - a formula and its version for integers agree;
 /// - integers out of range and repeated ones, any data in kernels, and for the first row of a kind attributes at and
 ///   beyond their bounds, infinite or NaN, and inputs of ranks 0 to 6 are refused by an error, or values and gradients

@@ -25,7 +25,7 @@ const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 
 /// Checks the kernels of a function: they write all elements of their outputs whatever these contained, request the
 /// scratch memory that they declare, allocate nothing, and compute the same bits on one thread as on those of `many`.
-/// Kernels do not panic on any data, and those declared [`infallible`](crate::infallible) accept it.
+/// Kernels do not panic on any data, and those declared `infallible` accept it.
 ///
 /// Observations that are no faults go to `warnings`.
 ///
@@ -144,7 +144,7 @@ impl SingleKernel<'_> {
             let reads = self.reads.iter().map(filled).collect::<Result<Vec<_>>>()?;
             let hostile = SingleKernel { ready: self.ready, reads: &reads };
             let outcome = catch_panic(|| hostile.trial(cx, FILLS[0]));
-            let declared = if may_fail { "it " } else { "it is declared `infallible!`, but " };
+            let declared = if may_fail { "it " } else { "it is declared `infallible`, but " };
             let case = format!("inputs with all bytes {fill:#04x}");
             match outcome {
                 Err(e) if e.kind() == ErrorKind::Panic => {

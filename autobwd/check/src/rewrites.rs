@@ -7,9 +7,7 @@ use super::{
     hostile::{all_samples, cycled, given_as, with_numbers_of},
 };
 use autobwd_core::{
-    __private::{ElementwiseUpdates, internals::*},
-    DType, Meta, OpDesc, OpInfoMap, Result, Tensor, Var, VarDesc,
-    operators::Scale,
+    __private::internals::*, DType, Meta, OpDesc, OpInfoMap, Result, Tensor, Var, VarDesc, operators::Scale,
     sample::Sample,
 };
 
@@ -157,7 +155,7 @@ fn pairs(ops: &OpInfoMap, function: &ProgramFunction, first: &OpDesc, row: &Samp
 
 /// An update that is declared elementwise computes parts of its result from parts of parameter, gradient and state.
 pub(super) fn check_update(ops: &OpInfoMap, sample: &Sample, function: &ProgramFunction) -> Result<()> {
-    if !ElementwiseUpdates::linked().contains(sample.op()) {
+    if !ops.get(sample.op())?.is_elementwise_update() {
         return Ok(());
     }
     let whole = function.run()?;

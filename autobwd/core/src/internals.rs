@@ -19,8 +19,8 @@ use crate::{
     },
     lanes::LaneEntry,
     op::{
-        Decomposition,
-        registry::{Implementation, MetaOf, PeepholeFn, PutMeta},
+        Decomposition, PeepholeFn,
+        registry::{Implementation, MetaOf, PutMeta},
         rule::GradRequest,
     },
     runtime::scratch::ScratchUse,

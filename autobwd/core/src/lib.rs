@@ -76,17 +76,15 @@ pub mod __private {
     };
     pub use crate::lanes::broadcast::{aligned, broadcast_axis, broadcast_dims};
     pub use crate::lanes::broadcast_map::BroadcastMap;
+    pub use crate::lanes::formula_space::FormulaSpace;
     pub use crate::lanes::fused_kernel::{FusedKernel, FusedKernelSpec, FusedOp, OperandLocation};
     pub use crate::lanes::fused_kernels::FusedKernels;
     pub use crate::lanes::scalar_path::FormulaCall;
     pub use crate::obstacles::Obstacles;
     pub use crate::op::backward_ops::{check_emitted, part};
     pub use crate::op::decompose::Decomposition;
-    pub use crate::op::elementwise_update::ElementwiseUpdates;
     pub use crate::op::impl_probe::{ImplDefaults, ImplProbe};
-    pub use crate::op::infallible::Infallible;
     pub use crate::op::op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
-    pub use crate::op::peephole::PeepholeEntry;
     pub use crate::op::registry::{Implementation, Lookup, ShapeCache};
     pub use crate::op::rule::{DeclaredVars, GradRequest};
     pub use crate::runtime::scratch::ScratchUse;

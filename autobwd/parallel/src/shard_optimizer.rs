@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use autobwd_core::{
-    __private::{ElementwiseUpdates, internals::*},
+    __private::internals::*,
     Arg, Builder, Dims, Error, ErrorKind, Expr, New, OpDesc, OpInfoMap, Program, Result, VarDesc, VarKind,
     emit,
     operators::{Assign, Concat, FillConstant, Reshape2, Slice},
@@ -89,7 +89,7 @@ pub fn shard_optimizer(
 
     let mut updates = vec![];
     for gradient in sharded {
-        let update = take_update(&mut step, &gradient)?;
+        let update = take_update(ops, &mut step, &gradient)?;
         updates.push((elements(&gradient).div_ceil(ranks), gradient, update));
     }
     sum_over_ranks(&mut step, whole, nranks, bucket_bytes);
@@ -236,7 +236,7 @@ fn padded(x: &Expr, len: usize) -> Expr {
 }
 
 /// Takes the update of a parameter out of the step.
-fn take_update(step: &mut Program, gradient: &ParameterGradient) -> Result<OpDesc> {
+fn take_update(infos: &OpInfoMap, step: &mut Program, gradient: &ParameterGradient) -> Result<OpDesc> {
     let reads = |op: &OpDesc| op.reads().any(|v| v == gradient.gradient);
     let ops = &step.root().ops;
     let mut readers = (gradient.last + 1..ops.len()).filter(|i| reads(&ops[*i]));
@@ -249,7 +249,7 @@ fn take_update(step: &mut Program, gradient: &ParameterGradient) -> Result<OpDes
         Err(Error::new(ErrorKind::Program, text))
     };
     match (update, first) {
-        (Some(update), _) if ElementwiseUpdates::linked().contains(&*ops[update].ty) => {
+        (Some(update), _) if infos.get(&ops[update].ty)?.is_elementwise_update() => {
             Ok(step.root_mut().ops.remove(update))
         }
         (Some(update), _) => refuse(&ops[update], "which is not declared elementwise"),

@@ -34,7 +34,7 @@ autobwd::op::attr_enum! {
 /// PReLU: `out = x` where `x > 0`, else `alpha * x`.
 ///
 /// At 0, the gradient is `alpha`.
-#[register_op(grad = PreluGrad)]
+#[register_op(grad = PreluGrad, infallible)]
 pub struct Prelu<V = Var> {
     /// At least one dimension, the first for samples; at least two in mode `channel`.
     #[input]
@@ -147,7 +147,7 @@ fn slopes(x: &Buf<'_>, mode: PreluMode, layout: DataLayout) -> NormTiling {
 
 /// `dx = dout` where `x > 0`, else `alpha * dout`; `dalpha = Σ dout * x` over the elements with that coefficient where
 /// not `x > 0`.
-#[register_op(grad_of = Prelu, grad = Composed, inferred)]
+#[register_op(grad_of = Prelu, grad = Composed, inferred, infallible)]
 pub struct PreluGrad<V = Var> {
     pub x: V,
     pub alpha: V,

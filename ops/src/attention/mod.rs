@@ -29,7 +29,7 @@ const ROWS: usize = 32;
 
 /// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`. For the
 /// gradient, only `log_sum = ln Σ exp(q · kᵀ / √d)` is saved (Dao et al., 2022).
-#[register_op(grad = ScaledDotProductAttentionGrad)]
+#[register_op(grad = ScaledDotProductAttentionGrad, infallible)]
 pub struct ScaledDotProductAttention<V = Var> {
     /// Queries, `[batch, queries, heads, d]`.
     #[input]
@@ -174,7 +174,7 @@ fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttent
 
 /// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`,
 /// `dk = dsᵀ · q`, `dv = pᵀ · dout`.
-#[register_op(grad_of = ScaledDotProductAttention, grad = Composed, inferred)]
+#[register_op(grad_of = ScaledDotProductAttention, grad = Composed, inferred, infallible)]
 pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub q: V,
     pub k: V,

@@ -86,7 +86,7 @@ impl Conv3dAttrs {
 /// filter[m, c, k, i, j]`, summed over the channels `c` of a group and the elements `k`, `i`, `j` of a filter.
 ///
 /// Padding counts as 0.
-#[register_op(grad = Conv3dGrad)]
+#[register_op(grad = Conv3dGrad, infallible)]
 pub struct Conv3dOp<V = Var> {
     /// Volumes, `[volumes, channels, depth, height, width]`.
     #[input]
@@ -184,7 +184,7 @@ fn same() -> Conv3dAttrs {
 /// `dinput[c, z * stride + k * dilation - padding, …] = Σ doutput[m, z, y, x] * filter[m, c, k, i, j]`,
 /// `dfilter[m, c, k, i, j] = Σ doutput[m, z, y, x] * input[c, z * stride + k * dilation - padding, …]`, also summed
 /// over volumes.
-#[register_op(grad_of = Conv3dOp, grad = Multilinear, inferred)]
+#[register_op(grad_of = Conv3dOp, grad = Multilinear, inferred, infallible)]
 pub struct Conv3dGrad<V = Var> {
     pub input: V,
     pub filter: V,

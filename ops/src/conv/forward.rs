@@ -12,7 +12,7 @@ macro_rules! convolution {
         $(#[doc = $grad_doc:literal])* $grad:ident
     ) => {
         $(#[doc = $doc])*
-        #[register_op(grad = $grad)]
+        #[register_op(grad = $grad, infallible)]
         pub struct $op<V = Var> {
             /// Images, in the order that `data_format` says.
             #[input]
@@ -45,7 +45,7 @@ macro_rules! convolution {
         }
 
         $(#[doc = $grad_doc])*
-        #[register_op(grad_of = $op, grad = Multilinear, inferred)]
+        #[register_op(grad_of = $op, grad = Multilinear, inferred, infallible)]
         pub struct $grad<V = Var> {
             pub input: V,
             pub filter: V,

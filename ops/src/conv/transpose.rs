@@ -16,7 +16,7 @@ use crate::{
 /// Transposed convolution, the gradient of `conv2d` with respect to its images:
 /// `output[m, y * stride + i * dilation - padding, …] = Σ input[c, y, x] * filter[c, m, i, j] + bias[m]`, summed over
 /// the channels `c` of a group and all contributions to the pixel.
-#[register_op(grad = Conv2dTransposeRule)]
+#[register_op(grad = Conv2dTransposeRule, infallible)]
 pub struct Conv2dTransposeOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
@@ -180,7 +180,7 @@ impl GradRule<Conv2dTransposeOp> for Conv2dTransposeRule {
 
 /// `dinput` = `conv2d` of `doutput` with `filter`; `dfilter` = the filter gradient of that `conv2d`, with `input` as
 /// gradient of its output.
-#[register_op(grad_of = Conv2dTransposeOp, grad = Multilinear, inferred)]
+#[register_op(grad_of = Conv2dTransposeOp, grad = Multilinear, inferred, infallible)]
 pub struct Conv2dTransposeGrad<V = Var> {
     pub input: V,
     pub filter: V,

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// The borders of an image are -1 and 1. With `align_corners`, the centres of the outermost elements are there, else
 /// their outer edges; the only row or column is at -1 and 0.
-#[register_op(grad = AffineGridGrad)]
+#[register_op(grad = AffineGridGrad, infallible)]
 pub struct AffineGrid<V = Var> {
     /// Transformations, `[images, 2, 3]`.
     #[input]
@@ -113,7 +113,7 @@ fn position<T: KernelFloat>(i: usize, [height, width]: [usize; 2], align_corners
 }
 
 /// `dtheta[n] = Σ doutput[n, h, w] · (x, y, 1)ᵀ`, summed over all positions.
-#[register_op(grad_of = AffineGrid, grad = Multilinear, inferred)]
+#[register_op(grad_of = AffineGrid, grad = Multilinear, inferred, infallible)]
 pub struct AffineGridGrad<V = Var> {
     #[input(shape_only)]
     pub theta: V,

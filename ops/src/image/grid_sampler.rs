@@ -38,7 +38,7 @@ autobwd::op::attr_enum! {
 ///
 /// With `n` elements along a dimension, position `g` is at element `(g + 1) / 2 * (n - 1)` with `align_corners`, else
 /// at `((g + 1) * n - 1) / 2`.
-#[register_op(grad = GridSamplerGrad)]
+#[register_op(grad = GridSamplerGrad, infallible)]
 pub struct GridSampler<V = Var> {
     /// Images, `[images, channels, height, width]`.
     #[input]
@@ -237,7 +237,7 @@ fn sampler<const N: usize>(x: [usize; N], grid: [usize; 4]) -> GridSampler<Draw>
 
 /// `dx` = the sum of `doutput`, each multiplied by the weight with which the element contributes to it; `dgrid` = the
 /// sum over channels of `doutput` times the derivative of the image at the position.
-#[register_op(grad_of = GridSampler, grad = Composed, inferred)]
+#[register_op(grad_of = GridSampler, grad = Composed, inferred, infallible)]
 pub struct GridSamplerGrad<V = Var> {
     pub x: V,
     pub grid: V,

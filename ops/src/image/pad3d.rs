@@ -36,7 +36,7 @@ autobwd::op::attr_enum! {
 }
 
 /// Padding of volumes in depth, height and width.
-#[register_op(grad = Pad3dGrad)]
+#[register_op(grad = Pad3dGrad, infallible)]
 pub struct Pad3d<V = Var> {
     /// Volumes, in the order that `data_format` says; any dtype.
     #[input]
@@ -271,7 +271,7 @@ impl Padding {
 }
 
 /// `dx` = for each element, the sum of `dout` where the element is.
-#[register_op(grad_of = Pad3d, grad = Multilinear)]
+#[register_op(grad_of = Pad3d, grad = Multilinear, infallible)]
 pub struct Pad3dGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

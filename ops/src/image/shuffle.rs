@@ -85,7 +85,7 @@ fn mixing(x: &Buf<'_>, groups: i32, format: DataLayout) -> Result<Permutation> {
 
 /// Moves groups of channels to pixels: with `r = upscale_factor`,
 /// `out[c, h * r + i, w * r + j] = x[(c * r + i) * r + j, h, w]`.
-#[register_op(grad = PixelShuffleGrad)]
+#[register_op(grad = PixelShuffleGrad, infallible)]
 pub struct PixelShuffle<V = Var> {
     /// Images, in the order that `data_format` says; any dtype.
     #[input]
@@ -133,7 +133,7 @@ fn pixel_shuffle(x: Draw, upscale_factor: i32) -> PixelShuffle<Draw> {
 }
 
 /// `dx` = `dout`, moved back.
-#[register_op(grad_of = PixelShuffle, grad = Multilinear)]
+#[register_op(grad_of = PixelShuffle, grad = Multilinear, infallible)]
 pub struct PixelShuffleGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -155,7 +155,7 @@ impl Kernel for PixelShuffleGrad<Buf<'_>> {
 
 /// Moves groups of pixels to channels: with `r = downscale_factor`,
 /// `out[(c * r + i) * r + j, h, w] = x[c, h * r + i, w * r + j]`.
-#[register_op(grad = PixelUnshuffleGrad)]
+#[register_op(grad = PixelUnshuffleGrad, infallible)]
 pub struct PixelUnshuffle<V = Var> {
     /// Images, in the order that `data_format` says; any dtype.
     #[input]
@@ -201,7 +201,7 @@ fn pixel_unshuffle(x: Draw, downscale_factor: i32) -> PixelUnshuffle<Draw> {
 }
 
 /// `dx` = `dout`, moved back.
-#[register_op(grad_of = PixelUnshuffle, grad = Multilinear)]
+#[register_op(grad_of = PixelUnshuffle, grad = Multilinear, infallible)]
 pub struct PixelUnshuffleGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -223,7 +223,7 @@ impl Kernel for PixelUnshuffleGrad<Buf<'_>> {
 }
 
 /// Mixes groups of channels: with `n` channels in a group, `out[i * groups + g] = x[g * n + i]`.
-#[register_op(grad = ChannelShuffleGrad)]
+#[register_op(grad = ChannelShuffleGrad, infallible)]
 pub struct ChannelShuffle<V = Var> {
     /// Images, in the order that `data_format` says; any dtype.
     #[input]
@@ -276,7 +276,7 @@ fn check_groups(x: &Meta, groups: i32, format: DataLayout) -> Result<()> {
 }
 
 /// `dx` = `dout`, moved back.
-#[register_op(grad_of = ChannelShuffle, grad = Multilinear)]
+#[register_op(grad_of = ChannelShuffle, grad = Multilinear, infallible)]
 pub struct ChannelShuffleGrad<V = Var> {
     pub dout: V,
     #[output]

@@ -155,7 +155,7 @@ impl PlaneWindows {
 
 /// The elements under each window as a column: `y[c * taps + i, k]` = element `i` of window `k` in channel `c`, where
 /// windows have `taps` elements. Padding counts as 0.
-#[register_op(grad = UnfoldGrad)]
+#[register_op(grad = UnfoldGrad, infallible)]
 pub struct Unfold<V = Var> {
     /// Images, `[images, channels, height, width]`.
     #[input]
@@ -218,7 +218,7 @@ fn windows(size: [i32; 2]) -> WindowAttrs {
 }
 
 /// `dx` = for each element, the sum of `dy` where it is.
-#[register_op(grad_of = Unfold, grad = Multilinear, inferred)]
+#[register_op(grad_of = Unfold, grad = Multilinear, inferred, infallible)]
 pub struct UnfoldGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -241,7 +241,7 @@ impl Kernel for UnfoldGrad<Buf<'_>> {
 
 /// The inverse of `unfold` where windows do not overlap: each element is the sum of those that `unfold` would take
 /// from it.
-#[register_op(grad = FoldGrad)]
+#[register_op(grad = FoldGrad, infallible)]
 pub struct Fold<V = Var> {
     /// Columns, `[images, channels * taps, windows]`, where windows have `taps` elements.
     #[input]
@@ -305,7 +305,7 @@ fn fold<const N: usize>(x: [usize; N], output_sizes: [i32; 2], window: WindowAtt
 }
 
 /// `dx` = the windows of `dy` as columns.
-#[register_op(grad_of = Fold, grad = Multilinear, inferred)]
+#[register_op(grad_of = Fold, grad = Multilinear, inferred, infallible)]
 pub struct FoldGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

@@ -261,7 +261,7 @@ macro_rules! interpolation {
 ///
 /// With `ratio` = size of the image / size of the result, or 1 / `scale`, element `i` is the one at `⌊i * ratio⌋`; with
 /// `align_corners`, `ratio` is that of both sizes minus 1, and the position is rounded.
-#[register_op(grad = NearestInterpV2Grad)]
+#[register_op(grad = NearestInterpV2Grad, infallible)]
 pub struct NearestInterpV2<V = Var> {
     /// Images, `[images, channels, height, width]`, any dtype.
     #[input]
@@ -284,7 +284,7 @@ pub struct NearestInterpV2<V = Var> {
 }
 
 /// `dx` = for each element, the sum of `dout` where it is the nearest.
-#[register_op(grad_of = NearestInterpV2, grad = Multilinear, inferred)]
+#[register_op(grad_of = NearestInterpV2, grad = Multilinear, inferred, infallible)]
 pub struct NearestInterpV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -307,7 +307,7 @@ pub struct NearestInterpV2Grad<V = Var> {
 /// With `ratio` = size of the image / size of the result, or 1 / `scale`, the source position of element `i` is
 /// `i * ratio` or `(i + 0.5) * ratio - 0.5`, as `align_mode` says; with `align_corners`, it is `i * ratio`, where
 /// `ratio` is that of both sizes minus 1. Positions are computed in float32, as in the reference.
-#[register_op(grad = BilinearInterpV2Grad)]
+#[register_op(grad = BilinearInterpV2Grad, infallible)]
 pub struct BilinearInterpV2<V = Var> {
     /// Images, `[images, channels, height, width]`.
     #[input]
@@ -330,7 +330,7 @@ pub struct BilinearInterpV2<V = Var> {
 }
 
 /// `dx` = the sum of `dout`, each multiplied by the weight with which the element contributes to it.
-#[register_op(grad_of = BilinearInterpV2, grad = Multilinear, inferred)]
+#[register_op(grad_of = BilinearInterpV2, grad = Multilinear, inferred, infallible)]
 pub struct BilinearInterpV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,

@@ -45,7 +45,7 @@ impl DivergenceReduction {
 }
 
 /// Kullback-Leibler divergence: `loss = target * (ln(target) - x)`, 0 where `target` is not positive.
-#[register_op(grad = KldivLossGrad)]
+#[register_op(grad = KldivLossGrad, infallible)]
 pub struct KldivLoss<V = Var> {
     /// Logarithms of probabilities, any shape.
     #[input]
@@ -134,7 +134,7 @@ fn kldiv_loss(x: Draw, target: Draw, reduction: DivergenceReduction) -> KldivLos
 }
 
 /// `dx = -dloss * target`, 0 where `target` is not positive, divided as the sum is.
-#[register_op(grad_of = KldivLoss, grad = Composed, inferred)]
+#[register_op(grad_of = KldivLoss, grad = Composed, inferred, infallible)]
 pub struct KldivLossGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -389,7 +389,7 @@ impl Kernel for NllLossGrad<Buf<'_>> {
 }
 
 /// Label smoothing (Szegedy et al., 2016): `out = (1 - epsilon) * x + epsilon * prior_dist`.
-#[register_op(grad = LabelSmoothGrad)]
+#[register_op(grad = LabelSmoothGrad, infallible)]
 pub struct LabelSmooth<V = Var> {
     /// Labels as probabilities, `[.., classes]`.
     #[input]

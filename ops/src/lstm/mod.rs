@@ -23,7 +23,7 @@ const ROWS: usize = 8;
 /// Long short-term memory (Hochreiter and Schmidhuber, 1997; Gers et al., 2000). In every step `t`, with `i, f, g, o`
 /// the quarters of `gates[t] + hidden[t-1] · weight`: `cell[t] = sigmoid(f) * cell[t-1] + sigmoid(i) * tanh(g)` and
 /// `hidden[t] = sigmoid(o) * tanh(cell[t])`.
-#[register_op(grad = LstmSequenceGrad)]
+#[register_op(grad = LstmSequenceGrad, infallible)]
 pub struct LstmSequence<V = Var> {
     /// Input projections of the gates, `[steps, batch, 4 * units]`.
     #[input]
@@ -126,7 +126,7 @@ fn lstm([gates, weight]: [Draw; 2], [initial_hidden, initial_cell]: [Option<Draw
 /// `dc = dcell[t] + dh * o * (1 - tanh(cell[t])²) + dc[t+1] * f[t+1]`: `dgates[t]` is `(dc * g) * i * (1 - i)`,
 /// `(dc * cell[t-1]) * f * (1 - f)`, `(dc * i) * (1 - g²)`, `(dh * tanh(cell[t])) * o * (1 - o)`, and
 /// `dweight = Σ hidden[t-1]ᵀ · dgates[t]`.
-#[register_op(grad_of = LstmSequence, grad = Composed, inferred)]
+#[register_op(grad_of = LstmSequence, grad = Composed, inferred, infallible)]
 pub struct LstmSequenceGrad<V = Var> {
     pub weight: V,
     pub initial_hidden: Option<V>,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Sum with a matrix product: `out = beta * input + alpha * x · y`.
-#[register_op(grad = AddmmGrad)]
+#[register_op(grad = AddmmGrad, infallible)]
 pub struct Addmm<V = Var> {
     /// One or two dimensions that broadcast to `[m, n]`.
     #[input]
@@ -116,7 +116,7 @@ fn matrix(input: &Buf<'_>) -> (usize, usize) {
 }
 
 /// `dinput = beta * dout`, summed over its broadcast dimensions; `dx = alpha * dout · yᵀ`, `dy = alpha * xᵀ · dout`.
-#[register_op(grad_of = Addmm, grad = Composed, inferred)]
+#[register_op(grad_of = Addmm, grad = Composed, inferred, infallible)]
 pub struct AddmmGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,

@@ -5,7 +5,7 @@ use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, 
 use super::products::{inner_dim, matmul_dims, multiply, multiply_grad};
 
 /// Products of two batches of matrices: `out[i] = x[i] · y[i]`.
-#[register_op(grad = BmmGrad)]
+#[register_op(grad = BmmGrad, infallible)]
 pub struct Bmm<V = Var> {
     /// Left factors, `[batch, m, k]`.
     #[input]
@@ -56,7 +56,7 @@ autobwd::samples!(
 );
 
 /// `dx[i] = dout[i] · y[i]ᵀ`, `dy[i] = x[i]ᵀ · dout[i]`.
-#[register_op(grad_of = Bmm, grad = Multilinear, inferred)]
+#[register_op(grad_of = Bmm, grad = Multilinear, inferred, infallible)]
 pub struct BmmGrad<V = Var> {
     pub x: V,
     pub y: V,
@@ -77,7 +77,7 @@ impl Kernel for BmmGrad<Buf<'_>> {
 ///
 /// The dimensions before them are batch dimensions, which broadcast. A vector on the left is a row, a vector on the
 /// right a column; neither has a dimension in `out`.
-#[register_op(grad = MatmulGrad)]
+#[register_op(grad = MatmulGrad, infallible)]
 pub struct Matmul<V = Var> {
     /// Left factors, `[.., m, k]` or `[k]`.
     #[input]
@@ -143,7 +143,7 @@ fn matmul(x: Draw, y: Draw, alpha: f32) -> Matmul<Draw> {
 
 /// `dx = alpha * dout · yᵀ`, `dy = alpha * xᵀ · dout`, each summed over the broadcast batch dimensions of its factor;
 /// the gradient of a factor that is stored transposed is transposed, too.
-#[register_op(grad_of = Matmul, grad = Multilinear, inferred)]
+#[register_op(grad_of = Matmul, grad = Multilinear, inferred, infallible)]
 pub struct MatmulGrad<V = Var> {
     pub x: V,
     pub y: V,

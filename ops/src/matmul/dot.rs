@@ -12,7 +12,7 @@ use super::products::{multiply, multiply_grad};
 use crate::kernel_helpers::{KernelFloat, PART, add_up, wide};
 
 /// Dot product of vectors, or of each pair of rows of two matrices: `out = Σ x * y`.
-#[register_op(grad = DotGrad)]
+#[register_op(grad = DotGrad, infallible)]
 pub struct Dot<V = Var> {
     /// One or two dimensions.
     #[input]
@@ -72,7 +72,7 @@ fn width(x: &Buf<'_>) -> usize {
 }
 
 /// `dx = dout * y`, `dy = dout * x`, with one element of `dout` for each row.
-#[register_op(grad_of = Dot, grad = Multilinear, inferred)]
+#[register_op(grad_of = Dot, grad = Multilinear, inferred, infallible)]
 pub struct DotGrad<V = Var> {
     pub x: V,
     pub y: V,
@@ -102,7 +102,7 @@ impl Kernel for DotGrad<Buf<'_>> {
 }
 
 /// Product of a matrix and a vector: `out = x · vec`.
-#[register_op(grad = MvGrad)]
+#[register_op(grad = MvGrad, infallible)]
 pub struct Mv<V = Var> {
     /// A matrix, `[m, n]`.
     #[input]
@@ -150,7 +150,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout · vecᵀ`, `dvec = xᵀ · dout`.
-#[register_op(grad_of = Mv, grad = Multilinear, inferred)]
+#[register_op(grad_of = Mv, grad = Multilinear, inferred, infallible)]
 pub struct MvGrad<V = Var> {
     pub x: V,
     pub vec: V,

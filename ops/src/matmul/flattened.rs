@@ -11,7 +11,7 @@ use autobwd::{
 /// Matrix product of flattened operands: `out = x · y`.
 ///
 /// The first `x_num_col_dims` dimensions of `x` are the rows of its matrix, the others the columns; `y` likewise.
-#[register_op(grad = MulGrad)]
+#[register_op(grad = MulGrad, infallible)]
 pub struct Mul<V = Var> {
     /// Left factor; the size of its columns equals the size of the rows of `y`.
     #[input]
@@ -66,7 +66,7 @@ fn mul(x: Draw, y: Draw, x_num_col_dims: i32) -> Mul<Draw> {
 }
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
-#[register_op(grad_of = Mul, grad = Multilinear, inferred)]
+#[register_op(grad_of = Mul, grad = Multilinear, inferred, infallible)]
 pub struct MulGrad<V = Var> {
     pub x: V,
     pub y: V,

@@ -19,7 +19,7 @@ use crate::{
 
 /// Fused `matmul_v2_grad` and `sgd`: `dx = dout · paramᵀ` and `param_out = param - learning_rate * xᵀ · dout`. The
 /// gradient of the right factor is not materialised. This operator is not in the reference; plans substitute it.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct MatmulV2GradSgd<V = Var> {
     /// Left factors.
     #[input]
@@ -112,4 +112,3 @@ impl Peephole<SgdOp> for MatmulV2Grad {
         (dy == Some(grad) && y == param).then(|| step.into())
     }
 }
-autobwd::op::peephole!(MatmulV2Grad, SgdOp);

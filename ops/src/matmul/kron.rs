@@ -14,7 +14,7 @@ use crate::kernel_helpers::PART;
 /// dimension.
 ///
 /// The operand of lower rank has dimensions of size 1 in front.
-#[register_op(grad = KronGrad)]
+#[register_op(grad = KronGrad, infallible)]
 pub struct Kron<V = Var> {
     /// Any shape.
     #[input]
@@ -94,7 +94,7 @@ impl KronPairs<'_> {
 }
 
 /// `dx` and `dy` are the sums of `dout` times the other factor.
-#[register_op(grad_of = Kron, grad = Multilinear, inferred)]
+#[register_op(grad_of = Kron, grad = Multilinear, inferred, infallible)]
 pub struct KronGrad<V = Var> {
     pub x: V,
     pub y: V,

@@ -3,12 +3,13 @@
 use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, tensor::Dim};
 
 use super::products::{inner_dim, matmul_dims, multiply, multiply_grad};
+use crate::update::SgdOp;
 
 /// Matrix product `out = x · y` over the last two dimensions.
 ///
 /// The dimensions before them are batch dimensions, which broadcast. A vector on the left is a row, a vector on the
 /// right a column; neither is transposed or has a dimension in `out`.
-#[register_op(grad = MatmulV2Grad)]
+#[register_op(grad = MatmulV2Grad, infallible)]
 pub struct MatmulV2<V = Var> {
     /// Left factors, `[.., m, k]` or `[k]`.
     #[input]
@@ -74,7 +75,7 @@ fn matmul_v2(x: Draw, y: Draw) -> MatmulV2<Draw> {
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`, each summed over the broadcast batch dimensions of its factor; the gradient of a
 /// factor that is stored transposed is transposed, too.
-#[register_op(grad_of = MatmulV2, grad = Multilinear, inferred)]
+#[register_op(grad_of = MatmulV2, grad = Multilinear, inferred, infallible, peephole = SgdOp)]
 pub struct MatmulV2Grad<V = Var> {
     pub x: V,
     pub y: V,

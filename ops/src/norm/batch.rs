@@ -27,7 +27,7 @@ use crate::{
 /// usually in place: `mean_out = momentum * mean + (1 - momentum) * m`, and `variance_out` likewise; a batch of no
 /// elements leaves them. With `is_test`
 /// (unless `trainable_statistics`) or `use_global_stats`, `m` and `v` are `mean` and `variance`, which are unchanged.
-#[register_op(grad = BatchNormRule)]
+#[register_op(grad = BatchNormRule, infallible)]
 pub struct BatchNormOp<V = Var> {
     /// Two to five dimensions.
     #[input]
@@ -323,7 +323,7 @@ impl GradRule<BatchNormOp> for BatchNormRule {
 /// are the running statistics.
 ///
 /// The saved statistics are treated as functions of `x`.
-#[register_op(grad_of = BatchNormOp, grad = Composed)]
+#[register_op(grad_of = BatchNormOp, grad = Composed, infallible)]
 pub struct BatchNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Group normalisation of each sample: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
-#[register_op(grad = GroupNormGrad)]
+#[register_op(grad = GroupNormGrad, infallible)]
 pub struct GroupNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions in the order of `data_layout`.
     #[input]
@@ -133,7 +133,7 @@ fn group_norm(x: Draw, channels: usize, groups: i32) -> GroupNormOp<Draw> {
 /// over samples and positions, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
 /// Mean and variance are treated as functions of `x`.
-#[register_op(grad_of = GroupNormOp, grad = Composed, inferred)]
+#[register_op(grad_of = GroupNormOp, grad = Composed, inferred, infallible)]
 pub struct GroupNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,
@@ -243,7 +243,7 @@ impl<'a, T: KernelFloat> AffineKernel<'a, T> {
 
 /// Instance normalisation of each channel of each sample: `y = scale * (x - m) / √(v + epsilon) + bias`, with its mean
 /// `m` and variance `v`.
-#[register_op(grad = InstanceNormGrad)]
+#[register_op(grad = InstanceNormGrad, infallible)]
 pub struct InstanceNormOp<V = Var> {
     /// At least two dimensions: samples, channels, positions.
     #[input]
@@ -324,7 +324,7 @@ fn instance_norm(x: Draw, channels: usize) -> InstanceNormOp<Draw> {
 /// `dbias = Σ dy` over samples and positions, where `n = (x - m) / √(v + epsilon)` and `g = dy * scale`.
 ///
 /// The saved statistics are treated as functions of `x`.
-#[register_op(grad_of = InstanceNormOp, grad = Composed)]
+#[register_op(grad_of = InstanceNormOp, grad = Composed, infallible)]
 pub struct InstanceNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,

@@ -23,7 +23,7 @@ const PART: usize = 1 << 14;
 /// Layer normalisation of every row: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
 ///
 /// Dimensions before `begin_norm_axis` index the rows, the others are those of a row.
-#[register_op(grad = LayerNormGrad)]
+#[register_op(grad = LayerNormGrad, infallible)]
 pub struct LayerNormOp<V = Var> {
     /// At least one dimension.
     #[input]
@@ -218,7 +218,7 @@ impl<T: KernelFloat> VectorLoops<T> for LayerNormGradLoops<'_, T> {
 /// over the rows, where `n = (x - mean) / √(variance + epsilon)` and `g = dy * scale`.
 ///
 /// Mean and variance are treated as functions of `x`.
-#[register_op(grad_of = LayerNormOp, grad = Composed, inferred)]
+#[register_op(grad_of = LayerNormOp, grad = Composed, inferred, infallible)]
 pub struct LayerNormGrad<V = Var> {
     pub x: V,
     pub scale: Option<V>,

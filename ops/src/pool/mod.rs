@@ -82,7 +82,7 @@ impl PoolAttrs {
 ///
 /// Padding is excluded. NaN counts as the largest number. The first of equal elements of a window gets the whole gradient
 /// of a maximum.
-#[register_op(grad = Pool2dGrad)]
+#[register_op(grad = Pool2dGrad, infallible)]
 pub struct Pool2dOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]
@@ -227,7 +227,7 @@ fn nhwc(pool: PoolAttrs) -> PoolAttrs {
 
 /// Max pooling: `dx = dout` for the first maximum of a window in row-major order; average pooling: `dx = dout / n` for
 /// all `n` elements. Overlapping windows add up.
-#[register_op(grad_of = Pool2dOp, grad = Pool2dGradRule, inferred)]
+#[register_op(grad_of = Pool2dOp, grad = Pool2dGradRule, inferred, infallible)]
 pub struct Pool2dGrad<V = Var> {
     pub x: V,
     pub out: V,

@@ -100,7 +100,7 @@ macro_rules! logical_samples {
 }
 
 /// Whether any element is true: `out = x[0] | x[1] | …`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct ReduceAny<V = Var> {
     /// Any shape and dtype; values other than 0 are true.
     #[input]
@@ -125,7 +125,7 @@ impl Kernel for ReduceAny<Buf<'_>> {
 logical_samples!(ReduceAny);
 
 /// Whether all elements are true: `out = x[0] & x[1] & …`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct ReduceAll<V = Var> {
     /// Any shape and dtype; values other than 0 are true.
     #[input]

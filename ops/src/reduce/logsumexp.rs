@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Logarithm of the sum of powers over dimensions: `out = ln(Σ exp(x))`.
-#[register_op(grad = LogsumexpGrad)]
+#[register_op(grad = LogsumexpGrad, infallible)]
 pub struct Logsumexp<V = Var> {
     /// At least one element for each element of the result.
     #[input]
@@ -97,7 +97,7 @@ fn logsumexp(x: Draw, axis: &[i32]) -> Logsumexp<Draw> {
 }
 
 /// `dx = dout * exp(x - out)`.
-#[register_op(grad_of = Logsumexp, grad = Composed, inferred)]
+#[register_op(grad_of = Logsumexp, grad = Composed, inferred, infallible)]
 pub struct LogsumexpGrad<V = Var> {
     pub x: V,
     pub out: V,

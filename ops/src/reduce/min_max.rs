@@ -101,7 +101,7 @@ macro_rules! extreme {
         $(#[doc = $rule_doc:literal])* $rule:ident
     ) => {
         $(#[doc = $doc])*
-        #[register_op(grad = $grad)]
+        #[register_op(grad = $grad, infallible)]
         pub struct $op<V = Var> {
             /// At least one element for each element of the result.
             #[input]
@@ -175,7 +175,7 @@ macro_rules! extreme {
         };
 
         $(#[doc = $grad_doc])*
-        #[register_op(grad_of = $op, grad = $rule, inferred)]
+        #[register_op(grad_of = $op, grad = $rule, inferred, infallible)]
         pub struct $grad<V = Var> {
             pub x: V,
             pub out: V,

@@ -16,7 +16,7 @@ use crate::{
 ///
 /// For `p = ∞`, the largest size of an element, for `p = -∞` the smallest; for `p = 0`, the number of elements that are
 /// not 0. For `p = ±∞`, every one of several extreme elements gets the whole gradient.
-#[register_op(grad = PNormGrad)]
+#[register_op(grad = PNormGrad, infallible)]
 pub struct PNorm<V = Var> {
     /// Any shape; at least one element along the axis if `p` is infinite.
     #[input]
@@ -159,7 +159,7 @@ fn p_norm(x: Draw, porder: f32, axis: i32) -> PNorm<Draw> {
 /// `dx = dout * sign(x) * (|x| / out) ^ (p - 1)`, 0 where `out` is 0.
 ///
 /// For infinite `p`, `dx = dout * sign(x)` where `|x| = out`, including all ties, else 0; for `p = 0`, 0.
-#[register_op(grad_of = PNorm, grad = Composed, inferred)]
+#[register_op(grad_of = PNorm, grad = Composed, inferred, infallible)]
 pub struct PNormGrad<V = Var> {
     pub x: V,
     pub out: V,
@@ -203,7 +203,7 @@ fn slope(x: f64, out: f64, p: f64) -> f64 {
 }
 
 /// Norm over dimensions: `out = √(Σ x²)`.
-#[register_op(grad = FrobeniusNormGrad)]
+#[register_op(grad = FrobeniusNormGrad, infallible)]
 pub struct FrobeniusNorm<V = Var> {
     /// Any shape.
     #[input]
@@ -266,7 +266,7 @@ fn frobenius_norm(x: Draw, reduce: ReduceAttrs) -> FrobeniusNorm<Draw> {
 }
 
 /// `dx = dout * x / out`, 0 where `out` is 0.
-#[register_op(grad_of = FrobeniusNorm, grad = Composed, inferred)]
+#[register_op(grad_of = FrobeniusNorm, grad = Composed, inferred, infallible)]
 pub struct FrobeniusNormGrad<V = Var> {
     pub x: V,
     pub out: V,

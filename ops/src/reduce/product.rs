@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Product over dimensions: `out = Π x`.
-#[register_op(grad = ReduceProdGrad)]
+#[register_op(grad = ReduceProdGrad, infallible)]
 pub struct ReduceProd<V = Var> {
     /// Any shape; the empty product is 1.
     #[input]
@@ -142,7 +142,7 @@ impl Factors {
 }
 
 /// `dx = dout * Π x` over the other factors.
-#[register_op(grad_of = ReduceProd, grad = Composed, inferred)]
+#[register_op(grad_of = ReduceProd, grad = Composed, inferred, infallible)]
 pub struct ReduceProdGrad<V = Var> {
     pub x: V,
     #[input(shape_only)]

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Sum of the squares of all elements: `out = Σ x²`.
-#[register_op(grad = SquaredL2NormGrad)]
+#[register_op(grad = SquaredL2NormGrad, infallible)]
 pub struct SquaredL2Norm<V = Var> {
     /// Any shape, whole or sparse.
     #[input(sparse)]
@@ -54,7 +54,7 @@ autobwd::samples!(
 );
 
 /// `dx = 2 * x * dout`.
-#[register_op(grad_of = SquaredL2Norm, grad = Composed, inferred)]
+#[register_op(grad_of = SquaredL2Norm, grad = Composed, inferred, infallible)]
 pub struct SquaredL2NormGrad<V = Var> {
     pub x: V,
     pub dout: V,

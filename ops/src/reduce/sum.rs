@@ -15,7 +15,7 @@ use super::{
 use crate::kernel_helpers::{KernelFloat, converted_bytes, elements};
 
 /// Mean of all elements: `out = Σ x / n`.
-#[register_op(grad = MeanGrad, decomposed)]
+#[register_op(grad = MeanGrad, decomposed, infallible)]
 pub struct Mean<V = Var> {
     /// Any shape; the mean of no elements is NaN.
     #[input]
@@ -55,7 +55,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout / n` everywhere.
-#[register_op(grad_of = Mean, grad = Multilinear, decomposed)]
+#[register_op(grad_of = Mean, grad = Multilinear, decomposed, infallible)]
 pub struct MeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -88,7 +88,7 @@ impl Kernel for MeanGrad<Buf<'_>> {
 }
 
 /// Sum over dimensions: `out = Σ x`. Truth values and int32 are summed in int64, unless `out_dtype` says another dtype.
-#[register_op(grad = ReduceSumGrad, decomposed)]
+#[register_op(grad = ReduceSumGrad, decomposed, infallible)]
 pub struct ReduceSum<V = Var> {
     /// Any shape; the empty sum is 0.
     #[input]
@@ -178,7 +178,7 @@ fn reduce_sum(x: Draw, reduce: ReduceAttrs) -> ReduceSum<Draw> {
 }
 
 /// `dx = dout`, broadcast over the reduced dimensions.
-#[register_op(grad_of = ReduceSum, grad = Multilinear, decomposed, inferred)]
+#[register_op(grad_of = ReduceSum, grad = Multilinear, decomposed, inferred, infallible)]
 pub struct ReduceSumGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -208,7 +208,7 @@ impl Kernel for ReduceSumGrad<Buf<'_>> {
 }
 
 /// Mean over dimensions: `out = Σ x / n`.
-#[register_op(grad = ReduceMeanGrad, decomposed)]
+#[register_op(grad = ReduceMeanGrad, decomposed, infallible)]
 pub struct ReduceMean<V = Var> {
     /// Any shape; the mean of no elements is NaN.
     #[input]
@@ -269,7 +269,7 @@ fn reduce_mean(x: Draw, reduce: ReduceAttrs) -> ReduceMean<Draw> {
 }
 
 /// `dx = dout / n`, broadcast over the reduced dimensions.
-#[register_op(grad_of = ReduceMean, grad = Multilinear, decomposed, inferred)]
+#[register_op(grad_of = ReduceMean, grad = Multilinear, decomposed, inferred, infallible)]
 pub struct ReduceMeanGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

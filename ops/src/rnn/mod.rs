@@ -109,7 +109,7 @@ impl RnnAttrs {
 ///
 /// `out[t]` of a layer is `h'`, those of both directions one behind the other. A step at or behind the length of a
 /// sequence has output 0 and keeps the states; the second direction thus begins with the last step of each sequence.
-#[register_op(name = "rnn", grad = RnnRule)]
+#[register_op(name = "rnn", grad = RnnRule, infallible)]
 pub struct RnnLayers<V = Var> {
     /// The sequences, `[steps, batch, input_size]`.
     #[input]
@@ -270,7 +270,7 @@ impl GradRule<RnnLayers> for RnnRule {
 }
 
 /// The gradients of inputs, states and weights, by backpropagation through all steps.
-#[register_op(grad_of = RnnLayers, grad = Composed)]
+#[register_op(grad_of = RnnLayers, grad = Composed, infallible)]
 pub struct RnnGrad<V = Var> {
     pub input: V,
     #[input(shape_only)]

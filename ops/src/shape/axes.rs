@@ -11,7 +11,7 @@ use autobwd::{
 use super::transpose::copies;
 
 /// Drops dimensions of size 1: `out = x`.
-#[register_op(grad = Squeeze2Grad)]
+#[register_op(grad = Squeeze2Grad, infallible)]
 pub struct Squeeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -70,7 +70,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Squeeze2, grad = Multilinear)]
+#[register_op(grad_of = Squeeze2, grad = Multilinear, infallible)]
 pub struct Squeeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -87,7 +87,7 @@ impl Infer for Squeeze2Grad<Meta> {
 copies!(Squeeze2Grad, dx from dout);
 
 /// Inserts dimensions of size 1: `out = x`.
-#[register_op(grad = Unsqueeze2Grad)]
+#[register_op(grad = Unsqueeze2Grad, infallible)]
 pub struct Unsqueeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -164,7 +164,7 @@ fn unsqueeze2(x: Draw, axes: Vec<i32>) -> Unsqueeze2<Draw> {
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Unsqueeze2, grad = Multilinear)]
+#[register_op(grad_of = Unsqueeze2, grad = Multilinear, infallible)]
 pub struct Unsqueeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -194,7 +194,7 @@ impl Infer for Unsqueeze2Grad<Meta> {
 copies!(Unsqueeze2Grad, dx from dout);
 
 /// Merges adjacent dimensions: `out = x`.
-#[register_op(grad = FlattenContiguousRangeGrad)]
+#[register_op(grad = FlattenContiguousRangeGrad, infallible)]
 pub struct FlattenContiguousRange<V = Var> {
     /// Any shape, any dtype; a scalar counts as one dimension of size 1.
     #[input]
@@ -253,7 +253,7 @@ fn flatten(x: Draw, start_axis: i32, stop_axis: i32) -> FlattenContiguousRange<D
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = FlattenContiguousRange, grad = Multilinear)]
+#[register_op(grad_of = FlattenContiguousRange, grad = Multilinear, infallible)]
 pub struct FlattenContiguousRangeGrad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,

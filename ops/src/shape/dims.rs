@@ -7,7 +7,7 @@ use autobwd::{
 /// The shape of a tensor: `out = [n₀, n₁, …]`.
 ///
 /// It is known when a program is planned, so it may be the shape of another operator.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct ShapeOp<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]
@@ -44,7 +44,7 @@ autobwd::samples!(
 /// The number of elements of a tensor: `out = n₀ · n₁ · …`.
 ///
 /// It is known when a program is planned, so it may be a dimension of another operator.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct Size<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]

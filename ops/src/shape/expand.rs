@@ -12,7 +12,7 @@ use autobwd::{
 use crate::{kernel_helpers::outer_axis_inner, reduce::ReductionTiling};
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
-#[register_op(grad = ExpandV2Grad)]
+#[register_op(grad = ExpandV2Grad, infallible)]
 pub struct ExpandV2<V = Var> {
     /// Any shape that broadcasts to `shape`, any dtype.
     #[input]
@@ -134,7 +134,7 @@ pub(super) fn expanded(x: &Meta, shape: &[Option<i64>]) -> Result<Dims> {
 }
 
 /// `dx = dout`, summed over the broadcast dimensions.
-#[register_op(grad_of = ExpandV2, grad = Multilinear, inferred)]
+#[register_op(grad_of = ExpandV2, grad = Multilinear, inferred, infallible)]
 pub struct ExpandV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -166,7 +166,7 @@ pub(super) fn sum_to(cx: &Cx, x: &[usize], dout: &Buf<'_>, dx: &mut Buf<'_>) -> 
 }
 
 /// Repeats a tensor along its dimensions: `out[i] = x[i mod n]`.
-#[register_op(grad = TileGrad)]
+#[register_op(grad = TileGrad, infallible)]
 pub struct Tile<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -265,7 +265,7 @@ fn rounds(x: &[usize], full: &[usize]) -> ([usize; 2 * MAX_RANK], usize) {
 }
 
 /// `dx = dout`, summed over the repetitions.
-#[register_op(grad_of = Tile, grad = Multilinear, inferred)]
+#[register_op(grad_of = Tile, grad = Multilinear, inferred, infallible)]
 pub struct TileGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

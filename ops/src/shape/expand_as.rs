@@ -8,7 +8,7 @@ use autobwd::{
 use super::expand::{broadcast, expanded, sum_to};
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
-#[register_op(grad = ExpandAsV2Grad)]
+#[register_op(grad = ExpandAsV2Grad, infallible)]
 pub struct ExpandAsV2<V = Var> {
     /// Any shape that broadcasts to the result's, any dtype.
     #[input]
@@ -67,7 +67,7 @@ fn expand_as(x: Draw, y: Option<Draw>, target_shape: Vec<i32>) -> ExpandAsV2<Dra
 }
 
 /// `dx = dout`, summed over the broadcast dimensions.
-#[register_op(grad_of = ExpandAsV2, grad = ExpandAsV2GradGrad)]
+#[register_op(grad_of = ExpandAsV2, grad = ExpandAsV2GradGrad, infallible)]
 pub struct ExpandAsV2Grad<V = Var> {
     #[input(shape_only)]
     pub x: V,

@@ -12,7 +12,7 @@ use autobwd::{
 use crate::reduce::ReductionTiling;
 
 /// The coordinates of a grid: `out[k][i₀, i₁, …] = x[k][iₖ]`.
-#[register_op(grad = MeshgridGrad)]
+#[register_op(grad = MeshgridGrad, infallible)]
 pub struct Meshgrid<V = Var> {
     /// At most 9 vectors or scalars of one dtype, any; a scalar counts as a vector of one element.
     #[input]
@@ -74,7 +74,7 @@ autobwd::samples!(
 );
 
 /// `dx[k] = Σ dout[k]` over all dimensions but `k`.
-#[register_op(grad_of = Meshgrid, grad = Multilinear, inferred)]
+#[register_op(grad_of = Meshgrid, grad = Multilinear, inferred, infallible)]
 pub struct MeshgridGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,

@@ -13,7 +13,7 @@ use autobwd::{
 use crate::kernel_helpers::{AnyNumber, ConvertElement, PART, outer_axis_inner, pieces};
 
 /// Padding with a constant.
-#[register_op(grad = PadGrad)]
+#[register_op(grad = PadGrad, infallible)]
 pub struct Pad<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -93,7 +93,7 @@ fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> StridedLayout {
 }
 
 /// `dx` = the unpadded part of `dout`.
-#[register_op(grad_of = Pad, grad = Multilinear)]
+#[register_op(grad_of = Pad, grad = Multilinear, infallible)]
 pub struct PadGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -123,7 +123,7 @@ impl Kernel for PadGrad<Buf<'_>> {
 
 /// Triangular part of matrices, with 0 elsewhere: keeps `x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
 /// `j ≥ i + diagonal`.
-#[register_op(grad = TrilTriuGrad)]
+#[register_op(grad = TrilTriuGrad, infallible)]
 pub struct TrilTriu<V = Var> {
     /// At least two dimensions, the last two for matrices; any dtype.
     #[input]

@@ -11,7 +11,7 @@ use autobwd::{
 use crate::kernel_helpers::PART;
 
 /// Rotates elements along dimensions: `out[i] = x[(i - shift) mod n]`.
-#[register_op(grad = RollGrad)]
+#[register_op(grad = RollGrad, infallible)]
 pub struct Roll<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -121,7 +121,7 @@ fn rotate(
 }
 
 /// `dx` = `dout` rotated back.
-#[register_op(grad_of = Roll, grad = Multilinear)]
+#[register_op(grad_of = Roll, grad = Multilinear, infallible)]
 pub struct RollGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

@@ -23,7 +23,7 @@ macro_rules! copies {
 pub(super) use copies;
 
 /// Permutes dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
-#[register_op(grad = Transpose2Grad)]
+#[register_op(grad = Transpose2Grad, infallible)]
 pub struct Transpose2<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -101,7 +101,7 @@ fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
 }
 
 /// `dx` = `dout` with the inverse permutation.
-#[register_op(grad_of = Transpose2, grad = Multilinear)]
+#[register_op(grad_of = Transpose2, grad = Multilinear, infallible)]
 pub struct Transpose2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -137,7 +137,7 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
 }
 
 /// Reverses dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
-#[register_op(grad = SelfAdjoint)]
+#[register_op(grad = SelfAdjoint, infallible)]
 pub struct Flip<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]

@@ -8,7 +8,7 @@ use autobwd::{
 };
 
 /// Slices along a dimension: `out[i] = x[.., i, ..]`.
-#[register_op(grad = UnbindGrad)]
+#[register_op(grad = UnbindGrad, infallible)]
 pub struct Unbind<V = Var> {
     /// Any shape, any dtype.
     #[input]

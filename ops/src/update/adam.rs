@@ -16,7 +16,7 @@ use crate::kernel_helpers::{KernelFloat, PART, nth_part, wide};
 /// `param_out = param - learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
 ///
 /// The powers are those of this step: `beta1` in the first step.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible, elementwise_update)]
 pub struct AdamOp<V = Var> {
     /// Any shape.
     #[input]
@@ -192,7 +192,7 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> AdamOp<Draw> {
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019): the step of `adam` from
 /// `(1 - learning_rate * lr_ratio * coeff) * param`, or from `param` without `with_decay`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible, elementwise_update)]
 pub struct AdamwOp<V = Var> {
     /// Any shape.
     #[input]

@@ -10,7 +10,7 @@ use crate::kernel_helpers::{KernelFloat, PART, nth_part};
 
 /// Adagrad (Duchi et al., 2011): `moment_out = moment + grad²`,
 /// `param_out = param - learning_rate * grad / (√moment_out + epsilon)`.
-#[register_op(grad = NoGrad, pointwise, broadcast)]
+#[register_op(grad = NoGrad, pointwise, broadcast, infallible, elementwise_update)]
 pub struct AdagradOp<V = Var> {
     /// Any shape.
     #[input]
@@ -81,7 +81,7 @@ fn adagrad(epsilon: f32) -> AdagradOp<Draw> {
 
 /// Adagrad with decaying squares: `moment_out = decay * moment + (1 - decay) * grad²`,
 /// `param_out = param - learning_rate * grad / (√moment_out + epsilon)`.
-#[register_op(grad = NoGrad, pointwise, broadcast)]
+#[register_op(grad = NoGrad, pointwise, broadcast, elementwise_update)]
 pub struct DecayedAdagradOp<V = Var> {
     /// Any shape.
     #[input]
@@ -147,7 +147,7 @@ fn mean<F: Float>(decay: f32, mean: F, x: F) -> F {
 /// `update = √((avg_squared_update + epsilon) / (avg_squared_grad_out + epsilon)) * grad`,
 /// `avg_squared_update_out = rho * avg_squared_update + (1 - rho) * update²`,
 /// `param_out = param - learning_rate * update`.
-#[register_op(grad = NoGrad, pointwise, broadcast)]
+#[register_op(grad = NoGrad, pointwise, broadcast, elementwise_update)]
 pub struct AdadeltaOp<V = Var> {
     /// Any shape.
     #[input]
@@ -220,7 +220,7 @@ fn adadelta(rho: f32, epsilon: f32) -> AdadeltaOp<Draw> {
 /// `param_out = param - learning_rate / (1 - beta1_pow) * moment_out / inf_norm_out`.
 ///
 /// The power is that of this step: `beta1` in the first step. A `scale` operator advances it.
-#[register_op(grad = NoGrad, pointwise, broadcast)]
+#[register_op(grad = NoGrad, pointwise, broadcast, elementwise_update)]
 pub struct AdamaxOp<V = Var> {
     /// Any shape.
     #[input]
@@ -301,7 +301,7 @@ fn adamax(beta1: f32, beta2: f32, epsilon: f32) -> AdamaxOp<Draw> {
 ///
 /// If `centered`, `mean_grad_out = decay * mean_grad + (1 - decay) * grad`, and its square is subtracted from
 /// `mean_square_out` in the root.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible, elementwise_update)]
 pub struct RmspropOp<V = Var> {
     /// Any shape.
     #[input]

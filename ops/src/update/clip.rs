@@ -43,7 +43,7 @@ fn map<T: Element>(cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>, f: impl Fn(T) -> T +
 }
 
 /// Scales a tensor whose L2 norm is too large: `out = x * max_norm / ‖x‖` where `‖x‖ > max_norm`, else `x`.
-#[register_op(grad = Composed)]
+#[register_op(grad = Composed, infallible)]
 pub struct ClipByNorm<V = Var> {
     /// Any shape, whole or sparse.
     #[input(sparse)]

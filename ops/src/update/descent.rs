@@ -14,7 +14,7 @@ use super::one;
 use crate::kernel_helpers::KernelFloat;
 
 /// SGD: `param_out = param - learning_rate * grad`.
-#[register_op(grad = NoGrad, pointwise, broadcast)]
+#[register_op(grad = NoGrad, pointwise, broadcast, infallible, elementwise_update)]
 pub struct SgdOp<V = Var> {
     /// Any shape.
     #[input]
@@ -79,7 +79,7 @@ attr_enum! {
 /// `param - learning_rate * (g + mu * velocity_out)` with Nesterov momentum.
 ///
 /// `g = rescale_grad * grad`, plus `regularization_coeff * param` with `l2_decay`. `lazy_mode` is not in the reference.
-#[register_op(grad = NoGrad, pointwise, broadcast)]
+#[register_op(grad = NoGrad, pointwise, broadcast, infallible, elementwise_update)]
 pub struct MomentumOp<V = Var> {
     /// Any shape.
     #[input]

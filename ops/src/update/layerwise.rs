@@ -16,7 +16,7 @@ use crate::{
 /// `param_out = param - learning_rate * ‖param‖ / ‖step‖ * step`.
 ///
 /// The quotient of the norms is 1 where one of them is 0, and without weight decay unless `always_adapt`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct LambOp<V = Var> {
     /// Any shape.
     #[input]
@@ -181,7 +181,7 @@ fn lamb(weight_decay: f32) -> LambOp<Draw> {
 /// `velocity_out = mu * velocity + rate * (g + lars_weight_decay * param)`, `param_out = param - velocity_out`.
 ///
 /// Without weight decay, or where a norm is 0, `rate = learning_rate`.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = NoGrad, infallible)]
 pub struct LarsMomentumOp<V = Var> {
     /// Parameters of any shapes.
     #[input]

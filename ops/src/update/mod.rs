@@ -20,19 +20,6 @@ use autobwd::{Buf, Meta, Result, tensor::InOut};
 
 use crate::kernel_helpers::KernelFloat;
 
-// All but those that scale by the norm of the whole parameter.
-autobwd::op::elementwise_updates!(
-    AdadeltaOp,
-    AdagradOp,
-    AdamOp,
-    AdamaxOp,
-    AdamwOp,
-    DecayedAdagradOp,
-    MomentumOp,
-    RmspropOp,
-    SgdOp,
-);
-
 /// The only element of a slot.
 pub(crate) fn one<T: KernelFloat>(x: &Buf<'_>) -> Result<T> {
     match x.slice()? {

@@ -10,6 +10,7 @@ pub(crate) mod broadcast_map;
 mod dispatch;
 mod equation;
 mod formula;
+pub(crate) mod formula_space;
 pub(crate) mod fused_kernel;
 pub(crate) mod fused_kernels;
 mod integer;

@@ -11,7 +11,7 @@ use crate::{Op, OpDesc, Result, runtime::panics::catch_panic};
 ///
 /// # use autobwd::Var;
 /// # fn merge(first: &MatmulV2Grad, then: &SgdOp) -> Option<OpDesc> {
-/// // In the library: impl Peephole<SgdOp> for MatmulV2Grad, and autobwd::op::peephole!(MatmulV2Grad, SgdOp);
+/// // In the library: impl Peephole<SgdOp> for MatmulV2Grad, which is declared with `peephole = SgdOp`.
 /// first.merge(then)
 /// # }
 /// ```
@@ -21,19 +21,22 @@ pub trait Peephole<Then: Op>: Op {
     fn merge(&self, then: &Then) -> Option<OpDesc>;
 }
 
-/// A pair, as a registry entry. Created by [`peephole!`](crate::peephole).
-#[derive(Debug)]
-pub struct PeepholeEntry {
-    pub(crate) types: (&'static str, &'static str),
-    pub(crate) merge: fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>,
+/// Merges a described pair.
+pub(crate) type PeepholeFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
+
+/// The partner of an operator that is declared with `peephole = ..`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeepholeEntry {
+    /// The type of the partner.
+    pub(crate) then: &'static str,
+    pub(crate) merge: PeepholeFn,
 }
-inventory::collect!(PeepholeEntry);
 
 impl PeepholeEntry {
     /// The entry for a pair of operators.
-    pub const fn of<O: Peephole<Then>, Then: Op>() -> PeepholeEntry {
+    pub(crate) const fn of<O: Peephole<Then>, Then: Op>() -> PeepholeEntry {
         PeepholeEntry {
-            types: (O::SCHEMA.name, Then::SCHEMA.name),
+            then: Then::SCHEMA.name,
             merge: |first, then| {
                 let (first, then) = (O::from_desc(first)?, Then::from_desc(then)?);
                 catch_panic(|| first.merge(&then)).map_err(|panic| {
@@ -43,15 +46,4 @@ impl PeepholeEntry {
             },
         }
     }
-}
-
-/// Registers a pair of operators that one operator can replace: `autobwd::op::peephole!(MatmulV2Grad, SgdOp);`, with
-/// `impl Peephole<SgdOp> for MatmulV2Grad`.
-#[macro_export]
-macro_rules! peephole {
-    ($first:ty, $then:ty) => {
-        const _: () = {
-            $crate::__private::inventory::submit! { $crate::__private::PeepholeEntry::of::<$first, $then>() }
-        };
-    };
 }

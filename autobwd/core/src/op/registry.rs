@@ -15,7 +15,9 @@ pub use lookup::Lookup;
 pub use map::OpInfoMap;
 pub use shape_cache::ShapeCache;
 
-use super::{CompositionEntry, Decomposition, GradRequest, derived::check_derivative, rule};
+use super::{
+    CompositionEntry, Decomposition, GradRequest, Peephole, PeepholeEntry, derived::check_derivative, rule,
+};
 use crate::{
     BlockCall, Buf, Control, Cx, Decompose, Dim, Error, ErrorKind, GradCx, GradKind, GradRule, Infer,
     IntegerLanes, Kernel, Lanes, Meta, Op, OpDesc, Parts, Program, Result, Schema, SlotDef, Var,
@@ -32,7 +34,6 @@ type BindKernelFn = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Sen
 type BlockCallFn = fn(&OpDesc, &Program) -> Result<BlockCall>;
 /// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
-pub(crate) type PeepholeFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
 
@@ -67,6 +68,9 @@ pub struct OpInfo {
     decompose: Option<DecomposeFn>,
     composing: Option<CompositionEntry>,
     forward: Option<&'static Schema>,
+    infallible: bool,
+    elementwise_update: bool,
+    peephole: Option<PeepholeEntry>,
     krate: &'static str,
     version: &'static str,
 }
@@ -187,6 +191,24 @@ impl OpInfo {
         OpInfo { forward: Some(forward), ..self }
     }
 
+    /// Records that its kernel accepts all data.
+    #[must_use]
+    pub const fn infallible(self) -> OpInfo {
+        OpInfo { infallible: true, ..self }
+    }
+
+    /// Records that it is an update which treats every element of a parameter alone.
+    #[must_use]
+    pub const fn elementwise_update(self) -> OpInfo {
+        OpInfo { elementwise_update: true, ..self }
+    }
+
+    /// Records that one operator can replace it and the operator after it.
+    #[must_use]
+    pub const fn peephole<O: Peephole<Then>, Then: Op>(self) -> OpInfo {
+        OpInfo { peephole: Some(PeepholeEntry::of::<O, Then>()), ..self }
+    }
+
     /// The entry of an operator that runs a sub-block.
     pub const fn control<O: Op + Control>(krate: &'static str, version: &'static str) -> OpInfo {
         OpInfo {
@@ -209,6 +231,9 @@ impl OpInfo {
             decompose: None,
             composing: None,
             forward: None,
+            infallible: false,
+            elementwise_update: false,
+            peephole: None,
             krate,
             version,
         }
@@ -296,6 +321,17 @@ impl OpInfo {
         let shape_only = move |name: &str| inputs.iter().any(|slot| slot.shape_only && slot.name == name);
         let slots = desc.inputs.iter().filter(move |(name, _)| !shape_only(name));
         slots.flat_map(|(_, args)| args).copied().filter(|var| *var != Var::EMPTY)
+    }
+
+    /// Whether its kernel may fail on its data: it is not declared `infallible`.
+    pub fn may_fail(&self) -> bool {
+        !self.infallible
+    }
+
+    /// Whether it is declared an `elementwise_update`: with a part of parameter, gradient and state in its slots, it
+    /// computes that part of the result.
+    pub fn is_elementwise_update(&self) -> bool {
+        self.elementwise_update
     }
 
     /// Whether it has a kernel for all inputs.

@@ -8,7 +8,7 @@ use crate::{
 use super::convert;
 
 /// A copy: `out = x`.
-#[register_op(grad = SelfAdjoint, pointwise, kernel)]
+#[register_op(grad = SelfAdjoint, pointwise, kernel, infallible)]
 pub struct Assign<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -40,7 +40,7 @@ crate::samples!(
 ///
 /// Integers wrap around. Floating point numbers are truncated to integers; those out of range become the nearest
 /// integer of the dtype, NaN becomes 0. A number other than 0 is true.
-#[register_op(grad = CastGrad, pointwise, kernel)]
+#[register_op(grad = CastGrad, pointwise, kernel, infallible)]
 pub struct Cast<V = Var> {
     /// Any shape.
     #[input]

@@ -8,7 +8,7 @@ use crate::{
 use super::{AnyNumber, ConvertElement, ElementwiseAddGrad, constant_ints_of_tensor};
 
 /// A constant tensor: `out = value`.
-#[register_op(grad = FillConstantGrad)]
+#[register_op(grad = FillConstantGrad, infallible)]
 pub struct FillConstant<V = Var> {
     /// The number, in place of attributes `value` and `str_value`: one element of the dtype.
     #[input]
@@ -205,7 +205,7 @@ pub fn fill_with(out: &mut Buf<'_>, number: AnyNumber) -> Result<()> {
 }
 
 /// Zeros: `out = 0`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct FillZerosLike<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]
@@ -229,7 +229,7 @@ crate::samples!(
 );
 
 /// A constant tensor: `out = value`.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct FillAnyLike<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]

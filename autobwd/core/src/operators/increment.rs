@@ -7,7 +7,7 @@ use crate::{
 use super::Assign;
 
 /// `out = x + step`, where `out` may be the variable `x` itself: a counter.
-#[register_op(grad = IncrementGrad, pointwise, integers)]
+#[register_op(grad = IncrementGrad, pointwise, integers, infallible)]
 pub struct Increment<V = Var> {
     /// Any shape, usually one element.
     #[input]

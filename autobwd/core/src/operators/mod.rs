@@ -16,7 +16,6 @@ mod elements;
 mod elementwise;
 mod fill;
 mod increment;
-mod infallible;
 mod logic;
 mod multilinear;
 mod recurrent;

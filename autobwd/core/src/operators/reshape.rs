@@ -7,7 +7,7 @@ use crate::{
 use super::{ConstantInts, constant_ints};
 
 /// Reshape to another shape with the same elements: `out = x`.
-#[register_op(grad = Reshape2Grad)]
+#[register_op(grad = Reshape2Grad, infallible)]
 pub struct Reshape2<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -168,7 +168,7 @@ pub fn infer_from_x_shape(
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Reshape2, grad = Multilinear)]
+#[register_op(grad_of = Reshape2, grad = Multilinear, infallible)]
 pub struct Reshape2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,

@@ -5,7 +5,7 @@ use crate::{
 };
 
 /// `out = scale * x + bias`, or `scale * (x + bias)` unless `bias_after_scale`.
-#[register_op(grad = ScaleGrad, pointwise, integers)]
+#[register_op(grad = ScaleGrad, pointwise, integers, infallible)]
 pub struct Scale<V = Var> {
     /// Any shape. With integers, `scale` and `bias` must be integers of that dtype.
     #[input]

@@ -7,7 +7,7 @@ use crate::{
 use super::same_count;
 
 /// Stack of tensors along a new dimension: `y[.., i, ..] = x[i]`.
-#[register_op(grad = StackGrad)]
+#[register_op(grad = StackGrad, infallible)]
 pub struct Stack<V = Var> {
     /// At least one, of one shape and dtype, any.
     #[input]
@@ -94,7 +94,7 @@ fn take_out(whole: &Buf<'_>, width: usize, (i, n): (usize, usize), piece: &mut B
 }
 
 /// `dx[i] = dy[.., i, ..]`.
-#[register_op(grad_of = Stack, grad = Multilinear, inferred)]
+#[register_op(grad_of = Stack, grad = Multilinear, inferred, infallible)]
 pub struct StackGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,
@@ -114,7 +114,7 @@ impl Kernel for StackGrad<Buf<'_>> {
 }
 
 /// Unstacking of a tensor along a dimension, which is dropped: `y[i] = x[.., i, ..]`.
-#[register_op(grad = UnstackGrad)]
+#[register_op(grad = UnstackGrad, infallible)]
 pub struct Unstack<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
@@ -165,7 +165,7 @@ crate::samples!(
 );
 
 /// `dx[.., i, ..] = dy[i]`.
-#[register_op(grad_of = Unstack, grad = Multilinear)]
+#[register_op(grad_of = Unstack, grad = Multilinear, infallible)]
 pub struct UnstackGrad<V = Var> {
     pub dy: Vec<V>,
     #[output]

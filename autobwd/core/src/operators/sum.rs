@@ -10,7 +10,7 @@ use crate::{
 use super::{ElementwiseAdd, PART, Scale, add_up_rows, nth_part, update_rows};
 
 /// Sum of tensors: `out = x[0] + x[1] + …`.
-#[register_op(grad = SumGrad, decomposed)]
+#[register_op(grad = SumGrad, decomposed, infallible)]
 pub struct Sum<V = Var> {
     /// At least one, all of one shape and dtype, integers wrap around; or tensor arrays, in which a missing element
     /// counts as zero.

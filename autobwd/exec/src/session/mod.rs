@@ -161,7 +161,7 @@ impl Session {
     /// a run.
     ///
     /// A step commits as a whole: a failed step leaves the values of the scope as they were. For that, each run copies
-    /// the values that are overwritten ahead of an operator that may fail ([`infallible!`](autobwd_core::infallible)
+    /// the values that are overwritten ahead of an operator that may fail (`infallible` of [`register_op`](autobwd_core::register_op)
     /// marks operators that do not); in training programs, these are usually statistics and counters. With
     /// [`check_finite`](crate::Executor::check_finite), every operator may fail, so all are copied.
     ///

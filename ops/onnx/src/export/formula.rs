@@ -1,12 +1,11 @@
 //! Operators with formulas as nodes.
 
 use autobwd::{
-    DType, Error, ErrorKind, OpDesc, Result,
+    DType, Error, ErrorKind, Meta, OpDesc, Result,
     op::{FormulaFunction, FormulaNode, OpInfo},
     program::Var,
 };
-use autobwd_core::__private;
-use autobwd_core::__private::internals::*;
+use autobwd_core::__private::{FormulaSpace, internals::*};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use super::{
@@ -31,19 +30,11 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
     let outputs: Vec<(&str, Var, usize)> =
         formula.outputs().filter_map(|(slot, node)| Some((slot, one(&op.outputs, slot)?, node))).collect();
     let all = || inputs.iter().flatten().copied().chain(outputs.iter().map(|(_, var, _)| *var));
-    let dtypes: Vec<DType> = all().map(|var| graph.dtype(var)).collect::<Result<_>>()?;
-    let floats = dtypes.iter().copied().find(|dtype| dtype.is_float());
-    let dtype = floats.or(dtypes.iter().copied().find(|dtype| *dtype != DType::Bool)).unwrap_or(DType::F32);
-    let shapes: Vec<Vec<i64>> = all().map(|var| graph.shape(var)).collect::<Result<_>>()?;
-    let (rank, axis) =
-        (shapes.iter().map(Vec::len).max().unwrap_or(0), __private::broadcast_axis(schema, op));
-    let aligned = |dims: &[i64]| align(dims, rank, axis, 1);
-    let mut space = vec![1; rank];
-    for dims in &shapes {
-        // A known dimension other than 1 says more than an unknown one.
-        let known = |(all, dim): (&mut i64, i64)| *all = if *all == 1 || dim > 1 { dim } else { *all };
-        space.iter_mut().zip(aligned(dims)?).filter(|(_, dim)| *dim != 1).for_each(known);
-    }
+    let types: Vec<Meta> = all().map(|var| Ok(graph.desc(var)?.meta())).collect::<Result<_>>()?;
+    let broadcast = FormulaSpace::of(schema, op, &types)?;
+    let (dtype, rank) = (broadcast.dtype, broadcast.dims.len());
+    let space: Vec<i64> = broadcast.dims.iter().map(|dim| dim.wire()).collect();
+    let aligned = |dims: &[i64]| broadcast.align(dims, 1);
     let mut work = FormulaLanes { graph, dtype, nodes: formula.nodes(), values: vec![] };
     for node in formula.nodes() {
         let value = match node {
@@ -61,7 +52,7 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
                     if padded {
                         value
                     } else {
-                        let dims = align(&work.graph.run_dims(var)?, rank, axis, OnnxDim::Known(1))?;
+                        let dims = broadcast.align(&work.graph.run_dims(var)?, OnnxDim::Known(1))?;
                         work.graph.reshape_to(value, &dims)?
                     }
                 }
@@ -82,7 +73,7 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
             if space.contains(&-1) {
                 for input in op.reads() {
                     let dims = graph.run_dims(input)?;
-                    if let Ok(dims) = align(&dims, rank, axis, OnnxDim::Known(1)) {
+                    if let Ok(dims) = broadcast.align(&dims, OnnxDim::Known(1)) {
                         value = graph.expand_to(value, &dims)?;
                     }
                 }
@@ -97,7 +88,7 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
             let others: Vec<Vec<i64>> =
                 operands(op, slot).map(|var| aligned(&graph.shape(var)?)).collect::<Result<_>>()?;
             let may_be_one = |i: usize| schema.broadcast && others.iter().any(|dims| dims[i] != 1);
-            let dims = align(&own, rank, axis, OnnxDim::Known(1))?;
+            let dims = broadcast.align(&own, OnnxDim::Known(1))?;
             value = graph.sum_to_dims(value, &space, &dims, may_be_one)?;
             if own.len() != rank {
                 value = graph.reshape_to(value, &own)?;
@@ -109,12 +100,6 @@ pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDes
         graph.write(var, value);
     }
     Ok(true)
-}
-
-/// The dimensions of an operand at the full rank.
-fn align<D: Copy + PartialEq>(dims: &[D], rank: usize, axis: Option<usize>, one: D) -> Result<Vec<D>> {
-    let aligned = __private::aligned(dims, rank, axis, one);
-    aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
 }
 
 /// The operands that are broadcast with the one in that slot: other inputs, but for gradients and the results that these

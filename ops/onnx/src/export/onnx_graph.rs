@@ -301,8 +301,10 @@ impl<'p> OnnxGraph<'p> {
         nodes.splice(..0, constants);
         let nodes = live_nodes(nodes, outputs.iter().copied());
         for constant in nodes.iter().filter(|node| node.is_constant()) {
-            let name = self.fresh("constant");
-            self.set_name(constant.outputs[0], name);
+            if self.name_of(constant.outputs[0]).is_empty() {
+                let name = self.fresh("constant");
+                self.set_name(constant.outputs[0], name);
+            }
         }
         let of_vars = self.values.iter().map(|(var, value)| (*value, *var)).chain(self.inner.drain(..));
         let mut of_vars: Vec<(OnnxValue, &str)> =

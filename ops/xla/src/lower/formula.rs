@@ -3,12 +3,11 @@
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use autobwd::{
-    Error, ErrorKind, Result,
+    Dims, Error, ErrorKind, Meta, Result,
     op::{FormulaFunction, FormulaNode},
 };
-use autobwd_core::__private;
-use autobwd_core::__private::internals::*;
-use autobwd_plan::Instruction;
+use autobwd_core::__private::{FormulaSpace, internals::*};
+use autobwd_plan::{Instruction, ValueId};
 
 use super::{
     graph_lowering::GraphLowering,
@@ -22,67 +21,46 @@ use super::{
 pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<bool> {
     let Some(formula) = node.info.formula(&node.desc)? else { return Ok(false) };
     let schema = node.info.schema();
-    let mut inputs = vec![];
-    for slot in 0..schema.inputs.len() {
-        let id = node.input(slot).filter(|_| formula.is_read(slot));
-        inputs.push(id.map(|id| work.read(id)));
-    }
-    let types = |slot: usize| node.output(slot).map(|id| &work.graph.values[id].meta);
-    let outputs: Vec<(usize, usize)> = formula
+    let meta = |id: ValueId| &work.graph.values[id].meta;
+    let read = |slot: usize| node.input(slot).filter(|_| formula.is_read(slot));
+    let outputs: Vec<(usize, ValueId, usize)> = formula
         .outputs()
-        .filter_map(|(name, node)| Some((schema.outputs.iter().position(|slot| slot.name == name)?, node)))
-        .filter(|(slot, _)| types(*slot).is_some())
+        .filter_map(|(name, value)| {
+            let slot = schema.outputs.iter().position(|slot| slot.name == name)?;
+            Some((slot, node.output(slot)?, value))
+        })
         .collect();
-    let written = outputs.iter().filter_map(|(slot, _)| types(*slot)).map(|meta| HloDType::from(meta.dtype));
-    let dtypes: Vec<HloDType> = inputs.iter().flatten().map(Hlo::dtype).chain(written).collect();
-    let float = dtypes.iter().copied().find(|dtype| dtype.is_float());
-    let dtype =
-        float.or(dtypes.iter().copied().find(|dtype| *dtype != HloDType::Bool)).unwrap_or(HloDType::F32);
-
-    // Inputs that the formula does not read count, too.
-    let metas = node.inputs.iter().chain(&node.outputs).filter_map(|(_, id)| *id);
-    let shapes: Vec<Vec<usize>> = metas
-        .map(|id| work.graph.values[id].meta.dims.iter().map(|dim| dim.get().unwrap_or(0)).collect())
-        .collect();
-    let (rank, axis) =
-        (shapes.iter().map(Vec::len).max().unwrap_or(0), __private::broadcast_axis(schema, &node.desc));
-    let align = |dims: &[usize]| {
-        let aligned = __private::aligned(dims, rank, axis, 1);
-        aligned.map(|dims| dims.to_vec()).ok_or_else(|| Error::internal("an operand that does not broadcast"))
-    };
-    let mut space = vec![1; rank];
-    for dims in &shapes {
-        space.iter_mut().zip(align(dims)?).filter(|(_, dim)| *dim != 1).for_each(|(all, dim)| *all = dim);
-    }
-    let unset = Hlo::unset(work.f, &autobwd::Meta::new(autobwd::DType::F32, []));
+    let ids = (0..schema.inputs.len()).filter_map(read).chain(outputs.iter().map(|(_, id, _)| *id));
+    let types: Vec<Meta> = ids.map(|id| meta(id).clone()).collect();
+    let space = FormulaSpace::of(schema, &node.desc, &types)?;
+    let unset = Hlo::unset(work.f, &Meta::new(space.dtype, []));
+    let dims = known(&space.dims);
     let mut lanes =
-        HloLanes { nodes: formula.nodes(), of: unset, dtype, space: space.clone(), values: vec![] };
+        HloLanes { nodes: formula.nodes(), dtype: unset.dtype(), of: unset, space: dims, values: vec![] };
     for node in formula.nodes() {
         let value = match node {
-            FormulaNode::Input(slot) => match &inputs[*slot] {
+            FormulaNode::Input(slot) => match read(*slot) {
                 None => lanes.number(0.0)?,
-                Some(value) => {
-                    let aligned = value.reshape(&align(value.dims())?);
-                    let axes: Vec<usize> = (0..rank).collect();
-                    aligned.broadcast(&space, &axes).convert(dtype)
+                Some(id) => {
+                    let value = work.read(id);
+                    let aligned = value.reshape(&space.align(value.dims(), 1)?);
+                    let axes: Vec<usize> = (0..lanes.space.len()).collect();
+                    aligned.broadcast(&lanes.space, &axes).convert(lanes.dtype)
                 }
             },
             node => lanes.node(*node)?,
         };
         lanes.values.push(value);
     }
-    let values = lanes.values;
-    for (slot, result) in outputs {
-        let Some(id) = node.output(slot) else { continue };
-        let (meta, mut value) = (&work.graph.values[id].meta, values[result].clone());
-        let own: Vec<usize> = meta.dims.iter().map(|dim| dim.get().unwrap_or(0)).collect();
-        let like = schema.outputs[slot].like.and_then(|like| schema.input_number(like));
-        if like.is_some() {
-            let kept = align(&own)?;
-            let axes: Vec<usize> = (0..rank).filter(|i| kept[*i] == 1 && space[*i] != 1).collect();
+    let HloLanes { values, space: full, .. } = lanes;
+    for (slot, id, result) in outputs {
+        let (dtype, own, mut value) = (meta(id).dtype, known(&meta(id).dims), values[result].clone());
+        if schema.outputs[slot].like.is_some_and(|like| schema.input_number(like).is_some()) {
+            let kept = space.align(&own, 1)?;
+            let axes: Vec<usize> = (0..full.len()).filter(|i| kept[*i] == 1 && full[*i] != 1).collect();
             value = value.sum(&axes);
         }
-        value = value.convert(meta.dtype);
+        value = value.convert(dtype);
         if value.numel() != own.iter().product::<usize>() {
             // The kernel has another shape rule than the formula.
             return Ok(false);
@@ -90,6 +68,11 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         work.write(id, value)?;
     }
     Ok(true)
+}
+
+/// Dimensions of a planned value, which are known.
+fn known(dims: &Dims) -> Vec<usize> {
+    dims.iter().map(|dim| dim.get().unwrap_or(0)).collect()
 }
 
 struct HloLanes<'f> {

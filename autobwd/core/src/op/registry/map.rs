@@ -2,13 +2,13 @@
 
 use std::sync::OnceLock;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
-use super::{OpInfo, PeepholeFn};
+use super::OpInfo;
 use crate::{
     Error, ErrorKind, GradKind, Result,
     error::did_you_mean,
-    op::{Infallible, PeepholeEntry},
+    op::{PeepholeEntry, PeepholeFn},
 };
 
 /// Operators by type.
@@ -23,7 +23,6 @@ use crate::{
 pub struct OpInfoMap {
     infos: FxHashMap<&'static str, &'static OpInfo>,
     peepholes: FxHashMap<(&'static str, &'static str), PeepholeFn>,
-    infallible: FxHashSet<&'static str>,
 }
 
 impl OpInfoMap {
@@ -37,12 +36,8 @@ impl OpInfoMap {
             // The order of collection is unspecified; messages must not depend on it.
             let mut all: Vec<_> = inventory::iter::<OpInfo>.into_iter().collect();
             all.sort_by_key(|info| (info.schema.name, info.place()));
-            let mut map = OpInfoMap::from_infos(all.iter().copied())?;
+            let map = OpInfoMap::from_infos(all.iter().copied())?;
             map.gradients_are_linked()?;
-            map.peepholes =
-                inventory::iter::<PeepholeEntry>.into_iter().map(|pair| (pair.types, pair.merge)).collect();
-            map.infallible =
-                inventory::iter::<Infallible>.into_iter().flat_map(|all| all.0).copied().collect();
             Ok(map)
         });
         linked.as_ref().map_err(Clone::clone)
@@ -97,6 +92,9 @@ impl OpInfoMap {
             && !self.infos.contains_key(name)
         {
             self.insert(gradient)?;
+        }
+        if let Some(PeepholeEntry { then, merge }) = info.peephole {
+            self.peepholes.insert((name, then), merge);
         }
         match self.infos.get(name) {
             Some(first) if first.krate == info.krate && first.version != info.version => {
@@ -158,15 +156,14 @@ impl OpInfoMap {
         (own == gradient).then_some(forward)
     }
 
-    /// Pairs of operators that one operator can replace; only linked operators have any.
+    /// Pairs of operators that one operator can replace.
     pub(crate) fn peepholes(&self) -> &FxHashMap<(&'static str, &'static str), PeepholeFn> {
         &self.peepholes
     }
 
-    /// Whether the kernel of an operator may fail on its data; only linked operators can be
-    /// [declared](crate::infallible) infallible.
+    /// Whether the kernel of an operator may fail on its data: it is not declared `infallible`.
     pub fn may_fail(&self, ty: &str) -> bool {
-        !self.infallible.contains(ty)
+        self.infos.get(ty).is_none_or(|info| info.may_fail())
     }
 
     /// All operators, sorted by type.
