@@ -39,9 +39,9 @@ use crate::{
     rnn::{RnnGrad, RnnLayers},
     shape::{
         ExpandAsV2, ExpandAsV2Grad, ExpandV2, ExpandV2Grad, FlattenContiguousRange,
-        FlattenContiguousRangeGrad, Flip, Meshgrid, MeshgridGrad, Pad, PadGrad, Roll, RollGrad, ShapeOp,
-        Size, Split, Squeeze2, Squeeze2Grad, StridedSlice, StridedSliceGrad, Tile, TileGrad, Transpose2,
-        Transpose2Grad, TrilTriu, Unbind, Unsqueeze2, Unsqueeze2Grad,
+        FlattenContiguousRangeGrad, Flip, Meshgrid, MeshgridGrad, Pad, PadGrad, Roll, RollGrad, Size, Split,
+        Squeeze2, Squeeze2Grad, StridedSlice, StridedSliceGrad, Tile, TileGrad, Transpose2, Transpose2Grad,
+        TrilTriu, Unbind,
     },
     softmax::{LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad},
     update::{AdagradOp, AdamOp, AdamwOp, ClipByNorm, LambOp, LarsMomentumOp, MomentumOp, RmspropOp, SgdOp},
@@ -177,7 +177,6 @@ autobwd::op::infallible!(
     ScaledDotProductAttention,
     ScaledDotProductAttentionGrad,
     SgdOp,
-    ShapeOp,
     SigmoidCrossEntropyWithLogits,
     SigmoidCrossEntropyWithLogitsGrad,
     Size,
@@ -201,6 +200,4 @@ autobwd::op::infallible!(
     Unfold,
     UnfoldGrad,
     UniformRandom,
-    Unsqueeze2,
-    Unsqueeze2Grad,
 );

@@ -2,7 +2,8 @@
 
 use super::{
     Assign, Cast, Concat, ConcatGrad, FillAnyLike, FillConstant, FillZerosLike, Increment, Reshape2,
-    Reshape2Grad, Scale, Seed, Slice, SliceGrad, Stack, StackGrad, Sum, Unstack, UnstackGrad,
+    Reshape2Grad, Scale, Seed, ShapeOp, Slice, SliceGrad, Stack, StackGrad, Sum, Unsqueeze2, Unsqueeze2Grad,
+    Unstack, UnstackGrad,
 };
 
 crate::infallible!(
@@ -18,11 +19,14 @@ crate::infallible!(
     Reshape2Grad,
     Scale,
     Seed,
+    ShapeOp,
     Slice,
     SliceGrad,
     Stack,
     StackGrad,
     Sum,
+    Unsqueeze2,
+    Unsqueeze2Grad,
     Unstack,
     UnstackGrad
 );
