@@ -1,14 +1,24 @@
 //! Operators that drop, add or merge dimensions without moving elements.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
-    operators::{constant_ints_of_tensor, infer_from_x_shape, set_x_shape},
+    emit,
+    operators::{Reshape2, in_stored_shape, infer_from_x_shape, set_x_shape},
     register_op,
     tensor::Dim,
 };
 
 use super::transpose::copies;
+use crate::{
+    Math,
+    math::{DimExpr, all_sizes, product},
+};
+
+/// `XShape` of an operator that reads `x`.
+fn stored_shape(x: &Expr) -> Expr {
+    emit(Reshape2::of(x.into(), New, New, vec![0; x.dims().len()])).x_shape
+}
 
 /// Drops dimensions of size 1: `out = x`.
 #[register_op(grad = Squeeze2Grad)]
@@ -26,8 +36,8 @@ pub struct Squeeze2<V = Var> {
     #[attr(default = [])]
     pub axes: Vec<i32>,
 }
-/// The shape of `squeeze2`'s result.
-fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
+/// The dimensions of `x` that `squeeze2` keeps.
+fn kept_axes(x: &Meta, axes: &[i32]) -> Result<Vec<usize>> {
     let mut dropped = vec![axes.is_empty(); x.rank()];
     if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
         let text =
@@ -40,8 +50,13 @@ fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
             dropped[x.axis("axes", i64::from(*axis))?] = true;
         }
     }
-    let kept = x.dims.iter().zip(dropped).filter(|(n, dropped)| !(*dropped && n.agrees(1.into())));
-    Ok(kept.map(|(n, _)| *n).collect())
+    let kept = x.dims.iter().zip(dropped).map(|(n, dropped)| !(dropped && n.agrees(1.into())));
+    Ok(kept.enumerate().filter(|(_, kept)| *kept).map(|(axis, _)| axis).collect())
+}
+
+/// The shape of `squeeze2`'s result.
+fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
+    Ok(kept_axes(x, axes)?.into_iter().map(|axis| x.dims[axis]).collect())
 }
 impl Infer for Squeeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -51,6 +66,13 @@ impl Infer for Squeeze2<Meta> {
     }
 }
 copies!(Squeeze2, out from x);
+impl Composition for Squeeze2<Expr> {
+    fn compose(&mut self) {
+        let kept = kept_axes(&self.x.meta(), &self.axes).unwrap_or_default();
+        let dims: Vec<DimExpr> = kept.into_iter().map(|axis| self.x.dim(axis as i32)).collect();
+        (self.out, self.x_shape) = (self.x.reshape_to(&dims), stored_shape(&self.x));
+    }
+}
 autobwd::samples!(
     Squeeze2,
     [
@@ -85,6 +107,11 @@ impl Infer for Squeeze2Grad<Meta> {
     }
 }
 copies!(Squeeze2Grad, dx from dout);
+impl Composition for Squeeze2Grad<Expr> {
+    fn compose(&mut self) {
+        self.dx = in_stored_shape(&self.dout, &self.x_shape);
+    }
+}
 
 /// Merges adjacent dimensions: `out = x`.
 #[register_op(grad = FlattenContiguousRangeGrad)]
@@ -127,6 +154,19 @@ impl Infer for FlattenContiguousRange<Meta> {
     }
 }
 copies!(FlattenContiguousRange, out from x);
+impl Composition for FlattenContiguousRange<Expr> {
+    fn compose(&mut self) {
+        let mut dims = all_sizes(&self.x);
+        if dims.is_empty() {
+            dims.push(1.into());
+        }
+        let at = |axis: i32| (if axis < 0 { axis + dims.len() as i32 } else { axis }) as usize;
+        let merged = at(self.start_axis)..=at(self.stop_axis);
+        let length = product(&dims[merged.clone()]);
+        dims.splice(merged, [length]);
+        (self.out, self.x_shape) = (self.x.reshape_to(&dims), stored_shape(&self.x));
+    }
+}
 autobwd::samples!(
     FlattenContiguousRange,
     [
@@ -163,3 +203,8 @@ impl Infer for FlattenContiguousRangeGrad<Meta> {
     }
 }
 copies!(FlattenContiguousRangeGrad, dx from dout);
+impl Composition for FlattenContiguousRangeGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = in_stored_shape(&self.dout, &self.x_shape);
+    }
+}

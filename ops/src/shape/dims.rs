@@ -1,7 +1,12 @@
-//! Shapes of tensors as data: `shape`, `size`.
+//! The number of elements of a tensor as data.
 
 use autobwd::{
-    Buf, Cx, DType, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op, tensor::Dim,
+    Buf, Composition, Cx, DType, Expr, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
+};
+
+use crate::{
+    Math,
+    math::{all_sizes, product},
 };
 
 /// The number of elements of a tensor: `out = n₀ · n₁ · …`.
@@ -26,6 +31,11 @@ impl Kernel for Size<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         self.out.slice_mut::<i64>()?.fill(self.input.numel() as i64);
         Ok(())
+    }
+}
+impl Composition for Size<Expr> {
+    fn compose(&mut self) {
+        self.out = product(&all_sizes(&self.input)).number(self.input.builder()).reshape(&[]);
     }
 }
 autobwd::samples!(
