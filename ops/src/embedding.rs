@@ -1,16 +1,20 @@
 //! Embedding look-up. The gradient of the table is dense, or sparse with the rows that were looked up.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
+    emit,
     op::{with_dtype, with_float},
     register_op,
     tensor::Dim,
 };
 
 use crate::{
+    Math,
     gather::{Pick, are_numbers},
     kernel_helpers::{infer_grad, outer_axis_inner},
+    math::{all_sizes, filled, like},
+    scatter::GatherNd,
 };
 
 /// Embedding look-up: `out = w[ids]`, for indices with a last dimension of 1.
@@ -42,6 +46,25 @@ impl Kernel for LookupTable<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         look_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.w, &mut self.out)
     }
+}
+impl Composition for LookupTable<Expr> {
+    fn compose(&mut self) {
+        let mut shape = vec![0; self.ids.dims().len()];
+        shape.splice(shape.len() - 1.., [1]);
+        self.out = rows_at(&self.w, &self.ids.reshape(&shape), self.padding_idx);
+    }
+}
+
+/// Rows of a table at indices `[.., 1]`.
+fn rows_at(w: &Expr, ids: &Expr, padding_idx: i64) -> Expr {
+    let rows = |ids: &Expr| emit(GatherNd { x: w.into(), index: ids.into(), out: New }).out;
+    if padding_idx == -1 {
+        return rows(ids);
+    }
+    let is_padding = ids.equal(&filled(ids.builder(), ids.dtype(), &padding_idx.to_string(), &[1.into()]));
+    // The table need not have the row.
+    let rows = rows(&is_padding.where_cond(&like(ids, 0.0), ids));
+    is_padding.expand_to(&all_sizes(&rows)).where_cond(&like(&rows, 0.0), &rows)
 }
 autobwd::samples!(
     LookupTable,
@@ -152,6 +175,11 @@ impl Infer for LookupTableV2<Meta> {
 impl Kernel for LookupTableV2<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         look_up(cx, &table(&self.ids, &self.w, self.padding_idx), &self.w, &mut self.out)
+    }
+}
+impl Composition for LookupTableV2<Expr> {
+    fn compose(&mut self) {
+        self.out = rows_at(&self.w, &self.ids.unsqueeze(&[-1]), self.padding_idx);
     }
 }
 autobwd::samples!(

@@ -1,7 +1,7 @@
 //! Constant tensors.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, NoGrad, Result, Var, ZeroGrad,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, NoGrad, Result, Var, ZeroGrad,
     check::*,
     op::with_dtype,
     operators::{check_number, fill_with, parse_number, shape_of_attr},
@@ -11,7 +11,11 @@ use autobwd::{
 
 pub use autobwd::operators::{FillAnyLike, FillConstant, FillZerosLike};
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement};
+use crate::{
+    Math,
+    kernel_helpers::{AnyNumber, ConvertElement},
+    math::{DimExpr, filled, positions},
+};
 
 /// A constant tensor with one dimension of another tensor: `out = value`.
 #[register_op(grad = ZeroGrad, infallible)]
@@ -60,6 +64,17 @@ impl Infer for FillConstantBatchSizeLike<Meta> {
 impl Kernel for FillConstantBatchSizeLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         fill_with(&mut self.out, parse_number(self.value, &self.str_value)?)
+    }
+}
+impl Composition for FillConstantBatchSizeLike<Expr> {
+    fn compose(&mut self) {
+        let mut dims: Vec<DimExpr> = self.shape.iter().map(|n| i64::from(*n).into()).collect();
+        dims[self.output_dim_idx as usize] = self.input.dim(self.input_dim_idx);
+        let value = match &*self.str_value {
+            "" => f64::from(self.value).to_string(),
+            text => text.to_string(),
+        };
+        self.out = filled(self.input.builder(), self.dtype, &value, &dims);
     }
 }
 autobwd::samples!(
@@ -240,6 +255,13 @@ impl Kernel for Eye<Buf<'_>> {
             }
         });
         Ok(())
+    }
+}
+impl Composition for Eye<Expr> {
+    fn compose(&mut self) {
+        let columns = if self.num_columns < 0 { self.num_rows } else { self.num_columns };
+        let [row, column] = [self.num_rows, columns].map(|n| positions(self.out.builder(), &n.into()));
+        self.out = row.unsqueeze(&[1]).equal(&column).cast(self.dtype);
     }
 }
 autobwd::samples!(

@@ -1,15 +1,22 @@
 //! `gather`, `one_hot_v2`, and kernels that read rows by index.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, ZeroGrad,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
+    ZeroGrad,
     check::*,
+    emit,
     op::{with_dtype, with_float},
     operators::{PARTS, add_up_rows},
     register_op,
     tensor::Element,
 };
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, outer_axis_inner, pieces};
+use crate::{
+    Math,
+    index::ScatterNdAdd,
+    kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, outer_axis_inner, pieces},
+    math::{all_sizes, filled, positions},
+};
 
 /// One-hot encoding: `out[.., j] = 1` where `x = j`, else 0.
 #[register_op(grad = ZeroGrad)]
@@ -56,6 +63,12 @@ impl Kernel for OneHotV2<Buf<'_>> {
             });
         }
         Ok(())
+    }
+}
+impl Composition for OneHotV2<Expr> {
+    fn compose(&mut self) {
+        let classes = positions(self.x.builder(), &i64::from(self.depth).into());
+        self.out = self.x.unsqueeze(&[-1]).equal(&classes.cast(self.x.dtype())).cast(self.dtype);
     }
 }
 autobwd::samples!(
@@ -258,5 +271,24 @@ impl Kernel for GatherGrad<Buf<'_>> {
             let pick = Pick::along(&self.x, &self.index, self.axis);
             pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
         })
+    }
+}
+impl Composition for GatherGrad<Expr> {
+    fn compose(&mut self) {
+        let (mut dims, builder) = (all_sizes(&self.x), self.x.builder());
+        let rank = dims.len() as i32;
+        let axis = if self.axis < 0 { self.axis + rank } else { self.axis };
+        let dout = match self.index.dims().len() {
+            0 => self.dout.unsqueeze(&[axis]),
+            _ => self.dout.clone(),
+        };
+        // Rows are along the first axis.
+        let others = || (0..rank).filter(|other| *other != axis);
+        let to_front: Vec<i32> = [axis].into_iter().chain(others()).collect();
+        let back: Vec<i32> = (1..=axis).chain([0]).chain(axis + 1..rank).collect();
+        dims[..=axis as usize].rotate_right(1);
+        let x = filled(builder, dout.dtype(), "0", &dims).into();
+        let (index, updates) = (self.index.reshape(&[-1, 1]).into(), dout.transpose(&to_front).into());
+        self.dx = emit(ScatterNdAdd { x, index, updates, out: New }).out.transpose(&back);
     }
 }

@@ -1,17 +1,19 @@
 //! `index_select`, `index_sample` and `scatter_nd_add`: reading and writing elements by index.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
+    emit,
     op::{with_dtype, with_float},
     register_op,
     tensor::OptionalBuf,
 };
 
 use crate::{
+    Math,
     elementwise::grad_or_zeros,
     gather::{Pick, are_numbers, gathered},
-    scatter::{Along, Places, check_positions, found},
+    scatter::{Along, GatherNd, Places, TakeAlongAxis, check_positions, found},
 };
 
 /// Slices of a tensor by their indices along a dimension: `out[.., i, ..] = x[.., index[i], ..]`.
@@ -44,6 +46,11 @@ impl Kernel for IndexSelect<Buf<'_>> {
             let pick = Pick::along(&self.x, &self.index, self.dim);
             pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
         })
+    }
+}
+impl Composition for IndexSelect<Expr> {
+    fn compose(&mut self) {
+        self.out = self.x.gather(&self.index, self.dim);
     }
 }
 autobwd::samples!(
@@ -114,6 +121,12 @@ impl Kernel for IndexSample<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         let along = Along::new(&self.x, &self.index, 1);
         with_dtype!(self.x.dtype(), T => along.take::<T>(self.x.slice()?, self.out.slice_mut()?))
+    }
+}
+impl Composition for IndexSample<Expr> {
+    fn compose(&mut self) {
+        let (input, index) = ((&self.x).into(), (&self.index).into());
+        self.out = emit(TakeAlongAxis { input, index, result: New, axis: 1 }).result;
     }
 }
 autobwd::samples!(
@@ -255,6 +268,13 @@ impl Kernel for ScatterNdAddGrad<Buf<'_>> {
             }
             Ok(())
         })
+    }
+}
+impl Composition for ScatterNdAddGrad<Expr> {
+    fn compose(&mut self) {
+        let (x, index) = ((&self.dout).into(), (&self.index).into());
+        self.dx = Some(self.dout.clone());
+        self.dupdates = Some(emit(GatherNd { x, index, out: New }).out);
     }
 }
 

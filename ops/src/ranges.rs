@@ -1,7 +1,7 @@
 //! Evenly spaced numbers: `range`, `linspace`.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, ErrorKind, Infer, Kernel, Meta, NoGrad, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, ErrorKind, Expr, Infer, Kernel, Meta, NoGrad, Result, Var,
     check::*,
     op::{with_dtype, with_signed},
     operators::constant_int,
@@ -9,7 +9,11 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement};
+use crate::{
+    Math,
+    kernel_helpers::{AnyNumber, ConvertElement},
+    math::{DimExpr, positions},
+};
 
 /// Numbers from a start up to an end, exclusive: `out[i] = start + step · i`.
 #[register_op(grad = NoGrad, infallible)]
@@ -166,6 +170,23 @@ impl Kernel for Linspace<Buf<'_>> {
             }
             Ok(())
         })
+    }
+}
+impl Composition for Linspace<Expr> {
+    fn compose(&mut self) {
+        // First in the dtype of the result.
+        let [start, stop] =
+            [&self.start, &self.stop].map(|x| x.reshape(&[1]).cast(self.dtype).cast(DType::F64));
+        let num = DimExpr::only_element(&self.num);
+        let last = &num - 1;
+        let number = |n: &DimExpr| n.number(self.num.builder());
+        let step = (&stop - &start) / number(&last.max(1)).cast(DType::F64);
+        let position = positions(self.num.builder(), &num);
+        let from_end = (number(&last) - &position).cast(DType::F64);
+        // The second half from the end, so that the last number is exact.
+        let is_first = position.less_than(&number(&(num / 2).max(1)));
+        let numbers = start + position.cast(DType::F64) * &step;
+        self.out = is_first.where_cond(&numbers, &(stop - from_end * step)).cast(self.dtype);
     }
 }
 autobwd::samples!(

@@ -15,8 +15,10 @@ use crate::{
     elementwise::ElementwiseAdd,
     fill::{FillAnyLike, FillZerosLike},
     gather::{Gather, are_numbers, gathered, place},
+    index::ScatterNdAdd,
     kernel_helpers::{KernelFloat, PART, lanes_along, pieces},
     logic::Where,
+    math::like,
 };
 
 /// Slices of a tensor by multi-dimensional indices: `out[i, ..] = x[index[i], ..]`.
@@ -150,6 +152,12 @@ impl Kernel for GatherNdGrad<Buf<'_>> {
             dx.fill(0.0);
             places.add_up(self.dout.slice::<T>()?, dx)
         })
+    }
+}
+impl Composition for GatherNdGrad<Expr> {
+    fn compose(&mut self) {
+        let (x, index, updates) = (like(&self.x, 0.0).into(), (&self.index).into(), (&self.dout).into());
+        self.dx = emit(ScatterNdAdd { x, index, updates, out: New }).out;
     }
 }
 

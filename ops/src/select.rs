@@ -1,11 +1,15 @@
 //! Selection of one tensor out of several by index.
 
 use autobwd::{
-    Buf, Cx, DType, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
-    register_op,
+    Buf, Composition, Cx, DType, Error, ErrorKind, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    check::*, register_op,
 };
 
-use crate::kernel_helpers::whole_number;
+use crate::{
+    Math,
+    kernel_helpers::whole_number,
+    math::{all_sizes, filled, like},
+};
 
 fn is_mask(mask: &Meta) -> Result<()> {
     let whole = matches!(mask.dtype, DType::I32 | DType::I64);
@@ -17,6 +21,12 @@ fn chosen(mask: &Buf<'_>, count: usize) -> Result<usize> {
     let mask = whole_number(mask)?;
     let known = usize::try_from(mask).ok().filter(|mask| *mask < count);
     known.ok_or_else(|| Error::data(format!("`Mask`: {mask} is not within 0..{count}")))
+}
+
+/// Whether `mask` is `i`, in the shape of `x`.
+fn is_chosen(mask: &Expr, i: usize, x: &Expr) -> Expr {
+    let number = filled(mask.builder(), mask.dtype(), &i.to_string(), &[]);
+    mask.reshape(&[]).equal(&number).expand_to(&all_sizes(x))
 }
 
 /// Selects one of several tensors: `out = x[mask]`.
@@ -58,6 +68,16 @@ impl Kernel for SelectInput<Buf<'_>> {
                 Ok(())
             }
         }
+    }
+}
+impl Composition for SelectInput<Expr> {
+    fn compose(&mut self) {
+        let zeros = self.x.iter().flatten().next().map(|x| like(x, 0.0));
+        let each = self.x.iter().map(|x| x.clone().or(zeros.clone())).enumerate();
+        let out = each.reduce(|(_, out), (i, x)| {
+            (i, out.zip(x).map(|(out, x)| is_chosen(&self.mask, i, &x).where_cond(&x, &out)))
+        });
+        self.out = out.and_then(|(_, out)| out).unwrap_or(self.out.clone());
     }
 }
 autobwd::samples!(
@@ -126,6 +146,14 @@ impl Kernel for SelectOutput<Buf<'_>> {
             }
         }
         Ok(())
+    }
+}
+impl Composition for SelectOutput<Expr> {
+    fn compose(&mut self) {
+        let (x, zeros) = (&self.x, like(&self.x, 0.0));
+        for (i, out) in self.out.iter_mut().enumerate() {
+            *out = Some(is_chosen(&self.mask, i, x).where_cond(x, &zeros));
+        }
     }
 }
 autobwd::samples!(

@@ -16,8 +16,8 @@ use autobwd::{
 
 use crate::{
     Math,
-    fill::FillAnyLike,
     kernel_helpers::{KernelFloat, nth},
+    math::like,
     matmul::MatmulV2,
     shape::TrilTriu,
     simd_loops::{largest, map_sum, sum},
@@ -128,11 +128,6 @@ impl Composition for ScaledDotProductAttention<Expr> {
         self.out = (&exp / &sum).matmul(&v).transpose(&HEADS);
         self.log_sum = (sum.log() + largest).squeeze(&[-1]).transpose(&[0, 2, 1]);
     }
-}
-
-/// A tensor like `x`, filled with `value`.
-fn like(x: &Expr, value: f64) -> Expr {
-    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
 }
 
 /// 1 where the key comes no later than the query, else 0.

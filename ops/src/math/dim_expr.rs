@@ -1,6 +1,6 @@
 //! Dimensions of expressions, some of which are known only when the program runs.
 
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Add, Div, Mul, Rem, Sub};
 
 use autobwd::{Arg, Builder, DType, Expr, New, emit};
 
@@ -8,7 +8,7 @@ use super::Math;
 use crate::{
     elementwise::{ElementwiseAdd, ElementwiseMul, ElementwiseSub},
     fill::FillConstant,
-    floor_division::ElementwiseFloordiv,
+    floor_division::{ElementwiseFloordiv, ElementwiseMod},
     min_max_pow::{ElementwiseMax, ElementwiseMin},
     ranges::Range,
     shape::{ExpandV2, Reshape2, ShapeOp, Slice},
@@ -16,7 +16,7 @@ use crate::{
 
 /// A dimension of an expression: a number where it is known, else an integer that the program computes.
 ///
-/// `+ - * /` combine dimensions and integers; a quotient is rounded down. Known operands give a known dimension and
+/// `+ - * / %` combine dimensions and integers; a quotient is rounded down, a remainder has the sign of the divisor. Known operands give a known dimension and
 /// emit nothing. Others emit operators on int64, which planning evaluates, so that a
 /// [composition](autobwd::Composition) that computes with dimensions also works where they are unknown.
 ///
@@ -64,6 +64,18 @@ impl DimExpr {
             Some(n) => DimExpr::from(n as i64),
             None => DimExpr(DimValue::Axis(x.clone(), at as usize)),
         }
+    }
+
+    /// An element of an integer tensor of one dimension.
+    #[track_caller]
+    pub(crate) fn element(tensor: &Expr, at: i32) -> DimExpr {
+        DimExpr(DimValue::Computed(tensor.slice(0, at, at + 1).cast(DType::I64)))
+    }
+
+    /// The element of an integer tensor that has one.
+    #[track_caller]
+    pub(crate) fn only_element(tensor: &Expr) -> DimExpr {
+        DimExpr(DimValue::Computed(tensor.reshape(&[1]).cast(DType::I64)))
     }
 
     /// The number, if it is known.
@@ -158,6 +170,7 @@ arithmetic! {
     Sub sub ElementwiseSub, i64::saturating_sub;
     Mul mul ElementwiseMul, i64::saturating_mul;
     Div div ElementwiseFloordiv, |a, b| a.checked_div_euclid(b).unwrap_or(i64::MAX);
+    Rem rem ElementwiseMod, |a, b| a.checked_rem_euclid(b).unwrap_or(0);
 }
 
 /// `x / dim`, in the dtype of `x`, for a mean. The mean of no elements is a quotient of 0 and 1.
@@ -212,6 +225,36 @@ pub fn positions(builder: &Builder, end: &DimExpr) -> Expr {
 #[track_caller]
 pub fn sizes<const RANK: usize>(x: &Expr) -> [DimExpr; RANK] {
     std::array::from_fn(|axis| DimExpr::of(x, axis as i32))
+}
+
+/// The dimensions of a tensor.
+#[track_caller]
+pub(crate) fn all_sizes(x: &Expr) -> Vec<DimExpr> {
+    (0..x.dims().len()).map(|axis| DimExpr::of(x, axis as i32)).collect()
+}
+
+/// The product of dimensions.
+#[track_caller]
+pub(crate) fn product(dims: &[DimExpr]) -> DimExpr {
+    let factors = dims.iter().filter(|dim| dim.known() != Some(1)).cloned();
+    factors.reduce(|product, dim| product * dim).unwrap_or(1.into())
+}
+
+/// The integers that a tensor of one dimension gives, or else a list of tensors with one each, or else an attribute.
+#[track_caller]
+pub(crate) fn given_integers(
+    tensor: Option<&Expr>,
+    list: &[Expr],
+    attr: impl ExactSizeIterator<Item = i64>,
+) -> Vec<DimExpr> {
+    match tensor {
+        Some(tensor) => {
+            let count = tensor.dims().first().and_then(|n| n.get()).unwrap_or(attr.len());
+            (0..count as i32).map(|at| DimExpr::element(tensor, at)).collect()
+        }
+        None if list.is_empty() => attr.map(DimExpr::from).collect(),
+        None => list.iter().map(DimExpr::only_element).collect(),
+    }
 }
 
 /// [`Math::reshape_to`].

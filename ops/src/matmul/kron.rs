@@ -1,14 +1,18 @@
 //! Kronecker product.
 
 use autobwd::{
-    Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::with_float,
     register_op,
     tensor::{Dim, OptionalBuf},
 };
 
-use crate::kernel_helpers::PART;
+use crate::{
+    Math,
+    kernel_helpers::PART,
+    math::{DimExpr, all_sizes},
+};
 
 /// Kronecker product: `out[.., i * n + j, ..] = x[.., i, ..] * y[.., j, ..]`, where `y` has `n` elements in that
 /// dimension.
@@ -51,6 +55,20 @@ impl Kernel for Kron<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for Kron<Expr> {
+    fn compose(&mut self) {
+        let (mut x, mut y, one) = (all_sizes(&self.x), all_sizes(&self.y), DimExpr::from(1));
+        let rank = x.len().max(y.len());
+        for short in [&mut x, &mut y] {
+            short.splice(..0, vec![one.clone(); rank - short.len()]);
+        }
+        // Each dimension of the result as two.
+        let left: Vec<DimExpr> = x.iter().flat_map(|m| [m.clone(), one.clone()]).collect();
+        let right: Vec<DimExpr> = y.iter().flat_map(|n| [one.clone(), n.clone()]).collect();
+        let product = self.x.reshape_to(&left) * self.y.reshape_to(&right);
+        self.out = product.reshape_to(&x.iter().zip(&y).map(|(m, n)| m * n).collect::<Vec<_>>());
     }
 }
 autobwd::samples!(

@@ -1,14 +1,24 @@
 //! Operators that drop, add or merge dimensions without moving elements.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
-    operators::{constant_ints_of_tensor, infer_from_x_shape, set_x_shape},
+    emit,
+    operators::{Reshape2, in_stored_shape, infer_from_x_shape, set_x_shape},
     register_op,
     tensor::Dim,
 };
 
 use super::transpose::copies;
+use crate::{
+    Math,
+    math::{DimExpr, all_sizes, product},
+};
+
+/// `XShape` of an operator that reads `x`.
+fn stored_shape(x: &Expr) -> Expr {
+    emit(Reshape2::of(x.into(), New, New, vec![0; x.dims().len()])).x_shape
+}
 
 /// Drops dimensions of size 1: `out = x`.
 #[register_op(grad = Squeeze2Grad, infallible)]
@@ -26,8 +36,8 @@ pub struct Squeeze2<V = Var> {
     #[attr(default = [])]
     pub axes: Vec<i32>,
 }
-/// The shape of `squeeze2`'s result.
-fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
+/// The dimensions of `x` that `squeeze2` keeps.
+fn kept_axes(x: &Meta, axes: &[i32]) -> Result<Vec<usize>> {
     let mut dropped = vec![axes.is_empty(); x.rank()];
     if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
         let text =
@@ -40,8 +50,13 @@ fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
             dropped[x.axis("axes", i64::from(*axis))?] = true;
         }
     }
-    let kept = x.dims.iter().zip(dropped).filter(|(n, dropped)| !(*dropped && n.agrees(1.into())));
-    Ok(kept.map(|(n, _)| *n).collect())
+    let kept = x.dims.iter().zip(dropped).map(|(n, dropped)| !(dropped && n.agrees(1.into())));
+    Ok(kept.enumerate().filter(|(_, kept)| *kept).map(|(axis, _)| axis).collect())
+}
+
+/// The shape of `squeeze2`'s result.
+fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
+    Ok(kept_axes(x, axes)?.into_iter().map(|axis| x.dims[axis]).collect())
 }
 impl Infer for Squeeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -51,6 +66,13 @@ impl Infer for Squeeze2<Meta> {
     }
 }
 copies!(Squeeze2, out from x);
+impl Composition for Squeeze2<Expr> {
+    fn compose(&mut self) {
+        let kept = kept_axes(&self.x.meta(), &self.axes).unwrap_or_default();
+        let dims: Vec<DimExpr> = kept.into_iter().map(|axis| self.x.dim(axis as i32)).collect();
+        (self.out, self.x_shape) = (self.x.reshape_to(&dims), stored_shape(&self.x));
+    }
+}
 autobwd::samples!(
     Squeeze2,
     [
@@ -85,113 +107,11 @@ impl Infer for Squeeze2Grad<Meta> {
     }
 }
 copies!(Squeeze2Grad, dx from dout);
-
-/// Inserts dimensions of size 1: `out = x`.
-#[register_op(grad = Unsqueeze2Grad, infallible)]
-pub struct Unsqueeze2<V = Var> {
-    /// Any shape, any dtype.
-    #[input]
-    pub x: V,
-    /// The positions, in place of attribute `axes`: int32 or int64, of one dimension.
-    #[input(constant)]
-    pub axes_tensor: Option<V>,
-    /// The positions, in place of attribute `axes`: int32 or int64, one element each.
-    #[input(constant)]
-    pub axes_tensor_list: Vec<V>,
-    /// `x` with one more dimension for each of `axes`.
-    #[output(inplace = x)]
-    pub out: V,
-    /// Records the shape of `x`: `[0]` and its dimensions, so it has no elements.
-    #[output]
-    pub x_shape: V,
-    /// Positions of the dimensions, inserted one after the other; −1 appends one.
-    #[attr]
-    pub axes: Vec<i32>,
-}
-/// The shape of `unsqueeze2`'s result.
-fn unsqueezed(x: &Meta, tensor: Option<&Meta>, list: &[Meta], axes: &[i32]) -> Result<Dims> {
-    let mut dims = x.dims.to_vec();
-    let axes = constant_ints_of_tensor(tensor, list, axes.iter().map(|axis| i64::from(*axis)))?;
-    if axes.contains(&None) {
-        return Ok(vec![Dim::UNKNOWN; dims.len() + axes.len()].into_iter().collect());
-    }
-    for axis in axes.iter().flatten() {
-        let places = dims.len() as i64 + 1;
-        let at = usize::try_from(axis.saturating_add(if *axis < 0 { places } else { 0 }));
-        let at = at.ok().filter(|at| *at <= dims.len());
-        let refuse =
-            || Error::attr("axes", format!("{axis} is not a position among {} dimensions", dims.len()));
-        dims.insert(at.ok_or_else(refuse)?, 1.into());
-    }
-    Ok(dims.into_iter().collect())
-}
-impl Infer for Unsqueeze2<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.set(
-            self.x.dtype,
-            unsqueezed(&self.x, self.axes_tensor.as_ref(), &self.axes_tensor_list, &self.axes)?,
-        );
-        set_x_shape(&self.x, &mut self.x_shape);
-        Ok(())
+impl Composition for Squeeze2Grad<Expr> {
+    fn compose(&mut self) {
+        self.dx = in_stored_shape(&self.dout, &self.x_shape);
     }
 }
-copies!(Unsqueeze2, out from x);
-autobwd::samples!(
-    Unsqueeze2,
-    [
-        unsqueeze2(uniform([2, 3]), vec![1]),
-        unsqueeze2(uniform([2, 3]), vec![0, 3]),
-        unsqueeze2(uniform([2, 3]), vec![-1, -3]),
-        unsqueeze2(uniform([]), vec![0]),
-        unsqueeze2(uniform([0]), vec![1]),
-        unsqueeze2(integers_below(9, [3]), vec![]),
-        Unsqueeze2 { axes_tensor: Some(integers(&[0, -1])), ..unsqueeze2(uniform([2, 3]), vec![]) },
-        Unsqueeze2 {
-            axes_tensor_list: vec![integers(&[1]), integers(&[0]).of(DType::I32)],
-            ..unsqueeze2(uniform([2, 3]), vec![])
-        },
-        Unsqueeze2 { axes_tensor: Some(integers(&[3])), ..unsqueeze2(uniform([2, 3]), vec![]) }
-            .fails("attribute `axes`: 3 is not a position among 2 dimensions"),
-        unsqueeze2(uniform([2, 3]), vec![3])
-            .fails("attribute `axes`: 3 is not a position among 2 dimensions"),
-        unsqueeze2(uniform([2, 3]), vec![-4])
-            .fails("attribute `axes`: -4 is not a position among 2 dimensions"),
-    ]
-);
-
-fn unsqueeze2(x: Draw, axes: Vec<i32>) -> Unsqueeze2<Draw> {
-    Unsqueeze2 { x, axes_tensor: None, axes_tensor_list: vec![], out: out(), x_shape: out(), axes }
-}
-
-/// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Unsqueeze2, grad = Multilinear, infallible)]
-pub struct Unsqueeze2Grad<V = Var> {
-    #[input(shape_only)]
-    pub x_shape: V,
-    #[input(constant)]
-    pub axes_tensor: Option<V>,
-    #[input(constant)]
-    pub axes_tensor_list: Vec<V>,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-    pub axes: Vec<i32>,
-}
-impl Infer for Unsqueeze2Grad<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        infer_from_x_shape(&self.x_shape, &self.dout, &mut self.dx, |x| {
-            let forward = unsqueezed(x, self.axes_tensor.as_ref(), &self.axes_tensor_list, &self.axes);
-            // The reference's gradient operator does not read the tensors of the positions.
-            let as_dout = (x.dims.numel() == self.dout.dims.numel()).then(|| self.dout.dims.clone());
-            forward
-                .ok()
-                .filter(|dims| self.dout.dims.agrees(dims))
-                .or(as_dout)
-                .ok_or_else(|| self.dout.wrong("the shape of the forward result is needed"))
-        })
-    }
-}
-copies!(Unsqueeze2Grad, dx from dout);
 
 /// Merges adjacent dimensions: `out = x`.
 #[register_op(grad = FlattenContiguousRangeGrad, infallible)]
@@ -234,6 +154,19 @@ impl Infer for FlattenContiguousRange<Meta> {
     }
 }
 copies!(FlattenContiguousRange, out from x);
+impl Composition for FlattenContiguousRange<Expr> {
+    fn compose(&mut self) {
+        let mut dims = all_sizes(&self.x);
+        if dims.is_empty() {
+            dims.push(1.into());
+        }
+        let at = |axis: i32| (if axis < 0 { axis + dims.len() as i32 } else { axis }) as usize;
+        let merged = at(self.start_axis)..=at(self.stop_axis);
+        let length = product(&dims[merged.clone()]);
+        dims.splice(merged, [length]);
+        (self.out, self.x_shape) = (self.x.reshape_to(&dims), stored_shape(&self.x));
+    }
+}
 autobwd::samples!(
     FlattenContiguousRange,
     [
@@ -270,3 +203,8 @@ impl Infer for FlattenContiguousRangeGrad<Meta> {
     }
 }
 copies!(FlattenContiguousRangeGrad, dx from dout);
+impl Composition for FlattenContiguousRangeGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = in_stored_shape(&self.dout, &self.x_shape);
+    }
+}

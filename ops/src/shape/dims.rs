@@ -1,45 +1,13 @@
-//! Shapes of tensors as data: `shape`, `size`.
+//! The number of elements of a tensor as data.
 
 use autobwd::{
-    Buf, Cx, DType, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op, tensor::Dim,
+    Buf, Composition, Cx, DType, Expr, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, register_op,
 };
 
-/// The shape of a tensor: `out = [n₀, n₁, …]`.
-///
-/// It is known when a program is planned, so it may be the shape of another operator.
-#[register_op(grad = ZeroGrad, infallible)]
-pub struct ShapeOp<V = Var> {
-    /// Any shape, any dtype.
-    #[input(shape_only)]
-    pub input: V,
-    /// The dimensions of `input`, int32.
-    #[output]
-    pub out: V,
-}
-impl Infer for ShapeOp<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let fits = |dim: &Dim| dim.get().is_none_or(|n| i32::try_from(n).is_ok());
-        self.input.require(self.input.dims.iter().all(fits), || "dimensions of 32 bits are needed".into())?;
-        self.out.set(DType::I32, [self.input.rank()]);
-        Ok(())
-    }
-}
-impl Kernel for ShapeOp<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let dims = self.input.dims().iter();
-        self.out.slice_mut::<i32>()?.iter_mut().zip(dims).for_each(|(out, n)| *out = *n as i32);
-        Ok(())
-    }
-}
-autobwd::samples!(
-    ShapeOp,
-    [
-        ShapeOp { input: uniform([2, 3, 4]), out: out() },
-        ShapeOp { input: uniform([]), out: out() },
-        ShapeOp { input: uniform([0, 5]), out: out() },
-        ShapeOp { input: integers_below(9, [3]), out: out() },
-    ]
-);
+use crate::{
+    Math,
+    math::{all_sizes, product},
+};
 
 /// The number of elements of a tensor: `out = n₀ · n₁ · …`.
 ///
@@ -63,6 +31,11 @@ impl Kernel for Size<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         self.out.slice_mut::<i64>()?.fill(self.input.numel() as i64);
         Ok(())
+    }
+}
+impl Composition for Size<Expr> {
+    fn compose(&mut self) {
+        self.out = product(&all_sizes(&self.input)).number(self.input.builder()).reshape(&[]);
     }
 }
 autobwd::samples!(

@@ -1,15 +1,23 @@
 //! Broadcasting to a shape, and tiling.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
+    emit,
     op::{with_dtype, with_float},
-    operators::{ConstantInts, MAX_RANK, StridedLayout, constant_ints_of_tensor, few_dims},
+    operators::{
+        ConstantInts, ElementwiseAddGrad, MAX_RANK, StridedLayout, constant_ints_of_tensor, few_dims,
+    },
     register_op,
     tensor::Dim,
 };
 
-use crate::{kernel_helpers::outer_axis_inner, reduce::ReductionTiling};
+use crate::{
+    Math,
+    kernel_helpers::outer_axis_inner,
+    math::{DimExpr, all_sizes, given_integers, product},
+    reduce::ReductionTiling,
+};
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
 #[register_op(grad = ExpandV2Grad, infallible)]
@@ -152,6 +160,19 @@ impl Kernel for ExpandV2Grad<Buf<'_>> {
         sum_to(cx, self.x.dims(), &self.dout, &mut self.dx)
     }
 }
+impl Composition for ExpandV2Grad<Expr> {
+    fn compose(&mut self) {
+        self.dx = sum_like(&self.dout, &self.x);
+    }
+}
+
+/// `dout`, summed over the dimensions in which it repeats `x`: the gradient of a term that broadcasts, in which the
+/// sums are part of the formula.
+pub(super) fn sum_like(dout: &Expr, x: &Expr) -> Expr {
+    let (x, y) = (dout.into(), x.into());
+    let op = ElementwiseAddGrad { dout: dout.into(), x, y, dx: None, dy: Some(New), axis: -1 };
+    emit(op).dy.unwrap_or_else(|| dout.clone())
+}
 
 /// Sums `dout` to the shape of `x`, which broadcasts to that of `dout`.
 pub(super) fn sum_to(cx: &Cx, x: &[usize], dout: &Buf<'_>, dx: &mut Buf<'_>) -> Result<()> {
@@ -206,6 +227,25 @@ impl Kernel for Tile<Buf<'_>> {
             loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
             Ok(())
         })
+    }
+}
+impl Composition for Tile<Expr> {
+    fn compose(&mut self) {
+        let (tensor, attr) = (self.repeat_times_input.as_ref(), self.repeat_times.iter());
+        let mut times = given_integers(tensor, &self.repeat_times_tensor, attr.map(|n| i64::from(*n)));
+        let (mut dims, mut out) = (all_sizes(&self.x), self.x.clone());
+        let rank = dims.len().max(times.len());
+        for short in [&mut times, &mut dims] {
+            short.splice(..0, vec![DimExpr::from(1); rank - short.len()]);
+        }
+        // Each repetition is a dimension before those that it repeats.
+        for axis in (0..rank).rev().filter(|axis| times[*axis].known() != Some(1)) {
+            let (outer, inner) = (product(&dims[..axis]), product(&dims[axis..]));
+            let part = out.reshape_to(&[outer.clone(), 1.into(), inner.clone()]);
+            out = part.expand_to(&[outer, times[axis].clone(), inner]);
+            dims[axis] = &dims[axis] * &times[axis];
+        }
+        self.out = out.reshape_to(&dims);
     }
 }
 autobwd::samples!(

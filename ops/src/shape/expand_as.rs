@@ -1,11 +1,15 @@
 //! Broadcasting to the shape of another tensor.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*, operators::few_dims,
-    register_op,
+    Buf, Composition, Cx, DType, Dims, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, check::*,
+    operators::few_dims, register_op,
 };
 
-use super::expand::{broadcast, expanded, sum_to};
+use super::expand::{broadcast, expanded, sum_like, sum_to};
+use crate::{
+    Math,
+    math::{DimExpr, all_sizes},
+};
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
 #[register_op(grad = ExpandAsV2Grad, infallible)]
@@ -43,6 +47,17 @@ impl Infer for ExpandAsV2<Meta> {
 impl Kernel for ExpandAsV2<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         broadcast(cx, &self.x, &mut self.out)
+    }
+}
+impl Composition for ExpandAsV2<Expr> {
+    fn compose(&mut self) {
+        let of_y = self.y.as_ref().map_or(vec![], all_sizes);
+        let dim = |(axis, n): (usize, &i32)| match of_y.get(axis).filter(|_| *n == -1) {
+            Some(dim) => dim.clone(),
+            None => i64::from(*n).into(),
+        };
+        let target: Vec<DimExpr> = self.target_shape.iter().enumerate().map(dim).collect();
+        self.out = self.x.expand_to(if target.is_empty() { &of_y } else { &target });
     }
 }
 autobwd::samples!(
@@ -92,6 +107,11 @@ impl Infer for ExpandAsV2Grad<Meta> {
 impl Kernel for ExpandAsV2Grad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         sum_to(cx, self.x.dims(), &self.dout, &mut self.dx)
+    }
+}
+impl Composition for ExpandAsV2Grad<Expr> {
+    fn compose(&mut self) {
+        self.dx = sum_like(&self.dout, &self.x);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Grids of coordinates.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, ErrorKind, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
     operators::{MAX_RANK, StridedLayout, same_count},
@@ -9,7 +9,11 @@ use autobwd::{
     tensor::Dim,
 };
 
-use crate::reduce::ReductionTiling;
+use crate::{
+    Math,
+    math::{all_sizes, product},
+    reduce::ReductionTiling,
+};
 
 /// The coordinates of a grid: `out[k][i₀, i₁, …] = x[k][iₖ]`.
 #[register_op(grad = MeshgridGrad, infallible)]
@@ -54,6 +58,16 @@ impl Kernel for Meshgrid<Buf<'_>> {
             with_dtype!(x.dtype(), T => loops.gather::<T>(cx, x.slice()?, out.slice_mut()?));
         }
         Ok(())
+    }
+}
+impl Composition for Meshgrid<Expr> {
+    fn compose(&mut self) {
+        let lengths: Vec<_> = self.x.iter().map(|x| product(&all_sizes(x))).collect();
+        for (k, (x, out)) in self.x.iter().zip(&mut self.out).enumerate() {
+            let mut along = vec![1; lengths.len()];
+            along[k] = -1;
+            *out = x.reshape(&along).expand_to(&lengths);
+        }
     }
 }
 autobwd::samples!(

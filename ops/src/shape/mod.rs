@@ -14,13 +14,11 @@ mod transpose;
 mod unbind;
 
 pub use autobwd::operators::{
-    Assign, Cast, CastGrad, Concat, ConcatGrad, Reshape2, Reshape2Grad, Slice, SliceGrad, Stack, StackGrad,
-    Unstack, UnstackGrad,
+    Assign, Cast, CastGrad, Concat, ConcatGrad, Reshape2, Reshape2Grad, ShapeOp, Slice, SliceGrad, Stack,
+    StackGrad, Unsqueeze2, Unsqueeze2Grad, Unstack, UnstackGrad,
 };
-pub use axes::{
-    FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad, Unsqueeze2, Unsqueeze2Grad,
-};
-pub use dims::{ShapeOp, Size};
+pub use axes::{FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad};
+pub use dims::Size;
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use expand_as::{ExpandAsV2, ExpandAsV2Grad};
 pub use meshgrid::{Meshgrid, MeshgridGrad};

@@ -5,12 +5,16 @@ use autobwd::{
     check::*,
     emit,
     op::{SelfAdjoint, with_dtype},
-    operators::{StridedLayout, few_dims},
+    operators::{Slice, StridedLayout, few_dims},
     register_op,
     tensor::Dim,
 };
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement, PART, outer_axis_inner, pieces};
+use crate::{
+    Math,
+    kernel_helpers::{AnyNumber, ConvertElement, PART, outer_axis_inner, pieces},
+    math::{all_sizes, filled, like, positions},
+};
 
 /// Padding with a constant.
 #[register_op(grad = PadGrad, infallible)]
@@ -120,6 +124,14 @@ impl Kernel for PadGrad<Buf<'_>> {
         Ok(())
     }
 }
+impl Composition for PadGrad<Expr> {
+    fn compose(&mut self) {
+        let from_end = |after: i32| if after == 0 { i32::MAX } else { -after };
+        let (starts, ends) = self.paddings.chunks_exact(2).map(|pair| (pair[0], from_end(pair[1]))).unzip();
+        let axes = (0..self.dout.dims().len() as i32).collect();
+        self.dx = emit(Slice { axes, starts, ends, ..Slice::of((&self.dout).into(), New) }).out;
+    }
+}
 
 /// Triangular part of matrices, with 0 elsewhere: keeps `x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
 /// `j ≥ i + diagonal`.
@@ -164,6 +176,19 @@ impl Kernel for TrilTriu<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for TrilTriu<Expr> {
+    fn compose(&mut self) {
+        let (x, builder) = (&self.x, self.x.builder());
+        let [row, column] = [-2, -1].map(|axis| positions(builder, &x.dim(axis)));
+        let to_the_right = column - row.unsqueeze(&[1]);
+        let diagonal = filled(builder, to_the_right.dtype(), &self.diagonal.to_string(), &[1.into()]);
+        let is_kept = match self.lower {
+            true => to_the_right.less_equal(&diagonal),
+            false => to_the_right.greater_equal(&diagonal),
+        };
+        self.out = is_kept.expand_to(&all_sizes(x)).where_cond(x, &like(x, 0.0));
     }
 }
 autobwd::samples!(

@@ -1,14 +1,18 @@
 //! Rotation of dimensions.
 
 use autobwd::{
-    Buf, Cx, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::with_dtype,
     operators::{MAX_RANK, constant_ints},
     register_op,
 };
 
-use crate::kernel_helpers::PART;
+use crate::{
+    Math, concat,
+    kernel_helpers::PART,
+    math::{all_sizes, given_integers},
+};
 
 /// Rotates elements along dimensions: `out[i] = x[(i - shift) mod n]`.
 #[register_op(grad = RollGrad, infallible)]
@@ -40,6 +44,25 @@ impl Kernel for Roll<Buf<'_>> {
         let shifts = self.shifts_tensor.as_ref();
         rotate(cx, (&self.x, &mut self.out), (shifts, &self.shifts, &self.axis), false)
     }
+}
+impl Composition for Roll<Expr> {
+    fn compose(&mut self) {
+        self.out = rotated(&self.x, self.shifts_tensor.as_ref(), &self.shifts, &self.axis, false);
+    }
+}
+
+/// Rotates, or reverses the rotation.
+fn rotated(x: &Expr, tensor: Option<&Expr>, shifts: &[i64], axis: &[i64], back: bool) -> Expr {
+    let mut out = if axis.is_empty() { x.reshape(&[-1]) } else { x.clone() };
+    for (i, shift) in given_integers(tensor, &[], shifts.iter().copied()).into_iter().enumerate() {
+        let at = axis.get(i).map_or(0, |axis| *axis as i32);
+        let n = out.dim(at);
+        let shift = shift % n.max(1);
+        // The first element of the result.
+        let first = if back { shift } else { &n - shift };
+        out = concat(&[&out.slice_to(at, &first, &n), &out.slice_to(at, &0.into(), &first)], at);
+    }
+    out.reshape_to(&all_sizes(x))
 }
 autobwd::samples!(
     Roll,
@@ -145,5 +168,10 @@ impl Kernel for RollGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let shifts = self.shifts_tensor.as_ref();
         rotate(cx, (&self.dout, &mut self.dx), (shifts, &self.shifts, &self.axis), true)
+    }
+}
+impl Composition for RollGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = rotated(&self.dout, self.shifts_tensor.as_ref(), &self.shifts, &self.axis, true);
     }
 }

@@ -75,6 +75,26 @@ pub struct StridedSlice<V = Var> {
     #[attr(default = [])]
     pub decrease_axis: Vec<i32>,
 }
+impl<V> StridedSlice<V> {
+    /// All of a tensor, for a struct with some fields given, as [`Slice::of`](super::Slice::of).
+    pub fn of(input: V, out: V) -> StridedSlice<V> {
+        StridedSlice {
+            input,
+            starts_tensor: None,
+            ends_tensor: None,
+            strides_tensor: None,
+            starts_tensor_list: vec![],
+            ends_tensor_list: vec![],
+            strides_tensor_list: vec![],
+            out,
+            axes: vec![],
+            starts: vec![],
+            ends: vec![],
+            strides: vec![],
+            decrease_axis: vec![],
+        }
+    }
+}
 impl Infer for StridedSlice<Meta> {
     fn infer(&mut self) -> Result<()> {
         let ranges = given_ranges!(self);
@@ -133,19 +153,11 @@ autobwd::samples!(
 
 fn strided(input: Draw, cuts: &[(i32, i32, i32, i32)]) -> StridedSlice<Draw> {
     StridedSlice {
-        input,
-        starts_tensor: None,
-        ends_tensor: None,
-        strides_tensor: None,
-        starts_tensor_list: vec![],
-        ends_tensor_list: vec![],
-        strides_tensor_list: vec![],
-        out: out(),
         axes: cuts.iter().map(|cut| cut.0).collect(),
         starts: cuts.iter().map(|cut| cut.1).collect(),
         ends: cuts.iter().map(|cut| cut.2).collect(),
         strides: cuts.iter().map(|cut| cut.3).collect(),
-        decrease_axis: vec![],
+        ..StridedSlice::of(input, out())
     }
 }
 

@@ -1,14 +1,16 @@
 //! Permuting and flipping dimensions.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
+    emit,
     op::{SelfAdjoint, with_dtype},
     operators::{MAX_RANK, StridedLayout, few_dims, remembered, set_x_shape},
     register_op,
 };
 
-use crate::kernel_helpers::outer_axis_inner;
+use super::StridedSlice;
+use crate::{Math, kernel_helpers::outer_axis_inner};
 
 /// Implements the kernel of an operator that copies elements without moving them.
 macro_rules! copies {
@@ -135,6 +137,14 @@ impl Kernel for Transpose2Grad<Buf<'_>> {
         })
     }
 }
+impl Composition for Transpose2Grad<Expr> {
+    fn compose(&mut self) {
+        let axes = permutation(&self.axis, self.axis.len()).unwrap_or_default();
+        let mut back = vec![0; axes.len()];
+        axes.into_iter().enumerate().for_each(|(to, from)| back[from] = to as i32);
+        self.dx = self.dout.transpose(&back);
+    }
+}
 
 /// Reverses dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
 #[register_op(grad = SelfAdjoint, infallible)]
@@ -181,6 +191,21 @@ impl Kernel for Flip<Buf<'_>> {
             loops.gather::<T>(cx, self.x.slice()?, self.out.slice_mut()?);
             Ok(())
         })
+    }
+}
+impl Composition for Flip<Expr> {
+    fn compose(&mut self) {
+        let from_last = || vec![-1; self.axis.len()];
+        // The end −1 is before the first element.
+        let [starts, ends, strides] = [from_last(), from_last(), from_last()];
+        let op = StridedSlice {
+            axes: self.axis.clone(),
+            starts,
+            ends,
+            strides,
+            ..StridedSlice::of((&self.x).into(), New)
+        };
+        self.out = emit(op).out;
     }
 }
 autobwd::samples!(

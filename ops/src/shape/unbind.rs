@@ -1,9 +1,10 @@
 //! Slices of a tensor as tensors of their own.
 
 use autobwd::{
-    Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
     check::*,
-    operators::{Stack, row_bytes, same_count, slice_part},
+    emit,
+    operators::{Stack, Unstack, row_bytes, same_count, slice_part},
     register_op,
 };
 
@@ -41,6 +42,12 @@ impl Kernel for Unbind<Buf<'_>> {
             slice_part(&self.x, axis, &mut at, width, Some(out))?;
         }
         Ok(())
+    }
+}
+impl Composition for Unbind<Expr> {
+    fn compose(&mut self) {
+        let (y, num) = (self.out.iter().map(|_| New).collect(), self.out.len() as i32);
+        self.out = emit(Unstack { x: (&self.x).into(), y, axis: self.axis, num }).y;
     }
 }
 autobwd::samples!(

@@ -1,11 +1,11 @@
 //! Tensors filled with a constant.
 
 use crate::{
-    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, OpDesc, Result, Var, ZeroGrad,
-    register_op, sample::*, with_dtype,
+    Buf, Composition, Cx, DType, Dim, Dims, Error, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, OpDesc,
+    Result, Var, ZeroGrad, emit, register_op, sample::*, with_dtype,
 };
 
-use super::{AnyNumber, ConvertElement, ElementwiseAddGrad, constant_ints_of_tensor};
+use super::{AnyNumber, ConvertElement, ElementwiseAddGrad, ShapeOp, constant_ints_of_tensor};
 
 /// A constant tensor: `out = value`.
 #[register_op(grad = FillConstantGrad, infallible)]
@@ -219,6 +219,11 @@ impl Kernel for FillZerosLike<Buf<'_>> {
         fill_with(&mut self.out, AnyNumber::Int(0))
     }
 }
+impl Composition for FillZerosLike<Expr> {
+    fn compose(&mut self) {
+        self.out = filled_like(&self.x, self.x.dtype(), 0.0);
+    }
+}
 crate::samples!(
     FillZerosLike,
     [
@@ -254,6 +259,21 @@ impl Kernel for FillAnyLike<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         fill_with(&mut self.out, AnyNumber::Float(self.value))
     }
+}
+impl Composition for FillAnyLike<Expr> {
+    fn compose(&mut self) {
+        self.out = filled_like(&self.x, self.dtype.unwrap_or(self.x.dtype()), self.value);
+    }
+}
+
+/// A number everywhere, in the shape of `x`.
+fn filled_like(x: &Expr, dtype: DType, value: f64) -> Expr {
+    let shape: Vec<i64> = x.dims().iter().map(|dim| dim.wire()).collect();
+    let is_open = shape.contains(&-1);
+    let shape_tensor = is_open.then(|| emit(ShapeOp { input: x.into(), out: New }).out.into());
+    // With a decimal point, so that -0 has its sign.
+    let str_value = format!("{value:?}");
+    x.builder().emit(FillConstant { shape, shape_tensor, dtype, str_value, ..FillConstant::of(New) }).out
 }
 crate::samples!(
     FillAnyLike,

@@ -1,10 +1,11 @@
 //! Reshaping.
 
 use crate::{
-    Buf, Cx, DType, Dim, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
+    Buf, Composition, Cx, DType, Dim, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
+    emit, register_op, sample::*,
 };
 
-use super::{ConstantInts, constant_ints};
+use super::{ConstantInts, FillConstant, ShapeOp, Slice, constant_ints};
 
 /// Reshape to another shape with the same elements: `out = x`.
 #[register_op(grad = Reshape2Grad, infallible)]
@@ -152,6 +153,28 @@ pub fn remembered(x_shape: &Meta) -> Result<&[Dim]> {
         .ok_or_else(|| x_shape.wrong("the shape saved by the forward operator is needed"))
 }
 
+/// The elements of a tensor in the shape stored by [`set_x_shape`].
+#[track_caller]
+pub fn in_stored_shape(x: &Expr, x_shape: &Expr) -> Expr {
+    let shape: Vec<i64> = x_shape.dims().iter().skip(1).map(|dim| dim.wire()).collect();
+    let (is_empty, unknown) = (shape.contains(&0), shape.iter().filter(|n| **n == -1).count());
+    let computed = || {
+        let stored = emit(ShapeOp { input: x_shape.into(), out: New }).out;
+        let (axes, starts, ends) = (vec![0], vec![1], vec![i32::MAX]);
+        emit(Slice { axes, starts, ends, ..Slice::of(stored.into(), New) }).out.into()
+    };
+    // One dimension follows from the others, if these have elements.
+    let tensor = (unknown > usize::from(!is_empty)).then(computed);
+    if is_empty {
+        // To `reshape2`, 0 means a dimension to copy.
+        let op = FillConstant { shape, dtype: x.dtype(), shape_tensor: tensor, ..FillConstant::of(New) };
+        return x.builder().emit(op).out;
+    }
+    // No dimension is longer.
+    let shape = shape.into_iter().map(|n| i32::try_from(n).unwrap_or(i32::MAX)).collect();
+    emit(Reshape2 { shape_input: tensor, ..Reshape2::of(x.into(), New, New, shape) }).out
+}
+
 /// Gives `dx` the stored shape of `x`; `dout` must have the shape that `forward` computes from it.
 pub fn infer_from_x_shape(
     x_shape: &Meta,
@@ -193,5 +216,10 @@ impl Infer for Reshape2Grad<Meta> {
 impl Kernel for Reshape2Grad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         self.dx.copy_from(&self.dout)
+    }
+}
+impl Composition for Reshape2Grad<Expr> {
+    fn compose(&mut self) {
+        self.dx = in_stored_shape(&self.dout, &self.x_shape);
     }
 }

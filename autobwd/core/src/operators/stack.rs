@@ -1,10 +1,11 @@
 //! Stacking and unstacking along a new dimension.
 
 use crate::{
-    Buf, Cx, Dims, Error, ErrorKind, Infer, Kernel, Meta, Multilinear, Result, Var, register_op, sample::*,
+    Buf, Composition, Cx, Dims, Error, ErrorKind, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
+    emit, register_op, sample::*,
 };
 
-use super::same_count;
+use super::{Concat, Slice, Unsqueeze2, same_count};
 
 /// Stack of tensors along a new dimension: `y[.., i, ..] = x[i]`.
 #[register_op(grad = StackGrad, infallible)]
@@ -27,6 +28,13 @@ impl Infer for Stack<Meta> {
 impl Kernel for Stack<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         side_by_side(&self.x, &mut self.y, self.axis)
+    }
+}
+impl Composition for Stack<Expr> {
+    fn compose(&mut self) {
+        let with_axis = |x: &Expr| emit(Unsqueeze2::of(x.into(), New, New, vec![self.axis])).out.into();
+        let x = self.x.iter().map(with_axis).collect();
+        self.y = emit(Concat { x, axis_tensor: None, out: New, axis: self.axis }).out;
     }
 }
 crate::samples!(
@@ -112,6 +120,11 @@ impl Kernel for StackGrad<Buf<'_>> {
         Ok(())
     }
 }
+impl Composition for StackGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = elements(&self.dy, self.axis, self.dx.len()).map(Some).collect();
+    }
+}
 
 /// Unstacking of a tensor along a dimension, which is dropped: `y[i] = x[.., i, ..]`.
 #[register_op(grad = UnstackGrad, infallible)]
@@ -148,6 +161,19 @@ impl Kernel for Unstack<Buf<'_>> {
         self.y.iter_mut().enumerate().try_for_each(|(i, y)| take_out(&self.x, width, (i, n), y))
     }
 }
+impl Composition for Unstack<Expr> {
+    fn compose(&mut self) {
+        self.y = elements(&self.x, self.axis, self.y.len()).collect();
+    }
+}
+
+/// The tensors at each of `n` indices of a dimension, which is dropped.
+fn elements(x: &Expr, axis: i32, n: usize) -> impl Iterator<Item = Expr> {
+    (0..n as i32).map(move |i| {
+        let (axes, starts, ends) = (vec![axis], vec![i], vec![i + 1]);
+        emit(Slice { axes, starts, ends, decrease_axis: vec![axis], ..Slice::of(x.into(), New) }).out
+    })
+}
 crate::samples!(
     Unstack,
     [
@@ -182,5 +208,11 @@ impl Infer for UnstackGrad<Meta> {
 impl Kernel for UnstackGrad<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         side_by_side(&self.dy, &mut self.dx, self.axis)
+    }
+}
+impl Composition for UnstackGrad<Expr> {
+    fn compose(&mut self) {
+        let x = self.dy.iter().map(Into::into).collect();
+        self.dx = emit(Stack { x, y: New, axis: self.axis }).y;
     }
 }

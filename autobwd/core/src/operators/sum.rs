@@ -3,8 +3,8 @@
 use std::{num::Wrapping, ops::Add};
 
 use crate::{
-    Buf, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, GradCx, GradRule, Infer, Kernel, Meta, Op,
-    OpDesc, Parts, Result, Rows, TensorArray, Var, register_op, sample::*, with_float,
+    Buf, Composition, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, Expr, GradCx, GradRule, Infer,
+    Kernel, Meta, Op, OpDesc, Parts, Result, Rows, TensorArray, Var, register_op, sample::*, with_float,
 };
 
 use super::{ElementwiseAdd, PART, Scale, add_up_rows, nth_part, update_rows};
@@ -102,6 +102,13 @@ impl Kernel for Sum<Buf<'_>> {
             }
             Ok(())
         })
+    }
+}
+impl Composition for Sum<Expr> {
+    fn compose(&mut self) {
+        if let Some(sum) = self.x.iter().cloned().reduce(|sum, x| sum + x) {
+            self.out = sum;
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use autobwd::{
     op::{BlockCall, CarriedValue},
     program::Var,
 };
-use autobwd_ops::select::{SelectInput, SelectOutput};
+use autobwd_ops::select::SelectInput;
 
 use super::{
     ExportOp, ExportRule, ProgramWriter,
@@ -15,7 +15,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<SelectInput>(), rule::<SelectOutput>()]
+    vec![rule::<SelectInput>()]
 }
 
 /// One side of a branch.
@@ -119,6 +119,7 @@ fn equals(graph: &mut OnnxGraph<'_>, mask: Var, number: usize) -> Result<OnnxVal
     Ok(graph.op("Equal", &[x, number], &[]))
 }
 
+// `Choice` looks for it after the compositions of operators without a rule.
 impl ExportOp for SelectInput {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let value = |graph: &mut OnnxGraph<'_>, x: Option<Var>| match x {
@@ -131,18 +132,6 @@ impl ExportOp for SelectInput {
             chosen = graph.op("Where", &[holds, x, chosen], &[]);
         }
         graph.write(self.out, chosen);
-        Ok(())
-    }
-}
-
-impl ExportOp for SelectOutput {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, zero) = (graph.read(self.x)?, graph.scalar(graph.dtype(self.x)?, 0.0)?);
-        for (i, out) in self.out.iter().enumerate().filter(|(_, out)| out.is_some()) {
-            let holds = equals(graph, self.mask, i)?;
-            let value = graph.op("Where", &[holds, x, zero], &[]);
-            graph.write(*out, value);
-        }
         Ok(())
     }
 }

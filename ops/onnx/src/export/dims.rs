@@ -49,17 +49,6 @@ impl OnnxGraph<'_> {
         })
     }
 
-    /// The shape that a variable such as `XShape` stands for.
-    pub(super) fn remembered_dims(&self, x_shape: Var) -> Result<Vec<OnnxDim>> {
-        let shape = self.shape(x_shape)?;
-        let shape = shape.get(1..).unwrap_or_default();
-        match self.remembered.get(&x_shape) {
-            Some(value) => Ok(OnnxDim::all(*value, shape)),
-            None if shape.contains(&-1) => Err(self.unknown_shape(x_shape)),
-            None => Ok(shape.iter().copied().map(OnnxDim::Known).collect()),
-        }
-    }
-
     /// A shape as a list of int64.
     pub(super) fn shape_list(&mut self, dims: &[OnnxDim]) -> Result<OnnxValue> {
         let mut parts: Vec<OnnxValue> = vec![];

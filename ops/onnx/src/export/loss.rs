@@ -1,10 +1,7 @@
 //! Gradients of cross entropies, and one-hot vectors.
 
 use autobwd::{DType, Result, program::Var};
-use autobwd_ops::{
-    gather::OneHotV2,
-    loss::{CrossEntropyGrad, SoftmaxWithCrossEntropyGrad},
-};
+use autobwd_ops::loss::{CrossEntropyGrad, SoftmaxWithCrossEntropyGrad};
 
 use super::{
     ExportOp, ExportRule,
@@ -14,7 +11,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<CrossEntropyGrad>(), rule::<OneHotV2>(), rule::<SoftmaxWithCrossEntropyGrad>()]
+    vec![rule::<CrossEntropyGrad>(), rule::<SoftmaxWithCrossEntropyGrad>()]
 }
 
 /// Class indices of the lanes along an axis.
@@ -109,15 +106,4 @@ fn one_hot(
     let index = graph.cast(index, DType::I64);
     let is = graph.op("Equal", &[index, classes], &[]);
     Ok(graph.cast(is, dtype))
-}
-
-impl ExportOp for OneHotV2 {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (index, rank) = (graph.read(self.x)?, graph.rank(self.out)?);
-        let index = graph.unsqueeze(index, &[-1])?;
-        let of = (OnnxDim::Known(i64::from(self.depth)), rank as i64 - 1);
-        let hot = one_hot(graph, index, of, rank, graph.dtype(self.out)?)?;
-        graph.write(self.out, hot);
-        Ok(())
-    }
 }

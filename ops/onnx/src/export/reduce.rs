@@ -1,6 +1,6 @@
 //! Reductions, sums and softmax.
 
-use autobwd::{Error, ErrorKind, Result, operators::Sum, program::Var};
+use autobwd::{Result, program::Var};
 use autobwd_ops::{
     reduce::{
         Mean, MeanGrad, ReduceAmax, ReduceAmaxGrad, ReduceAmin, ReduceAminGrad, ReduceAttrs, ReduceMax,
@@ -13,7 +13,7 @@ use autobwd_ops::{
 use super::{
     ExportOp, ExportRule,
     dims::OnnxDim,
-    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
+    onnx_graph::{NodeAttr, OnnxGraph},
     rule,
 };
 
@@ -36,7 +36,6 @@ pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
         rule::<ReduceSum>(),
         rule::<ReduceSumGrad>(),
         rule::<Softmax>(),
-        rule::<Sum>(),
     ]
 }
 
@@ -124,22 +123,6 @@ impl ExportOp for MeanGrad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axes: Vec<i64> = (0..graph.rank(self.dx)? as i64).collect();
         spread(graph, [self.x, self.dout, self.dx], &axes, true)
-    }
-}
-
-impl ExportOp for Sum {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let mut terms: Vec<OnnxValue> = vec![];
-        for x in &self.x {
-            terms.push(graph.read(*x)?);
-        }
-        let [first, others @ ..] = &terms[..] else {
-            return Err(Error::new(ErrorKind::Slot, "a sum without terms"));
-        };
-        // In the order of the terms, as the library adds.
-        let sum = others.iter().fold(*first, |sum, x| graph.add(sum, *x));
-        graph.write(self.out, sum);
-        Ok(())
     }
 }
 

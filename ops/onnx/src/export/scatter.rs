@@ -2,8 +2,8 @@
 
 use autobwd::{DType, Result, program::Var};
 use autobwd_ops::{
-    index::{IndexSample, IndexSampleGrad, ScatterNdAdd, ScatterNdAddGrad},
-    scatter::{GatherNdGrad, Scatter},
+    index::ScatterNdAdd,
+    scatter::{Scatter, TakeAlongAxisGrad},
     top_k::TopKV2Grad,
 };
 
@@ -14,15 +14,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![
-        rule::<GatherNdGrad>(),
-        rule::<IndexSample>(),
-        rule::<IndexSampleGrad>(),
-        rule::<Scatter>(),
-        rule::<ScatterNdAdd>(),
-        rule::<ScatterNdAddGrad>(),
-        rule::<TopKV2Grad>(),
-    ]
+    vec![rule::<Scatter>(), rule::<ScatterNdAdd>(), rule::<TakeAlongAxisGrad>(), rule::<TopKV2Grad>()]
 }
 
 const ADD: (&str, NodeAttr<'_>) = ("reduction", NodeAttr::Text("add"));
@@ -34,7 +26,7 @@ fn read_index(graph: &mut OnnxGraph<'_>, index: Var) -> Result<OnnxValue> {
 }
 
 /// Zeros in the shape of `x`, to which `elements` are added at indices along an axis.
-pub(super) fn add_elements(
+fn add_elements(
     graph: &mut OnnxGraph<'_>,
     x: Var,
     [index, elements]: [Var; 2],
@@ -46,37 +38,18 @@ pub(super) fn add_elements(
     Ok(graph.op("ScatterElements", &[zeros, index, elements], &[("axis", NodeAttr::Int(axis)), ADD]))
 }
 
+impl ExportOp for TakeAlongAxisGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let axis = graph.axis(self.dinput, self.axis)? as i64;
+        let dinput = add_elements(graph, self.input, [self.index, self.dresult], axis)?;
+        graph.write(self.dinput, dinput);
+        Ok(())
+    }
+}
 impl ExportOp for TopKV2Grad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let axis = graph.axis(self.x, self.axis)? as i64;
         let dx = add_elements(graph, self.x, [self.indices, self.dout], axis)?;
-        graph.write(self.dx, dx);
-        Ok(())
-    }
-}
-
-impl ExportOp for IndexSample {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, index) = (graph.read(self.x)?, read_index(graph, self.index)?);
-        let out = graph.op("GatherElements", &[x, index], &[("axis", NodeAttr::Int(1))]);
-        graph.write(self.out, out);
-        Ok(())
-    }
-}
-impl ExportOp for IndexSampleGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let dx = add_elements(graph, self.x, [self.index, self.dout], 1)?;
-        graph.write(self.dx, dx);
-        Ok(())
-    }
-}
-
-impl ExportOp for GatherNdGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (index, dout) = (read_index(graph, self.index)?, graph.read(self.dout)?);
-        let dims = graph.run_dims(self.x)?;
-        let zeros = graph.filled_to(graph.dtype(self.dout)?, 0.0, &dims)?;
-        let dx = graph.op("ScatterND", &[zeros, index, dout], &[ADD]);
         graph.write(self.dx, dx);
         Ok(())
     }
@@ -91,18 +64,6 @@ impl ExportOp for ScatterNdAdd {
         Ok(())
     }
 }
-impl ExportOp for ScatterNdAddGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (index, dout) = (read_index(graph, self.index)?, graph.read(self.dout)?);
-        graph.write(self.dx, dout);
-        if let Some(dupdates) = self.dupdates {
-            let slices = graph.op("GatherND", &[dout, index], &[]);
-            graph.write(dupdates, slices);
-        }
-        Ok(())
-    }
-}
-
 impl ExportOp for Scatter {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (mut x, updates) = (graph.read(self.x)?, graph.read(self.updates)?);

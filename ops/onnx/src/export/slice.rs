@@ -1,9 +1,7 @@
 //! Slices, padding and their gradients.
 
 use autobwd::{DType, Error, ErrorKind, Result, program::Var};
-use autobwd_ops::shape::{
-    Flip, Pad, PadGrad, Roll, RollGrad, Slice, SliceGrad, StridedSlice, StridedSliceGrad,
-};
+use autobwd_ops::shape::{Pad, Slice, SliceGrad, StridedSlice, StridedSliceGrad};
 
 use super::{
     ExportOp, ExportRule,
@@ -15,11 +13,7 @@ use super::{
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
-        rule::<Flip>(),
         rule::<Pad>(),
-        rule::<PadGrad>(),
-        rule::<Roll>(),
-        rule::<RollGrad>(),
         rule::<Slice>(),
         rule::<SliceGrad>(),
         rule::<StridedSlice>(),
@@ -111,47 +105,15 @@ fn pad_back(
 
 impl ExportOp for Pad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let value = graph.scalar(graph.dtype(self.x)?, f64::from(self.pad_value))?;
-        pad(graph, [self.x, self.out], pads(&self.paddings, 1), value)
-    }
-}
-impl ExportOp for PadGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        // Negative padding removes elements.
-        let zero = graph.scalar(graph.dtype(self.dout)?, 0.0)?;
-        pad(graph, [self.dout, self.dx], pads(&self.paddings, -1), zero)
-    }
-}
-
-/// `out` = `x` with an element added around it.
-fn pad(graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2], pads: Vec<i64>, element: OnnxValue) -> Result<()> {
-    let mut value = graph.read(x)?;
-    if !pads.is_empty() {
-        let pads = graph.ints(&pads)?;
-        value = graph.op("Pad", &[value, pads, element], &[]);
-    }
-    graph.write(out, value);
-    Ok(())
-}
-
-/// Paddings before all dimensions, then after them, from pairs.
-fn pads(pairs: &[i32], sign: i64) -> Vec<i64> {
-    let of = |at: usize| pairs.iter().skip(at).step_by(2).map(move |padding| sign * i64::from(*padding));
-    of(0).chain(of(1)).collect()
-}
-
-impl ExportOp for Flip {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, axes, n) = (graph.read(self.x)?, graph.axes(self.x, &self.axis)?, self.axis.len());
-        // ONNX Runtime slices and pads no scalars.
-        if n == 0 {
-            graph.write(self.out, x);
-            return Ok(());
+        let mut value = graph.read(self.x)?;
+        // ONNX Runtime pads no scalars.
+        if !self.paddings.is_empty() {
+            // Paddings before all dimensions, then after them.
+            let of = |at: usize| self.paddings.iter().skip(at).step_by(2).map(|padding| i64::from(*padding));
+            let pads = graph.ints(&of(0).chain(of(1)).collect::<Vec<_>>())?;
+            let element = graph.scalar(graph.dtype(self.x)?, f64::from(self.pad_value))?;
+            value = graph.op("Pad", &[value, pads, element], &[]);
         }
-        let starts = graph.ints(&vec![-1; n])?;
-        let ends = graph.ints(&vec![i64::MIN; n])?;
-        let (axes, steps) = (graph.ints(&axes)?, graph.ints(&vec![-1; n])?);
-        let value = graph.op("Slice", &[x, starts, ends, axes, steps], &[]);
         graph.write(self.out, value);
         Ok(())
     }
@@ -210,62 +172,5 @@ impl ExportOp for StridedSliceGrad {
         let value = graph.reshape_to(value, &dims)?;
         graph.write(self.dinput, value);
         Ok(())
-    }
-}
-
-/// Where the elements begin that a shift moves to the start.
-fn roll_end(graph: &mut OnnxGraph<'_>, length: OnnxDim, shift: i64) -> Result<OnnxValue> {
-    if let OnnxDim::Known(length) = length {
-        return graph.ints(&[if length > 0 { length - shift.rem_euclid(length) } else { 0 }]);
-    }
-    let (length, one) = (graph.shape_list(&[length])?, graph.ints(&[1])?);
-    let divisor = graph.op("Max", &[length, one], &[]);
-    let shift = graph.ints(&[shift])?;
-    let shift = graph.op("Mod", &[shift, divisor], &[]);
-    Ok(graph.sub(length, shift))
-}
-
-/// `out` = `x`, whose elements move along axes by shifts, from the end to the start.
-fn roll(
-    graph: &mut OnnxGraph<'_>,
-    [x, out]: [Var; 2],
-    tensor: Option<Var>,
-    shifts: &[i64],
-    axes: &[i64],
-) -> Result<()> {
-    if tensor.is_some() {
-        return Err(Error::new(ErrorKind::Format, "shifts from a tensor have no form in ONNX"));
-    }
-    let (dims, mut value) = (graph.run_dims(x)?, graph.read(x)?);
-    let flat = axes.is_empty();
-    if flat {
-        value = graph.reshape(value, &[-1])?;
-    }
-    for (i, shift) in shifts.iter().enumerate() {
-        let axis = axes.get(i).map_or(Ok(0), |axis| graph.axis(x, *axis))?;
-        let end =
-            roll_end(graph, if flat { graph.merged_dims(x, 0, dims.len())? } else { dims[axis] }, *shift)?;
-        let [start, behind, axes] =
-            [graph.ints(&[0])?, graph.ints(&[i64::MAX])?, graph.ints(&[axis as i64])?];
-        let parts = [[end, behind], [start, end]];
-        let parts = parts.map(|[start, end]| graph.op("Slice", &[value, start, end, axes], &[]));
-        value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(axis as i64))]);
-    }
-    if flat {
-        value = graph.reshape_to(value, &dims)?;
-    }
-    graph.write(out, value);
-    Ok(())
-}
-
-impl ExportOp for Roll {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        roll(graph, [self.x, self.out], self.shifts_tensor, &self.shifts, &self.axis)
-    }
-}
-impl ExportOp for RollGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let back: Vec<i64> = self.shifts.iter().map(|shift| shift.saturating_neg()).collect();
-        roll(graph, [self.dout, self.dx], self.shifts_tensor, &back, &self.axis)
     }
 }

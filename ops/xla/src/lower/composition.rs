@@ -41,7 +41,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     program.root_mut().ops = parts;
     infer_shapes(&mut program, work.ops);
     let metas: Vec<(&str, Meta)> =
-        feeds.iter().map(|(var, id)| (program.name(*var), work.graph.values[*id].meta.clone())).collect();
+        feeds.iter().map(|(var, id)| (program.name(*var), dense_meta(work, *id))).collect();
     let names: Vec<&str> = fetches.iter().map(|(var, _)| program.name(*var)).collect();
     let plan = Plan::new(&program, work.ops, &PlanRequest::graph_only(&metas, &|_| None, &names))?;
     let mut inner = GraphLowering::new(&program, work.ops, work.rules, work.f, &plan.graph);
@@ -50,9 +50,12 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         inner.values[*value] = Some(work.read(*id));
     }
     inner.lower_or_fail()?;
-    let results: Vec<_> = plan.graph.ends.iter().map(|end| inner.result(*end)).collect::<Result<_>>()?;
-    for (value, (_, id)) in results.into_iter().zip(fetches) {
-        work.write(id, value)?;
+    for (end, (_, id)) in plan.graph.ends.iter().zip(fetches) {
+        let value = inner.read(*end);
+        // `XShape` has dimensions but no value.
+        if value.is_set() {
+            work.write(id, value)?;
+        }
     }
     Ok(true)
 }
@@ -69,8 +72,15 @@ fn declare(
     }
     let value = &work.graph.values[id];
     let var = program.fresh(value.name(work.program));
-    let meta = value.meta.clone().with_constant(None).in_slot("");
+    let meta = dense_meta(work, id).with_constant(None).in_slot("");
     program.root_mut().vars.insert(var, VarDesc::of(meta));
     known.push((var, id));
     var
+}
+
+/// The type of a value of the function, in which row-sparse tensors are dense.
+fn dense_meta(work: &GraphLowering<'_>, id: ValueId) -> Meta {
+    let mut meta = work.graph.values[id].meta.clone();
+    meta.rows = None;
+    meta
 }

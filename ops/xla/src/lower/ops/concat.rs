@@ -1,24 +1,11 @@
 //! Parts of tensors: concatenation, splitting, slices.
 
-use autobwd::operators::{Concat, ConcatGrad, Slice, SliceGrad, Stack, StackGrad, Unstack, UnstackGrad};
-use autobwd_ops::shape::{Split, StridedSlice, StridedSliceGrad, Unbind};
+use autobwd::operators::{Concat, ConcatGrad, Slice, SliceGrad};
+use autobwd_ops::shape::{Split, StridedSlice, StridedSliceGrad};
 
 use super::prelude::*;
 
-family!(
-    Concat,
-    ConcatGrad,
-    Slice,
-    SliceGrad,
-    Split,
-    Stack,
-    StackGrad,
-    StridedSlice,
-    StridedSliceGrad,
-    Unbind,
-    Unstack,
-    UnstackGrad
-);
+family!(Concat, ConcatGrad, Slice, SliceGrad, Split, StridedSlice, StridedSliceGrad);
 
 /// The axis: an attribute, or a known number in its place.
 fn axis_of(x: &Hlo, tensor: &Option<Hlo>, axis: i32) -> usize {
@@ -34,23 +21,6 @@ fn parts<'h>(x: &Hlo, axis: usize, like: impl Iterator<Item = &'h Hlo>) -> Vec<H
         x.slice_axis(axis, start - length, start)
     };
     like.map(|like| part(like.dims().get(axis).copied().unwrap_or(0))).collect()
-}
-
-/// Elements along an axis, without it.
-fn elements(x: &Hlo, axis: usize) -> Vec<Hlo> {
-    let mut dims = x.dims().to_vec();
-    dims.remove(axis);
-    (0..x.dims()[axis]).map(|i| x.slice_axis(axis, i, i + 1).reshape(&dims)).collect()
-}
-
-/// Values along a new axis.
-fn stacked(values: &[Hlo], axis: usize) -> Option<Hlo> {
-    let with_axis = |value: &Hlo| {
-        let mut dims = value.dims().to_vec();
-        dims.insert(axis, 1);
-        value.reshape(&dims)
-    };
-    Hlo::concat(&values.iter().map(with_axis).collect::<Vec<_>>(), axis)
 }
 
 impl Lower for Concat<Hlo> {
@@ -74,38 +44,6 @@ impl Lower for Split<Hlo> {
     fn lower(&mut self) {
         let axis = axis_of(&self.x, &self.axis_tensor, self.axis);
         self.out = parts(&self.x, axis, self.out.iter());
-    }
-}
-
-impl Lower for Stack<Hlo> {
-    fn lower(&mut self) {
-        if let Some(y) = stacked(&self.x, self.y.axis(self.axis)) {
-            self.y = y;
-        }
-    }
-}
-impl Lower for StackGrad<Hlo> {
-    fn lower(&mut self) {
-        for (dx, element) in self.dx.iter_mut().zip(elements(&self.dy, self.dy.axis(self.axis))) {
-            dx.iter_mut().for_each(|dx| *dx = element.clone());
-        }
-    }
-}
-impl Lower for Unstack<Hlo> {
-    fn lower(&mut self) {
-        self.y = elements(&self.x, self.x.axis(self.axis));
-    }
-}
-impl Lower for UnstackGrad<Hlo> {
-    fn lower(&mut self) {
-        if let Some(dx) = stacked(&self.dy, self.dx.axis(self.axis)) {
-            self.dx = dx;
-        }
-    }
-}
-impl Lower for Unbind<Hlo> {
-    fn lower(&mut self) {
-        self.out = elements(&self.x, self.x.axis(self.axis));
     }
 }
 

@@ -1,25 +1,11 @@
 //! Constant tensors and ranges.
 
-use autobwd::operators::{FillAnyLike, FillConstant, FillZerosLike};
-use autobwd_ops::{
-    fill::{AssignValue, Eye, FillConstantBatchSizeLike},
-    random::Seed,
-    ranges::{Linspace, Range},
-};
+use autobwd::operators::FillConstant;
+use autobwd_ops::{fill::AssignValue, random::Seed, ranges::Range};
 
 use super::prelude::*;
 
-family!(
-    AssignValue,
-    Eye,
-    FillAnyLike,
-    FillConstant,
-    FillConstantBatchSizeLike,
-    FillZerosLike,
-    Linspace,
-    Range,
-    Seed
-);
+family!(AssignValue, FillConstant, Range, Seed);
 
 /// The number of an attribute `value`, or of `str_value`, which represents more numbers, in the type of an output.
 fn filled(out: &Hlo, value: f32, text: &str) -> Hlo {
@@ -37,21 +23,6 @@ impl Lower for FillConstant<Hlo> {
             Some(value) => value.reshape(&[]).broadcast(self.out.dims(), &[]),
             None => filled(&self.out, self.value, &self.str_value),
         };
-    }
-}
-impl Lower for FillConstantBatchSizeLike<Hlo> {
-    fn lower(&mut self) {
-        self.out = filled(&self.out, self.value, &self.str_value);
-    }
-}
-impl Lower for FillAnyLike<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.out.full_like(self.value);
-    }
-}
-impl Lower for FillZerosLike<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.out.full_like(0.0);
     }
 }
 impl Lower for Seed<Hlo> {
@@ -76,34 +47,10 @@ impl Lower for AssignValue<Hlo> {
     }
 }
 
-impl Lower for Eye<Hlo> {
-    fn lower(&mut self) {
-        let position = |axis: usize| self.out.iota(HloDType::I32, self.out.dims(), axis);
-        self.out = position(0).equal(&position(1)).convert(self.out.dtype());
-    }
-}
-
 impl Lower for Range<Hlo> {
     fn lower(&mut self) {
         let first = |value: &Hlo| value.known().and_then(<[f64]>::first).copied().unwrap_or_default();
         let (start, step) = (first(&self.start), first(&self.step));
         self.out = self.out.iota(self.out.dtype(), self.out.dims(), 0) * step + start;
-    }
-}
-
-impl Lower for Linspace<Hlo> {
-    fn lower(&mut self) {
-        let n = self.out.numel();
-        let end = |value: &Hlo| value.reshape(&[]).convert(self.out.dtype()).convert(HloDType::F64);
-        let (start, stop) = (end(&self.start), end(&self.stop));
-        let last = n.saturating_sub(1) as f64;
-        let step = if last == 0.0 { start.full_like(0.0) } else { (&stop - &start) / last };
-        let position = self.out.iota(HloDType::F64, &[n], 0);
-        // The second half from the end, so that the last number is exact.
-        let half = if n < 2 { 1.0 } else { (n / 2) as f64 };
-        let from_start = &position * &step + &start;
-        let from_end = -((-&position + last) * &step) + &stop;
-        let is_first = position.less(&position.full_like(half));
-        self.out = is_first.select(&from_start, &from_end).convert(self.out.dtype());
     }
 }

@@ -1,118 +1,23 @@
 //! Reading and writing at indices.
 
 use autobwd_ops::{
-    embedding::{LookupTable, LookupTableGrad, LookupTableV2, LookupTableV2Grad},
-    gather::{Gather, GatherGrad, OneHotV2},
-    index::{IndexSample, IndexSampleGrad, IndexSelect, IndexSelectGrad, ScatterNdAdd, ScatterNdAddGrad},
-    scatter::{GatherNd, GatherNdGrad, Scatter, TakeAlongAxis, TakeAlongAxisGrad},
+    gather::Gather,
+    index::ScatterNdAdd,
+    scatter::{GatherNd, Scatter, TakeAlongAxis, TakeAlongAxisGrad},
 };
 
 use super::prelude::*;
 use crate::lower::{GatherDims, ScatterDims};
 
-family!(
-    Gather,
-    GatherGrad,
-    GatherNd,
-    GatherNdGrad,
-    IndexSample,
-    IndexSampleGrad,
-    IndexSelect,
-    IndexSelectGrad,
-    LookupTable,
-    LookupTableGrad,
-    LookupTableV2,
-    LookupTableV2Grad,
-    OneHotV2,
-    Scatter,
-    ScatterNdAdd,
-    ScatterNdAddGrad,
-    TakeAlongAxis,
-    TakeAlongAxisGrad
-);
+family!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad);
 
 fn flat(index: &Hlo) -> Hlo {
     index.reshape(&[index.numel()])
 }
 
-/// Zeros with `updates` added to the rows along an axis at these indices, in the type of `slot`.
-fn added_rows(slot: &Hlo, axis: usize, index: &Hlo, updates: &Hlo) -> Hlo {
-    let index = flat(index);
-    let mut dims = slot.dims().to_vec();
-    dims[axis] = index.numel();
-    slot.full_like(0.0).add_rows(axis, &index, &updates.reshape(&dims))
-}
-
 impl Lower for Gather<Hlo> {
     fn lower(&mut self) {
         self.out = self.x.rows(self.x.axis(self.axis), &flat(&self.index));
-    }
-}
-impl Lower for GatherGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = added_rows(&self.dx, self.dx.axis(self.axis), &self.index, &self.dout);
-    }
-}
-impl Lower for IndexSelect<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.x.rows(self.x.axis(self.dim), &flat(&self.index));
-    }
-}
-impl Lower for IndexSelectGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = added_rows(&self.dx, self.dx.axis(self.dim), &self.index, &self.dout);
-    }
-}
-
-/// Rows of a table; those of the index `padding` are 0.
-fn look_up(table: &Hlo, ids: &Hlo, padding: i64) -> Hlo {
-    let ids = flat(ids);
-    let rows = table.rows(0, &ids);
-    without_padding(&rows, &ids, padding)
-}
-
-/// 0 in the rows of the index `padding`.
-fn without_padding(rows: &Hlo, ids: &Hlo, padding: i64) -> Hlo {
-    if padding == -1 {
-        return rows.clone();
-    }
-    let is_padding = ids.equal(&ids.full_like(padding as f64)).broadcast(rows.dims(), &[0]);
-    is_padding.select(&rows.full_like(0.0), rows)
-}
-
-fn table_gradient(dw: &Hlo, ids: &Hlo, dout: &Hlo, padding: i64) -> Hlo {
-    let (ids, width) = (flat(ids), dw.dims()[1]);
-    let rows = without_padding(&dout.reshape(&[ids.numel(), width]), &ids, padding);
-    added_rows(dw, 0, &ids, &rows)
-}
-
-impl Lower for LookupTable<Hlo> {
-    fn lower(&mut self) {
-        self.out = look_up(&self.w, &self.ids, self.padding_idx);
-    }
-}
-impl Lower for LookupTableGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dw = table_gradient(&self.dw, &self.ids, &self.dout, self.padding_idx);
-    }
-}
-impl Lower for LookupTableV2<Hlo> {
-    fn lower(&mut self) {
-        self.out = look_up(&self.w, &self.ids, self.padding_idx);
-    }
-}
-impl Lower for LookupTableV2Grad<Hlo> {
-    fn lower(&mut self) {
-        self.dw = table_gradient(&self.dw, &self.ids, &self.dout, self.padding_idx);
-    }
-}
-
-impl Lower for OneHotV2<Hlo> {
-    fn lower(&mut self) {
-        let axis = self.out.rank() - 1;
-        let x = self.x.reshape(&self.out.dims()[..axis]);
-        let axes: Vec<usize> = (0..axis).collect();
-        self.out = x.one_hot(self.out.dims(), axis, &axes).convert(self.out.dtype());
     }
 }
 
@@ -143,17 +48,6 @@ impl Lower for TakeAlongAxisGrad<Hlo> {
                 .select(&self.dresult.spread(zeros.dims(), &[axis]), &zeros),
             false => zeros.scatter_along(axis, &self.index, &self.dresult, Some(Reduction::Sum)),
         };
-    }
-}
-impl Lower for IndexSample<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.x.along(1, &self.index);
-    }
-}
-impl Lower for IndexSampleGrad<Hlo> {
-    fn lower(&mut self) {
-        let zeros = self.dx.full_like(0.0);
-        self.dx = zeros.scatter_along(1, &self.index, &self.dout, Some(Reduction::Sum));
     }
 }
 
@@ -208,27 +102,11 @@ impl Lower for GatherNd<Hlo> {
         self.out = IndexedParts::of(self.x.dims(), &self.index).take(&self.x);
     }
 }
-impl Lower for GatherNdGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = IndexedParts::of(self.dx.dims(), &self.index).add(&self.dx.full_like(0.0), &self.dout);
-    }
-}
 impl Lower for ScatterNdAdd<Hlo> {
     fn lower(&mut self) {
         self.out = IndexedParts::of(self.x.dims(), &self.index).add(&self.x, &self.updates);
     }
 }
-impl Lower for ScatterNdAddGrad<Hlo> {
-    fn lower(&mut self) {
-        if let Some(dx) = &mut self.dx {
-            *dx = self.dout.clone();
-        }
-        if let Some(dupdates) = &mut self.dupdates {
-            *dupdates = IndexedParts::of(self.dout.dims(), &self.index).take(&self.dout);
-        }
-    }
-}
-
 impl Lower for Scatter<Hlo> {
     fn lower(&mut self) {
         let ids = flat(&self.ids);

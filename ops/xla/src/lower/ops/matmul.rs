@@ -1,8 +1,8 @@
 //! Matrix products.
 
 use autobwd_ops::matmul::{
-    Bmm, BmmGrad, Dot, DotGrad, Kron, KronGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd,
-    Mul, MulGrad, Mv, MvGrad,
+    Bmm, BmmGrad, Dot, DotGrad, Matmul, MatmulGrad, MatmulV2, MatmulV2Grad, MatmulV2GradSgd, Mul, MulGrad,
+    Mv, MvGrad,
 };
 
 use super::prelude::*;
@@ -12,8 +12,6 @@ family!(
     BmmGrad,
     Dot,
     DotGrad,
-    Kron,
-    KronGrad,
     Matmul,
     MatmulGrad,
     MatmulV2,
@@ -204,37 +202,6 @@ impl Lower for DotGrad<Hlo> {
         }
         if let Some(dy) = &mut self.dy {
             *dy = &dout * &self.x;
-        }
-    }
-}
-
-/// Both factors with dimensions in pairs; one of each pair is 1: `[1, n, 1, q]` for the right and `[m, 1, p, 1]` for the left.
-fn paired(x: &Hlo, y: &Hlo) -> (Vec<usize>, Vec<usize>) {
-    let rank = x.rank().max(y.rank());
-    let dim = |of: &Hlo, axis: usize| (axis + of.rank()).checked_sub(rank).map_or(1, |axis| of.dims()[axis]);
-    let left = (0..rank).flat_map(|axis| [dim(x, axis), 1]).collect();
-    (left, (0..rank).flat_map(|axis| [1, dim(y, axis)]).collect())
-}
-
-impl Lower for Kron<Hlo> {
-    fn lower(&mut self) {
-        let (left, right) = paired(&self.x, &self.y);
-        let all: Vec<usize> = left.iter().zip(&right).map(|(m, n)| m * n).collect();
-        self.out = self.x.reshape(&left).broadcast_to(&all) * self.y.reshape(&right).broadcast_to(&all);
-    }
-}
-impl Lower for KronGrad<Hlo> {
-    fn lower(&mut self) {
-        let (left, right) = paired(&self.x, &self.y);
-        let all: Vec<usize> = left.iter().zip(&right).map(|(m, n)| m * n).collect();
-        let dout = self.dout.reshape(&all);
-        let even: Vec<usize> = (0..all.len()).step_by(2).collect();
-        let odd: Vec<usize> = (1..all.len()).step_by(2).collect();
-        if let Some(dx) = &mut self.dx {
-            *dx = (&dout * self.y.reshape(&right).broadcast_to(&all)).sum(&odd);
-        }
-        if let Some(dy) = &mut self.dy {
-            *dy = (&dout * self.x.reshape(&left).broadcast_to(&all)).sum(&even);
         }
     }
 }

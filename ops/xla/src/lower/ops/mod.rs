@@ -15,7 +15,6 @@ mod order;
 mod pool;
 mod random;
 mod reduce;
-mod select;
 mod shape;
 mod update;
 
@@ -58,7 +57,6 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         pool::rules(),
         random::rules(),
         reduce::rules(),
-        select::rules(),
         shape::rules(),
         update::rules(),
     ];

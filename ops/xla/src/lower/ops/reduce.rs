@@ -1,6 +1,5 @@
 //! Sums, means and other reductions.
 
-use autobwd::operators::Sum;
 use autobwd_ops::reduce::{
     FrobeniusNormGrad, Mean, MeanGrad, ReduceAll, ReduceAmax, ReduceAmaxGrad, ReduceAmin, ReduceAminGrad,
     ReduceAny, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad,
@@ -27,7 +26,6 @@ family!(
     ReduceMinGrad,
     ReduceSum,
     ReduceSumGrad,
-    Sum
 );
 
 /// The reduced axes of a tensor.
@@ -169,14 +167,5 @@ impl Lower for FrobeniusNormGrad<Hlo> {
         let is_zero = norm.equal(&norm.full_like(0.0));
         let ratio = self.x.convert(self.dx.dtype()) / is_zero.select(&norm.full_like(1.0), &norm);
         self.dx = dout * ratio;
-    }
-}
-
-impl Lower for Sum<Hlo> {
-    fn lower(&mut self) {
-        let mut terms = self.x.iter();
-        if let Some(first) = terms.next() {
-            self.out = terms.fold(first.clone(), |sum, term| sum + term);
-        }
     }
 }
