@@ -117,10 +117,16 @@ impl DimExpr {
         match &self.0 {
             DimValue::Known(n) => DimExpr::from((*n as f32 * factor) as i64),
             DimValue::Axis(x, _) | DimValue::Computed(x) => {
-                let product = self.number(x.builder()).cast(DType::F32) * f64::from(factor);
-                DimExpr(DimValue::Computed(product.cast(DType::I64)))
+                let number = self.number(x.builder()).cast(DType::F32);
+                DimExpr::rounded_down(&(number * f64::from(factor)))
             }
         }
+    }
+
+    /// A number of at least 0, one element, rounded down.
+    #[track_caller]
+    pub(crate) fn rounded_down(number: &Expr) -> DimExpr {
+        DimExpr(DimValue::Computed(number.cast(DType::I64)))
     }
 
     #[track_caller]
