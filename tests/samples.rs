@@ -53,7 +53,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("top_k_v2", "attribute `sorted` has no effect"),
     // Their compositions take apart an axis whose length must be known.
     ("cumprod", "the composition fails where dimensions are unknown"),
-    ("grid_sampler", "the composition fails where dimensions are unknown"),
     ("lstm_sequence", "the composition fails where dimensions are unknown"),
     ("nll_loss", "the composition fails where dimensions are unknown"),
     ("reduce_prod", "the composition fails where dimensions are unknown"),

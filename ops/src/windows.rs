@@ -142,6 +142,12 @@ impl Windows {
         x.wrong(&format!("at least {least} {what} are needed for a window"))
     }
 
+    /// The end of the padded elements that are element `tap` of a window; negative ends count from the end.
+    pub(crate) fn end(&self, tap: usize) -> i32 {
+        let rest = (self.extent() - 1).saturating_sub(tap * self.dilation);
+        if rest == 0 { i32::MAX } else { i32::try_from(rest).map_or(i32::MIN, |rest| -rest) }
+    }
+
     /// The number of elements that `count` windows cover; `None` if they lie in the padding only.
     pub(crate) fn covered(&self, count: usize) -> Option<usize> {
         let last = count.checked_sub(1)?.saturating_mul(self.stride);

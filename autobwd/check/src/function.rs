@@ -39,6 +39,8 @@ pub(super) struct ProgramFunction {
     pub(super) outputs: Vec<(String, Meta)>,
     /// The function that made the program, if the sample has one.
     make: Option<MakeProgram>,
+    /// Inputs in slots declared `constant` of operators that compositions have replaced.
+    replaced: HashSet<Var>,
 }
 
 /// A finite difference: the central one, and the one-sided ones, which differ at a kink.
@@ -82,23 +84,24 @@ impl ProgramFunction {
             Some(make) => build_program(ops, program, &vars, make)?,
             None => of_one(ops, program, desc, &inputs)?,
         };
-        let found = ProgramFunction { program, executor, inputs, outputs, make: sample.program };
+        let (make, replaced) = (sample.program, HashSet::new());
+        let found = ProgramFunction { program, executor, inputs, outputs, make, replaced };
         if found.operators(sample.op()).next().is_none() {
             return Err(failure(format!("the program of the sample has no `{}`", sample.op())));
         }
         Ok(found)
     }
 
-    /// The same inputs and outputs, with another program.
+    /// The same inputs and outputs, with another program. Constants stay constant.
     pub(super) fn with_program(&self, ops: &OpInfoMap, program: Program) -> ProgramFunction {
         let (inputs, outputs) = (self.inputs.clone(), self.outputs.clone());
-        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
+        let replaced = self.constants().unwrap_or_default();
+        ProgramFunction { replaced, ..self.extended(ops, program, inputs, outputs) }
     }
 
     /// The same program with other inputs.
     pub(super) fn with_inputs(&self, ops: &OpInfoMap, inputs: Vec<(String, Tensor)>) -> ProgramFunction {
-        let (program, outputs) = (self.program.clone(), self.outputs.clone());
-        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
+        self.extended(ops, self.program.clone(), inputs, self.outputs.clone())
     }
 
     /// The same program with another value of an input.
@@ -116,7 +119,8 @@ impl ProgramFunction {
         inputs: Vec<(String, Tensor)>,
         outputs: Vec<(String, Meta)>,
     ) -> ProgramFunction {
-        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }
+        let replaced = self.replaced.clone();
+        ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None, replaced }
     }
 
     /// The operators of that type, in all blocks.
@@ -167,7 +171,10 @@ impl ProgramFunction {
 
     /// The variables in slots declared `constant`.
     fn constants(&self) -> Result<HashSet<Var>> {
-        constants(self.executor.operators()?, self.program.blocks().iter().flat_map(|block| &block.ops))
+        let ops = self.program.blocks().iter().flat_map(|block| &block.ops);
+        let mut found = constants(self.executor.operators()?, ops)?;
+        found.extend(&self.replaced);
+        Ok(found)
     }
 
     fn session(&self, executor: &Executor, fetches: &[&str]) -> Result<(Session, Scope)> {
@@ -283,10 +290,7 @@ impl ProgramFunction {
         let (wanted, mut outputs) = (self.float_inputs(), vec![]);
         if targets.is_empty() || wanted.is_empty() {
             let none = wanted.iter().map(|_| None).collect();
-            return Ok((
-                ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None },
-                none,
-            ));
+            return Ok((self.extended(ops, program, inputs, outputs), none));
         }
         let wanted: Vec<_> = wanted.iter().map(String::as_str).collect();
         let given: Vec<_> = cotangents.iter().map(|c| Some(c.as_str())).collect();
@@ -302,7 +306,7 @@ impl ProgramFunction {
             }
             names.push(named);
         }
-        Ok((ProgramFunction { program, executor: executor(ops), inputs, outputs, make: None }, names))
+        Ok((self.extended(ops, program, inputs, outputs), names))
     }
 
     /// The same function with another value of an input.

@@ -6,6 +6,8 @@ use autobwd_core::{
     __private::{OpCall, internals::*},
     Error, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Role, Site, Var, VarDesc,
 };
+use autobwd_plan::{InitialValue, Plan, PlanRequest, ValueSource};
+use rustc_hash::FxHashMap;
 
 /// The operators that compute the gradients of the wanted inputs from those of the outputs with gradient: the backward
 /// pass of a program of this one operator.
@@ -63,9 +65,12 @@ fn compose(ops: &OpInfoMap, call: &OpCall, arrived: Vec<bool>, wanted: Vec<bool>
         at if at < n + m + m => RuleSource::Arrived(at - n - m),
         at => RuleSource::Made(at - n - m - m),
     };
+    program.root_mut().ops.remove(0);
+    let ends: Vec<Var> = inputs.iter().filter_map(|i| found.of(values[*i])).collect();
+    let constants = constants(ops, &program, &values, &metas, &ends)?;
     let mut steps: Vec<RuleStep> = vec![];
-    for op in &program.root().ops[1..] {
-        steps.push(step(ops, op, &source, &mut values, &mut metas)?);
+    for op in &program.root().ops {
+        steps.push(step(ops, op, &source, &constants, &mut values, &mut metas)?);
     }
     let at = |var: Var| values.iter().position(|v| *v == var).map(source);
     let mut derivatives: Vec<(usize, RuleSource)> =
@@ -85,11 +90,41 @@ fn compose(ops: &OpInfoMap, call: &OpCall, arrived: Vec<bool>, wanted: Vec<bool>
     Ok(ChainRule { arrived, wanted, steps, derivatives, apart, reads })
 }
 
+/// The values in slots declared `constant`, with their elements.
+fn constants(
+    ops: &OpInfoMap,
+    program: &Program,
+    given: &[Var],
+    metas: &[Meta],
+    ends: &[Var],
+) -> Result<FxHashMap<Var, Meta>> {
+    let mut read = vec![];
+    for op in &program.root().ops {
+        let slots = ops.get(&op.ty)?.schema().inputs.iter().filter(|slot| slot.constant);
+        read.extend(slots.flat_map(|slot| op.inputs.get(slot.name).to_vec()));
+    }
+    if read.iter().all(|var| given.contains(var)) {
+        return Ok(FxHashMap::default());
+    }
+    let initial = given.iter().zip(metas).map(|(var, meta)| InitialValue {
+        var: *var,
+        meta: meta.clone(),
+        source: ValueSource::Feed,
+        record: None,
+    });
+    let initial: Vec<InitialValue> = initial.collect();
+    let request = PlanRequest { initial: &initial, ends, ..PlanRequest::graph_only(&[], &|_| None, &[]) };
+    let values = Plan::new(program, ops, &request)?.graph.values;
+    let known = values.into_iter().filter(|value| value.meta.constant().is_some());
+    Ok(known.map(|value| (value.var, value.meta)).collect())
+}
+
 /// A prepared operator from an operator of the program.
 fn step(
     ops: &OpInfoMap,
     op: &OpDesc,
     source: &dyn Fn(usize) -> RuleSource,
+    constants: &FxHashMap<Var, Meta>,
     values: &mut Vec<Var>,
     metas: &mut Vec<Meta>,
 ) -> Result<RuleStep> {
@@ -107,7 +142,8 @@ fn step(
         values.push(*arg);
         *arg = Var::stand_in(inputs.len() + outputs);
     }
-    let own: Vec<Meta> = inputs.iter().map(|i: &usize| metas[*i].clone()).collect();
+    let own = inputs.iter().map(|i: &usize| constants.get(&values[*i]).unwrap_or(&metas[*i]).clone());
+    let own: Vec<Meta> = own.collect();
     let ready = prepare(ops, &desc, &own)?;
     metas.extend(ready.outputs.iter().cloned());
     Ok(RuleStep { ready: ready.into(), inputs: inputs.into_iter().map(source).collect() })

@@ -1,6 +1,9 @@
 //! The operators `conv2d` and `depthwise_conv2d`.
 
-use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op};
+use autobwd::{
+    Buf, Composition, Cx, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var, check::*, emit,
+    register_op,
+};
 
 use super::{ConvAttrs, ConvPart, nhwc, plain, same, valid};
 
@@ -172,6 +175,12 @@ convolution!(
     /// `dinput` and `dfilter` as in `conv2d_grad`.
     DepthwiseConv2dGrad
 );
+impl Composition for DepthwiseConv2d<Expr> {
+    fn compose(&mut self) {
+        let (input, filter, conv) = ((&self.input).into(), (&self.filter).into(), self.conv.clone());
+        self.output = emit(Conv2dOp { input, filter, output: New, conv }).output;
+    }
+}
 autobwd::samples!(
     DepthwiseConv2d,
     [

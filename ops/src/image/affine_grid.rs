@@ -1,12 +1,14 @@
 //! `affine_grid`: positions for `grid_sampler`.
 
 use autobwd::{
-    Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float,
-    operators::constant_ints, register_op, tensor::Dim,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
+    op::with_float, operators::constant_ints, register_op, tensor::Dim,
 };
 
 use crate::{
+    Math,
     kernel_helpers::{KernelFloat, PART, wide},
+    math::{DimExpr, positions},
     windows::dims,
 };
 
@@ -59,6 +61,29 @@ impl Kernel for AffineGrid<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for AffineGrid<Expr> {
+    fn compose(&mut self) {
+        let size = |i: usize| match &self.shape_tensor {
+            Some(shape) => DimExpr::element(shape, i as i32),
+            None => i64::from(self.output_shape[i]).into(),
+        };
+        let [y, x] = [2, 3].map(|i| self.along(&size(i)));
+        // [images, 1, 1, 2]
+        let column = |i: i32| self.theta.slice(2, i, i + 1).transpose(&[0, 2, 1]).unsqueeze(&[1]);
+        let offset = column(1) * y.unsqueeze(&[0, 2, 3]) + column(2);
+        self.output = column(0) * x.unsqueeze(&[0, 1, 3]) + offset;
+    }
+}
+impl AffineGrid<Expr> {
+    /// The positions of elements along an axis.
+    fn along(&self, count: &DimExpr) -> Expr {
+        let builder = self.theta.builder();
+        let [n, last] = [count.clone(), count - 1].map(|n| n.number(builder).cast(DType::F64));
+        let way = positions(builder, count).cast(DType::F64) * 2.0 / last.clip(1.0, f64::INFINITY);
+        let position = if self.align_corners { way - 1.0 } else { (way - 1.0) * (last / n) };
+        position.cast(self.theta.dtype())
     }
 }
 autobwd::samples!(

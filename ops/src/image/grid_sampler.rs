@@ -1,14 +1,15 @@
 //! `grid_sampler`: images sampled at given positions.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Dims, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, Result,
-    Var, check::*, op::with_float, register_op, tensor::OptionalBuf,
+    Buf, Composed, Composition, Cx, DType, Dims, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    op::with_float, register_op, tensor::OptionalBuf,
 };
 
 use crate::{
-    Math,
-    fill::FillConstant,
+    Math, concat,
     kernel_helpers::{KernelFloat, PART, nth, pieces, wide},
+    math::{DimExpr, filled, positions, sizes},
+    scatter::GatherNd,
     windows::dims,
 };
 
@@ -94,77 +95,46 @@ impl Kernel for GridSampler<Buf<'_>> {
 }
 impl Composition for GridSampler<Expr> {
     fn compose(&mut self) {
-        let [_, channels, height, width] = [0, 1, 2, 3].map(|axis| self.x.dims()[axis].get());
-        let (Some(channels), Some(height), Some(width)) = (channels, height, width) else {
-            let text =
-                "the sizes of the images must be known, because this gradient is composed of other operators";
-            self.output = self.x.builder().failed(Error::new(ErrorKind::NoGradient, text));
-            return;
-        };
-        let dims = [&self.grid, &self.x, &self.grid, &self.grid].into_iter().zip([0, 1, 1, 2]);
-        let dims: Option<Vec<usize>> = dims.map(|(of, axis)| of.dims()[axis].get()).collect();
-        if let Some(dims) = dims.filter(|dims| dims.contains(&0)) {
-            let (shape, dtype) = (dims.iter().map(|n| *n as i64).collect(), self.x.dtype());
-            self.output = self.constant(shape, dtype, 0.0);
-            return;
-        }
-        let rows = self.x.transpose(&[0, 2, 3, 1]).reshape(&[-1, channels as i32]);
-        let whole = |value: usize| self.constant(vec![1], DType::I64, value as f32);
-        // Number of the image.
-        let image = (self.grid.slice(1, 0, 1).slice(2, 0, 1).slice(3, 0, 1) * 0.0 + 1.0).detach();
-        let image = &image.cast(DType::I64).cumsum(0) - &whole(1);
+        let [images, _, height, width] = sizes(&self.x);
+        let pixels = self.x.transpose(&[0, 2, 3, 1]);
         let [across, down] =
-            [(0, width), (1, height)].map(|(i, size)| self.neighbours(&self.grid.slice(3, i, i + 1), size));
-        let mut output = None;
-        for (row, of_row) in &down {
-            for (column, of_column) in &across {
-                let pixel = (&image * &whole(height) + row) * whole(width) + column;
-                // As many rows as there are positions, one for each.
-                let elements = rows.gather(&pixel.reshape(&[-1]), 0);
-                let weight = of_row * of_column;
-                let elements = &elements * &weight.reshape(&[-1, 1]);
-                output = Some(match output {
-                    None => elements,
-                    Some(output) => output + elements,
-                });
-            }
-        }
-        let dims = self.grid.dims();
-        let [out_height, out_width] = [1, 2].map(|axis| dims[axis].get().unwrap_or_default() as i32);
-        let images = dims[0].get().map_or(-1, |n| n as i32);
-        let output = output.unwrap_or_else(|| rows.clone());
-        let output = output.reshape(&[images, out_height, out_width, channels as i32]);
+            [(0, width), (1, height)].map(|(i, size)| self.neighbours(&self.grid.slice(3, i, i + 1), &size));
+        let image = positions(self.x.builder(), &images).unsqueeze(&[1, 2, 3]);
+        let corner = |(row, of_row): &(Expr, Expr), (column, of_column): &(Expr, Expr)| {
+            let index = concat(&[&(&image + column * 0.0), row, column], 3);
+            let elements = emit(GatherNd { x: (&pixels).into(), index: (&index).into(), out: New }).out;
+            elements * (of_row * of_column)
+        };
+        let corners = down.iter().flat_map(|row| across.iter().map(move |column| (row, column)));
+        let corners = corners.map(|(row, column)| corner(row, column));
+        let output = corners.reduce(|sum, corner| sum + corner).unwrap_or_else(|| pixels.clone());
         self.output = output.transpose(&[0, 3, 1, 2]);
     }
 }
 impl GridSampler<Expr> {
-    fn constant(&self, shape: Vec<i64>, dtype: DType, value: f32) -> Expr {
-        let fill = FillConstant { shape, dtype, value, ..FillConstant::of(New) };
-        self.x.builder().emit(fill).out
-    }
-
     /// The elements around positions, and their weights.
-    fn neighbours(&self, grid: &Expr, size: usize) -> Vec<(Expr, Expr)> {
-        let (max, float) = (size as f64 - 1.0, self.x.dtype());
-        let at = match self.align_corners {
-            true => (grid + 1.0) * (max / 2.0),
-            false => (grid + 1.0) * (size as f64 / 2.0) - 0.5,
-        };
-        let reflected = |at: &Expr, range: f64| {
-            let extra = at - (at / range).floor() * range;
+    fn neighbours(&self, grid: &Expr, size: &DimExpr) -> Vec<(Expr, Expr)> {
+        let (builder, float) = (grid.builder(), grid.dtype());
+        let [size, max] = [size.clone(), size - 1].map(|n| n.number(builder).cast(float));
+        let zero = filled(builder, float, "0", &[1.into()]);
+        // On a tie, the second operand gets the gradient: the border is inside.
+        let clipped = |at: &Expr| max.minimum(&zero.maximum(at));
+        let reflected = |at: &Expr, range: Expr| {
+            let extra = at - (at / range.clip(1.0, f64::INFINITY)).floor() * &range;
             extra.minimum(&(range - &extra))
+        };
+        let at = match self.align_corners {
+            true => (grid + 1.0) * (&max / 2.0),
+            false => (grid + 1.0) * (&size / 2.0) - 0.5,
         };
         let at = match (self.padding_mode, self.align_corners) {
             (GridPadding::Zeros, _) => at,
-            (GridPadding::Border, _) => at.clip(0.0, max),
-            (GridPadding::Reflection, true) if size == 1 => at * 0.0,
-            (GridPadding::Reflection, true) => reflected(&at.abs(), 2.0 * max),
-            (GridPadding::Reflection, false) => {
-                (reflected(&(at + 0.5).abs(), 2.0 * size as f64) - 0.5).clip(0.0, max)
-            }
+            (GridPadding::Border, _) => clipped(&at),
+            (GridPadding::Reflection, true) => reflected(&at.abs(), &max * 2.0),
+            (GridPadding::Reflection, false) => clipped(&(reflected(&(at + 0.5).abs(), size * 2.0) - 0.5)),
         };
         let neighbour = |element: Expr, weight: Expr| {
-            let inside = element.clip(0.0, max);
+            let inside = clipped(&element);
             let weight = weight * inside.equal(&element).cast(float);
             (inside.cast(DType::I64), weight)
         };

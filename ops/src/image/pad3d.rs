@@ -1,7 +1,7 @@
 //! `pad3d`: padding of volumes.
 
 use autobwd::{
-    Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
     operators::{ConstantInput, constant_ints},
@@ -9,7 +9,11 @@ use autobwd::{
     tensor::{Dim, Element},
 };
 
-use crate::kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, pieces};
+use crate::{
+    Math,
+    kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, pieces},
+    math::{DimExpr, pad_by, positions},
+};
 
 autobwd::op::attr_enum! {
     /// What padding consists of.
@@ -89,6 +93,29 @@ impl Kernel for Pad3d<Buf<'_>> {
             padding.pad::<T>(cx, self.x.slice()?, value, self.out.slice_mut()?);
             Ok(())
         })
+    }
+}
+impl Composition for Pad3d<Expr> {
+    fn compose(&mut self) {
+        let length = |i: usize| match &self.paddings_tensor {
+            Some(lengths) => DimExpr::element(lengths, i as i32),
+            None => i64::from(self.paddings[i]).into(),
+        };
+        let mut paddings = [const { [0; 2] }; 5].map(|pair| pair.map(DimExpr::from));
+        for (axis, first) in [4, 2, 0].into_iter().enumerate() {
+            paddings[first_axis(self.data_format) + axis] = [length(first), length(first + 1)];
+        }
+        self.out = match self.mode {
+            PadMode::Constant => pad_by(&self.x, &paddings, self.value),
+            mode => paddings.iter().enumerate().fold(self.x.clone(), |x, (axis, pair)| {
+                let is_padded = pair.iter().any(|length| length.known() != Some(0));
+                if is_padded {
+                    x.gather(&sources(mode, &x.dim(axis as i32), pair, &x), axis as i32)
+                } else {
+                    x
+                }
+            }),
+        };
     }
 }
 autobwd::samples!(
@@ -187,6 +214,18 @@ impl PaddedAxis {
             PadMode::Replicate => Some(at.saturating_sub(before).min(x - 1)),
             PadMode::Circular => Some((at + x - before % x) % x),
         }
+    }
+}
+
+/// The elements at all positions along an axis of `n` elements, as [`PaddedAxis::source`].
+fn sources(mode: PadMode, n: &DimExpr, [before, after]: &[DimExpr; 2], x: &Expr) -> Expr {
+    let [before, length, last] = [before.clone(), n + before + after, n - 1];
+    let at = positions(x.builder(), &length) - before.number(x.builder());
+    let last = last.number(x.builder());
+    match mode {
+        PadMode::Reflect => &last - (&last - at.abs()).abs(),
+        PadMode::Replicate | PadMode::Constant => at.clip(0.0, f64::INFINITY).minimum(&last),
+        PadMode::Circular => at.remainder(&n.number(x.builder())),
     }
 }
 

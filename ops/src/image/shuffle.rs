@@ -1,20 +1,44 @@
 //! `pixel_shuffle`, `pixel_unshuffle` and `channel_shuffle`: permutations of the elements of images.
 
 use autobwd::{
-    Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_dtype,
-    operators::StridedLayout, register_op, tensor::Dim,
+    Buf, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var, check::*, emit,
+    op::with_dtype, operators::StridedLayout, register_op, tensor::Dim,
 };
 
-use crate::{norm::DataLayout, windows::dims};
+use crate::{
+    Math,
+    math::{DimExpr, sizes},
+    norm::DataLayout,
+    windows::dims,
+};
 
 /// Splits the dimensions of `x`, and permutes the parts.
-struct Permutation {
-    parts: [usize; 6],
+struct Permutation<D> {
+    parts: [D; 6],
     /// For each part of the result, the part of `x`.
     order: [usize; 6],
 }
 
-impl Permutation {
+impl<D: Clone> Permutation<D> {
+    /// From images with more pixels to images with more channels, which have `size` rows and columns.
+    fn unshuffling(format: DataLayout, images: D, channels: D, size: [D; 2], factor: D) -> Permutation<D> {
+        let ([height, width], [r, c]) = (size, [factor.clone(), factor]);
+        let parts = match format {
+            DataLayout::Nchw => [images, channels, height, r, width, c],
+            DataLayout::Nhwc => [images, height, r, width, c, channels],
+        };
+        Permutation { parts, order: [0, 1, 3, 5, 2, 4] }
+    }
+
+    /// The permutation that restores `x`.
+    fn inverse(&self) -> Permutation<D> {
+        let (parts, mut order) = (self.order.map(|from| self.parts[from].clone()), [0; 6]);
+        self.order.iter().enumerate().for_each(|(to, from)| order[*from] = to);
+        Permutation { parts, order }
+    }
+}
+
+impl Permutation<usize> {
     fn copy(&self, cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -> Result<()> {
         let mut loops = StridedLayout::default();
         for part in self.order {
@@ -24,15 +48,12 @@ impl Permutation {
         with_dtype!(x.dtype(), T => loops.gather::<T>(cx, x.slice()?, out.slice_mut()?));
         Ok(())
     }
+}
 
-    /// The permutation that restores `x`.
-    fn inverse(&self) -> Permutation {
-        let mut inverse = Permutation { parts: [0; 6], order: [0; 6] };
-        for (to, from) in self.order.into_iter().enumerate() {
-            inverse.parts[to] = self.parts[from];
-            inverse.order[from] = to;
-        }
-        inverse
+impl Permutation<DimExpr> {
+    /// The elements of `x` in that order, in these dimensions.
+    fn apply(&self, x: &Expr, dims: &[DimExpr; 4]) -> Expr {
+        x.reshape_to(&self.parts).transpose(&self.order.map(|part| part as i32)).reshape_to(dims)
     }
 }
 
@@ -58,23 +79,13 @@ fn unshuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
 }
 
 /// From the shuffled images to the unshuffled ones.
-fn gathering(shuffled: &Buf<'_>, factor: i32, format: DataLayout) -> Result<Permutation> {
-    let (factor, (images, channels, [height, width])) = (factor as usize, format.split(dims(shuffled)?));
-    let (height, width) = (height / factor, width / factor);
-    Ok(match format {
-        DataLayout::Nchw => Permutation {
-            parts: [images, channels, height, factor, width, factor],
-            order: [0, 1, 3, 5, 2, 4],
-        },
-        DataLayout::Nhwc => Permutation {
-            parts: [images, height, factor, width, factor, channels],
-            order: [0, 1, 3, 5, 2, 4],
-        },
-    })
+fn gathering(shuffled: &Buf<'_>, factor: i32, format: DataLayout) -> Result<Permutation<usize>> {
+    let (factor, (images, channels, size)) = (factor as usize, format.split(dims(shuffled)?));
+    Ok(Permutation::unshuffling(format, images, channels, size.map(|n| n / factor), factor))
 }
 
 /// From channels in groups to channels whose neighbours are of other groups.
-fn mixing(x: &Buf<'_>, groups: i32, format: DataLayout) -> Result<Permutation> {
+fn mixing(x: &Buf<'_>, groups: i32, format: DataLayout) -> Result<Permutation<usize>> {
     let (groups, (images, channels, [height, width])) = (groups as usize, format.split(dims(x)?));
     let (before, behind) = match format {
         DataLayout::Nchw => (images, height * width),
@@ -110,6 +121,16 @@ impl Kernel for PixelShuffle<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let gathering = gathering(&self.out, self.upscale_factor, self.data_format)?;
         gathering.inverse().copy(cx, &self.x, &mut self.out)
+    }
+}
+impl Composition for PixelShuffle<Expr> {
+    fn compose(&mut self) {
+        let (format, factor) = (self.data_format, DimExpr::from(i64::from(self.upscale_factor)));
+        let (images, channels, size) = format.split(sizes(&self.x));
+        let channels = channels / (&factor * &factor);
+        let dims = format.join(images.clone(), channels.clone(), size.clone().map(|n| n * &factor));
+        let order = Permutation::unshuffling(format, images, channels, size, factor);
+        self.out = order.inverse().apply(&self.x, &dims);
     }
 }
 autobwd::samples!(
@@ -152,6 +173,12 @@ impl Kernel for PixelShuffleGrad<Buf<'_>> {
         gathering(&self.dout, self.upscale_factor, self.data_format)?.copy(cx, &self.dout, &mut self.dx)
     }
 }
+impl Composition for PixelShuffleGrad<Expr> {
+    fn compose(&mut self) {
+        let (x, downscale_factor) = ((&self.dout).into(), self.upscale_factor);
+        self.dx = emit(PixelUnshuffle { x, out: New, downscale_factor, data_format: self.data_format }).out;
+    }
+}
 
 /// Moves groups of pixels to channels: with `r = downscale_factor`,
 /// `out[(c * r + i) * r + j, h, w] = x[c, h * r + i, w * r + j]`.
@@ -179,6 +206,16 @@ impl Infer for PixelUnshuffle<Meta> {
 impl Kernel for PixelUnshuffle<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         gathering(&self.x, self.downscale_factor, self.data_format)?.copy(cx, &self.x, &mut self.out)
+    }
+}
+impl Composition for PixelUnshuffle<Expr> {
+    fn compose(&mut self) {
+        let (format, factor) = (self.data_format, DimExpr::from(i64::from(self.downscale_factor)));
+        let (images, channels, size) = format.split(sizes(&self.x));
+        let size = size.map(|n| n / &factor);
+        let dims = format.join(images.clone(), &channels * &factor * &factor, size.clone());
+        let order = Permutation::unshuffling(format, images, channels, size, factor);
+        self.out = order.apply(&self.x, &dims);
     }
 }
 autobwd::samples!(
@@ -221,6 +258,12 @@ impl Kernel for PixelUnshuffleGrad<Buf<'_>> {
         gathering.inverse().copy(cx, &self.dout, &mut self.dx)
     }
 }
+impl Composition for PixelUnshuffleGrad<Expr> {
+    fn compose(&mut self) {
+        let (x, upscale_factor) = ((&self.dout).into(), self.downscale_factor);
+        self.dx = emit(PixelShuffle { x, out: New, upscale_factor, data_format: self.data_format }).out;
+    }
+}
 
 /// Mixes groups of channels: with `n` channels in a group, `out[i * groups + g] = x[g * n + i]`.
 #[register_op(grad = ChannelShuffleGrad, infallible)]
@@ -248,6 +291,11 @@ impl Infer for ChannelShuffle<Meta> {
 impl Kernel for ChannelShuffle<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         mixing(&self.x, self.groups, self.data_format)?.copy(cx, &self.x, &mut self.out)
+    }
+}
+impl Composition for ChannelShuffle<Expr> {
+    fn compose(&mut self) {
+        self.out = mixed(&self.x, self.groups, self.data_format, |groups, each| [groups, each]);
     }
 }
 autobwd::samples!(
@@ -295,4 +343,26 @@ impl Kernel for ChannelShuffleGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         mixing(&self.dx, self.groups, self.data_format)?.inverse().copy(cx, &self.dout, &mut self.dx)
     }
+}
+impl Composition for ChannelShuffleGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = mixed(&self.dout, self.groups, self.data_format, |groups, each| [each, groups]);
+    }
+}
+
+/// The channels as a matrix, transposed.
+fn mixed(
+    x: &Expr,
+    groups: i32,
+    format: DataLayout,
+    matrix: impl FnOnce(DimExpr, DimExpr) -> [DimExpr; 2],
+) -> Expr {
+    let (dims, groups) = (sizes::<4>(x), DimExpr::from(i64::from(groups)));
+    let (images, channels, [height, width]) = format.split(dims.clone());
+    let [rows, columns] = matrix(groups.clone(), channels / &groups);
+    let (parts, order) = match format {
+        DataLayout::Nchw => ([images, rows, columns, height, width], [0, 2, 1, 3, 4]),
+        DataLayout::Nhwc => ([images, height, width, rows, columns], [0, 1, 2, 4, 3]),
+    };
+    x.reshape_to(&parts).transpose(&order).reshape_to(&dims)
 }

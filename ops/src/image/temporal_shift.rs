@@ -1,12 +1,14 @@
 //! `temporal_shift`: channels of videos shifted by a frame.
 
 use autobwd::{
-    Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_dtype, register_op,
-    tensor::Element,
+    Buf, Composition, Cx, Expr, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_dtype,
+    register_op, tensor::Element,
 };
 
 use crate::{
+    Math, concat,
     kernel_helpers::{PART, nth, pieces},
+    math::sizes,
     norm::DataLayout,
     windows::dims,
 };
@@ -43,6 +45,11 @@ impl Kernel for TemporalShift<Buf<'_>> {
         let shift = FrameShift::new(&self.x, self.seg_num, self.shift_ratio, self.data_format)?;
         with_dtype!(self.x.dtype(), T => shift.copy::<T>(cx, self.x.slice()?, self.out.slice_mut()?, true));
         Ok(())
+    }
+}
+impl Composition for TemporalShift<Expr> {
+    fn compose(&mut self) {
+        self.out = shifted(&self.x, self.seg_num, self.shift_ratio, self.data_format, true);
     }
 }
 autobwd::samples!(
@@ -157,4 +164,26 @@ impl Kernel for TemporalShiftGrad<Buf<'_>> {
         with_dtype!(self.dout.dtype(), T => shift.copy::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?, false));
         Ok(())
     }
+}
+impl Composition for TemporalShiftGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = shifted(&self.dout, self.seg_num, self.shift_ratio, self.data_format, false);
+    }
+}
+
+/// The channels shifted, or shifted back.
+fn shifted(x: &Expr, frames: i32, ratio: f32, format: DataLayout, forward: bool) -> Expr {
+    let dims = sizes::<4>(x);
+    let [images, rest @ ..] = &dims;
+    let videos = [images / &i64::from(frames).into(), i64::from(frames).into()];
+    let videos = x.reshape_to(&[&videos[..], rest].concat());
+    let (axis, channels) = if format == DataLayout::Nchw { (2, &dims[1]) } else { (4, &dims[3]) };
+    let ends = [0.into(), channels.scaled(ratio), channels.scaled(2.0 * ratio), channels.clone()];
+    let part = |i: usize| videos.slice_to(axis, &ends[i], &ends[i + 1]);
+    // A frame of zeros at one end, and none of the frame at the other end.
+    let moved = |part: Expr, is_later: bool| {
+        let (zeros, first) = if is_later { ([1, 0], 0) } else { ([0, 1], 1) };
+        part.pad(&[[0, 0], zeros, [0, 0], [0, 0], [0, 0]], 0.0).slice(1, first, first + frames)
+    };
+    concat(&[&moved(part(0), forward), &moved(part(1), !forward), &part(2)], axis).reshape_to(&dims)
 }

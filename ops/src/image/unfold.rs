@@ -1,12 +1,16 @@
 //! `unfold` and `fold`: the elements under windows as columns.
 
 use autobwd::{
-    Attrs, Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float,
-    register_op, tensor::Dim,
+    Attrs, Buf, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
+    check::*, emit, op::with_float, register_op, tensor::Dim,
 };
 
 use crate::{
+    Math,
     kernel_helpers::{KernelFloat, PART, nth, pieces},
+    math::{DimExpr, filled, sizes},
+    shape::StridedSlice,
+    stack,
     windows::{Windows, counts, dims},
 };
 
@@ -187,6 +191,41 @@ impl Kernel for Unfold<Buf<'_>> {
         })
     }
 }
+impl Composition for Unfold<Expr> {
+    fn compose(&mut self) {
+        let [down, across] = match self.window.windows() {
+            Ok(windows) => windows,
+            Err(error) => return self.y = self.x.builder().failed(error),
+        };
+        let padding = [&down, &across].map(|windows| [windows.before as i32, windows.after as i32]);
+        let padded = self.x.pad(&[[0, 0], [0, 0], padding[0], padding[1]], 0.0);
+        let taps = (0..down.size).flat_map(|i| (0..across.size).map(move |j| [i, j]));
+        // The same element of all windows of a channel.
+        let rows = taps.map(|[i, j]| {
+            let ends = vec![down.end(i), across.end(j)];
+            let starts = vec![(i * down.dilation) as i32, (j * across.dilation) as i32];
+            let strides = vec![down.stride as i32, across.stride as i32];
+            let slice = StridedSlice {
+                input: (&padded).into(),
+                starts_tensor: None,
+                ends_tensor: None,
+                strides_tensor: None,
+                starts_tensor_list: vec![],
+                ends_tensor_list: vec![],
+                strides_tensor_list: vec![],
+                out: New,
+                axes: vec![2, 3],
+                starts,
+                ends,
+                strides,
+                decrease_axis: vec![],
+            };
+            emit(slice).out.flatten(2, 3)
+        });
+        let rows: Vec<Expr> = rows.collect();
+        self.y = stack(&rows.iter().collect::<Vec<_>>(), 2).flatten(1, 2);
+    }
+}
 autobwd::samples!(
     Unfold,
     [
@@ -282,6 +321,17 @@ impl Kernel for Fold<Buf<'_>> {
             columns.fold::<T>(cx, self.x.slice()?, self.y.slice_mut()?);
             Ok(())
         })
+    }
+}
+impl Composition for Fold<Expr> {
+    fn compose(&mut self) {
+        let [images, width, _] = sizes(&self.x);
+        let taps: i64 = self.window.kernel_sizes.iter().map(|n| i64::from(*n)).product();
+        let size = self.output_sizes.iter().map(|n| i64::from(*n).into());
+        let dims: Vec<DimExpr> = [images, width / taps].into_iter().chain(size).collect();
+        // `unfold` is linear, so that the images do not matter.
+        let x = (&filled(self.x.builder(), self.x.dtype(), "0", &dims)).into();
+        self.y = emit(UnfoldGrad { x, dy: (&self.x).into(), dx: New, window: self.window.clone() }).dx;
     }
 }
 autobwd::samples!(

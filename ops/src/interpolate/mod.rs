@@ -1,9 +1,10 @@
 //! Resizing of images: `nearest_interp_v2` and `bilinear_interp_v2`.
 
+mod composition;
 mod resize;
 
 use autobwd::{
-    Attrs, Buf, Cx, Error, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Attrs, Buf, Composition, Cx, DType, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
     operators::{ConstantInput, constant_ints},
@@ -217,9 +218,36 @@ macro_rules! size_tensors {
     };
 }
 
-/// Declares the operator of a method, with its gradient operator.
+/// Declares the operator of a method, with its gradient operator and samples in which `METHOD` is the method.
 macro_rules! interpolation {
-    ($op:ident, $grad:ident, $samples:ident) => {
+    (
+        $method:ident,
+        $(#[doc = $doc:literal])* $op:ident,
+        $(#[doc = $grad_doc:literal])* $grad:ident,
+        [$($sample:expr),* $(,)?]
+    ) => {
+        $(#[doc = $doc])*
+        #[register_op(grad = $grad, infallible)]
+        pub struct $op<V = Var> {
+            /// Images, `[images, channels, height, width]`; any dtype if elements are the nearest ones.
+            #[input]
+            pub x: V,
+            /// Height and width of the result, int32 or int64, `[2]`; replaces `out_h` and `out_w`, without factors.
+            #[input(constant)]
+            pub out_size: Option<V>,
+            /// Height and width of the result, as one tensor each; replaces `out_size`.
+            #[input(constant)]
+            pub size_tensor: Vec<V>,
+            /// One factor, or those of height and width; replaces the attribute.
+            #[input(constant)]
+            pub scale: Option<V>,
+            /// The resized images, same dtype as `x`.
+            #[output]
+            pub out: V,
+            /// Size of the result, and position of its elements.
+            #[attrs]
+            pub interp: InterpAttrs,
+        }
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
                 self.interp.infer(&self.x, &size_tensors!(self), &mut self.out)
@@ -239,6 +267,29 @@ macro_rules! interpolation {
                 }
             }
         }
+        impl Composition for $op<Expr> {
+            fn compose(&mut self) {
+                self.out = self.interp.compose(&size_tensors!(self), &self.x);
+            }
+        }
+
+        $(#[doc = $grad_doc])*
+        #[register_op(grad_of = $op, grad = Multilinear, inferred, infallible)]
+        pub struct $grad<V = Var> {
+            #[input(shape_only)]
+            pub x: V,
+            #[input(constant)]
+            pub out_size: Option<V>,
+            #[input(constant)]
+            pub size_tensor: Vec<V>,
+            #[input(constant)]
+            pub scale: Option<V>,
+            pub dout: V,
+            #[output]
+            pub dx: V,
+            #[attrs]
+            pub interp: InterpAttrs,
+        }
         impl Kernel for $grad<Buf<'_>> {
             fn run(&mut self, cx: &Cx) -> Result<()> {
                 self.interp.backward(cx, &size_tensors!(self), &self.dout, &mut self.dx)
@@ -249,211 +300,120 @@ macro_rules! interpolation {
             }
         }
         const _: () = {
+            const METHOD: InterpMethod = InterpMethod::$method;
+
             fn row(x: Draw, interp: InterpAttrs) -> $op<Draw> {
                 $op { x, out_size: None, size_tensor: vec![], scale: None, out: out(), interp }
             }
-            $samples!($op);
+
+            fn scaling(scale: [f32; 2]) -> InterpAttrs {
+                InterpAttrs::scaling(METHOD, scale)
+            }
+
+            fn to_size(size: [i32; 2]) -> InterpAttrs {
+                InterpAttrs::to_size(METHOD, size)
+            }
+
+            autobwd::samples!(
+                $op,
+                [
+                    $($sample,)*
+                    row(uniform([1, 2, 0, 4]), to_size([2, 2]))
+                        .fails("`X`: from 1 to 2³¹ - 1 rows and columns are needed"),
+                    row(uniform([1, 2, 3, 4]), to_size([0, 2])).fails("attribute `out_h`: 0 is not a size"),
+                    row(uniform([1, 2, 3, 4]), to_size([2, -1])).fails("attribute `out_w`: -1 is not a size"),
+                    row(uniform([1, 2, 3, 4]), scaling([0.25, 1.0]))
+                        .fails("attribute `scale`: 0.25 of 3 elements is not a size"),
+                    row(uniform([1, 2, 3, 4]), scaling([1.0, 1e9]))
+                        .fails("attribute `scale`: 1000000000 of 4 elements is not a size"),
+                    row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]))
+                        .fails("attribute `scale`: positive numbers are needed, not 0"),
+                    row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]).scale(vec![2.0]))
+                        .fails("attribute `scale`: 2 positive numbers or none are needed, not [2.0]"),
+                    row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_mode(2)).fails("attribute `align_mode`"),
+                    row(uniform([1, 2, 3, 4]), to_size([2, 2]).data_layout(DataLayout::Nhwc))
+                        .fails("attribute `data_layout`: only `NCHW` is supported"),
+                    $op {
+                        out_size: Some(integers(&[5, 7]).of(DType::I32)),
+                        ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
+                    },
+                    $op { out_size: Some(integers(&[5, 7])), ..row(uniform([1, 2, 3, 4]), scaling([2.0, 3.0])) }
+                        .fails("`OutSize`: a size or factors are needed, not both"),
+                    $op {
+                        size_tensor: vec![integers(&[5]), integers(&[3]).of(DType::I32)],
+                        out_size: Some(integers(&[1, 1])),
+                        ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
+                    },
+                    $op { scale: Some(given([1], [1.5])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) },
+                    $op {
+                        scale: Some(given([2], [2.5, 2.0])),
+                        ..row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_corners(false))
+                    },
+                    $op { out_size: Some(integers(&[5])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                        .fails("attribute `out_h`: 2 sizes are needed, not 1"),
+                    $op { out_size: Some(integers(&[5, 0])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                        .fails("attribute `out_w`: 0 is not a size"),
+                    $op { scale: Some(given([3], [1.0; 3])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                        .fails("`Scale`: one or two elements are needed"),
+                    $op { scale: Some(integers(&[2])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
+                        .fails("`Scale`: floating point numbers are needed"),
+                ]
+            );
         };
     };
 }
 
-/// Resizes images: every element of the result is the nearest one of the image.
-///
-/// With `ratio` = size of the image / size of the result, or 1 / `scale`, element `i` is the one at `⌊i * ratio⌋`; with
-/// `align_corners`, `ratio` is that of both sizes minus 1, and the position is rounded.
-#[register_op(grad = NearestInterpV2Grad, infallible)]
-pub struct NearestInterpV2<V = Var> {
-    /// Images, `[images, channels, height, width]`, any dtype.
-    #[input]
-    pub x: V,
-    /// Height and width of the result, int32 or int64, `[2]`; replaces `out_h` and `out_w`, without factors.
-    #[input(constant)]
-    pub out_size: Option<V>,
-    /// Height and width of the result, as one tensor each; replaces `out_size`.
-    #[input(constant)]
-    pub size_tensor: Vec<V>,
-    /// One factor, or those of height and width; replaces the attribute.
-    #[input(constant)]
-    pub scale: Option<V>,
-    /// The resized images, same dtype as `x`.
-    #[output]
-    pub out: V,
-    /// Size of the result, and position of its elements.
-    #[attrs]
-    pub interp: InterpAttrs,
-}
+interpolation!(
+    Nearest,
+    /// Resizes images: every element of the result is the nearest one of the image.
+    ///
+    /// With `ratio` = size of the image / size of the result, or 1 / `scale`, element `i` is the one at `⌊i * ratio⌋`; with
+    /// `align_corners`, `ratio` is that of both sizes minus 1, and the position is rounded.
+    NearestInterpV2,
+    /// `dx` = for each element, the sum of `dout` where it is the nearest.
+    NearestInterpV2Grad,
+    [
+        row(uniform([2, 3, 5, 4]), scaling([2.0, 4.0]).align_corners(false)),
+        row(uniform([1, 2, 3, 4]), scaling([2.5, 1.0])),
+        row(uniform([1, 2, 5, 4]), scaling([0.5, 0.75]).align_corners(false).out_h(7).out_w(9)),
+        row(uniform([2, 1, 3, 4]), to_size([6, 5]).align_corners(false).out_d(-1)),
+        row(uniform([1, 2, 5, 3]), to_size([2, 4]).align_mode(0)),
+        row(uniform([2, 1, 3, 4]), to_size([3, 4])),
+        row(uniform([2, 3, 4, 5]), to_size([1, 1])),
+        row(uniform([1, 2, 1, 3]), to_size([4, 7])),
+        row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Bilinear, [5, 6])),
+        row(uniform([0, 2, 3, 4]), to_size([6, 5])),
+        row(integers_below(9, [1, 2, 3, 4]), scaling([2.0, 3.0]).align_corners(false)),
+        row(uniform([2, 3, 4]), to_size([2, 2])).fails("`X`: 4 dimensions are needed"),
+    ]
+);
 
-/// `dx` = for each element, the sum of `dout` where it is the nearest.
-#[register_op(grad_of = NearestInterpV2, grad = Multilinear, inferred, infallible)]
-pub struct NearestInterpV2Grad<V = Var> {
-    #[input(shape_only)]
-    pub x: V,
-    #[input(constant)]
-    pub out_size: Option<V>,
-    #[input(constant)]
-    pub size_tensor: Vec<V>,
-    #[input(constant)]
-    pub scale: Option<V>,
-    pub dout: V,
-    #[output]
-    pub dx: V,
-    #[attrs]
-    pub interp: InterpAttrs,
-}
-
-/// Resizes images: every element of the result is interpolated linearly between the four elements around its source
-/// position.
-///
-/// With `ratio` = size of the image / size of the result, or 1 / `scale`, the source position of element `i` is
-/// `i * ratio` or `(i + 0.5) * ratio - 0.5`, as `align_mode` says; with `align_corners`, it is `i * ratio`, where
-/// `ratio` is that of both sizes minus 1. Positions are computed in float32, as in the reference.
-#[register_op(grad = BilinearInterpV2Grad, infallible)]
-pub struct BilinearInterpV2<V = Var> {
-    /// Images, `[images, channels, height, width]`.
-    #[input]
-    pub x: V,
-    /// Height and width of the result, int32 or int64, `[2]`; replaces `out_h` and `out_w`, without factors.
-    #[input(constant)]
-    pub out_size: Option<V>,
-    /// Height and width of the result, as one tensor each; replaces `out_size`.
-    #[input(constant)]
-    pub size_tensor: Vec<V>,
-    /// One factor, or those of height and width; replaces the attribute.
-    #[input(constant)]
-    pub scale: Option<V>,
-    /// The resized images.
-    #[output]
-    pub out: V,
-    /// Size of the result, and position of its elements.
-    #[attrs]
-    pub interp: InterpAttrs,
-}
-
-/// `dx` = the sum of `dout`, each multiplied by the weight with which the element contributes to it.
-#[register_op(grad_of = BilinearInterpV2, grad = Multilinear, inferred, infallible)]
-pub struct BilinearInterpV2Grad<V = Var> {
-    #[input(shape_only)]
-    pub x: V,
-    #[input(constant)]
-    pub out_size: Option<V>,
-    #[input(constant)]
-    pub size_tensor: Vec<V>,
-    #[input(constant)]
-    pub scale: Option<V>,
-    pub dout: V,
-    #[output]
-    pub dx: V,
-    #[attrs]
-    pub interp: InterpAttrs,
-}
-
-macro_rules! nearest_samples {
-    ($op:ident) => {
-        const METHOD: InterpMethod = InterpMethod::Nearest;
-        autobwd::samples!(
-            $op,
-            [
-                row(uniform([2, 3, 5, 4]), scaling([2.0, 4.0]).align_corners(false)),
-                row(uniform([1, 2, 3, 4]), scaling([2.5, 1.0])),
-                row(uniform([1, 2, 5, 4]), scaling([0.5, 0.75]).align_corners(false).out_h(7).out_w(9)),
-                row(uniform([2, 1, 3, 4]), to_size([6, 5]).align_corners(false).out_d(-1)),
-                row(uniform([1, 2, 5, 3]), to_size([2, 4]).align_mode(0)),
-                row(uniform([2, 1, 3, 4]), to_size([3, 4])),
-                row(uniform([2, 3, 4, 5]), to_size([1, 1])),
-                row(uniform([1, 2, 1, 3]), to_size([4, 7])),
-                row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Bilinear, [5, 6])),
-                row(uniform([0, 2, 3, 4]), to_size([6, 5])),
-                row(integers_below(9, [1, 2, 3, 4]), scaling([2.0, 3.0]).align_corners(false)),
-                row(uniform([2, 3, 4]), to_size([2, 2])).fails("`X`: 4 dimensions are needed"),
-            ]
-        );
-        refused_samples!($op);
-    };
-}
-
-macro_rules! bilinear_samples {
-    ($op:ident) => {
-        const METHOD: InterpMethod = InterpMethod::Bilinear;
-        autobwd::samples!(
-            $op,
-            [
-                row(uniform([2, 3, 5, 4]), scaling([2.0, 4.0]).align_corners(false).align_mode(0)),
-                row(uniform([2, 3, 5, 4]), scaling([2.0, 3.0]).align_corners(false)),
-                row(uniform([1, 2, 3, 4]), scaling([2.5, 1.0])),
-                row(uniform([1, 2, 5, 4]), scaling([0.5, 0.75]).align_corners(false).out_h(7).out_w(9)),
-                row(uniform([2, 1, 3, 4]), to_size([6, 5]).align_corners(false).align_mode(0).out_d(-1)),
-                row(uniform([1, 2, 5, 7]), to_size([2, 3]).align_corners(false).align_mode(0)),
-                row(uniform([1, 2, 5, 3]), to_size([2, 4])),
-                row(uniform([2, 1, 3, 4]), to_size([3, 4])),
-                row(uniform([2, 3, 4, 5]), to_size([1, 1])),
-                row(uniform([1, 2, 1, 3]), to_size([4, 7])),
-                row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
-                row(integers_below(9, [1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
-                row(uniform([0, 2, 3, 4]), to_size([6, 5])),
-                row(integers_below(9, [1, 2, 3, 4]), to_size([6, 5]))
-                    .fails("`X`: floating point numbers are needed"),
-            ]
-        );
-        refused_samples!($op);
-    };
-}
-
-macro_rules! refused_samples {
-    ($op:ident) => {
-        fn scaling(scale: [f32; 2]) -> InterpAttrs {
-            InterpAttrs::scaling(METHOD, scale)
-        }
-
-        fn to_size(size: [i32; 2]) -> InterpAttrs {
-            InterpAttrs::to_size(METHOD, size)
-        }
-
-        autobwd::samples!(
-            $op,
-            [
-                row(uniform([1, 2, 0, 4]), to_size([2, 2]))
-                    .fails("`X`: from 1 to 2³¹ - 1 rows and columns are needed"),
-                row(uniform([1, 2, 3, 4]), to_size([0, 2])).fails("attribute `out_h`: 0 is not a size"),
-                row(uniform([1, 2, 3, 4]), to_size([2, -1])).fails("attribute `out_w`: -1 is not a size"),
-                row(uniform([1, 2, 3, 4]), scaling([0.25, 1.0]))
-                    .fails("attribute `scale`: 0.25 of 3 elements is not a size"),
-                row(uniform([1, 2, 3, 4]), scaling([1.0, 1e9]))
-                    .fails("attribute `scale`: 1000000000 of 4 elements is not a size"),
-                row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]))
-                    .fails("attribute `scale`: positive numbers are needed, not 0"),
-                row(uniform([1, 2, 3, 4]), scaling([1.0, 0.0]).scale(vec![2.0]))
-                    .fails("attribute `scale`: 2 positive numbers or none are needed, not [2.0]"),
-                row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_mode(2)).fails("attribute `align_mode`"),
-                row(uniform([1, 2, 3, 4]), to_size([2, 2]).data_layout(DataLayout::Nhwc))
-                    .fails("attribute `data_layout`: only `NCHW` is supported"),
-                $op {
-                    out_size: Some(integers(&[5, 7]).of(autobwd::DType::I32)),
-                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
-                },
-                $op { out_size: Some(integers(&[5, 7])), ..row(uniform([1, 2, 3, 4]), scaling([2.0, 3.0])) }
-                    .fails("`OutSize`: a size or factors are needed, not both"),
-                $op {
-                    size_tensor: vec![integers(&[5]), integers(&[3]).of(autobwd::DType::I32)],
-                    out_size: Some(integers(&[1, 1])),
-                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]))
-                },
-                $op { scale: Some(given([1], [1.5])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) },
-                $op {
-                    scale: Some(given([2], [2.5, 2.0])),
-                    ..row(uniform([1, 2, 3, 4]), to_size([2, 2]).align_corners(false))
-                },
-                $op { out_size: Some(integers(&[5])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
-                    .fails("attribute `out_h`: 2 sizes are needed, not 1"),
-                $op { out_size: Some(integers(&[5, 0])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
-                    .fails("attribute `out_w`: 0 is not a size"),
-                $op { scale: Some(given([3], [1.0; 3])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
-                    .fails("`Scale`: one or two elements are needed"),
-                $op { scale: Some(integers(&[2])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
-                    .fails("`Scale`: floating point numbers are needed"),
-            ]
-        );
-    };
-}
-
-interpolation!(NearestInterpV2, NearestInterpV2Grad, nearest_samples);
-interpolation!(BilinearInterpV2, BilinearInterpV2Grad, bilinear_samples);
+interpolation!(
+    Bilinear,
+    /// Resizes images: every element of the result is interpolated linearly between the four elements around its source
+    /// position.
+    ///
+    /// With `ratio` = size of the image / size of the result, or 1 / `scale`, the source position of element `i` is
+    /// `i * ratio` or `(i + 0.5) * ratio - 0.5`, as `align_mode` says; with `align_corners`, it is `i * ratio`, where
+    /// `ratio` is that of both sizes minus 1. Positions are computed in float32, as in the reference.
+    BilinearInterpV2,
+    /// `dx` = the sum of `dout`, each multiplied by the weight with which the element contributes to it.
+    BilinearInterpV2Grad,
+    [
+        row(uniform([2, 3, 5, 4]), scaling([2.0, 4.0]).align_corners(false).align_mode(0)),
+        row(uniform([2, 3, 5, 4]), scaling([2.0, 3.0]).align_corners(false)),
+        row(uniform([1, 2, 3, 4]), scaling([2.5, 1.0])),
+        row(uniform([1, 2, 5, 4]), scaling([0.5, 0.75]).align_corners(false).out_h(7).out_w(9)),
+        row(uniform([2, 1, 3, 4]), to_size([6, 5]).align_corners(false).align_mode(0).out_d(-1)),
+        row(uniform([1, 2, 5, 7]), to_size([2, 3]).align_corners(false).align_mode(0)),
+        row(uniform([1, 2, 5, 3]), to_size([2, 4])),
+        row(uniform([2, 1, 3, 4]), to_size([3, 4])),
+        row(uniform([2, 3, 4, 5]), to_size([1, 1])),
+        row(uniform([1, 2, 1, 3]), to_size([4, 7])),
+        row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
+        row(integers_below(9, [1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Nearest, [5, 6])),
+        row(uniform([0, 2, 3, 4]), to_size([6, 5])),
+        row(integers_below(9, [1, 2, 3, 4]), to_size([6, 5]))
+            .fails("`X`: floating point numbers are needed"),
+    ]
+);

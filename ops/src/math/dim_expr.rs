@@ -117,6 +117,24 @@ impl DimExpr {
         self.combine(&other.into(), i64::min, emit)
     }
 
+    /// Times a factor, in float32, rounded down.
+    #[track_caller]
+    pub(crate) fn scaled(&self, factor: f32) -> DimExpr {
+        match &self.0 {
+            DimValue::Known(n) => DimExpr::from((*n as f32 * factor) as i64),
+            DimValue::Axis(x, _) | DimValue::Computed(x) => {
+                let number = self.number(x.builder()).cast(DType::F32);
+                DimExpr::rounded_down(&(number * f64::from(factor)))
+            }
+        }
+    }
+
+    /// A number of at least 0, one element, rounded down.
+    #[track_caller]
+    pub(crate) fn rounded_down(number: &Expr) -> DimExpr {
+        DimExpr(DimValue::Computed(number.cast(DType::I64)))
+    }
+
     #[track_caller]
     fn combine(
         &self,
@@ -216,9 +234,11 @@ pub fn filled(builder: &Builder, dtype: DType, number: &str, dims: &[DimExpr]) -
 
 /// `0, 1, …` up to a bound, exclusive, as int64.
 #[track_caller]
-pub fn positions(builder: &Builder, end: &DimExpr) -> Expr {
-    let [start, end, step] = [0.into(), end.clone(), 1.into()].map(|n: DimExpr| n.number(builder).into());
-    emit(Range { start, end, step, out: New }).out
+pub fn positions(builder: &Builder, length: &DimExpr) -> Expr {
+    let [start, end, step] = [0.into(), length.clone(), 1.into()].map(|n: DimExpr| n.number(builder).into());
+    let numbers = emit(Range { start, end, step, out: New }).out;
+    // Shape rules do not know the elements of `end`.
+    length.known().map_or(numbers.clone(), |n| numbers.reshape(&[narrow(n)]))
 }
 
 /// The dimensions of a tensor of known rank.
@@ -260,19 +280,13 @@ pub(crate) fn given_integers(
 /// [`Math::reshape_to`].
 #[track_caller]
 pub(super) fn reshape_to(x: &Expr, dims: &[DimExpr]) -> Expr {
-    let own = x.dims();
-    let stays = |at: usize, dim: &DimExpr| {
-        dim.is_axis(x, at) || (dim.known() == Some(0) && own.get(at).is_some_and(|n| *n == 0))
-    };
-    // 0 copies the dimension at that position.
-    let dims: Vec<(bool, &DimExpr)> =
-        dims.iter().enumerate().map(|(at, dim)| (stays(at, dim), dim)).collect();
-    if dims.iter().any(|(stays, dim)| !stays && dim.known() == Some(0)) {
-        let dims: Vec<DimExpr> = dims.into_iter().map(|(_, dim)| dim.clone()).collect();
-        return filled(x.builder(), x.dtype(), "0", &dims);
+    if dims.iter().any(|dim| dim.known() == Some(0)) {
+        // In a shape, 0 would copy a dimension.
+        return filled(x.builder(), x.dtype(), "0", dims);
     }
-    let dims: Vec<DimExpr> =
-        dims.into_iter().map(|(stays, dim)| if stays { 0.into() } else { dim.clone() }).collect();
+    let shape =
+        dims.iter().enumerate().map(|(at, dim)| if dim.is_axis(x, at) { 0.into() } else { dim.clone() });
+    let dims: Vec<DimExpr> = shape.collect();
     let (attr, tensors) = attr_and_tensors(x.builder(), &dims);
     let op = Reshape2::of(x.into(), New, New, attr.iter().map(|n| narrow(*n)).collect());
     // One dimension follows from the others.
@@ -305,4 +319,23 @@ pub(super) fn slice_to(x: &Expr, axis: i32, start: &DimExpr, end: &DimExpr) -> E
     let [starts_tensor_list, ends_tensor_list] = [start, end].map(|bound| args([bound.number(x.builder())]));
     let op = Slice { axes: vec![axis], starts, ends, ..Slice::of(x.into(), New) };
     emit(Slice { starts_tensor_list, ends_tensor_list, ..op }).out
+}
+
+/// Adds elements of that value before and after each dimension, as [`Math::pad`].
+#[track_caller]
+pub(crate) fn pad_by(x: &Expr, paddings: &[[DimExpr; 2]], value: f32) -> Expr {
+    let known = |pair: &[DimExpr; 2]| Some([narrow(pair[0].known()?), narrow(pair[1].known()?)]);
+    if let Some(paddings) = paddings.iter().map(known).collect::<Option<Vec<_>>>() {
+        return if paddings.iter().all(|pair| *pair == [0, 0]) { x.clone() } else { x.pad(&paddings, value) };
+    }
+    let is_padded = |pair: &[DimExpr; 2]| pair.iter().any(|length| length.known() != Some(0));
+    let padded = paddings.iter().enumerate().filter(|(_, pair)| is_padded(pair));
+    padded.fold(x.clone(), |x, (axis, pair)| {
+        let [before, after] = pair.each_ref().map(|length| {
+            let dim = |at: usize| if at == axis { length.clone() } else { DimExpr::of(&x, at as i32) };
+            let shape: Vec<DimExpr> = (0..x.dims().len()).map(dim).collect();
+            filled(x.builder(), x.dtype(), &value.to_string(), &shape)
+        });
+        super::concat(&[&before, &x, &after], axis as i32)
+    })
 }

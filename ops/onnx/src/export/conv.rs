@@ -2,10 +2,7 @@
 
 use autobwd::{__private::internals::*, Result, program::Var};
 use autobwd_ops::{
-    conv::{
-        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dOp, ConvAttrs, DepthwiseConv2d,
-        DepthwiseConv2dGrad,
-    },
+    conv::{Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dOp, ConvAttrs},
     norm::DataLayout,
     windows::{PaddingAlgorithm, Windows},
 };
@@ -25,8 +22,6 @@ pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
         rule::<Conv2dTransposeOp>(),
         rule::<Conv2dTransposeGrad>(),
         rule::<Conv3dOp>(),
-        rule::<DepthwiseConv2d>(),
-        rule::<DepthwiseConv2dGrad>(),
     ]
 }
 
@@ -251,30 +246,26 @@ impl ConvNodes {
     }
 }
 
-macro_rules! convolutions {
-    ($($forward:ident $grad:ident),*) => {$(
-        impl ExportOp for $forward {
-            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-                let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-                let value = conv.forward(graph, [self.input, self.filter])?;
-                write_images(graph, self.output, value, conv.format);
-                Ok(())
-            }
-        }
-        impl ExportOp for $grad {
-            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-                let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-                if let Some(dinput) = self.dinput {
-                    let size = image_size(graph, self.input, conv.format)?;
-                    let value = conv.back(graph, [self.doutput, self.filter], size)?;
-                    write_images(graph, dinput, value, conv.format);
-                }
-                self.dfilter.map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.filter, self.doutput, dfilter]))
-            }
-        }
-    )*};
+impl ExportOp for Conv2dOp {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+        let value = conv.forward(graph, [self.input, self.filter])?;
+        write_images(graph, self.output, value, conv.format);
+        Ok(())
+    }
 }
-convolutions!(Conv2dOp Conv2dGrad, DepthwiseConv2d DepthwiseConv2dGrad);
+impl ExportOp for Conv2dGrad {
+    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
+        if let Some(dinput) = self.dinput {
+            let size = image_size(graph, self.input, conv.format)?;
+            let value = conv.back(graph, [self.doutput, self.filter], size)?;
+            write_images(graph, dinput, value, conv.format);
+        }
+        self.dfilter
+            .map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.filter, self.doutput, dfilter]))
+    }
+}
 
 impl ExportOp for Conv3dOp {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {

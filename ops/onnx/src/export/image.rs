@@ -1,33 +1,28 @@
 //! Images in other sizes, and at other positions.
 
-use autobwd::{DType, Error, ErrorKind, Result, Tensor, program::Var};
+use autobwd::{DType, Error, ErrorKind, Result, program::Var};
 use autobwd_ops::{
-    image::{AffineGrid, AffineGridGrad, GridMode, GridPadding, GridSampler},
-    interpolate::{
-        BilinearInterpV2, BilinearInterpV2Grad, InterpAttrs, InterpMethod, NearestInterpV2,
-        NearestInterpV2Grad,
-    },
+    image::{GridMode, GridPadding, GridSampler, Pad3d, PadMode, PixelShuffle, VolumeLayout},
+    interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
     norm::DataLayout,
 };
 
 use super::{
     ExportOp, ExportRule,
+    conv::{read_images, write_images},
     dims::OnnxDim,
     fill::shape_from,
-    linear::without_zeros,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
     vec![
-        rule::<AffineGrid>(),
-        rule::<AffineGridGrad>(),
         rule::<BilinearInterpV2>(),
-        rule::<BilinearInterpV2Grad>(),
         rule::<GridSampler>(),
         rule::<NearestInterpV2>(),
-        rule::<NearestInterpV2Grad>(),
+        rule::<Pad3d>(),
+        rule::<PixelShuffle>(),
     ]
 }
 
@@ -93,14 +88,9 @@ impl ResizeForm<'_> {
         graph.ints(&[self.interp.out_h.into(), self.interp.out_w.into()])
     }
 
-    /// `Resize` of the axes that a target describes.
-    fn resize(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        x: OnnxValue,
-        target: &ResizeTarget,
-        axes: &[i64],
-    ) -> OnnxValue {
+    /// `out` = `x` in another size.
+    fn export(&self, graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2]) -> Result<()> {
+        let target = self.target(graph, [x, out])?;
         let nearest = self.interp.interp_method == InterpMethod::Nearest;
         let positions = match (self.interp.align_corners, nearest || self.interp.align_mode == 1) {
             (true, _) => "align_corners",
@@ -113,82 +103,32 @@ impl ResizeForm<'_> {
             ("mode", NodeAttr::Text(if nearest { "nearest" } else { "linear" })),
             ("coordinate_transformation_mode", NodeAttr::Text(positions)),
             ("nearest_mode", NodeAttr::Text(rounding)),
-            ("axes", NodeAttr::Ints(axes)),
+            ("axes", NodeAttr::Ints(&[2, 3])),
         ];
+        let x = Some(graph.read(x)?);
         let inputs = match target {
-            ResizeTarget::Factors(factors) => [Some(x), None, Some(*factors), None],
-            ResizeTarget::Sizes(sizes) => [Some(x), None, None, Some(*sizes)],
+            ResizeTarget::Factors(factors) => [x, None, Some(factors), None],
+            ResizeTarget::Sizes(sizes) => [x, None, None, Some(sizes)],
         };
         let [value] = graph.nodes("Resize", &inputs, &attrs);
-        value
-    }
-
-    /// `out` = `x` in another size.
-    fn forward(&self, graph: &mut OnnxGraph<'_>, [x, out]: [Var; 2]) -> Result<()> {
-        let target = self.target(graph, [x, out])?;
-        let x = graph.read(x)?;
-        let value = self.resize(graph, x, &target, &[2, 3]);
         graph.write(out, value);
-        Ok(())
-    }
-
-    /// The weights with which the elements along an axis of `x` contribute to those of `dout`: the resized unit
-    /// vectors, `[elements of x, elements of dout]`.
-    fn weights(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        (x, dtype): (Var, DType),
-        target: &ResizeTarget,
-        axis: usize,
-    ) -> Result<OnnxValue> {
-        let of_x = graph.merged_dims(x, axis, axis + 1)?;
-        let one = OnnxDim::Known(1);
-        let zeros = graph.filled_to(dtype, 0.0, &[of_x, of_x])?;
-        let vectors = graph.op("EyeLike", &[zeros], &[]);
-        let vectors = graph.reshape_to(vectors, &[one, of_x, of_x, one])?;
-        let at = [graph.ints(&[axis as i64 - 2])?, graph.ints(&[axis as i64 - 1])?];
-        let part = |pair: OnnxValue| graph.op("Slice", &[pair, at[0], at[1]], &[]);
-        let target = match target {
-            ResizeTarget::Factors(factors) => ResizeTarget::Factors(part(*factors)),
-            ResizeTarget::Sizes(sizes) => ResizeTarget::Sizes(part(*sizes)),
-        };
-        let resized = self.resize(graph, vectors, &target, &[2]);
-        graph.squeeze(resized, &[0, 3])
-    }
-
-    /// `dx` = the sum of `dout`, each multiplied by the weight with which the element contributes to it.
-    fn backward(&self, graph: &mut OnnxGraph<'_>, [x, dout, dx]: [Var; 3]) -> Result<()> {
-        let (target, of) = (self.target(graph, [x, dout])?, (x, graph.dtype(dout)?));
-        let [down, across] = [self.weights(graph, of, &target, 2)?, self.weights(graph, of, &target, 3)?];
-        let (dout, across) = (graph.read(dout)?, graph.transposed(across, 2));
-        let value = without_zeros(graph, dout, of.1, |graph, dout| {
-            let rows = graph.op("MatMul", &[dout, across], &[]);
-            Ok(graph.op("MatMul", &[down, rows], &[]))
-        })?;
-        graph.write(dx, value);
         Ok(())
     }
 }
 
+// Native: gathers and weighted sums take 12 times as long in ONNX Runtime.
 macro_rules! resizing {
-    ($($forward:ident $grad:ident),*) => {$(
-        impl ExportOp for $forward {
+    ($($op:ident),*) => {$(
+        impl ExportOp for $op {
             fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
                 let (interp, out_size, scale) = (&self.interp, self.out_size, self.scale);
                 let resizing = ResizeForm { interp, out_size, size_tensor: &self.size_tensor, scale };
-                resizing.forward(graph, [self.x, self.out])
-            }
-        }
-        impl ExportOp for $grad {
-            fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-                let (interp, out_size, scale) = (&self.interp, self.out_size, self.scale);
-                let resizing = ResizeForm { interp, out_size, size_tensor: &self.size_tensor, scale };
-                resizing.backward(graph, [self.x, self.dout, self.dx])
+                resizing.export(graph, [self.x, self.out])
             }
         }
     )*};
 }
-resizing!(BilinearInterpV2 BilinearInterpV2Grad, NearestInterpV2 NearestInterpV2Grad);
+resizing!(BilinearInterpV2, NearestInterpV2);
 
 impl ExportOp for GridSampler {
     fn has_form(&self) -> bool {
@@ -214,45 +154,36 @@ impl ExportOp for GridSampler {
     }
 }
 
-/// The positions `x, y, 1` of all elements of an image, `[height * width, 3]`.
-fn positions(graph: &mut OnnxGraph<'_>, grid: Var, align_corners: bool) -> Result<(OnnxValue, [i64; 2])> {
-    let size = [graph.dim(grid, 1)?, graph.dim(grid, 2)?];
-    let along = |i: i64, n: i64| {
-        let edge = if align_corners { 1.0 } else { (n as f64 - 1.0) / n as f64 };
-        let way = if n > 1 { 2.0 * edge * i as f64 / (n as f64 - 1.0) } else { 0.0 };
-        way - edge
-    };
-    let [height, width] = size;
-    let pairs = (0..height).flat_map(|row| (0..width).map(move |column| (row, column)));
-    let elements = pairs.flat_map(|(row, column)| [along(column, width), along(row, height), 1.0]);
-    let tensor = Tensor::from_vec([(height * width) as usize, 3], elements.collect())?;
-    let (value, dtype) = (graph.tensor(&tensor), graph.dtype(grid)?);
-    Ok((graph.cast(value, dtype), size))
-}
-
-impl ExportOp for AffineGrid {
+// Native: a reshape between two others takes twice as long in ONNX Runtime.
+impl ExportOp for PixelShuffle {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (positions, [height, width]) = positions(graph, self.output, self.align_corners)?;
-        let theta = graph.read(self.theta)?;
-        let theta = graph.transposed(theta, 3);
-        let grid = graph.op("MatMul", &[positions, theta], &[]);
-        let images = graph.merged_dims(self.theta, 0, 1)?;
-        let dims = [images, OnnxDim::Known(height), OnnxDim::Known(width), OnnxDim::Known(2)];
-        let grid = graph.reshape_to(grid, &dims)?;
-        graph.write(self.output, grid);
+        let value = read_images(graph, self.x, self.data_format)?;
+        let size = NodeAttr::Int(self.upscale_factor.into());
+        let attrs = [("blocksize", size), ("mode", NodeAttr::Text("CRD"))];
+        let value = graph.op("DepthToSpace", &[value], &attrs);
+        write_images(graph, self.out, value, self.data_format);
         Ok(())
     }
 }
-impl ExportOp for AffineGridGrad {
+
+// Native: one node in place of three gathers with computed indices. The composition has a node `Pad` for constants;
+// circular padding came with version 19 of the operators.
+impl ExportOp for Pad3d {
+    fn has_form(&self) -> bool {
+        self.paddings_tensor.is_none() && matches!(self.mode, PadMode::Reflect | PadMode::Replicate)
+    }
+
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (positions, [height, width]) = positions(graph, self.doutput, self.align_corners)?;
-        let images = graph.merged_dims(self.doutput, 0, 1)?;
-        let dims = [images, OnnxDim::Known(height * width), OnnxDim::Known(2)];
-        let doutput = graph.read(self.doutput)?;
-        let doutput = graph.reshape_to(doutput, &dims)?;
-        let doutput = graph.transposed(doutput, 3);
-        let dtheta = graph.op("MatMul", &[doutput, positions], &[]);
-        graph.write(self.dtheta, dtheta);
+        let &[left, right, top, bottom, front, back] = &self.paddings[..] else {
+            return Err(Error::new(ErrorKind::Format, "padding of volumes needs six numbers"));
+        };
+        let first = if self.data_format == VolumeLayout::Ndhwc { 1 } else { 2 };
+        let pads = graph.ints(&[front, top, left, back, bottom, right].map(i64::from))?;
+        let axes = graph.ints(&[first, first + 1, first + 2])?;
+        let mode = if self.mode == PadMode::Reflect { "reflect" } else { "edge" };
+        let operands = [Some(graph.read(self.x)?), Some(pads), None, Some(axes)];
+        let [value] = graph.nodes("Pad", &operands, &[("mode", NodeAttr::Text(mode))]);
+        graph.write(self.out, value);
         Ok(())
     }
 }

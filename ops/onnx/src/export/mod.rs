@@ -3,7 +3,6 @@
 mod adaptive;
 mod arith;
 mod cells;
-mod columns;
 mod cond;
 mod conditional_block;
 mod control;
@@ -33,10 +32,8 @@ mod same;
 mod scan;
 mod scatter;
 mod shape;
-mod shuffle;
 mod slice;
 mod update;
-mod volume;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -108,7 +105,6 @@ fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
 fn rules() -> BTreeMap<&'static str, ExportRule> {
     let families = [
         arith::rules(),
-        columns::rules(),
         conditional_block::rules(),
         conv::rules(),
         expand::rules(),
@@ -126,10 +122,8 @@ fn rules() -> BTreeMap<&'static str, ExportRule> {
         rnn::rules(),
         scatter::rules(),
         shape::rules(),
-        shuffle::rules(),
         slice::rules(),
         update::rules(),
-        volume::rules(),
     ];
     families.into_iter().flatten().collect()
 }

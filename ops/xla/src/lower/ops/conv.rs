@@ -4,7 +4,7 @@ use autobwd::Result;
 use autobwd_ops::{
     conv::{
         Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dAttrs, Conv3dGrad, Conv3dOp,
-        ConvAttrs, DepthwiseConv2d, DepthwiseConv2dGrad,
+        ConvAttrs,
     },
     norm::DataLayout,
     windows::Windows,
@@ -13,16 +13,7 @@ use autobwd_ops::{
 use super::prelude::*;
 use crate::lower::{ConvolutionLayout, HloConvolution};
 
-family!(
-    Conv2dGrad,
-    Conv2dOp,
-    Conv2dTransposeGrad,
-    Conv2dTransposeOp,
-    Conv3dGrad,
-    Conv3dOp,
-    DepthwiseConv2d,
-    DepthwiseConv2dGrad
-);
+family!(Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dGrad, Conv3dOp);
 
 /// The axes of height and width.
 pub(super) fn spatial(format: DataLayout) -> [usize; 2] {
@@ -212,19 +203,6 @@ impl Lower for Conv3dGrad<Hlo> {
     fn lower(&mut self) {
         let slots = [&self.input, &self.filter, &self.doutput];
         let by = Conv::of_volumes(&self.conv, &self.filter, &self.input);
-        gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
-    }
-}
-impl Lower for DepthwiseConv2d<Hlo> {
-    fn lower(&mut self) {
-        let by = Conv::of(&self.conv, &self.filter, &self.input);
-        forward(by, &self.input, &self.filter, &mut self.output);
-    }
-}
-impl Lower for DepthwiseConv2dGrad<Hlo> {
-    fn lower(&mut self) {
-        let slots = [&self.input, &self.filter, &self.doutput];
-        let by = Conv::of(&self.conv, &self.filter, &self.input);
         gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
     }
 }

@@ -5,10 +5,8 @@ mod concat;
 mod conv;
 mod cumulative;
 mod fill;
-mod image;
 mod index;
 mod integer;
-mod interpolate;
 mod lstm;
 mod matmul;
 mod order;
@@ -46,10 +44,8 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         conv::rules(),
         cumulative::rules(),
         fill::rules(),
-        image::rules(),
         index::rules(),
         integer::rules(),
-        interpolate::rules(),
         concat::rules(),
         lstm::rules(),
         matmul::rules(),
