@@ -15,6 +15,7 @@ mod copy;
 mod elements;
 mod elementwise;
 mod fill;
+mod fill_like;
 mod increment;
 mod infallible;
 mod logic;
@@ -47,10 +48,8 @@ pub use elementwise::{
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
     ElementwiseSubGrad, ElementwiseSubGradGrad, grad_if_any, grad_or_zeros,
 };
-pub use fill::{
-    FillAnyLike, FillConstant, FillConstantGrad, FillZerosLike, check_number, fill_with, given_shape,
-    parse_number, shape_of_attr,
-};
+pub use fill::{FillConstant, FillConstantGrad, given_shape, parse_number, shape_of_attr};
+pub use fill_like::{FillAnyLike, FillZerosLike, check_number, fill_with};
 pub use increment::{Increment, IncrementGrad};
 pub use logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
 pub use multilinear::{Multilinear, SelfAdjoint};
