@@ -7,7 +7,7 @@ mod contract;
 pub(crate) mod decompose;
 mod derived;
 pub(crate) mod elementwise_update;
-mod gradient_ops;
+pub(crate) mod gradient_ops;
 pub(crate) mod impl_probe;
 pub(crate) mod infallible;
 pub(crate) mod op_sequence;
