@@ -34,6 +34,7 @@ mod higher;
 mod hostile;
 mod identifiers;
 mod images;
+mod imports;
 mod kinks;
 mod laws;
 mod layers;

@@ -83,6 +83,7 @@ pub mod __private {
     pub use crate::obstacles::Obstacles;
     pub use crate::op::backward_ops::{check_emitted, part};
     pub use crate::op::decompose::Decomposition;
+    pub use crate::op::gradient_ops::OperatorGradients;
     pub use crate::op::impl_probe::{ImplDefaults, ImplProbe};
     pub use crate::op::op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
     pub use crate::op::registry::{Implementation, Lookup, ShapeCache};

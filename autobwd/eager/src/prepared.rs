@@ -277,7 +277,7 @@ impl OpPlan {
             var: vars[k],
             meta: metas[k].clone(),
             source: ValueSource::Feed,
-            record: None,
+            layout: None,
         };
         let initial: Vec<InitialValue> = of(Role::Input).map(initial).collect();
         let ends: Vec<Var> = of(Role::Output).map(|k| vars[k]).collect();

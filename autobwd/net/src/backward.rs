@@ -9,8 +9,8 @@ use super::{
     rnn::{GradStep, UpstreamSource},
 };
 use autobwd_core::{
-    __private::{DeclaredVars, GradRequest, check_emitted, internals::*},
-    BlockId, Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
+    __private::{OperatorGradients, internals::*},
+    Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
     desc::GRAD,
     operators::zeros,
 };
@@ -81,7 +81,7 @@ struct NetBackward<'a> {
     /// By variable: its gradient.
     grads: FxHashMap<Var, Var>,
     /// Gradients computed or given so far, and values that rules derived from these.
-    there: FxHashSet<Var>,
+    computed: FxHashSet<Var>,
 }
 
 impl<'a> NetBackward<'a> {
@@ -99,8 +99,8 @@ impl<'a> NetBackward<'a> {
         };
         tree.iter().for_each(|op| op.each(&mut note));
         let model = names.name_count();
-        let (grads, there) = Default::default();
-        NetBackward { ops, no_grad, reached, names, model, grads, there }
+        let (grads, computed) = Default::default();
+        NetBackward { ops, no_grad, reached, names, model, grads, computed }
     }
 
     /// The gradient of a variable.
@@ -109,11 +109,11 @@ impl<'a> NetBackward<'a> {
         if let Some(grad) = self.grads.get(&var) {
             return Ok(*grad);
         }
-        let called = format!("{name}{GRAD}");
-        let grad = self.names.var(&called);
+        let grad_name = format!("{name}{GRAD}");
+        let grad = self.names.var(&grad_name);
         if grad.index() < self.model {
             let text =
-                format!("the gradient of `{name}` would be `{called}`, which is a variable of the net");
+                format!("the gradient of `{name}` would be `{grad_name}`, which is a variable of the net");
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         self.grads.insert(var, grad);
@@ -123,13 +123,13 @@ impl<'a> NetBackward<'a> {
     /// Records that a gradient is computed or given.
     fn arrives(&mut self, name: &str) -> Result<()> {
         let grad = self.grad(name)?;
-        self.there.insert(grad);
+        self.computed.insert(grad);
         Ok(())
     }
 
     fn has_gradient(&self, name: &str) -> bool {
         let grad = self.names.find(name).and_then(|var| self.grads.get(&var));
-        grad.is_some_and(|grad| self.there.contains(grad))
+        grad.is_some_and(|grad| self.computed.contains(grad))
     }
 
     /// The gradients of an operator; contributions to one gradient still share a name.
@@ -182,34 +182,17 @@ impl<'a> NetBackward<'a> {
             GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Composed | GradKind::Rule => {}
         }
         let fwd = op.desc(&mut |name| self.names.var(name));
-        let (mut wanted, mut of_output) = (FxHashMap::default(), FxHashMap::default());
+        let mut grads = OperatorGradients::default();
         for name in op.reads().filter(|name| self.reached.contains(*name)) {
-            wanted.insert(self.names.var(name), self.grad(name)?);
+            grads.wanted.insert(self.names.var(name), self.grad(name)?);
         }
         for name in op.writes() {
-            of_output.insert(self.names.var(name), self.grad(name)?);
+            grads.of_output.insert(self.names.var(name), self.grad(name)?);
         }
-        let grad_of = |var: Var| of_output.get(&var).copied().unwrap_or(Var::EMPTY);
-        let arrives = |var: Var| self.there.contains(&grad_of(var));
-        let mut emitted = vec![];
-        let wanted_of = |var: Var| wanted.get(&var).copied();
-        info.emit_grad(GradRequest {
-            ops: self.ops,
-            fwd: &fwd,
-            names: &mut self.names,
-            declared: DeclaredVars { block: BlockId::ROOT, original: &|var| var },
-            of_output: &grad_of,
-            wanted: &wanted_of,
-            arrives: &arrives,
-            block: None,
-            emitted: &mut emitted,
-        })?;
-        let own: FxHashMap<Var, Var> =
-            wanted.iter().chain(&of_output).map(|(var, grad)| (*grad, *var)).collect();
-        let is_gradient = |var: Var| own.contains_key(&var);
+        let arrives = |grad: Var| self.computed.contains(&grad);
         let of_model = |var: Var| Some(var).filter(|var| var.index() < self.model);
-        check_emitted(self.ops, &self.names, &fwd, &emitted, &is_gradient, &of_model)?;
-        let ops = self.needed(&fwd, emitted, &own);
+        let emitted = grads.emit(self.ops, info, &fwd, &mut self.names, &arrives, &of_model, None)?;
+        let ops = self.prune(&fwd, emitted, &grads.variables());
         Ok(match ops.len() {
             0 => Operator::Nop,
             1 => ops.into_iter().next().unwrap_or(Operator::Nop),
@@ -217,33 +200,37 @@ impl<'a> NetBackward<'a> {
         })
     }
 
-    /// Prunes operators without incoming gradient; for the others, fills missing gradients with zeros. `own` maps a
-    /// gradient to its variable.
-    fn needed(&mut self, fwd: &OpDesc, emitted: Vec<OpDesc>, own: &FxHashMap<Var, Var>) -> Vec<Operator> {
-        let (mut ops, mut filled) = (vec![], FxHashSet::default());
-        let named = |op: OpDesc, names: &Program| {
-            Operator::from(NamedOp::from_desc(&OpDesc { site: fwd.site, ..op }, names))
-        };
+    /// Drops operators without incoming gradient; for the others, fills gradients without writer with zeros.
+    /// `variables` maps a gradient to its variable.
+    fn prune(
+        &mut self,
+        fwd: &OpDesc,
+        emitted: Vec<OpDesc>,
+        variables: &FxHashMap<Var, Var>,
+    ) -> Vec<Operator> {
+        let mut ops = vec![];
+        let mut zero_filled = FxHashSet::default();
+        let is_gradient = |var: &Var| variables.contains_key(var);
         for op in emitted {
-            let fed = op.reads().any(|v| self.there.contains(&v));
+            let has_upstream = op.reads().any(|v| self.computed.contains(&v));
             // A value that is no gradient is kept, because another operator of the same rule reads it.
-            let for_itself = op.writes().any(|v| !own.contains_key(&v));
-            let source = !op.reads().any(|v| own.contains_key(&v));
-            if op.writes().next().is_none() || !(fed || for_itself || source) {
+            let writes_auxiliary = op.writes().any(|v| !is_gradient(&v));
+            let reads_no_gradient = !op.reads().any(|v| is_gradient(&v));
+            if op.writes().next().is_none() || !(has_upstream || writes_auxiliary || reads_no_gradient) {
                 continue;
             }
             for grad in op.reads() {
-                if let Some(value) = own.get(&grad)
-                    && !self.there.contains(&grad)
-                    && filled.insert(grad)
+                if let Some(value) = variables.get(&grad)
+                    && !self.computed.contains(&grad)
+                    && zero_filled.insert(grad)
                 {
-                    ops.push(named(zeros(*value, grad), &self.names));
+                    ops.push(OpDesc { site: fwd.site, ..zeros(*value, grad) });
                 }
             }
-            self.there.extend(op.writes().filter(|v| fed || own.contains_key(v)));
-            ops.push(named(op, &self.names));
+            self.computed.extend(op.writes().filter(|v| has_upstream || is_gradient(v)));
+            ops.push(OpDesc { site: fwd.site, ..op });
         }
-        ops
+        ops.iter().map(|op| NamedOp::from_desc(op, &self.names).into()).collect()
     }
 
     fn rnn(&mut self, rnn: &RnnOp) -> Result<Operator> {
@@ -256,51 +243,47 @@ impl<'a> NetBackward<'a> {
         let inner = reach_step(ops, rnn, no_grad, reached)?;
         let wanted: Vec<&str> = rnn.shared().into_iter().filter(|name| reached.contains(*name)).collect();
         let mut carried = vec![false; rnn.memories().len()];
-        let (mut steps, mut computed) = (vec![], VariableNames::default());
+        let mut steps = vec![];
+        let mut computed = VariableNames::default();
         loop {
             let mut walk = NetBackward::new(ops, rnn.step().ops(), no_grad, &inner);
             steps.push(walk.step(rnn, &arriving, &carried, &wanted)?);
-            let given = rnn.step_inputs().iter().map(|link| &*link.inner);
-            let given = given.chain(rnn.memories().iter().map(|memory| &*memory.pre));
-            let there = given.chain(wanted.iter().copied()).filter(|name| walk.has_gradient(name));
-            computed.extend(there.map(String::from));
-            let hands_on =
-                rnn.memories().iter().zip(&carried).map(|(m, known)| *known || walk.has_gradient(&m.pre));
-            let next: Vec<bool> = hands_on.collect();
+            let names = rnn.given().chain(wanted.iter().copied()).filter(|name| walk.has_gradient(name));
+            computed.extend(names.map(String::from));
+            let memories = rnn.memories().iter().zip(&carried);
+            let next: Vec<bool> = memories.map(|(m, known)| *known || walk.has_gradient(&m.pre)).collect();
             if next == carried {
                 break;
             }
             carried = next;
         }
-        let goes = |this: &mut Self, inner: &str, outer: &str| -> Result<Option<String>> {
+        let mut outer_grad = |inner: &str, outer: &str| -> Result<Option<String>> {
             if !computed.contains(inner) || !reached.contains(outer) {
                 return Ok(None);
             }
-            this.arrives(outer)?;
+            self.arrives(outer)?;
             Ok(Some(format!("{outer}{GRAD}")))
         };
         let links = rnn.step_inputs().iter();
         let input_grads =
-            links.map(|link| goes(self, &link.inner, &link.outer)).collect::<Result<Vec<_>>>()?;
+            links.map(|link| outer_grad(&link.inner, &link.outer)).collect::<Result<Vec<_>>>()?;
         let memories = rnn.memories().iter();
-        let boot_grads = memories.map(|m| goes(self, &m.pre, &m.boot)).collect::<Result<Vec<_>>>()?;
-        let mut shared_grads = vec![];
-        for name in &wanted {
-            shared_grads.push((name.to_string(), goes(self, name, name)?));
-        }
-        // Gradients without contribution from any step.
+        let boot_grads = memories.map(|m| outer_grad(&m.pre, &m.boot)).collect::<Result<Vec<_>>>()?;
+        let shared_grads = wanted.iter().map(|name| outer_grad(name, name)).collect::<Result<Vec<_>>>()?;
         for step in &mut steps {
-            let mut kept = shared_grads.iter().map(|(_, grad)| grad.is_some());
-            step.parts.retain(|_| kept.next().unwrap_or(false));
+            // Without those to which no step contributes.
+            let mut contributes = shared_grads.iter().map(Option::is_some);
+            step.parts.retain(|_| contributes.next().unwrap_or(false));
         }
+        let shared_grads = wanted.iter().zip(shared_grads);
         let shared_grads: Vec<_> =
-            shared_grads.into_iter().filter_map(|(name, grad)| Some((name, grad?))).collect();
+            shared_grads.filter_map(|(name, grad)| Some((name.to_string(), grad?))).collect();
         if input_grads.iter().chain(&boot_grads).all(Option::is_none) && shared_grads.is_empty() {
             return Ok(Operator::Nop);
         }
         let outputs = rnn.step_outputs().iter().zip(arriving);
         let output_grads =
-            outputs.map(|(link, there)| there.then(|| format!("{}{GRAD}", link.outer))).collect();
+            outputs.map(|(link, arrives)| arrives.then(|| format!("{}{GRAD}", link.outer))).collect();
         let forward = rnn.clone();
         let grad = RnnGradOp { forward, steps, output_grads, input_grads, boot_grads, shared_grads };
         Ok(Operator::RnnGrad(grad.into()))

@@ -54,8 +54,7 @@ struct NetOutline {
 impl NetOutline {
     fn of(tree: &Operator) -> NetOutline {
         let mut outline = NetOutline { program: Program::new(), titles: vec![tree.label()] };
-        let ops = if let Operator::Net(net) = tree { net.ops() } else { std::slice::from_ref(tree) };
-        outline.list(ops, BlockId::ROOT, &NameScope::default());
+        outline.list(tree.list(), BlockId::ROOT, &NameScope::default());
         outline
     }
 
@@ -64,7 +63,7 @@ impl NetOutline {
             match op {
                 Operator::Nop => {}
                 Operator::Op(op) => {
-                    let desc = op.desc(&mut |name| self.program.var(&names.called(name)));
+                    let desc = op.desc(&mut |name| self.program.var(&names.full_name(name)));
                     self.push(desc, block);
                 }
                 Operator::Net(net) => {
@@ -86,7 +85,7 @@ impl NetOutline {
     }
 
     fn vars<'n>(&mut self, own: impl IntoIterator<Item = &'n str>, names: &NameScope<'_>) -> Vec<Var> {
-        own.into_iter().map(|name| self.program.var(&names.called(name))).collect()
+        own.into_iter().map(|name| self.program.var(&names.full_name(name))).collect()
     }
 
     fn push(&mut self, op: OpDesc, block: BlockId) {
@@ -145,7 +144,8 @@ impl NetOutline {
 
     fn rnn_grad(&mut self, grad: &RnnGradOp, block: BlockId, names: &NameScope<'_>) {
         let (rnn, last) = (grad.forward(), grad.steps.len().saturating_sub(1));
-        for (i, GradStep { op, arrivals, parts }) in grad.steps.iter().enumerate() {
+        for (i, grad_step) in grad.steps.iter().enumerate() {
+            let GradStep { op, arrivals, parts } = grad_step;
             let title = match (last, i) {
                 (0, _) => format!("{}, every step, the last first", rnn.name()),
                 (_, 0) => format!("{}, the last step", rnn.name()),
@@ -155,10 +155,7 @@ impl NetOutline {
             let outputs = if i == last { grad.outputs() } else { vec![] };
             let inner =
                 self.frame(&format!("{}_grad", rnn.name()), title, (grad.inputs(), outputs), block, names);
-            let mut local = rnn.locals();
-            local.extend(arrivals.iter().map(|(_, name)| &**name));
-            local.extend(op.outputs().into_iter().chain(op.intermediates()));
-            let step = names.any_step(rnn, local);
+            let step = names.any_step(rnn, grad.locals(grad_step));
             for (from, name) in arrivals {
                 let to = self.vars([&**name], &step);
                 match *from {
@@ -169,27 +166,19 @@ impl NetOutline {
                     UpstreamSource::Memory(_) => self.link("next_step", vec![], to, inner),
                 }
             }
-            let ops = if let Operator::Net(net) = op { net.ops() } else { std::slice::from_ref(op) };
-            self.list(ops, inner, &step);
+            self.list(op.list(), inner, &step);
             for ((_, to), parts) in grad.shared_grads.iter().zip(parts).filter(|(_, parts)| !parts.is_empty())
             {
                 let (from, to) =
                     (self.vars(parts.iter().map(String::as_str), &step), self.vars([&**to], names));
                 self.link(Sum::SCHEMA.name, from, to, inner);
             }
-            for (link, to) in rnn.step_inputs().iter().zip(&grad.input_grads) {
-                if let Some(to) = to {
-                    let from = self.vars([&*format!("{}{GRAD}", link.inner)], &step);
-                    let to = self.vars([&**to], names);
-                    self.link("step_output", from, to, inner);
-                }
-            }
-            for (memory, to) in rnn.memories().iter().zip(&grad.boot_grads).filter(|_| i == last) {
-                if let Some(to) = to {
-                    let from = self.vars([&*format!("{}{GRAD}", memory.pre)], &step);
-                    let to = self.vars([&**to], names);
-                    self.link("memory", from, to, inner);
-                }
+            let sequences = grad.input_links().map(|(link, to)| ("step_output", &link.inner, to));
+            let boots = grad.boot_links().map(|(memory, to)| ("memory", &memory.pre, to));
+            for (ty, value, to) in sequences.chain(boots.filter(|_| i == last)) {
+                let from = self.vars([&*format!("{value}{GRAD}")], &step);
+                let to = self.vars([to], names);
+                self.link(ty, from, to, inner);
             }
         }
     }

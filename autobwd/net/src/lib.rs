@@ -326,6 +326,14 @@ impl Operator {
         }
     }
 
+    /// A net's operators, or the operator itself.
+    fn list(&self) -> &[Operator] {
+        match self {
+            Operator::Net(net) => net.ops(),
+            other => std::slice::from_ref(other),
+        }
+    }
+
     /// Visits all operators that are not nets, in execution order.
     fn each<'a>(&'a self, visit: &mut dyn FnMut(&'a Operator)) {
         match self {

@@ -2,10 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{
-    NamedOp, Operator, RnnGradOp, RnnOp,
-    rnn::{GradStep, UpstreamSource},
-};
+use super::{NamedOp, Operator, RnnGradOp, RnnOp, rnn::UpstreamSource};
 use autobwd_core::{
     __private::internals::*,
     BlockId, Dim, Dims, Error, ErrorKind, Meta, OpContext, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
@@ -60,12 +57,12 @@ pub(super) struct NameScope<'a> {
 }
 
 impl<'a> NameScope<'a> {
-    pub(super) fn called(&self, name: &str) -> String {
+    pub(super) fn full_name(&self, name: &str) -> String {
         match self.outer {
             None => name.into(),
             Some(_) if self.local.contains(name) => format!("{}{name}", self.prefix),
             Some(_) if self.shared.contains(name) => format!("{}{name}", self.copies),
-            Some(outer) => outer.called(name),
+            Some(outer) => outer.full_name(name),
         }
     }
 
@@ -108,7 +105,7 @@ impl<'a> NetLowering<'a> {
 
     fn single(&mut self, op: &NamedOp, names: &NameScope<'_>) -> Result<()> {
         op.info(self.ops).map_err(|e| e.at_op(|| op.describe()))?;
-        let desc = op.desc(&mut |name| self.program.var(&names.called(name)));
+        let desc = op.desc(&mut |name| self.program.var(&names.full_name(name)));
         self.push(desc)
     }
 
@@ -180,7 +177,7 @@ impl<'a> NetLowering<'a> {
     fn count_steps(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<usize> {
         let mut found: Option<(usize, &str)> = None;
         for link in rnn.step_inputs() {
-            let var = self.program.var(&names.called(&link.outer));
+            let var = self.program.var(&names.full_name(&link.outer));
             self.declared(var)?;
             let dims = self.program.root().vars.get(&var).map(|desc| desc.dims.clone()).unwrap_or_default();
             let steps = dims.first().and_then(|dim| dim.get());
@@ -219,17 +216,17 @@ impl<'a> NetLowering<'a> {
         }
         let every = |name: &str| (0..steps).map(|t| names.step(rnn, t) + name).collect();
         for link in rnn.step_inputs() {
-            self.unstack(names.called(&link.outer), every(&link.inner))?;
+            self.unstack(names.full_name(&link.outer), every(&link.inner))?;
         }
         let copies = format!("{}{}/", names.prefix, rnn.name());
         for name in rnn.shared() {
-            self.copy(names.called(name), format!("{copies}{name}"))?;
+            self.copy(names.full_name(name), format!("{copies}{name}"))?;
         }
         for t in 0..steps {
             let prefix = names.step(rnn, t);
             for memory in rnn.memories() {
                 let before = match t {
-                    0 => names.called(&memory.boot),
+                    0 => names.full_name(&memory.boot),
                     _ => names.step(rnn, t - 1) + &memory.state,
                 };
                 self.copy(before, format!("{prefix}{}", memory.pre))?;
@@ -240,7 +237,7 @@ impl<'a> NetLowering<'a> {
             rnn.step().ops().iter().try_for_each(|op| self.operator(op, &inside))?;
         }
         for link in rnn.step_outputs() {
-            self.stack(every(&link.inner), names.called(&link.outer))?;
+            self.stack(every(&link.inner), names.full_name(&link.outer))?;
         }
         Ok(())
     }
@@ -248,7 +245,7 @@ impl<'a> NetLowering<'a> {
     /// Sequences of length 0, with the shapes that one step would give them.
     fn no_steps(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<()> {
         let sequences: FxHashSet<String> =
-            rnn.step_inputs().iter().map(|link| names.called(&link.outer)).collect();
+            rnn.step_inputs().iter().map(|link| names.full_name(&link.outer)).collect();
         let known = |name: &str| {
             let declared = self.program.find(name).and_then(|var| self.program.lookup(BlockId::ROOT, var));
             let meta = declared.map(VarDesc::meta).or_else(|| (self.known)(name))?;
@@ -260,7 +257,7 @@ impl<'a> NetLowering<'a> {
         one.rnn(rnn, names)?;
         let mut empty = vec![];
         for link in rnn.step_outputs() {
-            let name = names.called(&link.outer);
+            let name = names.full_name(&link.outer);
             let meta = one.program.find(&name).and_then(|var| one.program.lookup(BlockId::ROOT, var));
             let meta = meta.map(VarDesc::meta).ok_or_else(|| Error::internal("a sequence without shape"))?;
             empty.push((name, meta));
@@ -275,16 +272,11 @@ impl<'a> NetLowering<'a> {
 
     /// The gradient of no steps: zeros, because no output depends on an input.
     fn no_steps_grad(&mut self, grad: &RnnGradOp, names: &NameScope<'_>) -> Result<()> {
-        let rnn = grad.forward();
-        let sequences = rnn.step_inputs().iter().map(|link| &link.outer).zip(&grad.input_grads);
-        let boots = rnn.memories().iter().map(|memory| &memory.boot).zip(&grad.boot_grads);
-        for (value, to) in sequences.chain(boots) {
-            if let Some(to) = to {
-                self.zeros(names.called(value), names.called(to))?;
-            }
-        }
-        let mut shared = grad.shared_grads.iter();
-        shared.try_for_each(|(name, to)| self.zeros(names.called(name), names.called(to)))
+        let sequences = grad.input_links().map(|(link, to)| (&link.outer, to));
+        let boots = grad.boot_links().map(|(memory, to)| (&memory.boot, to));
+        let shared = grad.shared_grads.iter().map(|(name, to)| (name, &**to));
+        let mut values = sequences.chain(boots).chain(shared);
+        values.try_for_each(|(value, to)| self.zeros(names.full_name(value), names.full_name(to)))
     }
 
     fn rnn_grad(&mut self, grad: &RnnGradOp, names: &NameScope<'_>) -> Result<()> {
@@ -295,62 +287,58 @@ impl<'a> NetLowering<'a> {
             return self.no_steps_grad(grad, names);
         }
         let step = |t: usize, name: &str| names.step(rnn, t) + name;
-        let of = |name: &str| format!("{name}{GRAD}");
+        let grad_name = |name: &str| format!("{name}{GRAD}");
         let gradient = |t: usize| &grad.steps[(steps - 1 - t).min(grad.steps.len() - 1)];
         for (i, outer) in grad.output_grads.iter().enumerate() {
-            let called = |t: usize| {
+            let slice_name = |t: usize| {
                 let mut arrivals = gradient(t).arrivals.iter();
                 let own =
                     arrivals.find(|(from, _)| *from == UpstreamSource::Output(i)).map(|(_, name)| &**name);
                 own.map(|name| step(t, name))
             };
             if let Some(outer) = outer
-                && let Some(parts) = (0..steps).map(called).collect()
+                && let Some(parts) = (0..steps).map(slice_name).collect()
             {
-                self.unstack(names.called(outer), parts)?;
+                self.unstack(names.full_name(outer), parts)?;
             }
         }
         for t in (0..steps).rev() {
-            let GradStep { op, arrivals, .. } = gradient(t);
-            for (from, name) in arrivals {
+            let grad_step = gradient(t);
+            for (from, name) in &grad_step.arrivals {
                 if let UpstreamSource::Memory(i) = from {
-                    self.copy(step(t + 1, &of(&rnn.memories()[*i].pre)), step(t, name))?;
+                    self.copy(step(t + 1, &grad_name(&rnn.memories()[*i].pre)), step(t, name))?;
                 }
             }
-            let mut local = rnn.locals();
-            local.extend(arrivals.iter().map(|(_, name)| &**name));
-            local.extend(op.outputs());
-            local.extend(op.intermediates());
+            let local = grad.locals(grad_step);
             let inside =
                 NameScope { outer: Some(names), prefix: names.step(rnn, t), local, ..NameScope::default() };
-            self.operator(op, &inside)?;
+            self.operator(&grad_step.op, &inside)?;
         }
         // A gradient that no step has computed is zero.
-        for (link, outer) in rnn.step_inputs().iter().zip(&grad.input_grads) {
-            let Some(outer) = outer else { continue };
-            for t in (0..steps).filter(|t| !gradient(*t).writes(&of(&link.inner))) {
-                self.zeros(step(t, &link.inner), step(t, &of(&link.inner)))?;
+        for (link, outer) in grad.input_links() {
+            for t in (0..steps).filter(|t| !gradient(*t).writes(&grad_name(&link.inner))) {
+                self.zeros(step(t, &link.inner), step(t, &grad_name(&link.inner)))?;
             }
-            self.stack((0..steps).map(|t| step(t, &of(&link.inner))).collect(), names.called(outer))?;
+            self.stack(
+                (0..steps).map(|t| step(t, &grad_name(&link.inner))).collect(),
+                names.full_name(outer),
+            )?;
         }
-        for (memory, outer) in rnn.memories().iter().zip(&grad.boot_grads) {
-            match outer {
-                None => {}
-                Some(outer) if gradient(0).writes(&of(&memory.pre)) => {
-                    self.copy(step(0, &of(&memory.pre)), names.called(outer))?;
-                }
-                Some(outer) => self.zeros(names.called(&memory.boot), names.called(outer))?,
+        for (memory, outer) in grad.boot_links() {
+            match gradient(0).writes(&grad_name(&memory.pre)) {
+                true => self.copy(step(0, &grad_name(&memory.pre)), names.full_name(outer))?,
+                false => self.zeros(names.full_name(&memory.boot), names.full_name(outer))?,
             }
         }
         for (i, (name, outer)) in grad.shared_grads.iter().enumerate() {
             let in_step = |t: usize| gradient(t).parts[i].iter().map(move |part| step(t, part));
             let parts: Vec<String> = (0..steps).rev().flat_map(in_step).collect();
             if parts.is_empty() {
-                self.zeros(names.called(name), names.called(outer))?;
+                self.zeros(names.full_name(name), names.full_name(outer))?;
                 continue;
             }
             let parts: Vec<Var> = parts.iter().map(|part| self.program.var(part)).collect();
-            let outer = self.program.var(&names.called(outer));
+            let outer = self.program.var(&names.full_name(outer));
             self.push(sum(parts, outer))?;
         }
         Ok(())

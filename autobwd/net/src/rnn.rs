@@ -177,7 +177,7 @@ impl RnnOp {
     }
 
     /// The variables given to the step net in every step.
-    fn given(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn given(&self) -> impl Iterator<Item = &str> {
         let links = self.step_inputs.iter().map(|link| &*link.inner);
         links.chain(self.memories.iter().map(|memory| &*memory.pre))
     }
@@ -275,8 +275,28 @@ impl RnnGradOp {
 
     /// Outer variables that it writes.
     pub fn outputs(&self) -> Vec<&str> {
-        let links = self.input_grads.iter().flatten().chain(self.boot_grads.iter().flatten());
-        links.chain(self.shared_grads.iter().map(|(_, grad)| grad)).map(String::as_str).collect()
+        let links = self.input_links().map(|(_, grad)| grad).chain(self.boot_links().map(|(_, grad)| grad));
+        links.chain(self.shared_grads.iter().map(|(_, grad)| &**grad)).collect()
+    }
+
+    /// Sequences whose gradients it writes, with the names of these.
+    pub(super) fn input_links(&self) -> impl Iterator<Item = (&StepLink, &str)> {
+        let links = self.forward.step_inputs.iter().zip(&self.input_grads);
+        links.filter_map(|(link, grad)| Some((link, grad.as_deref()?)))
+    }
+
+    /// Memories whose boot gradients it writes, with the names of these.
+    pub(super) fn boot_links(&self) -> impl Iterator<Item = (&StepMemory, &str)> {
+        let memories = self.forward.memories.iter().zip(&self.boot_grads);
+        memories.filter_map(|(memory, grad)| Some((memory, grad.as_deref()?)))
+    }
+
+    /// Names that belong to one step of the gradient.
+    pub(super) fn locals<'a>(&'a self, step: &'a GradStep) -> FxHashSet<&'a str> {
+        let mut local = self.forward.locals();
+        local.extend(step.arrivals.iter().map(|(_, name)| &**name));
+        local.extend(step.op.outputs().into_iter().chain(step.op.intermediates()));
+        local
     }
 
     /// Its outputs, in the order in which a program's gradient writes them.

@@ -68,15 +68,11 @@ impl<'f> Indented<'_, 'f> {
             }
             inside.indented().grad_step(grad, step)?;
         }
-        for (link, to) in forward.step_inputs().iter().zip(&grad.input_grads) {
-            if let Some(to) = to {
-                inside.line(format_args!("{to}[t] = {}{GRAD}", link.inner))?;
-            }
+        for (link, to) in grad.input_links() {
+            inside.line(format_args!("{to}[t] = {}{GRAD}", link.inner))?;
         }
-        for (memory, to) in forward.memories().iter().zip(&grad.boot_grads) {
-            if let Some(to) = to {
-                inside.line(format_args!("{to} = {}{GRAD}[0]", memory.pre))?;
-            }
+        for (memory, to) in grad.boot_links() {
+            inside.line(format_args!("{to} = {}{GRAD}[0]", memory.pre))?;
         }
         Ok(())
     }

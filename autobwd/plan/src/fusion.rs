@@ -146,12 +146,12 @@ fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
     Ok(())
 }
 
-/// Sorts the operators into groups in dependency order; with `apart`, each is a group of its own in its original place.
+/// Sorts the operators into groups in dependency order; if `unoptimized`, each is a group of its own in its original place.
 /// Returns the number of leading groups that compute constants.
-pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<FusionGroup>, usize)> {
+pub fn group(graph: &mut Graph, ops: &OpInfoMap, unoptimized: bool) -> Result<(Vec<FusionGroup>, usize)> {
     let nodes = mem::take(&mut graph.instructions);
     let mut sort = GroupBuilder {
-        unoptimized: apart,
+        unoptimized,
         constants: vec![],
         drafts: vec![],
         constant: vec![false; graph.values.len()],

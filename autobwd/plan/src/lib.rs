@@ -1,9 +1,10 @@
 //! Planning (compilation) of a program as a pure function of the program, its shapes and fetches: dead code
 //! elimination, fusion and memory planning.
 //!
-//! Must not touch memory or run anything, except for the constants of `value_graph::constants`. Steps, in call order: `value_graph::needed` → `Graph::build` →
-//! `relevance::leave_out` → `copy_elision::leave_out` → `peephole::join` → `fusion::group` (with
-//! `value_graph::decompose::parts`) → `memory_planning::place` → `horizontal_fusion::mark`.
+//! Must not touch memory or run anything, except for the constants of `value_graph::constant_inputs`. Steps, in call
+//! order: `value_graph::needed` → `Graph::build` → `relevance::leave_out` → `copy_elision::leave_out` →
+//! `peephole::join` → `fusion::group` (with `value_graph::decompose::parts`) → `memory_planning::place` →
+//! `horizontal_fusion::mark`.
 
 // Plans are public for the packages that bind them to memory, not for users, who get reports.
 #![allow(missing_docs)]
@@ -24,9 +25,11 @@ mod value_graph;
 pub use feeds::cut;
 pub use fusion::{FusionGroup, IterationSpace, extent, group, is_native, operand_dims};
 pub use memory_planning::{Location, MemoryPlan};
-pub use value_graph::captures::{BlockInputs, CarriedInput, StepEnds, StepInputs, check_carried, check_term};
-pub use value_graph::control::{ReplayPlan, StepPlan, StepStateField, StepStateLayout, SubBlockPlan};
-pub use value_graph::dynamic_shapes::DynamicTail;
+pub use value_graph::block_inputs::{
+    BlockInputs, CarriedInput, StepEnds, StepInputs, check_carried, check_term,
+};
+pub use value_graph::step_state::{SavedValue, StateVar, StepStateField, StepStateLayout};
+pub use value_graph::sub_block::{DynamicTail, ReplayPlan, StepPlan, SubBlockPlan};
 pub use value_graph::{
     Graph, GraphValue, InitialValue, Instruction, PlanRequest, ScratchValues, ValueId, ValueSource, Wires,
 };

@@ -10,9 +10,7 @@ use std::{
 use indexmap::IndexMap;
 use rustc_hash::FxHasher;
 
-use super::{
-    OpDesc, ProgramSignature, Site, VarDesc, VarKind, Vars, name_table::NameTable, structure::Verified,
-};
+use super::{BlockId, OpDesc, ProgramSignature, Site, Var, VarDesc, VarKind, Vars, name_table::NameTable};
 use crate::{
     Error, ErrorKind, Meta, OpContext, Result,
     error::did_you_mean,
@@ -21,41 +19,13 @@ use crate::{
 
 type Hasher = BuildHasherDefault<FxHasher>;
 
-/// A variable: the number of its name, valid within its program only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Var(pub(super) u32);
+/// The stamp of the state in which the program was found valid.
+#[derive(Debug, Default)]
+pub(super) struct Verified(pub(super) AtomicU64);
 
-impl Var {
-    /// `@EMPTY@`: no variable, in a list that must keep its positions.
-    pub const EMPTY: Var = Var(0);
-
-    /// A placeholder for a variable that does not exist yet; not 0.
-    pub(crate) fn stand_in(k: usize) -> Var {
-        Var(k as u32)
-    }
-
-    /// Dense index, for tables with one entry per variable.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// The number of a block in a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlockId(u32);
-
-impl BlockId {
-    /// The root block, which every program has.
-    pub const ROOT: BlockId = BlockId(0);
-
-    /// Index among the program's blocks.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The block with this index.
-    pub fn new(index: usize) -> BlockId {
-        BlockId(index as u32)
+impl Clone for Verified {
+    fn clone(&self) -> Verified {
+        Verified(AtomicU64::new(self.0.load(Ordering::Relaxed)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Structural checks that passes over a program rely on: its variables and blocks exist, and blocks form a tree.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::{BlockId, Program};
 use crate::{Error, ErrorKind, Result};
@@ -24,16 +24,6 @@ pub fn check_name(name: &str) -> Result<()> {
     let text =
         format!("{name:?} cannot be a variable name: names are not empty and have neither `@` nor spaces");
     Err(Error::new(ErrorKind::UnknownVar, text))
-}
-
-/// The stamp of the state in which the program was found valid.
-#[derive(Debug, Default)]
-pub(super) struct Verified(AtomicU64);
-
-impl Clone for Verified {
-    fn clone(&self) -> Verified {
-        Verified(AtomicU64::new(self.0.load(Ordering::Relaxed)))
-    }
 }
 
 impl Program {

@@ -4,6 +4,7 @@
 use std::{marker::PhantomData, mem::MaybeUninit, sync::Arc};
 
 use super::{
+    block_args::{BlockArg, BlockBody, BlockFn},
     formula::Formula,
     interpreter::{Instructions, Interpreted},
 };
@@ -17,39 +18,13 @@ use crate::{
 /// The limit of arguments, including derivatives: those of third order have up to 81 inputs and 47 outputs.
 pub(crate) const MAX_ARGS: usize = 128;
 
-/// The address of one argument of a block function. The lowest bit is set if the argument is indexed by the block's
-/// position (else it is a block register); null is an absent optional slot. A tagged pointer, to preserve provenance.
-pub(super) type ArgAddress = *mut u8;
-
-/// Evaluates a formula for elements `first..first + n`: arguments, attributes, first, n.
-///
-/// # Safety
-/// There is an argument for every slot of the operator, in the order of its schema; only those of optional and
-/// `shape_only` slots are null. Each points to `n` initialised elements (from `first` on, if it is tagged), and `n` is
-/// a multiple of a cache line. Meanwhile, nothing else writes the elements that are read, or uses those that are
-/// written; the elements of two arguments are identical or disjoint. The attributes were made by the operator's
-/// `LaneEntry`.
-pub(super) type BlockFn = unsafe fn(args: *const ArgAddress, attrs: *const (), first: usize, n: usize);
-
-/// The body of a block function, generic over lanes.
-pub(super) trait BlockBody {
-    /// # Safety
-    /// As [`BlockFn`], with the `F` of the dtype.
-    unsafe fn run<F: Float, const VL: usize>(
-        args: *const ArgAddress,
-        attrs: *const (),
-        first: usize,
-        n: usize,
-    );
-}
-
 /// The compiled formula of an operator.
 struct CompiledFormula<O>(PhantomData<O>);
 
 impl<O: Lanes> BlockBody for CompiledFormula<O> {
     #[inline(always)]
     unsafe fn run<F: Float, const VL: usize>(
-        args: *const ArgAddress,
+        args: *const BlockArg,
         attrs: *const (),
         first: usize,
         n: usize,
@@ -65,7 +40,7 @@ impl<O: Lanes> BlockBody for CompiledFormula<O> {
 /// reference is ever formed, so an output may share the address of an input.
 #[inline(always)]
 unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
-    args: *const ArgAddress,
+    args: *const BlockArg,
     attrs: *const (),
     first: usize,
     n: usize,
@@ -79,8 +54,7 @@ unsafe fn run_chunks<O: Lanes, F: Float, const VL: usize>(
         let attrs = &O::Attrs::clone(&*attrs.cast());
         let mut start = [std::ptr::null_mut::<F>(); MAX_ARGS];
         for (k, start) in start.iter_mut().enumerate().take(inputs + outputs) {
-            let arg = *args.add(k);
-            *start = arg.map_addr(|a| a & !1).cast::<F>().wrapping_add((arg.addr() & 1) * first);
+            *start = (*args.add(k)).elements(first);
         }
         let mut i = 0;
         while i < n {
@@ -134,7 +108,7 @@ const fn optional(slots: &[SlotDef], k: usize) -> bool {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
 unsafe fn avx512<B: BlockBody, T, const VL: usize>(
-    args: *const ArgAddress,
+    args: *const BlockArg,
     attrs: *const (),
     first: usize,
     n: usize,
@@ -150,7 +124,7 @@ unsafe fn avx512<B: BlockBody, T, const VL: usize>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2<B: BlockBody, T, const VL: usize>(
-    args: *const ArgAddress,
+    args: *const BlockArg,
     attrs: *const (),
     first: usize,
     n: usize,
@@ -164,7 +138,7 @@ unsafe fn avx2<B: BlockBody, T, const VL: usize>(
 /// # Safety
 /// As [`BlockFn`].
 unsafe fn baseline<B: BlockBody, T, const VL: usize>(
-    args: *const ArgAddress,
+    args: *const BlockArg,
     attrs: *const (),
     first: usize,
     n: usize,

@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::{
     LaneEntry,
-    block_function::{ArgAddress, BlockFn, LaneAttrs},
+    block_args::{BlockArg, BlockFn},
+    block_function::LaneAttrs,
     broadcast_map::BroadcastMap,
     load_store::{LaneType, LoadedOperand, store},
 };
@@ -83,10 +84,12 @@ enum BlockAction {
     Add { sum: usize, register: usize },
 }
 
+/// The location of an argument of a block function.
 #[derive(Clone, Copy)]
-enum ArgAt {
+enum ArgLocation {
     Absent,
     Register(usize),
+    /// In memory, with the full shape.
     Whole(Place),
 }
 
@@ -125,7 +128,7 @@ pub struct FusedKernel {
     loads: Vec<LoadedOperand>,
     sums: Vec<SummedOutput>,
     /// One set of arguments and of registers per worker.
-    workers: Vec<(Vec<ArgAddress>, Memory)>,
+    workers: Vec<(Vec<BlockArg>, Memory)>,
     touched: Vec<TouchedMemory>,
     _attrs: Vec<LaneAttrs>,
 }
@@ -166,13 +169,16 @@ impl FusedKernel {
         let block = block.min(whole.max(line)).min(CHUNK);
         // Registers at multiples of a page would share a few sets of the first-level cache.
         let register_stride = padded(block * size) + SKEW;
-        let worker = || -> Result<(Vec<ArgAddress>, Memory)> {
+        let worker = || -> Result<(Vec<BlockArg>, Memory)> {
             let memory = Memory::zeroed(registers * register_stride)?;
-            let bind = |arg: &ArgAt| {
+            let bind = |arg: &ArgLocation| {
                 Ok(match arg {
-                    ArgAt::Absent => std::ptr::null_mut(),
-                    ArgAt::Whole(place) => place.ptr().map_addr(|a| a | 1),
-                    ArgAt::Register(r) => memory.place_inside(r * register_stride, block * size)?.ptr(),
+                    ArgLocation::Absent => BlockArg::ABSENT,
+                    ArgLocation::Whole(place) => BlockArg::whole(place.ptr()),
+                    ArgLocation::Register(register) => {
+                        let place = memory.place_inside(register * register_stride, block * size)?;
+                        BlockArg::block(place.ptr())
+                    }
                 })
             };
             Ok((args.iter().map(bind).collect::<Result<_>>()?, memory))
@@ -217,8 +223,8 @@ impl FusedKernel {
             let real = n.min(self.numel - first);
             for action in &self.actions {
                 match *action {
-                    // SAFETY: `FusedKernelBuilder::step` has pushed an argument for every slot, null only for slots
-                    // that may be absent, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
+                    // SAFETY: `FusedKernelBuilder::step` has pushed an argument for every slot, absent only where
+                    // the slot may be, and the attributes of the same `LaneEntry`; places hold `whole` elements, and
                     // `first..first + n` are whole cache lines of this chunk; registers hold a block, and are
                     // initialised (zeroed).
                     BlockAction::Run { block, attrs, args: at } => unsafe {
@@ -360,7 +366,7 @@ struct FusedKernelBuilder {
     free: Vec<usize>,
     registers: usize,
     actions: Vec<BlockAction>,
-    args: Vec<ArgAt>,
+    args: Vec<ArgLocation>,
     loads: Vec<LoadedOperand>,
     folds: Vec<(Place, BroadcastMap)>,
     attrs: Vec<LaneAttrs>,
@@ -404,7 +410,7 @@ impl FusedKernelBuilder {
         let mut args = vec![];
         for (slot, value) in schema.inputs.iter().zip(&step.inputs) {
             args.push(match value {
-                None if slot.arity == Arity::Optional || slot.shape_only => ArgAt::Absent,
+                None if slot.arity == Arity::Optional || slot.shape_only => ArgLocation::Absent,
                 None => return Err(missing()),
                 Some(v) => self.read(*v, dtype)?,
             });
@@ -417,20 +423,20 @@ impl FusedKernelBuilder {
         let (mut folds, mut stores) = (vec![], vec![]);
         for (slot, value) in schema.outputs.iter().zip(&step.outputs) {
             args.push(match value {
-                None if slot.arity == Arity::Optional => ArgAt::Absent,
+                None if slot.arity == Arity::Optional => ArgLocation::Absent,
                 None => return Err(missing()),
                 Some(v) => match self.values[*v].clone() {
-                    OperandLocation::FullShape(place) => ArgAt::Whole(place),
+                    OperandLocation::FullShape(place) => ArgLocation::Whole(place),
                     OperandLocation::Register => {
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
-                        ArgAt::Register(register)
+                        ArgLocation::Register(register)
                     }
                     OperandLocation::Spread(place, spread) => {
                         let register = self.take_register();
                         folds.push(register);
                         self.folds.push((place, spread));
-                        ArgAt::Register(register)
+                        ArgLocation::Register(register)
                     }
                     OperandLocation::Converted(place, spread, dtype) => {
                         if spread.numel() != self.numel {
@@ -439,7 +445,7 @@ impl FusedKernelBuilder {
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
                         stores.push(BlockAction::Store { place, dtype, register });
-                        ArgAt::Register(register)
+                        ArgLocation::Register(register)
                     }
                 },
             });
@@ -467,11 +473,11 @@ impl FusedKernelBuilder {
         Ok(())
     }
 
-    fn read(&mut self, value: usize, dtype: DType) -> Result<ArgAt> {
+    fn read(&mut self, value: usize, dtype: DType) -> Result<ArgLocation> {
         Ok(match self.values[value].clone() {
-            OperandLocation::FullShape(place) => ArgAt::Whole(place),
+            OperandLocation::FullShape(place) => ArgLocation::Whole(place),
             OperandLocation::Register => match self.register_of.get(&value) {
-                Some(r) => ArgAt::Register(*r),
+                Some(r) => ArgLocation::Register(*r),
                 None => return Err(Error::internal("a fused kernel reads a register before it is written")),
             },
             OperandLocation::Spread(place, spread) => self.load(value, place, spread, dtype),
@@ -480,16 +486,16 @@ impl FusedKernelBuilder {
     }
 
     /// A register with the loaded operand.
-    fn load(&mut self, value: usize, place: Place, spread: BroadcastMap, dtype: DType) -> ArgAt {
+    fn load(&mut self, value: usize, place: Place, spread: BroadcastMap, dtype: DType) -> ArgLocation {
         if let Some(register) = self.register_of.get(&value) {
-            return ArgAt::Register(*register);
+            return ArgLocation::Register(*register);
         }
         let register = self.take_register();
         self.register_of.insert(value, register);
         self.actions.push(BlockAction::Load { operand: self.loads.len(), register });
         let whole = spread.numel() == self.numel;
         self.loads.push(LoadedOperand { place, map: spread, dtype, whole });
-        ArgAt::Register(register)
+        ArgLocation::Register(register)
     }
 }
 

@@ -9,7 +9,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    block_function::{ArgAddress, BlockBody},
+    block_args::{BlockArg, BlockBody},
     formula::Formula,
 };
 use crate::numbers::{Float, FormulaNode};
@@ -79,11 +79,11 @@ pub(super) struct Interpreted;
 
 impl BlockBody for Interpreted {
     /// # Safety
-    /// As [`BlockFn`](super::block_function::BlockFn), with the `F` of the dtype; the attributes are [`Instructions`]
+    /// As [`BlockFn`](super::block_args::BlockFn), with the `F` of the dtype; the attributes are [`Instructions`]
     /// made from a formula of the operator's schema.
     #[inline(always)]
     unsafe fn run<F: Float, const VL: usize>(
-        args: *const ArgAddress,
+        args: *const BlockArg,
         attrs: *const (),
         first: usize,
         n: usize,
@@ -102,11 +102,9 @@ impl BlockBody for Interpreted {
             let at = |arg: usize| {
                 // SAFETY: instructions use only slots of the schema, and there is an argument for each.
                 let arg = unsafe { *args.add(arg) };
-                match arg.is_null() {
+                match arg.is_absent() {
                     true => std::ptr::null_mut::<F>(),
-                    false => {
-                        arg.map_addr(|a| a & !1).cast::<F>().wrapping_add((arg.addr() & 1) * first + done)
-                    }
+                    false => arg.elements::<F>(first).wrapping_add(done),
                 }
             };
             for (node, to) in &code.instructions {
@@ -272,9 +270,9 @@ mod tests {
             let inputs = [0, 1, 2].map(x);
             // The output shares the memory of the first input.
             let mut out = inputs[0].clone();
-            let moving = |at: *const f64| at.cast_mut().cast::<u8>().map_addr(|a| a | 1);
-            let place = moving(out.as_mut_ptr());
-            let args = [place, moving(inputs[1].as_ptr()), moving(inputs[2].as_ptr()), place];
+            let whole = |start: *const f64| BlockArg::whole(start.cast_mut().cast());
+            let place = whole(out.as_mut_ptr());
+            let args = [place, whole(inputs[1].as_ptr()), whole(inputs[2].as_ptr()), place];
             let attrs = (&raw const instructions).cast();
             // SAFETY: an argument for every slot, with `COUNT` elements each.
             unsafe { Interpreted::run::<Lane<f64, true>, 8>(args.as_ptr(), attrs, 0, COUNT) };

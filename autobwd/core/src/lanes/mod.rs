@@ -4,6 +4,7 @@
 //! Must not know programs or plans. All unsafe code for formulas is here, and no code outside can create a `LaneEntry`
 //! that does not match its formula.
 
+mod block_args;
 mod block_function;
 pub(crate) mod broadcast;
 pub(crate) mod broadcast_map;

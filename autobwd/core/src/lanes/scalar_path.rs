@@ -3,7 +3,8 @@
 
 use super::{
     LaneEntry,
-    block_function::{ArgAddress, BlockFn, LaneAttrs},
+    block_args::{BlockArg, BlockFn},
+    block_function::LaneAttrs,
 };
 use crate::{
     Arity, DType, Error, ErrorKind, OpDesc, Result,
@@ -76,19 +77,19 @@ impl FormulaCall {
         input: impl Fn(usize) -> Result<&'a Memory>,
         outputs: impl Iterator<Item = &'a mut Memory>,
     ) -> Result<()> {
-        let mut args: [ArgAddress; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
+        let mut args = [BlockArg::ABSENT; FormulaCall::MOST_SLOTS];
         for (slot, i) in &self.reads {
-            args[*slot] = input(*i)?.start(self.bytes)?.ptr();
+            args[*slot] = BlockArg::block(input(*i)?.start(self.bytes)?.ptr());
         }
         let mut written = 0;
         for (slot, memory) in self.writes.iter().zip(outputs) {
-            args[*slot] = memory.start(self.bytes)?.ptr();
+            args[*slot] = BlockArg::block(memory.start(self.bytes)?.ptr());
             written += 1;
         }
         if written < self.writes.len() {
             return Err(Error::internal("fewer buffers than outputs"));
         }
-        // SAFETY: an argument for every slot, null only for optional and `shape_only` ones (checked in `new`), each
+        // SAFETY: an argument for every slot, absent only for optional and `shape_only` ones (checked in `new`), each
         // with `bytes` bytes (just checked); outputs are borrowed mutably, so they are disjoint from all else; the
         // attributes are this entry's.
         unsafe { (self.block)(args.as_ptr(), self.attrs.ptr(), 0, self.numel) };
@@ -103,9 +104,11 @@ impl FormulaCall {
         let ([(x, 0), (y, 1)], [out]) = (&self.reads[..], &self.writes[..]) else {
             return Err(Error::internal("a formula without two inputs and one output"));
         };
-        let mut args: [ArgAddress; FormulaCall::MOST_SLOTS] = [std::ptr::null_mut(); FormulaCall::MOST_SLOTS];
-        let place = first.start(self.bytes)?.ptr();
-        (args[*x], args[*y], args[*out]) = (place, second.start(self.bytes)?.ptr(), place);
+        let mut args = [BlockArg::ABSENT; FormulaCall::MOST_SLOTS];
+        let place = BlockArg::block(first.start(self.bytes)?.ptr());
+        args[*x] = place;
+        args[*y] = BlockArg::block(second.start(self.bytes)?.ptr());
+        args[*out] = place;
         // SAFETY: as in `run`; the output is identical to the first input, and disjoint from the second, since it is
         // borrowed mutably.
         unsafe { (self.block)(args.as_ptr(), self.attrs.ptr(), 0, self.numel) };

@@ -5,6 +5,7 @@
 mod dual;
 mod float;
 mod integer;
+mod lane;
 mod math;
 mod node;
 mod symbolic;

@@ -4,7 +4,8 @@
 
 use super::{GradKind, GradRule, Op};
 use crate::schema::{
-    Arity, AttrDef, AttrType, ConstText, MAX_SLOTS, Nearest, Role, Schema, ScratchDef, SlotDef, is_joined,
+    Arity, AttrDef, AttrType, ConstText, MAX_SLOTS, Nearest, Role, Schema, ScratchDef, SlotDef, const_for,
+    find_attr, find_slot, is_joined,
 };
 
 type ContractText = ConstText<512>;
@@ -25,37 +26,23 @@ pub const fn check_contract<O: Op>() {
 pub const fn check_names(op: &Schema) {
     check_slot_names(op, "input", op.inputs);
     check_slot_names(op, "output", op.outputs);
-    let (mut i, attrs) = (0, op.attrs);
-    while i < attrs.len() {
-        let mut first = 0;
-        while first < i {
-            if is_joined(attrs[first].name, attrs[i].name, "") {
-                let places = [attrs[first].place(), attrs[i].place()];
-                refuse_twice(op, "attribute", attrs[i].name, places);
-            }
-            first += 1;
+    const_for!(i, attr in op.attrs => {
+        let (earlier, _) = op.attrs.split_at(i);
+        if let Some(first) = find_attr(earlier, attr.name, false) {
+            refuse_twice(op, "attribute", attr.name, [first.place(), attr.place()]);
         }
-        i += 1;
-    }
+    });
 }
 
 #[track_caller]
 const fn check_slot_names(op: &Schema, side: &str, slots: &[SlotDef]) {
-    let mut i = 0;
-    while i < slots.len() {
-        let mut first = 0;
-        while first < i {
-            if is_joined(slots[first].name, slots[i].name, "") {
-                let places = [
-                    (slots[first].field, op.file, slots[first].line),
-                    (slots[i].field, op.file, slots[i].line),
-                ];
-                refuse_twice(op, side, slots[i].name, places);
-            }
-            first += 1;
+    const_for!(i, slot in slots => {
+        let (earlier, _) = slots.split_at(i);
+        if let Some(first) = find_slot(earlier, slot.name, "") {
+            let places = [(first.field, op.file, first.line), (slot.field, op.file, slot.line)];
+            refuse_twice(op, side, slot.name, places);
         }
-        i += 1;
-    }
+    });
 }
 
 #[track_caller]
@@ -81,9 +68,8 @@ const fn check_slots(op: &Schema) {
 /// Scratch memory is one tensor; the macro has already checked that its slot takes one variable.
 #[track_caller]
 const fn check_scratch(op: &Schema) {
-    let mut i = 0;
-    while i < op.scratch.len() {
-        let ScratchDef { field, role, like } = op.scratch[i];
+    const_for!(scratch in op.scratch => {
+        let ScratchDef { field, role, like } = *scratch;
         let slots = match role {
             Role::Input => op.inputs,
             Role::Output => op.outputs,
@@ -93,8 +79,7 @@ const fn check_scratch(op: &Schema) {
             let text = text.add("` is like `").add(like).add("`, which may hold a tensor array");
             panic!("{}", text.as_str());
         }
-        i += 1;
-    }
+    });
 }
 
 /// Checks that an attribute of this type can have bounds.
@@ -108,21 +93,9 @@ pub const fn check_bounds(name: &str, ty: AttrType) {
 
 #[track_caller]
 const fn check_grad(op: &Schema, grad: &Schema) {
-    let mut i = 0;
-    while i < grad.inputs.len() {
-        check_read(op, grad, &grad.inputs[i]);
-        i += 1;
-    }
-    i = 0;
-    while i < grad.outputs.len() {
-        check_write(op, grad, &grad.outputs[i]);
-        i += 1;
-    }
-    i = 0;
-    while i < grad.attrs.len() {
-        check_attr(op, grad, &grad.attrs[i]);
-        i += 1;
-    }
+    const_for!(input in grad.inputs => { check_read(op, grad, input); });
+    const_for!(output in grad.outputs => { check_write(op, grad, output); });
+    const_for!(attr in grad.attrs => { check_attr(op, grad, attr); });
 }
 
 /// A gradient operator reads slots of the forward operator, or gradients of its outputs.
@@ -203,7 +176,7 @@ const fn differs(text: ContractText, op: &Schema, needed: Arity, written: Arity)
 
 #[track_caller]
 const fn check_attr(op: &Schema, grad: &Schema, attr: &AttrDef) {
-    match find_attr(op.attrs, attr.name) {
+    match find_attr(op.attrs, attr.name, false) {
         None => {
             let text = at_attr(grad, attr).add("), which `").add(op.name);
             let near = Nearest::NONE.or_attr(attr.name, op.attrs);
@@ -247,27 +220,4 @@ const fn at_place(grad: &Schema, (file, line): (&str, u32), what: &str, name: &s
         .add(name)
         .add("` (");
     text.add(file).add(":").number(line)
-}
-
-const fn find_attr(attrs: &'static [AttrDef], name: &str) -> Option<&'static AttrDef> {
-    let mut i = 0;
-    while i < attrs.len() {
-        if is_joined(name, attrs[i].name, "") {
-            return Some(&attrs[i]);
-        }
-        i += 1;
-    }
-    None
-}
-
-/// The slot for which its name followed by `suffix` is `name`.
-const fn find_slot(slots: &'static [SlotDef], name: &str, suffix: &str) -> Option<&'static SlotDef> {
-    let mut i = 0;
-    while i < slots.len() {
-        if is_joined(name, slots[i].name, suffix) {
-            return Some(&slots[i]);
-        }
-        i += 1;
-    }
-    None
 }

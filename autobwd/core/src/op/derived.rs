@@ -15,7 +15,7 @@ use crate::{
     SlotValues, Var,
     lanes::{MAX_ARGS, RecordedFormula},
     numbers::{Dual, Float, Symbol},
-    schema::{ConstText, check_described, gather_slot},
+    schema::{ConstText, check_described, const_for, gather_slot},
 };
 
 /// `grad = Derived`, for pointwise operators: the gradient operator is derived from the formula.
@@ -253,11 +253,8 @@ impl<O: Op + Lanes, N: Order> Derivative<O, N> {
         O::SCHEMA.inputs.len() + if N::LISTS_OUTPUTS { 2 * outputs } else { outputs }
     };
     const OUTPUTS: usize = {
-        let (mut n, mut i) = (0, 0);
-        while i < O::SCHEMA.inputs.len() {
-            n += !O::SCHEMA.inputs[i].shape_only as usize;
-            i += 1;
-        }
+        let mut n = 0;
+        const_for!(input in O::SCHEMA.inputs => { n += !input.shape_only as usize; });
         n
     };
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{DeclaredVars, GradBlock, GradKind, GradRequest, check_emitted};
-use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Var, desc::GRAD};
+use crate::{BlockId, Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Program, Result, Var, desc::GRAD};
 
 /// The result of [`OpInfoMap::gradient_ops`].
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,57 @@ pub struct GradientOps {
     pub ops: Vec<OpDesc>,
     /// Gradients that they read or write, each with its forward variable.
     pub gradient_of: Vec<(Var, Var)>,
+}
+
+/// The gradients of one operator's variables.
+#[derive(Debug, Default)]
+pub struct OperatorGradients {
+    /// By output.
+    pub of_output: FxHashMap<Var, Var>,
+    /// By input whose gradient is wanted.
+    pub wanted: FxHashMap<Var, Var>,
+}
+
+impl OperatorGradients {
+    /// By gradient: its variable.
+    pub fn variables(&self) -> FxHashMap<Var, Var> {
+        self.wanted.iter().chain(&self.of_output).map(|(var, grad)| (*grad, *var)).collect()
+    }
+
+    /// The operators that the gradient rule of an operator emits, checked. `arrives` says whether the gradient of an
+    /// output has a contribution, `of_model` returns the variables that a rule may not write.
+    ///
+    /// # Errors
+    /// Those of the rule; as [`check_emitted`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn emit(
+        &self,
+        ops: &OpInfoMap,
+        info: &OpInfo,
+        fwd: &OpDesc,
+        names: &mut Program,
+        arrives: &dyn Fn(Var) -> bool,
+        of_model: &dyn Fn(Var) -> Option<Var>,
+        block: Option<&GradBlock>,
+    ) -> Result<Vec<OpDesc>> {
+        let of_output = |var: Var| self.of_output.get(&var).copied().unwrap_or(Var::EMPTY);
+        let wanted = |var: Var| self.wanted.get(&var).copied();
+        let mut emitted = vec![];
+        info.emit_grad(GradRequest {
+            ops,
+            fwd,
+            names,
+            declared: DeclaredVars { block: BlockId::ROOT, original: &|var| var },
+            of_output: &of_output,
+            wanted: &wanted,
+            arrives: &|var| arrives(of_output(var)),
+            block,
+            emitted: &mut emitted,
+        })?;
+        let variables = self.variables();
+        check_emitted(ops, names, fwd, &emitted, &|var| variables.contains_key(&var), of_model)?;
+        Ok(emitted)
+    }
 }
 
 impl OpInfoMap {
@@ -88,23 +139,12 @@ impl OpInfoMap {
             let name = format!("{}{GRAD}", program.name(var));
             grads.insert(var, program.var(&name));
         }
-        let wanted = |var: Var| if no_grad.contains(&var) { None } else { grads.get(&var).copied() };
-        let of_output = |var: Var| grads.get(&var).copied().unwrap_or(Var::EMPTY);
-        let mut ops = vec![];
-        info.emit_grad(GradRequest {
-            ops: self,
-            fwd: op,
-            names: program,
-            declared: DeclaredVars { block: BlockId::ROOT, original: &|var| var },
-            of_output: &of_output,
-            wanted: &wanted,
-            arrives: &|_| true,
-            block,
-            emitted: &mut ops,
-        })?;
-        let of: FxHashMap<Var, Var> = grads.iter().map(|(var, grad)| (*grad, *var)).collect();
-        let of_model = |var: Var| grads.contains_key(&var).then_some(var);
-        check_emitted(self, program, op, &ops, &|var| of.contains_key(&var), &of_model)?;
+        let wanted = grads.iter().filter(|(var, _)| !no_grad.contains(var));
+        let own =
+            OperatorGradients { wanted: wanted.map(|(var, grad)| (*var, *grad)).collect(), of_output: grads };
+        let of_model = |var: Var| own.of_output.contains_key(&var).then_some(var);
+        let mut ops = own.emit(self, info, op, program, &|_| true, &of_model, block)?;
+        let of = own.variables();
         ops.retain(|own| own.writes().next().is_some());
         let mut gradient_of: Vec<(Var, Var)> = vec![];
         for own in &mut ops {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::{Decompose, OpSequenceFn};
 use crate::{
     Control, Infer, Kernel, Pointwise,
-    schema::{Arity, ConstText, Schema, SlotDef, is_joined},
+    schema::{Arity, ConstText, Schema, const_for, has_slot},
 };
 
 /// Detects the traits that a type implements: an inherent constant here hides the constant of [`ImplDefaults`].
@@ -74,13 +74,11 @@ pub const fn check_composed(op: &str, grad_of: Option<&Schema>, own: &Schema, co
 
 /// The first input of an operator that its gradient operator does not read, if there is one.
 pub(crate) const fn unread_input(forward: &Schema, gradient: &Schema) -> Option<&'static str> {
-    let mut i = 0;
-    while i < forward.inputs.len() {
-        if !has_slot(gradient.inputs, forward.inputs[i].name, "") {
-            return Some(forward.inputs[i].name);
+    const_for!(input in forward.inputs => {
+        if !has_slot(gradient.inputs, input.name, "") {
+            return Some(input.name);
         }
-        i += 1;
-    }
+    });
     None
 }
 
@@ -110,17 +108,16 @@ pub const fn check_self_adjoint(op: &str, own: &Schema) {
 
 /// The input in which an operator with `grad = SelfAdjoint` is linear: the only one, or the only gradient.
 pub(crate) const fn linear_input(schema: &Schema) -> Option<&'static str> {
-    let (mut linear, mut i) = (None, 0);
-    while i < schema.inputs.len() {
-        let SlotDef { name, arity, .. } = schema.inputs[i];
-        if schema.inputs.len() == 1 || matches!(name.as_bytes(), [.., b'@', b'G', b'R', b'A', b'D']) {
-            if linear.is_some() || arity.is_list() {
+    let mut linear = None;
+    const_for!(input in schema.inputs => {
+        let is_gradient = matches!(input.name.as_bytes(), [.., b'@', b'G', b'R', b'A', b'D']);
+        if schema.inputs.len() == 1 || is_gradient {
+            if linear.is_some() || input.arity.is_list() {
                 return None;
             }
-            linear = Some(name);
+            linear = Some(input.name);
         }
-        i += 1;
-    }
+    });
     linear
 }
 
@@ -136,9 +133,7 @@ pub const fn check_inferred(op: &str, forward: &Schema, own: &Schema) {
 /// otherwise, reading a value with its dtype and shape does.
 #[track_caller]
 const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_written: bool) {
-    let mut i = 0;
-    while i < forward.inputs.len() {
-        let input = &forward.inputs[i];
+    const_for!(input in forward.inputs => {
         let is_written = has_slot(own.outputs, input.name, "@GRAD");
         let is_needed = !matches!(input.arity, Arity::Optional) || is_written;
         let is_known = if or_written { is_written } else { forward.read_like(input, own).is_some() };
@@ -146,20 +141,7 @@ const fn check_reads(text: ConstText<512>, forward: &Schema, own: &Schema, or_wr
             let text = text.add("it does not read input `").add(input.name).add("` of `").add(forward.name);
             panic!("{}", text.add("`").as_str());
         }
-        i += 1;
-    }
-}
-
-/// Whether there is a slot named `name` followed by `suffix`.
-const fn has_slot(slots: &[SlotDef], name: &str, suffix: &str) -> bool {
-    let mut i = 0;
-    while i < slots.len() {
-        if is_joined(slots[i].name, name, suffix) {
-            return true;
-        }
-        i += 1;
-    }
-    false
+    });
 }
 
 /// Rejects the implementation of a trait that an operator does not use.

@@ -6,7 +6,7 @@ pub(crate) mod backward_ops;
 mod contract;
 pub(crate) mod decompose;
 mod derived;
-mod gradient_ops;
+pub(crate) mod gradient_ops;
 pub(crate) mod impl_probe;
 pub(crate) mod op_sequence;
 pub(crate) mod peephole;

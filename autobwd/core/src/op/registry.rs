@@ -24,7 +24,7 @@ use crate::{
     error::did_you_mean,
     lanes::{IntegerKernel, LaneEntry},
     runtime::panics::catch_panic,
-    schema::{BufOf, check_described},
+    schema::{BufOf, check_described, const_for},
     tensor::Lease,
 };
 
@@ -429,14 +429,11 @@ const fn slots_are_alike(one: &[SlotDef], other: &[SlotDef]) -> bool {
     if one.len() != other.len() {
         return false;
     }
-    let mut i = 0;
-    while i < one.len() {
-        let (a, b) = (&one[i], &other[i]);
-        if a.arity as u8 != b.arity as u8 || a.shape_only != b.shape_only {
+    const_for!(i, slot in one => {
+        if slot.arity as u8 != other[i].arity as u8 || slot.shape_only != other[i].shape_only {
             return false;
         }
-        i += 1;
-    }
+    });
     true
 }
 

@@ -1,7 +1,7 @@
 //! Elements of any dtype as numbers, and conversions between dtypes.
 
 use super::PART;
-use crate::{Bool, Buf, Cx, Element, Result, with_dtype};
+use crate::{Bool, Buf, Cx, DType, Element, Error, Result, with_dtype};
 
 /// A number that represents every element of every dtype exactly.
 #[derive(Clone, Copy, Debug)]
@@ -72,4 +72,29 @@ pub fn convert<Y: ConvertElement>(cx: &Cx, x: &Buf<'_>, out: &mut [Y]) -> Result
         });
     });
     Ok(())
+}
+
+/// Fills a tensor with a number.
+///
+/// # Errors
+/// Memory that cannot be written.
+pub fn fill_with(out: &mut Buf<'_>, number: AnyNumber) -> Result<()> {
+    with_dtype!(out.dtype(), T => out.slice_mut()?.fill(T::narrow(number)));
+    Ok(())
+}
+
+/// Rejects a number that an integer dtype cannot represent. A number other than 0 is true as a bool.
+///
+/// # Errors
+/// Such a number.
+pub fn check_number(attr: &str, number: AnyNumber, dtype: DType) -> Result<()> {
+    if dtype.is_float() || dtype == DType::Bool {
+        return Ok(());
+    }
+    with_dtype!(dtype, T => match (number, T::narrow(number).widen()) {
+        (AnyNumber::Int(x), AnyNumber::Int(narrow)) if x == narrow => Ok(()),
+        // The conversion of the largest int64 to `f64` rounds up to a number out of range.
+        (AnyNumber::Float(x), AnyNumber::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
+        _ => Err(Error::attr(attr, format!("{number} is not representable in {dtype}"))),
+    })
 }

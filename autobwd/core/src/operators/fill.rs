@@ -1,11 +1,11 @@
 //! Tensors filled with a constant.
 
 use crate::{
-    Buf, Composition, Cx, DType, Dim, Dims, Error, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, OpDesc,
-    Result, Var, ZeroGrad, emit, register_op, sample::*, with_dtype,
+    Buf, Cx, DType, Dim, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, OpDesc, Result, Var,
+    register_op, sample::*, with_dtype,
 };
 
-use super::{AnyNumber, ConvertElement, ElementwiseAddGrad, ShapeOp, constant_ints_of_tensor};
+use super::{AnyNumber, ElementwiseAddGrad, check_number, constant_ints_of_tensor, fill_with};
 
 /// A constant tensor: `out = value`.
 #[register_op(grad = FillConstantGrad, infallible)]
@@ -172,120 +172,9 @@ pub fn parse_number(value: f32, text: &str) -> Result<AnyNumber> {
     number.map_err(|_| Error::attr("str_value", format!("{text:?} is not a number")))
 }
 
-/// Rejects a number that an integer dtype cannot represent. A number other than 0 is true as a bool.
-///
-/// # Errors
-/// Such a number.
-pub fn check_number(attr: &str, number: AnyNumber, dtype: DType) -> Result<()> {
-    if dtype.is_float() || dtype == DType::Bool {
-        return Ok(());
-    }
-    with_dtype!(dtype, T => match (number, T::narrow(number).widen()) {
-        (AnyNumber::Int(x), AnyNumber::Int(narrow)) if x == narrow => Ok(()),
-        // The conversion of the largest int64 to `f64` rounds up to a number out of range.
-        (AnyNumber::Float(x), AnyNumber::Int(narrow)) if x == narrow as f64 && x < 9223372036854775808.0 => Ok(()),
-        _ => Err(Error::attr(attr, format!("{number} is not representable in {dtype}"))),
-    })
-}
-
 /// The shape in an attribute, with every dimension known.
 pub fn shape_of_attr(shape: &[i64]) -> Result<Dims> {
     let dim =
         |n: &i64| usize::try_from(*n).map_err(|_| Error::attr("shape", format!("{n} is not a dimension")));
     shape.iter().map(dim).collect()
 }
-
-/// Fills a tensor with a number.
-///
-/// # Errors
-/// Memory that cannot be written.
-pub fn fill_with(out: &mut Buf<'_>, number: AnyNumber) -> Result<()> {
-    with_dtype!(out.dtype(), T => out.slice_mut()?.fill(T::narrow(number)));
-    Ok(())
-}
-
-/// Zeros: `out = 0`.
-#[register_op(grad = ZeroGrad, infallible)]
-pub struct FillZerosLike<V = Var> {
-    /// Any shape, any dtype.
-    #[input(shape_only)]
-    pub x: V,
-    /// Same shape and dtype.
-    #[output(like = x)]
-    pub out: V,
-}
-impl Kernel for FillZerosLike<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        fill_with(&mut self.out, AnyNumber::Int(0))
-    }
-}
-impl Composition for FillZerosLike<Expr> {
-    fn compose(&mut self) {
-        self.out = filled_like(&self.x, self.x.dtype(), 0.0);
-    }
-}
-crate::samples!(
-    FillZerosLike,
-    [
-        FillZerosLike { x: uniform([2, 3]), out: out() },
-        FillZerosLike { x: uniform([]), out: out() },
-        FillZerosLike { x: integers_below(5, [3]), out: out() },
-    ]
-);
-
-/// A constant tensor: `out = value`.
-#[register_op(grad = ZeroGrad, infallible)]
-pub struct FillAnyLike<V = Var> {
-    /// Any shape, any dtype.
-    #[input(shape_only)]
-    pub x: V,
-    /// Same shape.
-    #[output]
-    pub out: V,
-    /// The number.
-    #[attr(default = 0.0)]
-    pub value: f64,
-    /// Element type; `None`, −1 in programs, means that of `x`.
-    #[attr(default = None)]
-    pub dtype: Option<DType>,
-}
-impl Infer for FillAnyLike<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.set(self.dtype.unwrap_or(self.x.dtype), self.x.dims.clone());
-        check_number("value", AnyNumber::Float(self.value), self.out.dtype)
-    }
-}
-impl Kernel for FillAnyLike<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        fill_with(&mut self.out, AnyNumber::Float(self.value))
-    }
-}
-impl Composition for FillAnyLike<Expr> {
-    fn compose(&mut self) {
-        self.out = filled_like(&self.x, self.dtype.unwrap_or(self.x.dtype()), self.value);
-    }
-}
-
-/// A number everywhere, in the shape of `x`.
-fn filled_like(x: &Expr, dtype: DType, value: f64) -> Expr {
-    let shape: Vec<i64> = x.dims().iter().map(|dim| dim.wire()).collect();
-    let is_open = shape.contains(&-1);
-    let shape_tensor = is_open.then(|| emit(ShapeOp { input: x.into(), out: New }).out.into());
-    // With a decimal point, so that -0 has its sign.
-    let str_value = format!("{value:?}");
-    x.builder().emit(FillConstant { shape, shape_tensor, dtype, str_value, ..FillConstant::of(New) }).out
-}
-crate::samples!(
-    FillAnyLike,
-    [
-        FillAnyLike { x: uniform([2, 3]), out: out(), value: 2.5, dtype: None },
-        FillAnyLike { x: uniform([0, 3]), out: out(), value: 1.0, dtype: None },
-        FillAnyLike { x: integers_below(5, [3]), out: out(), value: 7.0, dtype: None },
-        FillAnyLike { x: uniform([]), out: out(), value: -1.0, dtype: Some(DType::I32) },
-        FillAnyLike { x: uniform([3]).of(DType::F64), out: out(), value: 0.1, dtype: None },
-        FillAnyLike { x: integers_below(3, [2]), out: out(), value: 0.5, dtype: None }
-            .fails("attribute `value`: 0.5 is not representable in int64"),
-        FillAnyLike { x: uniform([2]), out: out(), value: 256.0, dtype: Some(DType::U8) }
-            .fails("attribute `value`: 256 is not representable in uint8"),
-    ]
-);

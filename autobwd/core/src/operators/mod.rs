@@ -15,6 +15,7 @@ mod copy;
 mod elements;
 mod elementwise;
 mod fill;
+mod fill_like;
 mod increment;
 mod logic;
 mod multilinear;
@@ -42,16 +43,14 @@ pub use constants::{
     ConstantInput, ConstantInts, constant_int, constant_ints, constant_ints_of_tensor, known_int,
 };
 pub use copy::{Assign, Cast, CastGrad};
-pub use elements::{AnyNumber, ConvertElement, convert};
+pub use elements::{AnyNumber, ConvertElement, check_number, convert, fill_with};
 pub use elementwise::{
     ElementwiseAdd, ElementwiseAddGrad, ElementwiseAddGradGrad, ElementwiseDiv, ElementwiseDivGrad,
     ElementwiseDivGradGrad, ElementwiseMul, ElementwiseMulGrad, ElementwiseMulGradGrad, ElementwiseSub,
     ElementwiseSubGrad, ElementwiseSubGradGrad, grad_if_any, grad_or_zeros,
 };
-pub use fill::{
-    FillAnyLike, FillConstant, FillConstantGrad, FillZerosLike, check_number, fill_with, given_shape,
-    parse_number, shape_of_attr,
-};
+pub use fill::{FillConstant, FillConstantGrad, given_shape, parse_number, shape_of_attr};
+pub use fill_like::{FillAnyLike, FillZerosLike};
 pub use increment::{Increment, IncrementGrad};
 pub use logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor};
 pub use multilinear::{Multilinear, SelfAdjoint};

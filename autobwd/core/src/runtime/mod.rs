@@ -5,9 +5,11 @@
 
 mod gemm;
 mod isa;
+mod lend;
 mod owned_thread;
 pub mod panics;
 mod pool;
+mod product;
 pub(crate) mod scratch;
 mod transport;
 

@@ -2,11 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Cx;
-use crate::{
-    Element, Result,
-    tensor::{Memory, padded},
-};
+use crate::{Result, tensor::Memory};
 
 /// One buffer, lent to one kernel at a time.
 #[derive(Default)]
@@ -31,12 +27,22 @@ pub struct ScratchUse {
 }
 
 impl Scratch {
+    /// Limits the memory to `held`, initialised with `fill` whenever it is lent, and watches requests.
+    pub(super) fn watch(&self, held: Option<Memory>, fill: u8) {
+        *self.state() = ScratchState { held, watched: Some(ScratchUse { fill, ..ScratchUse::default() }) };
+    }
+
+    /// The watched requests, if any.
+    pub(super) fn watched(&self) -> ScratchUse {
+        self.state().watched.unwrap_or_default()
+    }
+
     fn state(&self) -> MutexGuard<'_, ScratchState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the memory, or allocates some if it is too small or lent already.
-    fn take(&self, bytes: usize) -> Result<Memory> {
+    pub(super) fn take(&self, bytes: usize) -> Result<Memory> {
         let mut state = self.state();
         let held = state.held.take().filter(|memory| memory.len() >= bytes);
         if let Some(watched) = &mut state.watched {
@@ -52,7 +58,7 @@ impl Scratch {
         held.map_or_else(|| Memory::zeroed(bytes), Ok)
     }
 
-    fn return_memory(&self, memory: Memory, bytes: usize) {
+    pub(super) fn return_memory(&self, memory: Memory, bytes: usize) {
         let mut state = self.state();
         if let Some(watched) = &mut state.watched {
             watched.lent = watched.lent.saturating_sub(bytes);
@@ -60,90 +66,5 @@ impl Scratch {
         if state.held.as_ref().is_none_or(|held| held.len() < memory.len()) {
             state.held = Some(memory);
         }
-    }
-}
-
-impl Cx {
-    /// Lends memory for `len` elements of arbitrary value while `work` runs. A kernel declares its scratch memory in
-    /// [`Kernel::scratch_bytes`](crate::Kernel::scratch_bytes), so that it is allocated before the first run.
-    ///
-    /// # Errors
-    /// Those of `work`; memory runs out, if a kernel requests more than it declared.
-    pub fn scratch<T: Element, R>(&self, len: usize, work: impl FnOnce(&mut [T]) -> Result<R>) -> Result<R> {
-        if len == 0 {
-            return work(&mut []);
-        }
-        let bytes = len.saturating_mul(size_of::<T>());
-        let mut memory = self.scratch.take(bytes)?;
-        let result = work(memory.slice_mut(0, len));
-        self.scratch.return_memory(memory, bytes);
-        result
-    }
-
-    /// Allocates enough memory to lend this many bytes, and returns the number of allocated bytes.
-    pub(crate) fn reserve(&self, bytes: usize) -> Result<usize> {
-        if bytes == 0 {
-            return Ok(0);
-        }
-        self.scratch.return_memory(self.scratch.take(bytes)?, bytes);
-        Ok(padded(bytes))
-    }
-
-    /// Limits the memory to this many bytes, initialised with `fill` whenever they are lent, and watches requests.
-    pub(crate) fn watch_scratch(&self, bytes: usize, fill: u8) -> Result<()> {
-        let held = if bytes == 0 { None } else { Some(Memory::zeroed(bytes)?) };
-        *self.scratch.state() =
-            ScratchState { held, watched: Some(ScratchUse { fill, ..ScratchUse::default() }) };
-        Ok(())
-    }
-
-    /// The watched requests, if any.
-    pub(crate) fn watched_scratch(&self) -> ScratchUse {
-        self.scratch.state().watched.unwrap_or_default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_lent_again_unless_it_is_too_small_or_lent() -> Result<()> {
-        let cx = Cx::new(1);
-        let place = |len: usize| cx.scratch::<f32, _>(len, |all| Ok((all.as_ptr().addr(), all.len())));
-        cx.reserve(400)?;
-        let first = place(100)?;
-        assert_eq!((first.1, place(50)?), (100, (first.0, 50)));
-        cx.scratch::<f32, _>(10, |outer| {
-            let inner = place(10)?.0;
-            assert!(!outer.as_ptr_range().contains(&(inner as *const f32)));
-            Ok(())
-        })?;
-        assert_eq!(place(100)?, first);
-        assert_eq!(place(1000)?.1, 1000);
-        assert!(place(usize::MAX / 8).is_err());
-        Ok(())
-    }
-
-    #[test]
-    fn what_is_asked_for_is_watched() -> Result<()> {
-        let cx = Cx::new(1);
-        cx.scratch::<f32, _>(1000, |_| Ok(()))?;
-        for (len, inner, most, exceeded) in
-            [(10, 0, 40, false), (16, 0, 64, false), (17, 0, 68, true), (8, 8, 64, true)]
-        {
-            cx.watch_scratch(64, 0xff)?;
-            cx.scratch::<f32, _>(len, |outer| {
-                assert!(outer.iter().all(|x| x.is_nan()));
-                outer.fill(0.0);
-                cx.scratch::<f32, _>(inner, |inner| {
-                    assert!(inner.iter().all(|x| x.is_nan()));
-                    Ok(())
-                })
-            })?;
-            let watched = cx.watched_scratch();
-            assert_eq!((watched.most, watched.exceeded), (most, exceeded), "{len} and {inner}");
-        }
-        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, fmt};
 
-use super::{AttrRecorder, AttrType, AttrValue};
+use super::{AttrRecorder, AttrType, AttrValue, const_for::const_for};
 use crate::{Attr, Error, OpDesc, Result};
 
 /// One attribute of an operator.
@@ -260,14 +260,14 @@ pub const fn concat_attrs<const N: usize>(fields: &[&[AttrDef]]) -> [AttrDef; N]
         file: "",
         line: 0,
     };
-    let (mut all, mut n, mut field) = ([NONE; N], 0, 0);
-    while field < fields.len() {
-        let mut i = 0;
-        while i < fields[field].len() && n < N {
-            all[n] = fields[field][i];
-            (n, i) = (n + 1, i + 1);
-        }
-        field += 1;
-    }
+    let (mut all, mut n) = ([NONE; N], 0);
+    const_for!(attrs in fields => {
+        const_for!(attr in *attrs => {
+            if n < N {
+                all[n] = *attr;
+                n += 1;
+            }
+        });
+    });
     all
 }

@@ -1,6 +1,6 @@
 //! Text built during constant evaluation: names, and messages of compile-time checks.
 
-use super::{AttrDef, SlotDef};
+use super::{AttrDef, SlotDef, const_for::const_for};
 
 /// Text of at most `N` bytes. [`add`](ConstText::add) drops the excess.
 #[derive(Clone, Copy)]
@@ -14,12 +14,11 @@ impl<const N: usize> ConstText<N> {
 
     /// The concatenation of these texts, which must fit.
     pub(crate) const fn of(pieces: &[&str]) -> ConstText<N> {
-        let (mut text, mut len, mut i) = (ConstText::EMPTY, 0, 0);
-        while i < pieces.len() {
-            text = text.add(pieces[i]);
-            len += pieces[i].len();
-            i += 1;
-        }
+        let (mut text, mut len) = (ConstText::EMPTY, 0);
+        const_for!(piece in pieces => {
+            text = text.add(piece);
+            len += piece.len();
+        });
         assert!(len <= N, "a name is too long");
         text
     }
@@ -46,27 +45,17 @@ impl<const N: usize> ConstText<N> {
 
     /// Names of slots, separated by commas.
     pub(crate) const fn names(mut self, slots: &[SlotDef]) -> ConstText<N> {
-        let mut i = 0;
-        while i < slots.len() {
-            if i > 0 {
-                self = self.add(", ");
-            }
-            self = self.add(slots[i].name);
-            i += 1;
-        }
+        const_for!(i, slot in slots => {
+            self = self.add(if i > 0 { ", " } else { "" }).add(slot.name);
+        });
         self
     }
 
     /// Names of the fields of slots, separated by commas.
     pub(crate) const fn fields(mut self, slots: &[SlotDef]) -> ConstText<N> {
-        let mut i = 0;
-        while i < slots.len() {
-            if i > 0 {
-                self = self.add(", ");
-            }
-            self = self.add(slots[i].field);
-            i += 1;
-        }
+        const_for!(i, slot in slots => {
+            self = self.add(if i > 0 { ", " } else { "" }).add(slot.field);
+        });
         self
     }
 
@@ -133,31 +122,19 @@ impl Nearest {
         prefix: &'static str,
         slots: &[SlotDef],
     ) -> Nearest {
-        let mut i = 0;
-        while i < slots.len() {
-            self = self.or(written, [prefix, slots[i].field, ""]);
-            i += 1;
-        }
+        const_for!(slot in slots => { self = self.or(written, [prefix, slot.field, ""]); });
         self
     }
 
     /// Compares names of these slots, with a suffix.
     pub(crate) const fn or_slot(mut self, written: &str, slots: &[SlotDef], suffix: &'static str) -> Nearest {
-        let mut i = 0;
-        while i < slots.len() {
-            self = self.or(written, ["", slots[i].name, suffix]);
-            i += 1;
-        }
+        const_for!(slot in slots => { self = self.or(written, ["", slot.name, suffix]); });
         self
     }
 
     /// Compares fields of these attributes.
     pub(crate) const fn or_attr(mut self, written: &str, attrs: &[AttrDef]) -> Nearest {
-        let mut i = 0;
-        while i < attrs.len() {
-            self = self.or(written, ["", attrs[i].field, ""]);
-            i += 1;
-        }
+        const_for!(attr in attrs => { self = self.or(written, ["", attr.field, ""]); });
         self
     }
 }

@@ -7,7 +7,9 @@
 
 use super::{
     Arity, AttrCheck, AttrDef, AttrType, ConstText, Role, Schema, SlotDef,
-    const_text::{Nearest, is_joined},
+    const_for::const_for,
+    const_lookup::{find_attr, find_field},
+    const_text::Nearest,
 };
 
 /// The slot that a field of the gradient operator refers to.
@@ -22,29 +24,15 @@ struct InheritedSlot {
 
 /// Slot names take precedence over gradients: if `dout` and `out` are both slots, `d_out` is the gradient of `out`.
 const fn find(forward: &Schema, field: &str) -> Option<InheritedSlot> {
-    let prefixes = ["", "d", "d_"];
-    let mut i = 0;
-    while i < prefixes.len() {
-        let is_gradient = i > 0;
-        if let Some(slot) = named(forward.inputs, prefixes[i], field) {
-            return Some(InheritedSlot { slot, side: Role::Input, is_gradient });
+    const_for!(k, prefix in &["", "d", "d_"] => {
+        let is_gradient = k > 0;
+        if let Some(slot) = find_field(forward.inputs, prefix, field) {
+            return Some(InheritedSlot { slot: *slot, side: Role::Input, is_gradient });
         }
-        if let Some(slot) = named(forward.outputs, prefixes[i], field) {
-            return Some(InheritedSlot { slot, side: Role::Output, is_gradient });
+        if let Some(slot) = find_field(forward.outputs, prefix, field) {
+            return Some(InheritedSlot { slot: *slot, side: Role::Output, is_gradient });
         }
-        i += 1;
-    }
-    None
-}
-
-const fn named(slots: &[SlotDef], prefix: &str, field: &str) -> Option<SlotDef> {
-    let mut i = 0;
-    while i < slots.len() {
-        if is_joined(field, prefix, slots[i].field) {
-            return Some(slots[i]);
-        }
-        i += 1;
-    }
+    });
     None
 }
 
@@ -128,22 +116,11 @@ pub const fn inherit_slot(
     }
 }
 
-const fn find_attr(forward: &Schema, field: &str) -> Option<AttrDef> {
-    let mut i = 0;
-    while i < forward.attrs.len() {
-        if is_joined(field, forward.attrs[i].field, "") {
-            return Some(forward.attrs[i]);
-        }
-        i += 1;
-    }
-    None
-}
-
 /// Checks that a field of a gradient operator is an attribute of the forward operator.
 #[track_caller]
 pub const fn check_attr(forward: &Schema, field: &str, ty: AttrType) {
     let text = ConstText::<512>::EMPTY.add("`").add(field).add("` ");
-    match find_attr(forward, field) {
+    match find_attr(forward.attrs, field, true) {
         None => {
             let text = text.add("is not an attribute of `").add(forward.name).add("`");
             panic!("{}", text.did_you_mean(Nearest::NONE.or_attr(field, forward.attrs)).as_str());
@@ -166,9 +143,9 @@ pub const fn inherit_attr(
     doc: &'static str,
     (file, line): (&'static str, u32),
 ) -> AttrDef {
-    match find_attr(forward, field) {
+    match find_attr(forward.attrs, field, true) {
         Some(own) => {
-            AttrDef { field, ty, check, doc: if doc.is_empty() { own.doc } else { doc }, file, line, ..own }
+            AttrDef { field, ty, check, doc: if doc.is_empty() { own.doc } else { doc }, file, line, ..*own }
         }
         None => AttrDef {
             name: field,

@@ -4,6 +4,8 @@
 
 mod attr;
 mod attr_def;
+mod const_for;
+mod const_lookup;
 mod const_text;
 mod control;
 mod convert;
@@ -14,6 +16,8 @@ mod slot_values;
 
 pub use attr::{AttrType, AttrValue};
 pub use attr_def::{AttrBound, AttrCheck, AttrDef, Attrs, BoundKind, attr, check_value, concat_attrs};
+pub(crate) use const_for::const_for;
+pub(crate) use const_lookup::{find_attr, find_slot, has_slot};
 pub(crate) use const_text::{ConstText, Nearest, is_joined};
 pub use control::{BlockCall, CarriedInit, CarriedValue, Control, StepCount};
 pub(crate) use convert::check_described;
@@ -160,13 +164,11 @@ pub struct Schema {
 impl Schema {
     /// Whether it belongs to a gradient operator: one of its inputs is a gradient.
     pub(crate) const fn is_gradient(&self) -> bool {
-        let mut i = 0;
-        while i < self.inputs.len() {
-            if let Some(b"@GRAD") = self.inputs[i].name.as_bytes().last_chunk() {
+        const_for!(input in self.inputs => {
+            if let Some(b"@GRAD") = input.name.as_bytes().last_chunk() {
                 return true;
             }
-            i += 1;
-        }
+        });
         false
     }
 
@@ -188,18 +190,16 @@ impl Schema {
     /// A slot of its gradient operator with dtype and shape of this input: an output that is `like` it, or the gradient
     /// of one.
     pub(crate) const fn read_like(&self, input: &SlotDef, gradient: &Schema) -> Option<&'static str> {
-        let mut i = 0;
-        while i < self.outputs.len() * gradient.inputs.len() {
-            let (output, read) =
-                (&self.outputs[i % self.outputs.len()], &gradient.inputs[i / self.outputs.len()]);
-            let is_it = is_joined(read.name, output.name, "") || is_joined(read.name, output.name, "@GRAD");
-            if let (true, Arity::One, Some(like)) = (is_it, read.arity, output.like)
-                && is_joined(like, input.name, "")
-            {
-                return Some(read.name);
-            }
-            i += 1;
-        }
+        const_for!(read in gradient.inputs => {
+            const_for!(output in self.outputs => {
+                let is_it = is_joined(read.name, output.name, "") || is_joined(read.name, output.name, "@GRAD");
+                if let (true, Arity::One, Some(like)) = (is_it, read.arity, output.like)
+                    && is_joined(like, input.name, "")
+                {
+                    return Some(read.name);
+                }
+            });
+        });
         None
     }
 
@@ -357,7 +357,7 @@ pub trait Lanes: Sized + 'static {
     /// Reads the attributes.
     ///
     /// # Errors
-    /// As `Op::gather`.
+    /// As `Op::from_desc_with`.
     fn attrs(desc: &OpDesc) -> Result<Self::Attrs>;
 }
 

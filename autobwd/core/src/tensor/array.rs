@@ -164,7 +164,7 @@ impl SavedSteps {
             return Err(self.out_of_memory(bytes));
         }
         all.resize_with(nested, SavedSteps::default);
-        Ok(SavedStep { memory: self.memory(bytes)?, nested: all, record: None })
+        Ok(SavedStep { memory: self.memory(bytes)?, nested: all, layout_index: None })
     }
 
     /// Memory for a step.
@@ -228,7 +228,7 @@ pub struct SavedStep {
     /// The saved steps of blocks in it.
     pub nested: Vec<SavedSteps>,
     /// The layout of `memory`, if it differs from step to step.
-    pub record: Option<usize>,
+    pub layout_index: Option<usize>,
 }
 
 impl SavedStep {
@@ -236,7 +236,7 @@ impl SavedStep {
         let mut memory = Memory::any(self.memory.len())?;
         memory.slice_mut::<u8>(0, self.memory.len()).copy_from_slice(self.memory.slice(0, self.memory.len()));
         let nested = self.nested.iter().map(SavedSteps::try_clone).collect::<Result<_>>()?;
-        Ok(SavedStep { memory, nested, record: self.record })
+        Ok(SavedStep { memory, nested, layout_index: self.layout_index })
     }
 }
 

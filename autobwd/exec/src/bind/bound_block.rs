@@ -1,23 +1,70 @@
-//! A bound block: a plan with its memory.
+//! A bound block: instructions in order, with their memory.
 
 use std::sync::Arc;
 
-use crate::bind::{
-    BindOptions, BoundInstruction, BoundInstructions, CapturedValue, CellBinding, bind,
-    dynamic::DynamicKernel, journal::Journal,
-};
+use crate::bind::journal::Journal;
 use autobwd_core::{
-    __private::{Memory, SavedStep, ValueCell, internals::*},
-    BlockId, Cx, Error, Meta, OpContext, Program, Result, Var,
+    __private::{Memory, Place, SavedStep, ValueCell, internals::*},
+    BlockId, Cx, Error, Kernel, Meta, OpContext, Program, Result, Var,
 };
-use autobwd_plan::{Location, Plan, StepStateLayout, ValueId};
+use autobwd_plan::{Location, Plan, SavedValue, StepStateLayout, ValueId};
+
+/// A bound kernel (instruction): one call at run time.
+pub(crate) struct BoundInstruction {
+    pub(crate) kernel: Box<dyn Kernel + Send>,
+    /// The operator (the first one of a fused kernel), for messages; 0 for copies if there are no operators.
+    pub(crate) node: usize,
+}
+
+/// A captured outer value.
+#[derive(Clone)]
+pub(crate) enum CapturedValue {
+    Tensor(Place),
+    Cell(Arc<ValueCell>),
+}
+
+/// A value of a block that is not a tensor.
+pub(crate) struct CellBinding {
+    pub(crate) var: Var,
+    pub(crate) cell: Arc<ValueCell>,
+    /// Whether a run starts with it empty.
+    pub(crate) own: bool,
+}
+
+/// The instructions of a plan, in order.
+pub(crate) struct BoundInstructions {
+    pub(crate) instructions: Vec<BoundInstruction>,
+    /// The number of leading instructions that compute constants.
+    pub(crate) constants: usize,
+    /// Values that are not tensors.
+    pub(crate) cells: Vec<CellBinding>,
+    /// The operators after the instructions, planned at run time.
+    pub(crate) tail: Option<Box<dyn TailKernel + Send>>,
+    /// Values of the scope overwritten ahead of an instruction that may fail.
+    pub(crate) journal: Journal,
+    /// Bytes of tensor memory in fused kernels.
+    pub(crate) scratch_bytes: usize,
+    /// Maximum of scratch memory of a kernel, in bytes.
+    pub(crate) lent_bytes: usize,
+}
+
+/// The operators after the instructions of a block, planned at run time.
+pub(crate) trait TailKernel {
+    fn run(&mut self, cx: &Cx) -> Result<()>;
+
+    /// Bytes of tensor memory in use now.
+    fn bytes(&self) -> usize;
+
+    /// A value required at the end of the block, with its memory.
+    fn end(&self, position: usize) -> Result<(&Memory, &BlockEnd)>;
+}
 
 /// A block ready to run: its instructions in order, and their memory.
 pub(crate) struct BoundBlock {
     // Kernels point into the arena, so they must be dropped first.
     pub(crate) instructions: Vec<BoundInstruction>,
     /// The operators after the instructions, planned at run time.
-    tail: Option<Box<DynamicKernel>>,
+    tail: Option<Box<dyn TailKernel + Send>>,
     pub(crate) arena: Memory,
     /// The operator of each instruction, for messages.
     ops: Vec<OpContext>,
@@ -33,26 +80,14 @@ pub(crate) struct BoundBlock {
 pub(crate) struct BlockEnd {
     pub(crate) meta: Meta,
     /// The location of a tensor.
-    pub(crate) at: ArenaRange,
+    pub(crate) range: ArenaRange,
     /// The cell of any other value.
     pub(crate) cell: Option<Arc<ValueCell>>,
-    pub(crate) record: Option<Arc<StepStateLayout>>,
+    /// Of step scopes: the layout of saved step state, if known.
+    pub(crate) layout: Option<Arc<StepStateLayout>>,
 }
 
 impl BoundBlock {
-    /// A sub-block, or operators of dynamic shape in a program.
-    pub(crate) fn of_block(
-        program: &Program,
-        block: BlockId,
-        plan: &Plan,
-        outer: &[CapturedValue],
-        options: BindOptions<'_>,
-    ) -> Result<BoundBlock> {
-        let arena = Memory::zeroed(plan.memory.arena_bytes)?;
-        let bound = bind(program, block, plan, &arena, None, outer, options)?;
-        BoundBlock::new(program, block, plan, arena, bound, options.cx)
-    }
-
     /// Runs the instructions that compute constants.
     pub(crate) fn new(
         program: &Program,
@@ -62,7 +97,7 @@ impl BoundBlock {
         bound: BoundInstructions,
         cx: &Cx,
     ) -> Result<BoundBlock> {
-        let describe = |f: &BoundInstruction| match plan.graph.instructions.get(f.node) {
+        let describe = |bound: &BoundInstruction| match plan.graph.instructions.get(bound.node) {
             Some(node) => program.describe_op(block, node.index, node.described(program, block)),
             None => OpContext::new("instruction", "copy"),
         };
@@ -80,16 +115,17 @@ impl BoundBlock {
         }
         let ops = instructions.iter().map(describe).collect();
         let ends = vec![];
-        let mut body =
+        let mut bound =
             BoundBlock { ops, instructions, tail, arena, cells, journal, ends, scratch_bytes, lent_bytes };
         let end = |id: &ValueId| {
             let value = &plan.graph.values[*id];
-            let cell = body.cell(value.var).filter(|_| value.meta.array).cloned();
-            let at = if value.meta.array { ArenaRange { at: 0, bytes: 0 } } else { body.span(plan, *id)? };
-            Ok(BlockEnd { meta: value.meta.clone(), at, cell, record: value.record.clone() })
+            let cell = bound.cell(value.var).filter(|_| value.meta.array).cloned();
+            let range =
+                if value.meta.array { ArenaRange { at: 0, bytes: 0 } } else { arena_range(plan, *id)? };
+            Ok(BlockEnd { meta: value.meta.clone(), range, cell, layout: value.layout.clone() })
         };
-        body.ends = plan.graph.ends.iter().map(end).collect::<Result<_>>()?;
-        Ok(body)
+        bound.ends = plan.graph.ends.iter().map(end).collect::<Result<_>>()?;
+        Ok(bound)
     }
 
     /// Bytes of tensor memory in use.
@@ -99,36 +135,30 @@ impl BoundBlock {
     }
 
     /// A value required at the end, with its memory.
-    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
-        match &self.tail {
-            Some(tail) => tail.end(k),
-            None => {
-                let end =
-                    self.ends.get(k).ok_or_else(|| Error::internal("an output that was not requested"))?;
-                Ok((&self.arena, end))
-            }
+    pub(crate) fn end(&self, position: usize) -> Result<(&Memory, &BlockEnd)> {
+        if let Some(tail) = &self.tail {
+            return tail.end(position);
         }
+        let end = self.ends.get(position);
+        Ok((&self.arena, end.ok_or_else(|| Error::internal("an output that was not requested"))?))
     }
 
-    /// The location of a value that is copied into the block or out of it.
-    pub(crate) fn span(&self, plan: &Plan, id: ValueId) -> Result<ArenaRange> {
-        let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
-        // A fetched outer value is copied into the block's arena.
-        match plan.memory.fetched_at.get(&id).copied().unwrap_or(plan.memory.locations[id]) {
-            Location::Arena(at) => Ok(ArenaRange { at, bytes }),
-            _ => Err(Error::internal("an input or output of a sub-block has no place in its arena")),
-        }
-    }
-
-    /// Loads values of saved step state from these offsets.
-    pub(crate) fn load(&mut self, places: &[(ArenaRange, usize)], step: &SavedStep) {
-        for (ArenaRange { at, bytes }, offset) in places {
+    /// Copies saved step state to these ranges.
+    pub(crate) fn load(&mut self, ranges: &[SavedRange], step: &SavedStep) {
+        for SavedRange { range: ArenaRange { at, bytes }, offset } in ranges {
             self.arena.slice_mut::<u8>(*at, *bytes).copy_from_slice(step.memory.slice(*offset, *bytes));
         }
     }
 
+    /// Copies these ranges to saved step state.
+    pub(crate) fn save(&self, ranges: &[SavedRange], step: &mut SavedStep) {
+        for SavedRange { range: ArenaRange { at, bytes }, offset } in ranges {
+            step.memory.slice_mut::<u8>(*offset, *bytes).copy_from_slice(self.arena.slice(*at, *bytes));
+        }
+    }
+
     pub(crate) fn cell(&self, var: Var) -> Option<&Arc<ValueCell>> {
-        self.cells.iter().find(|held| held.var == var).map(|held| &held.cell)
+        self.cells.iter().find(|binding| binding.var == var).map(|binding| &binding.cell)
     }
 
     pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
@@ -143,7 +173,7 @@ impl BoundBlock {
         mut run: impl FnMut(&mut BoundInstruction) -> Result<()>,
     ) -> Result<()> {
         let rollback = self.journal.begin(cx)?;
-        self.cells.iter().filter(|held| held.own).for_each(|held| held.cell.clear());
+        self.cells.iter().filter(|binding| binding.own).for_each(|binding| binding.cell.clear());
         for (instruction, op) in self.instructions.iter_mut().zip(&self.ops) {
             run(instruction).map_err(|e| e.at_op(|| op.clone()))?;
         }
@@ -158,4 +188,31 @@ impl BoundBlock {
 pub(crate) struct ArenaRange {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
+}
+
+/// A range of a block's arena with its offset in saved step state.
+#[derive(Clone, Copy)]
+pub(crate) struct SavedRange {
+    pub(crate) range: ArenaRange,
+    pub(crate) offset: usize,
+}
+
+impl SavedRange {
+    /// The ranges of saved values.
+    pub(crate) fn of(plan: &Plan, values: &[SavedValue]) -> Result<Vec<SavedRange>> {
+        let range = |saved: &SavedValue| {
+            Ok(SavedRange { range: arena_range(plan, saved.value)?, offset: saved.offset })
+        };
+        values.iter().map(range).collect()
+    }
+}
+
+/// The location of a value that is copied into a block or out of it.
+pub(crate) fn arena_range(plan: &Plan, id: ValueId) -> Result<ArenaRange> {
+    let bytes = plan.graph.values[id].meta.bytes().unwrap_or(0);
+    // A fetched outer value is copied into the block's arena.
+    match plan.memory.fetched_at.get(&id).copied().unwrap_or(plan.memory.locations[id]) {
+        Location::Arena(at) => Ok(ArenaRange { at, bytes }),
+        _ => Err(Error::internal("an input or output of a sub-block has no place in its arena")),
+    }
 }

@@ -2,37 +2,53 @@
 
 use std::sync::Arc;
 
-use crate::bind::{
-    BindOptions, CapturedValue,
-    bound_block::{ArenaRange, BoundBlock},
-};
+use crate::bind::bound_block::{ArenaRange, BoundBlock, SavedRange, arena_range};
 use autobwd_core::{
     __private::{SavedStep, ValueCell, internals::*},
-    BlockId, Bool, Buf, Cx, Error, Program, Result,
+    Bool, Buf, Cx, Error, Result,
 };
 use autobwd_plan::{BlockInputs, StepEnds, StepPlan, ValueId};
+
+/// A sub-block whose steps a loop runs.
+pub(crate) trait StepBlock {
+    /// Whether the condition holds after `ran` steps.
+    fn condition(&self, ran: usize) -> Result<bool>;
+
+    /// Runs one more step on the carried values; `index` is its position in the sequences.
+    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StateHandling<'_>) -> Result<()>;
+}
+
+/// The handling of a step's state.
+pub(crate) enum StateHandling<'a> {
+    Discard,
+    /// Save it for the backward pass in these step scopes.
+    Save(&'a ValueCell),
+    /// Run the gradient of a saved step.
+    Load(&'a mut SavedStep),
+}
 
 /// The bound inputs of a block, see [`BlockInputs`].
 pub(crate) struct BoundInputs {
     bufs: Vec<Buf<'static>>,
     condition: Option<usize>,
-    firsts: Vec<Option<usize>>,
+    /// By carried value: its initial value.
+    initial: Vec<Option<usize>>,
     sequences: Vec<usize>,
     scopes: Option<usize>,
 }
 
 impl BoundInputs {
-    pub(crate) fn new(entering: &BlockInputs, inputs: Vec<(ValueId, Buf<'static>)>) -> Result<BoundInputs> {
-        let (ids, bufs): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
-        let at = |id: ValueId| {
+    pub(crate) fn new(inputs: &BlockInputs, bufs: Vec<(ValueId, Buf<'static>)>) -> Result<BoundInputs> {
+        let (ids, bufs): (Vec<_>, Vec<_>) = bufs.into_iter().unzip();
+        let position = |id: ValueId| {
             ids.iter().position(|v| *v == id).ok_or_else(|| Error::internal("an input that is not bound"))
         };
-        let first = |id: Option<ValueId>| id.map(at).transpose();
+        let optional = |id: Option<ValueId>| id.map(position).transpose();
         Ok(BoundInputs {
-            condition: first(entering.condition)?,
-            firsts: entering.carried.iter().map(|each| first(each.first)).collect::<Result<_>>()?,
-            sequences: entering.slices.iter().map(|(id, ..)| at(*id)).collect::<Result<_>>()?,
-            scopes: first(entering.scopes)?,
+            condition: optional(inputs.condition)?,
+            initial: inputs.carried.iter().map(|carried| optional(carried.first)).collect::<Result<_>>()?,
+            sequences: inputs.slices.iter().map(|(id, ..)| position(*id)).collect::<Result<_>>()?,
+            scopes: optional(inputs.scopes)?,
             bufs,
         })
     }
@@ -45,7 +61,7 @@ impl BoundInputs {
 
     /// By carried value: its initial value; zeros if there is none.
     pub(crate) fn initial_values(&self) -> impl Iterator<Item = Option<&Buf<'static>>> {
-        self.firsts.iter().map(|at| Some(&self.bufs[(*at)?]))
+        self.initial.iter().map(|at| Some(&self.bufs[(*at)?]))
     }
 
     pub(crate) fn sequences(&self) -> impl Iterator<Item = &Buf<'static>> {
@@ -60,53 +76,53 @@ impl BoundInputs {
 
 /// A bound block that runs one step, see [`StepPlan`].
 pub(crate) struct BoundStep {
-    pub(crate) body: BoundBlock,
-    pub(crate) starts: Vec<Option<ArenaRange>>,
-    slices: Vec<ArenaRange>,
-    stored: Vec<(ArenaRange, usize)>,
+    pub(crate) block: BoundBlock,
+    /// By carried value: its input, if the step reads it.
+    pub(crate) carried: Vec<Option<ArenaRange>>,
+    /// By sequence: the step's element.
+    elements: Vec<ArenaRange>,
+    /// The inputs from saved step state.
+    restored: Vec<SavedRange>,
+    /// Step scopes of inner operators.
     pub(crate) nested: Vec<Arc<ValueCell>>,
     pub(crate) ends: StepEnds,
 }
 
 impl BoundStep {
-    pub(crate) fn new(
-        program: &Program,
-        block: BlockId,
-        step: &StepPlan,
-        outer: &[CapturedValue],
-        options: BindOptions<'_>,
-    ) -> Result<BoundStep> {
+    pub(crate) fn new(step: &StepPlan, block: BoundBlock) -> Result<BoundStep> {
         let StepPlan { plan, inputs, ends } = step;
-        let body = BoundBlock::of_block(program, block, plan, outer, options)?;
-        let span = |id: ValueId| body.span(plan, id);
-        let starts = inputs.starts.iter().map(|id| id.map(span).transpose()).collect::<Result<_>>()?;
-        let slices = inputs.slices.iter().map(|id| span(*id)).collect::<Result<_>>()?;
-        let stored = inputs.stored.iter().map(|(id, at)| Ok((span(*id)?, *at))).collect::<Result<_>>()?;
+        let range = |id: ValueId| arena_range(plan, id);
         let unused = || Arc::new(ValueCell::Steps(Default::default()));
-        let nested =
-            inputs.nested.iter().map(|var| body.cell(*var).cloned().unwrap_or_else(unused)).collect();
-        Ok(BoundStep { body, starts, slices, stored, nested, ends: ends.clone() })
+        let nested = inputs.nested.iter().map(|var| block.cell(*var).cloned().unwrap_or_else(unused));
+        Ok(BoundStep {
+            carried: inputs.carried.iter().map(|id| id.map(range).transpose()).collect::<Result<_>>()?,
+            elements: inputs.slices.iter().map(|id| range(*id)).collect::<Result<_>>()?,
+            restored: SavedRange::of(plan, &inputs.restored)?,
+            nested: nested.collect(),
+            block,
+            ends: ends.clone(),
+        })
     }
 
     /// Copies carried values into the step's inputs.
     pub(crate) fn feed<'b>(&mut self, values: impl Iterator<Item = Option<&'b [u8]>>) {
-        for (start, value) in self.starts.iter().zip(values) {
-            if let (Some(ArenaRange { at, bytes }), Some(value)) = (*start, value) {
-                self.body.arena.slice_mut::<u8>(at, bytes).copy_from_slice(value);
+        for (input, value) in self.carried.iter().zip(values) {
+            if let (Some(ArenaRange { at, bytes }), Some(value)) = (*input, value) {
+                self.block.arena.slice_mut::<u8>(at, bytes).copy_from_slice(value);
             }
         }
     }
 
     /// Copies the step's elements of the sequences.
-    pub(crate) fn slice(&mut self, index: usize, inputs: &BoundInputs) -> Result<()> {
-        for (ArenaRange { at, .. }, sequence) in self.slices.iter().zip(inputs.sequences()) {
-            sequence.copy_part(index, &mut self.body.arena, *at)?;
+    pub(crate) fn feed_elements(&mut self, index: usize, inputs: &BoundInputs) -> Result<()> {
+        for (ArenaRange { at, .. }, sequence) in self.elements.iter().zip(inputs.sequences()) {
+            sequence.copy_part(index, &mut self.block.arena, *at)?;
         }
         Ok(())
     }
 
     /// Swaps step scopes of inner operators between the saved state and their cells.
-    fn exchange(&self, step: &mut SavedStep) -> Result<()> {
+    fn swap_nested(&self, step: &mut SavedStep) -> Result<()> {
         for (cell, steps) in self.nested.iter().zip(&mut step.nested) {
             std::mem::swap(&mut *cell.steps()?, steps);
         }
@@ -115,15 +131,15 @@ impl BoundStep {
 
     /// Runs the block on saved step state.
     pub(crate) fn run_on(&mut self, cx: &Cx, step: &mut SavedStep) -> Result<()> {
-        self.body.load(&self.stored, step);
+        self.block.load(&self.restored, step);
         self.run_with(cx, step)
     }
 
     /// Runs the block with the step scopes of inner operators.
     pub(crate) fn run_with(&mut self, cx: &Cx, step: &mut SavedStep) -> Result<()> {
-        self.exchange(step)?;
-        let outcome = self.body.run(cx);
-        self.exchange(step)?;
+        self.swap_nested(step)?;
+        let outcome = self.block.run(cx);
+        self.swap_nested(step)?;
         outcome
     }
 }

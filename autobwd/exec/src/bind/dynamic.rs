@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use crate::bind::{
-    CapturedValue,
-    bound_block::{ArenaRange, BlockEnd},
-    bound_step::BoundInputs,
+    bound_block::{ArenaRange, BlockEnd, CapturedValue, TailKernel},
+    bound_step::{BoundInputs, StateHandling, StepBlock},
     segment::{PreparedSegment, Segment, SegmentKey, SegmentPlanner},
-    step_loop::{StateHandling, StepBlock, StepLoop},
+    step_loop::StepLoop,
 };
 use autobwd_core::{
     __private::{Memory, SavedStep, SavedSteps, ValueCell, add_up, internals::*},
-    BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Result, Tensor, Var,
+    BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
     tensor::padded,
 };
 use autobwd_plan::{
-    DynamicTail, InitialValue, StepEnds, StepInputs, StepStateField, StepStateLayout, ValueSource,
+    DynamicTail, InitialValue, StateVar, StepEnds, StepInputs, StepStateField, StepStateLayout, ValueSource,
     check_carried, check_term,
 };
 
@@ -23,12 +22,12 @@ use autobwd_plan::{
 pub(crate) struct DynamicKernel {
     block: BlockId,
     steps: StepLoop,
-    block_steps: DynamicBlock,
-    /// Earlier values that the operators after it read, with their locations.
+    step_block: DynamicBlock,
+    /// Earlier values that the later operators read, with their locations.
     captured: Vec<(InitialValue, CapturedValue)>,
-    rest: Segment,
-    /// The shapes that the operators after it last ran with.
-    now: SegmentKey,
+    later_ops: Segment,
+    /// The shapes that the later operators last ran with.
+    last_key: SegmentKey,
 }
 
 /// A sub-block whose steps may have different shapes.
@@ -40,8 +39,8 @@ struct DynamicBlock {
     outer: Vec<CapturedValue>,
     /// The step scopes that its steps fill or consume.
     scopes: Arc<ValueCell>,
-    /// Sums that are tensor arrays, by sum.
-    lists: Vec<Arc<ValueCell>>,
+    /// By sum: the cell of a tensor array.
+    sum_cells: Vec<Arc<ValueCell>>,
     segment: Segment,
     state: DynamicState,
 }
@@ -89,96 +88,76 @@ impl DynamicKernel {
         tail: Arc<DynamicTail>,
         inputs: BoundInputs,
         outer: Vec<CapturedValue>,
-        found: Vec<(InitialValue, CapturedValue)>,
+        captured: Vec<(InitialValue, CapturedValue)>,
     ) -> Result<DynamicKernel> {
         let scopes = inputs.scopes()?.unwrap_or_else(|| Arc::new(ValueCell::Steps(Default::default())));
-        let list = |(_, var, _): &(Var, Var, Var)| {
-            let known = found.iter().find(|(given, _)| given.var == *var);
-            match known.map(|(_, at)| at) {
+        let sum_cell = |(_, var, _): &(Var, Var, Var)| {
+            let known = captured.iter().find(|(value, _)| value.var == *var);
+            match known.map(|(_, location)| location) {
                 Some(CapturedValue::Cell(cell)) => cell.clone(),
                 _ => Arc::new(ValueCell::Array(Default::default())),
             }
         };
-        let lists = tail.call.sums.iter().map(list).collect();
-        let saves = tail.call.is_recorded() || tail.leave.is_some();
+        let saves = tail.call.is_recorded() || tail.saved.is_some();
         let steps = StepLoop {
             steps: tail.call.steps,
-            count: tail.entering.count.and_then(|(_, steps)| steps.get()).unwrap_or(0),
+            count: tail.inputs.step_count().unwrap_or(0),
             limit: planner.loop_limit(),
             scopes: saves.then(|| scopes.clone()),
-            shared: tail.shared,
-            every: 1,
+            shares_steps: tail.shares_steps,
+            save_interval: 1,
             replay: None,
         };
-        let behind = Segment::new(block, tail.index + 1);
-        let (segment, state) = (Segment::new(tail.call.block, 0), DynamicState::default());
-        let called = DynamicBlock { planner, tail, inputs, outer, scopes, lists, segment, state };
-        Ok(DynamicKernel {
-            block,
-            steps,
-            block_steps: called,
-            captured: found,
-            rest: behind,
-            now: SegmentKey::default(),
-        })
+        let later_ops = Segment::new(block, tail.index + 1);
+        let step_block = DynamicBlock {
+            sum_cells: tail.call.sums.iter().map(sum_cell).collect(),
+            segment: Segment::new(tail.call.block, 0),
+            state: DynamicState::default(),
+            planner,
+            tail,
+            inputs,
+            outer,
+            scopes,
+        };
+        Ok(DynamicKernel { block, steps, step_block, captured, later_ops, last_key: SegmentKey::default() })
     }
 
-    /// Bytes of tensor memory in use now.
-    pub(crate) fn bytes(&self) -> usize {
-        self.block_steps.segment.bytes() + self.rest.bytes()
-    }
-
-    /// A value required at the end, with its memory.
-    pub(crate) fn end(&self, k: usize) -> Result<(&Memory, &BlockEnd)> {
-        let body = self.rest.body(&self.now);
-        body.ok_or_else(|| Error::internal("the end of a segment that has not run"))?.end(k)
-    }
-
-    pub(crate) fn run(&mut self, cx: &Cx) -> Result<()> {
-        let outputs = self.call(cx).map_err(|e| {
-            let (program, index) = (self.block_steps.planner.program(), self.block_steps.tail.index);
-            let op = program.block(self.block).and_then(|block| block.ops.get(index));
-            match op {
-                Some(op) => e.at_op(|| program.describe_op(self.block, index, op)),
-                None => e,
-            }
-        })?;
-        self.run_rest(cx, outputs)
-    }
-
+    /// Runs the operator; returns its outputs.
     fn call(&mut self, cx: &Cx) -> Result<Vec<(Var, DynamicValue)>> {
-        self.block_steps.state = self.block_steps.start()?;
-        let outcome = self.steps.run(cx, &mut self.block_steps);
-        let state = std::mem::take(&mut self.block_steps.state);
+        self.step_block.state = self.step_block.start()?;
+        let outcome = self.steps.run(cx, &mut self.step_block);
+        let state = std::mem::take(&mut self.step_block.state);
         outcome?;
-        self.block_steps.finish(self.steps.count, state)
+        self.step_block.finish(self.steps.count, state)
     }
 
-    /// Runs the operators after it.
-    fn run_rest(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
-        let DynamicBlock { planner, tail, .. } = &self.block_steps;
-        let (mut given, mut inputs): (Vec<InitialValue>, _) = (vec![], StepInputs::default());
+    /// Runs the later operators.
+    fn run_later_ops(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
+        let DynamicBlock { planner, tail, .. } = &self.step_block;
+        let mut initial: Vec<InitialValue> = vec![];
+        let mut inputs = StepInputs::default();
         let mut outer: Vec<CapturedValue> = vec![];
-        let (mut key, mut fed) = (vec![], vec![]);
-        let kept = |var: Var| tail.in_scope.iter().any(|(v, _)| *v == var);
-        let stays = |given: &InitialValue| outputs.iter().all(|(var, _)| *var != given.var);
-        for (found, at) in self.captured.iter().filter(|(given, _)| stays(given)) {
-            given.push(InitialValue { source: ValueSource::Outer(outer.len()), ..found.clone() });
-            outer.push(at.clone());
+        let mut shapes = vec![];
+        let mut feeds = vec![];
+        let is_in_scope = |var: Var| tail.in_scope.iter().any(|(v, _)| *v == var);
+        let is_current = |value: &InitialValue| outputs.iter().all(|(var, _)| *var != value.var);
+        for (value, location) in self.captured.iter().filter(|(value, _)| is_current(value)) {
+            initial.push(InitialValue { source: ValueSource::Outer(outer.len()), ..value.clone() });
+            outer.push(location.clone());
         }
         for (var, output) in outputs {
             if let DynamicValue::Tensor(tensor) = &output
-                && kept(var)
+                && is_in_scope(var)
             {
-                planner.keep(var, tensor)?;
+                planner.write_to_scope(var, tensor)?;
                 continue;
             }
-            key.push(output.shape());
-            let (meta, id) = (output.meta(), given.len());
+            shapes.push(output.shape());
+            let meta = output.meta();
             let source = match output {
                 DynamicValue::Tensor(tensor) => {
-                    inputs.starts.push(Some(id));
-                    fed.push(tensor);
+                    inputs.carried.push(Some(initial.len()));
+                    feeds.push(tensor);
                     ValueSource::Feed
                 }
                 DynamicValue::Cell(_, cell) => {
@@ -186,56 +165,80 @@ impl DynamicKernel {
                     ValueSource::Outer(outer.len() - 1)
                 }
             };
-            given.push(InitialValue { var, meta, source, record: None });
+            initial.push(InitialValue { var, meta, source, layout: None });
         }
-        self.now = (key, None);
+        self.last_key = (shapes, None);
         let ends = StepEnds { vars: tail.ends.clone(), ..StepEnds::default() };
-        let found = || (given, inputs, ends);
-        let ready = self.rest.ready(cx, planner, &self.now, &outer, found)?;
-        ready.step.feed(fed.iter().map(|tensor| Some(tensor.bytes())));
-        ready.step.body.run(cx)
+        let describe = || (initial, inputs, ends);
+        let segment = self.later_ops.prepare(cx, planner, &self.last_key, &outer, describe)?;
+        segment.step.feed(feeds.iter().map(|tensor| Some(tensor.bytes())));
+        segment.step.block.run(cx)
+    }
+}
+
+impl TailKernel for DynamicKernel {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        let outputs = self.call(cx).map_err(|e| {
+            let program = self.step_block.planner.program();
+            let index = self.step_block.tail.index;
+            let op = program.block(self.block).and_then(|block| block.ops.get(index));
+            match op {
+                Some(op) => e.at_op(|| program.describe_op(self.block, index, op)),
+                None => e,
+            }
+        })?;
+        self.run_later_ops(cx, outputs)
+    }
+
+    fn bytes(&self) -> usize {
+        self.step_block.segment.bytes() + self.later_ops.bytes()
+    }
+
+    fn end(&self, position: usize) -> Result<(&Memory, &BlockEnd)> {
+        let block = self.later_ops.bound_block(&self.last_key);
+        block.ok_or_else(|| Error::internal("the end of a segment that has not run"))?.end(position)
     }
 }
 
 impl DynamicBlock {
     /// The state before the first step.
     fn start(&self) -> Result<DynamicState> {
-        let DynamicTail { call, entering, sums, .. } = &*self.tail;
+        let DynamicTail { call, inputs, sums, .. } = &*self.tail;
         if !call.is_recorded() {
             *self.scopes.steps()? = Default::default();
         }
         let mut state = DynamicState::default();
-        for (each, first) in entering.carried.iter().zip(self.inputs.initial_values()) {
-            state.carried.push(match (first, &each.meta) {
+        for (input, initial) in inputs.carried.iter().zip(self.inputs.initial_values()) {
+            state.carried.push(match (initial, &input.meta) {
                 (Some(list), Some(meta)) if meta.array => {
                     Some(DynamicValue::Cell(meta.clone(), list.cell()?.clone()))
                 }
-                (Some(first), _) => Some(DynamicValue::Tensor(first.to_tensor()?)),
+                (Some(initial), _) => Some(DynamicValue::Tensor(initial.to_tensor()?)),
                 (None, Some(meta)) => Some(DynamicValue::Tensor(zeros(meta)?)),
                 (None, None) => None,
             });
         }
         state.stacks.resize_with(call.stacks.len(), Vec::new);
-        for (list, meta) in self.lists.iter().zip(sums) {
+        for (cell, meta) in self.sum_cells.iter().zip(sums) {
             if meta.array {
-                list.clear();
+                cell.clear();
             }
-            state.sums.push(meta.array.then(|| DynamicValue::Cell(meta.clone(), list.clone())));
+            state.sums.push(meta.array.then(|| DynamicValue::Cell(meta.clone(), cell.clone())));
         }
         Ok(state)
     }
 
     /// The outputs after all steps.
     fn finish(&self, count: usize, state: DynamicState) -> Result<Vec<(Var, DynamicValue)>> {
-        let DynamicTail { call, entering, sums, .. } = &*self.tail;
+        let DynamicTail { call, inputs, sums, .. } = &*self.tail;
         let name = |var: Var| self.planner.program().name(var);
         let mut outputs = vec![];
-        for (each, value) in entering.carried.iter().zip(state.carried) {
-            let Some(last) = each.carried.last else { continue };
+        for (input, value) in inputs.carried.iter().zip(state.carried) {
+            let Some(last) = input.carried.last else { continue };
             outputs.push((last, value.ok_or_else(|| not_computed(name(last)))?));
         }
         for ((_, out), parts) in call.stacks.iter().zip(state.stacks) {
-            outputs.push((*out, DynamicValue::Tensor(stack(count, parts, name(*out))?)));
+            outputs.push((*out, DynamicValue::Tensor(stack_steps(count, parts, name(*out))?)));
         }
         for (((_, out, _), sum), meta) in call.sums.iter().zip(state.sums).zip(sums) {
             outputs.push((*out, sum.map_or_else(|| zeros(meta).map(DynamicValue::Tensor), Ok)?));
@@ -249,7 +252,7 @@ impl DynamicBlock {
 
 impl StepBlock for DynamicBlock {
     fn condition(&self, ran: usize) -> Result<bool> {
-        match self.tail.entering.repeat.and_then(|k| self.state.carried[k].as_ref()) {
+        match self.tail.inputs.repeat.and_then(|k| self.state.carried[k].as_ref()) {
             Some(DynamicValue::Tensor(value)) if ran > 0 => {
                 Ok(value.slice::<Bool>()?.first().is_some_and(|holds| holds.get()))
             }
@@ -257,62 +260,90 @@ impl StepBlock for DynamicBlock {
         }
     }
 
-    fn step(&mut self, cx: &Cx, _: usize, index: usize, mut saved: StateHandling<'_>) -> Result<()> {
-        let DynamicBlock { planner, tail, inputs, outer, segment, state, .. } = self;
-        let DynamicTail { call, entering, reads, leave, .. } = &**tail;
-        let number = match &saved {
-            StateHandling::Load(step) => step.record,
+    fn step(&mut self, cx: &Cx, _: usize, index: usize, mut state: StateHandling<'_>) -> Result<()> {
+        let DynamicBlock { planner, tail, inputs, outer, segment, state: values, .. } = self;
+        let layout_index = match &state {
+            StateHandling::Load(step) => step.layout_index,
             _ => None,
         };
-        let record = number.map_or_else(|| tail.record.clone(), |number| planner.record(number));
-        let known = entering.carried.iter().zip(&state.carried);
-        let known = known.filter(|(each, _)| each.read || each.is_list());
-        let key = (known.filter_map(|(_, value)| Some(value.as_ref()?.shape())).collect(), number);
-        let program = planner.program();
-        let found = || {
-            let mut entering = entering.clone();
-            for (each, value) in entering.carried.iter_mut().zip(&state.carried) {
-                each.meta = value.as_ref().map(DynamicValue::meta);
-            }
-            let (given, inputs) = entering.step_inputs(record.as_deref(), reads);
-            let leave = leave.as_deref().unwrap_or_default();
-            let ends = StepEnds::new(program, call, &entering, &given, leave);
-            (given, inputs, ends)
-        };
-        let ready = segment.ready(cx, planner, &key, outer, found)?;
-        ready.step.feed(state.carried.iter().map(|value| value.as_ref()?.bytes()));
-        ready.step.slice(index, inputs)?;
-        match &mut saved {
-            StateHandling::Load(step) => ready.step.run_on(cx, step)?,
-            StateHandling::Save(_) | StateHandling::Discard => ready.step.body.run(cx)?,
+        let key = step_key(tail, values, layout_index);
+        let describe = || describe_step(planner, tail, values, layout_index);
+        let segment = segment.prepare(cx, planner, &key, outer, describe)?;
+        segment.step.feed(values.carried.iter().map(|value| value.as_ref()?.bytes()));
+        segment.step.feed_elements(index, inputs)?;
+        match &mut state {
+            StateHandling::Load(step) => segment.step.run_on(cx, step)?,
+            StateHandling::Save(_) | StateHandling::Discard => segment.step.block.run(cx)?,
         }
+        values.update(&segment, planner.program(), tail, index)?;
+        if let (StateHandling::Save(scopes), Some(saved)) = (state, &tail.saved) {
+            let mut steps = scopes.steps()?;
+            let step = saved_step(&segment, saved, planner, &mut steps)?;
+            steps.push(step)?;
+        }
+        Ok(())
+    }
+}
 
-        // Outputs of the step.
-        let StepEnds { carried, stacks, sums, .. } = &ready.step.ends;
-        for ((each, value), k) in entering.carried.iter().zip(&mut state.carried).zip(carried) {
-            match (value, ready.end(*k)?) {
+/// The shapes that a step is planned for.
+fn step_key(tail: &DynamicTail, values: &DynamicState, layout_index: Option<usize>) -> SegmentKey {
+    let inputs = tail.inputs.carried.iter().zip(&values.carried);
+    let read = inputs.filter(|(input, _)| input.read || input.is_list());
+    (read.filter_map(|(_, value)| Some(value.as_ref()?.shape())).collect(), layout_index)
+}
+
+/// The inputs and outputs of a step with the shapes of these values.
+fn describe_step(
+    planner: &SegmentPlanner,
+    tail: &DynamicTail,
+    values: &DynamicState,
+    layout_index: Option<usize>,
+) -> (Vec<InitialValue>, StepInputs, StepEnds) {
+    let mut inputs = tail.inputs.clone();
+    for (input, value) in inputs.carried.iter_mut().zip(&values.carried) {
+        input.meta = value.as_ref().map(DynamicValue::meta);
+    }
+    let layout = layout_index.map_or_else(|| tail.layout.clone(), |index| planner.layout(index));
+    let (initial, step_inputs) = inputs.step_inputs(layout.as_deref(), &tail.reads);
+    let saved = tail.saved.as_deref().unwrap_or_default();
+    let ends = StepEnds::new(planner.program(), &tail.call, &inputs, &initial, saved);
+    (initial, step_inputs, ends)
+}
+
+impl DynamicState {
+    /// Takes the outputs of the step with that index in the sequences.
+    fn update(
+        &mut self,
+        segment: &PreparedSegment<'_>,
+        program: &Program,
+        tail: &DynamicTail,
+        index: usize,
+    ) -> Result<()> {
+        let StepEnds { carried, stacks, sums, .. } = &segment.step.ends;
+        for ((input, value), end) in tail.inputs.carried.iter().zip(&mut self.carried).zip(carried) {
+            match (value, segment.end(*end)?) {
                 (Some(DynamicValue::Cell(meta, _)), Some((_, end))) => meta.clone_from(&end.meta),
                 (Some(DynamicValue::Cell(..)) | None, None) => {}
                 (Some(DynamicValue::Tensor(tensor)), None) => tensor.bytes_mut().fill(0),
                 (value, Some((memory, end))) => {
-                    let next = Tensor::copy_of(memory, end.at.at, &end.meta)?;
+                    let next = Tensor::copy_of(memory, end.range.at, &end.meta)?;
                     if let Some(before) = value {
-                        check_carried(program.name(each.carried.start), &before.meta(), &next.meta())?;
+                        check_carried(program.name(input.carried.start), &before.meta(), &next.meta())?;
                     }
                     *value = Some(DynamicValue::Tensor(next));
                 }
             }
         }
-        for (parts, k) in state.stacks.iter_mut().zip(stacks) {
-            if let Some((memory, end)) = ready.end(*k)? {
-                parts.push((index, Tensor::copy_of(memory, end.at.at, &end.meta)?));
+        for (parts, end) in self.stacks.iter_mut().zip(stacks) {
+            if let Some((memory, end)) = segment.end(*end)? {
+                parts.push((index, Tensor::copy_of(memory, end.range.at, &end.meta)?));
             }
         }
-        let metas = call.sums.iter().zip(&tail.sums);
-        for (((var, out, _), meta), (sum, k)) in metas.zip(state.sums.iter_mut().zip(sums)) {
-            let Some((memory, end)) = ready.end(*k)? else { continue };
+        let types = tail.call.sums.iter().zip(&tail.sums);
+        for (((var, out, _), meta), (sum, end)) in types.zip(self.sums.iter_mut().zip(sums)) {
+            let Some((memory, end)) = segment.end(*end)? else { continue };
             check_term(program, *var, &end.meta, *out, meta)?;
-            let term = || Tensor::copy_of(memory, end.at.at, &end.meta);
+            let term = || Tensor::copy_of(memory, end.range.at, &end.meta);
             match (&mut *sum, end.cell.as_deref()) {
                 (Some(DynamicValue::Cell(_, list)), Some(ValueCell::Array(term))) => {
                     if let ValueCell::Array(list) = &**list {
@@ -323,42 +354,40 @@ impl StepBlock for DynamicBlock {
                 _ => *sum = Some(DynamicValue::Tensor(term()?)),
             }
         }
-        if let (StateHandling::Save(scopes), Some(leave)) = (saved, leave) {
-            let mut steps = scopes.steps()?;
-            let step = leaves(&ready, leave, planner, &mut steps)?;
-            steps.push(step)?;
-        }
         Ok(())
     }
 }
 
 /// The saved state of a finished step, from its inputs and results.
-fn leaves(
-    ready: &PreparedSegment<'_>,
-    leave: &[(Var, bool)],
+fn saved_step(
+    segment: &PreparedSegment<'_>,
+    saved: &[StateVar],
     planner: &SegmentPlanner,
     steps: &mut SavedSteps,
 ) -> Result<SavedStep> {
-    let (mut record, mut nested, mut parts, mut bytes) = (StepStateLayout::default(), vec![], vec![], 0);
-    for (var, elements) in leave {
-        let (memory, at, meta) = match (ready.input(*var)?, ready.end_of(*var)?) {
-            (Some((meta, at)), _) => (&ready.step.body.arena, at, meta),
-            (None, Some((_, BlockEnd { cell: Some(cell), record: known, .. }))) => {
+    let mut layout = StepStateLayout::default();
+    let mut nested = vec![];
+    let mut parts = vec![];
+    let mut bytes = 0;
+    for StateVar { var, elements } in saved {
+        let (memory, range, meta) = match (segment.input(*var)?, segment.end_of(*var)?) {
+            (Some((meta, range)), _) => (&segment.step.block.arena, range, meta),
+            (None, Some((_, BlockEnd { cell: Some(cell), layout: known, .. }))) => {
                 if let ValueCell::Steps(_) = &**cell {
-                    record.nested.push((*var, known.clone()));
+                    layout.nested.push((*var, known.clone()));
                     nested.push(std::mem::take(&mut *cell.steps()?));
                 }
                 continue;
             }
-            (None, Some((memory, end))) => (memory, end.at, &end.meta),
+            (None, Some((memory, end))) => (memory, end.range, &end.meta),
             (None, None) => continue,
         };
         let offset = elements.then_some(bytes);
         if *elements {
-            parts.push((memory, at));
-            bytes += padded(at.bytes);
+            parts.push((memory, range));
+            bytes += padded(range.bytes);
         }
-        record.entries.push(StepStateField { var: *var, meta: meta.clone(), at: offset });
+        layout.entries.push(StepStateField { var: *var, meta: meta.clone(), offset });
     }
     let mut memory = steps.memory(bytes)?;
     let mut offset = 0;
@@ -366,7 +395,7 @@ fn leaves(
         memory.slice_mut::<u8>(offset, bytes).copy_from_slice(from.slice(at, bytes));
         offset += padded(bytes);
     }
-    Ok(SavedStep { memory, nested, record: Some(planner.number(record)) })
+    Ok(SavedStep { memory, nested, layout_index: Some(planner.layout_index(layout)) })
 }
 
 fn not_computed(name: &str) -> Error {
@@ -378,18 +407,18 @@ fn zeros(meta: &Meta) -> Result<Tensor> {
     Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())
 }
 
-/// Stacks the results of so many steps.
-fn stack(count: usize, parts: Vec<(usize, Tensor)>, name: &str) -> Result<Tensor> {
+/// Stacks the results of all steps.
+fn stack_steps(count: usize, parts: Vec<(usize, Tensor)>, name: &str) -> Result<Tensor> {
     let (_, first) = parts.first().ok_or_else(|| not_computed(name))?;
     let dims: Vec<usize> = std::iter::once(count).chain(first.dims().iter().copied()).collect();
-    let mut all = Tensor::zeros(first.dtype(), &dims)?;
+    let mut stack = Tensor::zeros(first.dtype(), &dims)?;
     let bytes = first.bytes().len();
     for (index, part) in &parts {
         if part.meta() != first.meta() {
             let text = format!("`{name}` is {} in one step and {} in another", part.meta(), first.meta());
             return Err(Error::new(ErrorKind::Shape, text));
         }
-        all.bytes_mut()[index * bytes..][..bytes].copy_from_slice(part.bytes());
+        stack.bytes_mut()[index * bytes..][..bytes].copy_from_slice(part.bytes());
     }
-    Ok(all)
+    Ok(stack)
 }

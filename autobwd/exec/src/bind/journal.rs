@@ -1,6 +1,6 @@
 //! Rollback of failed steps: a journal of overwritten values of the scope.
 
-use crate::bind::CopyKernel;
+use crate::bind::copy::CopyKernel;
 use autobwd_core::{
     __private::{Memory, Place},
     Cx, Kernel, Meta, Result,

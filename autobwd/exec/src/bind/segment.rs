@@ -9,8 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     bind::{
-        BindOptions, CapturedValue,
-        bound_block::{ArenaRange, BlockEnd, BoundBlock},
+        bound_block::{ArenaRange, BlockEnd, BoundBlock, CapturedValue, arena_range},
         bound_step::BoundStep,
     },
     scope::{BoundScope, write_to_shared},
@@ -24,7 +23,22 @@ use autobwd_plan::{
 };
 
 /// Number of planned segments that keep their memory.
-const BODIES: usize = 16;
+const MAX_BOUND_SEGMENTS: usize = 16;
+
+/// Options of execution.
+#[derive(Clone, Copy)]
+pub(crate) struct BindOptions<'a> {
+    pub(crate) check_finite: bool,
+    /// Maximum number of steps of a loop.
+    pub(crate) loop_limit: Option<u64>,
+    pub(crate) cx: &'a Cx,
+    /// The planner for operators of dynamic shape.
+    pub(crate) planner: Option<&'a Arc<SegmentPlanner>>,
+}
+
+/// Binds a step of a block. A parameter, since the binder itself makes the kernels that plan segments.
+pub(crate) type BindStep =
+    fn(&Program, BlockId, &StepPlan, &[CapturedValue], BindOptions<'_>) -> Result<BoundStep>;
 
 /// The inputs of planning at run time.
 pub(crate) struct SegmentPlanner {
@@ -32,12 +46,13 @@ pub(crate) struct SegmentPlanner {
     ops: OpInfoMap,
     check_finite: bool,
     loop_limit: Option<u64>,
+    bind_step: BindStep,
     /// Values of the scope.
-    kept: FxHashMap<Var, ScopeValue>,
+    scope_values: FxHashMap<Var, ScopeValue>,
     /// Whether these are only read.
-    shared: bool,
+    is_shared: bool,
     /// Layouts of saved step state, referred to by index.
-    records: Mutex<Vec<Arc<StepStateLayout>>>,
+    layouts: Mutex<Vec<Arc<StepStateLayout>>>,
 }
 
 struct ScopeValue {
@@ -55,22 +70,29 @@ impl SegmentPlanner {
         tail: &DynamicTail,
         scope: &mut BoundScope<'_>,
         options: BindOptions<'_>,
+        bind_step: BindStep,
     ) -> Result<SegmentPlanner> {
-        let mut kept = FxHashMap::default();
-        for (var, now) in &tail.in_scope {
+        let mut scope_values = FxHashMap::default();
+        for (var, accessed) in &tail.in_scope {
             let name = program.name(*var);
             let declared = program.root().vars.get(var).map(|desc| desc.meta());
-            let known = now.clone().or_else(|| scope.scope().meta(name));
+            let known = accessed.clone().or_else(|| scope.scope().meta(name));
             let set = known.is_some();
             if let Some(meta) = known.or(declared.filter(|meta| meta.bytes().is_some())) {
                 let place = scope.place(name, &meta, false)?;
-                kept.insert(*var, ScopeValue { meta, place, set });
+                scope_values.insert(*var, ScopeValue { meta, place, set });
             }
         }
-        let BindOptions { check_finite, loop_limit, .. } = options;
-        let (program, ops, records) = (program.clone(), ops.clone(), Default::default());
-        let shared = scope.is_shared();
-        Ok(SegmentPlanner { program, ops, check_finite, loop_limit, kept, shared, records })
+        Ok(SegmentPlanner {
+            program: program.clone(),
+            ops: ops.clone(),
+            check_finite: options.check_finite,
+            loop_limit: options.loop_limit,
+            bind_step,
+            scope_values,
+            is_shared: scope.is_shared(),
+            layouts: Mutex::default(),
+        })
     }
 
     pub(crate) fn program(&self) -> &Program {
@@ -83,10 +105,10 @@ impl SegmentPlanner {
     }
 
     pub(crate) fn place(&self, var: Var, written: bool) -> Result<Place> {
-        if self.shared && written {
+        if self.is_shared && written {
             return Err(write_to_shared(self.program.name(var)));
         }
-        self.kept.get(&var).map(|kept| kept.place).ok_or_else(|| {
+        self.scope_values.get(&var).map(|value| value.place).ok_or_else(|| {
             let name = self.program.name(var);
             let text = format!("the shape of `{name}` is not known before the run: set it in the scope");
             Error::new(ErrorKind::NoValue, text)
@@ -94,38 +116,39 @@ impl SegmentPlanner {
     }
 
     fn meta(&self, name: &str) -> Option<Meta> {
-        let kept = self.kept.get(&self.program.find(name)?)?;
-        kept.set.then(|| kept.meta.clone())
+        let value = self.scope_values.get(&self.program.find(name)?)?;
+        value.set.then(|| value.meta.clone())
     }
 
     /// Writes a value of the scope.
-    pub(crate) fn keep(&self, var: Var, tensor: &Tensor) -> Result<()> {
-        let (place, meta) = (self.place(var, true)?, tensor.meta());
-        if let Some(kept) = self.kept.get(&var).filter(|kept| !kept.meta.agrees(&meta)) {
+    pub(crate) fn write_to_scope(&self, var: Var, tensor: &Tensor) -> Result<()> {
+        let place = self.place(var, true)?;
+        let meta = tensor.meta();
+        if let Some(known) = self.scope_values.get(&var).filter(|value| !value.meta.agrees(&meta)) {
             let name = self.program.name(var);
-            let text = format!("`{name}` is {meta}, but is in the scope as {}", kept.meta);
+            let text = format!("`{name}` is {meta}, but is in the scope as {}", known.meta);
             return Err(Error::new(ErrorKind::Shape, text));
         }
         Binder::default().output(&meta, place)?.bytes_mut()?.copy_from_slice(tensor.bytes());
         Ok(())
     }
 
-    fn records(&self) -> MutexGuard<'_, Vec<Arc<StepStateLayout>>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    fn layouts(&self) -> MutexGuard<'_, Vec<Arc<StepStateLayout>>> {
+        self.layouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The layout of that index.
-    pub(crate) fn record(&self, number: usize) -> Option<Arc<StepStateLayout>> {
-        self.records().get(number).cloned()
+    pub(crate) fn layout(&self, index: usize) -> Option<Arc<StepStateLayout>> {
+        self.layouts().get(index).cloned()
     }
 
     /// The index of a layout.
-    pub(crate) fn number(&self, record: StepStateLayout) -> usize {
-        let mut records = self.records();
-        let known = records.iter().rposition(|known| known.is(&record));
+    pub(crate) fn layout_index(&self, layout: StepStateLayout) -> usize {
+        let mut layouts = self.layouts();
+        let known = layouts.iter().rposition(|known| known.is(&layout));
         known.unwrap_or_else(|| {
-            records.push(Arc::new(record));
-            records.len() - 1
+            layouts.push(Arc::new(layout));
+            layouts.len() - 1
         })
     }
 }
@@ -137,7 +160,7 @@ pub(crate) type SegmentKey = (Vec<(DType, Dims)>, Option<usize>);
 pub(crate) struct Segment {
     block: BlockId,
     first: usize,
-    known: FxHashMap<SegmentKey, PlannedSegment>,
+    planned: FxHashMap<SegmentKey, PlannedSegment>,
     /// Keys of segments with memory, least recently used first.
     recent: VecDeque<SegmentKey>,
 }
@@ -155,70 +178,74 @@ pub(crate) struct PreparedSegment<'a> {
 
 impl Segment {
     pub(crate) fn new(block: BlockId, first: usize) -> Segment {
-        Segment { block, first, known: FxHashMap::default(), recent: VecDeque::new() }
+        Segment { block, first, planned: FxHashMap::default(), recent: VecDeque::new() }
     }
 
-    /// Prepares the segment; `found` returns its inputs, the copied ones among them, and the values required at its
-    /// end.
-    pub(crate) fn ready(
+    /// Prepares the segment for the shapes of a key; `describe` returns its inputs, the copied ones among them, and the
+    /// values required at its end.
+    pub(crate) fn prepare(
         &mut self,
         cx: &Cx,
         planner: &Arc<SegmentPlanner>,
         key: &SegmentKey,
         outer: &[CapturedValue],
-        found: impl FnOnce() -> (Vec<InitialValue>, StepInputs, StepEnds),
+        describe: impl FnOnce() -> (Vec<InitialValue>, StepInputs, StepEnds),
     ) -> Result<PreparedSegment<'_>> {
-        let SegmentPlanner { program, ops, check_finite, loop_limit, .. } = &**planner;
-        if !self.known.contains_key(key) {
-            let (given, inputs, ends) = found();
-            let (block, first) = (self.block, self.first);
-            let kept = |name: &str| planner.meta(name);
-            let (feeds, fetches, apart) = (&[], &[], *check_finite);
-            let request = PlanRequest {
-                block,
-                first,
-                initial: &given,
-                ends: &ends.vars,
-                feeds,
-                scope: &kept,
-                fetches,
-                unoptimized: apart,
-                graph_only: false,
-            };
-            let plan = Plan::new(program, ops, &request)?;
+        if !self.planned.contains_key(key) {
+            let (initial, inputs, ends) = describe();
+            let plan = self.plan(planner, &initial, &ends)?;
             let plan = StepPlan { plan, inputs, ends };
-            self.known.insert(key.clone(), PlannedSegment { plan, step: None });
+            self.planned.insert(key.clone(), PlannedSegment { plan, step: None });
         }
+        self.mark_used(key);
+        let missing = || Error::internal("a segment without a plan");
+        let PlannedSegment { plan, step } = self.planned.get_mut(key).ok_or_else(missing)?;
+        if step.is_none() {
+            let SegmentPlanner { check_finite, loop_limit, .. } = **planner;
+            let options = BindOptions { check_finite, loop_limit, cx, planner: Some(planner) };
+            let bound = (planner.bind_step)(&planner.program, self.block, plan, outer, options)?;
+            cx.reserve(bound.block.lent_bytes)?;
+            *step = Some(bound);
+        }
+        Ok(PreparedSegment { step: step.as_mut().ok_or_else(missing)?, plan })
+    }
+
+    fn plan(&self, planner: &SegmentPlanner, initial: &[InitialValue], ends: &StepEnds) -> Result<Plan> {
+        let request = PlanRequest {
+            block: self.block,
+            first: self.first,
+            initial,
+            ends: &ends.vars,
+            feeds: &[],
+            scope: &|name| planner.meta(name),
+            fetches: &[],
+            unoptimized: planner.check_finite,
+            graph_only: false,
+        };
+        Plan::new(&planner.program, &planner.ops, &request)
+    }
+
+    /// Makes a key the most recently used one, and frees the memory of the least recently used one if there are too many.
+    fn mark_used(&mut self, key: &SegmentKey) {
         match self.recent.iter().position(|recent| recent == key) {
-            Some(at) => drop(self.recent.remove(at)),
-            None if self.recent.len() < BODIES => {}
+            Some(position) => drop(self.recent.remove(position)),
+            None if self.recent.len() < MAX_BOUND_SEGMENTS => {}
             None => {
-                let oldest = self.recent.pop_front().and_then(|key| self.known.get_mut(&key));
+                let oldest = self.recent.pop_front().and_then(|key| self.planned.get_mut(&key));
                 oldest.map(|planned| planned.step.take());
             }
         }
         self.recent.push_back(key.clone());
-        let lost = || Error::internal("a segment without a plan");
-        let planned = self.known.get_mut(key).ok_or_else(lost)?;
-        let PlannedSegment { plan, step } = planned;
-        if step.is_none() {
-            let (check_finite, loop_limit) = (*check_finite, *loop_limit);
-            let options = BindOptions { check_finite, loop_limit, cx, planner: Some(planner) };
-            let bound = BoundStep::new(program, self.block, plan, outer, options)?;
-            cx.reserve(bound.body.lent_bytes)?;
-            *step = Some(bound);
-        }
-        Ok(PreparedSegment { step: step.as_mut().ok_or_else(lost)?, plan })
     }
 
     /// The bound block of a key, if it still has memory.
-    pub(crate) fn body(&self, key: &SegmentKey) -> Option<&BoundBlock> {
-        self.known.get(key)?.step.as_ref().map(|step| &step.body)
+    pub(crate) fn bound_block(&self, key: &SegmentKey) -> Option<&BoundBlock> {
+        self.planned.get(key)?.step.as_ref().map(|step| &step.block)
     }
 
     /// Bytes of tensor memory in use now.
     pub(crate) fn bytes(&self) -> usize {
-        self.known.values().filter_map(|planned| planned.step.as_ref()).map(|step| step.body.bytes()).sum()
+        self.planned.values().filter_map(|planned| planned.step.as_ref()).map(|step| step.block.bytes()).sum()
     }
 }
 
@@ -226,14 +253,14 @@ impl PreparedSegment<'_> {
     /// A copied input by name: dtype, shape and location.
     pub(crate) fn input(&self, var: Var) -> Result<Option<(&Meta, ArenaRange)>> {
         let StepPlan { plan, inputs, .. } = self.plan;
-        let mut ids = inputs.starts.iter().flatten().chain(&inputs.slices);
-        let found = ids.find(|id| plan.graph.values[**id].var == var);
-        found.map(|id| Ok((&plan.graph.values[*id].meta, self.step.body.span(plan, *id)?))).transpose()
+        let mut ids = inputs.carried.iter().flatten().chain(&inputs.slices);
+        let id = ids.find(|id| plan.graph.values[**id].var == var);
+        id.map(|id| Ok((&plan.graph.values[*id].meta, arena_range(plan, *id)?))).transpose()
     }
 
     /// A required value after the run.
-    pub(crate) fn end(&self, at: Option<usize>) -> Result<Option<(&Memory, &BlockEnd)>> {
-        at.map(|k| self.step.body.end(k)).transpose()
+    pub(crate) fn end(&self, position: Option<usize>) -> Result<Option<(&Memory, &BlockEnd)>> {
+        position.map(|k| self.step.block.end(k)).transpose()
     }
 
     /// The same, by name.

@@ -2,29 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::bind::{bound_block::ArenaRange, control_flow::BlockCallKernel};
+use crate::bind::{
+    bound_block::SavedRange,
+    bound_step::{StateHandling, StepBlock},
+    static_block::StaticBlock,
+};
 use autobwd_core::{
     __private::{SavedStep, ValueCell, internals::*},
     Cx, Error, ErrorKind, Result, StepCount,
 };
-
-/// A sub-block whose steps [`StepLoop`] runs.
-pub(crate) trait StepBlock {
-    /// Whether the condition holds after `ran` steps.
-    fn condition(&self, ran: usize) -> Result<bool>;
-
-    /// Runs one more step on the carried values; `index` is its position in the sequences.
-    fn step(&mut self, cx: &Cx, ran: usize, index: usize, state: StateHandling<'_>) -> Result<()>;
-}
-
-/// The handling of a step's state.
-pub(crate) enum StateHandling<'a> {
-    Discard,
-    /// Save it for the backward pass in these step scopes.
-    Save(&'a ValueCell),
-    /// Run the gradient of a saved step.
-    Load(&'a mut SavedStep),
-}
 
 /// The number of steps of a sub-block, and the step scopes for the backward pass.
 pub(crate) struct StepLoop {
@@ -36,11 +22,11 @@ pub(crate) struct StepLoop {
     /// The step scopes that its steps fill or consume.
     pub(crate) scopes: Option<Arc<ValueCell>>,
     /// Whether a later operator consumes the same step scopes.
-    pub(crate) shared: bool,
-    /// Number of steps per saved one.
-    pub(crate) every: usize,
+    pub(crate) shares_steps: bool,
+    /// Number of steps per saved step.
+    pub(crate) save_interval: usize,
     /// Reruns the steps between saved ones.
-    pub(crate) replay: Option<BoundReplay>,
+    pub(crate) replay: Option<Replay>,
 }
 
 impl StepLoop {
@@ -56,10 +42,10 @@ impl StepLoop {
         let mut ran = 0;
         while self.continues(block, ran)? {
             let state = match &self.scopes {
-                Some(scopes) if ran.is_multiple_of(self.every) => StateHandling::Save(scopes),
+                Some(scopes) if ran.is_multiple_of(self.save_interval) => StateHandling::Save(scopes),
                 _ => StateHandling::Discard,
             };
-            block.step(cx, ran, self.index(ran), state)?;
+            block.step(cx, ran, sequence_index(self.steps, self.count, ran), state)?;
             ran += 1;
         }
         if let Some(scopes) = &self.scopes {
@@ -82,35 +68,26 @@ impl StepLoop {
         }
     }
 
-    /// The index of a step's elements in the sequences.
-    fn index(&self, number: usize) -> usize {
-        match self.steps {
-            StepCount::Each { reverse: true } | StepCount::Recorded { reverse: true } => {
-                self.count.saturating_sub(number + 1)
-            }
-            _ => number,
-        }
-    }
-
-    /// Runs over the saved steps in reverse, and consumes them unless another operator needs them, too.
+    /// Runs over the saved steps in reverse, and consumes them unless another operator needs them.
     fn backward(&mut self, cx: &Cx, block: &mut impl StepBlock) -> Result<usize> {
         let no_scopes = || Error::internal("a backward pass without the saved step state");
         let scopes = self.scopes.clone().ok_or_else(no_scopes)?;
-        let kept = self.shared.then(|| scopes.steps()?.try_clone()).transpose()?;
-        // A failed run may have left some.
+        let copy = self.shares_steps.then(|| scopes.steps()?.try_clone()).transpose()?;
+        // Those of a failed run.
         self.replay.iter().for_each(|replay| replay.cell.clear());
         let mut ran = 0;
         while let Some((mut step, number)) = self.pop(cx, &scopes)? {
-            let outcome = block.step(cx, ran, self.index(number), StateHandling::Load(&mut step));
+            let index = sequence_index(self.steps, self.count, number);
+            let outcome = block.step(cx, ran, index, StateHandling::Load(&mut step));
             // Memory of dynamic shape cannot be reused by another step.
-            if step.record.is_none() {
+            if step.layout_index.is_none() {
                 self.replay.as_ref().map_or(&scopes, |replay| &replay.cell).steps()?.recycle(step);
             }
             outcome?;
             ran += 1;
         }
-        if let Some(kept) = kept {
-            *scopes.steps()? = kept;
+        if let Some(copy) = copy {
+            *scopes.steps()? = copy;
         }
         Ok(ran)
     }
@@ -121,43 +98,57 @@ impl StepLoop {
         if let Some(last) = replay.pop()? {
             return Ok(Some(last));
         }
-        let Some((start, before)) = scopes.steps()?.pop() else { return Ok(None) };
-        replay.before = before * replay.every;
-        let end = std::mem::replace(&mut scopes.steps()?.count, replay.before);
-        let outcome = replay.run(cx, &start, end);
-        scopes.steps()?.recycle(start);
+        let Some((saved, number)) = scopes.steps()?.pop() else { return Ok(None) };
+        replay.steps_before = number * replay.save_interval;
+        let end = std::mem::replace(&mut scopes.steps()?.count, replay.steps_before);
+        let outcome = replay.run(cx, &saved, end);
+        scopes.steps()?.recycle(saved);
         outcome?;
         replay.pop()
     }
 }
 
 /// Steps of another operator that are rerun to restore their state.
-pub(crate) struct BoundReplay {
-    pub(crate) kernel: Box<BlockCallKernel>,
+pub(crate) struct Replay {
+    pub(crate) block: Box<StaticBlock>,
+    pub(crate) steps: StepCount,
+    /// Length of the sequences.
+    pub(crate) count: usize,
+    /// The state of the rerun steps.
     pub(crate) cell: Arc<ValueCell>,
-    /// The inputs of a saved step: location in the arena, and offset in saved state.
-    pub(crate) starts: Vec<(ArenaRange, usize)>,
-    pub(crate) every: usize,
+    /// The inputs of a saved step.
+    pub(crate) carried: Vec<SavedRange>,
+    pub(crate) save_interval: usize,
     /// The number of steps before the rerun ones.
-    pub(crate) before: usize,
+    pub(crate) steps_before: usize,
 }
 
-impl BoundReplay {
+impl Replay {
     /// Reruns the steps up to `end` from the saved inputs of the first.
-    fn run(&mut self, cx: &Cx, start: &SavedStep, end: usize) -> Result<()> {
-        let BlockCallKernel { steps, block } = &mut *self.kernel;
-        block.step.body.load(&self.starts, start);
-        for number in self.before..end {
-            if number > self.before {
-                block.carry_over();
+    fn run(&mut self, cx: &Cx, first: &SavedStep, end: usize) -> Result<()> {
+        self.block.step.block.load(&self.carried, first);
+        for number in self.steps_before..end {
+            if number > self.steps_before {
+                self.block.carry_over();
             }
-            block.run_step(cx, steps.index(number), StateHandling::Save(&self.cell))?;
+            let index = sequence_index(self.steps, self.count, number);
+            self.block.run_step(cx, index, StateHandling::Save(&self.cell))?;
         }
         Ok(())
     }
 
     fn pop(&self) -> Result<Option<(SavedStep, usize)>> {
-        Ok(self.cell.steps()?.pop().map(|(step, before)| (step, self.before + before)))
+        Ok(self.cell.steps()?.pop().map(|(step, number)| (step, self.steps_before + number)))
+    }
+}
+
+/// The index of a step's elements in the sequences.
+fn sequence_index(steps: StepCount, count: usize, number: usize) -> usize {
+    match steps {
+        StepCount::Each { reverse: true } | StepCount::Recorded { reverse: true } => {
+            count.saturating_sub(number + 1)
+        }
+        _ => number,
     }
 }
 

@@ -13,9 +13,9 @@ use ndarray::{ArrayView, Dimension};
 use crate::{
     Feed, Scope,
     bind::{
-        BindOptions, BoundInstruction, bind,
-        bound_block::{BlockEnd, BoundBlock},
-        segment::SegmentPlanner,
+        binder::{bind, bind_step},
+        bound_block::{BlockEnd, BoundBlock, BoundInstruction},
+        segment::{BindOptions, SegmentPlanner},
     },
     norm::l2_norm,
     scope::BoundScope,
@@ -95,8 +95,11 @@ impl Session {
         let mut options = BindOptions { check_finite, loop_limit, cx: &cx, planner: None };
         let plan = Plan::new(program, ops, &PlanRequest::new(feeds, &kept, fetches, check_finite))?;
         let arena = Memory::zeroed(plan.memory.arena_bytes)?;
-        let planner =
-            plan.graph.tail.as_deref().map(|tail| SegmentPlanner::new(program, ops, tail, scope, options));
+        let planner = plan
+            .graph
+            .tail
+            .as_deref()
+            .map(|tail| SegmentPlanner::new(program, ops, tail, scope, options, bind_step));
         let planner = planner.transpose()?.map(Arc::new);
         options.planner = planner.as_ref();
         let bound = bind(program, BlockId::ROOT, &plan, &arena, Some(scope), &[], options)?;
@@ -272,8 +275,8 @@ impl Session {
 
     /// As [`fetch`](Session::fetch), by position.
     pub(crate) fn fetch_at(&self, k: usize) -> Result<Tensor> {
-        let (memory, BlockEnd { meta, at, .. }) = self.fetched_at(k)?;
-        Tensor::copy_of(memory, at.at, meta)
+        let (memory, BlockEnd { meta, range, .. }) = self.fetched_at(k)?;
+        Tensor::copy_of(memory, range.at, meta)
     }
 
     /// The elements of a fetched value.
@@ -281,7 +284,7 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; another dtype; no run yet.
     pub fn slice<T: Element>(&self, name: &str) -> Result<&[T]> {
-        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, range, .. }) = self.fetched(name)?;
         if meta.dtype != T::DTYPE {
             let text = format!("`{name}` holds {}, not {}", meta.dtype, T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
@@ -291,7 +294,7 @@ impl Session {
                 format!("`{name}` is sparse; use `rows` for its rows, or `fetch` for the dense tensor");
             return Err(Error::new(ErrorKind::Fetch, text));
         }
-        Ok(memory.slice(at.at, meta.dims.numel().get().unwrap_or(0)))
+        Ok(memory.slice(range.at, meta.dims.numel().get().unwrap_or(0)))
     }
 
     /// A fetched value as an array of fixed or dynamic rank, without a copy.
@@ -312,12 +315,12 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; another dtype; a dense tensor.
     pub fn rows<T: Element>(&self, name: &str) -> Result<Rows<'_, T>> {
-        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, range, .. }) = self.fetched(name)?;
         if meta.rows.is_none() || meta.dtype != T::DTYPE {
             let text = format!("`{name}` holds {meta}, not rows of {}", T::DTYPE);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        Ok(memory.rows(at.at, meta))
+        Ok(memory.rows(range.at, meta))
     }
 
     /// A fetched value as a new tensor; for a sparse gradient the dense tensor, with zeros in all other rows.
@@ -325,8 +328,8 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; no memory.
     pub fn fetch(&self, name: &str) -> Result<Tensor> {
-        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
-        Tensor::copy_of(memory, at.at, meta)
+        let (memory, BlockEnd { meta, range, .. }) = self.fetched(name)?;
+        Tensor::copy_of(memory, range.at, meta)
     }
 
     /// The only element of a fetched value.
@@ -334,7 +337,7 @@ impl Session {
     /// # Errors
     /// A name that the session was not prepared for; no run yet; another number of elements.
     pub fn item(&self, name: &str) -> Result<f64> {
-        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, range, .. }) = self.fetched(name)?;
         if meta.dims.numel() != 1 {
             let text = format!("`{name}` has shape {}, not one element", meta.dims);
             return Err(Error::new(ErrorKind::Shape, text));
@@ -342,15 +345,15 @@ impl Session {
         if meta.rows.is_some() {
             return self.fetch(name)?.item();
         }
-        Ok(with_dtype!(meta.dtype, T => memory.slice::<T>(at.at, 1)[0].to_f64()))
+        Ok(with_dtype!(meta.dtype, T => memory.slice::<T>(range.at, 1)[0].to_f64()))
     }
 
     /// The Euclidean norm of a fetched value.
     pub(crate) fn norm(&self, name: &str) -> Result<f64> {
-        let (memory, BlockEnd { meta, at, .. }) = self.fetched(name)?;
+        let (memory, BlockEnd { meta, range, .. }) = self.fetched(name)?;
         Ok(with_dtype!(meta.dtype, T => match meta.rows {
-            Some(_) => l2_norm(memory.rows::<T>(at.at, meta).values()),
-            None => l2_norm(memory.slice::<T>(at.at, meta.dims.numel().get().unwrap_or(0))),
+            Some(_) => l2_norm(memory.rows::<T>(range.at, meta).values()),
+            None => l2_norm(memory.slice::<T>(range.at, meta.dims.numel().get().unwrap_or(0))),
         }))
     }
 

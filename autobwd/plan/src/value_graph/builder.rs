@@ -2,11 +2,13 @@
 
 use smallvec::SmallVec;
 
-use crate::value_graph::{
-    Graph, GraphValue, Instruction, PlanRequest, ValueId, ValueSource,
+use super::{
+    Graph, GraphValue, Instruction, ValueId, ValueSource,
     constants::{Constants, RunInstruction},
-    dynamic_shapes::DynamicTail,
-    scratch_values, wires,
+    request::PlanRequest,
+    scratch_values,
+    sub_block::DynamicTail,
+    wires,
 };
 use autobwd_core::{
     __private::{did_you_mean, internals::*},
@@ -21,7 +23,7 @@ pub(crate) struct GraphBuilder<'a> {
     pub(crate) ops: &'a OpInfoMap,
     pub(crate) request: &'a PlanRequest<'a>,
     /// By variable: whether it has a reader.
-    pub(crate) left: Vec<bool>,
+    pub(crate) has_reader: Vec<bool>,
     /// The current definition of a variable.
     pub(crate) current: Vec<Option<ValueId>>,
     pub(crate) graph: Graph,
@@ -41,14 +43,14 @@ impl GraphBuilder<'_> {
     }
 
     pub(crate) fn define(&mut self, var: Var, mut meta: Meta, source: ValueSource) -> ValueId {
-        let kept = self.is_in_scope(var);
+        let in_scope = self.is_in_scope(var);
         if let Some(before) = self.current[var.index()].map(|id| &self.graph.values[id].meta)
             && meta.array
         {
             let either = |(a, b): (&Dim, &Dim)| if a == b { *a } else { Dim::UNKNOWN };
             meta.dims = before.dims.iter().zip(&*meta.dims).map(either).collect();
         }
-        self.graph.values.push(GraphValue { var, meta, source, in_scope: kept, record: None });
+        self.graph.values.push(GraphValue { var, meta, source, in_scope, layout: None });
         let id = self.graph.values.len() - 1;
         self.current[var.index()] = Some(id);
         id
@@ -63,7 +65,7 @@ impl GraphBuilder<'_> {
         for given in self.request.initial {
             let id = self.define(given.var, given.meta.clone(), given.source);
             let value = &mut self.graph.values[id];
-            (value.in_scope, value.record) = (false, given.record.clone());
+            (value.in_scope, value.layout) = (false, given.layout.clone());
             if given.source == ValueSource::Feed && !given.meta.array {
                 self.graph.feeds.push(id);
             }
@@ -253,12 +255,12 @@ impl GraphBuilder<'_> {
             let id = self.value(*var)?;
             self.graph.ends.push(id);
         }
-        // A step's inputs stay until it ends, so that carried outputs can be copied there.
-        let starts =
+        // Keep a step's inputs alive to its end: carried outputs are copied into them.
+        let inputs =
             self.request.initial.iter().zip(0..).filter(|(given, _)| given.source == ValueSource::Feed);
-        let there =
-            self.graph.ends.iter().copied().chain(starts.map(|(_, id)| id + self.request.feeds.len()));
-        let tensors = there.filter(|id| !self.graph.values[*id].meta.array);
+        let required =
+            self.graph.ends.iter().copied().chain(inputs.map(|(_, id)| id + self.request.feeds.len()));
+        let tensors = required.filter(|id| !self.graph.values[*id].meta.array);
         self.graph.fetches.extend(tensors.collect::<Vec<_>>());
         Ok(())
     }

@@ -5,7 +5,7 @@ use autobwd_core::{
     BlockId, Error, ErrorKind, OpDesc, Program, Result, Var,
 };
 
-use super::{GraphBuilder, GraphValue, Instruction};
+use super::{GraphValue, Instruction, builder::GraphBuilder};
 
 impl GraphBuilder<'_> {
     /// Adds the operators of a composition.

@@ -2,137 +2,46 @@
 
 use std::sync::Arc;
 
-use crate::{
-    Plan,
-    value_graph::{
-        GraphBuilder, Instruction, PlanRequest, ValueId, ValueSource, Wires,
-        captures::{BlockInputs, StepEnds, StepInputs, check_carried, check_term, recorded, unsupplied},
-    },
+use super::{
+    Instruction, ValueId, ValueSource, Wires,
+    block_inputs::{BlockInputs, StepEnds, check_carried, check_term},
+    builder::GraphBuilder,
+    captures::{saved_vars, state_reads},
+    request::{InitialValue, PlanRequest},
+    step_state::{RerunSteps, SavedValue, StateVar, StepStateField, StepStateLayout},
+    sub_block::{ReplayPlan, StepPlan, SubBlockPlan},
 };
+use crate::Plan;
 use autobwd_core::{
-    __private::internals::*, BlockCall, BlockId, CarriedInit, Dims, Error, ErrorKind, Meta, OpDesc, OpInfo,
-    Result, StepCount, Var, VarKind, tensor::padded,
+    __private::internals::*, BlockCall, CarriedInit, Dims, Error, ErrorKind, Meta, OpDesc, OpInfo, Result,
+    Var, VarKind, tensor::padded,
 };
-
-/// The layout of the step state saved for the backward pass.
-#[derive(Debug, Default)]
-pub struct StepStateLayout {
-    pub entries: Vec<StepStateField>,
-    /// Step scopes of inner operators; their layout may be known only at run time.
-    pub nested: Vec<(Var, Option<Arc<StepStateLayout>>)>,
-    /// If only every n-th step is saved, its inputs: the call to rerun, n, and the number of steps, if known.
-    replay: Option<(BlockCall, usize, Option<usize>)>,
-}
-
-#[derive(Debug, PartialEq)]
-/// A value in saved step state.
-pub struct StepStateField {
-    pub var: Var,
-    pub meta: Meta,
-    /// Its offset; `None` if only its shape is needed.
-    pub at: Option<usize>,
-}
-
-impl StepStateLayout {
-    /// The entries for these variables, with offsets of those whose elements are read.
-    pub fn read(&self, reads: &[(Var, bool)]) -> impl Iterator<Item = (&StepStateField, Option<usize>)> {
-        let find = |(var, elements): &(Var, bool)| {
-            let entry = self.entries.iter().find(|entry| entry.var == *var)?;
-            Some((entry, entry.at.filter(|_| *elements)))
-        };
-        reads.iter().filter_map(find)
-    }
-
-    /// Whether both have the same layout.
-    pub fn is(&self, other: &StepStateLayout) -> bool {
-        let nested = |record: &StepStateLayout| {
-            let id = |(var, record): &(Var, Option<Arc<StepStateLayout>>)| {
-                (*var, record.as_ref().map(Arc::as_ptr))
-            };
-            record.nested.iter().map(id).collect::<Vec<_>>()
-        };
-        let constants = |record: &StepStateLayout| {
-            let bits = |entry: &StepStateField| {
-                Some(entry.meta.constant()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>())
-            };
-            record.entries.iter().map(bits).collect::<Vec<_>>()
-        };
-        self.entries == other.entries && nested(self) == nested(other) && constants(self) == constants(other)
-    }
-}
-
-/// A block planned as one step: the values copied in before, and its outputs.
-#[derive(Debug)]
-pub struct StepPlan {
-    pub plan: Plan,
-    pub inputs: StepInputs,
-    pub ends: StepEnds,
-}
-
-/// A sub-block with its plan. Values are numbered as in the outer plan, or as in its own (`inner`).
-#[derive(Debug)]
-pub struct SubBlockPlan {
-    pub step: StepPlan,
-    pub steps: StepCount,
-    /// The number of steps, if known.
-    pub count: Option<usize>,
-    pub entering: BlockInputs,
-    /// Whether it fills step scopes.
-    pub fills: bool,
-    /// Whether a later operator consumes the same step scopes.
-    pub shared: bool,
-    /// Inner values, and their offsets in saved step state.
-    pub left: Vec<(ValueId, usize)>,
-    /// Bytes saved per step.
-    pub left_bytes: usize,
-    /// Number of steps per saved step.
-    pub every: usize,
-    /// The steps that it reruns to restore their state.
-    pub again: Option<Box<ReplayPlan>>,
-}
-
-/// A sub-block that the backward pass reruns from the inputs of every n-th step.
-#[derive(Debug)]
-pub struct ReplayPlan {
-    pub block: BlockId,
-    pub sub_block: SubBlockPlan,
-    /// Inner values, and their offsets in the saved inputs of a step.
-    pub starts: Vec<(ValueId, usize)>,
-}
 
 /// A sub-block with its plan; its outputs have no values yet.
 struct PlannedCall {
-    called: SubBlockPlan,
+    sub_block: SubBlockPlan,
     inputs: Wires,
     /// Dtypes and shapes of its outputs: carried values, stacks, sums, and step scopes.
-    metas: Vec<(Var, Meta)>,
-    record: Option<Arc<StepStateLayout>>,
+    outputs: Vec<(Var, Meta)>,
+    /// The layout of the state that its steps save.
+    layout: Option<Arc<StepStateLayout>>,
 }
 
-impl SubBlockPlan {
-    /// Bytes of all saved steps, if their number is known.
-    pub fn held_bytes(&self) -> usize {
-        let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
-        steps.map_or(0, |steps| steps.div_ceil(self.every).saturating_mul(self.left_bytes))
-    }
+/// The saved step state that the steps of a sub-block read.
+#[derive(Default)]
+struct StateSource {
+    layout: Option<Arc<StepStateLayout>>,
+    /// The steps to rerun, which read the outer values in `inputs`.
+    replay: Option<Box<ReplayPlan>>,
+    inputs: Wires,
 }
 
-impl ReplayPlan {
-    /// Bytes of the steps that are rerun at a time.
-    pub fn held_bytes(&self) -> usize {
-        let SubBlockPlan { every, count, left_bytes, .. } = self.sub_block;
-        count.map_or(0, |count| count.min(every).saturating_mul(left_bytes))
-    }
-}
-
-/// The carried inputs of a step with their offsets in saved state, and its total size in bytes.
-fn starts(called: &SubBlockPlan) -> (Vec<(ValueId, usize)>, usize) {
-    let (mut starts, mut bytes) = (vec![], 0);
-    for start in called.step.inputs.starts.iter().copied().flatten() {
-        starts.push((start, bytes));
-        bytes += padded(called.step.plan.graph.values[start].meta.bytes().unwrap_or(0));
-    }
-    (starts, bytes)
+/// The state that the steps of a sub-block save.
+#[derive(Default)]
+struct SavedState {
+    values: Vec<SavedValue>,
+    bytes: usize,
+    layout: StepStateLayout,
 }
 
 impl GraphBuilder<'_> {
@@ -144,93 +53,58 @@ impl GraphBuilder<'_> {
         info: &'static OpInfo,
         call: &BlockCall,
     ) -> Result<()> {
-        let leaves = call.scopes.filter(|v| !call.is_recorded() && self.left[v.index()]);
-        let leave = leaves.map(|scopes| recorded(self.program, self.ops, scopes)).transpose()?;
-        let entering = self.enter(call)?;
-        let Some(planned) = self.planned(call, &entering, leave.clone())? else {
-            self.tail = Some(self.dynamic_tail(index, call, entering, leave)?);
+        let scopes = call.scopes.filter(|v| !call.is_recorded() && self.has_reader[v.index()]);
+        let saved = scopes.map(|scopes| saved_vars(self.program, self.ops, scopes)).transpose()?;
+        let inputs = self.block_inputs(call)?;
+        let Some(planned) = self.plan_call(call, &inputs, saved.clone())? else {
+            self.tail = Some(self.dynamic_tail(index, call, inputs, saved)?);
             return Ok(());
         };
-        let PlannedCall { mut called, inputs, metas, record } = planned;
-        called.shared = self.shares_steps(index, call);
+        let PlannedCall { mut sub_block, inputs, outputs, layout } = planned;
+        sub_block.shares_steps = self.shares_steps(index, call);
 
-        let (node, mut outputs) = (self.graph.instructions.len(), Wires::new());
-        for (var, meta) in metas {
+        let position = self.graph.instructions.len();
+        let mut wires = Wires::new();
+        for (var, meta) in outputs {
             let slot = desc.outputs.slot_of(var);
             let meta = meta.with_constant(None).in_slot(slot.map_or("", |slot| slot.as_str()));
             self.check_output(var, &meta)?;
-            let id = self.define(var, meta, ValueSource::Instruction(node));
+            let id = self.define(var, meta, ValueSource::Instruction(position));
             if Some(var) == call.scopes {
-                self.graph.values[id].record = record.clone();
+                self.graph.values[id].layout = layout.clone();
             }
-            outputs.push((None, Some(id)));
+            wires.push((None, Some(id)));
         }
-        let called = Some(Box::new(called));
-        let node = Instruction { sub_block: called, ..Instruction::new(index, desc, info, inputs, outputs) };
-        self.graph.instructions.push(node);
+        let sub_block = Some(Box::new(sub_block));
+        let instruction = Instruction { sub_block, ..Instruction::new(index, desc, info, inputs, wires) };
+        self.graph.instructions.push(instruction);
         Ok(())
     }
 
     /// Whether a later operator of the block consumes the same step scopes, as the gradients of two targets do.
-    pub(crate) fn shares_steps(&self, index: usize, call: &BlockCall) -> bool {
+    pub(super) fn shares_steps(&self, index: usize, call: &BlockCall) -> bool {
         let Some(scopes) = call.scopes.filter(|_| call.is_recorded()) else { return false };
         let block = self.program.block(self.request.block);
         let later = block.into_iter().flat_map(|block| block.ops.iter().skip(index + 1));
         later.flat_map(OpDesc::reads).any(|var| var == scopes)
     }
 
-    /// Plans a sub-block whose steps save these values (the flag says whether with elements); `None` if shapes change
-    /// from step to step.
-    fn planned(
+    /// Plans a sub-block whose steps save these variables; `None` if shapes change from step to step.
+    fn plan_call(
         &mut self,
         call: &BlockCall,
-        entering: &BlockInputs,
-        leave: Option<Vec<(Var, bool)>>,
+        inputs: &BlockInputs,
+        saved: Option<Vec<StateVar>>,
     ) -> Result<Option<PlannedCall>> {
-        let program = self.program;
-        let mut inputs = entering.inputs();
+        let reads = state_reads(self.program, self.ops, call)?;
+        let Some(source) = self.state_source(call, inputs, &reads)? else { return Ok(None) };
+        let saves_steps = saved.is_some();
+        let save_interval = if saves_steps { self.save_interval(call, inputs)? } else { None };
+        // Of a step that is rerun, only the inputs are saved.
+        let saved = saved.filter(|_| save_interval.is_none()).unwrap_or_default();
 
-        // The saved step state of another operator.
-        let reads = unsupplied(program, self.ops, call)?;
-        let (mut record, mut again) = (None, None);
-        if let Some(id) = entering.scopes {
-            let Some(left) = self.graph.values[id].record.clone() else { return Ok(None) };
-            record = Some(left.clone());
-            if let Some((call, every, count)) = &left.replay {
-                let entering = self.enter(call)?;
-                let planned = self.planned(call, &entering, Some(reads.clone()))?;
-                let planned = planned.ok_or_else(|| Error::internal("steps of several shapes, again"))?;
-                inputs.extend(planned.inputs);
-                let called = SubBlockPlan { every: *every, count: *count, ..planned.called };
-                let (starts, _) = starts(&called);
-                again = Some(Box::new(ReplayPlan { block: call.block, sub_block: called, starts }));
-                record = planned.record.or(record);
-            }
-        } else if let Some((var, _)) = reads.first() {
-            let text = format!(
-                "`{}` is read in block {}, but it is not among the inputs",
-                program.name(*var),
-                call.block.index()
-            );
-            return Err(Error::new(ErrorKind::Program, text));
-        }
-
-        // The step state that it saves itself.
-        let fills = leave.is_some();
-        // Rerunning all steps as one segment spares no memory; the square root minimises saved plus rerun steps.
-        let root = |every: usize| match entering.count.and_then(|(_, steps)| steps.get()) {
-            Some(steps) if steps <= every => steps.isqrt().max(1),
-            _ => every,
-        };
-        let every = call.every.filter(|_| fills).map(root);
-        let leave = leave.filter(|_| every.is_none()).unwrap_or_default();
-        if every.is_some() && call.carried.iter().any(|c| self.is_list(c.start)) {
-            let text = "the steps change a tensor array, so they cannot be rerun; remove `checkpoint_every`";
-            return Err(Error::new(ErrorKind::Program, text));
-        }
-
-        let (given, mut step_inputs) = entering.step_inputs(record.as_deref(), &reads);
-        let ends = StepEnds::new(program, call, entering, &given, &leave);
+        let (given, step_inputs) = inputs.step_inputs(source.layout.as_deref(), &reads);
+        let ends = StepEnds::new(self.program, call, inputs, &given, &saved);
         let request = PlanRequest {
             block: call.block,
             first: 0,
@@ -242,29 +116,101 @@ impl GraphBuilder<'_> {
             unoptimized: self.request.unoptimized,
             graph_only: self.request.graph_only,
         };
-        let plan = Plan::new(program, self.ops, &request)?;
+        let plan = Plan::new(self.program, self.ops, &request)?;
         if plan.graph.tail.is_some() {
             return Ok(None);
         }
-        // Positions in `given` are also the value numbers.
-        let start_of = |v: Var| given.iter().position(|given| given.var == v);
-        let end_of = |var: Var| Some(plan.graph.ends[ends.vars.iter().position(|v| *v == var)?]);
-        let inner = |id: ValueId| plan.graph.values[id].meta.clone();
-        let end = |k: usize| inner(plan.graph.ends[k]);
+        let mut step = StepPlan { plan, inputs: step_inputs, ends };
+        let Some(mut outputs) = self.carried_types(inputs, &step)? else { return Ok(None) };
+        outputs.extend(self.stack_types(call, inputs, &step)?);
+        outputs.extend(self.sum_types(call, &step)?);
+        let scopes = call.scopes.filter(|_| !call.is_recorded());
+        outputs.extend(scopes.map(|scopes| (scopes, Meta::scopes())));
 
-        let mut metas: Vec<(Var, Meta)> = vec![];
-        for ((entered, start), end) in
-            entering.carried.iter().zip(&step_inputs.starts).zip(ends.carried.iter().map(|k| k.map(end)))
-        {
-            let (each, first) = (entered.carried, entered.first);
-            if entered.is_list() {
-                metas.extend(each.last.zip(end.or(entered.meta.clone())));
+        let mut state = self.saved_state(call, &given, &mut step, saved);
+        let count = inputs.step_count();
+        if let Some(save_interval) = save_interval {
+            (state.values, state.bytes) = step.carried_inputs();
+            state.layout.rerun = Some(RerunSteps { call: call.replay(), save_interval, count });
+        }
+        let mut outer_values = inputs.values();
+        outer_values.extend(source.inputs);
+        outer_values.sort();
+        outer_values.dedup();
+        let sub_block = SubBlockPlan {
+            step,
+            steps: call.steps,
+            count,
+            inputs: inputs.clone(),
+            saves_steps,
+            shares_steps: false,
+            saved: state.values,
+            saved_bytes: state.bytes,
+            save_interval: save_interval.unwrap_or(1),
+            replay: source.replay,
+        };
+        let layout = saves_steps.then(|| Arc::new(state.layout));
+        Ok(Some(PlannedCall { sub_block, inputs: outer_values, outputs, layout }))
+    }
+
+    /// The saved state of another operator that the steps read; `None` if its layout is known only at run time.
+    fn state_source(
+        &mut self,
+        call: &BlockCall,
+        inputs: &BlockInputs,
+        reads: &[StateVar],
+    ) -> Result<Option<StateSource>> {
+        let Some(scopes) = inputs.scopes else {
+            let Some(read) = reads.first() else { return Ok(Some(StateSource::default())) };
+            let text = format!(
+                "`{}` is read in block {}, but it is not among the inputs",
+                self.program.name(read.var),
+                call.block.index()
+            );
+            return Err(Error::new(ErrorKind::Program, text));
+        };
+        let Some(layout) = self.graph.values[scopes].layout.clone() else { return Ok(None) };
+        let Some(RerunSteps { call, save_interval, count }) = &layout.rerun else {
+            return Ok(Some(StateSource { layout: Some(layout), ..StateSource::default() }));
+        };
+        let inputs = self.block_inputs(call)?;
+        let planned = self.plan_call(call, &inputs, Some(reads.to_vec()))?;
+        let planned = planned.ok_or_else(|| Error::internal("steps of several shapes, again"))?;
+        let sub_block = SubBlockPlan { save_interval: *save_interval, count: *count, ..planned.sub_block };
+        let (carried, _) = sub_block.step.carried_inputs();
+        let replay = Some(Box::new(ReplayPlan { block: call.block, sub_block, carried }));
+        Ok(Some(StateSource { layout: planned.layout.or(Some(layout)), replay, inputs: planned.inputs }))
+    }
+
+    /// The number of steps per saved step, if the others are rerun.
+    fn save_interval(&self, call: &BlockCall, inputs: &BlockInputs) -> Result<Option<usize>> {
+        let Some(interval) = call.every else { return Ok(None) };
+        if call.carried.iter().any(|carried| self.is_list(carried.start)) {
+            let text = "the steps change a tensor array, so they cannot be rerun; remove `checkpoint_every`";
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        // Rerunning all steps as one segment saves no memory; the square root minimises saved plus rerun steps.
+        Ok(Some(match inputs.step_count() {
+            Some(steps) if steps <= interval => steps.isqrt().max(1),
+            _ => interval,
+        }))
+    }
+
+    /// Dtypes and shapes of carried outputs; `None` if a shape changes from step to step.
+    fn carried_types(&self, inputs: &BlockInputs, step: &StepPlan) -> Result<Option<Vec<(Var, Meta)>>> {
+        let mut types = vec![];
+        let ends = step.inputs.carried.iter().zip(&step.ends.carried);
+        for (input, (start, end)) in inputs.carried.iter().zip(ends) {
+            let carried = input.carried;
+            let end = end.map(|position| step.end_meta(position));
+            if input.is_list() {
+                types.extend(carried.last.zip(end.or(input.meta.clone())));
                 continue;
             }
-            let before = entered.meta.as_ref().filter(|_| start.is_some() || first.is_some());
+            let before = input.meta.as_ref().filter(|_| start.is_some() || input.first.is_some());
             let meta = match (end, before) {
                 (Some(meta), Some(before)) => {
-                    check_carried(program.name(each.start), before, &meta)?;
+                    check_carried(self.program.name(carried.start), before, &meta)?;
                     if meta.dims != before.dims {
                         return Ok(None);
                     }
@@ -272,66 +218,77 @@ impl GraphBuilder<'_> {
                 }
                 (Some(meta), None) => meta.dense(),
                 (None, Some(before)) => before.clone(),
-                (None, None) => self.meta_of(None, like(&each.first), each.start)?.dense(),
+                (None, None) => self.meta_of(None, like(&carried.first), carried.start)?.dense(),
             };
-            metas.extend(each.last.map(|last| (last, meta)));
+            types.extend(carried.last.map(|last| (last, meta)));
         }
-        for ((var, out), k) in call.stacks.iter().zip(&ends.stacks) {
-            let (Some(meta), Some((_, steps))) = (k.map(end), entering.count) else {
-                let text = format!("block {} does not compute `{}`", call.block.index(), program.name(*var));
+        Ok(Some(types))
+    }
+
+    /// Dtypes and shapes of stacks.
+    fn stack_types(
+        &self,
+        call: &BlockCall,
+        inputs: &BlockInputs,
+        step: &StepPlan,
+    ) -> Result<Vec<(Var, Meta)>> {
+        let mut types = vec![];
+        for ((var, out), end) in call.stacks.iter().zip(&step.ends.stacks) {
+            let (Some(position), Some((_, steps))) = (end, inputs.count) else {
+                let name = self.program.name(*var);
+                let text = format!("block {} does not compute `{name}`", call.block.index());
                 return Err(Error::new(ErrorKind::Program, text));
             };
+            let meta = step.end_meta(*position);
             let dims: Dims = std::iter::once(steps).chain(meta.dims.iter().copied()).collect();
-            metas.push((*out, Meta::new(meta.dtype, dims)));
+            types.push((*out, Meta::new(meta.dtype, dims)));
         }
-        for ((var, out, like), k) in call.sums.iter().zip(&ends.sums) {
-            let meta = self.meta_of(None, *like, *like)?.dense();
-            if let Some(term) = k.map(end) {
-                check_term(program, *var, &term, *out, &meta)?;
-            }
-            metas.push((*out, meta));
-        }
-        metas.extend(call.scopes.filter(|_| !call.is_recorded()).map(|scopes| (scopes, Meta::scopes())));
+        Ok(types)
+    }
 
-        let is_scopes =
-            |v: Var| program.lookup(call.block, v).is_some_and(|desc| desc.kind == VarKind::StepScopes);
-        let (inner_scopes, leave): (Vec<_>, Vec<_>) = leave.into_iter().partition(|(v, _)| is_scopes(*v));
-        let mut left_bytes = 0;
-        let mut left = vec![];
-        let entry = |(var, elements): &(Var, bool)| {
-            let id = start_of(*var).or_else(|| end_of(*var)).unwrap_or(0);
-            let at = elements.then_some(left_bytes);
-            if let Some(at) = at {
-                left.push((id, at));
-                left_bytes += padded(inner(id).bytes().unwrap_or(0));
+    /// Dtypes and shapes of sums.
+    fn sum_types(&self, call: &BlockCall, step: &StepPlan) -> Result<Vec<(Var, Meta)>> {
+        let mut types = vec![];
+        for ((var, out, like), end) in call.sums.iter().zip(&step.ends.sums) {
+            let meta = self.meta_of(None, *like, *like)?.dense();
+            if let Some(position) = end {
+                check_term(self.program, *var, &step.end_meta(*position), *out, &meta)?;
             }
-            StepStateField { var: *var, meta: inner(id), at }
-        };
-        let entries = leave.iter().map(entry).collect();
-        let of = |(v, _): &(Var, bool)| (*v, end_of(*v).and_then(|id| plan.graph.values[id].record.clone()));
-        let mut leaves =
-            StepStateLayout { entries, nested: inner_scopes.iter().map(of).collect(), replay: None };
-        step_inputs.nested.extend(inner_scopes.iter().map(|(var, _)| *var));
-        inputs.sort();
-        inputs.dedup();
-        let mut called = SubBlockPlan {
-            steps: call.steps,
-            count: entering.count.and_then(|(_, steps)| steps.get()),
-            entering: entering.clone(),
-            fills,
-            shared: false,
-            left,
-            left_bytes,
-            every: every.unwrap_or(1),
-            again,
-            step: StepPlan { plan, inputs: step_inputs, ends },
-        };
-        if let Some(every) = every {
-            (called.left, called.left_bytes) = starts(&called);
-            leaves.replay = Some((call.replay(), every, called.count));
+            types.push((*out, meta));
         }
-        let record = fills.then(|| Arc::new(leaves));
-        Ok(Some(PlannedCall { called, inputs, metas, record }))
+        Ok(types)
+    }
+
+    /// The state that a step saves; step scopes of inner operators are moved, not copied.
+    fn saved_state(
+        &self,
+        call: &BlockCall,
+        given: &[InitialValue],
+        step: &mut StepPlan,
+        saved: Vec<StateVar>,
+    ) -> SavedState {
+        let mut state = SavedState::default();
+        let is_scopes =
+            |var: Var| self.program.lookup(call.block, var).is_some_and(|d| d.kind == VarKind::StepScopes);
+        let values = &step.plan.graph.values;
+        for StateVar { var, elements } in saved {
+            let end = step.end_value(var);
+            if is_scopes(var) {
+                state.layout.nested.push((var, end.and_then(|id| values[id].layout.clone())));
+                step.inputs.nested.push(var);
+                continue;
+            }
+            // Positions in `given` are also the value numbers.
+            let value: ValueId = given.iter().position(|given| given.var == var).or(end).unwrap_or(0);
+            let meta = values[value].meta.clone();
+            let offset = elements.then_some(state.bytes);
+            if let Some(offset) = offset {
+                state.values.push(SavedValue { value, offset });
+                state.bytes += padded(meta.bytes().unwrap_or(0));
+            }
+            state.layout.entries.push(StepStateField { var, meta, offset });
+        }
+        state
     }
 }
 

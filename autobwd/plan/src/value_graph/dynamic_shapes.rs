@@ -2,56 +2,31 @@
 
 use std::sync::Arc;
 
-use crate::value_graph::{
-    GraphBuilder, ValueId, ValueSource,
-    captures::{BlockInputs, unsupplied},
-    control::StepStateLayout,
+use super::{
+    ValueId, ValueSource, block_inputs::BlockInputs, builder::GraphBuilder, captures::state_reads,
+    step_state::StateVar, sub_block::DynamicTail,
 };
-use autobwd_core::{BlockCall, Error, ErrorKind, Meta, OpDesc, Result, Var};
-
-/// An operator with a block that is planned step by step at run time, and the operators after it.
-#[derive(Debug)]
-pub struct DynamicTail {
-    /// Position of the operator in its block.
-    pub index: usize,
-    pub call: BlockCall,
-    /// Whether a later operator consumes the same step scopes.
-    pub shared: bool,
-    pub entering: BlockInputs,
-    /// The layout of another operator's saved step state, if known, and the values read from it.
-    pub record: Option<Arc<StepStateLayout>>,
-    pub reads: Vec<(Var, bool)>,
-    /// The values that its own steps save, if any, and whether with elements.
-    pub leave: Option<Vec<(Var, bool)>>,
-    /// Dtypes and shapes of sums.
-    pub sums: Vec<Meta>,
-    /// Values before it that the later operators read, apart from the scope.
-    pub captured: Vec<ValueId>,
-    /// Variables of the scope that the later operators read or write, with their dtype and shape if accessed before.
-    pub in_scope: Vec<(Var, Option<Meta>)>,
-    /// Variables required at the end.
-    pub ends: Vec<Var>,
-}
+use autobwd_core::{BlockCall, Error, ErrorKind, OpDesc, Result, Var};
 
 impl GraphBuilder<'_> {
     pub(crate) fn dynamic_tail(
         &mut self,
         index: usize,
         call: &BlockCall,
-        entering: BlockInputs,
-        leave: Option<Vec<(Var, bool)>>,
+        inputs: BlockInputs,
+        saved: Option<Vec<StateVar>>,
     ) -> Result<DynamicTail> {
-        let reads = unsupplied(self.program, self.ops, call)?;
+        let reads = state_reads(self.program, self.ops, call)?;
         let like = |(_, _, like): &(Var, Var, Var)| Ok(self.meta_of(None, *like, *like)?.dense());
         Ok(DynamicTail {
             index,
-            record: entering.scopes.and_then(|id| self.graph.values[id].record.clone()),
+            layout: inputs.scopes.and_then(|id| self.graph.values[id].layout.clone()),
             reads,
-            leave,
+            saved,
             sums: call.sums.iter().map(like).collect::<Result<_>>()?,
-            shared: self.shares_steps(index, call),
+            shares_steps: self.shares_steps(index, call),
             call: call.clone(),
-            entering,
+            inputs,
             captured: vec![],
             in_scope: vec![],
             ends: vec![],
@@ -62,7 +37,7 @@ impl GraphBuilder<'_> {
     pub(crate) fn end_early<'b>(
         &mut self,
         mut tail: DynamicTail,
-        behind: impl Iterator<Item = &'b OpDesc>,
+        later_ops: impl Iterator<Item = &'b OpDesc>,
     ) -> Result<()> {
         for name in self.request.fetches {
             let refuse = |e: String| Error::new(ErrorKind::Fetch, e);
@@ -75,27 +50,27 @@ impl GraphBuilder<'_> {
         }
         tail.ends.extend(self.request.ends);
         let mut seen = vec![false; self.program.name_count()];
-        let behind = behind.flat_map(|op| op.reads().chain(op.writes()));
-        for var in tail.ends.iter().copied().chain(behind) {
+        let accessed = later_ops.flat_map(|op| op.reads().chain(op.writes()));
+        for var in tail.ends.iter().copied().chain(accessed) {
             if std::mem::replace(&mut seen[var.index()], true) {
                 continue;
             }
-            let now = self.current[var.index()];
+            let value = self.current[var.index()];
             match self.is_in_scope(var) {
-                true => tail.in_scope.push((var, now.map(|id| self.graph.values[id].meta.clone()))),
-                false => tail.captured.extend(now),
+                true => tail.in_scope.push((var, value.map(|id| self.graph.values[id].meta.clone()))),
+                false => tail.captured.extend(value),
             }
         }
-        let stays = |id: &ValueId| {
+        let is_in_arena = |id: &ValueId| {
             let value = &self.graph.values[*id];
             !value.meta.array && !matches!(value.source, ValueSource::Outer(_) | ValueSource::Scope)
         };
-        let entering = tail.entering.inputs().into_iter().filter_map(|(_, id)| id);
-        let all = (0..self.request.initial.len()).chain(tail.captured.iter().copied()).chain(entering);
-        let mut stay: Vec<ValueId> = all.filter(stays).collect();
-        stay.sort_unstable();
-        stay.dedup();
-        self.graph.fetches = stay;
+        let inputs = tail.inputs.values().into_iter().filter_map(|(_, id)| id);
+        let read = (0..self.request.initial.len()).chain(tail.captured.iter().copied()).chain(inputs);
+        let mut fetches: Vec<ValueId> = read.filter(is_in_arena).collect();
+        fetches.sort_unstable();
+        fetches.dedup();
+        self.graph.fetches = fetches;
         self.graph.tail = Some(Arc::new(tail));
         Ok(())
     }

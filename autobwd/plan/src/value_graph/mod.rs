@@ -1,15 +1,18 @@
 //! The value graph (SSA): every write of a variable makes a new value, of known dtype and shape.
 
+pub(crate) mod block_inputs;
 mod builder;
-pub(crate) mod captures;
+mod captures;
 mod composed;
+mod constant_inputs;
 pub(crate) mod constants;
-pub(crate) mod control;
+mod control;
 pub(crate) mod decompose;
-pub(crate) mod dynamic_shapes;
+mod dynamic_shapes;
 mod request;
+pub(crate) mod step_state;
+pub(crate) mod sub_block;
 
-pub(crate) use builder::GraphBuilder;
 pub use request::{InitialValue, PlanRequest};
 
 use std::sync::Arc;
@@ -25,9 +28,10 @@ use autobwd_core::{
 };
 
 use crate::value_graph::{
+    builder::GraphBuilder,
     constants::{Constants, RunInstruction},
-    control::{StepStateLayout, SubBlockPlan},
-    dynamic_shapes::DynamicTail,
+    step_state::StepStateLayout,
+    sub_block::{DynamicTail, SubBlockPlan},
 };
 
 /// Index of a value.
@@ -63,7 +67,7 @@ pub struct GraphValue {
     /// Whether the variable lives in the scope.
     pub in_scope: bool,
     /// For step scopes that are read: the layout of saved step state.
-    pub record: Option<Arc<StepStateLayout>>,
+    pub layout: Option<Arc<StepStateLayout>>,
 }
 
 /// Values in the slots of an operator, flat and in the order of its schema, each with its slot number; `None` for
@@ -201,7 +205,7 @@ pub(crate) fn scratch_values(
             meta,
             source: ValueSource::Scratch,
             in_scope: false,
-            record: None,
+            layout: None,
         });
         Some(values.len() - 1)
     };
@@ -236,7 +240,7 @@ impl Graph {
                 meta: meta.clone(),
                 source,
                 in_scope: false,
-                record: None,
+                layout: None,
             }
         };
         let number = |var: Var| Ok(var.index() - 1);
@@ -293,16 +297,16 @@ impl Graph {
             || Error::new(ErrorKind::Program, format!("there is no block {}", request.block.index()));
         let block = program.block(request.block).ok_or_else(no_block)?;
         let needed_ops = || block.ops.iter().enumerate().filter(|(i, _)| needed[*i]);
-        let mut left = vec![false; program.name_count()];
-        let later = needed_ops().flat_map(|(_, op)| op.reads()).chain(request.ends.iter().copied());
-        later.for_each(|v| left[v.index()] = true);
+        let mut has_reader = vec![false; program.name_count()];
+        let reads = needed_ops().flat_map(|(_, op)| op.reads()).chain(request.ends.iter().copied());
+        reads.for_each(|v| has_reader[v.index()] = true);
         let mut infos = Lookup::new(ops);
         let mut build = GraphBuilder {
             program,
             block,
             ops,
             request,
-            left,
+            has_reader,
             current: vec![None; program.name_count()],
             graph: Graph {
                 instructions: vec![],

@@ -4,8 +4,7 @@ use std::{fmt, sync::Arc};
 
 use autobwd_core::{BlockId, Meta, Var};
 
-use super::ValueSource;
-use crate::value_graph::control::StepStateLayout;
+use super::{ValueSource, step_state::StepStateLayout};
 
 /// A planning request: shapes of feeds and of the scope, fetches, and options.
 pub struct PlanRequest<'a> {
@@ -37,9 +36,9 @@ impl<'a> PlanRequest<'a> {
     /// A request for the root block.
     pub fn new(
         feeds: &'a [(&'a str, Meta)],
-        kept: &'a dyn Fn(&str) -> Option<Meta>,
+        scope: &'a dyn Fn(&str) -> Option<Meta>,
         fetches: &'a [&'a str],
-        apart: bool,
+        unoptimized: bool,
     ) -> PlanRequest<'a> {
         PlanRequest {
             block: BlockId::ROOT,
@@ -47,9 +46,9 @@ impl<'a> PlanRequest<'a> {
             initial: &[],
             ends: &[],
             feeds,
-            scope: kept,
+            scope,
             fetches,
-            unoptimized: apart,
+            unoptimized,
             graph_only: false,
         }
     }
@@ -72,5 +71,5 @@ pub struct InitialValue {
     /// `Feed` or `Outer`.
     pub source: ValueSource,
     /// The layout of step scopes.
-    pub record: Option<Arc<StepStateLayout>>,
+    pub layout: Option<Arc<StepStateLayout>>,
 }

@@ -86,16 +86,16 @@ fn refused(why: &str) -> Error {
 impl<'a> GraphLowering<'a> {
     /// Lowers an operator that runs a block.
     pub(super) fn control(&mut self, node: &'a Instruction, call: &'a SubBlockPlan) -> Result<()> {
-        if call.entering.carried.iter().any(|each| each.is_list()) {
+        if call.inputs.carried.iter().any(|each| each.is_list()) {
             return Err(refused("its steps change a tensor array"));
         }
-        if call.entering.outer.iter().any(|(_, _, meta)| meta.array) {
+        if call.inputs.outer.iter().any(|(_, _, meta)| meta.array) {
             return Err(refused("its steps read a tensor array"));
         }
-        let saved = call.entering.scopes.and_then(|id| self.saved.get(&id).cloned());
+        let saved = call.inputs.scopes.and_then(|id| self.saved.get(&id).cloned());
         let (outputs, left) = match (call.steps, &saved) {
             (StepCount::If(_), _) => {
-                let condition = call.entering.condition.map(|id| self.read(id).reshape(&[]));
+                let condition = call.inputs.condition.map(|id| self.read(id).reshape(&[]));
                 let condition = condition.ok_or_else(|| refused("a branch without condition"))?;
                 self.branch(node, call, &condition, None)?
             }
@@ -130,12 +130,12 @@ impl<'a> GraphLowering<'a> {
                 (None, None) => Err(refused("a state of unknown shape")),
             }
         };
-        call.entering.carried.iter().zip(ends).map(first).collect()
+        call.inputs.carried.iter().zip(ends).map(first).collect()
     }
 
     /// Types of the operator's sums or stacks: those of its outputs, which follow the final values of states.
     fn output_types(&self, node: &Instruction, call: &SubBlockPlan) -> (Vec<HloType>, Vec<HloType>) {
-        let lasts = call.entering.carried.iter().filter(|each| each.carried.last.is_some()).count();
+        let lasts = call.inputs.carried.iter().filter(|each| each.carried.last.is_some()).count();
         let ids = node.outputs.iter().filter_map(|(_, id)| *id).skip(lasts);
         let mut types = ids.map(|id| HloType::of(&self.graph.values[id].meta));
         let stacks = types.by_ref().take(call.step.ends.stacks.len()).collect();
@@ -144,8 +144,7 @@ impl<'a> GraphLowering<'a> {
 
     /// Final values of states, as the operator's outputs.
     fn last_values(call: &SubBlockPlan, carried: &[Hlo]) -> Vec<Hlo> {
-        let wanted =
-            call.entering.carried.iter().zip(carried).filter(|(each, _)| each.carried.last.is_some());
+        let wanted = call.inputs.carried.iter().zip(carried).filter(|(each, _)| each.carried.last.is_some());
         wanted.map(|(_, value)| value.clone()).collect()
     }
 
@@ -188,7 +187,7 @@ impl<'a> GraphLowering<'a> {
         let left = std::iter::once(condition.clone()).chain(left.iter().cloned());
         let saved = LoweredSteps { condition: Some(condition.clone()), ..template };
         let outputs = Self::last_values(call, carried).into_iter().chain(sums.iter().cloned()).collect();
-        Ok((outputs, call.fills.then(|| saved.with(&mut { left }))))
+        Ok((outputs, call.saves_steps.then(|| saved.with(&mut { left }))))
     }
 
     /// As many steps as a condition, sequences or the saved steps of another operator say.
@@ -202,7 +201,7 @@ impl<'a> GraphLowering<'a> {
         let (stack_types, sum_types) = self.output_types(node, call);
         let count = match call.steps {
             StepCount::Recorded { .. } => saved.and_then(|saved| saved.count),
-            StepCount::While(_) if call.fills => Some(self.trips(node)?),
+            StepCount::While(_) if call.saves_steps => Some(self.trips(node)?),
             StepCount::While(_) => None,
             _ => call.count,
         };
@@ -235,7 +234,7 @@ impl<'a> GraphLowering<'a> {
         next.extend(stacks.iter().zip(&step.stacks).map(|(all, value)| all.set_at(&position, value)));
         let summed = sums.iter().zip(&step.sums);
         next.extend(summed.map(|(sum, term)| term.as_ref().map_or(sum.clone(), |term| sum + term)));
-        let left = if call.fills { step.saved.all() } else { vec![] };
+        let left = if call.saves_steps { step.saved.all() } else { vec![] };
         let steps = count.unwrap_or(0);
         let types: Vec<HloType> = left.iter().map(|value| value.ty().stacked(steps)).collect();
         for (ty, value) in types.iter().zip(&left) {
@@ -247,7 +246,7 @@ impl<'a> GraphLowering<'a> {
             .chain(first.iter().cloned())
             .chain(stack_types.iter().chain(&sum_types).chain(&types).map(|ty| f.zeros(ty)))
             .collect();
-        let repeat = call.entering.repeat;
+        let repeat = call.inputs.repeat;
         let results = body.finish(&initial, |states| match (count, repeat) {
             (Some(count), _) => states[0].less(&states[0].full_like(count as f64)),
             (None, Some(k)) => states[k + 1].reshape(&[]),
@@ -259,7 +258,7 @@ impl<'a> GraphLowering<'a> {
         let outputs =
             Self::last_values(call, &carried).into_iter().chain(others.collect::<Vec<_>>()).collect();
         let saved = LoweredSteps { count, ..step.saved };
-        Ok((outputs, call.fills.then(|| saved.with(&mut results))))
+        Ok((outputs, call.saves_steps.then(|| saved.with(&mut results))))
     }
 
     /// The number of steps of a loop that saves them.
@@ -298,17 +297,17 @@ impl<'a> GraphLowering<'a> {
             _ => number.clone(),
         };
         let mut saved = saved.step(&number);
-        if let Some(again) = &call.again {
+        if let Some(replay) = &call.replay {
             // The state of a step is its inputs: the step is run again.
-            let replay = &again.sub_block;
+            let rerun = &replay.sub_block;
             let start = |id: &Option<ValueId>| {
-                let offset = again.starts.iter().find(|(start, _)| Some(*start) == *id);
-                let value = offset.and_then(|(_, offset)| saved.at(*offset));
+                let input = replay.carried.iter().find(|input| Some(input.value) == *id);
+                let value = input.and_then(|input| saved.at(input.offset));
                 value.cloned().unwrap_or_else(|| number.clone())
             };
-            let carried: Vec<Hlo> = replay.step.inputs.starts.iter().map(start).collect();
-            let index = Some(position(replay));
-            saved = self.step(node, replay, StepArguments { carried: &carried, index, saved: None })?.saved;
+            let carried: Vec<Hlo> = rerun.step.inputs.carried.iter().map(start).collect();
+            let index = Some(position(rerun));
+            saved = self.step(node, rerun, StepArguments { carried: &carried, index, saved: None })?.saved;
         }
         let index = position(call);
         let arguments = StepArguments { carried, index: Some(index.clone()), saved: Some(saved) };
@@ -327,21 +326,21 @@ impl<'a> GraphLowering<'a> {
         let mut inner = GraphLowering::new(self.program, self.ops, self.rules, self.f, &plan.graph);
         inner.block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         inner.depth = self.depth;
-        for (k, (_, id, _)) in call.entering.outer.iter().enumerate() {
+        for (k, (_, id, _)) in call.inputs.outer.iter().enumerate() {
             inner.values[k] = Some(self.read(*id));
         }
-        for (start, value) in inputs.starts.iter().zip(carried) {
+        for (start, value) in inputs.carried.iter().zip(carried) {
             if let Some(start) = start {
                 inner.values[*start] = Some(value.clone());
             }
         }
-        for (id, (sequence, ..)) in inputs.slices.iter().zip(&call.entering.slices) {
+        for (id, (sequence, ..)) in inputs.slices.iter().zip(&call.inputs.slices) {
             let Some(index) = &index else { return Err(refused("a sequence without positions")) };
             inner.values[*id] = Some(self.read(*sequence).at(index));
         }
         if let Some(saved) = saved {
-            for (id, offset) in &inputs.stored {
-                inner.values[*id] = saved.at(*offset).cloned();
+            for input in &inputs.restored {
+                inner.values[input.value] = saved.at(input.offset).cloned();
             }
             for (var, nested) in &saved.nested {
                 let given = |v: &GraphValue| v.var == *var && v.source == ValueSource::Feed;
@@ -355,14 +354,14 @@ impl<'a> GraphLowering<'a> {
         let optional = |ends: &[Option<usize>]| -> Result<Vec<Option<Hlo>>> {
             ends.iter().map(|k| k.map(end).transpose()).collect()
         };
-        let values = call.left.iter().map(|(id, _)| inner.result(*id)).collect::<Result<_>>()?;
+        let values = call.saved.iter().map(|saved| inner.result(saved.value)).collect::<Result<_>>()?;
         let nested = inner.saved.iter().map(|(id, saved)| (plan.graph.values[*id].var, saved.clone()));
         let saved = LoweredSteps {
             count: None,
             condition: None,
-            offsets: call.left.iter().map(|(_, offset)| *offset).collect(),
+            offsets: call.saved.iter().map(|saved| saved.offset).collect(),
             values,
-            nested: if call.fills { nested.collect() } else { vec![] },
+            nested: if call.saves_steps { nested.collect() } else { vec![] },
         };
         Ok(StepValues {
             carried: optional(&ends.carried)?,
