@@ -1,6 +1,11 @@
 //! The macro `#[register_op]` of autobwd: parsing, checks and expansion.
 //!
 //! Must not know any operator, nor how operators are used.
+//!
+//! One file a step: `args`, `ast` and `attr` parse; `check` holds the rules that need more than one token; `expand` and
+//! `docs` generate; `fallback` suppresses follow-up errors of a mistake; `ctxt` collects mistakes, and panics if they
+//! are never reported. `expand` makes no decisions: generated code is conversions only, with loops and messages in
+//! library functions.
 
 mod args;
 mod ast;

@@ -1,5 +1,8 @@
 //! Lowering for higher-order gradients: gradients of branches, recurrences and counted loops become branches and
 //! recurrences, which are differentiable.
+//!
+//! A loop whose trip count follows from constants (`trip_count`) becomes a recurrence first. Blocks that no operator
+//! runs any more are emptied.
 
 mod fuse;
 

@@ -1,5 +1,5 @@
 //! Preservation of overwritten values: forward values that the backward pass reads and a later operator overwrites are
-//! copied.
+//! copied, right before the operator that overwrites them.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,7 @@
 //! The loader: batches of a data set, epoch by epoch.
+//!
+//! The position of a loader is two numbers. The thread that reads ahead has a position of its own, and none of its
+//! state is saved. A saved state also has the fields and a hash of some examples.
 
 mod reader;
 mod sample;

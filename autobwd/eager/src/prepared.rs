@@ -1,4 +1,9 @@
 //! Prepared operators: compiled for fixed attributes, dtypes and shapes, to run repeatedly.
+//!
+//! An operator is prepared once for its attributes, its input shapes and the elements of its constants, and looked up
+//! by these as a numeric key (`OpKey`), without building a description. On small tensors, an operator with a formula
+//! runs as one call of its block function, even if it also has a kernel. Every other operator runs as a program of one
+//! operator. The choice depends on shapes alone, so results equal those of any program bit by bit.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,8 @@
 //! The backward pass: a priority queue of values with their gradients, newest first.
+//!
+//! Contributions are summed in the order of a program, so gradients equal those of a program bit by bit. Control flow
+//! is the exception: the tape sums the contributions of all steps to an outer value one after the other, a program sums
+//! the contributions of a block first, so last bits may differ.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, mem, panic::Location, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The gradients of a training step, and operators inserted behind them.
+//! The gradients of a training step, in the order in which they are complete, and operators inserted after them.
 
 use rustc_hash::FxHashMap;
 

@@ -1,5 +1,8 @@
-//! Fusion of elementwise operators over the same elements into fused kernels, by greedy list scheduling: an operator
-//! may move across independent ones.
+//! Fusion of elementwise operators over the same elements into fused kernels, by greedy list scheduling.
+//!
+//! An operator may move across independent ones (none reads or overwrites what the other writes) into an earlier fused
+//! kernel, if it allocates no more bytes there than it frees. Shapes alone decide whether a reduction is split into
+//! elementwise operators, and positions alone decide the order of sums in a fused kernel, so fusion changes no bit.
 
 use std::{mem, ops::Range};
 

@@ -1,5 +1,7 @@
 //! The column and row of every operator: forward operators and updates have rows of their own, a gradient operator
 //! shares the row of its forward operator.
+//!
+//! The origin of an operator and the forward block of its block determine both.
 
 use rustc_hash::FxHashMap;
 

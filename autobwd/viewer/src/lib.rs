@@ -4,6 +4,10 @@
 //! Must not run anything. Steps of a program's page, in call order: `layout` (the column and row of every operator) →
 //! `tables` (with `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with
 //! `repeats`) → `data`. `assembly` makes both pages.
+//!
+//! The script of a page draws the lines in view only, and assigns them to columns by interval colouring. It composes no
+//! text about gradients: `stories` embeds what `explain` says. A page requests nothing, and names cannot leave its
+//! data; `tests/viewer` checks both in a browser.
 
 mod assembly;
 mod compare;

@@ -1,4 +1,7 @@
 //! Gradients of sub-blocks: the passes of [`backward`](super) on a sub-block.
+//!
+//! If a step reads and overwrites a variable, the gradients of the old and of the new value share a name; the order of
+//! the operators keeps them apart.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -2,6 +2,9 @@
 //!
 //! The composition is a sequence of operators (a line) in a program of its own. The line is differentiated in reverse
 //! mode, and its live operators are emitted.
+//!
+//! The composition also fills in what a gradient operator leaves out: gradients from outputs that it ignores, and gradients of
+//! inputs that it does not compute.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,4 +1,8 @@
 //! Formulas as data: the expression trees of an operator's outputs, recorded by symbolic evaluation.
+//!
+//! The graph is not simplified when it is evaluated, except for a select between equal operands; only the printed
+//! equation is. The graph of a derivative is recorded by evaluating the formula's graph on dual numbers of symbols, so
+//! nothing is compiled for it.
 
 use crate::{
     Error, ErrorKind, OpDesc, Result, Schema, SlotDef, Var,

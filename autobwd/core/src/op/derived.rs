@@ -6,6 +6,8 @@
 //!
 //! The order is at most 3: the schema of each order is computed at compile time. The formula of a gradient is compiled
 //! for every dtype and instruction set; those of higher orders are interpreted (`lanes/interpreter.rs`).
+//!
+//! The registry adds the gradient operator along with the forward operator.
 
 use std::marker::PhantomData;
 

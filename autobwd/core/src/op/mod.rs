@@ -1,6 +1,12 @@
 //! Operators: the traits that `#[register_op]` implements, gradient rules, and the operator registry.
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to the backward pass.
+//!
+//! An operator is one struct, generic over the content of its slots: variables in a description, dtypes and shapes in
+//! the shape rule, buffers in the kernel, lanes in a formula, expressions in a composition, random distributions in a
+//! sample. Three generated conversions connect these forms. `Op::from_desc_with` builds the struct from data,
+//! `Describe::into_parts` takes the slot values out and records the attributes, and `Op::fill` puts other slot values
+//! in.
 
 pub(crate) mod backward_ops;
 mod contract;

@@ -1,6 +1,11 @@
 //! Registry entries of operators.
 //!
 //! Entries are plain data with function pointers, collected at link time; creating one runs no code.
+//!
+//! `OpInfo` and `LaneEntry` have private fields, and constructors that take the operator's type, so block function,
+//! schema and attributes match. The traits that the macro implements (`Op`, `Describe`, `Lanes`) can be implemented
+//! wrongly by hand, but stay memory-safe: a formula reaches the slots of its schema only, its attributes are cloned,
+//! and a description is plain data.
 
 mod declaration;
 mod formula;

@@ -1,6 +1,9 @@
 //! Gradient rules: the operators that the gradient of one operator consists of.
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to `backward`.
+//!
+//! A description may leave out attributes with defaults; a gradient rule sees it with the defaults of the forward
+//! operator.
 
 use smallvec::SmallVec;
 
