@@ -14,7 +14,7 @@ use crate::{
     tensor::LINE,
 };
 
-/// The limit of arguments, including derivatives: those of third order have up to 81 inputs and 47 outputs.
+/// The limit of arguments, including derivatives: derivatives of third order have up to 81 inputs and 47 outputs.
 pub(crate) const MAX_ARGS: usize = 128;
 
 /// The address of one argument of a block function. The lowest bit is set if the argument is indexed by the block's
@@ -24,8 +24,8 @@ pub(super) type ArgAddress = *mut u8;
 /// Evaluates a formula for elements `first..first + n`: arguments, attributes, first, n.
 ///
 /// # Safety
-/// There is an argument for every slot of the operator, in the order of its schema; only those of optional and
-/// `shape_only` slots are null. Each points to `n` initialised elements (from `first` on, if it is tagged), and `n` is
+/// There is an argument for every slot of the operator, in the order of its schema; only optional and `shape_only`
+/// slots have null arguments. Each points to `n` initialised elements (from `first` on, if it is tagged), and `n` is
 /// a multiple of a cache line. Meanwhile, nothing else writes the elements that are read, or uses those that are
 /// written; the elements of two arguments are identical or disjoint. The attributes were made by the operator's
 /// `LaneEntry`.

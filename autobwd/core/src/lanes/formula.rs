@@ -13,8 +13,8 @@ use crate::{
 /// The expression trees of an operator's outputs, for given attributes: its formula, evaluated on symbols. Equal
 /// subexpressions are one node. Created by [`OpInfo::formula`](crate::OpInfo::formula).
 ///
-/// Its evaluation, node by node, has the bits of the operator. `Display` writes it as equations, simplified: see
-/// [`simplified`](Formula::simplified).
+/// Its evaluation, node by node, is bit-identical to the result of the operator. `Display` writes it as equations
+/// in [simplified](Formula::simplified) form.
 ///
 /// ```
 /// use autobwd::{Attr, OpDesc, OpInfoMap, op::FormulaNode};

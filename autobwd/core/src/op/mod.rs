@@ -63,7 +63,7 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// Scratch memory is requested as an output with the field's name and without a variable, [`Var::EMPTY`].
     ///
     /// # Errors
-    /// A slot with the wrong number of variables, a missing or invalid attribute, and those of `fill`.
+    /// A slot with the wrong number of variables; a missing or invalid attribute; an error of `fill`.
     fn from_desc_with<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
@@ -97,7 +97,7 @@ pub trait Describe<W>: Sized {
     /// The operator as data: `name` maps a slot value to its variable.
     ///
     /// # Errors
-    /// Those of `name`.
+    /// The errors of `name`.
     fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
         let mut content = SlotValues::new(Self::Op::SCHEMA.name, true);
         self.into_parts(&mut content);

@@ -35,7 +35,6 @@ pub(crate) type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 pub(crate) type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 type BindKernelFn = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type BlockCallFn = fn(&OpDesc, &Program) -> Result<BlockCall>;
-/// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 pub(crate) type PeepholeFn = fn(&OpDesc, &OpDesc) -> Result<Option<OpDesc>>;
 type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
@@ -95,7 +94,8 @@ impl OpInfo {
         }
     }
 
-    /// The entry of a gradient operator with a kernel, whose shape rule is inferred from that of its forward operator.
+    /// The entry of a gradient operator with a kernel, whose shape rule is inferred from the rule of its forward
+    /// operator.
     pub const fn kernel_of_gradient<O, F>(krate: &'static str, version: &'static str) -> OpInfo
     where
         O: Op,
@@ -341,7 +341,7 @@ impl OpInfo {
         self.lanes.as_ref()
     }
 
-    /// Its composition, which may be that of its forward operator.
+    /// Its composition, which may be the composition of its forward operator.
     pub(crate) fn own_composition(&self) -> Option<CompositionEntry> {
         self.composing
     }
@@ -383,7 +383,7 @@ impl OpInfo {
     }
 }
 
-/// The formula of an operator. Its lanes are those of its slots, which block functions rely on.
+/// The formula of an operator. Its lanes match its slots, which block functions rely on.
 const fn lanes_of<O: Op + Lanes>() -> LaneEntry {
     assert!(are_alike(&O::SCHEMA, &O::SLOTS), "`Lanes::SLOTS` is not the operator's schema");
     LaneEntry::of::<O>()
@@ -420,7 +420,7 @@ fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static 
     Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {has}{hint}")))
 }
 
-/// `lease` is that of the buffers.
+/// `lease` belongs to the buffers.
 fn bind_kernel<O: Op>(desc: &OpDesc, lease: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
 where
     for<'a> O::Of<Buf<'a>>: Kernel,

@@ -71,7 +71,7 @@ pub trait GradRule<F: Op> {
     /// The kind of rule.
     const KIND: GradKind = GradKind::Rule;
 
-    /// Emits the operators that compute the gradients of `fwd`'s inputs from those of its outputs.
+    /// Emits the operators that compute the gradients of `fwd`'s inputs from the gradients of its outputs.
     fn emit(fwd: &F, g: &mut GradCx<'_>);
 }
 

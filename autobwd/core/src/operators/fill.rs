@@ -240,7 +240,7 @@ pub struct FillAnyLike<V = Var> {
     /// The number.
     #[attr(default = 0.0)]
     pub value: f64,
-    /// Element type; `None`, −1 in programs, means that of `x`.
+    /// Element type; `None`, −1 in programs, means the type of `x`.
     #[attr(default = None)]
     pub dtype: Option<DType>,
 }

@@ -1,7 +1,7 @@
 //! Scratch memory, which a kernel uses while it runs.
 //!
-//! This memory is for scratch whose size a kernel computes. Scratch that an operator declares (`#[scratch(like = x)]`) is a
-//! value of the plan without readers, in the arena while the operator runs.
+//! This memory is for scratch whose size a kernel computes. Scratch that an operator declares (`#[scratch(like = x)]`)
+//! is a value of the plan without readers, in the arena while the operator runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -71,7 +71,7 @@ impl Cx {
     /// [`Kernel::scratch_bytes`](crate::Kernel::scratch_bytes), so that it is allocated before the first run.
     ///
     /// # Errors
-    /// Those of `work`; memory runs out, if a kernel requests more than it declared.
+    /// The errors of `work`; memory runs out, if a kernel requests more than it declared.
     pub fn scratch<T: Element, R>(&self, len: usize, work: impl FnOnce(&mut [T]) -> Result<R>) -> Result<R> {
         if len == 0 {
             return work(&mut []);

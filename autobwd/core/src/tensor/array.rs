@@ -79,7 +79,7 @@ impl TensorArray {
         Ok(found)
     }
 
-    /// Adds the elements of another array to those of this one; a missing element counts as zero.
+    /// Adds the elements of another array to the elements of this one; a missing element counts as zero.
     ///
     /// # Errors
     /// Elements of different dtypes or shapes.

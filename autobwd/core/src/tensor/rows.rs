@@ -14,7 +14,7 @@ use std::ops::Range;
 /// A row-sparse tensor: some of its rows, each once and in ascending order; all others are 0. Sparse gradients have
 /// this form.
 ///
-/// Rows are slices along the first dimension: those of a tensor `[height, d…]` have the shape `[d…]`.
+/// Rows are slices along the first dimension: the rows of a tensor `[height, d…]` have the shape `[d…]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rows<'a, T> {
     height: usize,
