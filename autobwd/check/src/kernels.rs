@@ -24,8 +24,8 @@ const FILLS: [u8; 2] = [0xff, 0x3f];
 const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 
 /// Checks the kernels of a function: they write all elements of their outputs whatever these contained, request the
-/// scratch memory that they declare, allocate nothing, and compute the same bits on one thread as on those of `many`.
-/// Kernels do not panic on any data, and those declared [`infallible`](crate::infallible) accept it.
+/// scratch memory that they declare, allocate nothing, and are bit-identical on one thread and on the threads of
+/// `many`. Kernels do not panic on any data, and those declared [`infallible`](crate::infallible) accept it.
 ///
 /// Observations that are no faults go to `warnings`.
 ///

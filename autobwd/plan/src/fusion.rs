@@ -149,12 +149,12 @@ fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
     Ok(())
 }
 
-/// Sorts the operators into groups in dependency order; with `apart`, each is a group of its own in its original place.
-/// Returns the number of leading groups that compute constants.
-pub fn group(graph: &mut Graph, ops: &OpInfoMap, apart: bool) -> Result<(Vec<FusionGroup>, usize)> {
+/// Sorts the operators into groups in dependency order; if `unoptimized`, each is a group of its own in its original
+/// place. Returns the number of leading groups that compute constants.
+pub fn group(graph: &mut Graph, ops: &OpInfoMap, unoptimized: bool) -> Result<(Vec<FusionGroup>, usize)> {
     let nodes = mem::take(&mut graph.instructions);
     let mut sort = GroupBuilder {
-        unoptimized: apart,
+        unoptimized,
         constants: vec![],
         drafts: vec![],
         constant: vec![false; graph.values.len()],
@@ -303,7 +303,7 @@ impl GroupBuilder {
     /// The fused kernel that an operator can join: the latest that shares a value with it, or the last one.
     fn fusion_target(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
-        // Recomputed operators are placed tail on purpose.
+        // Recomputed operators are placed late on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
         let moves = !again && self.grows_no_lifetime(graph, node);
         let earliest = self.earliest_position(graph, node);

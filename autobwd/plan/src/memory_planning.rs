@@ -52,8 +52,13 @@ pub struct MemoryPlan {
     pub live_bytes: usize,
 }
 
-/// Assigns locations: in place where an input dies (unless `apart`), offsets by lifetimes.
-pub(crate) fn place(graph: &Graph, groups: &[FusionGroup], constants: usize, apart: bool) -> MemoryPlan {
+/// Assigns locations: in place where an input dies (unless `unoptimized`), offsets by lifetimes.
+pub(crate) fn place(
+    graph: &Graph,
+    groups: &[FusionGroup],
+    constants: usize,
+    unoptimized: bool,
+) -> MemoryPlan {
     let mut last_read = last_reads(graph, groups);
     // Constants stay from run to run.
     for node in groups[..constants].iter().flat_map(|group| &graph.instructions[group.nodes.clone()]) {
@@ -61,7 +66,7 @@ pub(crate) fn place(graph: &Graph, groups: &[FusionGroup], constants: usize, apa
     }
     let mut place = MemoryPlanner {
         graph,
-        unoptimized: apart,
+        unoptimized,
         constants,
         last_read,
         buffers: vec![],

@@ -95,7 +95,7 @@ impl<'a> Page<'a> {
     }
 
     /// Shows the memory plan for feeds of these dtypes and shapes. Variables of the scope have their declared shapes;
-    /// where those are not known, they are given here, too.
+    /// shapes that are not known are also given here.
     ///
     /// If the program cannot be planned, because its operators are not linked for example, the page says why.
     pub fn feeds(self, feeds: &'a [(&'a str, Meta)]) -> Page<'a> {
@@ -129,7 +129,7 @@ pub trait ToHtml {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Page::to_html`].
+    /// The errors of [`Page::to_html`].
     fn to_html(&self) -> Result<String>;
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct GradBlockInfo {
 /// variable, whether it has no gradient; gradients arrive at the outputs `arriving` of the operator `op`, the owner.
 ///
 /// # Errors
-/// Those of the passes.
+/// The errors of the passes.
 pub(crate) fn build(
     ops: &OpInfoMap,
     program: &mut Program,
