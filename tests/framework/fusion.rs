@@ -165,7 +165,7 @@ fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Prog
 }
 
 #[test]
-fn formulas_are_bit_identical_within_a_fused_kernel_and_alone() -> Result<()> {
+fn every_formula_is_bit_identical_within_a_fused_kernel_and_alone() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut formulas = 0;
     // Comparisons and casts, which have a kernel and a formula, are tested below.
