@@ -1,6 +1,11 @@
 //! The macro `#[register_op]` of autobwd: parsing, checks and expansion.
 //!
 //! Must not know any operator, nor how operators are used.
+//!
+//! One file a step: `args`, `ast` and `attr` parse; `check` holds the rules that need more than one token; `expand` and
+//! `docs` generate; `fallback` suppresses follow-up errors of a mistake; `ctxt` collects mistakes, and panics if they
+//! are never reported. `expand` makes no decisions: generated code is conversions only, with loops and messages in
+//! library functions.
 
 mod args;
 mod ast;
@@ -139,11 +144,11 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// An incoming gradient that may be missing is an `Option<V>` input, which is then empty; a gradient that may be
 /// unwanted is an `Option<V>` output.
 ///
-/// With `inferred`, the shape rule is omitted, too: the gradient operator rejects what the forward operator rejects.
-/// Outputs of that and their gradients have the dtypes and shapes of its shape rule, and gradients of inputs those of
-/// the inputs, which are floating point numbers. In place of an input that the gradient operator does not read, it
-/// reads an output that is `like` it, or the gradient of one. Each computed gradient costs as much as the forward
-/// operator.
+/// With `inferred`, the shape rule is also omitted: the gradient operator rejects what the forward operator rejects.
+/// The forward shape rule gives the types of the outputs and of their gradients; the gradient of an input has the
+/// input's type, which is a floating point number. An input that the gradient operator does not read must be
+/// recoverable: it must read an output declared `like` that input, or that output's gradient. Each computed gradient
+/// costs as much as the forward operator.
 ///
 /// # Fields
 ///

@@ -40,7 +40,7 @@ pub(crate) fn of(results: &Results) -> BenchResult<String> {
         text,
         "Milliseconds a step: the median of the runs (the least and the most of them), and the resident"
     )?;
-    writeln!(text, "memory in MB. The last column is our median to that of the best peer.")?;
+    writeln!(text, "memory in MB. The last column is our median divided by the best peer's median.")?;
     let mut reasons: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for ((_, workload, library), found) in results {
         let Err(reason) = found else { continue };
@@ -66,7 +66,7 @@ fn short(ms: f64) -> String {
     format!("{ms:.digits$}")
 }
 
-/// The ratio of autobwd's median to that of the best peer.
+/// The ratio of autobwd's median to the median of the best peer.
 fn ratio(results: &Results, threads: usize, workload: Workload) -> Option<f64> {
     let of = |library| median_of(results, threads, workload, library);
     let best = LIBRARIES[1..].iter().filter_map(|library| of(library)).min_by(f64::total_cmp)?;

@@ -1,4 +1,4 @@
-//! Costs of memory budgets: forward and backward part of two networks with recomputation.
+//! Costs of memory budgets: forward and backward pass of two networks with recomputation.
 //!
 //! `cargo run --release -p autobwd-benches --bin recompute` prints a JSON line for each budget, from that without
 //! recomputation down to the last tenth of it that is feasible. The measured peak is the growth of resident memory from
@@ -90,7 +90,7 @@ fn row(
     Ok(())
 }
 
-/// Forward and backward part, ready to run.
+/// Forward and backward pass, ready to run.
 struct StepFigures {
     session: Session,
     scope: Scope,

@@ -1,4 +1,4 @@
-//! Time and memory of building the backward part, per operator of the forward part.
+//! Time and memory of building the backward pass, per operator of the forward pass.
 
 use std::{env, process::Command, time::Instant};
 

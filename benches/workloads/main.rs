@@ -41,7 +41,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum WorkloadCommand {
-    /// Times building the backward part, on one thread, and prints one JSON line for each size and shape of the forward
+    /// Times building the backward pass, on one thread, and prints one JSON line for each size and shape of the forward
     /// part.
     Build {
         /// Operators of the forward parts.

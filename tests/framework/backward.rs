@@ -9,7 +9,7 @@ use autobwd_ops::Math;
 
 use crate::numeric::parameter;
 
-/// The backward part, one operator per line, without attributes and source lines.
+/// The backward pass, one operator per line, without attributes and source lines.
 fn backward_part(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<String>> {
     let mut program = net.program()?.clone();
     let forward = program.root().ops.len();

@@ -76,7 +76,7 @@ fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
     Ok(())
 }
 
-/// The mark `stop_gradient` of data does not apply to gradients between steps of the backward part.
+/// The mark `stop_gradient` of data does not apply to gradients between steps of the backward pass.
 #[test]
 fn a_state_that_starts_with_data_has_second_derivatives() -> Result<()> {
     for reverse in [false, true] {

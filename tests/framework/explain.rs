@@ -31,7 +31,7 @@ fn told(story: &str, text: &str) {
     compare(&format!("framework/stories/{story}.txt"), &(lineless + "\n"));
 }
 
-/// A recurrence, a loop and a branch, with their backward part.
+/// A recurrence, a loop and a branch, with their backward pass.
 pub(crate) fn nested() -> Result<(Program, Gradients)> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[2]);

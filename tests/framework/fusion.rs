@@ -47,17 +47,18 @@ fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
 }
 
 #[test]
-fn operators_join_a_region_past_others_unless_memory_would_wait() -> Result<()> {
+fn operators_move_into_a_fused_kernel_unless_that_extends_a_lifetime() -> Result<()> {
     let net = Builder::new();
     let (w, square) = (parameter(&net, "w", &[3, 3]), parameter(&net, "square", &[3, 3]));
     let h = w.tanh();
     let product = square.matmul(&square);
     // `h` is not needed later: waiting saves no memory.
     let late = h.exp();
-    let frames = |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.instruction_count());
-    assert_eq!(frames(&[&product.name(), &late.name()])?, 2);
+    let instructions =
+        |fetches: &[&str]| Ok::<_, autobwd::Error>(session(&net, fetches)?.0.instruction_count());
+    assert_eq!(instructions(&[&product.name(), &late.name()])?, 2);
     // If `h` is kept, computing `late` early would only extend its lifetime.
-    assert_eq!(frames(&[&product.name(), &late.name(), &h.name()])?, 3);
+    assert_eq!(instructions(&[&product.name(), &late.name(), &h.name()])?, 3);
     Ok(())
 }
 
@@ -164,7 +165,7 @@ fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Prog
 }
 
 #[test]
-fn every_formula_has_the_same_bits_within_a_region_and_apart() -> Result<()> {
+fn every_formula_is_bit_identical_within_a_fused_kernel_and_alone() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut formulas = 0;
     // Comparisons and casts, which have a kernel and a formula, are tested below.
@@ -282,7 +283,7 @@ fn comparisons_selections_and_casts_run_with_their_neighbours() -> Result<()> {
 }
 
 #[test]
-fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
+fn fused_kernels_convert_numbers_that_they_read_and_write() -> Result<()> {
     let net = Builder::new();
     let (x, label) = (net.input("x", DType::F32, &[-1, 3]), net.input("label", DType::I64, &[-1, 1]));
     let wide = net.input("wide", DType::F64, &[3]);
@@ -318,7 +319,7 @@ fn numbers_are_converted_where_regions_read_and_write_them() -> Result<()> {
 }
 
 #[test]
-fn booleans_of_a_region_may_stand_where_others_stood() -> Result<()> {
+fn booleans_of_a_fused_kernel_may_reuse_memory() -> Result<()> {
     const N: usize = 100_000;
     let net = Builder::new();
     let x = net.input("x", DType::Bool, &[N as i64]);

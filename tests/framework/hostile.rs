@@ -313,7 +313,7 @@ fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
     Ok(())
 }
 
-/// The gradient of a branch treats an uncomputed gradient as zero; a later backward part computes it for itself.
+/// The gradient of a branch treats an uncomputed gradient as zero; a later backward pass computes it for itself.
 #[test]
 fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
     let net = Builder::new();

@@ -1,4 +1,4 @@
-//! Properties of backward parts over random programs: gradients equal those of a plain differentiator and central
+//! Properties of backward passes over random programs: gradients equal those of a plain differentiator and central
 //! differences, programs stay valid in any order of calls, and failing calls change nothing.
 
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Tests of the framework with real operators: programs, backward parts, runs, errors.
+//! Tests of the framework with real operators: programs, backward passes, runs, errors.
 
 mod accepted;
 mod arrays;

@@ -23,7 +23,7 @@ use crate::{
 
 const AT: &Point<'_> = &[("w", &[0.7, -0.4, 1.2])];
 
-/// The program with its backward part; compares the gradient of `w` with central differences.
+/// The program with its backward pass; compares the gradient of `w` with central differences.
 #[track_caller]
 fn differentiated(net: &Builder, loss: &Expr) -> Program {
     let mut program = net.program().unwrap().clone();

@@ -26,7 +26,7 @@ struct Model {
     scope: Scope,
 }
 
-/// A program with its backward part.
+/// A program with its backward pass.
 struct Built {
     program: Program,
     found: Gradients,

@@ -133,7 +133,7 @@ impl Model {
         Ok(Model { net, loss, feeds: [("x", Meta::new(DType::F32, dims))], scope })
     }
 
-    /// The program with its backward part, and the loss and all gradients of a run.
+    /// The program with its backward pass, and the loss and all gradients of a run.
     fn build(&self, recompute: Recompute<'_>) -> Result<Built> {
         let mut program = self.net.program()?.clone();
         let backward = Backward { recompute, ..Backward::default() };

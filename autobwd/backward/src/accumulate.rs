@@ -1,5 +1,5 @@
-//! Gradient accumulation: every contribution to a gradient gets its own name, and a `sum` is inserted before the first
-//! reader.
+//! Gradient accumulation: every contribution to a gradient gets its own name, in the order in which contributions are
+//! written, and a `sum` in that order is inserted before the first reader.
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;

@@ -16,7 +16,7 @@ use autobwd_core::{
 use autobwd_plan::{Plan, PlanRequest};
 use cost_model::CostModel;
 
-/// Number of sets up to which all are tried (those of twelve operators); fewer where planning takes longer.
+/// Number of sets up to which all are tried (all sets of twelve operators); fewer where planning takes longer.
 const ALL: usize = 1 << 12;
 const ALL_TIMES_OPERATORS: usize = 1 << 16;
 
@@ -34,7 +34,7 @@ struct RecomputeSet {
 /// loss and all gradients has an arena within the budget.
 ///
 /// # Errors
-/// Those of planning; a budget that no choice meets, with the smallest budget that one does meet.
+/// The errors of planning; a budget that no choice meets, with the smallest budget that one does meet.
 pub(super) fn choose(
     ops: &OpInfoMap,
     program: &Program,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use autobwd_core::{Cost, Meta};
 
-/// The forward values that are kept for the backward pass; all others that it reads are recomputed, with the same bits.
+/// The forward values that are kept for the backward pass; all others that it reads are recomputed, bit-identically.
 ///
 /// Deep networks spend much memory on forward values kept for the backward pass. Recomputing some of them trades time
 /// for memory; [`Auto`](Recompute::Auto) makes the choice for a budget:
@@ -56,7 +56,7 @@ pub enum Recompute<'a> {
 }
 
 impl<'a> Recompute<'a> {
-    /// Recomputes the cheapest set of values for which a run on data of these shapes fits into so many bytes. A larger
+    /// Recomputes the cheapest set of values for which a run on data of these shapes fits into the budget. A larger
     /// budget never costs more time.
     pub fn auto(budget_bytes: usize, feeds: &'a [(&'a str, Meta)]) -> Recompute<'a> {
         Recompute::Auto { budget_bytes, feeds }

@@ -25,12 +25,12 @@ struct AppendedOps<'a> {
     ops: &'a [OpDesc],
 }
 
-/// Runs the shape rules of the operators to be appended to the root block. Returns the new variables, and those of the
-/// gradients of sub-blocks (`inners`). A gradient has dtype and shape of its variable, any other output those of the
-/// shape rule. `new` already contains the copies.
+/// Runs the shape rules of the operators to be appended to the root block. Returns the new variables, and the variables
+/// of gradients of sub-blocks (`inners`). A gradient has dtype and shape of its variable, any other output has what the
+/// shape rule says. `new` already contains the copies.
 ///
 /// # Errors
-/// Those of the shape rules: a gradient rule whose operators do not fit each other.
+/// The errors of the shape rules: a gradient rule whose operators do not fit each other.
 pub(super) fn declare(
     ops: &OpInfoMap,
     program: &Program,

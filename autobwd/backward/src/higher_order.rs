@@ -21,8 +21,8 @@ use autobwd_core::{
 /// 1994), at a few times the cost of the gradient.
 ///
 /// # Errors
-/// Those of [`gradients`](crate::gradients), also for operators whose gradients have no gradient; a loss of more than
-/// one element; gradients of targets in `options`. The program is then unchanged.
+/// The errors of [`gradients`](crate::gradients), also for operators whose gradients have no gradient; a loss of more
+/// than one element; gradients of targets in `options`. The program is then unchanged.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor, backward::hessian_vector_product};
@@ -88,7 +88,7 @@ fn require_no_target_gradients(function: &str, options: &GradientOptions<'_>) ->
 /// product of a vector and a Jacobian, use [`gradients`](crate::gradients) with the vector as gradient of the target.
 ///
 /// # Errors
-/// Those of [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape;
+/// The errors of [`gradients`](crate::gradients); a target without elements; a target or an input of unknown shape;
 /// gradients of targets in `options`; `reshape2`, `slice` or `concat`, which it emits, missing from the operators. The
 /// program is then unchanged.
 ///
@@ -169,8 +169,8 @@ fn known_dims(program: &Program, name: &str) -> Result<(Var, Shape)> {
     }
 }
 
-/// The backward pass of the first element of a target. Those of the other elements differ in the element only, so they
-/// are copied instead of built.
+/// The backward pass of the first element of a target. The backward passes of other elements differ in the element
+/// only, so they are copied instead of built.
 struct JacobianRow {
     elements: Vec<Var>,
     /// Index of the `slice` that extracts the first element; the other slices follow it.

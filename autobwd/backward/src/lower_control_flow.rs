@@ -1,5 +1,8 @@
 //! Lowering for higher-order gradients: gradients of branches, recurrences and counted loops become branches and
 //! recurrences, which are differentiable.
+//!
+//! A loop whose trip count follows from constants (`trip_count`) becomes a recurrence first. Blocks that no operator
+//! runs any more are emptied.
 
 mod fuse;
 
@@ -38,7 +41,7 @@ pub(super) fn lower(ops: &OpInfoMap, program: &mut Program, targets: &[Var]) -> 
     }
     let before = program.clone();
     run(ops, program, BlockId::ROOT, found)?;
-    // An operator that was not replaced must not pass for a replaced one.
+    // If verification now fails, report the loop that could not be rewritten.
     if program.blocks().len() > before.blocks().len()
         && let Err(e) = ops.verify(program)
         && ops.verify(&before).is_ok()
@@ -153,7 +156,7 @@ impl GradientLowering<'_> {
         }
     }
 
-    /// Converts a loop into a recurrence of so many steps, over a sequence of numbers that no step reads, if it only
+    /// Converts a loop into a recurrence of `steps` steps, over a sequence of numbers that no step reads, if it only
     /// carries values from step to step.
     fn count(&mut self, pair: &ControlFlowPair, home: BlockId, index: usize, steps: usize) -> Result<()> {
         let BlockCall { slices, stacks, sums, carried, .. } = &pair.step;

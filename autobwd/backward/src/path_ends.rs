@@ -12,7 +12,8 @@ use autobwd_core::{
     __private::internals::*, BlockId, CarriedInit, GradKind, OpDesc, OpInfoMap, Program, StepCount, Var,
 };
 
-/// The marked variables that lead to a target and are not named by `missing`. Those of sub-blocks have their block.
+/// The marked variables that lead to a target and are not named by `missing`. Variables of sub-blocks have their
+/// block.
 pub(super) fn partial(
     program: &Program,
     targets: &[Var],

@@ -1,5 +1,5 @@
 //! Preservation of overwritten values: forward values that the backward pass reads and a later operator overwrites are
-//! copied.
+//! copied, right before the operator that overwrites them.
 
 use rustc_hash::FxHashMap;
 
@@ -31,7 +31,7 @@ impl ValueVersions {
         ValueVersions { overwritten, stand_ins, olds: vec![], starts }
     }
 
-    /// The versions at the end of a sub-block of so many operators. `found` is as for
+    /// The versions at the end of a sub-block of `len` operators. `found` is as for
     /// [`GradNames`](crate::grad_names::GradNames).
     pub(super) fn of_block(program: &Program, found: &[(Var, usize)], len: usize) -> ValueVersions {
         let mut values =

@@ -118,7 +118,7 @@ pub(super) fn repeatable(program: &Program) -> Vec<bool> {
 }
 
 /// Turns the seed attribute of every random operator on the path (used if slot `Seed` is empty) into a seed variable,
-/// which is kept: the operator's copy reads it, too.
+/// which is kept: the operator's copy also reads it.
 ///
 /// # Errors
 /// Unknown operators.

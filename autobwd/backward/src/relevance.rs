@@ -12,7 +12,8 @@ pub(super) struct GradientRequest<'a> {
     pub(super) targets: &'a [Var],
     /// The variables whose gradients are requested.
     pub(super) asked: &'a [Var],
-    /// By variable: whether it is requested and written before it is read. The gradient is then that of its last value.
+    /// By variable: whether it is requested and written before it is read. The gradient is then the gradient of its
+    /// last value.
     pub(super) computed: Vec<bool>,
     /// Whether to leave out operators that do not depend on a requested variable.
     pub(super) only_asked: bool,

@@ -139,7 +139,7 @@ impl StopGradientPass<'_> {
         }
     }
 
-    /// Whether a block marks one of its own variables; `no_grad` covers those of enclosing blocks.
+    /// Whether a block marks one of its own variables; `no_grad` covers variables of enclosing blocks.
     fn own_mark(&self, block: BlockId, var: Var) -> bool {
         let own = self.program.block(block).and_then(|block| block.vars.get(&var));
         own.is_some_and(|desc| desc.stop_gradient)

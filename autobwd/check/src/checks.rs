@@ -22,7 +22,7 @@ use autobwd_core::{Cx, DType, ErrorKind, GradKind, OpInfoMap, Result, Var};
 
 /// Default bound for |built − numeric| / (1 + max |numeric|).
 const TOLERANCE: f64 = 1e-7;
-/// Number of threads whose results are compared with those of one thread.
+/// Number of threads whose results are compared with the results of one thread.
 const THREADS: usize = 3;
 
 /// The result of a successful check.
@@ -85,7 +85,7 @@ pub fn check_sample(sample: &Sample) -> Result<CheckedSample> {
 /// checks that are repeated, with another instruction set, say.
 ///
 /// # Errors
-/// Those of [`check_sample`].
+/// The errors of [`check_sample`].
 pub fn check_sample_alone(sample: &Sample) -> Result<CheckedSample> {
     check_with(sample, check)
 }

@@ -13,8 +13,9 @@ use autobwd_core::{
 /// Bound for |a − b| / (1 + max |b|) between kernel and composition, both in `f64`.
 const COMPOSED: f64 = 1e-10;
 
-/// Compares outputs and gradients of a function with those of its composition, if its operator has one, with known and,
-/// unless one of them is 0, with unknown dimensions. A composition that fails where dimensions are unknown goes to `warnings`.
+/// Compares outputs and gradients of a function with outputs and gradients of its composition, if its operator has one,
+/// with known and, unless one of them is 0, with unknown dimensions. A composition that fails where dimensions are
+/// unknown goes to `warnings`.
 pub(super) fn check_composition(
     ops: &OpInfoMap,
     sample: &Sample,

@@ -79,7 +79,7 @@ fn unrequested_gradients(info: &OpInfo, rows: &[&Sample]) -> Vec<String> {
 }
 
 /// Corners that an operator's samples do not reach, as far as can be determined: lists of one length, operands that
-/// never broadcast, dtypes that its shape rule accepts, numbers of one sign if those of the other give numbers, too.
+/// never broadcast, dtypes that its shape rule accepts, inputs of only one sign where the other sign is also valid.
 pub(super) fn corners(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Vec<String> {
     let schema = info.schema();
     let rows: Vec<&Sample> =

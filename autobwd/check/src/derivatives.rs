@@ -147,7 +147,7 @@ fn kink(slope: &FiniteDifference) -> Option<String> {
 /// The first output that changes smoothly with an input: its derivative by differences is not 0.
 ///
 /// # Errors
-/// Those of running the function.
+/// The errors of running the function.
 pub(super) fn change(function: &ProgramFunction, bound: f64) -> Result<Option<String>> {
     let cotangents = function.cotangents()?;
     let weights: Vec<&Tensor> = cotangents.iter().collect();

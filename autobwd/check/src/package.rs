@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct CheckReport {
     /// The number of checked samples.
     pub samples: usize,
-    /// Observations that are no faults, with operator and rows: [those of the samples](super::CheckedSample::warnings),
+    /// Observations that are no faults, with operator and rows: [warnings of samples](super::CheckedSample::warnings),
     /// and corners that no sample reaches.
     pub warnings: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl CheckReport {
 
 /// Checks all samples of a package, and their coverage: every operator that is not a gradient has samples, in which
 /// every attribute takes two values and every optional slot is filled and empty. In the name of the package, `-` and
-/// `_` are the same; it may also be that of its library. For [`check_all!`](crate::check_all).
+/// `_` are the same; it may also be the name of its library. For [`check_all!`](crate::check_all).
 ///
 /// # Errors
 /// All violations, one a line, with operator and row, and the warnings after them. A row that takes longer than two

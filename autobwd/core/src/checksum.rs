@@ -1,4 +1,6 @@
 //! Checksums of saved files: 64-bit XXH3 hashes as text, `xxh3:` and 16 hexadecimal digits.
+//!
+//! A checksum stands in the metadata of a safetensors file, and in the last entry of a program.
 
 use std::ops::Range;
 

@@ -334,7 +334,7 @@ pub fn samples_where(of: impl Fn(&OpSamples) -> bool) -> Vec<Sample> {
 /// assert!(samples().iter().filter(|sample| sample.op() == "relu").count() > 1);
 /// ```
 ///
-/// Samples are part of builds with debug assertions, such as those of tests, and of others with the feature `samples`.
+/// Samples are part of builds with debug assertions, such as builds of tests, and of others with the feature `samples`.
 #[macro_export]
 macro_rules! samples {
     ($op:ty, [$($row:expr),* $(,)?]) => {
@@ -355,7 +355,8 @@ macro_rules! samples {
     };
 }
 
-/// Links samples, depending on the features of this crate; a `cfg` in `samples!` would use those of the calling crate.
+/// Links samples, depending on the features of this crate; a `cfg` in `samples!` would use the features of the
+/// calling crate.
 #[cfg(any(debug_assertions, feature = "samples"))]
 #[doc(hidden)]
 #[macro_export]

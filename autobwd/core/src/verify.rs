@@ -1,6 +1,9 @@
 //! Verification of programs.
 //!
 //! Must not change them. Every fault is reported, not just the first.
+//!
+//! `require_valid` verifies a program before it is differentiated or run, once for each state of the program; so
+//! planning and the backward pass see valid programs only.
 
 use std::collections::{HashMap, HashSet};
 

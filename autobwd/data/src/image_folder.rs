@@ -67,8 +67,8 @@ impl ImageFolderBuilder {
     /// Lists the files. Hidden files and files with other extensions than `png`, `jpg` and `jpeg` are no examples.
     ///
     /// # Errors
-    /// Those of the file system, with the path; a height or width of 0 or above 32,768; a folder without folders; a
-    /// class without images.
+    /// The errors of the file system, with the path; a height or width of 0 or above 32,768; a folder without folders;
+    /// a class without images.
     pub fn build(self) -> Result<ImageFolder> {
         let refuse = |path: &Path, text: &str| {
             Err(Error::new(ErrorKind::Data, format!("`{}`: {text}", path.display())))

@@ -1,4 +1,7 @@
 //! The loader: batches of a data set, epoch by epoch.
+//!
+//! The position of a loader is two numbers. The thread that reads ahead has a position of its own, and none of its
+//! state is saved. A saved state also has the fields and a hash of some examples.
 
 mod reader;
 mod sample;
@@ -60,7 +63,7 @@ pub struct Loader {
     position: Position,
     /// The thread that reads ahead, from `position` on, once it is started.
     ahead: Option<ReadAhead>,
-    /// Those of the first batch.
+    /// The fields of the first batch.
     fields: Option<Fields>,
     /// The fingerprint of the data set, in hexadecimal digits.
     fingerprint: String,
@@ -118,7 +121,7 @@ impl LoaderBuilder {
 
     /// Whether examples at the end of an epoch that do not fill a batch on every rank are left out. By default they
     /// make a last, smaller batch, divided evenly among the ranks; only if there are fewer of them than ranks, they are
-    /// left out, too.
+    /// also left out.
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> LoaderBuilder {
         LoaderBuilder { drop_last, ..self }
@@ -253,7 +256,7 @@ impl Loader {
     /// Continues at another position.
     ///
     /// # Errors
-    /// A position behind the end of its epoch.
+    /// A position after the end of its epoch.
     pub fn seek(&mut self, position: Position) -> Result<()> {
         if position.batch > self.batches() {
             let text = format!("there is no position {position}: an epoch has {} batches", self.batches());
@@ -285,8 +288,8 @@ impl Loader {
     /// Continues at the position of a [`state`](Loader::state), also one of another rank.
     ///
     /// # Errors
-    /// A text that is no state; data that have changed or cannot be read, and another batch size, seed or number of ranks, with which the position
-    /// would be that of other examples.
+    /// A text that is no state; data that have changed or cannot be read, and another batch size, seed or number of
+    /// ranks, for which the position would mean other examples.
     pub fn resume(&mut self, state: &str) -> Result<()> {
         let state: LoaderState = serde_json::from_str(state).map_err(|e| {
             let text = format!("not the state of a loader: {e}");

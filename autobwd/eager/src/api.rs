@@ -32,7 +32,7 @@ pub fn eager_with_ops(ops: OpInfoMap, threads: usize) -> Builder {
 /// queue before every step.
 ///
 /// # Errors
-/// A seed of another dtype or shape, and those of `backward`.
+/// A seed of another dtype or shape; the errors of `backward`.
 #[track_caller]
 pub fn backward_with(of: &Expr, seed: Option<&Expr>, look: &mut dyn FnMut(&Queue<'_>)) -> Result<()> {
     let (value, seed) = (of.with_history()?, seed.map(Expr::value).transpose()?);

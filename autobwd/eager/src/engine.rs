@@ -153,7 +153,7 @@ impl Eager {
     /// Calls a user-defined function.
     ///
     /// # Errors
-    /// Those of the function; a call during a trace; a value that is not finite, if that is checked.
+    /// The errors of the function; a call during a trace; a value that is not finite, if that is checked.
     pub(crate) fn apply(
         &self,
         function: Arc<dyn Function>,
@@ -198,7 +198,7 @@ impl Eager {
     /// As [`compute`](Eager::compute), for two inputs and one output that overwrites the first input.
     ///
     /// # Errors
-    /// Those of `compute` and of [`check`](Eager::check).
+    /// The errors of `compute` and of [`check`](Eager::check).
     pub(crate) fn compute_over(
         &self,
         ready: &PreparedOp,

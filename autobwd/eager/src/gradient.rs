@@ -1,4 +1,7 @@
 //! Gradients in flight during the backward pass, and their accumulation.
+//!
+//! Without recording, a gradient in flight is a bare buffer; it becomes a value when it reaches a leaf, a hook or a
+//! caller.
 
 use std::{mem, panic::Location, ptr, sync::Arc};
 

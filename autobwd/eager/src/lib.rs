@@ -81,8 +81,8 @@
 //!
 //! # Overwriting
 //!
-//! Optimizers overwrite parameters; user code can, too, with [`Expr::set`](autobwd_core::Expr::set) or any operator
-//! that writes to an existing value. A value that a gradient still needs must not be overwritten:
+//! Optimizers overwrite parameters. User code can also do so, with [`Expr::set`](autobwd_core::Expr::set) or any
+//! operator that writes to an existing value. A value that a gradient still needs must not be overwritten:
 //!
 //! ```
 //! # use autobwd::Tensor;

@@ -1,4 +1,6 @@
 //! Explanation of a missing gradient of a value.
+//!
+//! The explanation follows the same paths as the backward pass, and computes nothing.
 
 use std::{fmt::Write, sync::Arc};
 

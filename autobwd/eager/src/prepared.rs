@@ -1,4 +1,9 @@
 //! Prepared operators: compiled for fixed attributes, dtypes and shapes, to run repeatedly.
+//!
+//! An operator is prepared once for its attributes, its input shapes and the elements of its constants, and looked up
+//! by these as a numeric key (`OpKey`), without building a description. On small tensors, an operator with a formula
+//! runs as one call of its block function, even if it also has a kernel. Every other operator runs as a program of one
+//! operator. The choice depends on shapes alone, so results are bit-identical to the results of any program.
 
 use std::sync::{Arc, OnceLock};
 
@@ -169,7 +174,7 @@ pub fn run<'m>(
 /// As [`run`], for two inputs and one output that overwrites the first input.
 ///
 /// # Errors
-/// Those of `run`; other numbers of inputs and outputs.
+/// The errors of `run`; other numbers of inputs and outputs.
 pub(crate) fn run_over(ready: &PreparedOp, cx: &Cx, first: &mut Memory, second: &Memory) -> Result<()> {
     match &ready.formula {
         Some(formula) => formula.run_over(first, second),
@@ -225,7 +230,7 @@ fn lost() -> Error {
 /// The first chain rule that fits, or else the result of `make`.
 ///
 /// # Errors
-/// Those of `make`.
+/// The errors of `make`.
 #[inline]
 pub(crate) fn rule(
     ready: &PreparedOp,

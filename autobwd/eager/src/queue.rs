@@ -1,4 +1,8 @@
 //! The backward pass: a priority queue of values with their gradients, newest first.
+//!
+//! Contributions are summed in the order of a program, so they are bit-identical to the gradients of a program. Control
+//! flow is the exception: the tape sums the contributions of all steps to an outer value one after the other, a program
+//! sums the contributions of a block first, so last bits may differ.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt, mem, panic::Location, sync::Arc};
 
@@ -71,7 +75,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Adds a new entry, as the first one or behind it.
+    /// Adds a new entry, as the first one or after it.
     #[inline(always)]
     fn insert(&mut self, of: &'a Value, derivative: Gradient, first: bool) {
         let mut entry = self.empty.pop().unwrap_or_else(|| Box::new(PendingGradient::of(of)));
@@ -256,7 +260,7 @@ impl<'a> BackwardWalk<'a> {
     /// Runs the backward pass; calls `look` before each step.
     ///
     /// # Errors
-    /// An operator without gradient; an overwritten value; those of hooks.
+    /// An operator without gradient; an overwritten value; the errors of hooks.
     pub(crate) fn run(mut self, look: &mut dyn FnMut(&Queue<'_>)) -> Result<GradientTarget<'a>> {
         loop {
             look(&self.queue);

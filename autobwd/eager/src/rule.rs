@@ -9,8 +9,8 @@ use autobwd_core::{
 use autobwd_plan::{InitialValue, Plan, PlanRequest, ValueSource};
 use rustc_hash::FxHashMap;
 
-/// The operators that compute the gradients of the wanted inputs from those of the outputs with gradient: the backward
-/// pass of a program of this one operator.
+/// The operators that compute the gradients of the wanted inputs from the gradients of outputs, as far as they have
+/// one: the backward pass of a program of this one operator.
 ///
 /// # Errors
 /// The operator has no gradient.

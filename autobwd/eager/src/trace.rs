@@ -50,7 +50,7 @@ pub struct Trace {
 ///
 /// # Errors
 /// A builder of programs, or one that is being traced; variables of a program, or failed expressions; a repeated or
-/// invalid name; those of the function, which must not [`set`](Expr::set) values.
+/// invalid name; the errors of the function, which must not [`set`](Expr::set) values.
 pub fn trace(
     tape: &Builder,
     inputs: &[(&str, &Expr)],

@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 ///
 /// The scope has all that a step reads and changes: parameters, the state of the optimizer, the learning rate, running
 /// statistics, and the counters from which the random numbers of a step follow. So a run that loads a checkpoint and
-/// goes on computes the same bits as one that was never interrupted, on any number of threads. Random numbers that the
+/// goes on is bit-identical to one that was never interrupted, on any number of threads. Random numbers that the
 /// program does not make, and the position in the data, are the caller's: `Loader::state` of `autobwd-data` is a note.
 ///
 /// ```
@@ -102,7 +102,7 @@ impl Checkpoint {
     /// Saves the checkpoint with all values of the scope, for a run of this program.
     ///
     /// # Errors
-    /// A parameter that the scope lacks; those of [`Scope::save`].
+    /// A parameter that the scope lacks; the errors of [`Scope::save`].
     pub fn save(&self, path: impl AsRef<Path>, program: &impl AsRef<Program>, scope: &Scope) -> Result<()> {
         let (path, program) = (path.as_ref(), program.as_ref());
         for name in program.parameters().map(|var| program.name(var)) {
@@ -126,8 +126,9 @@ impl Checkpoint {
     /// Reads a checkpoint for this program, and sets the values of the scope, all or none.
     ///
     /// # Errors
-    /// Those of the file system; a truncated file; a file that is no checkpoint, or one of a later version; a checkpoint
-    /// of another program: the message names the first parameter that is missing or has another shape, if there is one.
+    /// The errors of the file system; a truncated file; a file that is no checkpoint, or one of a later version; a
+    /// checkpoint of another program: the message names the first parameter that is missing or has another shape, if
+    /// there is one.
     pub fn load(
         path: impl AsRef<Path>,
         program: &impl AsRef<Program>,

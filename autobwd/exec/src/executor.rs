@@ -297,8 +297,8 @@ impl Executor {
     /// ```
     ///
     /// # Errors
-    /// Those of [`prepare`](Executor::prepare) and [`Session::run`]. A fed variable that several operators write, or
-    /// that is in a sub-block: it would not keep the fed value.
+    /// The errors of [`prepare`](Executor::prepare) and [`Session::run`]. A fed variable that several operators write,
+    /// or that is in a sub-block: it would not keep the fed value.
     pub fn run(
         &mut self,
         program: &impl AsRef<Program>,

@@ -2,6 +2,20 @@
 //!
 //! Must not create operators. A [`Session`] is a plan with its memory; a run performs no look-up, no hashing and no
 //! allocation.
+//!
+//! `bind` allocates the arena and binds a plan to it once; kernels and fused kernels come from `kernel_binding` of the
+//! planner, for plans and tapes alike.
+//!
+//! A run commits as a whole: a session copies a value of the scope before it overwrites it, if a later instruction may
+//! fail, and restores the value on failure. Formulas never fail; kernels may, unless they are declared infallible. A
+//! session of a [`Predictor`] is bound to a shared scope, which gives no memory to write, so sessions of several
+//! threads read the same weights without a lock. A run with anomaly detection uses a plan without fused kernels and
+//! without in-place operators.
+//!
+//! One loop executes all operators with a sub-block: it counts, evaluates the condition, passes saved steps to the
+//! gradient and reruns the steps between checkpoints. If shapes change from step to step, the steps and the operators
+//! after them are planned at run time, once for every combination of shapes; the memory of the last 16 combinations is
+//! kept.
 
 mod anomaly;
 mod bind;

@@ -59,9 +59,9 @@ const CONVERSIONS: [&str; 2] = [Cast::<Var>::SCHEMA.name, Reshape2::<Var>::SCHEM
 ///
 /// - The named variables of one element, such as the loss. The mean of a larger one, or its norm, is an operator of the
 ///   model.
-/// - Learning rates: the variables that operators of the outermost block read in their slot `LearningRate`, as those of
-///   all optimizers of `autobwd_ops` do, before these are converted to the dtype and the rank of a parameter. Name the
-///   rate of another optimizer among the values.
+/// - Learning rates: the variables that operators of the outermost block read in their slot `LearningRate`, as updates
+///   of all optimizers of `autobwd_ops` do, before these rates are converted to the dtype and the rank of a parameter.
+///   Name the rate of another optimizer among the values.
 /// - The Euclidean norm of the gradient of every parameter, `w@GRAD` for `w`, computed in float64. Parameters without
 ///   gradient are in the header, with `null`.
 /// - `time_s`: seconds since the monitor was made. The time between two records contains all that the loop does.
@@ -196,7 +196,7 @@ impl Monitor<File> {
     /// A monitor that writes a file; an existing file is replaced.
     ///
     /// # Errors
-    /// Those of [`new`](Monitor::new), and of the file system, with the path.
+    /// The errors of [`new`](Monitor::new), and of the file system, with the path.
     pub fn create(
         path: impl AsRef<Path>,
         program: &impl AsRef<Program>,

@@ -68,9 +68,9 @@ fn values_of_model(program: &Program) -> FxHashSet<Var> {
     found
 }
 
-/// Whether a value of a file is the state of an optimizer by its name: a learning rate, or a parameter of the file, a dot
-/// and a name of state, as `w.moment1`. Those of an optimizer with a name have it in front, as `critic.w.moment1` next to
-/// `critic.learning_rate_0`.
+/// Whether a value of a file is the state of an optimizer by its name: a learning rate, or a parameter of the file, a
+/// dot and a name of state, as `w.moment1`. State of an optimizer with a name has this name in front, as
+/// `critic.w.moment1` next to `critic.learning_rate_0`.
 pub(crate) fn is_named_as_state(name: &str, is_in_file: impl Fn(&str) -> bool) -> bool {
     let has_rate = |prefix: &str| is_in_file(&format!("{prefix}{LEARNING_RATE}"));
     let starts = std::iter::once(0).chain(name.match_indices('.').map(|(at, _)| at + 1));

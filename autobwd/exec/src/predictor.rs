@@ -39,10 +39,10 @@ use autobwd_core::{
 /// # Batch sizes
 ///
 /// A batch of a size without a plan is planned first; [`cache_size`](Predictor::cache_size) sets how many plans are
-/// kept. Sizes are not rounded up, because that is not exact: an operator may mix rows, as a mean of the batch does, and
-/// matrix products and convolutions choose the order of their sums by their sizes, so the bits of a row may depend on the
-/// number of rows. A caller whose rows are independent, and who accepts such differences, pads the batch by copies of its
-/// last row and drops the rows behind it.
+/// kept. Sizes are not rounded up, because that is not exact: an operator may mix rows, as a mean of the batch does,
+/// and matrix products and convolutions choose the order of their sums by their sizes, so the bits of a row may depend
+/// on the number of rows. A caller whose rows are independent, and who accepts such differences, pads the batch by
+/// copies of its last row and drops the rows after it.
 pub struct Predictor {
     executor: Executor,
     model: Arc<ServedModel>,
@@ -79,7 +79,7 @@ impl Predictor {
     /// outputs, because it does not change them.
     ///
     /// # Errors
-    /// A fetch that is not declared; an operator that writes a value of the scope, as those of optimizers do:
+    /// A fetch that is not declared; an operator that writes a value of the scope, as updates of optimizers do:
     /// `Model::for_inference` of `autobwd-ops` removes them; memory runs out.
     pub fn new(program: &impl AsRef<Program>, mut scope: Scope, fetches: &[&str]) -> Result<Predictor> {
         let mut program = program.as_ref().clone();
@@ -127,7 +127,7 @@ impl Predictor {
     /// [`Session::view`].
     ///
     /// # Errors
-    /// Those of [`Executor::prepare`] and [`Session::run`]. Later requests and other clones are not affected.
+    /// The errors of [`Executor::prepare`] and [`Session::run`]. Later requests and other clones are not affected.
     pub fn run(&mut self, feeds: &[(&str, &dyn Feed)]) -> Result<&Session> {
         let ServedModel { program, scope, fetches } = &*self.model;
         let session = self.executor.session(program, BoundScope::Shared(scope), feeds, fetches)?;

@@ -35,7 +35,7 @@ pub struct Scope {
     stamp: u64,
 }
 
-/// What [`Scope::load_matching`] did with the values of a file. All names are those of the scope.
+/// What [`Scope::load_matching`] did with the values of a file. All names are names in the scope.
 #[must_use = "values that did not fit are not loaded: `complete` refuses that"]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadReport {
@@ -373,7 +373,7 @@ impl Scope {
         Ok(missing)
     }
 
-    /// Removes all values but the first so many.
+    /// Removes all values but the first `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         for name in self.values.keys().skip(len) {
             self.initialisers.remove(name);
@@ -467,7 +467,7 @@ impl BoundScope<'_> {
         matches!(self, BoundScope::Shared(_))
     }
 
-    /// Removes all values but the first so many; a shared scope has no others.
+    /// Removes all values but the first `len`; a shared scope has no others.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let BoundScope::Exclusive(scope) = self {
             scope.truncate(len);

@@ -1,12 +1,12 @@
-//! Checks that ranks train with the bits of one process.
+//! Checks that training on ranks is bit-identical to training in one process.
 //!
 //! ```text
 //! mpirun -n 2 cargo run --release -p autobwd-mpi --example bits
 //! ```
 //!
-//! Each rank trains small models on data of its own, with gradients that are exchanged in buckets of three sizes, and with
-//! optimizer state in parts. It compares the values bit by bit with those that one process has which merges the gradients
-//! of the same batches. Rank 0 prints a JSON object for each model.
+//! Each rank trains small models on data of its own, with gradients that are exchanged in buckets of three sizes, and
+//! with optimizer state in parts. The example checks that the result is bit-identical to one process that accumulates
+//! the same batches. Rank 0 prints a JSON object for each model.
 
 use std::{process::ExitCode, sync::Arc};
 

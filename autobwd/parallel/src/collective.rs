@@ -68,7 +68,7 @@ pub(crate) fn gather_parts<T: Element>(
     transport.transfer(&sent, &mut received)
 }
 
-/// `data` of the rank `root` replaces that of all others.
+/// `data` of the rank `root` replaces `data` of all others.
 pub(crate) fn broadcast(transport: &dyn Transport, data: &mut [u8], root: usize) -> Result<()> {
     if data.is_empty() {
         return Ok(());

@@ -11,9 +11,9 @@ use crate::{
 
 /// The step of one rank for a training step: gradients of parameters become the mean over all ranks.
 ///
-/// Gradients are divided by `ranks` where the backward pass starts, and summed over all ranks ([`CAllreduceSum`]) as soon
-/// as they are complete. Those of up to `bucket_bytes` are exchanged together; a larger one alone. Sums are made in the
-/// order of ranks: the step has the same bits on every rank, and those of one process that
+/// Gradients are divided by `ranks` where the backward pass starts, and summed over all ranks ([`CAllreduceSum`]) as
+/// soon as they are complete. Gradients of up to `bucket_bytes` are exchanged together; a larger one alone. Sums are
+/// made in the order of ranks: the results of a step are bit-identical on every rank, and to one process that
 /// [accumulates](crate::accumulate) the same batches in that order.
 ///
 /// ```
@@ -33,8 +33,8 @@ use crate::{
 /// ([`Executor::with_transport`](autobwd_exec::Executor::with_transport)). Row-sparse gradients are exchanged as rows.
 ///
 /// A loss that is a mean over the batch stays one if all ranks have batches of one size. What a step computes from its
-/// own batch alone is that of the rank: the loss that it fetches, and the running statistics of batch normalization (a
-/// checkpoint has those of the rank that writes it).
+/// own batch alone differs between ranks: the loss that it fetches, and the running statistics of batch normalization
+/// (a checkpoint has the statistics of the rank that writes it).
 ///
 /// # Errors
 /// An invalid program; one without gradients of parameters, or with further gradients computed from them; no ranks.

@@ -1,4 +1,4 @@
-//! The gradients of a training step, and operators inserted behind them.
+//! The gradients of a training step, in the order in which they are complete, and operators inserted after them.
 
 use rustc_hash::FxHashMap;
 
@@ -84,7 +84,7 @@ pub(crate) fn divide(program: &mut Program, by: usize) -> Result<()> {
     Ok(())
 }
 
-/// Inserts operators behind those with these indices, which ascend.
+/// Inserts operators after the operators with these indices, which ascend.
 pub(crate) fn insert(program: &mut Program, behind: Vec<(usize, Vec<OpDesc>)>) {
     let mut places = vec![];
     let mut behind = behind.into_iter().peekable();

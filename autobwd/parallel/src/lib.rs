@@ -1,12 +1,12 @@
 //! Training on several ranks: processes, or threads of one process, that run one program on different data.
 //!
-//! Parallelism is a pass over programs. [`data_parallel`] inserts sums of gradients over all ranks into a training step,
-//! [`shard_optimizer`] divides the state of the optimizer among them, and [`accumulate`] merges the gradients of several
-//! batches on one rank. Sums are made in the order of ranks, so that n ranks compute the bits of one process that merges
-//! the same n batches.
+//! Parallelism is a pass over programs. [`data_parallel`] inserts sums of gradients over all ranks into a training
+//! step, [`shard_optimizer`] divides the state of the optimizer among them, and [`accumulate`] merges the gradients of
+//! several batches on one rank. Sums are made in the order of ranks, so the results of n ranks are bit-identical to one
+//! process that merges the same n batches.
 //!
 //! The inserted operators ([`CAllreduceSum`] and others, with the names of the reference) exchange data by the
-//! [`Transport`] of their executor: that of [`threads`], or that of the package `autobwd-mpi`.
+//! [`Transport`] of their executor, which [`threads`] or the package `autobwd-mpi` implements.
 //!
 //! ```
 //! use autobwd::{Builder, DType, Executor, Scope, Tensor};

@@ -32,7 +32,7 @@ impl Default for RunOptions {
 /// Runs the work of a rank; a panic is an error.
 ///
 /// # Errors
-/// Those of the work; a panic.
+/// The errors of the work; a panic.
 #[doc(hidden)]
 pub fn run_rank<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     catch_panic(work).unwrap_or_else(|panic| Err(panic.error("the work of the rank")))

@@ -38,7 +38,7 @@ struct Shard {
     part: String,
     /// Elements of a part.
     len: usize,
-    /// Whether the whole value is kept, too: that of a parameter.
+    /// Whether the whole value is also kept, as for a parameter.
     keeps_whole: bool,
 }
 
@@ -47,8 +47,8 @@ struct Shard {
 ///
 /// Takes the startup program as well, since it makes the state. A gradient is summed in parts
 /// ([`CReducescatter`]), the update applied to part `w@SHARD` with state such as `w.moment1@SHARD`, and `w` joined from
-/// the parts ([`CAllgather`]). State is flat and padded to `ranks` parts of one length. Results have the bits of
-/// [`data_parallel`](crate::data_parallel).
+/// the parts ([`CAllgather`]). State is flat and padded to `ranks` parts of one length. Results are bit-identical
+/// to [`data_parallel`](crate::data_parallel).
 ///
 /// ```
 /// use autobwd::{Builder, DType, parallel::shard_optimizer};

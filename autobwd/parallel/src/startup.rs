@@ -26,8 +26,8 @@ pub fn startup(step: &Program, rank: usize) -> Result<Program> {
     Ok(program)
 }
 
-/// The operators that start a value of the step, which is `value` in the program at the start: the copy of that of rank
-/// 0, moved apart if it is a seed.
+/// The operators that start a value of the step, which is `value` in the program at the start: the copy of the value of
+/// rank 0, moved apart if it is a seed.
 pub(crate) fn start(
     step: &Program,
     var: Var,

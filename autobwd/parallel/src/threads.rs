@@ -93,11 +93,11 @@ pub fn run<R: Send>(ranks: usize, work: impl Fn(Arc<dyn Transport>) -> Result<R>
 
 /// Runs `work` on as many threads as there are ranks; returns its results in their order.
 ///
-/// When the work of a rank ends, ranks that wait for it fail.
+/// When one rank stops, ranks that wait for it fail; a wait times out after the deadline.
 ///
 /// # Errors
-/// That of the first rank that failed by itself, with its number. A panic of a rank is one. Ranks that waited for one
-/// that has ended, or for longer than the deadline.
+/// The error of the first rank that failed by itself, with its number; a panic of a rank counts as an error. Otherwise
+/// the error of a rank that waited for one that has ended, or for longer than the deadline.
 pub fn run_with<R: Send>(
     ranks: usize,
     options: &RunOptions,

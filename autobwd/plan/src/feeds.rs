@@ -1,4 +1,6 @@
 //! Feeds of variables that the program computes: the program is cut there.
+//!
+//! The operators that compute a fed variable are then not planned.
 
 use std::borrow::Cow;
 

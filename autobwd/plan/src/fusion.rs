@@ -1,5 +1,8 @@
-//! Fusion of elementwise operators over the same elements into fused kernels, by greedy list scheduling: an operator
-//! may move across independent ones.
+//! Fusion of elementwise operators over the same elements into fused kernels, by greedy list scheduling.
+//!
+//! An operator may move across independent ones (none reads or overwrites what the other writes) into an earlier fused
+//! kernel, if it allocates no more bytes there than it frees. Shapes alone decide whether a reduction is split into
+//! elementwise operators, and positions alone decide the order of sums in a fused kernel, so fusion changes no bit.
 
 use std::{mem, ops::Range};
 
@@ -300,7 +303,7 @@ impl GroupBuilder {
     /// The fused kernel that an operator can join: the latest that shares a value with it, or the last one.
     fn fusion_target(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
-        // Recomputed operators are placed tail on purpose.
+        // Recomputed operators are placed late on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
         let moves = !again && self.grows_no_lifetime(graph, node);
         let earliest = self.earliest_position(graph, node);

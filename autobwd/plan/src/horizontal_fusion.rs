@@ -1,4 +1,5 @@
-//! Horizontal fusion: independent fused kernels that only update variables of the scope share an instruction.
+//! Horizontal fusion: fused kernels that only update variables of the scope share an instruction, if none needs a
+//! result of another.
 
 use rustc_hash::FxHashSet;
 

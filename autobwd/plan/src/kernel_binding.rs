@@ -32,7 +32,7 @@ pub fn kernel(
     let mut place =
         |value| place(value)?.ok_or_else(|| Error::internal("a block register was asked for its place"));
     let mut binder = Binder::default();
-    // The conversion requests slots in the schema's order, which is also that of the wires.
+    // The conversion requests slots in the schema's order, which the wires also have.
     let schema = node.info.schema();
     let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
     let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));

@@ -1,4 +1,7 @@
 //! Memory planning: every value gets a location in the scope, in a block register, or at an offset in one arena.
+//!
+//! Lifetimes and sizes determine offsets. An output takes over the memory of an input where the operator allows it and
+//! no later operator reads the input.
 
 use rustc_hash::FxHashMap;
 

@@ -21,7 +21,7 @@ impl Buffer {
 
 /// Number of buffers up to which other orders are tried if two leave gaps; more would take long.
 const MANY: usize = 4096;
-/// Limit of comparisons for one order: those of 8,000 buffers that are all live together.
+/// Limit of comparisons for one order: enough for 8,000 buffers that are all live together.
 const COMPARISONS: usize = 1 << 25;
 
 /// Offsets, and the size of the arena. An order with too many comparisons is given up for placement by time.

@@ -1,4 +1,6 @@
 //! Peephole patterns: registered pairs of operators are replaced by one.
+//!
+//! The gradient of a weight and the optimizer step that consumes it are such a pair.
 
 use rustc_hash::FxHashMap;
 

@@ -76,7 +76,8 @@ impl Insertion<'_> {
         Insertion { rows, positions, inserted: vec![] }
     }
 
-    /// Puts an operator into the row of `partner`, else into a new row behind that of `before`, else first in its block.
+    /// Puts an operator into the row of `partner`, else into a new row after the row of `before`, else first in its
+    /// block.
     pub(crate) fn add(
         &mut self,
         block: usize,

@@ -1,5 +1,7 @@
 //! The column and row of every operator: forward operators and updates have rows of their own, a gradient operator
 //! shares the row of its forward operator.
+//!
+//! The origin of an operator and the forward block of its block determine both.
 
 use rustc_hash::FxHashMap;
 
@@ -116,8 +118,8 @@ fn forward_of(program: &Program, (b, i): At) -> Option<At> {
     (of < blocks[forward].ops.len() && (forward, of) != (b, i)).then_some((forward, of))
 }
 
-/// Sums, zeros and copies get the row of the operator that they are for: that of the next gradient operator, for a copy
-/// that of the operator that overwrites the value.
+/// Sums, zeros and copies get the row of the operator that they are for: a copy the row of the operator that overwrites
+/// the value, all others the row of the next gradient operator.
 fn join_neighbours(ops: &[OpDesc], rows: &mut [Option<At>], right: &dyn Fn(usize) -> bool) {
     let (mut next_gradient, mut next) = (None, None);
     let known = rows.to_vec();

@@ -4,6 +4,10 @@
 //! Must not run anything. Steps of a program's page, in call order: `layout` (the column and row of every operator) →
 //! `tables` (with `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with
 //! `repeats`) → `data`. `assembly` makes both pages.
+//!
+//! The script of a page draws the lines in view only, and assigns them to columns by interval colouring. It composes no
+//! text about gradients: `stories` embeds what `explain` says. A page requests nothing, and names cannot leave its
+//! data; `tests/viewer` checks both in a browser.
 
 mod assembly;
 mod compare;
@@ -91,7 +95,7 @@ impl<'a> Page<'a> {
     }
 
     /// Shows the memory plan for feeds of these dtypes and shapes. Variables of the scope have their declared shapes;
-    /// where those are not known, they are given here, too.
+    /// shapes that are not known are also given here.
     ///
     /// If the program cannot be planned, because its operators are not linked for example, the page says why.
     pub fn feeds(self, feeds: &'a [(&'a str, Meta)]) -> Page<'a> {
@@ -125,7 +129,7 @@ pub trait ToHtml {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Page::to_html`].
+    /// The errors of [`Page::to_html`].
     fn to_html(&self) -> Result<String>;
 }
 

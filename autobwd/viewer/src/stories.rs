@@ -10,7 +10,8 @@ use crate::{layout::gradients, texts::Texts};
 /// possible.
 const VISITS: usize = 2_000_000;
 
-/// By variable: the lines of its story. Parameters without gradient have one, too, if the program has a backward pass.
+/// By variable: the lines of its story. Parameters without gradient also have one, if the program has a backward
+/// pass.
 pub(crate) fn stories(program: &Program, texts: &mut Texts) -> Vec<(Var, Vec<usize>)> {
     let root = program.root();
     let mut of_parameter = vec![false; program.name_count()];

@@ -161,7 +161,7 @@ impl Tables {
         self.names.id(program.name(var))
     }
 
-    /// Marks the differences from an older program, and adds the operators that are gone, each behind the row of the
+    /// Marks the differences from an older program, and adds the operators that are gone, each after the row of the
     /// one that stood before it.
     pub(crate) fn differences(
         &mut self,
@@ -222,7 +222,7 @@ impl Tables {
         insertion.complete();
     }
 
-    /// What must be equal in repeated operators: of an update its type, otherwise the types of the outputs, too.
+    /// The key for detecting repeats: operator type, and, except for updates, output types.
     pub(crate) fn signature(&self, program: &Program, number: usize) -> String {
         let op = &self.ops[number];
         let mut text = format!("{} {}", op.ty, op.status);

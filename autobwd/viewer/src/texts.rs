@@ -1,4 +1,4 @@
-//! Texts of a page, each once; and those of types.
+//! Texts of a page, each once, and texts of types.
 
 use rustc_hash::FxHashMap;
 

@@ -69,7 +69,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Whether the block has rows of its own, not those of its forward block.
+    /// Whether the block has rows of its own, not the rows of its forward block.
     fn is_own(&self, block: usize) -> bool {
         block >= self.program.blocks().len() || home(self.program, block) == block
     }

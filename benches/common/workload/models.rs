@@ -14,7 +14,7 @@ use super::{
 
 /// A training step, ready to be planned.
 pub struct WorkloadModel {
-    /// The network, its backward part and its updates.
+    /// The network, its backward pass and its updates.
     pub net: Builder,
     /// Data and initial values.
     pub scope: Scope,
@@ -44,7 +44,7 @@ impl Values {
         Ok(self.net.persistable(name, T::DTYPE, dims, Expr::clone))
     }
 
-    /// Appends the backward part and the updates.
+    /// Appends the backward pass and the updates.
     fn minimize(mut self, loss: &Expr, rate: f32) -> Result<WorkloadModel> {
         Sgd { rate }.minimize(loss)?.complete()?;
         self.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);

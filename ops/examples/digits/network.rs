@@ -44,7 +44,7 @@ impl Network {
         let answer = scores.argmax(1);
         let reader = Reader { program: net.program()?.clone(), answer: answer.name() };
 
-        // Training: from scores and labels to a loss, with backward part and updates.
+        // Training: from scores and labels to a loss, with backward pass and updates.
         let label = net.input("label", DType::I64, &[-1, 1]);
         let loss = scores.cross_entropy(&label).mean();
         optimizer.minimize(&loss)?.complete()?;

@@ -1,4 +1,6 @@
 //! The operators that PaddlePaddle 2.6.2 knows: slots, attributes with their defaults, and versions.
+//!
+//! The table `reference.json`, which `reference.py` writes, also decides which unknown attributes are harmless.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 

@@ -30,7 +30,7 @@ pub struct MinimizeResult {
     /// Places where part of a gradient ends ([`Gradients::partial`](autobwd::backward::Gradients::partial)); empty in
     /// eager mode.
     pub partial: Vec<PathEnd>,
-    /// Operators that the backward part recomputes; empty in eager mode.
+    /// Operators that the backward pass recomputes; empty in eager mode.
     pub recomputed: RecomputeReport,
 }
 
@@ -97,7 +97,7 @@ fn nothing_trained(reasons: &str) -> Error {
     Error::new(ErrorKind::NoGradient, format!("nothing is trained\n{why}"))
 }
 
-/// Appends the backward part of the loss; returns parameters with the variables of their gradients.
+/// Appends the backward pass of the loss; returns parameters with the variables of their gradients.
 #[track_caller]
 fn append_gradients(loss: &Expr, backward: &Backward<'_>) -> Result<MinimizeResult> {
     let net = loss.builder();

@@ -137,7 +137,7 @@ pub trait Optimizer {
         ParameterGroups::new(self).group(pattern, optimizer)
     }
 
-    /// Appends the backward part of `loss` ([`append_backward`](autobwd::append_backward)) and the update of every parameter that has a gradient.
+    /// Appends the backward pass of `loss` ([`append_backward`](autobwd::append_backward)) and the update of every parameter that has a gradient.
     /// Parameters without gradient are unchanged; the result names them.
     ///
     /// ```

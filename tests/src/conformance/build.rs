@@ -317,7 +317,7 @@ mod tests {
         serde_json::json!({"type": ty, "inputs": {"X": [x]}, "outputs": {"Out": [out]}, "attrs": attrs})
     }
 
-    /// The reference's backward part is skipped; names of its results and numbers of blocks are translated.
+    /// The reference's backward pass is skipped; names of its results and numbers of blocks are translated.
     #[test]
     fn what_the_model_gains_is_appended_under_own_names() -> Result<(), Difference> {
         let model = op("first", "x", "y", None);

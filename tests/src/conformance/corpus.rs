@@ -42,7 +42,7 @@ pub struct CorpusCase {
 pub struct CorpusStep {
     /// The arguments of the call.
     pub call: CorpusCall,
-    /// The number of earlier backward parts.
+    /// The number of earlier backward passes.
     #[serde(default)]
     pub calls_before: u32,
     /// The program before.

@@ -95,7 +95,7 @@ pub(super) fn clean_loops(golden: &mut Program) {
     }
 }
 
-/// `fill_any_like` with value 0 and the dtype of its input, in the backward part, reads as `fill_zeros_like`.
+/// `fill_any_like` with value 0 and the dtype of its input, in the backward pass, reads as `fill_zeros_like`.
 pub(super) fn read_zero_fills(golden: &mut ProgramOutline) {
     for block in &mut golden.blocks {
         let own = block.own_ops.min(block.ops.len());

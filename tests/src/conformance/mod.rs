@@ -142,7 +142,7 @@ fn compare(case: &CorpusCase, ops: &OpInfoMap) -> Result<Compared, Difference> {
         match build::expected(step)? {
             Expected::Refused(why) => {
                 refused(&mut replay, &call, &why)?;
-                // Without its backward part, the program has no values to compare, and later calls have no basis.
+                // Without its backward pass, the program has no values to compare, and later calls have no basis.
                 return Ok(Compared { refused: true, ..compared });
             }
             Expected::Derivative => replay.call(call, step, true)?,

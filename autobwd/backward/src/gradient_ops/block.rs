@@ -1,4 +1,7 @@
 //! Gradients of sub-blocks: the passes of [`backward`](super) on a sub-block.
+//!
+//! If a step reads and overwrites a variable, the gradients of the old and of the new value share a name; the order of
+//! the operators keeps them apart.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -37,7 +40,7 @@ pub(crate) struct GradBlockInfo {
 /// variable, whether it has no gradient; gradients arrive at the outputs `arriving` of the operator `op`, the owner.
 ///
 /// # Errors
-/// Those of the passes.
+/// The errors of the passes.
 pub(crate) fn build(
     ops: &OpInfoMap,
     program: &mut Program,

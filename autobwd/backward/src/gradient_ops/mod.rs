@@ -102,7 +102,7 @@ impl GradientEmitter<'_> {
             }
             outputs.push((value, grad));
         }
-        // In sub-blocks, rules of operators that write stopped variables are called, too, as in the reference; their
+        // In sub-blocks, rules of operators that write stopped variables are also called, as in the reference; their
         // output is pruned.
         let stopped = self.block != BlockId::ROOT && op.writes().any(|v| self.no_grad[v.index()]);
         let arrives = stopped || outputs.iter().any(|(_, grad)| self.names.arrives(*grad));

@@ -1,7 +1,10 @@
-//! `grad = Composed`: the gradient of an operator is that of its composition.
+//! `grad = Composed`: the gradient of an operator is the gradient of its composition.
 //!
 //! The composition is a sequence of operators (a line) in a program of its own. The line is differentiated in reverse
 //! mode, and its live operators are emitted.
+//!
+//! The composition also fills in what a gradient operator leaves out: gradients from outputs that it ignores, and
+//! gradients of inputs that it does not compute.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -17,8 +20,8 @@ use crate::{
     operators::{Assign, sum, zeros},
 };
 
-/// The gradient is that of the operator's [`Composition`](crate::Composition). A gradient operator with `grad_of` may
-/// use the composition of its forward operator, if it reads all inputs of that.
+/// The gradient of the operator is the gradient of its [`Composition`](crate::Composition). A gradient operator with
+/// `grad_of` may use the composition of its forward operator, if it reads all inputs of that operator.
 #[derive(Debug)]
 pub struct Composed;
 
@@ -30,7 +33,7 @@ impl<O: Op> GradRule<O> for Composed {
 /// Emits the gradient of an operator's composition, from some of its output slots to some of its input slots.
 ///
 /// # Errors
-/// Those of the composition; one of its operators has no gradient.
+/// The errors of the composition; one of its operators has no gradient.
 pub(super) fn emit(
     composing: CompositionEntry,
     g: &mut GradCx<'_>,
@@ -82,7 +85,7 @@ impl OpSequence {
         }
     }
 
-    /// The composition of a gradient operator, from that of its forward operator.
+    /// The composition of a gradient operator, from the composition of its forward operator.
     fn of_gradient(
         ops: &OpInfoMap,
         compose: OpSequenceFn,
@@ -143,8 +146,8 @@ impl OpSequence {
         Ok(())
     }
 
-    /// Differentiates the line in reverse mode: `seeds` are gradients of its variables, and the result has those of the
-    /// `sources` that depend on them.
+    /// Differentiates the line in reverse mode: `seeds` are gradients of its variables, and the result has the
+    /// gradients of the `sources` that depend on them.
     fn reverse(
         &mut self,
         ops: &OpInfoMap,
@@ -345,7 +348,7 @@ impl OpInfoMap {
     /// ```
     ///
     /// # Errors
-    /// An unknown operator; inputs that are not declared in the root block; those of the composition.
+    /// An unknown operator; inputs that are not declared in the root block; the errors of the composition.
     pub fn composition(&self, program: &mut Program, op: &OpDesc) -> Result<Option<Vec<OpDesc>>> {
         self.composition_in(program, BlockId::ROOT, op)
     }
@@ -353,7 +356,7 @@ impl OpInfoMap {
     /// The same for an operator of another block.
     ///
     /// # Errors
-    /// An unknown operator; inputs that are not declared; those of the composition.
+    /// An unknown operator; inputs that are not declared; the errors of the composition.
     pub fn composition_in(
         &self,
         program: &mut Program,

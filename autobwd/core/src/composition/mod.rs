@@ -1,4 +1,7 @@
 //! Compositions: operators in terms of others.
+//!
+//! A gradient operator with `grad_of` inherits the composition of its forward operator, if it reads all inputs of that
+//! operator. Backends use compositions for operators that they have no rule for (`OpInfoMap::composition`).
 
 mod backend_rule;
 mod composed;

@@ -1,6 +1,9 @@
 //! Programs as plain data: blocks, variables and operators, with text, JSON, drawings and differences.
 //!
 //! Must not know the registry, kernels or shape rules: all of this works for operators that are not registered.
+//!
+//! A variable is an index that is valid in its own program only, so passes use tables instead of maps. Every operator
+//! records its `Origin`, and every gradient the variable that it belongs to (`VarDesc::gradient_of`); JSON keeps both.
 
 mod attr;
 mod diff;

@@ -203,7 +203,7 @@ mod tests {
         for (number, name) in ["w", "w@GRAD", "v@GRAD", "v", "w@GRAD@GRAD", "u", "@GRAD"].iter().enumerate() {
             assert_eq!(names.insert(name), (number as u32, true), "{name}");
         }
-        // `v@GRAD` is older than `v`, so that new gradient names are in the table, too, from then on.
+        // `v@GRAD` is older than `v`, so from then on the table also has new gradient names.
         for (base, gradient) in [(0, (1, false)), (3, (2, false)), (1, (4, false)), (5, (7, true))] {
             assert_eq!(names.insert_gradient(base), gradient);
         }

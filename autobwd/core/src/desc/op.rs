@@ -238,8 +238,8 @@ pub enum Origin {
     Model,
     /// It starts the backward pass: the gradient of the loss with respect to itself.
     Seed,
-    /// It is (part of) the gradient of the operator with this index in the same block, or in the block that its own
-    /// block is the gradient of.
+    /// It is the gradient of operator `of`, or a part of it; `of` is an index in this block or, in a gradient block, in
+    /// its forward block.
     Gradient {
         /// Index of the forward operator.
         of: usize,
@@ -270,7 +270,7 @@ pub struct OpDesc {
     pub outputs: Slots,
     /// Attributes, including sub-blocks.
     pub attrs: AttrMap,
-    /// The source line that added it; gradient operators have that of their forward operator.
+    /// The source line that added it; a gradient operator has the source line of its forward operator.
     pub site: Option<Site>,
     /// The reason why it is in the program.
     pub origin: Origin,

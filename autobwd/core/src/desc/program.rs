@@ -32,7 +32,7 @@ impl Clone for Verified {
 /// A list of operators, and the variables that they declare.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// The block that declares the names which this one does not.
+    /// The enclosing block, where names not declared here are looked up.
     pub parent: Option<BlockId>,
     /// The forward block, if this is a gradient block.
     pub forward: Option<BlockId>,
@@ -132,8 +132,8 @@ impl Program {
         BlockId::new(self.blocks.len() - 1)
     }
 
-    /// The declaration of a variable as seen from a block: its own, for a gradient block that of its forward block,
-    /// else that of the nearest ancestor that declares it.
+    /// The declaration of a variable as seen from a block: the block's own, for a gradient block the declaration of its
+    /// forward block, else the declaration of the nearest ancestor.
     pub fn lookup(&self, block: BlockId, var: Var) -> Option<&VarDesc> {
         let (mut at, mut steps) = (Some(block), 0);
         while let Some(block) = at.and_then(|id| self.block(id)) {
@@ -171,7 +171,7 @@ impl Program {
     }
 
     /// The operators of a block that write variables of enclosing blocks, with those variables. Neither the block's own
-    /// variables nor, for a gradient block, those of its forward block count.
+    /// variables count nor, for a gradient block, the variables of its forward block.
     pub(crate) fn writes_outside(&self, block: BlockId) -> impl Iterator<Item = (usize, Var)> + '_ {
         let of = self.block(block);
         let forward = of.and_then(|block| self.block(block.forward?));

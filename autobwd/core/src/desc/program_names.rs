@@ -48,7 +48,7 @@ impl Program {
         }
     }
 
-    /// As [`fresh`](Program::fresh), with the number directly behind the prefix.
+    /// As [`fresh`](Program::fresh), with the number directly after the prefix.
     pub(crate) fn fresh_var(&mut self, prefix: &str) -> Var {
         self.numbered(prefix, "")
     }
@@ -58,7 +58,7 @@ impl Program {
         for name in (count..self.names.len()).filter_map(|i| self.names.get(i)) {
             let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let Ok(number) = name[prefix.len()..].parse::<u32>() else { continue };
-            // A counter is where a search starts, so a smaller one is correct, too.
+            // A counter is where a search starts, so a smaller one is also correct.
             for prefix in [Some(prefix), prefix.strip_suffix('_')].into_iter().flatten() {
                 if let Some(counter) = self.counters.get_mut(prefix) {
                     *counter = number.min(*counter);

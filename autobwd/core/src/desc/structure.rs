@@ -1,4 +1,5 @@
-//! Structural checks that passes over a program rely on: its variables and blocks exist, and blocks form a tree.
+//! Structural checks that passes over a program rely on: its variables and blocks exist, and blocks form a tree, at
+//! most 32 deep. Readers of files make the same checks.
 
 use std::sync::atomic::Ordering;
 

@@ -61,7 +61,7 @@ impl Builder {
     }
 
     /// Turns the outputs of a failed operator into failed expressions: with the error of an argument that failed
-    /// earlier, or else that of the operator. The builders of all arguments record it.
+    /// earlier, or else with the error of the operator. The builders of all arguments record it.
     #[cold]
     pub(crate) fn fail(&self, args: &mut OpArgs, error: Error, at: &'static Location<'static>) {
         let given = args.iter().filter_map(|(.., arg)| arg.as_ref()?.existing().cloned());

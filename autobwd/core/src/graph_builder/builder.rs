@@ -65,7 +65,7 @@ struct BuilderState {
     failure: Rc<RefCell<Option<Error>>>,
     /// The number of layers by name prefix.
     layers: RefCell<HashMap<String, usize>>,
-    /// The name scopes around the current layer, each with a dot behind it.
+    /// The name scopes around the current layer, each followed by a dot.
     name_scopes: Setting<String>,
     /// Whether layers are called for evaluation.
     eval_mode: Cell<bool>,
@@ -154,7 +154,7 @@ impl Builder {
     /// The operators that it can append.
     ///
     /// # Errors
-    /// Those of [`OpInfoMap::linked`].
+    /// The errors of [`OpInfoMap::linked`].
     pub fn ops(&self) -> Result<&OpInfoMap> {
         match &self.0.ops {
             Some(ops) => Ok(ops),
@@ -168,7 +168,7 @@ impl Builder {
         self.0.startup.as_ref().unwrap_or(self).clone()
     }
 
-    /// The program so far. That of an eager builder has names, but no operators.
+    /// The program so far. The program of an eager builder has names, but no operators.
     ///
     /// # Errors
     /// An expression of it, or of its startup program, has failed.
@@ -185,14 +185,14 @@ impl Builder {
     /// Whether no expression has failed so far.
     ///
     /// # Errors
-    /// As [`program`](Builder::program): that of the first expression that failed. None in eager mode, where
+    /// As [`program`](Builder::program): the error of the first expression that failed. None in eager mode, where
     /// expressions carry their errors.
     pub fn check(&self) -> Result<()> {
         self.0.failure.borrow().clone().map_or(Ok(()), Err)
     }
 
     /// An expression that failed with this error, for layers that check their arguments. An error without a source line
-    /// gets that of the call.
+    /// gets the line of the call.
     ///
     /// ```
     /// use autobwd::{Builder, DType, Error, ErrorKind, Expr};
@@ -245,8 +245,8 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// Those of [`program`](Builder::program) and of the closure; a closure that also changes the program through its
-    /// builder. The copy is then dropped.
+    /// The errors of [`program`](Builder::program) and of the closure; a closure that also changes the program through
+    /// its builder. The copy is then dropped.
     pub fn edit<T>(&self, edit: impl FnOnce(&mut Program) -> Result<T>) -> Result<T> {
         let before = self.program()?;
         let mut program = (*before).clone();
@@ -263,7 +263,7 @@ impl Builder {
     /// Sets the named inputs and outputs of the program ([`ProgramSignature`](crate::ProgramSignature)).
     ///
     /// # Errors
-    /// A failed expression; those of [`Program::set_signature`].
+    /// A failed expression; the errors of [`Program::set_signature`].
     pub fn set_signature(&self, inputs: &[(&str, &Expr)], outputs: &[(&str, &Expr)]) -> Result<()> {
         let entries = |all: &[(&str, &Expr)]| {
             let entry = |(name, expr): &(&str, &Expr)| {
@@ -276,8 +276,8 @@ impl Builder {
     }
 
     /// Replaces the program. Variables of the old one keep their meaning where the new one has the same names in the
-    /// same order, as an edited clone does. A recorded failure stays: the failed expression may be part of the new
-    /// program, too.
+    /// same order, as an edited clone does. A recorded failure stays: the failed expression may also be part of the
+    /// new program.
     pub fn set_program(&self, program: Program) {
         self.save_for(|_| true);
         self.0.program.replace(Rc::new(program));
@@ -395,7 +395,7 @@ impl Builder {
     /// Appends the operators of `body` to a new block within the current one: for operators that run sub-blocks.
     ///
     /// # Errors
-    /// Those of `body`; an expression that fails in it; a parameter that it overwrites; an eager builder.
+    /// The errors of `body`; an expression that fails in it; a parameter that it overwrites; an eager builder.
     #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
@@ -448,7 +448,7 @@ impl Builder {
         Expr::of_var(self, var)
     }
 
-    /// Declares a variable in another block, too, where it is a separate variable. Does nothing for eager values and
+    /// Also declares a variable in another block, where it is a separate variable. Does nothing for eager values and
     /// failed expressions.
     pub fn declare_in(&self, block: BlockId, var: &Expr, desc: VarDesc) {
         if var.var() == Var::EMPTY {

@@ -65,7 +65,7 @@ impl Builder {
         }
     }
 
-    /// The number of operators run so far, including those of backward passes.
+    /// The number of operators run so far, including operators of backward passes.
     pub fn operators_run(&self) -> u64 {
         self.engine().map_or(0, |engine| engine.operators_run())
     }
@@ -100,7 +100,7 @@ impl Expr {
     /// The value and its history without the builder, which can be sent to another thread ([`Builder::hold`]).
     ///
     /// # Errors
-    /// The expression has failed, or is a variable of a program. This holds for all methods below, too.
+    /// The expression has failed, or is a variable of a program. This also holds for all methods below.
     pub fn into_value(self) -> Result<Value> {
         self.value().cloned()
     }

@@ -80,7 +80,7 @@ pub struct PreparedOp {
     /// By argument: the input or output that it is.
     pub args: Vec<(Role, usize)>,
     /// The compiled formula of an elementwise operator on few elements with operands of one shape. It is used even if
-    /// the operator has a kernel, too: both give the same bits.
+    /// the operator also has a kernel: both results are bit-identical.
     pub formula: Option<FormulaCall>,
     /// Further data of the engine.
     pub prepared: Box<dyn Any + Send + Sync>,

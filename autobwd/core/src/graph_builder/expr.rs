@@ -151,7 +151,7 @@ impl Expr {
         }
     }
 
-    /// Its builder. A failed expression has the builder that was to build it, or one of its own if that is unknown.
+    /// Its builder. For a failed expression: the builder it was meant for, or a fresh one.
     #[inline]
     pub fn builder(&self) -> &Builder {
         match &self.0 {
@@ -210,7 +210,7 @@ impl Expr {
         }
     }
 
-    /// Element type; for a failed expression that of [`meta`](Expr::meta).
+    /// Element type; for a failed expression as in [`meta`](Expr::meta).
     #[inline]
     pub fn dtype(&self) -> DType {
         match self.eager_value() {
@@ -225,7 +225,7 @@ impl Expr {
         if self.dtype() == DType::F32 { f64::from(number as f32) } else { number }
     }
 
-    /// Dimensions, −1 where unknown; for a failed expression those of [`meta`](Expr::meta).
+    /// Dimensions, −1 where unknown; for a failed expression as in [`meta`](Expr::meta).
     pub fn dims(&self) -> Dims {
         self.meta().dims
     }
@@ -243,7 +243,7 @@ impl Expr {
     /// Excludes a parameter, an input or any other variable from differentiation, in all its uses: no gradient flows
     /// into it or through it ([`VarDesc::stop_gradient`]). Its value stays the same.
     ///
-    /// For an eager value, the result is a constant. A parameter becomes a constant in the builder, too, so that
+    /// For an eager value, the result is a constant. A parameter also becomes a constant in the builder, so that
     /// optimizers skip it. Values that were computed from it before keep their history.
     #[must_use]
     pub fn freeze(self) -> Expr {

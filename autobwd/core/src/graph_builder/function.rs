@@ -18,8 +18,8 @@ pub trait Function: Send + Sync + 'static {
     /// Inputs that it rejects.
     fn forward(&self, inputs: &[Tensor]) -> Result<Tensor>;
 
-    /// The gradients of the inputs, in order, from that of the output. Each has the dtype and shape of its input; those
-    /// of constants are ignored.
+    /// The gradients of the inputs, in order, from the gradient of the output. Each has the dtype and shape of its
+    /// input; gradients of constants are ignored.
     ///
     /// # Errors
     /// There is no gradient.
@@ -46,11 +46,11 @@ impl FunctionCall {
         describe_function(&*self.function, self.site)
     }
 
-    /// The gradients of the inputs, from that of the output.
+    /// The gradients of the inputs, from the gradient of the output.
     ///
     /// # Errors
-    /// Those of the function; a number of gradients other than that of inputs, or other dtypes or shapes; an
-    /// overwritten input.
+    /// The errors of the function; more or fewer gradients than inputs, or other dtypes or shapes; an overwritten
+    /// input.
     pub fn backward(&self, gradient: &Tensor) -> Result<Vec<Tensor>> {
         let inputs = self.inputs.iter().map(|input| {
             input.expect_version()?;

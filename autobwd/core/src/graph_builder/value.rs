@@ -106,8 +106,8 @@ pub struct ValueSettings {
     pub hooks: Vec<(u64, Hook)>,
 }
 
-/// Keeps the memory of values alive while it is read, by value, since that of some may be replaced. Empty if none can
-/// be.
+/// Keeps the memory of values alive while it is read, by value, since the memory of some may be replaced. Empty if none
+/// can be.
 #[derive(Debug)]
 pub struct MemoryGuard(Vec<Option<Arc<Memory>>>);
 
@@ -385,7 +385,7 @@ impl Value {
         watched.or_else(given).filter(|name| !name.is_empty())
     }
 
-    /// The name that the user gave it; otherwise that of the operator or function that computed it.
+    /// The name that the user gave it; otherwise the name of the operator or function that computed it.
     pub fn name(&self) -> String {
         if let Some(own) = self.own_name() {
             return own;

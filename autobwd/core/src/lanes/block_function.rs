@@ -15,7 +15,7 @@ use crate::{
     tensor::LINE,
 };
 
-/// The limit of arguments, including derivatives: those of third order have up to 81 inputs and 47 outputs.
+/// The limit of arguments, including derivatives: derivatives of third order have up to 81 inputs and 47 outputs.
 pub(crate) const MAX_ARGS: usize = 128;
 
 /// The compiled formula of an operator.

@@ -44,7 +44,7 @@ pub fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
     let mut full: Dims = std::iter::repeat_n(one, rank).collect();
     for (i, input) in inputs.iter().enumerate() {
         let refuse = || {
-            // The first input can be the wrong one, too.
+            // The first input can also be the wrong one.
             let others = if i == 0 { &inputs[1..] } else { &inputs[..i] };
             let others = others.iter().map(|m| format!("`{}` {}", m.slot(), m.dims)).collect::<Vec<_>>();
             let axis = axis.map(|a| format!(" from axis {a} on")).unwrap_or_default();

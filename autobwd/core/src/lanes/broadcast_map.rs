@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// The map from elements of a full shape to those of an operand: dimensions of the full shape from the outermost in,
+/// The map from elements of a full shape to elements of an operand: dimensions of the full shape from the outermost in,
 /// with adjacent dimensions merged where possible, each with the operand's stride along it (0 where it is broadcast).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BroadcastMap {

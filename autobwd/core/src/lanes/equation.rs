@@ -10,7 +10,7 @@ use crate::{
 
 /// Shared subexpressions of fewer nodes are repeated instead of named.
 const SHARED_NODES: usize = 4;
-/// Deeper expressions are named, too, which limits nesting.
+/// Deeper expressions are also named, which limits nesting.
 const DEPTH: usize = 32;
 
 impl Formula {

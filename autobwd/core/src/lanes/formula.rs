@@ -1,4 +1,8 @@
 //! Formulas as data: the expression trees of an operator's outputs, recorded by symbolic evaluation.
+//!
+//! The graph is not simplified when it is evaluated, except for a select between equal operands; only the printed
+//! equation is. The graph of a derivative is recorded by evaluating the formula's graph on dual numbers of symbols, so
+//! nothing is compiled for it.
 
 use crate::{
     Error, ErrorKind, OpDesc, Result, Schema, SlotDef, Var,
@@ -9,8 +13,8 @@ use crate::{
 /// The expression trees of an operator's outputs, for given attributes: its formula, evaluated on symbols. Equal
 /// subexpressions are one node. Created by [`OpInfo::formula`](crate::OpInfo::formula).
 ///
-/// Its evaluation, node by node, has the bits of the operator. `Display` writes it as equations, simplified: see
-/// [`simplified`](Formula::simplified).
+/// Its evaluation, node by node, is bit-identical to the result of the operator. `Display` writes it as equations
+/// in [simplified](Formula::simplified) form.
 ///
 /// ```
 /// use autobwd::{Attr, OpDesc, OpInfoMap, op::FormulaNode};

@@ -2,6 +2,9 @@
 //!
 //! Intermediate values live in block registers. Broadcast operands are loaded into a register before the block runs;
 //! outputs with the shape of a broadcast operand are summed chunk by chunk.
+//!
+//! A fused kernel computes in one floating point type. Operands of another dtype are converted when they are loaded or
+//! stored, bool to 1 and 0. Except for bool, a converted output may not be read inside the same fused kernel.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -91,7 +91,7 @@ impl IntegerKernel {
     /// Rejects attributes that are not integers of this dtype, if it is an integer type.
     ///
     /// # Errors
-    /// Those of the formula about an attribute.
+    /// The errors of the formula about an attribute.
     pub(crate) fn check_attrs<O: IntegerLanes>(desc: &OpDesc, dtype: DType) -> Result<()> {
         let attrs = O::attrs(desc)?;
         let outcome = match dtype {

@@ -2,8 +2,8 @@
 //! gradient operators.
 //!
 //! The expression tree becomes instructions on registers of a few cache lines, so that each instruction is dispatched
-//! once for some dozen elements. Registers are allocated by linear scan. Results have the bits of a compiled formula,
-//! which computes the same expressions.
+//! once for some dozen elements. Registers are allocated by linear scan. Results are bit-identical to a compiled
+//! formula, which computes the same expressions.
 #![allow(unsafe_code)]
 
 use smallvec::{SmallVec, smallvec};
@@ -23,7 +23,7 @@ type Register<F, const VL: usize> = [[F; VL]; LINES];
 
 /// A formula as instructions; the attributes of its block function.
 pub(super) struct Instructions {
-    /// Instructions, each with the register of its result. Operands are registers, too.
+    /// Instructions, each with the register of its result. Operands are also registers.
     instructions: Vec<(FormulaNode, usize)>,
     /// Registers that hold constants.
     constants: Vec<(usize, f64)>,

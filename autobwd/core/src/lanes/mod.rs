@@ -3,6 +3,9 @@
 //!
 //! Must not know programs or plans. All unsafe code for formulas is here, and no code outside can create a `LaneEntry`
 //! that does not match its formula.
+//!
+//! An operator may have both a formula and a kernel, as comparisons, choices, casts and copies do; its formula then
+//! runs inside fused kernels. A second formula, for int32 and int64, makes an exact kernel without gradient.
 
 mod block_args;
 mod block_function;

@@ -70,7 +70,7 @@ impl FormulaCall {
     /// Computes the outputs.
     ///
     /// # Errors
-    /// Too few outputs; memory that is too small; those of `input`.
+    /// Too few outputs; memory that is too small; the errors of `input`.
     #[inline]
     pub fn run<'a>(
         &self,

@@ -31,7 +31,7 @@ use std::ops;
 ///
 /// In `f32`, `pow` was tested on some million pairs; it computes in double precision.
 ///
-/// Results for infinities, NaN, zeros of both signs and subnormal numbers are those of `std`.
+/// Results for infinities, NaN, zeros of both signs and subnormal numbers equal the results of `std`.
 pub trait Float:
     Copy
     + From<f32>

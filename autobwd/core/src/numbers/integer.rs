@@ -30,7 +30,7 @@ pub trait Integer:
     fn of(attr: &str, number: f64) -> Result<Self>;
     /// The nearest floating point number.
     fn to_f64(self) -> f64;
-    /// Absolute value; that of the smallest integer wraps around to itself.
+    /// Absolute value; the smallest integer wraps around to itself.
     fn abs(self) -> Self;
     /// The quotient, truncated; `None` for division by 0; the smallest integer divided by −1 wraps around.
     fn checked_div(self, by: Self) -> Option<Self>;

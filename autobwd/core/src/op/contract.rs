@@ -1,6 +1,9 @@
 //! The contract between an operator and its gradient operator, checked at compile time.
 //!
 //! `#[track_caller]` on every function of the chain puts the caret on the author's code.
+//!
+//! Slots, arity and attributes are compared. Defaults and bounds that are no literals are compared by the registry
+//! (`registry/declaration.rs`).
 
 use super::{GradKind, GradRule, Op};
 use crate::schema::{

@@ -50,8 +50,8 @@ impl<'a> Parts<'a> {
         self.decomposition.ops.push(op.into());
     }
 
-    /// Aligns a variable with those of full shape: gives its dimensions, with 1 where it is broadcast as an input or
-    /// summed over as an output.
+    /// Aligns a variable with variables of full shape: gives its dimensions, with 1 where it is broadcast as an input
+    /// or summed over as an output.
     pub fn align(&mut self, var: Var, dims: Shape) {
         self.decomposition.aligned.push((var, dims));
     }

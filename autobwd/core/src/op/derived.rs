@@ -1,11 +1,14 @@
 //! Gradient operators derived from formulas by forward-mode differentiation: `grad = Derived`.
 //!
-//! The gradient of `swish` is the operator `swish_grad`, whose formula is that of `swish` on [`Dual`] numbers; higher
-//! orders are derived in the same way. Slots of `swish_grad` are those of the reference's default maker; an operator of
-//! order k > 1 has the inputs of the one before, the incoming gradients `Dk_…`, and a gradient for each input.
+//! The gradient of `swish` is the operator `swish_grad`, whose formula is the formula of `swish` on [`Dual`] numbers;
+//! higher orders are derived in the same way. `swish_grad` has the slots that the reference's default maker gives it;
+//! an operator of order k > 1 has the inputs of order k − 1, the incoming gradients `Dk_…`, and a gradient for each
+//! input.
 //!
 //! The order is at most 3: the schema of each order is computed at compile time. The formula of a gradient is compiled
-//! for every dtype and instruction set; those of higher orders are interpreted (`lanes/interpreter.rs`).
+//! for every dtype and instruction set; formulas of higher orders are interpreted (`lanes/interpreter.rs`).
+//!
+//! The registry adds the gradient operator along with the forward operator.
 
 use std::marker::PhantomData;
 
@@ -157,7 +160,7 @@ pub(crate) fn check_derivative(made: &Schema, desc: &OpDesc) -> Result<()> {
     }
 }
 
-/// The operator `own` as data, from that of its derivative `made`.
+/// The operator `own` as data, from the description `made` of its derivative.
 fn forward(own: &'static Schema, made: &'static Schema, desc: &OpDesc) -> OpDesc {
     let mut fwd = OpDesc { attrs: desc.attrs.clone(), ..OpDesc::new(own.name) };
     for slot in own.inputs {

@@ -1,6 +1,12 @@
 //! Operators: the traits that `#[register_op]` implements, gradient rules, and the operator registry.
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to the backward pass.
+//!
+//! An operator is one struct, generic over the content of its slots: variables in a description, dtypes and shapes in
+//! the shape rule, buffers in the kernel, lanes in a formula, expressions in a composition, random distributions in a
+//! sample. Three generated conversions connect these forms. `Op::from_desc_with` builds the struct from data,
+//! `Describe::into_parts` takes the slot values out and records the attributes, and `Op::fill` puts other slot values
+//! in.
 
 pub(crate) mod backward_ops;
 mod contract;
@@ -54,7 +60,7 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// Scratch memory is requested as an output with the field's name and without a variable, [`Var::EMPTY`].
     ///
     /// # Errors
-    /// A slot with the wrong number of variables, a missing or invalid attribute, and those of `fill`.
+    /// A slot with the wrong number of variables; a missing or invalid attribute; an error of `fill`.
     fn from_desc_with<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
@@ -88,7 +94,7 @@ pub trait Describe<W>: Sized {
     /// The operator as data: `name` maps a slot value to its variable.
     ///
     /// # Errors
-    /// Those of `name`.
+    /// The errors of `name`.
     fn describe(self, name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>) -> Result<OpDesc> {
         let mut content = SlotValues::new(Self::Op::SCHEMA.name, true);
         self.into_parts(&mut content);

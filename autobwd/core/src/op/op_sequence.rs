@@ -48,7 +48,7 @@ impl CompositionEntry {
     /// Emits the gradient of the composition, from some output slots to some input slots.
     ///
     /// # Errors
-    /// Those of the composition; one of its operators has no gradient.
+    /// The errors of the composition; one of its operators has no gradient.
     pub(super) fn emit(
         self,
         g: &mut GradCx<'_>,

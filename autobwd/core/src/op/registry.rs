@@ -1,6 +1,11 @@
 //! Registry entries of operators.
 //!
 //! Entries are plain data with function pointers, collected at link time; creating one runs no code.
+//!
+//! `OpInfo` and `LaneEntry` have private fields, and constructors that take the operator's type, so block function,
+//! schema and attributes match. The traits that the macro implements (`Op`, `Describe`, `Lanes`) can be implemented
+//! wrongly by hand, but stay memory-safe: a formula reaches the slots of its schema only, its attributes are cloned,
+//! and a description is plain data.
 
 mod declaration;
 mod formula;
@@ -32,7 +37,6 @@ pub(crate) type MetaOf<'a> = &'a dyn Fn(Var) -> Result<Meta>;
 pub(crate) type PutMeta<'a> = &'a mut dyn FnMut(Var, Meta);
 type BindKernelFn = fn(&OpDesc, Lease, BufOf<'_>) -> Result<Box<dyn Kernel + Send>>;
 type BlockCallFn = fn(&OpDesc, &Program) -> Result<BlockCall>;
-/// The number of floating point operations.
 type DecomposeFn = fn(&OpDesc, &mut Parts<'_>) -> Result<()>;
 type CheckFn = fn(&Schema, &OpDesc) -> Result<()>;
 type InferFn = fn(&OpDesc, MetaOf<'_>, PutMeta<'_>) -> Result<Dim>;
@@ -94,7 +98,8 @@ impl OpInfo {
         }
     }
 
-    /// The entry of a gradient operator with a kernel, whose shape rule is inferred from that of its forward operator.
+    /// The entry of a gradient operator with a kernel, whose shape rule is inferred from the rule of its forward
+    /// operator.
     pub const fn kernel_of_gradient<O, F>(krate: &'static str, version: &'static str) -> OpInfo
     where
         O: Op,
@@ -372,7 +377,7 @@ impl OpInfo {
         self.lanes.as_ref()
     }
 
-    /// Its composition, which may be that of its forward operator.
+    /// Its composition, which may be the composition of its forward operator.
     pub(crate) fn own_composition(&self) -> Option<CompositionEntry> {
         self.composing
     }
@@ -414,7 +419,7 @@ impl OpInfo {
     }
 }
 
-/// The formula of an operator. Its lanes are those of its slots, which block functions rely on.
+/// The formula of an operator. Its lanes match its slots, which block functions rely on.
 const fn lanes_of<O: Op + Lanes>() -> LaneEntry {
     assert!(are_alike(&O::SCHEMA, &O::SLOTS), "`Lanes::SLOTS` is not the operator's schema");
     LaneEntry::of::<O>()
@@ -448,7 +453,7 @@ fn known<T>(side: &str, name: &str, declared: &[T], name_of: fn(&T) -> &'static 
     Err(Error::new(ErrorKind::Slot, format!("there is no {side} `{name}`; {has}{hint}")))
 }
 
-/// `lease` is that of the buffers.
+/// `lease` belongs to the buffers.
 fn bind_kernel<O: Op>(desc: &OpDesc, lease: Lease, buf: BufOf<'_>) -> Result<Box<dyn Kernel + Send>>
 where
     for<'a> O::Of<Buf<'a>>: Kernel,

@@ -1,6 +1,9 @@
 //! Gradient rules: the operators that the gradient of one operator consists of.
 //!
 //! Must not know programs as a whole: relevance, accumulation and pruning belong to `backward`.
+//!
+//! A description may leave out attributes with defaults; a gradient rule sees it with the defaults of the forward
+//! operator.
 
 use smallvec::SmallVec;
 
@@ -68,7 +71,7 @@ pub trait GradRule<F: Op> {
     /// The kind of rule.
     const KIND: GradKind = GradKind::Rule;
 
-    /// Emits the operators that compute the gradients of `fwd`'s inputs from those of its outputs.
+    /// Emits the operators that compute the gradients of `fwd`'s inputs from the gradients of its outputs.
     fn emit(fwd: &F, g: &mut GradCx<'_>);
 }
 

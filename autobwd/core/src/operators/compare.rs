@@ -41,7 +41,7 @@ macro_rules! comparison {
             /// Any shape, any dtype.
             #[input]
             pub x: V,
-            /// Same dtype, any shape that broadcasts with that of `x`.
+            /// Same dtype, any shape that broadcasts with the shape of `x`.
             #[input]
             pub y: V,
             /// Bools in the broadcast shape.

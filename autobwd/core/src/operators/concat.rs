@@ -15,7 +15,7 @@ pub struct Concat<V = Var> {
     /// The dimension, in place of attribute `axis`: int32 or int64, one element.
     #[input(constant)]
     pub axis_tensor: Option<V>,
-    /// Dimension `axis` is the sum of those of the inputs.
+    /// Dimension `axis` is the sum of this dimension over the inputs.
     #[output]
     pub out: V,
     /// The dimension; negative values count from the end.

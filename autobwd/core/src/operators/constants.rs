@@ -52,7 +52,7 @@ pub type ConstantInts = SmallVec<[Option<i64>; MAX_RANK]>;
 
 /// The integers that a list of tensors with one element each gives, or else a tensor, or else an attribute.
 ///
-/// While elements are unknown, so are the integers; their number is that of the tensors, or of the attribute.
+/// While elements are unknown, so are the integers; there are as many as tensors, or as elements of the attribute.
 ///
 /// # Errors
 /// A tensor of another dtype than int32 and int64; a tensor in the list with more or less than one element; an unknown

@@ -59,7 +59,7 @@ pub struct ElementwiseAdd<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// Any shape that broadcasts with that of `x`.
+    /// Any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// The broadcast shape.
@@ -147,7 +147,7 @@ pub struct ElementwiseSub<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// Any shape that broadcasts with that of `x`.
+    /// Any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// The broadcast shape.
@@ -210,7 +210,7 @@ pub struct ElementwiseMul<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// Any shape that broadcasts with that of `x`.
+    /// Any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// The broadcast shape.
@@ -288,7 +288,7 @@ pub struct ElementwiseDiv<V = Var> {
     /// Any shape.
     #[input]
     pub x: V,
-    /// Any shape that broadcasts with that of `x`.
+    /// Any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// The broadcast shape.

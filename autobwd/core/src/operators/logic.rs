@@ -81,7 +81,7 @@ pub struct LogicalAnd<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
+    /// Same dtype, any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// Bools in the broadcast shape.
@@ -96,7 +96,7 @@ pub struct LogicalOr<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
+    /// Same dtype, any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// Bools in the broadcast shape.
@@ -111,7 +111,7 @@ pub struct LogicalXor<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]
     pub x: V,
-    /// Same dtype, any shape that broadcasts with that of `x`.
+    /// Same dtype, any shape that broadcasts with the shape of `x`.
     #[input]
     pub y: V,
     /// Bools in the broadcast shape.

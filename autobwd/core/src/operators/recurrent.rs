@@ -24,7 +24,7 @@ fn named(program: &Program, attr: &str, names: &[String], states: usize) -> Resu
 }
 
 /// Runs a block for every step of sequences, with time as the first dimension. In the block, the name of a sequence
-/// means its current element, that of an output the step's result; states are carried from step to step.
+/// means its current element, and the name of an output means the step's result; states are carried from step to step.
 #[register_op(grad = RecurrentRule)]
 pub struct Recurrent<V = Var> {
     /// Sequences of one length.

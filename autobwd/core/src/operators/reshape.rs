@@ -25,7 +25,7 @@ pub struct Reshape2<V = Var> {
     /// Stores the shape of `x`: `[0]` followed by its dimensions, so it has no elements.
     #[output]
     pub x_shape: V,
-    /// Dimensions; 0 copies that of `x` at this position, one −1 is inferred.
+    /// Dimensions; 0 copies the dimension of `x` at this position, one −1 is inferred.
     #[attr]
     pub shape: Vec<i32>,
 }
@@ -83,7 +83,7 @@ fn one_by_one(x: Draw, dims: &[i64], shape: Vec<i32>) -> Reshape2<Draw> {
     Reshape2 { shape_tensor, ..reshape2(x, shape) }
 }
 
-/// The given shape; entries that are not known yet are those of the attribute, or unknown.
+/// The given shape; entries that are not known yet are taken from the attribute, or unknown.
 fn entries(list: &[Meta], tensor: Option<&Meta>, shape: &[i32]) -> Result<ConstantInts> {
     let mut entries = constant_ints(list, tensor, shape.iter().map(|n| i64::from(*n)))?;
     if entries.len() == shape.len() {

@@ -5,7 +5,7 @@ use crate::{Dims, Error, ErrorKind, Meta, Result};
 /// Checks that `dout` has the dtype of `x` and the result's dimensions.
 ///
 /// # Errors
-/// It has not.
+/// The check fails.
 pub fn check_grad(x: &Meta, dout: &Meta, dims: &Dims) -> Result<()> {
     dout.same_dtype(x)?;
     dout.require(dout.dims.agrees(dims), || format!("the shape of the forward result, {dims}, is needed"))

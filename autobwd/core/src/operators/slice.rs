@@ -176,7 +176,7 @@ pub fn one_for_each_axis<'a>(
 ///
 /// # Errors
 /// More than 9 dimensions; an axis that does not exist, or is given twice; a dimension to drop whose length is not 1;
-/// those of `length`.
+/// the errors of `length`.
 pub fn sliced_dims(
     input: &Meta,
     axes: &[i32],
@@ -210,7 +210,7 @@ pub fn sliced_dims(
 /// `n`.
 ///
 /// # Errors
-/// Those of `range`.
+/// The errors of `range`.
 pub fn sliced_layout(
     whole: &Buf<'_>,
     axes: &[i32],

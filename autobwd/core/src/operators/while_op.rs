@@ -63,7 +63,7 @@ impl GradRule<While> for WhileRule {
 }
 
 /// The gradient of [`While`]: runs the gradient of the body on the saved step state, last to first. Gradients of
-/// carried variables are carried in reverse; those of others are summed over the steps.
+/// carried variables are carried in reverse; gradients of other variables are summed over the steps.
 #[register_op(grad_of = While, grad = NoGrad)]
 pub struct WhileGrad<V = Var> {
     pub x: Vec<V>,

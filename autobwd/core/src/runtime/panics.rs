@@ -1,4 +1,6 @@
 //! Panics of code that users and authors of operators supply, with their places in the source.
+//!
+//! A panic in an author's code (shape rule, kernel, gradient rule, composition) becomes an error that names the code.
 
 use std::{
     any::Any,

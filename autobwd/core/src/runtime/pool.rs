@@ -176,7 +176,7 @@ impl Cx {
     /// share of `scratch`, which is divided evenly.
     ///
     /// # Errors
-    /// That of the first chunk with failed work.
+    /// The error of the first chunk whose work failed.
     pub fn try_chunks_mut<T: Send, S: Send>(
         &self,
         out: &mut [T],

@@ -1,4 +1,7 @@
 //! Scratch memory, which a kernel uses while it runs.
+//!
+//! This memory is for scratch whose size a kernel computes. Scratch that an operator declares (`#[scratch(like = x)]`)
+//! is a value of the plan without readers, in the arena while the operator runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,7 @@
 //! The interface of control flow operators, which run sub-blocks.
+//!
+//! Loops, branches, recurrences and their gradients differ in their `BlockCall` only. A gradient that an operator with
+//! a block reads and that has no writer counts as zero, so its variable need not be declared.
 
 use crate::{BlockId, Error, ErrorKind, OpDesc, Program, Result, Var};
 

@@ -19,7 +19,7 @@ fn in_slot(error: Error, role: Role, slot: &str) -> Error {
 /// Fills a slot from a description.
 ///
 /// # Errors
-/// A wrong number of variables, and those of `fill`.
+/// A wrong number of variables; an error of `fill`.
 #[inline(never)]
 pub fn gather_slot<W, S: Slot<W>>(
     desc: &OpDesc,
@@ -37,7 +37,7 @@ pub fn gather_slot<W, S: Slot<W>>(
 /// Fills a field of scratch memory. Programs have no variable for it, so it is requested as an output without one.
 ///
 /// # Errors
-/// Those of `fill`.
+/// The errors of `fill`.
 pub fn gather_scratch<W>(
     field: &'static str,
     fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
@@ -68,7 +68,7 @@ pub(crate) fn check_described(schema: &Schema, desc: &OpDesc) -> Result<()> {
 /// Checks, for a gradient operator whose shape rule is `like`, that a gradient has dtype and shape of its slot.
 ///
 /// # Errors
-/// It has not.
+/// The check fails.
 pub fn same_as<S: Slot<Meta>, G: Slot<Meta>>(slot: &S, gradient: &G) -> Result<()> {
     let (mut position, mut outcome) = (0, Ok(()));
     gradient.each(|meta| {

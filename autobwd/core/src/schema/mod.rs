@@ -269,8 +269,9 @@ pub trait Kernel {
 /// The formula of an elementwise operator for one element, written on `Swish<F>` with `F: Float`. It replaces shape
 /// rule and kernel, fuses with its neighbours and is compiled for every instruction set.
 ///
-/// Inputs have one shape. With `broadcast`, they broadcast against each other as in NumPy, those of lower rank from the
-/// attribute `axis` on where there is one, and outputs declared `like = x` are summed to the shape of `x`.
+/// Inputs have one shape. With `broadcast`, they broadcast against each other as in NumPy; an input of lower rank is
+/// aligned at the attribute `axis`, if the operator has one. Outputs declared `like = x` are summed to the shape of
+/// `x`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no formula",
     label = "this operator is declared `pointwise`",
@@ -366,6 +367,6 @@ pub trait IntegerLanes: Lanes {
     /// Evaluates the formula: `get` reads an input, by index in the schema; returns the output.
     ///
     /// # Errors
-    /// Those of the formula.
+    /// The errors of the formula.
     fn integer_lane<I: Integer>(attrs: &Self::Attrs, get: impl FnMut(usize) -> I) -> Result<I>;
 }

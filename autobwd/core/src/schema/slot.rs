@@ -56,7 +56,7 @@ pub trait Slot<V>: sealed::Slot<V> + Sized {
     /// Fills the slot from its variables.
     ///
     /// # Errors
-    /// A wrong number of variables, and those of `fill`.
+    /// A wrong number of variables; an error of `fill`.
     fn fill(vars: &[Var], fill: impl FnMut(Var) -> Result<V>) -> Result<Self>;
 
     /// Yields its values; `None` stands for a hole.

@@ -25,7 +25,7 @@ pub struct AttrRecorder {
 /// `Debug` for operators.
 ///
 /// # Errors
-/// Those of the formatter.
+/// The errors of the formatter.
 pub fn debug_struct(
     name: &str,
     fields: &[(&str, &dyn fmt::Debug)],
@@ -72,7 +72,7 @@ impl<W> SlotValues<W> {
     /// The operator as data, with variables from `name`.
     ///
     /// # Errors
-    /// Those of `name`.
+    /// The errors of `name`.
     pub(crate) fn describe(
         self,
         name: &mut dyn FnMut(Role, &'static str, W) -> Result<Var>,

@@ -1,4 +1,8 @@
 //! Values that are not tensors: tensor arrays, and saved step state of loops.
+//!
+//! Each such variable has one place, which a `Buf` shares. Saved step state consists of the values that the gradient
+//! block reads; the next run reuses its memory. With `checkpoint_every = n`, one step in `n` saves its inputs, and the
+//! gradient reruns the steps in between.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -75,7 +79,7 @@ impl TensorArray {
         Ok(found)
     }
 
-    /// Adds the elements of another array to those of this one; a missing element counts as zero.
+    /// Adds the elements of another array to the elements of this one; a missing element counts as zero.
     ///
     /// # Errors
     /// Elements of different dtypes or shapes.

@@ -1,4 +1,6 @@
 //! Conversion of row-sparse tensors to dense ones. Values that are copied into or out of a block are dense.
+//!
+//! Within a block, rows stay rows. States and steps of sequences are dense; sums over steps add rows to a dense tensor.
 
 use super::{Buf, DType, Element, Memory, Meta, Rows, Tensor, padded};
 use crate::{Dim, Result, with_dtype};

@@ -1,5 +1,8 @@
 //! Files: bounded reading of regular files, and atomic replacement, which writes a temporary file in the folder of the
 //! target, synchronises it and renames it.
+//!
+//! Symbolic links are followed, and permissions are kept. The next write to the same target removes the temporary files
+//! of killed processes.
 
 use std::{
     ffi::OsString,

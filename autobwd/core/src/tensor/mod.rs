@@ -2,6 +2,9 @@
 //!
 //! Must not know operators or programs. All memory of the crate comes from `Memory`; everything else here is safe code
 //! over it.
+//!
+//! Kernels see `Memory` only. A `Tensor` may also own the vector of an array that it was made from; its elements are
+//! copied to `Memory` when it is bound.
 
 pub(crate) mod array;
 pub(crate) mod densify;

@@ -1,11 +1,20 @@
 //! Row-sparse tensors, as views of memory.
+//!
+//! The gradient of an embedding table may be a variable of kind `SelectedRows`. Its `Meta` has the dimensions of the
+//! dense tensor, and `rows`, the capacity, so that plans know its size in bytes. In memory, row indices come first and
+//! the elements of rows after them.
+//!
+//! Each row stands once, in ascending order, whichever operator wrote it: writers add up repeated rows
+//! (`operators/sparse_rows.rs`), readers never do. An input is dense unless its slot says `sparse` or `shape_only`: the
+//! registry rejects others before any shape rule runs, and a `Buf` of rows gives no slice. A formula with a `sparse`
+//! input also has a kernel, which runs outside of fused kernels if the input is sparse.
 
 use std::ops::Range;
 
 /// A row-sparse tensor: some of its rows, each once and in ascending order; all others are 0. Sparse gradients have
 /// this form.
 ///
-/// Rows are slices along the first dimension: those of a tensor `[height, d…]` have the shape `[d…]`.
+/// Rows are slices along the first dimension: the rows of a tensor `[height, d…]` have the shape `[d…]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rows<'a, T> {
     height: usize,

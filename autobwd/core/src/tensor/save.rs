@@ -163,9 +163,9 @@ fn damage(file: &[u8], metadata: &HashMap<String, String>) -> Option<String> {
 /// Reads all tensors of a safetensors file, sorted by name.
 ///
 /// # Errors
-/// Those of the file system; a path that is no file; a file that is not in safetensors format, is truncated, is larger
-/// than 16 GiB, holds an unsupported dtype, or differs from what was saved by a byte. Files of other programs have no
-/// checksum, so that only damage to their headers is noticed.
+/// The errors of the file system; a path that is no file; a file that is not in safetensors format, is truncated, is
+/// larger than 16 GiB, holds an unsupported dtype, or differs from what was saved by a byte. Files of other programs
+/// have no checksum, so that only damage to their headers is noticed.
 pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     Ok(load_tensors_with(path, "")?.0)
 }

@@ -116,7 +116,7 @@ pub struct Meta {
     /// `None` for a dense tensor. For a row-sparse one ([`VarKind::SelectedRows`](crate::VarKind)) with these
     /// dimensions: its capacity in rows.
     pub rows: Option<Dim>,
-    /// Whether it is a tensor array ([`VarKind::TensorArray`](crate::VarKind)): dtype and dimensions are those of an
+    /// Whether it is a tensor array ([`VarKind::TensorArray`](crate::VarKind)): dtype and dimensions then describe an
     /// element. Also set for step scopes, which have neither.
     pub array: bool,
     slot: &'static str,
@@ -169,7 +169,7 @@ impl Meta {
     /// Requires few enough elements for a constant.
     ///
     /// # Errors
-    /// That of [`wrong`](Meta::wrong).
+    /// The error of [`wrong`](Meta::wrong).
     pub(crate) fn small(&self) -> Result<()> {
         let small = self.dims.numel().get().is_none_or(|numel| numel <= MAX_CONSTANT);
         self.require(small, || format!("at most {MAX_CONSTANT} elements are needed"))
@@ -249,7 +249,7 @@ impl Meta {
         Error::new(ErrorKind::Shape, format!("`{}`: {needed}, not {self}", self.slot))
     }
 
-    /// Requires a condition for this slot; the error is that of [`wrong`](Meta::wrong).
+    /// Requires a condition for this slot; the error comes from [`wrong`](Meta::wrong).
     ///
     /// # Errors
     /// The condition does not hold.
@@ -277,7 +277,7 @@ impl Meta {
     /// Requires exactly one element.
     ///
     /// # Errors
-    /// That of [`wrong`](Meta::wrong).
+    /// The error of [`wrong`](Meta::wrong).
     pub fn one_element(&self) -> Result<()> {
         self.require(self.dims.numel().agrees(1.into()), || "one element is needed".into())
     }

@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result, with_dtype};
 /// # Copies
 ///
 /// A tensor made by value from a vector or a row-major array takes over its memory, and [`into_vec`](Tensor::into_vec)
-/// and [`into_array`](Tensor::into_array) return it: neither copies. Fetched tensors are such vectors, too. Kernels
+/// and [`into_array`](Tensor::into_array) return it: neither copies. Fetched tensors are also such vectors. Kernels
 /// need memory aligned to a cache line, so such a tensor is copied once before kernels use it: when the first session
 /// that uses it is prepared, in a `Scope`, or when it becomes a value of an eager [`Builder`](crate::Builder). Feeding
 /// always copies into the plan's memory.
@@ -295,7 +295,7 @@ fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
     Ok(copy)
 }
 
-/// Adds the elements of `x` to those of `sum`, which has the same dtype and shape.
+/// Adds the elements of `x` to the elements of `sum`, which has the same dtype and shape.
 ///
 /// # Errors
 /// Another dtype or shape.

@@ -1,6 +1,6 @@
 //! Arrays in NumPy's `.npz` files: zip archives of `.npy` files.
 //!
-//! The format is that of `numpy.lib.format`, versions 1 to 3. The crates that implement it parse the header with a
+//! The format is described in `numpy.lib.format`, versions 1 to 3. The crates that implement it parse the header with a
 //! grammar of Python literals, at ten times the build time of this file.
 
 mod header;
@@ -38,7 +38,7 @@ const LIMIT: u64 = 1 << 34;
 /// ```
 ///
 /// # Errors
-/// Those of the file system; a file that is no archive of arrays; other dtypes than those of [`DType`]; arrays of more
+/// The errors of the file system; a file that is no archive of arrays; dtypes that [`DType`] lacks; arrays of more
 /// than 16 GiB together, or with fewer bytes than their shape needs. Each names the file and the array.
 pub fn load_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
     let path = path.as_ref();
@@ -87,8 +87,8 @@ fn row_major(tensor: &Tensor) -> Result<Tensor> {
 /// Writes arrays to a `.npz` file of NumPy, which is replaced as a whole.
 ///
 /// # Errors
-/// Those of [`write_atomically`]; an array of more than 64 dimensions, which NumPy does not have; two arrays of one
-/// name.
+/// The errors of [`write_atomically`]; an array of more than 64 dimensions, which NumPy does not have; two arrays of
+/// one name.
 pub fn save_npz<'a>(
     path: impl AsRef<Path>,
     arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>,

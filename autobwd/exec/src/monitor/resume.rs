@@ -59,8 +59,8 @@ impl Monitor<File> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`new`](Monitor::new), and of the file system, with the path; a log of other variables; a line that is no
-    /// record, or has more than 64 MiB. The file is then as it was.
+    /// The errors of [`new`](Monitor::new), and of the file system, with the path; a log of other variables; a line
+    /// that is no record, or has more than 64 MiB. The file is then as it was.
     pub fn resume(
         path: impl AsRef<Path>,
         program: &impl AsRef<Program>,

@@ -29,7 +29,7 @@ pub trait Feed {
     /// Writes the elements to [`Session::feed_mut`], which returns room for as many as `meta` says.
     ///
     /// # Errors
-    /// Those of [`Session::feed_mut`].
+    /// The errors of [`Session::feed_mut`].
     fn feed(&self, name: &str, session: &mut Session) -> Result<()>;
 }
 

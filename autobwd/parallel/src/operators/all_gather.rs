@@ -13,7 +13,7 @@ pub struct CAllgather<V = Var> {
     /// At least one dimension; the same shape on all ranks.
     #[input]
     pub x: V,
-    /// The first dimension is `nranks` times that of `x`.
+    /// The first dimension is `nranks` times the first dimension of `x`.
     #[output]
     pub out: V,
     /// The number of ranks.

@@ -105,7 +105,7 @@ impl Kernel for CAllreduceSum<Buf<'_>> {
     }
 }
 
-/// Sums row-sparse tensors: gathers the rows of all ranks, and adds up those of one number.
+/// Sums row-sparse tensors: gathers the rows of all ranks, and adds up rows with the same index.
 fn add_rows<T: GemmElement + AddAssign>(
     cx: &Cx,
     transport: Option<&dyn Transport>,

@@ -12,7 +12,7 @@ pub struct CReducescatter<V = Var> {
     /// The first dimension is a multiple of `nranks`; the same shape on all ranks. Sums of integers wrap around.
     #[input]
     pub x: V,
-    /// The first dimension is that of `x` divided by `nranks`.
+    /// The first dimension is the first dimension of `x` divided by `nranks`.
     #[output]
     pub out: V,
     /// The number of ranks.

@@ -1,4 +1,6 @@
 //! Curves of a bounded number of points, however long a run is.
+//!
+//! If a run is longer than the bound, pairs of points are merged while its log is read.
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use serde_json::Value;

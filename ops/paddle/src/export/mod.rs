@@ -1,4 +1,7 @@
 //! Programs as the reference's messages.
+//!
+//! Operators that PaddlePaddle does not know are replaced by their compositions. The part of a training program
+//! (`op_role`) follows from the operators' origins.
 
 mod roles;
 

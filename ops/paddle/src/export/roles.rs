@@ -14,7 +14,7 @@ const BACKWARD: i32 = 1;
 const OPTIMIZE: i32 = 2;
 const LOSS: i32 = 0x100;
 
-/// The variables at which the backward part starts.
+/// The variables at which the backward pass starts.
 pub(super) fn losses(program: &Program) -> HashSet<Var> {
     let seeds = program.root().ops.iter().filter(|op| op.origin == Origin::Seed);
     let of = |var: Var| program.find(program.name(var).strip_suffix("@GRAD")?);

@@ -1,4 +1,8 @@
 //! Programs from the reference's messages.
+//!
+//! Operators, slots and attributes are mapped to the registered ones; everything that cannot be mapped is one list.
+//! Declared shapes of intermediate values are replaced by inferred ones, because versions of PaddlePaddle declare them
+//! differently. Outputs that files for inference lack are added.
 
 mod op;
 

@@ -27,7 +27,7 @@ impl Builder {
 
     /// Data to be fed; −1 stands for a dimension that may differ from run to run.
     ///
-    /// Fails for a name in use and for a dimension below −1. It fails in eager mode, too, where data is available from
+    /// Fails for a name in use and for a dimension below −1. It also fails in eager mode, where data is available from
     /// the start: use [`Builder::constant`].
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Expr {

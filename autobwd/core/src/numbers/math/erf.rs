@@ -121,7 +121,7 @@ pub(in super::super) fn normal_cdf<F: MathFloat>(x: F) -> F {
     let (square, rest) = s.exact_product(s);
     let (q, shifted) = reduced(-half * square, -half * rest);
     let scale = F::from(F::CDF_SCALE);
-    // The relative rounding error of the sum is also that of the quotient.
+    // The quotient has the relative rounding error of the sum.
     let (sum, lost) = two_sum(s, scale);
     let inverse = one / sum;
     let p = horner((s - scale) * inverse, F::CDF) / sum;

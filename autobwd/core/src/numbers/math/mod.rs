@@ -96,7 +96,7 @@ macro_rules! real {
             #[inline(always)]
             fn times_power_of_2(self, shifted: Self) -> Self {
                 const BIAS: $u = $t::MAX_EXP as $u - 1;
-                // Twice the bias, so that half of it is positive, too.
+                // Twice the bias, so that half of it is also positive.
                 let n = shifted.0.to_bits().wrapping_sub((Self::MAGIC as $t).to_bits()).wrapping_add(2 * BIAS);
                 let half = n >> 1;
                 let (one, other) = (half << $mantissa, n.wrapping_sub(half) << $mantissa);

@@ -115,8 +115,8 @@ fn cases() -> Vec<MathCase> {
     }
 }
 
-/// Distance in units in the last place of the exact result; those of subnormal numbers are the ones of the smallest
-/// normal numbers. Infinity counts as the number after the largest; a zero of the wrong sign is far away.
+/// Distance in units in the last place of the exact result; subnormal numbers use the unit of the smallest normal
+/// numbers. Infinity counts as the number after the largest; a zero of the wrong sign is far away.
 fn distance(found: f32, exact: f64) -> f64 {
     let rounded = exact as f32;
     if exact.is_nan() || found.is_nan() {

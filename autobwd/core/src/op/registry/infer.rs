@@ -13,10 +13,10 @@ use crate::{
 };
 
 impl OpInfo {
-    /// Runs the shape rule: `of` returns dtype and shape of an input, `put` receives those of an output.
+    /// Runs the shape rule: `of` returns dtype and shape of an input, `put` receives dtype and shape of an output.
     ///
     /// # Errors
-    /// Those of the shape rule, of reading slots and attributes, and of `of`.
+    /// The errors of the shape rule, of reading slots and attributes, and of `of`.
     pub fn infer(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
         self.check_formula(desc)?;
         self.infer_checked(desc, of, put)
@@ -82,7 +82,7 @@ where
     put_outputs(schema, desc, outputs, reads_list, put).map(|()| flops)
 }
 
-/// The shape rule of a gradient operator, inferred from that of its forward operator.
+/// The shape rule of a gradient operator, inferred from the rule of its forward operator.
 pub(super) fn infer_gradient<O: Op, F: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim>
 where
     F::Of<Meta>: Infer,
@@ -244,8 +244,8 @@ pub(super) fn infer_pointwise<O: Op>(desc: &OpDesc, of: MetaOf<'_>, put: PutMeta
     infer_formula(const { &O::SCHEMA }, desc, of, put)
 }
 
-/// The shape rule of all formulas: outputs have the broadcast shape of the inputs, or that of the input they are
-/// `like`. It does not depend on the operator's type, so that it is compiled once.
+/// The shape rule of all formulas: outputs have the broadcast shape of the inputs, or the shape of the input
+/// that they are `like`. It does not depend on the operator's type, so that it is compiled once.
 fn infer_formula(schema: &'static Schema, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<Dim> {
     let mut inputs: SmallVec<[Meta; 4]> = SmallVec::new();
     for slot in schema.inputs {

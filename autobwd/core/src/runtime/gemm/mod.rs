@@ -73,7 +73,7 @@ impl<T> Strided<'_, T> {
     }
 }
 
-/// The stride of a matrix, at most `len`, if `len` elements contain it. That of a single row is irrelevant.
+/// The stride of a matrix, at most `len`, if `len` elements contain it. The stride of a single row is irrelevant.
 #[inline]
 pub(super) fn stride(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> {
     if cols > stride {

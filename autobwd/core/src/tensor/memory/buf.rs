@@ -1,10 +1,10 @@
 //! Buffers: what a kernel sees of its slots, and the check that written ones are disjoint from all others.
 //!
 //! The invariant of a bound kernel: every [`Buf`] has the bytes that its dtype and shape need. The bytes of a writable
-//! one are disjoint from those of every other. An input has none if it shares its memory with an output, or if only its
-//! shape is read. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each other
-//! before the kernel runs ([`Binder::finish`]). The caller of
-//! [`Memory::place`](super::Memory::place) promises the rest.
+//! one are disjoint from the bytes of every other. An input has none if it shares its memory with an output, or if only
+//! its shape is read. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each
+//! other before the kernel runs ([`Binder::finish`]). The caller of [`Memory::place`](super::Memory::place) promises
+//! the rest.
 //!
 //! While a bound kernel runs, its memory has no other user: a session is borrowed mutably and so is the scope that it
 //! is bound to, or the scope is shared and no session has a writable `Buf` of it; a tape borrows the inputs of an
@@ -122,12 +122,12 @@ impl Buf<'_> {
         self.dtype
     }
 
-    /// Shape; for a row-sparse tensor, that of the dense tensor.
+    /// Shape; for a row-sparse tensor, the shape of the dense tensor.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// Number of elements; for a row-sparse tensor, that of the dense tensor.
+    /// Number of elements; for a row-sparse tensor, of the dense tensor.
     pub fn numel(&self) -> usize {
         self.numel
     }

@@ -24,7 +24,7 @@ impl Vector {
             return Err(self);
         }
         let this = ManuallyDrop::new(self);
-        // SAFETY: pointer, length and capacity are those of a `Vec` of elements of this dtype, which have one size and
+        // SAFETY: pointer, length and capacity come from a `Vec` of elements of this dtype, which have one size and
         // alignment. `this` is not dropped, so the vector has one owner.
         Ok(unsafe { Vec::from_raw_parts(this.ptr.cast().as_ptr(), this.len, this.capacity) })
     }
