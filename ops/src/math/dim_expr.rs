@@ -214,6 +214,12 @@ pub fn sizes<const RANK: usize>(x: &Expr) -> [DimExpr; RANK] {
     std::array::from_fn(|axis| DimExpr::of(x, axis as i32))
 }
 
+/// The dimensions of a tensor.
+#[track_caller]
+pub(crate) fn all_sizes(x: &Expr) -> Vec<DimExpr> {
+    (0..x.dims().len()).map(|axis| DimExpr::of(x, axis as i32)).collect()
+}
+
 /// [`Math::reshape_to`].
 #[track_caller]
 pub(super) fn reshape_to(x: &Expr, dims: &[DimExpr]) -> Expr {

@@ -10,6 +10,7 @@ mod shapes;
 
 use autobwd::{DType, Expr, New, emit};
 
+pub(crate) use dim_expr::all_sizes;
 pub use dim_expr::{DimExpr, filled, positions, sizes};
 pub(crate) use refusals::failed;
 use refusals::unequal_shapes;
@@ -142,6 +143,12 @@ impl Math for Expr {
 pub fn concat(parts: &[&Expr], axis: i32) -> Expr {
     let x = parts.iter().map(|p| (*p).into()).collect();
     emit(Concat { x, out: New, axis, axis_tensor: None }).out
+}
+
+/// A number everywhere in the shape and dtype of a tensor.
+#[track_caller]
+pub(crate) fn like(x: &Expr, value: f64) -> Expr {
+    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
 }
 
 /// Stacks tensors along a new axis. Fails without tensors, and if their shapes differ.

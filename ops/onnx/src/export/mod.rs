@@ -35,7 +35,6 @@ mod scatter;
 mod shape;
 mod shuffle;
 mod slice;
-mod update;
 mod volume;
 
 use std::{
@@ -128,7 +127,6 @@ fn rules() -> BTreeMap<&'static str, ExportRule> {
         shape::rules(),
         shuffle::rules(),
         slice::rules(),
-        update::rules(),
         volume::rules(),
     ];
     families.into_iter().flatten().collect()

@@ -17,7 +17,6 @@ mod random;
 mod reduce;
 mod select;
 mod shape;
-mod update;
 
 use super::rules::LowerRule;
 
@@ -60,7 +59,6 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         reduce::rules(),
         select::rules(),
         shape::rules(),
-        update::rules(),
     ];
     families.into_iter().flatten().collect()
 }
