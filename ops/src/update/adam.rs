@@ -1,7 +1,7 @@
 //! Adam and AdamW.
 
 use autobwd::{
-    Buf, Cx, DType, Infer, Kernel, Meta, NoGrad, Result, Var,
+    Buf, Composition, Cx, DType, Expr, Infer, Kernel, Meta, NoGrad, Result, Var,
     check::*,
     op::{LaneOf, VectorLoops, map_lanes, with_float},
     operators::update_rows,
@@ -9,8 +9,12 @@ use autobwd::{
     tensor::Bool,
 };
 
-use super::{advance, one, same_as_param, scalars_of_param};
-use crate::kernel_helpers::{KernelFloat, PART, nth_part, wide};
+use super::{advance, moving_mean, next_power, number, one, same_as_param, scalars_of_param, unless};
+use crate::{
+    Math,
+    kernel_helpers::{KernelFloat, PART, nth_part, wide},
+    math::like,
+};
 
 /// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
 /// `param_out = param - learning_rate / (1 - beta1_pow) * m / (√(v / (1 - beta2_pow)) + epsilon)`.
@@ -155,6 +159,38 @@ impl<T: KernelFloat> VectorLoops<T> for AdamStep<'_, T> {
             let v = beta2 * v + (one - beta2) * grad * grad;
             [keep * param - rate * (m / (v.sqrt() + epsilon)), m, v]
         });
+    }
+}
+impl Composition for AdamOp<Expr> {
+    fn compose(&mut self) {
+        let rate = number(&self.learning_rate, &self.param);
+        let [beta1, beta2, epsilon] =
+            [self.beta1, self.beta2, self.epsilon].map(|x| like(&rate, f64::from(x)));
+        let powers = [&self.beta1_pow, &self.beta2_pow].map(|power| number(power, &self.param));
+        let rates = AdamExprs { rate, beta: [&beta1, &beta2], powers, epsilon };
+        let state = [&self.param, &self.moment1, &self.moment2];
+        [self.param_out, self.moment1_out, self.moment2_out] = rates.step(&self.grad, state);
+        // Last, since powers may be advanced in place.
+        self.beta1_pow_out = next_power(&self.beta1_pow, &beta1);
+        self.beta2_pow_out = next_power(&self.beta2_pow, &beta2);
+    }
+}
+
+/// The numbers of a step in a composition, each a tensor of one element that broadcasts with the parameter.
+struct AdamExprs<'a> {
+    rate: Expr,
+    beta: [&'a Expr; 2],
+    powers: [Expr; 2],
+    epsilon: Expr,
+}
+impl AdamExprs<'_> {
+    /// The parameter and both moments after a step.
+    fn step(&self, grad: &Expr, [param, m, v]: [&Expr; 3]) -> [Expr; 3] {
+        let root = (1.0 - &self.powers[1]).sqrt();
+        let rate = &self.rate * &root / (1.0 - &self.powers[0]);
+        let m = moving_mean(m, grad, self.beta[0]);
+        let v = moving_mean(v, &grad.square(), self.beta[1]);
+        [param - &m / (v.sqrt() + &self.epsilon * root) * rate, m, v]
     }
 }
 autobwd::samples!(
@@ -311,6 +347,30 @@ impl Kernel for AdamwOp<Buf<'_>> {
             let rates = AdamRates { keep, ..AdamRates::new(rate, beta, powers, epsilon) };
             rates.step(cx, &self.grad, [param, m, v], self.lazy_mode)
         })
+    }
+}
+
+impl Composition for AdamwOp<Expr> {
+    fn compose(&mut self) {
+        let rate = number(&self.learning_rate, &self.param);
+        let number_or = |slot: &Option<Expr>, attr: f32| match slot {
+            Some(slot) => number(slot, &self.param).cast(rate.dtype()),
+            None => like(&rate, attr.into()),
+        };
+        let beta1 = number_or(&self.beta1_tensor, self.beta1);
+        let beta2 = number_or(&self.beta2_tensor, self.beta2);
+        let epsilon = number_or(&self.epsilon_tensor, self.epsilon);
+        let decay = &rate * (f64::from(self.lr_ratio) * f64::from(self.coeff));
+        let param = if self.with_decay { &self.param * (1.0 - decay) } else { self.param.clone() };
+        let powers = [&self.beta1_pow, &self.beta2_pow].map(|power| number(power, &self.param));
+        let rates = AdamExprs { rate, beta: [&beta1, &beta2], powers, epsilon };
+        let [param, m, v] = rates.step(&self.grad, [&param, &self.moment1, &self.moment2]);
+        let skip = &self.skip_update;
+        self.param_out = unless(skip, &self.param, param);
+        self.moment1_out = unless(skip, &self.moment1, m);
+        self.moment2_out = unless(skip, &self.moment2, v);
+        self.beta1_pow_out = unless(skip, &self.beta1_pow, next_power(&self.beta1_pow, &beta1));
+        self.beta2_pow_out = unless(skip, &self.beta2_pow, next_power(&self.beta2_pow, &beta2));
     }
 }
 

@@ -1,12 +1,16 @@
 //! Steps scaled by past gradients: Adagrad, Adadelta, RMSProp and Adamax.
 
 use autobwd::{
-    Buf, Cx, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, check::*, op::with_float,
-    operators::update_rows, register_op,
+    Buf, Composition, Cx, Expr, Float, Infer, Kernel, Meta, NoGrad, Pointwise, Result, Var, check::*,
+    op::with_float, operators::update_rows, register_op,
 };
 
-use super::{one, same_as_param, scalars_of_param};
-use crate::kernel_helpers::{KernelFloat, PART, nth_part};
+use super::{moving_mean, number, one, same_as_param, scalars_of_param};
+use crate::{
+    Math,
+    kernel_helpers::{KernelFloat, PART, nth_part},
+    math::like,
+};
 
 /// Adagrad (Duchi et al., 2011): `moment_out = moment + grad²`,
 /// `param_out = param - learning_rate * grad / (√moment_out + epsilon)`.
@@ -441,6 +445,25 @@ impl<T: KernelFloat> RmspropStep<T> {
             }
             Ok(())
         })
+    }
+}
+impl Composition for RmspropOp<Expr> {
+    fn compose(&mut self) {
+        let rate = number(&self.learning_rate, &self.param);
+        let decay = like(&rate, self.decay.into());
+        let square = moving_mean(&self.mean_square, &self.grad.square(), &decay);
+        let mean_grad = self.mean_grad.clone().unwrap_or_else(|| like(&self.param, 0.0));
+        let (mean_grad, variance) = if self.centered {
+            let mean_grad = moving_mean(&mean_grad, &self.grad, &decay);
+            let variance = &square - mean_grad.square();
+            (mean_grad, variance)
+        } else {
+            (mean_grad, square.clone())
+        };
+        let change = &self.grad * rate / (variance + f64::from(self.epsilon)).sqrt();
+        let moment = &self.moment * f64::from(self.momentum) + change;
+        self.param_out = &self.param - &moment;
+        (self.moment_out, self.mean_square_out, self.mean_grad_out) = (moment, square, mean_grad);
     }
 }
 autobwd::samples!(

@@ -1,13 +1,17 @@
 //! Steps scaled by the norm of the whole parameter: LAMB and LARS.
 
 use autobwd::{
-    Buf, Cx, DType, Error, ErrorKind, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, op::with_float,
-    register_op, tensor::Bool,
+    Buf, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, NoGrad, Result, Var, check::*,
+    op::with_float, register_op, tensor::Bool,
 };
 
-use super::{advance, one, same_as_param, scalars_of_param};
+use super::{
+    advance, if_positive, moving_mean, next_power, norm, number, one, same_as_param, scalars_of_param, unless,
+};
 use crate::{
+    Math,
     kernel_helpers::{KernelFloat, PART, nth_part},
+    math::like,
     reduce::total,
 };
 
@@ -133,6 +137,27 @@ impl Kernel for LambOp<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for LambOp<Expr> {
+    fn compose(&mut self) {
+        let mut rate = number(&self.learning_rate, &self.param);
+        let [beta1, beta2] = [self.beta1, self.beta2].map(|beta| like(&rate, f64::from(beta)));
+        let [rest1, rest2] = [&self.beta1_pow, &self.beta2_pow].map(|power| 1.0 - number(power, &self.param));
+        let m = moving_mean(&self.moment1, &self.grad, &beta1);
+        let v = moving_mean(&self.moment2, &self.grad.square(), &beta2);
+        let step = &m / rest1 / ((&v / rest2).sqrt() + f64::from(self.epsilon))
+            + &self.param * f64::from(self.weight_decay);
+        if self.weight_decay > 0.0 || self.always_adapt {
+            let (whole, change) = (norm(&self.param), norm(&step));
+            rate = rate * if_positive([&whole, &change], &(&whole / &change));
+        }
+        let skip = &self.skip_update;
+        self.param_out = unless(skip, &self.param, &self.param - step * rate);
+        self.moment1_out = unless(skip, &self.moment1, m);
+        self.moment2_out = unless(skip, &self.moment2, v);
+        self.beta1_pow_out = unless(skip, &self.beta1_pow, next_power(&self.beta1_pow, &beta1));
+        self.beta2_pow_out = unless(skip, &self.beta2_pow, next_power(&self.beta2_pow, &beta2));
     }
 }
 autobwd::samples!(
@@ -277,6 +302,24 @@ impl Kernel for LarsMomentumOp<Buf<'_>> {
             })?;
         }
         Ok(())
+    }
+}
+impl Composition for LarsMomentumOp<Expr> {
+    fn compose(&mut self) {
+        let rescale = f64::from(self.rescale_grad);
+        for i in 0..self.param.len() {
+            let (param, decay) = (&self.param[i], f64::from(self.lars_weight_decay[i]));
+            let (grad, mut rate) = (&self.grad[i] * rescale, number(&self.learning_rate[i], param));
+            if decay > 0.0 {
+                let (whole, change) = (norm(param), norm(&grad));
+                let divisor = &change + &whole * decay + f64::from(self.epsilon);
+                let local = &whole * f64::from(self.lars_coeff) / divisor;
+                rate = rate * if_positive([&whole, &change], &local);
+            }
+            let velocity = &self.velocity[i] * f64::from(self.mu) + (grad + param * decay) * rate;
+            self.param_out[i] = param - &velocity;
+            self.velocity_out[i] = velocity;
+        }
     }
 }
 autobwd::samples!(

@@ -16,9 +16,14 @@ pub use clip::{ClipByNorm, ClipGradient, ScaleGradient};
 pub use descent::{MomentumOp, Regularization, SgdOp};
 pub use layerwise::{LambOp, LarsMomentumOp};
 
-use autobwd::{Buf, Meta, Result, tensor::InOut};
+use autobwd::{Buf, Expr, Meta, New, Result, emit, tensor::InOut};
 
-use crate::kernel_helpers::KernelFloat;
+use crate::{
+    Math,
+    kernel_helpers::KernelFloat,
+    logic::Where,
+    math::{all_sizes, like},
+};
 
 /// The only element of a slot.
 pub(crate) fn one<T: KernelFloat>(x: &Buf<'_>) -> Result<T> {
@@ -48,4 +53,39 @@ fn scalars_of_param<const N: usize>(param: &Meta, slots: [&Meta; N]) -> Result<(
         slot.same_dtype(param)?;
         slot.one_element()
     })
+}
+
+/// A tensor of one element, in a shape that broadcasts with `with`.
+fn number(x: &Expr, with: &Expr) -> Expr {
+    let shape: &[i32] = if with.dims().is_empty() { &[] } else { &[1] };
+    let fits = x.dims().len() == shape.len() && x.dims().iter().all(|dim| *dim == 1);
+    if fits { x.clone() } else { x.reshape(shape) }
+}
+
+/// A power, multiplied by its base.
+fn next_power(power: &Expr, base: &Expr) -> Expr {
+    power * number(base, power)
+}
+
+/// The mean, in which older terms decay: `decay * mean + (1 - decay) * x`.
+fn moving_mean(mean: &Expr, x: &Expr, decay: &Expr) -> Expr {
+    mean * decay + x * (1.0 - decay)
+}
+
+/// `√Σ x²` over all elements.
+fn norm(x: &Expr) -> Expr {
+    x.square().sum(&[]).sqrt()
+}
+
+/// `ratio` where both norms are positive, else 1.
+fn if_positive(norms: [&Expr; 2], ratio: &Expr) -> Expr {
+    let [first, second] = norms.map(|norm| norm.greater_than(&like(norm, 0.0)));
+    first.logical_and(&second).where_cond(ratio, &like(ratio, 1.0))
+}
+
+/// `before` if the only element of `skip` is true, else `after`.
+fn unless(skip: &Option<Expr>, before: &Expr, after: Expr) -> Expr {
+    let Some(skip) = skip else { return after };
+    let condition = (&number(skip, before).expand_to(&all_sizes(before))).into();
+    emit(Where { condition, x: before.into(), y: after.into(), out: New }).out
 }

@@ -33,7 +33,6 @@ mod scan;
 mod scatter;
 mod shape;
 mod slice;
-mod update;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -123,7 +122,6 @@ fn rules() -> BTreeMap<&'static str, ExportRule> {
         scatter::rules(),
         shape::rules(),
         slice::rules(),
-        update::rules(),
     ];
     families.into_iter().flatten().collect()
 }

@@ -14,7 +14,6 @@ mod pool;
 mod random;
 mod reduce;
 mod shape;
-mod update;
 
 use super::rules::LowerRule;
 
@@ -54,7 +53,6 @@ pub(super) fn rules() -> Vec<(&'static str, LowerRule)> {
         random::rules(),
         reduce::rules(),
         shape::rules(),
-        update::rules(),
     ];
     families.into_iter().flatten().collect()
 }
