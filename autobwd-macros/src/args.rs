@@ -7,7 +7,7 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::ErrorSink, options, text};
 
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "grad",
     "grad_of",
     "name",
@@ -21,8 +21,9 @@ const KNOWN: [&str; 13] = [
     "infallible",
     "elementwise_update",
     "peephole",
+    "primitive",
 ];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `elementwise_update` and `peephole = Type`";
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `elementwise_update`, `peephole = Type` and `primitive`";
 
 pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
@@ -50,6 +51,8 @@ pub(crate) struct MacroArgs {
     pub(crate) elementwise_update: Option<Ident>,
     /// The operator that one operator replaces together with this one.
     pub(crate) peephole: Option<Type>,
+    /// `primitive`, as written.
+    pub(crate) primitive: Option<Ident>,
 }
 
 #[derive(Default)]
@@ -67,6 +70,7 @@ struct ParsedArg {
     infallible: Option<Ident>,
     elementwise_update: Option<Ident>,
     peephole: Option<Type>,
+    primitive: Option<Ident>,
     tried_grad: bool,
     tried_pointwise: bool,
 }
@@ -94,6 +98,7 @@ impl MacroArgs {
             infallible,
             elementwise_update,
             peephole,
+            primitive,
             ..
         } = given;
         MacroArgs {
@@ -110,6 +115,7 @@ impl MacroArgs {
             infallible,
             elementwise_update,
             peephole,
+            primitive,
         }
     }
 }
@@ -163,6 +169,7 @@ impl ParsedArg {
             "inferred" => &mut self.inferred,
             "infallible" => &mut self.infallible,
             "elementwise_update" => &mut self.elementwise_update,
+            "primitive" => &mut self.primitive,
             _ => return None,
         })
     }

@@ -35,6 +35,8 @@ pub(crate) struct OperatorDecl<'a> {
     pub(crate) elementwise_update: Option<&'a Ident>,
     /// The operator that one operator replaces together with this one.
     pub(crate) peephole: Option<&'a Type>,
+    /// `primitive`, as written.
+    pub(crate) primitive: Option<&'a Ident>,
     pub(crate) doc: String,
     pub(crate) fields: Vec<FieldDecl<'a>>,
 }

@@ -103,6 +103,7 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// | `inferred` | for a gradient operator with a kernel or a composition: its shape rule is inferred from the shape rule of the forward operator, whose inputs it reads |
 /// | `infallible` | the kernel never fails on inputs that the shape rule accepts. A step commits as a whole: values of the scope that it overwrites before a kernel that may fail are copied first, in each run. Operators of backward passes are declared so, that in-place updates before them need no copy; formulas never fail |
 /// | `elementwise_update` | an update of a parameter that treats every element alone: with a part of parameter, gradient and state in its slots, it computes that part of the result, so parts may be on different ranks |
+/// | `primitive` | backends have a rule for it: neither a formula nor a composition says what it means |
 /// | `peephole = Next` | `impl Peephole<Next>` gives one operator that replaces this one and a `Next` that reads its result |
 ///
 /// | `grad = ..` | meaning |

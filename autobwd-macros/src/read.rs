@@ -34,6 +34,7 @@ impl<'a> OperatorDecl<'a> {
             infallible: args.infallible.as_ref(),
             elementwise_update: args.elementwise_update.as_ref(),
             peephole: args.peephole.as_ref(),
+            primitive: args.primitive.as_ref(),
             doc: docs::text(&item.attrs),
             fields,
             param,

@@ -415,6 +415,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let composition = composition(op);
     let infallible = op.infallible.map(|_| quote_spanned!(at=> .infallible()));
     let update = op.elementwise_update.map(|_| quote_spanned!(at=> .elementwise_update()));
+    let primitive = op.primitive.map(|_| quote_spanned!(at=> .primitive()));
     let peephole = op.peephole.map(|then| {
         let at = span::generated_at(span::last_segment(then));
         quote_spanned!(at=> .peephole::<#ident<::autobwd::__private::Var>, #then>())
@@ -434,7 +435,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::__private::Var> #(, #forward)*>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )#formula #decomposed #composition #infallible #update #peephole
+        )#formula #decomposed #composition #infallible #update #primitive #peephole
     };
     quote! {
         const _: () = {

@@ -110,7 +110,7 @@ fn constants(
         var: *var,
         meta: meta.clone(),
         source: ValueSource::Feed,
-        record: None,
+        layout: None,
     });
     let initial: Vec<InitialValue> = initial.collect();
     let request = PlanRequest { initial: &initial, ends, ..PlanRequest::graph_only(&[], &|_| None, &[]) };

@@ -5,6 +5,29 @@
 //! order: `value_graph::needed` → `Graph::build` → `relevance::leave_out` → `copy_elision::leave_out` →
 //! `peephole::join` → `fusion::group` (with `value_graph::decompose::parts`) → `memory_planning::place` →
 //! `horizontal_fusion::mark`.
+//!
+//! From the plan on, a slot is an index into the operator's schema: in plans, formulas, fused kernels and instructions.
+//! An operator without a kernel (`composed`) is one operator in programs, passes and tapes; the value graph has the
+//! operators of its composition in its place, with the shapes known by then. Errors name the operator itself.
+//!
+//! # Constants
+//!
+//! A slot declared `constant` holds what a shape rule must know, such as the shape of a reshape that operators compute
+//! from other shapes. While the value graph is built, its value is computed on demand: an operator's kernel runs, on
+//! memory of its own, if all inputs whose elements it reads are known, and everything is small. Shape rules and kernels
+//! read the elements from the `Meta` or `Buf` of the slot, which has no memory. Operators that only computed constants
+//! are removed.
+//!
+//! A feed and a value of the scope are unknown; the error names the one that a constant depends on. Constants that a
+//! sub-block captures, or that are saved for the backward pass, stay constants. Plans are cached by the shapes of
+//! feeds, which determine the constants. While a program is built or verified, constants are unknown, and so are the
+//! dimensions that depend on them.
+//!
+//! # Control flow
+//!
+//! The sub-block of an operator is planned for the given shapes, as a plan within the plan. The block reads outer
+//! values in place; loop-carried values are copied within its arena. If shapes change from step to step, the plan ends
+//! before that operator, and the rest is planned at run time.
 
 // Plans are public for the packages that bind them to memory, not for users, who get reports.
 #![allow(missing_docs)]

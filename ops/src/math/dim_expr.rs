@@ -1,4 +1,4 @@
-//! Dimensions of expressions, some of which are known only when the program runs.
+//! Dimensions of expressions; some are known only when the program runs.
 
 use std::ops::{Add, Div, Mul, Rem, Sub};
 

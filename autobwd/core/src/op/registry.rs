@@ -74,6 +74,7 @@ pub struct OpInfo {
     forward: Option<&'static Schema>,
     infallible: bool,
     elementwise_update: bool,
+    primitive: bool,
     peephole: Option<PeepholeEntry>,
     krate: &'static str,
     version: &'static str,
@@ -208,6 +209,12 @@ impl OpInfo {
         OpInfo { elementwise_update: true, ..self }
     }
 
+    /// Records that backends have a rule for it.
+    #[must_use]
+    pub const fn primitive(self) -> OpInfo {
+        OpInfo { primitive: true, ..self }
+    }
+
     /// Records that one operator can replace it and the operator after it.
     #[must_use]
     pub const fn peephole<O: Peephole<Then>, Then: Op>(self) -> OpInfo {
@@ -238,6 +245,7 @@ impl OpInfo {
             forward: None,
             infallible: false,
             elementwise_update: false,
+            primitive: false,
             peephole: None,
             krate,
             version,
@@ -337,6 +345,12 @@ impl OpInfo {
     /// computes that part of the result.
     pub fn is_elementwise_update(&self) -> bool {
         self.elementwise_update
+    }
+
+    /// Whether it is declared `primitive`: a backend translates it by a rule. Other operators are translated by their
+    /// formulas and compositions.
+    pub fn is_primitive(&self) -> bool {
+        self.primitive
     }
 
     /// Whether it has a kernel for all inputs.
