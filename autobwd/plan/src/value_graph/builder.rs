@@ -253,7 +253,7 @@ impl GraphBuilder<'_> {
             let id = self.value(*var)?;
             self.graph.ends.push(id);
         }
-        // A step's inputs stay until it ends, so that carried outputs can be copied there.
+        // Keep a step's inputs alive to its end: carried outputs are copied into them.
         let starts =
             self.request.initial.iter().zip(0..).filter(|(given, _)| given.source == ValueSource::Feed);
         let there =

@@ -175,8 +175,8 @@ pub(crate) fn recorded(program: &Program, ops: &OpInfoMap, scopes: Var) -> Resul
     Ok(names)
 }
 
-/// The variables that a block reads and its operator does not supply, and whether it reads the elements; in a gradient,
-/// without the gradients that count as zero because they have no writer.
+/// Variables that a block reads from saved state (`true` if it reads elements, not only the shape). In gradient blocks,
+/// gradients without a writer are omitted: they are zero.
 pub(crate) fn unsupplied(program: &Program, ops: &OpInfoMap, call: &BlockCall) -> Result<Vec<(Var, bool)>> {
     let supplied: HashSet<Var> = call.supplied().collect();
     let block = program.block(call.block).map_or(&[][..], |block| &block.ops);
