@@ -1,4 +1,7 @@
 //! Types of elements: those of ONNX, and the dtypes that hold them.
+//!
+//! Integers and halves that autobwd lacks are held in a wider dtype. The table of import rules says for which operators
+//! that is exact; results of integers are wrapped.
 
 use autobwd::DType;
 

@@ -1,4 +1,6 @@
 //! Lowered programs, compiled: runs with named feeds, fetches and states.
+//!
+//! States stay in a `DeviceScope`, in the same memory if they are donated.
 
 use autobwd::{DType, Error, ErrorKind, Meta, Result, Tensor};
 use autobwd_core::__private::{Initialisers, did_you_mean, internals::*};

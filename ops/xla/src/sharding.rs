@@ -1,4 +1,7 @@
 //! Tensors that are divided among devices.
+//!
+//! Tensors are divided by their names. Arguments and results have the attribute `mhlo.sharding`, XLA divides the
+//! computation, and a `ShardedScope` has the part of each device.
 
 use autobwd::{__private::internals::*, DType, Error, ErrorKind, Meta, Program, Result, Scope, Tensor};
 use indexmap::IndexMap;

@@ -1,4 +1,7 @@
 //! Shapes when the model runs: constants where dimensions are known, nodes that compute them where they are not.
+//!
+//! Variables that hold no elements but stand for a shape, such as `XShape`, map to the value that has the shape. An
+//! unknown dimension over which a gradient may be a sum is compared with 1 when the model runs.
 
 use autobwd::{DType, Result, program::Var};
 

@@ -13,7 +13,7 @@ use super::{
     onnx_graph::{OnnxGraph, OnnxValue},
 };
 
-/// Writes an operator by its formula; `None` if it has none.
+/// Writes an operator by its formula; `false` if it has none.
 ///
 /// # Errors
 /// Unknown dimensions; formulas that do not exist for integers.

@@ -1,4 +1,7 @@
 //! Nodes `LSTM`, `GRU` and `RNN`.
+//!
+//! A recurrent layer becomes one node. If its gradient needs the per-step values, it becomes a `Scan` (`cells`), and
+//! the gradient finds them through `Reserve`.
 
 use autobwd::Result;
 use autobwd_ops::rnn::RnnMode;

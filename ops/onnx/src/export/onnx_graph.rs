@@ -1,4 +1,7 @@
 //! The graph under construction: what the variables of the program hold, and the names of values.
+//!
+//! Dead operators and nodes are dropped, so a rule may emit nodes that turn out unused. A rule that has a simpler form
+//! when an output is unused checks `OnnxGraph::needed`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -80,7 +83,7 @@ impl<'p> OnnxGraph<'p> {
         }
     }
 
-    /// A value from outside, with that name, as the value of a variable.
+    /// Declares a graph input and binds it to `var`.
     pub(super) fn input(&mut self, var: Var, name: &str) -> OnnxValue {
         let node = self.named(name);
         self.used.insert(name.to_string());

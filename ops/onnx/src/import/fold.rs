@@ -1,4 +1,7 @@
 //! What is known when a graph is imported: constants, nodes of constants, attributes of functions.
+//!
+//! A node of constants is evaluated when the model is loaded, so computations of shapes vanish. Nodes that read
+//! parameters are not folded.
 
 use std::rc::Rc;
 

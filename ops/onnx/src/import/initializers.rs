@@ -1,4 +1,8 @@
 //! Initializers: parameters, constants and values that a step changes.
+//!
+//! An initializer of floating point numbers becomes a parameter where an operator reads it (`Known::parameter`). A
+//! small value that is computed from parameters is also known as it is in the file (`InitialElements`), for rules that
+//! need numbers; its parameters are then frozen.
 
 use std::{ptr, rc::Rc};
 

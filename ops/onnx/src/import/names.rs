@@ -1,4 +1,6 @@
 //! Names and nodes of the file for the variables and operators of the program.
+//!
+//! Variables keep their names from the file; each operator's site is the node it came from.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,6 @@
 //! A node of the graph as rules see it: inputs as expressions, attributes, and what is known now.
+//!
+//! A rule reads every attribute that it supports; an attribute that no rule has read is refused.
 
 use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{elements::ElementType, proto::NodeProto};
 
-/// The types of elements, beyond those of autobwd, for which an operator is exact in the dtypes that hold them.
+/// Element types that autobwd lacks but can emulate exactly in a wider dtype, for this operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Elements {
     /// None: it computes with them.

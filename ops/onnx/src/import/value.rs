@@ -1,4 +1,8 @@
 //! Values of a graph while it is imported.
+//!
+//! A value remembers the model's inputs that it depends on (`ImportedValue::sources`). A value that depends on shapes
+//! only may be computed when the program is planned; for any other, the error names the inputs whose values
+//! `LoadOptions` must give.
 
 use std::{
     cell::RefCell,

@@ -3,6 +3,8 @@
 //! The planner has divided an operator with a block into a plan of one step and the values that enter and leave it. A loop
 //! carries these, and tensors for stacked outputs and saved step state, whose first dimension counts the steps; so the
 //! number of steps must be known where either exists.
+//!
+//! With checkpoints, the gradient reruns the steps between them.
 
 use std::cell::RefCell;
 

@@ -7,6 +7,8 @@
 //! operator is refused by name.
 //!
 //! Rules assume valid data: where a kernel reports an index out of range, a lowered program reads a neighbour.
+//!
+//! Row-sparse gradients are lowered as dense tensors, and random numbers by the library's generator.
 
 mod composition;
 mod control;

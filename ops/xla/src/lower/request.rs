@@ -1,4 +1,7 @@
 //! The options of a lowering.
+//!
+//! Replicas are devices that run one program on different data; they are the ranks of collective operators. Values at
+//! the start come from the host, where ranks are threads.
 
 use std::fmt;
 

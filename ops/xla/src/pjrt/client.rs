@@ -174,7 +174,7 @@ impl Client {
     /// contain machine code, so they must be trusted.
     ///
     /// # Errors
-    /// Other bytes, damaged ones, or ones of another platform or version of it.
+    /// The bytes are not an executable, are damaged, or come from another platform or version.
     pub fn load_executable(&self, bytes: &[u8]) -> Result<Executable> {
         Executable::from_bytes(self, bytes)
     }

@@ -1,4 +1,7 @@
 //! Compiled programs.
+//!
+//! An argument passed by value is donated; one passed by reference is marked as not donatable. So a buffer that can be
+//! named has its value.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,6 @@
 //! The arguments of a StableHLO module, read from its text: plugins do not report them.
+//!
+//! Every run checks dtypes, shapes and devices against them before the plugin does.
 
 use std::{borrow::Cow, fmt};
 

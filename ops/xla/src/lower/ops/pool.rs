@@ -36,7 +36,7 @@ fn divided(sums: &Hlo, pool: &PoolAttrs, x: &Hlo, window: &Window) -> Hlo {
         let count = |i: usize| {
             let start = i * stride;
             let elements = (start + size).saturating_sub(before).min(n) - start.saturating_sub(before).min(n);
-            // As in the reference, which takes the padding behind for that before.
+            // PaddlePaddle uses the leading padding on both sides here; so do we.
             let padded = size.min((n + 2 * before).saturating_sub(start)).max(1);
             if pool.exclusive || pool.adaptive { elements as f64 } else { padded as f64 }
         };
