@@ -4,7 +4,7 @@ use std::{collections::HashMap, rc::Rc};
 
 use super::{
     allocations,
-    function::{ProgramFunction, failure, in_case, stand_ins, unwritten_error},
+    function::{ProgramFunction, constants, failure, in_case, stand_ins, unwritten_error, with_elements},
     panics::{catch_panic, is_fault},
 };
 use autobwd_core::{
@@ -51,8 +51,14 @@ pub(super) fn check_kernels(
         let reads = args.iter().filter(|(role, _)| *role == Role::Input);
         let reads = reads.map(|(_, var)| values.get(var).cloned().ok_or_else(unwritten_error));
         let reads: Vec<(Meta, Rc<Memory>)> = reads.collect::<Result<_>>()?;
-        let metas: Vec<Meta> = reads.iter().map(|(meta, _)| meta.clone()).collect();
-        let ready = prepare(ops, &desc, &metas)?;
+        // A composition may have computed a constant.
+        let constants = constants(ops, [op])?;
+        let vars = args.iter().filter(|(role, _)| *role == Role::Input).map(|(_, var)| var);
+        let metas = vars.zip(&reads).map(|(var, (meta, memory))| {
+            let is_known = !constants.contains(var) || meta.constant().is_some();
+            Ok(if is_known { meta.clone() } else { with_elements(&Tensor::copy_of(memory, 0, meta)?) })
+        });
+        let ready = prepare(ops, &desc, &metas.collect::<Result<Vec<_>>>()?)?;
         let alone = SingleKernel { ready: &ready, reads: &reads };
         let outputs = catch_panic(|| alone.check((&one, many), ops.may_fail(&op.ty), warnings));
         let outputs = outputs.map_err(|e| of_kernel(e, &op.ty))?;

@@ -43,10 +43,11 @@ impl InterpAttrs {
     fn along(&self, given: &SizeTensors<'_, Expr>, images: &Expr, i: usize, x: DimExpr) -> AxisPositions {
         let builder = images.builder();
         let (out, factor) = match (given.size_tensor.get(i), given.out_size, given.scale, &self.scale[..]) {
-            (Some(size), ..) => (DimExpr::element(&size.reshape(&[1]), 0), None),
+            (Some(size), ..) => (DimExpr::only_element(size), None),
             (_, Some(size), ..) => (DimExpr::element(size, i as i32), None),
             (.., Some(scale), _) => {
-                let factors = scale.cast(DType::F32).expand_to(&[2.into()]);
+                // A factor decides about positions only.
+                let factors = scale.detach().cast(DType::F32).expand_to(&[2.into()]);
                 let factor = factors.slice(0, i as i32, i as i32 + 1);
                 (DimExpr::rounded_down(&(x.number(builder).cast(DType::F32) * &factor)), Some(factor))
             }
