@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use autobwd::{Buf, Error, Meta, Result};
 
-use crate::norm::DataLayout;
+use crate::{math::DimExpr, norm::DataLayout};
 
 autobwd::op::attr_enum! {
     /// Padding of images.
@@ -110,6 +110,28 @@ pub(crate) fn optional_pair(name: &str, numbers: &[i32], least: i32) -> Result<O
 }
 
 impl AxisWindows {
+    pub(crate) fn stride(&self) -> i32 {
+        self.stride as i32
+    }
+
+    /// As in the reference, 1 for padding `SAME`.
+    pub(crate) fn dilation(&self) -> i32 {
+        if self.padding.is_some() { self.dilation as i32 } else { 1 }
+    }
+
+    /// The padding before and after `input` elements, for windows of `size` elements, as in
+    /// [`windows`](AxisWindows::windows).
+    pub(crate) fn padding_of(&self, size: &DimExpr, input: &DimExpr) -> [DimExpr; 2] {
+        if let Some((before, after)) = self.padding {
+            return [before, after].map(|n| DimExpr::from(n as i64));
+        }
+        let stride = self.stride as i64;
+        let last = ((input + &(stride - 1).into()) / stride).max(1) * stride - stride;
+        let sum = (last + size - input).max(0);
+        let before = &sum / 2;
+        [before.clone(), sum - before]
+    }
+
     /// Windows of `size` elements over `input` elements.
     pub(crate) fn windows(self, size: usize, input: usize) -> Windows {
         let AxisWindows { stride, dilation, padding } = self;

@@ -1,11 +1,12 @@
 //! Pooling of images: every window becomes one element.
 
+mod composition;
 mod max_pool_2x2;
 mod pooling;
 mod small_windows;
 
 use autobwd::{
-    Attrs, Buf, Cx, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Attrs, Buf, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
     check::*,
     op::{Vectorised, with_float},
     register_op,
@@ -139,6 +140,11 @@ impl Kernel for Pool2dOp<Buf<'_>> {
     fn scratch_bytes(&self, workers: usize) -> usize {
         let small = self.pool.pooling(&self.x, &self.out).ok().and_then(|pooling| pooling.small());
         small.map_or(0, |rows| rows.scratch() * workers * self.x.dtype().size())
+    }
+}
+impl Composition for Pool2dOp<Expr> {
+    fn compose(&mut self) {
+        self.out = self.pool.compose(&self.x);
     }
 }
 autobwd::samples!(

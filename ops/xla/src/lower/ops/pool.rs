@@ -46,66 +46,17 @@ fn divided(sums: &Hlo, pool: &PoolAttrs, x: &Hlo, window: &Window) -> Hlo {
     spatial(pool.data_format).into_iter().fold(sums.clone(), divided)
 }
 
-/// Adaptive windows along an axis, which may differ in size and overlap.
-struct Adaptive {
-    axis: usize,
-    spans: Vec<(usize, usize)>,
-}
-
-impl Adaptive {
-    /// The width, then the height: the first of equal elements is the first in row-major order.
-    fn axes(pool: &PoolAttrs, x: &Hlo, out: &Hlo) -> [Adaptive; 2] {
-        let [height, width] = spatial(pool.data_format);
-        [width, height].map(|axis| {
-            let (n, count) = (x.dims()[axis], out.dims()[axis]);
-            let span = |i: usize| (i * n / count, ((i + 1) * n).div_ceil(count));
-            Adaptive { axis, spans: (0..count).map(span).collect() }
-        })
-    }
-
-    fn reduce(&self, x: &Hlo, kind: PoolingType) -> Hlo {
-        let parts = self.spans.iter().map(|(start, end)| {
-            let part = x.slice_axis(self.axis, *start, *end);
-            match kind {
-                PoolingType::Max => part.reduce_kept(Reduction::Max, &[self.axis]),
-                PoolingType::Avg => part.reduce_kept(Reduction::Sum, &[self.axis]) / (end - start) as f64,
-            }
-        });
-        Hlo::concat(&parts.collect::<Vec<_>>(), self.axis).unwrap_or_else(|| x.clone())
-    }
-
-    fn gradient(&self, x: &Hlo, dout: &Hlo, kind: PoolingType) -> Hlo {
-        let (n, mut sum) = (x.dims()[self.axis], x.full_like(0.0));
-        for (i, (start, end)) in self.spans.iter().enumerate() {
-            let (part, each) = (x.slice_axis(self.axis, *start, *end), dout.slice_axis(self.axis, i, i + 1));
-            let gradient = match kind {
-                PoolingType::Max => {
-                    let mut window = Window::single(4);
-                    window.sizes[self.axis] = end - start;
-                    part.scatter_to_largest(&each, &window)
-                }
-                PoolingType::Avg => (each / (end - start) as f64).broadcast_to(part.dims()),
-            };
-            let (mut low, mut high) = (vec![0; 4], vec![0; 4]);
-            (low[self.axis], high[self.axis]) = (*start as i64, (n - end) as i64);
-            sum = sum + gradient.pad_zeros(&low, &high);
-        }
-        sum
-    }
-}
-
 impl Lower for Pool2dOp<Hlo> {
+    fn has_form(&self) -> bool {
+        windows(&self.pool, &self.x, &self.out).is_some()
+    }
+
     fn lower(&mut self) {
         if self.x.numel() == 0 {
             self.out = self.out.full_like(0.0);
             return;
         }
-        let Some(window) = windows(&self.pool, &self.x, &self.out) else {
-            let [across, down] = Adaptive::axes(&self.pool, &self.x, &self.out);
-            let kind = self.pool.pooling_type;
-            self.out = down.reduce(&across.reduce(&self.x, kind), kind);
-            return;
-        };
+        let Some(window) = windows(&self.pool, &self.x, &self.out) else { return };
         self.out = match self.pool.pooling_type {
             PoolingType::Max => self.x.reduce_window(Reduction::Max, &window),
             PoolingType::Avg => {
@@ -117,18 +68,16 @@ impl Lower for Pool2dOp<Hlo> {
 }
 
 impl Lower for Pool2dGrad<Hlo> {
+    fn has_form(&self) -> bool {
+        windows(&self.pool, &self.x, &self.out).is_some()
+    }
+
     fn lower(&mut self) {
         if self.x.numel() == 0 {
             self.dx = self.dx.full_like(0.0);
             return;
         }
-        let Some(window) = windows(&self.pool, &self.x, &self.out) else {
-            let [across, down] = Adaptive::axes(&self.pool, &self.x, &self.out);
-            let kind = self.pool.pooling_type;
-            let rows = across.reduce(&self.x, kind);
-            self.dx = across.gradient(&self.x, &down.gradient(&rows, &self.dout, kind), kind);
-            return;
-        };
+        let Some(window) = windows(&self.pool, &self.x, &self.out) else { return };
         self.dx = match self.pool.pooling_type {
             PoolingType::Max => self.x.scatter_to_largest(&self.dout, &window),
             PoolingType::Avg => {
