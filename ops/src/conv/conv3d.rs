@@ -1,11 +1,14 @@
 //! The operator `conv3d`.
 
 use autobwd::{
-    Attrs, Buf, Cx, Dims, Error, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, op::with_float,
-    register_op, tensor::Dim,
+    Attrs, Buf, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
+    op::with_float, register_op, tensor::Dim,
 };
 
-use super::volume::VolumeConvolution;
+use super::{
+    gradients::{PaddedConvolution, fail},
+    volume::VolumeConvolution,
+};
 use crate::{
     image::VolumeLayout,
     windows::{AxisWindows, PaddingAlgorithm, Windows, axes},
@@ -214,5 +217,21 @@ impl Kernel for Conv3dGrad<Buf<'_>> {
     fn scratch_bytes(&self, workers: usize) -> usize {
         VolumeConvolution::new(&self.conv, &self.input, &self.filter, &self.doutput)
             .map_or(0, |kernel| kernel.scratch(workers).saturating_mul(self.input.dtype().size()))
+    }
+}
+impl Composition for Conv3dGrad<Expr> {
+    fn compose(&mut self) {
+        let (x, dy, filter) = (&self.input, &self.doutput, &self.filter);
+        let axes = match self.conv.axes() {
+            Ok(axes) => axes,
+            Err(error) => return fail(filter, error, [&mut self.dinput, &mut self.dfilter]),
+        };
+        let conv = PaddedConvolution::new(&axes, self.conv.groups, filter, [x, x]);
+        if let Some(dinput) = &mut self.dinput {
+            *dinput = conv.data_gradient(x, dy, filter);
+        }
+        if let Some(dfilter) = &mut self.dfilter {
+            *dfilter = conv.filter_gradient(x, dy, filter);
+        }
     }
 }

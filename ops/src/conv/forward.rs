@@ -5,7 +5,11 @@ use autobwd::{
     register_op,
 };
 
-use super::{ConvAttrs, ConvPart, nhwc, plain, same, valid};
+use super::{
+    ConvAttrs, ConvPart,
+    gradients::{PaddedConvolution, channels_first, fail, in_layout},
+    nhwc, plain, same, valid,
+};
 
 /// A convolution of images and its gradient operator; `$check` rejects filters.
 macro_rules! convolution {
@@ -94,6 +98,23 @@ convolution!(
     /// images.
     Conv2dGrad
 );
+impl Composition for Conv2dGrad<Expr> {
+    fn compose(&mut self) {
+        let (filter, format) = (&self.filter, self.conv.data_format);
+        let [x, dy] = [&self.input, &self.doutput].map(|images| channels_first(images, format));
+        let axes = match self.conv.axes() {
+            Ok(axes) => axes,
+            Err(error) => return fail(filter, error, [&mut self.dinput, &mut self.dfilter]),
+        };
+        let conv = PaddedConvolution::new(&axes, self.conv.groups, filter, [&x, &x]);
+        if let Some(dinput) = &mut self.dinput {
+            *dinput = in_layout(&conv.data_gradient(&x, &dy, filter), format);
+        }
+        if let Some(dfilter) = &mut self.dfilter {
+            *dfilter = conv.filter_gradient(&x, &dy, filter);
+        }
+    }
+}
 autobwd::samples!(
     Conv2dOp,
     [

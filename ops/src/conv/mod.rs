@@ -7,6 +7,7 @@ mod conv3d;
 mod direct;
 mod forward;
 mod gemm_conv;
+mod gradients;
 mod im2col;
 mod image_layout;
 mod transpose;

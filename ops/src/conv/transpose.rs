@@ -1,11 +1,15 @@
 //! Transposed convolution.
 
 use autobwd::{
-    Buf, Cx, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var, check::*,
-    op::with_float, register_op, tensor::Dim,
+    Buf, Composition, Cx, Dims, Error, Expr, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, Result, Var,
+    check::*, op::with_float, register_op, tensor::Dim,
 };
 
-use super::{ConvAttrs, ConvPart, nhwc, plain, same, valid};
+use super::{
+    ConvAttrs, ConvPart,
+    gradients::{PaddedConvolution, channels_first, fail, in_layout},
+    nhwc, plain, same, valid,
+};
 use crate::{
     kernel_helpers::{KernelFloat, PART, pieces},
     norm::DataLayout,
@@ -207,5 +211,22 @@ impl Kernel for Conv2dTransposeGrad<Buf<'_>> {
         let input = self.dinput.as_ref().map(|_| ConvPart::Forward);
         let filter = self.dfilter.as_ref().map(|_| ConvPart::FilterGrad);
         self.conv.scratch_bytes(slots, input.into_iter().chain(filter), workers)
+    }
+}
+impl Composition for Conv2dTransposeGrad<Expr> {
+    fn compose(&mut self) {
+        let (filter, format) = (&self.filter, self.conv.data_format);
+        let [x, y] = [&self.doutput, &self.input].map(|images| channels_first(images, format));
+        let axes = match self.conv.axes() {
+            Ok(axes) => axes,
+            Err(error) => return fail(filter, error, [&mut self.dinput, &mut self.dfilter]),
+        };
+        let conv = PaddedConvolution::new(&axes, self.conv.groups, filter, [&x, &y]);
+        if let Some(dinput) = &mut self.dinput {
+            *dinput = in_layout(&conv.forward(&x, filter, &y), format);
+        }
+        if let Some(dfilter) = &mut self.dfilter {
+            *dfilter = conv.filter_gradient(&x, &y, filter);
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! Convolutions and their gradients, which are convolutions, too.
+//! Convolutions.
 
 use autobwd::{__private::internals::*, Result, program::Var};
 use autobwd_ops::{
-    conv::{Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dOp, ConvAttrs},
+    conv::{Conv2dOp, Conv2dTransposeOp, Conv3dOp, ConvAttrs},
     norm::DataLayout,
     windows::{PaddingAlgorithm, Windows},
 };
@@ -12,18 +12,14 @@ use super::{
     dims::OnnxDim,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
-    same::{SAME, SamePadding},
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![
-        rule::<Conv2dOp>(),
-        rule::<Conv2dGrad>(),
-        rule::<Conv2dTransposeOp>(),
-        rule::<Conv2dTransposeGrad>(),
-        rule::<Conv3dOp>(),
-    ]
+    vec![rule::<Conv2dOp>(), rule::<Conv2dTransposeOp>(), rule::<Conv3dOp>()]
 }
+
+/// The attribute of nodes that pad images as `SAME`, whatever their size is.
+pub(super) const SAME: (&str, NodeAttr<'_>) = ("auto_pad", NodeAttr::Text("SAME_UPPER"));
 
 /// Images with the channels first, as ONNX has them.
 pub(super) struct Images {
@@ -57,21 +53,6 @@ pub(super) fn image_shape(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -
         return Err(autobwd::Error::internal("images without four dimensions"));
     };
     Ok(if format == DataLayout::Nhwc { [n, c, a, b] } else { [n, a, b, c] })
-}
-
-/// Height and width of a variable that has a value.
-pub(super) fn image_size(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[OnnxDim; 2]> {
-    let dims = graph.run_dims(var)?;
-    let &[_, a, b, c] = &dims[..] else {
-        return Err(autobwd::Error::internal("images without four dimensions"));
-    };
-    Ok(if format == DataLayout::Nhwc { [a, b] } else { [b, c] })
-}
-
-/// Images, channels, height and width of a variable, all known.
-pub(super) fn image_dims(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[i64; 4]> {
-    graph.dims(var)?;
-    image_shape(graph, var, format)
 }
 
 /// Writes images to a variable.
@@ -189,61 +170,6 @@ impl ConvNodes {
         }
         Ok(graph.op("Conv", &[x, filter], &attrs))
     }
-
-    /// The images `dx`, of that height and width, from `dy`.
-    fn back(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        [dy, filter]: [Var; 2],
-        size: [OnnxDim; 2],
-    ) -> Result<OnnxValue> {
-        let dy = Images::read(graph, dy, self.format)?;
-        let filter = graph.read(filter)?;
-        if self.same {
-            // No more rows and columns than windows would reach with one more.
-            let added = self.windows.strides.map(|stride| stride - 1);
-            let value = self.windows.transpose_with(graph, [dy.value, filter], &added, self.group);
-            SamePadding::of(graph, &size, &self.windows)?.remove(graph, value, &size)
-        } else {
-            self.windows.transpose(graph, &dy, filter, size, self.group)
-        }
-    }
-
-    /// The gradient of the filter: the convolution of `x`, with images as channels, with `dy` as filters, in which
-    /// strides and dilations have changed places.
-    fn filter(&self, graph: &mut OnnxGraph<'_>, [x, filter, dy, dfilter]: [Var; 4]) -> Result<()> {
-        let (dtype, dy) = (graph.dtype(x)?, Images::read(graph, dy, self.format)?);
-        let mut x = Images::read(graph, x, self.format)?;
-        if self.same {
-            let zero = graph.scalar(dtype, 0.0)?;
-            x.value = SamePadding::of(graph, &x.dims[2..], &self.windows)?.add(graph, x.value, zero)?;
-            for axis in [2, 3] {
-                x.dims[axis] = OnnxDim::Of(x.value, axis, axis + 1);
-            }
-        }
-        let ([n, _, height, width], groups) = (x.dims, self.group);
-        let kernels = graph.permute(dy.value, &[1, 0, 2, 3]);
-        let value = if groups == 1 {
-            graph.permute(x.value, &[1, 0, 2, 3])
-        } else {
-            let (groups, each) = (OnnxDim::Known(groups), OnnxDim::Known(graph.dim(filter, 1)?));
-            let value = graph.reshape_to(x.value, &[n, groups, each, height, width])?;
-            let value = graph.permute(value, &[2, 1, 0, 3, 4]);
-            graph.reshape_to(value, &[each, OnnxDim::Rest, height, width])?
-        };
-        let attrs = [
-            ("strides", NodeAttr::Ints(&self.windows.dilations)),
-            ("dilations", NodeAttr::Ints(&self.windows.strides)),
-            ("pads", NodeAttr::Ints(&self.windows.pads)),
-            ("group", NodeAttr::Int(groups)),
-        ];
-        let taps = graph.op("Conv", &[value, kernels], &attrs);
-        // Rows and columns that no window reaches give further taps.
-        let taps = graph.first(taps, &self.windows.kernel.map(OnnxDim::Known), &[2, 3])?;
-        let filter = graph.permute(taps, &[1, 0, 2, 3]);
-        graph.write(dfilter, filter);
-        Ok(())
-    }
 }
 
 impl ExportOp for Conv2dOp {
@@ -254,19 +180,6 @@ impl ExportOp for Conv2dOp {
         Ok(())
     }
 }
-impl ExportOp for Conv2dGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-        if let Some(dinput) = self.dinput {
-            let size = image_size(graph, self.input, conv.format)?;
-            let value = conv.back(graph, [self.doutput, self.filter], size)?;
-            write_images(graph, dinput, value, conv.format);
-        }
-        self.dfilter
-            .map_or(Ok(()), |dfilter| conv.filter(graph, [self.input, self.filter, self.doutput, dfilter]))
-    }
-}
-
 impl ExportOp for Conv3dOp {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let volume = if self.conv.padding_algorithm == PaddingAlgorithm::Same {
@@ -301,7 +214,9 @@ impl ExportOp for Conv2dTransposeOp {
         let [.., height, width] = image_shape(graph, self.output, conv.format)?;
         let [.., rows, cols] = image_shape(graph, self.input, conv.format)?;
         let mut value = if [height, width, rows, cols].iter().all(|dim| *dim >= 0) {
-            conv.back(graph, [self.input, self.filter], [height, width].map(OnnxDim::Known))?
+            let x = Images::read(graph, self.input, conv.format)?;
+            let filter = graph.read(self.filter)?;
+            conv.windows.transpose(graph, &x, filter, [height, width].map(OnnxDim::Known), conv.group)?
         } else if self.output_size.is_empty() {
             let x = read_images(graph, self.input, conv.format)?;
             let (filter, mut added) = (graph.read(self.filter)?, [0; 2]);
@@ -317,22 +232,5 @@ impl ExportOp for Conv2dTransposeOp {
         }
         write_images(graph, self.output, value, conv.format);
         Ok(())
-    }
-}
-impl ExportOp for Conv2dTransposeGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-        if conv.same {
-            return Err(graph.unknown_shape(self.input));
-        }
-        if let Some(dinput) = self.dinput {
-            let value = conv.forward(graph, [self.doutput, self.filter])?;
-            // Padding of the output may have room for further windows.
-            let size = image_size(graph, self.input, conv.format)?;
-            let value = graph.first(value, &size, &[2, 3])?;
-            write_images(graph, dinput, value, conv.format);
-        }
-        self.dfilter
-            .map_or(Ok(()), |dfilter| conv.filter(graph, [self.doutput, self.filter, self.input, dfilter]))
     }
 }

@@ -201,12 +201,6 @@ impl GraphNodes {
         Ok(self.tensor(&tensor?))
     }
 
-    /// A number everywhere, in these dimensions.
-    pub(super) fn filled(&self, dtype: DType, number: f64, dims: &[i64]) -> Result<OnnxValue> {
-        let (number, dims) = (self.scalar(dtype, number)?, self.ints(dims)?);
-        Ok(self.op("Expand", &[number, dims], &[]))
-    }
-
     /// A value in another dtype.
     pub(super) fn cast(&self, x: OnnxValue, dtype: DType) -> OnnxValue {
         self.op("Cast", &[x], &[("to", NodeAttr::Int(ElementType::of(dtype).data_type() as i64))])

