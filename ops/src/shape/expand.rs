@@ -243,7 +243,7 @@ impl Composition for Tile<Expr> {
             let (outer, inner) = (product(&dims[..axis]), product(&dims[axis..]));
             let part = out.reshape_to(&[outer.clone(), 1.into(), inner.clone()]);
             out = part.expand_to(&[outer, times[axis].clone(), inner]);
-            dims[axis] = &dims[axis] * &times[axis];
+            dims[axis] = product(&[dims[axis].clone(), times[axis].clone()]);
         }
         self.out = out.reshape_to(&dims);
     }
