@@ -24,7 +24,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("matmul_v2_grad_sgd", "the operator declares `NoGrad`"),
     // The rank of the output depends on these dimensions.
     ("gather_nd", "an error where dimensions are unknown"),
-    ("scatter_nd_add_grad", "the composition fails where dimensions are unknown"),
     ("squeeze2", "an error where dimensions are unknown"),
     // A variance; small negative ones are possible because of epsilon.
     ("batch_norm", "input `Variance` has no negative numbers"),
