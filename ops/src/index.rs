@@ -272,7 +272,12 @@ impl Kernel for ScatterNdAddGrad<Buf<'_>> {
 }
 impl Composition for ScatterNdAddGrad<Expr> {
     fn compose(&mut self) {
-        let (x, index) = ((&self.dout).into(), (&self.index).into());
+        // Ranks say how many dimensions are indexed, even where the sizes of `index` are unknown.
+        let [rank, of_index, of_updates] =
+            [&self.dout, &self.index, &self.updates].map(|x| x.dims().len() as i32);
+        let mut shape = vec![0; of_index as usize - 1];
+        shape.push(rank + of_index - 1 - of_updates);
+        let (x, index) = ((&self.dout).into(), self.index.reshape(&shape).into());
         self.dx = Some(self.dout.clone());
         self.dupdates = Some(emit(GatherNd { x, index, out: New }).out);
     }

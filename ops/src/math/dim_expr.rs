@@ -256,6 +256,9 @@ pub(crate) fn all_sizes(x: &Expr) -> Vec<DimExpr> {
 /// The product of dimensions.
 #[track_caller]
 pub(crate) fn product(dims: &[DimExpr]) -> DimExpr {
+    if dims.iter().any(|dim| dim.known() == Some(0)) {
+        return 0.into();
+    }
     let factors = dims.iter().filter(|dim| dim.known() != Some(1)).cloned();
     factors.reduce(|product, dim| product * dim).unwrap_or(1.into())
 }

@@ -12,13 +12,8 @@ use autobwd::{
 use super::transpose::copies;
 use crate::{
     Math,
-    math::{DimExpr, all_sizes, product},
+    math::{all_sizes, product},
 };
-
-/// `XShape` of an operator that reads `x`.
-fn stored_shape(x: &Expr) -> Expr {
-    emit(Reshape2::of(x.into(), New, New, vec![0; x.dims().len()])).x_shape
-}
 
 /// Drops dimensions of size 1: `out = x`.
 #[register_op(grad = Squeeze2Grad, infallible)]
@@ -36,8 +31,8 @@ pub struct Squeeze2<V = Var> {
     #[attr(default = [])]
     pub axes: Vec<i32>,
 }
-/// The dimensions of `x` that `squeeze2` keeps.
-fn kept_axes(x: &Meta, axes: &[i32]) -> Result<Vec<usize>> {
+/// The shape of `squeeze2`'s result.
+fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
     let mut dropped = vec![axes.is_empty(); x.rank()];
     if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
         let text =
@@ -50,13 +45,8 @@ fn kept_axes(x: &Meta, axes: &[i32]) -> Result<Vec<usize>> {
             dropped[x.axis("axes", i64::from(*axis))?] = true;
         }
     }
-    let kept = x.dims.iter().zip(dropped).map(|(n, dropped)| !(dropped && n.agrees(1.into())));
-    Ok(kept.enumerate().filter(|(_, kept)| *kept).map(|(axis, _)| axis).collect())
-}
-
-/// The shape of `squeeze2`'s result.
-fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
-    Ok(kept_axes(x, axes)?.into_iter().map(|axis| x.dims[axis]).collect())
+    let kept = x.dims.iter().zip(dropped).filter(|(n, dropped)| !(*dropped && n.agrees(1.into())));
+    Ok(kept.map(|(n, _)| *n).collect())
 }
 impl Infer for Squeeze2<Meta> {
     fn infer(&mut self) -> Result<()> {
@@ -66,13 +56,6 @@ impl Infer for Squeeze2<Meta> {
     }
 }
 copies!(Squeeze2, out from x);
-impl Composition for Squeeze2<Expr> {
-    fn compose(&mut self) {
-        let kept = kept_axes(&self.x.meta(), &self.axes).unwrap_or_default();
-        let dims: Vec<DimExpr> = kept.into_iter().map(|axis| self.x.dim(axis as i32)).collect();
-        (self.out, self.x_shape) = (self.x.reshape_to(&dims), stored_shape(&self.x));
-    }
-}
 autobwd::samples!(
     Squeeze2,
     [
@@ -164,7 +147,10 @@ impl Composition for FlattenContiguousRange<Expr> {
         let merged = at(self.start_axis)..=at(self.stop_axis);
         let length = product(&dims[merged.clone()]);
         dims.splice(merged, [length]);
-        (self.out, self.x_shape) = (self.x.reshape_to(&dims), stored_shape(&self.x));
+        self.out = self.x.reshape_to(&dims);
+        // A reshape to the same shape stores it, whatever form the other has.
+        let same = vec![0; self.x.dims().len()];
+        self.x_shape = emit(Reshape2::of((&self.x).into(), New, New, same)).x_shape;
     }
 }
 autobwd::samples!(

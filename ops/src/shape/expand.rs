@@ -243,7 +243,7 @@ impl Composition for Tile<Expr> {
             let (outer, inner) = (product(&dims[..axis]), product(&dims[axis..]));
             let part = out.reshape_to(&[outer.clone(), 1.into(), inner.clone()]);
             out = part.expand_to(&[outer, times[axis].clone(), inner]);
-            dims[axis] = &dims[axis] * &times[axis];
+            dims[axis] = product(&[dims[axis].clone(), times[axis].clone()]);
         }
         self.out = out.reshape_to(&dims);
     }
@@ -261,7 +261,8 @@ autobwd::samples!(
         tile(uniform([0, 3]), vec![2, 2]),
         tile(uniform([2, 3]), vec![0, 1]),
         tile(integers_below(9, [3]).of(DType::U8), vec![2]),
-        Tile { repeat_times_input: Some(integers(&[2, 4, 1])), ..tile(uniform([3]), vec![]) },
+        Tile { repeat_times_input: Some(integers(&[2, 4, 1])), ..tile(uniform([3]), vec![]) }
+            .known_dims("the number of repetitions decides about the rank"),
         Tile {
             repeat_times_tensor: vec![integers(&[3]), integers(&[2]).of(DType::I32)],
             ..tile(uniform([2, 3]), vec![-1, 2])

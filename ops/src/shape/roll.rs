@@ -74,7 +74,7 @@ autobwd::samples!(
         roll(uniform([0, 3]), &[1], &[1]),
         roll(uniform([]), &[3], &[]),
         roll(integers_below(9, [5]), &[i64::MIN], &[0]),
-        Roll { shifts_tensor: Some(integers(&[1, -1])), ..roll(uniform([4, 3]), &[], &[0, 1]) },
+        Roll { shifts_tensor: Some(integers(&[1, -1])), ..roll(uniform([4, 3]), &[0, 0], &[0, 1]) },
         roll(uniform([3, 4]), &[1], &[2]).fails("attribute `axis` = 2"),
         roll(uniform([3, 4]), &[1, 2], &[0])
             .fails("attribute `shifts`: one for each of `axis` is needed, not 2"),

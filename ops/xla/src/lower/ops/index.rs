@@ -99,12 +99,19 @@ impl IndexedParts {
 
 impl Lower for GatherNd<Hlo> {
     fn lower(&mut self) {
-        self.out = IndexedParts::of(self.x.dims(), &self.index).take(&self.x);
+        self.out = match self.x.numel() {
+            // A slice of one element is too large for a dimension without elements.
+            0 => self.out.full_like(0.0),
+            _ => IndexedParts::of(self.x.dims(), &self.index).take(&self.x),
+        };
     }
 }
 impl Lower for ScatterNdAdd<Hlo> {
     fn lower(&mut self) {
-        self.out = IndexedParts::of(self.x.dims(), &self.index).add(&self.x, &self.updates);
+        self.out = match self.x.numel() {
+            0 => self.x.clone(),
+            _ => IndexedParts::of(self.x.dims(), &self.index).add(&self.x, &self.updates),
+        };
     }
 }
 impl Lower for Scatter<Hlo> {

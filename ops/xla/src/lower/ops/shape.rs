@@ -1,18 +1,23 @@
 //! Shapes: reshaping, permuting, broadcasting, padding.
 
 use autobwd::operators::{Reshape2, ShapeOp, Unsqueeze2};
-use autobwd_ops::shape::{ExpandV2, Pad, Transpose2};
+use autobwd_ops::shape::{ExpandV2, Pad, Squeeze2, Transpose2};
 
 use super::prelude::*;
 
-family!(ExpandV2, Pad, Reshape2, ShapeOp, Transpose2, Unsqueeze2);
+family!(ExpandV2, Pad, Reshape2, ShapeOp, Squeeze2, Transpose2, Unsqueeze2);
 
 impl Lower for Reshape2<Hlo> {
     fn lower(&mut self) {
         self.out = self.x.clone();
     }
 }
-// Its positions may be elements of a tensor, which decide about the rank, so it has no composition.
+// These two have no composition: sizes of dimensions, or elements of a tensor, decide about the rank of the result.
+impl Lower for Squeeze2<Hlo> {
+    fn lower(&mut self) {
+        self.out = self.x.clone();
+    }
+}
 impl Lower for Unsqueeze2<Hlo> {
     fn lower(&mut self) {
         self.out = self.x.clone();
