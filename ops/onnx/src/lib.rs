@@ -12,7 +12,13 @@ mod proto;
 mod tensors;
 
 pub use elements::ElementType;
-pub use export::{NodeAttr, Onnx};
+pub use export::{LinkedRule, NodeAttr, Onnx, linked_rules};
 pub use files::{Signature, from_bytes, load, load_with, save, signature, to_bytes};
 pub use options::LoadOptions;
 pub use tensors::{OnnxTensor, read_tensor};
+
+/// For generated code.
+#[doc(hidden)]
+pub mod __private {
+    pub use autobwd_core::__private::inventory;
+}

@@ -7,7 +7,8 @@ use super::infer_shapes;
 /// Compositions within compositions: no operator needs more.
 const DEPTH: usize = 8;
 
-/// The program with compositions in place of operators that are not known. Operators without a composition stay as they
+/// The program with compositions in place of operators that are not known; `is_known` gets the program, the block and the
+/// operator. Operators without a composition stay as they
 /// are.
 ///
 /// # Errors
@@ -15,7 +16,7 @@ const DEPTH: usize = 8;
 pub fn lower(
     program: &Program,
     ops: &OpInfoMap,
-    is_known: impl Fn(&OpDesc) -> Result<bool>,
+    is_known: impl Fn(&Program, BlockId, &OpDesc) -> Result<bool>,
 ) -> Result<Program> {
     let mut lowered = program.clone();
     let mut changed = false;
@@ -41,11 +42,11 @@ fn lower_block(
     program: &mut Program,
     id: BlockId,
     ops: &OpInfoMap,
-    is_known: impl Fn(&OpDesc) -> Result<bool>,
+    is_known: impl Fn(&Program, BlockId, &OpDesc) -> Result<bool>,
 ) -> Result<bool> {
     let (mut replaced, mut after) = (false, vec![]);
     for op in program.block(id).map_or(vec![], |block| block.ops.clone()) {
-        let parts = if is_known(&op)? { None } else { ops.composition_in(program, id, &op)? };
+        let parts = if is_known(program, id, &op)? { None } else { ops.composition_in(program, id, &op)? };
         replaced |= parts.is_some();
         after.extend(parts.unwrap_or_else(|| vec![op]));
     }

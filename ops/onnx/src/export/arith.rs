@@ -1,87 +1,128 @@
-//! Remainders and evenly spaced numbers.
+//! Constants, bits, remainders and evenly spaced numbers.
 
-use autobwd::{DType, Result, program::Var};
+use autobwd::{DType, Error, Tensor, op::Rule, tensor::Bool};
 use autobwd_ops::{
+    bitwise::{BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor},
+    fill::{AssignValue, FillConstant},
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
     ranges::Range,
 };
 
-use super::{
-    ExportOp, ExportRule,
-    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
-    rule,
-};
+use super::{NodeAttr, Onnx};
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<ElementwiseFloordiv>(), rule::<ElementwiseMod>(), rule::<Range>()]
+rules!(
+    AssignValue, BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor, ElementwiseFloordiv, ElementwiseMod,
+    FillConstant, Range
+);
+
+impl Rule<Onnx> for AssignValue<Onnx> {
+    fn apply(&mut self) {
+        let dims: Vec<usize> = self.shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect();
+        let tensor = match self.dtype {
+            DType::Bool => {
+                Tensor::from_vec(dims, self.bool_values.iter().map(|x| Bool::from(*x != 0)).collect())
+            }
+            DType::F32 => Tensor::from_vec(dims, self.fp32_values.clone()),
+            DType::F64 => Tensor::from_vec(dims, self.fp64_values.clone()),
+            DType::I32 => Tensor::from_vec(dims, self.int32_values.clone()),
+            DType::I64 => Tensor::from_vec(dims, self.int64_values.clone()),
+            DType::U8 => Err(Error::attr("dtype", "there is no list of uint8 elements")),
+        };
+        match tensor {
+            Ok(tensor) => self.out = self.out.tensor(&tensor),
+            Err(e) => self.out.fail(e.message()),
+        }
+    }
 }
 
-/// Two operands, the one of lower rank from dimension `axis` of the other one on; −1 aligns the last dimensions.
-fn operands(graph: &mut OnnxGraph<'_>, vars: [Var; 2], axis: i32) -> Result<[OnnxValue; 2]> {
-    let ranks = [graph.rank(vars[0])?, graph.rank(vars[1])?];
-    let mut values = [graph.read(vars[0])?, graph.read(vars[1])?];
-    let lower = usize::from(ranks[1] <= ranks[0]);
-    let behind = (ranks[1 - lower] - ranks[lower]) as i64 - i64::from(axis);
-    if axis >= 0 && behind > 0 && ranks[lower] > 0 {
-        // ONNX aligns the last dimensions.
-        values[lower] = graph.unsqueeze(values[lower], &(-behind..0).collect::<Vec<_>>())?;
+impl Rule<Onnx> for FillConstant<Onnx> {
+    fn apply(&mut self) {
+        let shape = match self.out.known_dims() {
+            Some(dims) => Some(self.out.ints(&dims)),
+            None => Onnx::given(&self.shape_tensor, &self.shape_tensor_list),
+        };
+        let Some(shape) = shape else {
+            self.out.fail("the shape of a constant must be known");
+            return;
+        };
+        let number = match (&self.value_tensor, &*self.str_value) {
+            (Some(value), _) => value.clone(),
+            (None, "") => self.out.number(f64::from(self.value)),
+            (None, text) => match text.parse() {
+                Ok(number) => self.out.number(number),
+                Err(_) => {
+                    self.out.fail(format!("attribute `str_value`: {text} is not a number"));
+                    return;
+                }
+            },
+        };
+        self.out = number.node("Expand", &[&shape], &[]);
     }
-    Ok(values)
+}
+
+macro_rules! bitwise {
+    ($($op:ident $bits:literal $bools:literal $($y:ident)?),*) => {$(
+        impl Rule<Onnx> for $op<Onnx> {
+            fn apply(&mut self) {
+                let name = if self.x.dtype() == DType::Bool { $bools } else { $bits };
+                self.out = self.x.node(name, &[$(&self.$y)?], &[]);
+            }
+        }
+    )*};
+}
+bitwise!(
+    BitwiseAnd "BitwiseAnd" "And" y, BitwiseNot "BitwiseNot" "Not", BitwiseOr "BitwiseOr" "Or" y,
+    BitwiseXor "BitwiseXor" "Xor" y
+);
+
+/// Two operands, the one of lower rank from dimension `axis` of the other one on; −1 aligns the last dimensions.
+fn aligned(x: &Onnx, y: &Onnx, axis: i32) -> [Onnx; 2] {
+    let raised = |low: &Onnx, high: &Onnx| {
+        let after = high.rank() as i64 - low.rank() as i64 - i64::from(axis);
+        // ONNX aligns the last dimensions.
+        match axis >= 0 && after > 0 && low.rank() > 0 {
+            true => low.unsqueeze(&(-after..0).collect::<Vec<_>>()),
+            false => low.clone(),
+        }
+    };
+    if y.rank() <= x.rank() { [x.clone(), raised(y, x)] } else { [raised(x, y), y.clone()] }
 }
 
 /// The remainder of floor division, with the sign of `y`.
-fn remainder(graph: &mut OnnxGraph<'_>, [x, y]: [OnnxValue; 2], dtype: DType) -> Result<OnnxValue> {
-    if !dtype.is_float() {
-        return Ok(graph.op("Mod", &[x, y], &[]));
+fn remainder(x: &Onnx, y: &Onnx) -> Onnx {
+    if !x.dtype().is_float() {
+        return x.node("Mod", &[y], &[]);
     }
-    let zero = graph.scalar(dtype, 0.0)?;
-    let rest = graph.op("Mod", &[x, y], &[("fmod", NodeAttr::Int(1))]);
-    let exact = graph.op("Equal", &[rest, zero], &[]);
-    let below = [rest, y].map(|value| graph.op("Less", &[value, zero], &[]));
-    let moved = graph.op("Xor", &below, &[]);
-    let other = graph.add(rest, y);
-    let value = graph.op("Where", &[moved, other, rest], &[]);
-    Ok(graph.op("Where", &[exact, rest, value], &[]))
+    let zero = x.number(0.0);
+    let rest = x.node("Mod", &[y], &[("fmod", NodeAttr::Int(1))]);
+    let is_other_sign = zero.greater(&rest).node("Xor", &[&zero.greater(y)], &[]);
+    let shifted = is_other_sign.select(&(&rest + y), &rest);
+    rest.equal(&zero).select(&rest, &shifted)
 }
 
-impl ExportOp for ElementwiseMod {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (values, dtype) = (operands(graph, [self.x, self.y], self.axis)?, graph.dtype(self.x)?);
-        let out = remainder(graph, values, dtype)?;
-        graph.write(self.out, out);
-        Ok(())
+impl Rule<Onnx> for ElementwiseMod<Onnx> {
+    fn apply(&mut self) {
+        let [x, y] = aligned(&self.x, &self.y, self.axis);
+        self.out = remainder(&x, &y);
     }
 }
-impl ExportOp for ElementwiseFloordiv {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let ([x, y], dtype) = (operands(graph, [self.x, self.y], self.axis)?, graph.dtype(self.x)?);
-        let out = if dtype.is_float() {
-            let quotient = graph.div(x, y);
-            graph.op("Floor", &[quotient], &[])
-        } else {
+
+impl Rule<Onnx> for ElementwiseFloordiv<Onnx> {
+    fn apply(&mut self) {
+        let [x, y] = aligned(&self.x, &self.y, self.axis);
+        self.out = match x.dtype().is_float() {
+            true => (x / y).node("Floor", &[], &[]),
             // The division of integers is exact without the remainder.
-            let rest = remainder(graph, [x, y], dtype)?;
-            let whole = graph.sub(x, rest);
-            graph.div(whole, y)
+            false => (&x - remainder(&x, &y)) / y,
         };
-        graph.write(self.out, out);
-        Ok(())
     }
 }
 
-/// One element as a scalar of that dtype.
-fn number(graph: &mut OnnxGraph<'_>, var: Var, dtype: DType) -> Result<OnnxValue> {
-    let value = graph.read(var)?;
-    let value = if graph.dtype(var)? == dtype { value } else { graph.cast(value, dtype) };
-    graph.reshape(value, &[])
-}
-
-impl ExportOp for Range {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let dtype = graph.dtype(self.out)?;
-        let [start, end, step] = [self.start, self.end, self.step].map(|var| number(graph, var, dtype));
-        let out = graph.op("Range", &[start?, end?, step?], &[]);
-        graph.write(self.out, out);
-        Ok(())
+impl Rule<Onnx> for Range<Onnx> {
+    fn apply(&mut self) {
+        let dtype = self.out.dtype();
+        let [start, end, step] = [&self.start, &self.end, &self.step].map(|x| x.cast(dtype).reshape(&[]));
+        self.out = start.node("Range", &[&end, &step], &[]);
     }
 }

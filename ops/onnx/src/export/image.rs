@@ -11,7 +11,7 @@ use super::{
     ExportOp, ExportRule,
     conv::{read_images, write_images},
     dims::OnnxDim,
-    fill::shape_from,
+    dims::shape_from,
     onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
     rule,
 };

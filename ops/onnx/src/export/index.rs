@@ -1,48 +1,75 @@
-//! Look-up by index.
+//! Elements and rows at indices.
 
-use autobwd::{DType, Result};
+use autobwd::{DType, op::Rule};
 use autobwd_ops::{
     gather::Gather,
-    scatter::{GatherNd, TakeAlongAxis},
+    index::ScatterNdAdd,
+    scatter::{GatherNd, Scatter, TakeAlongAxis, TakeAlongAxisGrad},
+    top_k::TopKV2Grad,
 };
 
-use super::{
-    ExportOp, ExportRule,
-    onnx_graph::{NodeAttr, OnnxGraph},
-    rule,
-};
+use super::{NodeAttr, Onnx};
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<Gather>(), rule::<GatherNd>(), rule::<TakeAlongAxis>()]
-}
+rules!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad, TopKV2Grad);
 
-impl ExportOp for Gather {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, index) = (graph.read(self.x)?, graph.read(self.index)?);
+const ADD: (&str, NodeAttr<'_>) = ("reduction", NodeAttr::Text("add"));
+
+impl Rule<Onnx> for Gather<Onnx> {
+    fn apply(&mut self) {
         // A column of indices is a list, here.
-        let index = if graph.rank(self.index)? > 1 { graph.reshape(index, &[-1])? } else { index };
-        let rows = graph.op("Gather", &[x, index], &[("axis", NodeAttr::Int(i64::from(self.axis)))]);
-        graph.write(self.out, rows);
-        Ok(())
+        let index = if self.index.rank() > 1 { self.index.reshape(&[-1]) } else { self.index.clone() };
+        self.out = self.x.node("Gather", &[&index], &[("axis", NodeAttr::Int(i64::from(self.axis)))]);
     }
 }
 
-impl ExportOp for GatherNd {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, index) = (graph.read(self.x)?, graph.read(self.index)?);
-        let index = graph.cast(index, DType::I64);
-        let slices = graph.op("GatherND", &[x, index], &[]);
-        graph.write(self.out, slices);
-        Ok(())
+impl Rule<Onnx> for GatherNd<Onnx> {
+    fn apply(&mut self) {
+        self.out = self.x.node("GatherND", &[&self.index.cast(DType::I64)], &[]);
     }
 }
 
-impl ExportOp for TakeAlongAxis {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let axis = [("axis", NodeAttr::Int(graph.axis(self.input, self.axis)? as i64))];
-        let (x, index) = (graph.read(self.input)?, graph.read(self.index)?);
-        let taken = graph.op("GatherElements", &[x, index], &axis);
-        graph.write(self.result, taken);
-        Ok(())
+impl Rule<Onnx> for TakeAlongAxis<Onnx> {
+    fn apply(&mut self) {
+        let axis = ("axis", NodeAttr::Int(self.input.axis(self.axis)));
+        self.result = self.input.node("GatherElements", &[&self.index], &[axis]);
+    }
+}
+
+/// Zeros in the shape of `x`, to which `elements` are added at indices along an axis.
+fn add_elements(x: &Onnx, index: &Onnx, elements: &Onnx, axis: i32) -> Onnx {
+    let attrs = [("axis", NodeAttr::Int(x.axis(axis))), ADD];
+    elements.filled(0.0, &x.shape()).node("ScatterElements", &[&index.cast(DType::I64), elements], &attrs)
+}
+
+impl Rule<Onnx> for TakeAlongAxisGrad<Onnx> {
+    fn apply(&mut self) {
+        self.dinput = add_elements(&self.input, &self.index, &self.dresult, self.axis);
+    }
+}
+
+impl Rule<Onnx> for TopKV2Grad<Onnx> {
+    fn apply(&mut self) {
+        self.dx = add_elements(&self.x, &self.indices, &self.dout, self.axis);
+    }
+}
+
+impl Rule<Onnx> for ScatterNdAdd<Onnx> {
+    fn apply(&mut self) {
+        self.out = self.x.node("ScatterND", &[&self.index.cast(DType::I64), &self.updates], &[ADD]);
+    }
+}
+
+impl Rule<Onnx> for Scatter<Onnx> {
+    fn apply(&mut self) {
+        let ids = self.ids.cast(DType::I64).reshape(&[-1, 1]);
+        self.out = if self.overwrite {
+            self.x.node("ScatterND", &[&ids, &self.updates], &[])
+        } else {
+            // Rows with an index begin at 0.
+            let zeros = self.updates.filled(0.0, &self.updates.shape());
+            let cleared = self.x.node("ScatterND", &[&ids, &zeros], &[]);
+            cleared.node("ScatterND", &[&ids, &self.updates], &[ADD])
+        };
     }
 }

@@ -7,8 +7,6 @@ mod conditional_block;
 mod control;
 mod conv;
 mod dims;
-mod expand;
-mod fill;
 mod formula;
 mod graph_nodes;
 mod image;
@@ -26,8 +24,8 @@ mod order;
 mod pool;
 mod reduce;
 mod rnn;
+mod rules;
 mod scan;
-mod scatter;
 mod shape;
 mod slice;
 
@@ -37,7 +35,7 @@ use std::{
 };
 
 use autobwd::{
-    BlockId, DType, Dims, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, VarDesc,
+    BlockId, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc,
     op::{Op, OpInfo, Rules},
     program::{Var, VarKind},
 };
@@ -54,10 +52,12 @@ use crate::{
     },
     tensors::message,
 };
+use graph_nodes::GraphNodes;
 use cond::Choice;
 use control::ForwardCalls;
 pub use graph_nodes::NodeAttr;
 pub use onnx::Onnx;
+pub use rules::{LinkedRule, linked_rules};
 use onnx_graph::OnnxGraph;
 
 /// The version of the operators in files, and that of the format.
@@ -100,25 +100,17 @@ fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, ExportRule> {
     let families = [
-        arith::rules(),
         conditional_block::rules(),
         conv::rules(),
-        expand::rules(),
-        fill::rules(),
-        index::rules(),
         logic::rules(),
         loss::rules(),
         lstm::rules(),
         image::rules(),
         matmul::rules(),
-        norm::rules(),
         order::rules(),
         pool::rules(),
         reduce::rules(),
         rnn::rules(),
-        scatter::rules(),
-        shape::rules(),
-        slice::rules(),
     ];
     families.into_iter().flatten().collect()
 }
@@ -183,6 +175,10 @@ impl<'p> ProgramWriter<'p> {
         if let Some(call) = info.call(op, self.program)? {
             return self.control(op, &call);
         }
+        if let ([x_shape], [x]) = (&*op.outputs.get("XShape"), &*op.inputs.get("X")) {
+            let x = self.graph.read(*x)?;
+            self.graph.remembered.insert(*x_shape, x);
+        }
         if self.by_rule(info, op)? {
             return Ok(());
         }
@@ -197,7 +193,7 @@ impl<'p> ProgramWriter<'p> {
 
     /// Writes an operator by its rule; `false` if it has none.
     fn by_rule(&mut self, info: &OpInfo, op: &OpDesc) -> Result<bool> {
-        let Some(rule) = native_rules().get(&op.ty) else { return Ok(false) };
+        let Some(rule) = linked_rules().get(&op.ty) else { return Ok(false) };
         let (schema, mut results) = (info.schema(), vec![]);
         let graph = &mut self.graph;
         let applied = rule.apply(op, &mut |role, _, var| graph.slot(role, var), &mut |slot, value| {
@@ -215,12 +211,6 @@ impl<'p> ProgramWriter<'p> {
     }
 }
 
-/// Rules on values.
-fn native_rules() -> &'static Rules<Onnx> {
-    static RULES: LazyLock<Rules<Onnx>> = LazyLock::new(|| [].into_iter().collect());
-    &RULES
-}
-
 /// The message of a model.
 ///
 /// # Errors
@@ -234,9 +224,20 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     }
     obstacles.require_none(failed)?;
     ops.verify(&model.program)?;
-    let known = |op: &OpDesc| {
+    let fetched: Vec<Var> =
+        model.fetches.iter().map(|name| model.program.expect_var(name)).collect::<Result<_>>()?;
+    let needed = live_reads(&model.program, &fetched);
+    // Values of a composition are there to be read.
+    let is_read = |var: Var| needed.contains(&var) || var.index() >= model.program.name_count();
+    let known = |program: &Program, block: BlockId, op: &OpDesc| {
         let info = ops.get(&op.ty)?;
-        Ok(info.is_control() || rule_of(&rules, op).is_some() || info.formula(op)?.is_some())
+        let nodes = GraphNodes::default();
+        let slot = &mut |_, _, var: Var| {
+            let meta = program.lookup(block, var).map_or_else(|| Meta::new(DType::F32, []), VarDesc::meta);
+            Ok(Onnx::of(&nodes, None, &meta, is_read(var)))
+        };
+        let fits = linked_rules().get(&op.ty).map_or(Ok(false), |rule| rule.fits(op, slot))?;
+        Ok(fits || info.is_control() || rule_of(&rules, op).is_some() || info.formula(op)?.is_some())
     };
     let program = lower(&model.program, ops, known)?;
     let mut writer = ProgramWriter::new(&program, ops, rules, obstacles)?;
@@ -259,8 +260,6 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         kept.push((*var, graph.input(*var, name)));
         graph.initializers.extend(obstacles.note("", model.scope.get(name)).map(|x| message(name, x)));
     }
-    let fetched: Vec<Var> =
-        model.fetches.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
     writer.graph.needed = live_reads(&program, &fetched);
     writer.block(BlockId::ROOT, &fetched);
     let ProgramWriter { mut graph, obstacles, .. } = writer;

@@ -8,7 +8,7 @@ use std::{
     ops::{Add, Div, Mul, Neg, Sub},
 };
 
-use autobwd::{DType, Dims, Error, ErrorKind, Meta, Result};
+use autobwd::{DType, Dims, Error, ErrorKind, Meta, Result, Tensor};
 
 use super::graph_nodes::{GraphNodes, NodeAttr, OnnxValue};
 
@@ -20,6 +20,8 @@ use super::graph_nodes::{GraphNodes, NodeAttr, OnnxValue};
 pub struct Onnx {
     nodes: GraphNodes,
     value: Option<OnnxValue>,
+    /// The value whose shape a variable such as `XShape` stores.
+    stored: Option<OnnxValue>,
     dtype: DType,
     dims: Dims,
     is_read: bool,
@@ -34,7 +36,13 @@ impl fmt::Debug for Onnx {
 impl Onnx {
     /// A value of a variable with that type; without a value, one that is to be set.
     pub(super) fn of(nodes: &GraphNodes, value: Option<OnnxValue>, meta: &Meta, is_read: bool) -> Onnx {
-        Onnx { nodes: nodes.clone(), value, dtype: meta.dtype, dims: meta.dims.clone(), is_read }
+        let (dtype, dims) = (meta.dtype, meta.dims.clone());
+        Onnx { nodes: nodes.clone(), value, stored: None, dtype, dims, is_read }
+    }
+
+    /// A variable that only stores the shape of a value.
+    pub(super) fn storing(self, stored: Option<OnnxValue>) -> Onnx {
+        Onnx { stored, ..self }
     }
 
     /// The value in the graph.
@@ -50,6 +58,11 @@ impl Onnx {
     /// The dimensions of the variable in a slot, −1 where they are unknown.
     pub fn dims(&self) -> &Dims {
         &self.dims
+    }
+
+    /// The same where all of them are known.
+    pub fn known_dims(&self) -> Option<Vec<i64>> {
+        self.dims.iter().map(|dim| dim.get().map(|dim| dim as i64)).collect()
     }
 
     /// The number of dimensions of the variable in a slot.
@@ -82,8 +95,15 @@ impl Onnx {
         self.nodes.fail(Error::new(ErrorKind::Format, text));
     }
 
+    /// Fails the operator if a tensor is given in place of an attribute.
+    pub fn refuse_tensors<'o>(&self, tensors: impl IntoIterator<Item = &'o Onnx>) {
+        if tensors.into_iter().next().is_some() {
+            self.fail("numbers from tensors, not attributes, cannot be written to ONNX");
+        }
+    }
+
     fn with(&self, value: OnnxValue) -> Onnx {
-        Onnx { value: Some(value), dims: Dims::default(), is_read: true, ..self.clone() }
+        Onnx { value: Some(value), stored: None, dims: Dims::default(), is_read: true, ..self.clone() }
     }
 
     /// The value, or one that fails the operator: an input that has none, such as `XShape`.
@@ -148,6 +168,66 @@ impl Onnx {
     pub fn ints(&self, ints: &[i64]) -> Onnx {
         let value = self.created(self.nodes.ints(ints));
         self.with(value).typed(DType::I64)
+    }
+
+    /// A constant tensor.
+    pub fn tensor(&self, tensor: &Tensor) -> Onnx {
+        self.with(self.nodes.tensor(tensor)).typed(tensor.dtype())
+    }
+
+    /// The dimensions of the variable in a slot as a list of int64: a constant where all are known.
+    pub fn shape(&self) -> Onnx {
+        match (self.known_dims(), self.stored) {
+            (Some(dims), _) => self.ints(&dims),
+            // `XShape` has a dimension of 0 before those of that value.
+            (None, Some(of)) => {
+                let zero = self.ints(&[0]);
+                zero.concat(&[&self.with(of).node("Shape", &[], &[]).typed(DType::I64)], 0)
+            }
+            (None, None) => self.node("Shape", &[], &[]).typed(DType::I64),
+        }
+    }
+
+    /// A number everywhere, in the shape that a list of int64 gives.
+    pub fn filled(&self, number: f64, shape: &Onnx) -> Onnx {
+        self.number(number).node("Expand", &[shape], &[])
+    }
+
+    /// Integers, or one of them, as a list of int64.
+    pub fn list(&self) -> Onnx {
+        let list = self.cast(DType::I64);
+        if self.rank() == 1 { list } else { list.reshape(&[-1]) }
+    }
+
+    /// The integers of a tensor, or else of a list of tensors, as a list of int64; `None` without either.
+    pub fn given(tensor: &Option<Onnx>, list: &[Onnx]) -> Option<Onnx> {
+        let parts: Vec<Onnx> = match tensor {
+            Some(tensor) => vec![tensor.list()],
+            None => list.iter().map(Onnx::list).collect(),
+        };
+        let (first, others) = parts.split_first()?;
+        Some(first.concat(&others.iter().collect::<Vec<_>>(), 0))
+    }
+
+    /// This value, then others, along an axis.
+    #[must_use]
+    pub fn concat(&self, others: &[&Onnx], axis: i64) -> Onnx {
+        match others {
+            [] => self.clone(),
+            _ => self.node("Concat", others, &[("axis", NodeAttr::Int(axis))]),
+        }
+    }
+
+    /// With further dimensions of 1.
+    #[must_use]
+    pub fn unsqueeze(&self, axes: &[i64]) -> Onnx {
+        self.node("Unsqueeze", &[&self.ints(axes)], &[])
+    }
+
+    /// Without dimensions of 1.
+    #[must_use]
+    pub fn squeeze(&self, axes: &[i64]) -> Onnx {
+        self.node("Squeeze", &[&self.ints(axes)], &[])
     }
 
     /// In another dtype.

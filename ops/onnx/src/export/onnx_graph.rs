@@ -180,11 +180,13 @@ impl<'p> OnnxGraph<'p> {
         if var == Var::EMPTY {
             return Ok(Onnx::of(&self.nodes, None, &Meta::new(DType::F32, []), false));
         }
+        let stored = self.remembered.get(&var).copied();
         let value = match role {
-            Role::Input if !self.remembered.contains_key(&var) => Some(self.read(var)?),
-            _ => None,
+            Role::Input if stored.is_none() => Some(self.read(var)?),
+            Role::Input | Role::Output => None,
         };
-        Ok(Onnx::of(&self.nodes, value, &self.desc(var)?.meta(), self.needed.contains(&var)))
+        let (meta, is_read) = (self.desc(var)?.meta(), self.needed.contains(&var));
+        Ok(Onnx::of(&self.nodes, value, &meta, is_read).storing(stored))
     }
 
     /// Sets what a variable holds after the operator that is being written, if there is a variable.

@@ -1,172 +1,183 @@
-//! Operators that move elements, and constants.
+//! Operators that move and repeat elements.
 
-use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd::{DType, op::Rule};
 use autobwd_ops::shape::{
-    Assign, Cast, Concat, ConcatGrad, Reshape2, Split, Squeeze2, Transpose2, TrilTriu, Unsqueeze2,
+    Assign, Cast, Concat, ConcatGrad, ExpandV2, Reshape2, ShapeOp, Split, Squeeze2, Tile, Transpose2,
+    TrilTriu, Unsqueeze2,
 };
 
-use super::{
-    ExportOp, ExportRule,
-    dims::OnnxDim,
-    fill::shape_from,
-    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
-    rule,
-};
+use super::{NodeAttr, Onnx};
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![
-        rule::<Assign>(),
-        rule::<Cast>(),
-        rule::<Concat>(),
-        rule::<ConcatGrad>(),
-        rule::<Reshape2>(),
-        rule::<Split>(),
-        rule::<Squeeze2>(),
-        rule::<Transpose2>(),
-        rule::<TrilTriu>(),
-        rule::<Unsqueeze2>(),
-    ]
+rules!(
+    Assign, Cast, Concat, ConcatGrad, ExpandV2, Reshape2, ShapeOp, Split, Squeeze2, Tile, Transpose2,
+    TrilTriu, Unsqueeze2
+);
+
+/// Integers of an attribute as a list of int64.
+fn ints(x: &Onnx, attr: &[i32]) -> Onnx {
+    x.ints(&attr.iter().map(|n| i64::from(*n)).collect::<Vec<_>>())
 }
 
-/// Returns an error if a slot that replaces an attribute is in use.
-fn require_attribute(slots: &[Option<Var>], lists: &[&[Var]]) -> Result<()> {
-    if slots.iter().all(Option::is_none) && lists.iter().all(|list| list.is_empty()) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Format, "numbers from tensors, not attributes, have no form in ONNX"))
+fn axis_of(x: &Onnx, axis: i32) -> (&'static str, NodeAttr<'static>) {
+    ("axis", NodeAttr::Int(x.axis(axis)))
 }
 
-/// `out` = `x` in the shape of `out`, by an operator of ONNX with axes where that is unknown: a reshape with several
-/// unknown dimensions has to compute them.
-fn reshape_axes(
-    graph: &mut OnnxGraph<'_>,
-    op: &str,
-    [x, out, x_shape]: [Var; 3],
-    axes: &[i32],
-) -> Result<()> {
-    let value = graph.read(x)?;
-    graph.remembered.insert(x_shape, value);
-    let value = match graph.shaped_as(value, out) {
-        Ok(value) => value,
-        Err(unknown) if axes.is_empty() => return Err(unknown),
-        Err(_) => {
-            let axes = graph.ints(&axes.iter().map(|axis| i64::from(*axis)).collect::<Vec<_>>())?;
-            graph.op(op, &[value, axes], &[])
-        }
-    };
-    graph.write(out, value);
-    Ok(())
+/// `x` in the shape of `out`, in which one dimension may be unknown.
+fn shaped_as(x: &Onnx, out: &Onnx) -> Option<Onnx> {
+    let dims: Vec<i64> = out.dims().iter().map(|dim| dim.wire()).collect();
+    let is_inferred = dims.iter().filter(|dim| **dim < 0).count() == 1 && !dims.contains(&0);
+    (is_inferred || !dims.contains(&-1)).then(|| x.reshape(&dims))
 }
 
-impl ExportOp for Squeeze2 {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        reshape_axes(graph, "Squeeze", [self.x, self.out, self.x_shape], &self.axes)
-    }
-}
-impl ExportOp for Unsqueeze2 {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        reshape_axes(graph, "Unsqueeze", [self.x, self.out, self.x_shape], &self.axes)
+impl Rule<Onnx> for Assign<Onnx> {
+    fn apply(&mut self) {
+        self.out = self.x.clone();
     }
 }
 
-impl ExportOp for Reshape2 {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let value = graph.read(self.x)?;
-        graph.remembered.insert(self.x_shape, value);
-        let value = match graph.dims(self.out) {
-            Ok(dims) => graph.reshape(value, &dims)?,
-            Err(_) => {
+impl Rule<Onnx> for Cast<Onnx> {
+    fn apply(&mut self) {
+        self.out = self.x.cast(self.out.dtype());
+    }
+}
+
+impl Rule<Onnx> for ShapeOp<Onnx> {
+    fn apply(&mut self) {
+        self.out = self.input.shape().cast(self.out.dtype());
+    }
+}
+
+impl Rule<Onnx> for Reshape2<Onnx> {
+    fn apply(&mut self) {
+        self.out = match self.out.known_dims() {
+            Some(dims) => self.x.reshape(&dims),
+            None => {
                 // Single dimensions come first.
-                let whole = self.shape_input.filter(|_| self.shape_tensor.is_empty());
-                let shape = match shape_from(graph, whole, &self.shape_tensor)? {
-                    Some(shape) => shape,
-                    None => graph.ints(&self.shape.iter().map(|dim| i64::from(*dim)).collect::<Vec<_>>())?,
-                };
+                let whole = self.shape_input.take().filter(|_| self.shape_tensor.is_empty());
+                let shape = Onnx::given(&whole, &self.shape_tensor);
+                let shape = shape.unwrap_or_else(|| ints(&self.x, &self.shape));
                 // 0 keeps a dimension, here as there.
-                graph.op("Reshape", &[value, shape], &[])
+                self.x.node("Reshape", &[&shape], &[])
             }
         };
-        graph.write(self.out, value);
-        Ok(())
     }
 }
 
-impl ExportOp for Assign {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let value = graph.read(self.x)?;
-        graph.write(self.out, value);
-        Ok(())
-    }
-}
-
-impl ExportOp for Cast {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (value, dtype) = (graph.read(self.x)?, graph.dtype(self.out)?);
-        let value = graph.cast(value, dtype);
-        graph.write(self.out, value);
-        Ok(())
-    }
-}
-
-impl ExportOp for Transpose2 {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (value, axes) = (graph.read(self.x)?, graph.axes(self.x, &self.axis)?);
-        let value = graph.permute(value, &axes);
-        graph.write(self.out, value);
-        Ok(())
-    }
-}
-impl ExportOp for Concat {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        require_attribute(&[self.axis_tensor], &[])?;
-        let parts: Vec<OnnxValue> = self.x.iter().map(|x| graph.read(*x)).collect::<Result<_>>()?;
-        let value = graph.op("Concat", &parts, &[("axis", NodeAttr::Int(i64::from(self.axis)))]);
-        graph.write(self.out, value);
-        Ok(())
-    }
-}
-impl ExportOp for ConcatGrad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        require_attribute(&[self.axis_tensor], &[])?;
-        let axis = graph.axis(self.dout, self.axis)?;
-        let length = |x: &Var| graph.merged_dims(*x, axis, axis + 1);
-        let lengths: Vec<OnnxDim> = self.x.iter().map(length).collect::<Result<_>>()?;
-        let (dout, sections) = (graph.read(self.dout)?, graph.shape_list(&lengths)?);
-        let axis = [("axis", NodeAttr::Int(axis as i64))];
-        let parts = graph.many("Split", &[Some(dout), Some(sections)], &axis, lengths.len());
-        self.dx.iter().zip(parts).for_each(|(dx, part)| graph.write(*dx, part));
-        Ok(())
-    }
-}
-
-impl ExportOp for Split {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        require_attribute(&[self.axis_tensor], &[])?;
-        let axis = graph.axis(self.x, self.axis)?;
-        let lengths: Result<Vec<i64>> = self.out.iter().map(|out| graph.dim(*out, axis)).collect();
-        let x = graph.read(self.x)?;
-        let axis = ("axis", NodeAttr::Int(axis as i64));
-        let parts = match lengths {
-            Err(_) if self.num > 0 && self.sections_tensor_list.is_empty() => {
-                let attrs = [axis, ("num_outputs", NodeAttr::Int(i64::from(self.num)))];
-                graph.many("Split", &[Some(x)], &attrs, self.out.len())
+// Native: a reshape with several unknown dimensions has to compute them.
+macro_rules! axes_of_one {
+    ($($op:ident $node:literal),*) => {$(
+        impl Rule<Onnx> for $op<Onnx> {
+            fn fits(&self) -> bool {
+                !self.axes.is_empty() || self.out.known_dims().is_some()
             }
-            lengths => {
-                let sections = graph.ints(&lengths?)?;
-                graph.many("Split", &[Some(x), Some(sections)], &[axis], self.out.len())
+
+            fn apply(&mut self) {
+                self.out = shaped_as(&self.x, &self.out)
+                    .unwrap_or_else(|| self.x.node($node, &[&ints(&self.x, &self.axes)], &[]));
+            }
+        }
+    )*};
+}
+axes_of_one!(Squeeze2 "Squeeze", Unsqueeze2 "Unsqueeze");
+
+impl Rule<Onnx> for Transpose2<Onnx> {
+    fn apply(&mut self) {
+        self.out = self.x.permute(&self.x.axes(&self.axis));
+    }
+}
+
+impl Rule<Onnx> for ExpandV2<Onnx> {
+    fn apply(&mut self) {
+        let given = Onnx::given(&self.shape_input, &self.expand_shapes_tensor);
+        let shape = match (self.out.known_dims(), given) {
+            (Some(dims), _) => self.x.ints(&dims),
+            // −1 keeps a dimension, which 1 does in ONNX.
+            (None, Some(shape)) => shape.abs(),
+            (None, None) => ints(&self.x, &self.shape.iter().map(|n| n.abs()).collect::<Vec<_>>()),
+        };
+        self.out = self.x.node("Expand", &[&shape], &[]);
+    }
+}
+
+// Native: a reshape, an expansion and a reshape back, otherwise.
+impl Rule<Onnx> for Tile<Onnx> {
+    fn apply(&mut self) {
+        let (x_rank, rank) = (self.x.rank(), self.out.rank());
+        let mut x = self.x.clone();
+        if x_rank < rank {
+            x = x.unsqueeze(&(0..(rank - x_rank) as i64).collect::<Vec<_>>());
+        }
+        let count = match (&self.repeat_times_input, &self.repeat_times_tensor[..]) {
+            (Some(list), _) => list.known_dims().and_then(|dims| dims.first().copied()),
+            (None, []) => Some(self.repeat_times.len() as i64),
+            (None, list) => Some(list.len() as i64),
+        };
+        let Some(count) = count else {
+            self.x.fail("the number of repeated dimensions must be known");
+            return;
+        };
+        let given = Onnx::given(&self.repeat_times_input, &self.repeat_times_tensor);
+        let mut times = given.unwrap_or_else(|| ints(&x, &self.repeat_times));
+        if count < rank as i64 {
+            times = x.ints(&vec![1; rank - count as usize]).concat(&[&times], 0);
+        }
+        self.out = x.node("Tile", &[&times], &[]);
+    }
+}
+
+impl Rule<Onnx> for Concat<Onnx> {
+    fn apply(&mut self) {
+        self.out.refuse_tensors(&self.axis_tensor);
+        let Some((first, others)) = self.x.split_first() else { return };
+        self.out = first.node("Concat", &others.iter().collect::<Vec<_>>(), &[axis_of(first, self.axis)]);
+    }
+}
+
+/// Parts of lengths along an axis.
+fn parts(x: &Onnx, lengths: &Onnx, count: usize, axis: i32) -> Vec<Onnx> {
+    x.many("Split", &[Some(lengths)], &[axis_of(x, axis)], count)
+}
+
+impl Rule<Onnx> for ConcatGrad<Onnx> {
+    fn apply(&mut self) {
+        self.dout.refuse_tensors(&self.axis_tensor);
+        let axis = self.dout.axis(self.axis) as usize;
+        let length = |x: &Onnx| match x.dims()[axis].get() {
+            Some(length) => x.ints(&[length as i64]),
+            None => x.shape().node("Gather", &[&x.ints(&[axis as i64])], &[]),
+        };
+        let lengths: Vec<Onnx> = self.x.iter().map(length).collect();
+        let Some(lengths) = Onnx::given(&None, &lengths) else { return };
+        self.dx = parts(&self.dout, &lengths, self.x.len(), self.axis).into_iter().map(Into::into).collect();
+    }
+}
+
+impl Rule<Onnx> for Split<Onnx> {
+    fn apply(&mut self) {
+        self.x.refuse_tensors(&self.axis_tensor);
+        let axis = self.x.axis(self.axis) as usize;
+        let length = |out: &Onnx| out.dims().get(axis).and_then(|dim| dim.get()).map(|dim| dim as i64);
+        let lengths: Option<Vec<i64>> = self.out.iter().map(length).collect();
+        self.out = match lengths {
+            Some(lengths) => parts(&self.x, &self.x.ints(&lengths), self.out.len(), self.axis),
+            None if self.num > 0 && self.sections_tensor_list.is_empty() => {
+                let count = ("num_outputs", NodeAttr::Int(i64::from(self.num)));
+                self.x.many("Split", &[], &[axis_of(&self.x, self.axis), count], self.out.len())
+            }
+            None => {
+                self.x.fail("the lengths of the parts must be known");
+                return;
             }
         };
-        self.out.iter().zip(parts).for_each(|(out, part)| graph.write(*out, part));
-        Ok(())
     }
 }
 
-impl ExportOp for TrilTriu {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let (x, diagonal) = (graph.read(self.x)?, graph.scalar(DType::I64, f64::from(self.diagonal))?);
+// Native: a product with a mask takes 5 times as long in ONNX Runtime.
+impl Rule<Onnx> for TrilTriu<Onnx> {
+    fn apply(&mut self) {
+        let diagonal = self.x.clone().typed(DType::I64).number(f64::from(self.diagonal));
         let upper = [("upper", NodeAttr::Int(i64::from(!self.lower)))];
-        let value = graph.op("Trilu", &[x, diagonal], &upper);
-        graph.write(self.out, value);
-        Ok(())
+        self.out = self.x.node("Trilu", &[&diagonal], &upper);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn export(
     for name in feeds.iter().chain(fetches) {
         obstacles.note("", program.expect_var(name));
     }
-    let program = lower(program, ops, |op| Ok(reference(&op.ty)?.is_some()))?;
+    let program = lower(program, ops, |_, _, op| Ok(reference(&op.ty)?.is_some()))?;
     for (b, block) in program.blocks().iter().enumerate() {
         for (i, op) in block.ops.iter().enumerate() {
             if reference(&op.ty)?.is_none() {
