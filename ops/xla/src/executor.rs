@@ -8,7 +8,7 @@ use indexmap::IndexSet;
 
 use crate::{
     CompiledProgram, DeviceScope, ShardedScope, Sharding,
-    lower::{LowerRequest, LowerRules, lower},
+    lower::{LowerRequest, lower},
     pjrt::{CompileOptions, Device, DeviceBuffer},
 };
 
@@ -51,7 +51,6 @@ const PROGRAMS: usize = 16;
 /// ```
 pub struct DeviceExecutor {
     ops: Option<Arc<OpInfoMap>>,
-    rules: LowerRules,
     /// Maximum number of cached programs.
     cache_size: usize,
     /// Cached programs, most recently used first.
@@ -150,7 +149,6 @@ impl DeviceExecutor {
     pub fn new() -> DeviceExecutor {
         DeviceExecutor {
             ops: None,
-            rules: LowerRules::new(),
             cache_size: PROGRAMS,
             programs: VecDeque::new(),
         }
@@ -160,12 +158,6 @@ impl DeviceExecutor {
     #[must_use]
     pub fn with_ops(self, ops: OpInfoMap) -> DeviceExecutor {
         DeviceExecutor { ops: Some(Arc::new(ops)), programs: VecDeque::new(), ..self }
-    }
-
-    /// Lowers operators by these rules: those of the library and a user's own.
-    #[must_use]
-    pub fn with_rules(self, rules: LowerRules) -> DeviceExecutor {
-        DeviceExecutor { rules, programs: VecDeque::new(), ..self }
     }
 
     /// Sets the number of compiled programs that are kept, at least one: 16 by default. The most recently used ones are
@@ -341,7 +333,7 @@ impl DeviceExecutor {
         // A value that is fetched twice is one result.
         let fetches: IndexSet<&str> = fetches.iter().copied().collect();
         let fetches: Vec<&str> = fetches.into_iter().collect();
-        let request = LowerRequest::new(feeds, &known, &fetches).rules(&self.rules);
+        let request = LowerRequest::new(feeds, &known, &fetches);
         let (request, options) = match values.sharding() {
             None => (request.replicas(devices.len()), CompileOptions::new(devices)),
             Some(sharding) => {

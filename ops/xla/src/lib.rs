@@ -46,3 +46,9 @@ pub use executor::DeviceExecutor;
 pub use lowered::{Argument, Lowered, Output, Source, Target};
 pub use scope::DeviceScope;
 pub use sharding::{ShardedScope, Sharding};
+
+/// For generated code.
+#[doc(hidden)]
+pub mod __private {
+    pub use autobwd_core::__private::inventory;
+}

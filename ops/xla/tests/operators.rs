@@ -9,11 +9,11 @@ use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _, io::Wri
 
 use autobwd::{
     __private::internals::*, DType, ErrorKind, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor,
-    check, gradients, program::VarKind,
+    check, gradients, op::Rules, program::VarKind,
 };
 use autobwd_xla::{
     Lowered,
-    lower::{LowerRequest, LowerRules, lower},
+    lower::{Hlo, LowerRequest, linked_rules, lower},
     pjrt::{ClientOptions, CompileOptions, Device, Plugin},
 };
 
@@ -150,7 +150,7 @@ struct Row {
 }
 
 /// How operators of a type are lowered.
-fn way(rules: &LowerRules, ty: &str) -> &'static str {
+fn way(rules: &Rules<Hlo>, ty: &str) -> &'static str {
     let Some(info) = OpInfoMap::linked().ok().and_then(|ops| ops.get(ty).ok()) else { return "unknown" };
     match () {
         () if info.is_control() => "control flow",
@@ -186,7 +186,7 @@ const LINES: usize = 40;
 /// The shortest text of a sample in which a rule occurs, for each rule.
 #[test]
 fn rules_have_the_known_text() {
-    let (rules, mut shortest) = (LowerRules::new(), BTreeMap::<String, String>::new());
+    let (rules, mut shortest) = (linked_rules(), BTreeMap::<String, String>::new());
     for sample in check::samples() {
         let Some(forward) = Case::forward(&sample, DType::F32) else { continue };
         let backward = forward.backward();
@@ -293,10 +293,10 @@ fn operators_compute_the_same_in_double_precision() {
     let mut text = String::from(
         "operator: how it is lowered; samples lowered of all; gradients lowered of all; the reasons for the others\n",
     );
-    let rules = LowerRules::new();
+    let rules = linked_rules();
     for (ty, Row { samples, lowered, refused }) in &table {
         let [forward, backward] = [0, 1].map(|k| format!("{} of {}", lowered[k], samples[k]));
-        let how = if lowered[0] > 0 { way(&rules, ty) } else { "refused" };
+        let how = if lowered[0] > 0 { way(rules, ty) } else { "refused" };
         let _ = write!(text, "{ty}: {how}; {forward}; {backward}");
         refused.iter().for_each(|why| _ = write!(text, "; {why}"));
         text.push('\n');

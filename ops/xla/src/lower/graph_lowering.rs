@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use autobwd::{
-    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site,
+    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::{Role, Rules}, program::Site,
 };
 use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_plan::{Graph, Instruction, ValueId};
@@ -13,7 +13,6 @@ use super::{
     control::LoweredSteps,
     formula,
     hlo::{Hlo, HloFunction, HloType},
-    rules::LowerRules,
 };
 
 /// Compositions within compositions: no operator needs more.
@@ -23,7 +22,7 @@ const DEPTH: usize = 8;
 pub(super) struct GraphLowering<'a> {
     pub(super) program: &'a Program,
     pub(super) ops: &'a OpInfoMap,
-    pub(super) rules: &'a LowerRules,
+    pub(super) rules: &'a Rules<Hlo>,
     pub(super) f: &'a HloFunction,
     pub(super) graph: &'a Graph,
     pub(super) block: BlockId,
@@ -39,7 +38,7 @@ impl<'a> GraphLowering<'a> {
     pub(super) fn new(
         program: &'a Program,
         ops: &'a OpInfoMap,
-        rules: &'a LowerRules,
+        rules: &'a Rules<Hlo>,
         f: &'a HloFunction,
         graph: &'a Graph,
     ) -> GraphLowering<'a> {
@@ -208,7 +207,7 @@ impl<'a> GraphLowering<'a> {
             }
         };
         let mut outputs = vec![];
-        if !rule(&node.desc, &mut fill, &mut |slot, value| outputs.push((slot, value)))? {
+        if !rule.apply(&node.desc, &mut fill, &mut |slot, value| outputs.push((slot, value)))? {
             return Ok(false);
         }
         if let Some(e) = self.f.take_failure() {

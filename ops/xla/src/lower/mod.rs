@@ -2,7 +2,7 @@
 //!
 //! A program is lowered for feeds of known shapes. The planner's value graph gives every value its dtype and dimensions
 //! and computes constants; its instructions are lowered one by one. An operator's rule is a short function, in the file
-//! of its family in `ops`, that computes the outputs from the inputs ([`Lower`]). An operator without a rule is lowered by
+//! of its family in `ops`, that computes the outputs from the inputs ([`Rule`](autobwd::op::Rule)). An operator without a rule is lowered by
 //! its formula (`formula`) or its composition (`composition`), so most operators of users need nothing. Any other
 //! operator is refused by name.
 //!
@@ -23,7 +23,7 @@ pub use hlo::{
     ConvolutionLayout, GatherDims, Hlo, HloConvolution, HloDType, HloType, Reduction, ScatterDims, Window,
 };
 pub use request::LowerRequest;
-pub use rules::{Lower, LowerRules};
+pub use rules::{LinkedRule, linked_rules};
 
 use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result};
 use autobwd_core::{__private::Obstacles, verify::require_valid};

@@ -5,9 +5,9 @@
 
 use std::fmt;
 
-use autobwd::Meta;
+use autobwd::{Meta, op::Rules};
 
-use super::LowerRules;
+use super::{Hlo, linked_rules};
 use crate::Sharding;
 
 /// What a program is lowered for: feeds, values of the scope, fetches, devices.
@@ -16,7 +16,7 @@ pub struct LowerRequest<'a> {
     pub(super) feeds: &'a [(&'a str, Meta)],
     pub(super) scope: &'a dyn Fn(&str) -> Option<Meta>,
     pub(super) fetches: &'a [&'a str],
-    pub(super) rules: &'a LowerRules,
+    pub(super) rules: &'a Rules<Hlo>,
     pub(super) replicas: usize,
     pub(super) sharding: Option<(&'a Sharding, usize)>,
 }
@@ -29,12 +29,12 @@ impl<'a> LowerRequest<'a> {
         scope: &'a dyn Fn(&str) -> Option<Meta>,
         fetches: &'a [&'a str],
     ) -> LowerRequest<'a> {
-        LowerRequest { feeds, scope, fetches, rules: LowerRules::library(), replicas: 1, sharding: None }
+        LowerRequest { feeds, scope, fetches, rules: linked_rules(), replicas: 1, sharding: None }
     }
 
     /// Lowers with these rules, in place of those of this library alone.
     #[must_use]
-    pub fn rules(self, rules: &'a LowerRules) -> LowerRequest<'a> {
+    pub fn rules(self, rules: &'a Rules<Hlo>) -> LowerRequest<'a> {
         LowerRequest { rules, ..self }
     }
 

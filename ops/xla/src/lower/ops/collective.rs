@@ -7,7 +7,7 @@ use autobwd::{
 
 use super::prelude::*;
 
-family!(CAllgather, CAllreduceSum, CBroadcast, CReduceSum, CReducescatter);
+rules!(CAllgather, CAllreduceSum, CBroadcast, CReduceSum, CReducescatter);
 
 /// Requires that the program is made for as many ranks as there are replicas; 0 suits any number.
 fn require_ranks(x: &Hlo, nranks: i32) {
@@ -28,32 +28,32 @@ fn existing_replica(x: &Hlo, attr: &str, rank: i32) -> usize {
     replica.unwrap_or(0)
 }
 
-impl Lower for CAllreduceSum<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for CAllreduceSum<Hlo> {
+    fn apply(&mut self) {
         self.x.first().into_iter().for_each(|x| require_ranks(x, self.nranks));
         self.out = Hlo::all_reduce(&self.x, Reduction::Sum);
     }
 }
-impl Lower for CReduceSum<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for CReduceSum<Hlo> {
+    fn apply(&mut self) {
         let root = existing_replica(&self.x, "root_id", self.root_id);
         let sum = Hlo::all_reduce(std::slice::from_ref(&self.x), Reduction::Sum).remove(0);
         self.out = sum.on_replica(root, 0.0);
     }
 }
-impl Lower for CBroadcast<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for CBroadcast<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.of_replica(existing_replica(&self.x, "root", self.root));
     }
 }
-impl Lower for CAllgather<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for CAllgather<Hlo> {
+    fn apply(&mut self) {
         require_ranks(&self.x, self.nranks);
         self.out = self.x.all_gather(0);
     }
 }
-impl Lower for CReducescatter<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for CReducescatter<Hlo> {
+    fn apply(&mut self) {
         require_ranks(&self.x, self.nranks);
         self.out = self.x.reduce_scatter(Reduction::Sum, 0);
     }

@@ -5,7 +5,7 @@ use autobwd_ops::shape::{Split, StridedSlice, StridedSliceGrad};
 
 use super::prelude::*;
 
-family!(Concat, ConcatGrad, Slice, SliceGrad, Split, StridedSlice, StridedSliceGrad);
+rules!(Concat, ConcatGrad, Slice, SliceGrad, Split, StridedSlice, StridedSliceGrad);
 
 /// The axis: an attribute, or a known number in its place.
 fn axis_of(x: &Hlo, tensor: &Option<Hlo>, axis: i32) -> usize {
@@ -23,16 +23,16 @@ fn parts<'h>(x: &Hlo, axis: usize, like: impl Iterator<Item = &'h Hlo>) -> Vec<H
     like.map(|like| part(like.dims().get(axis).copied().unwrap_or(0))).collect()
 }
 
-impl Lower for Concat<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Concat<Hlo> {
+    fn apply(&mut self) {
         let axis = axis_of(&self.out, &self.axis_tensor, self.axis);
         if let Some(out) = Hlo::concat(&self.x, axis) {
             self.out = out;
         }
     }
 }
-impl Lower for ConcatGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ConcatGrad<Hlo> {
+    fn apply(&mut self) {
         let axis = axis_of(&self.dout, &self.axis_tensor, self.axis);
         for (dx, part) in self.dx.iter_mut().zip(parts(&self.dout, axis, self.x.iter())) {
             dx.iter_mut().for_each(|dx| *dx = part.clone());
@@ -40,8 +40,8 @@ impl Lower for ConcatGrad<Hlo> {
     }
 }
 
-impl Lower for Split<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Split<Hlo> {
+    fn apply(&mut self) {
         let axis = axis_of(&self.x, &self.axis_tensor, self.axis);
         self.out = parts(&self.x, axis, self.out.iter());
     }
@@ -145,24 +145,24 @@ macro_rules! ranges {
     }};
 }
 
-impl Lower for Slice<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Slice<Hlo> {
+    fn apply(&mut self) {
         self.out = ranges!(self, &self.input, []).slice(&self.input);
     }
 }
-impl Lower for SliceGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for SliceGrad<Hlo> {
+    fn apply(&mut self) {
         self.dinput = ranges!(self, &self.dinput, []).pad(&self.dout, self.dinput.dims());
     }
 }
-impl Lower for StridedSlice<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for StridedSlice<Hlo> {
+    fn apply(&mut self) {
         let steps = numbers(&self.strides_tensor, &self.strides_tensor_list, &self.strides);
         self.out = ranges!(self, &self.input, [steps]).slice(&self.input);
     }
 }
-impl Lower for StridedSliceGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for StridedSliceGrad<Hlo> {
+    fn apply(&mut self) {
         let steps = numbers(&self.strides_tensor, &self.strides_tensor_list, &self.strides);
         self.dinput = ranges!(self, &self.dinput, [steps]).pad(&self.dout, self.dinput.dims());
     }

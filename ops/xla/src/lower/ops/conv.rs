@@ -10,7 +10,7 @@ use autobwd_ops::{
 use super::prelude::*;
 use crate::lower::{ConvolutionLayout, HloConvolution};
 
-family!(Conv2dGrad, Conv2dOp, Conv2dTransposeOp, Conv3dGrad, Conv3dOp);
+rules!(Conv2dGrad, Conv2dOp, Conv2dTransposeOp, Conv3dGrad, Conv3dOp);
 
 /// The axes of height and width.
 pub(super) fn spatial(format: DataLayout) -> [usize; 2] {
@@ -177,36 +177,36 @@ fn empty_or(out: &Hlo, factors: &[&Hlo], value: impl FnOnce() -> Hlo) -> Hlo {
     if is_empty { out.full_like(0.0) } else { value() }
 }
 
-impl Lower for Conv2dOp<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Conv2dOp<Hlo> {
+    fn apply(&mut self) {
         let by = Conv::of(&self.conv, &self.filter, &self.input);
         forward(by, &self.input, &self.filter, &mut self.output);
     }
 }
 // Native: groups as batch groups, which XLA recognises. The composition takes 1.3 times as long for depthwise filters.
-impl Lower for Conv2dGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Conv2dGrad<Hlo> {
+    fn apply(&mut self) {
         let slots = [&self.input, &self.filter, &self.doutput];
         let by = Conv::of(&self.conv, &self.filter, &self.input);
         gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
     }
 }
-impl Lower for Conv3dOp<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Conv3dOp<Hlo> {
+    fn apply(&mut self) {
         let by = Conv::of_volumes(&self.conv, &self.filter, &self.input);
         forward(by, &self.input, &self.filter, &mut self.output);
     }
 }
-impl Lower for Conv3dGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Conv3dGrad<Hlo> {
+    fn apply(&mut self) {
         let slots = [&self.input, &self.filter, &self.doutput];
         let by = Conv::of_volumes(&self.conv, &self.filter, &self.input);
         gradients(by, slots, [&mut self.dinput, &mut self.dfilter]);
     }
 }
 
-impl Lower for Conv2dTransposeOp<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Conv2dTransposeOp<Hlo> {
+    fn apply(&mut self) {
         let Some(by) = Conv::of(&self.conv, &self.filter, &self.input) else { return };
         let (y, filter) = (&self.input, &self.filter);
         let out = empty_or(&self.output, &[y, filter], || by.data_gradient(y, filter, self.output.dims()));

@@ -4,7 +4,7 @@ use autobwd_ops::cumsum::{Cumsum, CumsumGrad};
 
 use super::prelude::*;
 
-family!(Cumsum, CumsumGrad);
+rules!(Cumsum, CumsumGrad);
 
 /// Sums of the elements up to each along an axis, in as many passes as the length has bits (Hillis and Steele, 1986).
 pub(super) fn cumulative_sum(x: &Hlo, axis: usize) -> Hlo {
@@ -44,14 +44,14 @@ impl CumulativeAxis {
     }
 }
 
-impl Lower for Cumsum<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Cumsum<Hlo> {
+    fn apply(&mut self) {
         let Cumsum { axis, flatten, exclusive, reverse, .. } = *self;
         self.out = CumulativeAxis { axis, flatten, exclusive, reverse }.sum(&self.x);
     }
 }
-impl Lower for CumsumGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for CumsumGrad<Hlo> {
+    fn apply(&mut self) {
         let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *self;
         self.dx = CumulativeAxis { axis, flatten, exclusive, reverse: !reverse }.sum(&self.dout);
     }

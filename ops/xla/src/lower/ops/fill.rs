@@ -5,7 +5,7 @@ use autobwd_ops::{fill::AssignValue, random::Seed, ranges::Range};
 
 use super::prelude::*;
 
-family!(AssignValue, FillConstant, Range, Seed);
+rules!(AssignValue, FillConstant, Range, Seed);
 
 /// The number of an attribute `value`, or of `str_value`, which represents more numbers, in the type of an output.
 fn filled(out: &Hlo, value: f32, text: &str) -> Hlo {
@@ -17,22 +17,22 @@ fn filled(out: &Hlo, value: f32, text: &str) -> Hlo {
     }
 }
 
-impl Lower for FillConstant<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for FillConstant<Hlo> {
+    fn apply(&mut self) {
         self.out = match &self.value_tensor {
             Some(value) => value.reshape(&[]).broadcast(self.out.dims(), &[]),
             None => filled(&self.out, self.value, &self.str_value),
         };
     }
 }
-impl Lower for Seed<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Seed<Hlo> {
+    fn apply(&mut self) {
         self.out = self.out.full_like(f64::from(self.seed));
     }
 }
 
-impl Lower for AssignValue<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for AssignValue<Hlo> {
+    fn apply(&mut self) {
         let numbers: Vec<f64> = match self.out.dtype() {
             HloDType::F32 => self.fp32_values.iter().map(|x| f64::from(*x)).collect(),
             HloDType::F64 => self.fp64_values.clone(),
@@ -47,8 +47,8 @@ impl Lower for AssignValue<Hlo> {
     }
 }
 
-impl Lower for Range<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Range<Hlo> {
+    fn apply(&mut self) {
         let first = |value: &Hlo| value.known().and_then(<[f64]>::first).copied().unwrap_or_default();
         let (start, step) = (first(&self.start), first(&self.step));
         self.out = self.out.iota(self.out.dtype(), self.out.dims(), 0) * step + start;

@@ -9,14 +9,14 @@ use autobwd_ops::{
 use super::prelude::*;
 use crate::lower::{GatherDims, ScatterDims};
 
-family!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad);
+rules!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad);
 
 fn flat(index: &Hlo) -> Hlo {
     index.reshape(&[index.numel()])
 }
 
-impl Lower for Gather<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Gather<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.rows(self.x.axis(self.axis), &flat(&self.index));
     }
 }
@@ -29,8 +29,8 @@ fn at_single_index(dims: &[usize], index: &Hlo, axis: usize) -> Hlo {
     index.reshape(&lanes).one_hot(dims, axis, &others)
 }
 
-impl Lower for TakeAlongAxis<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for TakeAlongAxis<Hlo> {
+    fn apply(&mut self) {
         let (x, axis) = (&self.input, self.input.axis(self.axis));
         let is_single = x.rank() > 0 && x.dtype().is_float() && self.index.dims()[axis] == 1;
         self.result = match is_single {
@@ -39,8 +39,8 @@ impl Lower for TakeAlongAxis<Hlo> {
         };
     }
 }
-impl Lower for TakeAlongAxisGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for TakeAlongAxisGrad<Hlo> {
+    fn apply(&mut self) {
         let (zeros, axis) = (self.dinput.full_like(0.0), self.dinput.axis(self.axis));
         let is_single = zeros.rank() > 0 && self.index.dims()[axis] == 1;
         self.dinput = match is_single {
@@ -97,8 +97,8 @@ impl IndexedParts {
     }
 }
 
-impl Lower for GatherNd<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for GatherNd<Hlo> {
+    fn apply(&mut self) {
         self.out = match self.x.numel() {
             // A slice of one element is too large for a dimension without elements.
             0 => self.out.full_like(0.0),
@@ -106,16 +106,16 @@ impl Lower for GatherNd<Hlo> {
         };
     }
 }
-impl Lower for ScatterNdAdd<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ScatterNdAdd<Hlo> {
+    fn apply(&mut self) {
         self.out = match self.x.numel() {
             0 => self.x.clone(),
             _ => IndexedParts::of(self.x.dims(), &self.index).add(&self.x, &self.updates),
         };
     }
 }
-impl Lower for Scatter<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Scatter<Hlo> {
+    fn apply(&mut self) {
         let ids = flat(&self.ids);
         let mut dims = self.x.dims().to_vec();
         dims[0] = ids.numel();

@@ -7,7 +7,7 @@ use autobwd_ops::{
 
 use super::prelude::*;
 
-family!(
+rules!(
     BitwiseAnd,
     BitwiseNot,
     BitwiseOr,
@@ -19,8 +19,8 @@ family!(
 
 macro_rules! bitwise {
     ($($op:ident $method:ident),*) => {$(
-        impl Lower for $op<Hlo> {
-            fn lower(&mut self) {
+        impl Rule<Hlo> for $op<Hlo> {
+            fn apply(&mut self) {
                 let [x, y] = [&self.x, &self.y].map(|value| value.broadcast_to(self.out.dims()));
                 self.out = x.$method(&y);
             }
@@ -29,8 +29,8 @@ macro_rules! bitwise {
 }
 bitwise!(BitwiseAnd and, BitwiseOr or, BitwiseXor xor);
 
-impl Lower for BitwiseNot<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for BitwiseNot<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.not();
     }
 }
@@ -72,20 +72,20 @@ fn modulo(x: &Hlo, y: &Hlo) -> Hlo {
     differ.select(&(&rest + y), &rest)
 }
 
-impl Lower for ElementwiseFloordiv<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ElementwiseFloordiv<Hlo> {
+    fn apply(&mut self) {
         let [x, y] = [&self.x, &self.y].map(|value| aligned(value, self.out.dims(), self.axis));
         self.out = floor_quotient(&x, &y);
     }
 }
-impl Lower for ElementwiseMod<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ElementwiseMod<Hlo> {
+    fn apply(&mut self) {
         let [x, y] = [&self.x, &self.y].map(|value| aligned(value, self.out.dims(), self.axis));
         self.out = modulo(&x, &y);
     }
 }
-impl Lower for ElementwiseModGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ElementwiseModGrad<Hlo> {
+    fn apply(&mut self) {
         let dims = self.dout.dims();
         let [x, y] = [&self.x, &self.y].map(|value| aligned(value, dims, self.axis));
         if let Some(dx) = &mut self.dx {

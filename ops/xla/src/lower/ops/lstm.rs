@@ -4,7 +4,7 @@ use autobwd_ops::lstm::{LstmSequence, LstmSequenceGrad};
 
 use super::prelude::*;
 
-family!(LstmSequence, LstmSequenceGrad);
+rules!(LstmSequence, LstmSequenceGrad);
 
 /// Equal parts of the last dimension: those of the gates `i`, `f`, `g`, `o`.
 fn quarters(x: &Hlo) -> [Hlo; 4] {
@@ -40,8 +40,8 @@ fn each_step(steps: usize, states: Vec<Hlo>, body: impl FnOnce(&Hlo, &[Hlo]) -> 
     Hlo::while_loop(&all, |all| all[0].less(&end), next).split_off(1)
 }
 
-impl Lower for LstmSequence<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for LstmSequence<Hlo> {
+    fn apply(&mut self) {
         let LstmSequence { gates, weight, hidden, cell, activations, .. } = self;
         let zeros = [&*hidden, cell, activations].map(|out| out.full_like(0.0));
         if hidden.numel() == 0 {
@@ -64,8 +64,8 @@ impl Lower for LstmSequence<Hlo> {
     }
 }
 
-impl Lower for LstmSequenceGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for LstmSequenceGrad<Hlo> {
+    fn apply(&mut self) {
         if self.hidden.numel() == 0 {
             let outs =
                 [&mut self.dgates, &mut self.dweight, &mut self.dinitial_hidden, &mut self.dinitial_cell];

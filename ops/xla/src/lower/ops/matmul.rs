@@ -7,7 +7,7 @@ use autobwd_ops::matmul::{
 
 use super::prelude::*;
 
-family!(
+rules!(
     Bmm,
     BmmGrad,
     Dot,
@@ -106,19 +106,19 @@ fn scaled(value: &Hlo, scale: f64) -> Hlo {
     if scale == 1.0 { value.clone() } else { value * scale }
 }
 
-impl Lower for MatmulV2<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MatmulV2<Hlo> {
+    fn apply(&mut self) {
         self.out = MatmulFactors::of(&self.x, &self.y, [self.trans_x, self.trans_y]).product();
     }
 }
-impl Lower for MatmulV2Grad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MatmulV2Grad<Hlo> {
+    fn apply(&mut self) {
         let transposed = [self.trans_x, self.trans_y];
         gradients([&self.x, &self.y, &self.dout], [&mut self.dx, &mut self.dy], transposed, 1.0);
     }
 }
-impl Lower for MatmulV2GradSgd<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MatmulV2GradSgd<Hlo> {
+    fn apply(&mut self) {
         let transposed = [self.trans_x, self.trans_y];
         let mut gradient = Some(self.param_out.clone());
         gradients([&self.x, &self.param, &self.dout], [&mut self.dx, &mut gradient], transposed, 1.0);
@@ -129,37 +129,37 @@ impl Lower for MatmulV2GradSgd<Hlo> {
     }
 }
 
-impl Lower for Matmul<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Matmul<Hlo> {
+    fn apply(&mut self) {
         let product = MatmulFactors::of(&self.x, &self.y, [self.transpose_x, self.transpose_y]).product();
         self.out = scaled(&product, f64::from(self.alpha));
     }
 }
-impl Lower for MatmulGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MatmulGrad<Hlo> {
+    fn apply(&mut self) {
         let (transposed, scale) = ([self.transpose_x, self.transpose_y], f64::from(self.alpha));
         gradients([&self.x, &self.y, &self.dout], [&mut self.dx, &mut self.dy], transposed, scale);
     }
 }
 
-impl Lower for Bmm<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Bmm<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.matmul(&self.y);
     }
 }
-impl Lower for BmmGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for BmmGrad<Hlo> {
+    fn apply(&mut self) {
         gradients([&self.x, &self.y, &self.dout], [&mut self.dx, &mut self.dy], [false; 2], 1.0);
     }
 }
 
-impl Lower for Mv<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Mv<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.dot(&self.vec, &[(1, 0)], &[]);
     }
 }
-impl Lower for MvGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MvGrad<Hlo> {
+    fn apply(&mut self) {
         gradients([&self.x, &self.vec, &self.dout], [&mut self.dx, &mut self.dvec], [false; 2], 1.0);
     }
 }
@@ -170,14 +170,14 @@ fn flattened(value: &Hlo, columns_from: i32) -> Hlo {
     value.reshape(&[rows.iter().product(), columns.iter().product()])
 }
 
-impl Lower for Mul<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Mul<Hlo> {
+    fn apply(&mut self) {
         let (x, y) = (flattened(&self.x, self.x_num_col_dims), flattened(&self.y, self.y_num_col_dims));
         self.out = x.matmul(&y);
     }
 }
-impl Lower for MulGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MulGrad<Hlo> {
+    fn apply(&mut self) {
         let (x, y) = (flattened(&self.x, self.x_num_col_dims), flattened(&self.y, self.y_num_col_dims));
         let dout = self.dout.reshape(&[x.dims()[0], y.dims()[1]]);
         if let Some(dx) = &mut self.dx {
@@ -189,13 +189,13 @@ impl Lower for MulGrad<Hlo> {
     }
 }
 
-impl Lower for Dot<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Dot<Hlo> {
+    fn apply(&mut self) {
         self.out = (&self.x * &self.y).sum(&[self.x.rank() - 1]);
     }
 }
-impl Lower for DotGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for DotGrad<Hlo> {
+    fn apply(&mut self) {
         let dout = self.dout.spread(self.x.dims(), &[self.x.rank() - 1]);
         if let Some(dx) = &mut self.dx {
             *dx = &dout * &self.y;

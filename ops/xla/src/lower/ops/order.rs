@@ -7,7 +7,7 @@ use autobwd_ops::{
 
 use super::prelude::*;
 
-family!(Accuracy, ArgMax, ArgMin, Argsort, TopKV2, TopKV2Grad);
+rules!(Accuracy, ArgMax, ArgMin, Argsort, TopKV2, TopKV2Grad);
 
 /// Elements along an axis in order, with their positions; equal ones by position. NaN counts as the largest number.
 fn sorted(x: &Hlo, axis: usize, descending: bool) -> (Hlo, Hlo) {
@@ -35,16 +35,16 @@ fn with_axis(x: &Hlo) -> Hlo {
     if x.rank() == 0 { x.reshape(&[1]) } else { x.clone() }
 }
 
-impl Lower for Argsort<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Argsort<Hlo> {
+    fn apply(&mut self) {
         let x = with_axis(&self.x);
         let (values, positions) = sorted(&x, x.axis(self.axis), self.descending);
         (self.out, self.indices) = (values, positions.convert(self.indices.dtype()));
     }
 }
 
-impl Lower for TopKV2<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for TopKV2<Hlo> {
+    fn apply(&mut self) {
         let x = with_axis(&self.x);
         let axis = x.axis(self.axis);
         let k = if self.out.rank() == 0 { 1 } else { self.out.dims()[axis] };
@@ -53,8 +53,8 @@ impl Lower for TopKV2<Hlo> {
         self.indices = positions.slice_axis(axis, 0, k).convert(self.indices.dtype());
     }
 }
-impl Lower for TopKV2Grad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for TopKV2Grad<Hlo> {
+    fn apply(&mut self) {
         let (zeros, indices) = (with_axis(&self.dx.full_like(0.0)), with_axis(&self.indices));
         let axis = zeros.axis(self.axis);
         self.dx = zeros.scatter_along(axis, &indices, &with_axis(&self.dout), Some(Reduction::Sum));
@@ -79,19 +79,19 @@ fn extreme(x: &Hlo, out: &Hlo, arg: &ArgAttrs, largest: bool) -> Hlo {
     found.reduce(Reduction::Min, &[axis]).convert(out.dtype())
 }
 
-impl Lower for ArgMax<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ArgMax<Hlo> {
+    fn apply(&mut self) {
         self.out = extreme(&self.x, &self.out, &self.arg, true);
     }
 }
-impl Lower for ArgMin<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ArgMin<Hlo> {
+    fn apply(&mut self) {
         self.out = extreme(&self.x, &self.out, &self.arg, false);
     }
 }
 
-impl Lower for Accuracy<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Accuracy<Hlo> {
+    fn apply(&mut self) {
         let (n, indices) = (self.label.numel(), self.indices.convert(HloDType::I64));
         let label = self.label.convert(HloDType::I64).reshape(&[n]).broadcast(indices.dims(), &[0]);
         let found = indices.equal(&label).reduce(Reduction::Any, &[1]).convert(HloDType::I32).sum_all();

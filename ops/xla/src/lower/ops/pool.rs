@@ -5,7 +5,7 @@ use autobwd_ops::pool::{Pool2dGrad, Pool2dOp, PoolAttrs, PoolingType};
 use super::{conv::spatial, prelude::*};
 use crate::lower::Window;
 
-family!(Pool2dGrad, Pool2dOp);
+rules!(Pool2dGrad, Pool2dOp);
 
 /// The windows over all dimensions of images; adaptive ones only if they are all equal.
 fn windows(pool: &PoolAttrs, x: &Hlo, out: &Hlo) -> Option<Window> {
@@ -46,12 +46,12 @@ fn divided(sums: &Hlo, pool: &PoolAttrs, x: &Hlo, window: &Window) -> Hlo {
     spatial(pool.data_format).into_iter().fold(sums.clone(), divided)
 }
 
-impl Lower for Pool2dOp<Hlo> {
-    fn has_form(&self) -> bool {
+impl Rule<Hlo> for Pool2dOp<Hlo> {
+    fn fits(&self) -> bool {
         windows(&self.pool, &self.x, &self.out).is_some()
     }
 
-    fn lower(&mut self) {
+    fn apply(&mut self) {
         if self.x.numel() == 0 {
             self.out = self.out.full_like(0.0);
             return;
@@ -67,12 +67,12 @@ impl Lower for Pool2dOp<Hlo> {
     }
 }
 
-impl Lower for Pool2dGrad<Hlo> {
-    fn has_form(&self) -> bool {
+impl Rule<Hlo> for Pool2dGrad<Hlo> {
+    fn fits(&self) -> bool {
         windows(&self.pool, &self.x, &self.out).is_some()
     }
 
-    fn lower(&mut self) {
+    fn apply(&mut self) {
         if self.x.numel() == 0 {
             self.dx = self.dx.full_like(0.0);
             return;

@@ -11,7 +11,7 @@ use autobwd_ops::{
 use super::{cumulative::cumulative_sum, prelude::*};
 use crate::lower::ScatterDims;
 
-family!(DropoutOp, GaussianRandom, NoiseLike, UniformRandom);
+rules!(DropoutOp, GaussianRandom, NoiseLike, UniformRandom);
 
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 
@@ -118,20 +118,20 @@ fn seed_of(out: &Hlo, tensor: Option<&Hlo>, seed: i32) -> Hlo {
     }
 }
 
-impl Lower for UniformRandom<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for UniformRandom<Hlo> {
+    fn apply(&mut self) {
         let numbers = units(&seed_of(&self.out, None, self.seed), self.out.numel());
         self.out = (numbers * (self.max - self.min) + self.min).convert(self.out.dtype());
     }
 }
-impl Lower for GaussianRandom<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for GaussianRandom<Hlo> {
+    fn apply(&mut self) {
         let numbers = normals(&seed_of(&self.out, None, self.seed), self.out.numel());
         self.out = (numbers * self.std + self.mean).convert(self.out.dtype());
     }
 }
-impl Lower for NoiseLike<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for NoiseLike<Hlo> {
+    fn apply(&mut self) {
         let (seed, n) = (seed_of(&self.out, Some(&self.seed), 0), self.out.numel());
         let numbers = match self.distribution {
             NoiseDistribution::Normal => normals(&seed, n),
@@ -141,8 +141,8 @@ impl Lower for NoiseLike<Hlo> {
     }
 }
 
-impl Lower for DropoutOp<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for DropoutOp<Hlo> {
+    fn apply(&mut self) {
         let p = f64::from(self.dropout_prob);
         let scale = match (self.dropout_implementation, self.is_test) {
             (DropoutImplementation::UpscaleInTrain, false) => 1.0 / (1.0 - p),

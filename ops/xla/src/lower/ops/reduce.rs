@@ -8,7 +8,7 @@ use autobwd_ops::reduce::{
 
 use super::prelude::*;
 
-family!(
+rules!(
     FrobeniusNormGrad,
     Mean,
     MeanGrad,
@@ -52,37 +52,37 @@ fn all(x: &Hlo) -> Vec<usize> {
     (0..x.rank()).collect()
 }
 
-impl Lower for ReduceSum<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceSum<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.convert(self.out.dtype()).sum(&axes_of(&self.x, &self.reduce));
     }
 }
-impl Lower for ReduceSumGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceSumGrad<Hlo> {
+    fn apply(&mut self) {
         let axes = axes_of(&self.dx, &self.reduce);
         self.dx = self.dout.convert(self.dx.dtype()).spread(self.dx.dims(), &axes);
     }
 }
-impl Lower for ReduceMean<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceMean<Hlo> {
+    fn apply(&mut self) {
         let axes = axes_of(&self.x, &self.reduce);
         self.out = self.x.convert(self.out.dtype()).sum(&axes) / count(&self.x, &axes);
     }
 }
-impl Lower for ReduceMeanGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceMeanGrad<Hlo> {
+    fn apply(&mut self) {
         let axes = axes_of(&self.dx, &self.reduce);
         let each = self.dout.convert(self.dx.dtype()) / count(&self.dx, &axes);
         self.dx = each.spread(self.dx.dims(), &axes);
     }
 }
-impl Lower for Mean<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for Mean<Hlo> {
+    fn apply(&mut self) {
         self.out = self.x.sum_all() / self.x.numel() as f64;
     }
 }
-impl Lower for MeanGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for MeanGrad<Hlo> {
+    fn apply(&mut self) {
         let each = &self.dout / self.dx.numel() as f64;
         self.dx = each.spread(self.dx.dims(), &all(&self.dx));
     }
@@ -100,66 +100,66 @@ fn extreme_gradient([x, out, dout, dx]: [&Hlo; 4], reduce: &ReduceAttrs, shared:
     is_extreme.select(&gradient, &gradient.full_like(0.0))
 }
 
-impl Lower for ReduceMax<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceMax<Hlo> {
+    fn apply(&mut self) {
         let x = self.x.convert(self.out.dtype());
         self.out = x.reduce(Reduction::Max, &axes_of(&self.x, &self.reduce));
     }
 }
-impl Lower for ReduceMaxGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceMaxGrad<Hlo> {
+    fn apply(&mut self) {
         self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, false);
     }
 }
-impl Lower for ReduceMin<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceMin<Hlo> {
+    fn apply(&mut self) {
         let x = self.x.convert(self.out.dtype());
         self.out = x.reduce(Reduction::Min, &axes_of(&self.x, &self.reduce));
     }
 }
-impl Lower for ReduceMinGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceMinGrad<Hlo> {
+    fn apply(&mut self) {
         self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, false);
     }
 }
 
-impl Lower for ReduceAmax<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceAmax<Hlo> {
+    fn apply(&mut self) {
         let x = self.x.convert(self.out.dtype());
         self.out = x.reduce(Reduction::Max, &axes_of(&self.x, &self.reduce));
     }
 }
-impl Lower for ReduceAmaxGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceAmaxGrad<Hlo> {
+    fn apply(&mut self) {
         self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, true);
     }
 }
-impl Lower for ReduceAmin<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceAmin<Hlo> {
+    fn apply(&mut self) {
         let x = self.x.convert(self.out.dtype());
         self.out = x.reduce(Reduction::Min, &axes_of(&self.x, &self.reduce));
     }
 }
-impl Lower for ReduceAminGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceAminGrad<Hlo> {
+    fn apply(&mut self) {
         self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, true);
     }
 }
 
-impl Lower for ReduceAll<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceAll<Hlo> {
+    fn apply(&mut self) {
         let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
         self.out = self.x.convert(HloDType::Bool).reduce(Reduction::All, &axes).convert(self.out.dtype());
     }
 }
-impl Lower for ReduceAny<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for ReduceAny<Hlo> {
+    fn apply(&mut self) {
         let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
         self.out = self.x.convert(HloDType::Bool).reduce(Reduction::Any, &axes).convert(self.out.dtype());
     }
 }
-impl Lower for FrobeniusNormGrad<Hlo> {
-    fn lower(&mut self) {
+impl Rule<Hlo> for FrobeniusNormGrad<Hlo> {
+    fn apply(&mut self) {
         let axes = axes_of(&self.x, &self.reduce);
         let spread = |value: &Hlo| value.convert(self.dx.dtype()).spread(self.x.dims(), &axes);
         let (norm, dout) = (spread(&self.out), spread(&self.dout));
