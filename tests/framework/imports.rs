@@ -96,7 +96,7 @@ pub(crate) fn import_graph(source: &Path) -> ImportGraph {
             path.pop();
             names.insert(path.clone(), name);
         }
-        // Of a test beside the code, nothing is code.
+        // Tests next to the code may import anything.
         if path.last().is_some_and(|name| name == "tests") {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Trip counts of loops, by constant propagation of integers that are counted up and compared.
+//! Trip counts of loops, by constant propagation of integers that are counted up and compared: the condition and the
+//! loop-carried integers that it depends on are computed step by step until it no longer holds.
 
 use rustc_hash::FxHashMap;
 
@@ -12,8 +13,8 @@ use autobwd_core::{
 };
 
 /// Maximum trip count, and maximum length of a chain of operators; beyond, the count is unknown.
-const MOST: usize = 1 << 16;
-const DEPTH: usize = 1 << 8;
+const MAX_STEPS: usize = 1 << 16;
+const MAX_CHAIN: usize = 1 << 8;
 
 /// The number of times that an operator runs its block while a condition holds, or the reason why it is unknown.
 ///
@@ -44,9 +45,9 @@ pub fn trips(
     let body = ops_of(call.block).len();
     let carried = |var: Var| call.carried.iter().any(|c| c.start == var);
     // The known values of loop-carried variables, before and after the step.
-    let mut now = FxHashMap::from_iter([(condition, known.value(block, index, condition, 0)?)]);
-    for steps in 0..=MOST {
-        if now[&condition] == 0 {
+    let mut current = FxHashMap::from_iter([(condition, known.value(block, index, condition, 0)?)]);
+    for steps in 0..=MAX_STEPS {
+        if current[&condition] == 0 {
             return Ok(steps);
         }
         let (mut next, mut open) = (FxHashMap::default(), vec![condition]);
@@ -55,19 +56,19 @@ pub fn trips(
                 if !carried(var) {
                     return known.value(block, index, var, 0);
                 }
-                if let Some(value) = now.get(&var) {
+                if let Some(value) = current.get(&var) {
                     return Ok(*value);
                 }
                 let first = known.value(block, index, var, 0)?;
-                now.insert(var, first);
+                current.insert(var, first);
                 Ok(first)
             })?;
             next.insert(var, value);
-            open.extend(now.keys().filter(|var| !next.contains_key(*var)));
+            open.extend(current.keys().filter(|var| !next.contains_key(*var)));
         }
-        now = next;
+        current = next;
     }
-    Err(format!("the loop takes more than {MOST} steps"))
+    Err(format!("the loop takes more than {MAX_STEPS} steps"))
 }
 
 struct KnownIntegers<'a> {
@@ -81,10 +82,10 @@ impl KnownIntegers<'_> {
         self.within(block, before, var, depth, &mut |var| {
             let unknown = || format!("`{}` is an input of the program", self.program.name(var));
             let parent = self.program.block(block).and_then(|block| block.parent).ok_or_else(unknown)?;
-            let mut around =
+            let mut outer_ops =
                 self.program.block(parent).into_iter().flat_map(|block| block.ops.iter().enumerate());
             let (at, op) =
-                around.find(|(_, op)| op.attrs.blocks().any(|b| b == block)).ok_or_else(unknown)?;
+                outer_ops.find(|(_, op)| op.attrs.blocks().any(|b| b == block)).ok_or_else(unknown)?;
             let call = self.ops.get(&op.ty).and_then(|info| info.call(op, self.program)).ok().flatten();
             let reads = call.is_some_and(|call| call.reads.contains(&var));
             if reads { self.value(parent, at, var, depth + 1) } else { Err(unknown()) }
@@ -105,7 +106,7 @@ impl KnownIntegers<'_> {
             .program
             .lookup(block, var)
             .is_some_and(|desc| !desc.dtype.is_float() && desc.dims.numel() == Dim::from(1));
-        if !is_number || depth > DEPTH {
+        if !is_number || depth > MAX_CHAIN {
             return Err(format!("`{name}` is not one integer"));
         }
         let ops = self.program.block(block).map_or(&[][..], |block| &block.ops);

@@ -46,29 +46,29 @@ pub fn operand_dims(
     graph: &Graph,
     node: &Instruction,
     value: ValueId,
-    extent: &IterationSpace,
+    space: &IterationSpace,
 ) -> Option<Shape> {
     if let Some((_, dims)) = node.part.iter().flat_map(|part| &part.aligned).find(|(id, _)| *id == value) {
         return Some(dims.clone());
     }
     let own = graph.values[value].meta.dims.known()?;
     let (info, desc) = node.runs();
-    __private::aligned(&own, extent.dims.len(), __private::broadcast_axis(info.schema(), desc), 1)
+    __private::aligned(&own, space.dims.len(), __private::broadcast_axis(info.schema(), desc), 1)
 }
 
 /// Whether the operand has every element of the iteration space.
-pub(crate) fn is_whole(graph: &Graph, node: &Instruction, value: ValueId, extent: &IterationSpace) -> bool {
+pub(crate) fn is_whole(graph: &Graph, node: &Instruction, value: ValueId, space: &IterationSpace) -> bool {
     let own = &graph.values[value].meta.dims;
-    if node.part.is_none() && own.len() == extent.dims.len() {
-        return own.iter().zip(&extent.dims).all(|(own, full)| own == full);
+    if node.part.is_none() && own.len() == space.dims.len() {
+        return own.iter().zip(&space.dims).all(|(own, full)| own == full);
     }
-    operand_dims(graph, node, value, extent).is_some_and(|dims| dims == extent.dims)
+    operand_dims(graph, node, value, space).is_some_and(|dims| dims == space.dims)
 }
 
 /// Whether the value has the same type in memory and in lanes.
-pub fn is_native(graph: &Graph, value: ValueId, extent: &IterationSpace) -> bool {
+pub fn is_native(graph: &Graph, value: ValueId, space: &IterationSpace) -> bool {
     let dtype = graph.values[value].meta.dtype;
-    dtype.is_float() && dtype == extent.dtype
+    dtype.is_float() && dtype == space.dtype
 }
 
 /// The preferred iteration space of a formula.
@@ -137,12 +137,12 @@ fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
         let text = format!("a decomposition has a part `{}` whose shapes do not match", part.desc.ty);
         Error::new(ErrorKind::Operator, text)
     };
-    let extent = extent(graph, part).ok_or_else(wrong)?;
+    let space = extent(graph, part).ok_or_else(wrong)?;
     for value in part.inputs.iter().chain(&part.outputs).filter_map(|(_, v)| *v) {
-        let dims = operand_dims(graph, part, value, &extent).ok_or_else(wrong)?;
-        let mut pairs = dims.iter().zip(&extent.dims);
-        let fits = dims.len() == extent.dims.len() && pairs.all(|(own, full)| own == full || *own == 1);
-        if !fits || graph.values[value].meta.dtype != extent.dtype {
+        let dims = operand_dims(graph, part, value, &space).ok_or_else(wrong)?;
+        let mut pairs = dims.iter().zip(&space.dims);
+        let fits = dims.len() == space.dims.len() && pairs.all(|(own, full)| own == full || *own == 1);
+        if !fits || graph.values[value].meta.dtype != space.dtype {
             return Err(wrong());
         }
     }
@@ -153,7 +153,7 @@ fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
 /// Returns the number of leading groups that compute constants.
 pub fn group(graph: &mut Graph, ops: &OpInfoMap, unoptimized: bool) -> Result<(Vec<FusionGroup>, usize)> {
     let nodes = mem::take(&mut graph.instructions);
-    let mut sort = GroupBuilder {
+    let mut builder = GroupBuilder {
         unoptimized,
         constants: vec![],
         drafts: vec![],
@@ -162,30 +162,30 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, unoptimized: bool) -> Result<(V
         read: vec![None; graph.values.len()],
         unread: vec![0; graph.values.len()],
         in_formulas: vec![false; graph.values.len()],
-        kept: FxHashMap::default(),
+        in_scope: FxHashMap::default(),
     };
     nodes
         .iter()
         .flat_map(Instruction::reads)
         .chain(graph.fetches.iter().copied())
-        .for_each(|v| sort.unread[v] += 1);
+        .for_each(|v| builder.unread[v] += 1);
     for node in nodes.iter().filter(|n| n.info.lanes().is_some() || n.info.is_decomposed()) {
-        node.reads().for_each(|v| sort.in_formulas[v] = true);
+        node.reads().for_each(|v| builder.in_formulas[v] = true);
     }
     for node in nodes {
         let parts = parts(graph, ops, &node)?.unwrap_or_default();
         for part in &parts {
             check_alignment(graph, part)?;
         }
-        sort.grow(graph.values.len());
-        match sort.runs_in_parts(graph, &parts) {
-            true => parts.into_iter().for_each(|part| sort.add(graph, part)),
-            false => sort.add(graph, node),
+        builder.grow(graph.values.len());
+        match builder.runs_in_parts(graph, &parts) {
+            true => parts.into_iter().for_each(|part| builder.add(graph, part)),
+            false => builder.add(graph, node),
         }
     }
-    let constants = sort.constants.len();
+    let constants = builder.constants.len();
     let mut groups = vec![];
-    for draft in sort.constants.into_iter().chain(sort.drafts) {
+    for draft in builder.constants.into_iter().chain(builder.drafts) {
         let start = graph.instructions.len();
         // An operator with a kernel uses its formula only inside a larger fused kernel.
         let alone = matches!(&draft.nodes[..], [node] if node.part.is_none() && node.info.has_kernel());
@@ -220,7 +220,7 @@ struct GroupBuilder {
     /// By value: whether an elementwise operator reads it.
     in_formulas: Vec<bool>,
     /// The last draft that reads or writes a variable of the scope.
-    kept: FxHashMap<Var, usize>,
+    in_scope: FxHashMap<Var, usize>,
 }
 
 impl GroupBuilder {
@@ -237,11 +237,11 @@ impl GroupBuilder {
     /// by its shapes alone, because parts sum in another order.
     fn runs_in_parts(&self, graph: &Graph, parts: &[Instruction]) -> bool {
         let [part, rest @ ..] = parts else { return false };
-        let Some(extent) = extent(graph, part) else { return false };
-        let reduced = part.writes().find(|v| !is_whole(graph, part, *v, &extent));
+        let Some(space) = extent(graph, part) else { return false };
+        let reduced = part.writes().find(|v| !is_whole(graph, part, *v, &space));
         let Some(reduced) = reduced else {
             let read = rest.last().unwrap_or(part).writes().any(|v| self.in_formulas[v]);
-            return read || self.fusion_target(graph, part, &extent).is_some();
+            return read || self.fusion_target(graph, part, &space).is_some();
         };
         if !rest.is_empty() {
             return false;
@@ -249,7 +249,7 @@ impl GroupBuilder {
         let numel = |dims: &Shape| dims.iter().product::<usize>();
         let sums = graph.values[reduced].meta.dims.known().map_or(0, |dims| numel(&dims));
         // With more sums, chunks would wait for each other.
-        sums.saturating_mul(numel(&extent.dims).div_ceil(CHUNK)) <= numel(&extent.dims)
+        sums.saturating_mul(numel(&space.dims).div_ceil(CHUNK)) <= numel(&space.dims)
     }
 
     fn add(&mut self, graph: &Graph, node: Instruction) {
@@ -259,32 +259,30 @@ impl GroupBuilder {
             self.constants.push(GroupDraft { nodes: vec![node], space });
             return;
         }
-        let extents = iteration_spaces(graph, &node);
-        let home =
-            extents.iter().find_map(|extent| Some((self.fusion_target(graph, &node, extent)?, extent)));
-        let (at, extent) =
-            home.map_or((self.drafts.len(), extents.first()), |(at, extent)| (at, Some(extent)));
+        let spaces = iteration_spaces(graph, &node);
+        let target = spaces.iter().find_map(|space| Some((self.fusion_target(graph, &node, space)?, space)));
+        let (at, space) = target.map_or((self.drafts.len(), spaces.first()), |(at, space)| (at, Some(space)));
         for value in node.reads() {
             self.read[value] = self.read[value].max(Some(at));
             self.unread[value] = self.unread[value].saturating_sub(1);
         }
         for value in node.writes() {
-            let whole = extent.is_none_or(|extent| is_whole(graph, &node, value, extent));
+            let whole = space.is_none_or(|space| is_whole(graph, &node, value, space));
             self.written[value] = Some((at, whole));
         }
         for value in node.reads().chain(node.writes()).filter(|v| graph.values[*v].in_scope) {
-            let last = self.kept.entry(graph.values[value].var).or_insert(at);
+            let last = self.in_scope.entry(graph.values[value].var).or_insert(at);
             *last = (*last).max(at);
         }
-        match (self.drafts.get_mut(at), extent) {
-            (Some(draft), Some(extent)) => {
-                draft.space.retain(|space| space.matches(extent));
-                for space in draft.space.iter_mut().filter(|space| space.dtype == DType::Bool) {
-                    space.dtype = extent.dtype;
+        match (self.drafts.get_mut(at), space) {
+            (Some(draft), Some(space)) => {
+                draft.space.retain(|own| own.matches(space));
+                for own in draft.space.iter_mut().filter(|own| own.dtype == DType::Bool) {
+                    own.dtype = space.dtype;
                 }
                 draft.nodes.push(node);
             }
-            _ => self.drafts.push(GroupDraft { nodes: vec![node], space: extents }),
+            _ => self.drafts.push(GroupDraft { nodes: vec![node], space: spaces }),
         }
     }
 
@@ -301,22 +299,22 @@ impl GroupBuilder {
     }
 
     /// The fused kernel that an operator can join: the latest that shares a value with it, or the last one.
-    fn fusion_target(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace) -> Option<usize> {
+    fn fusion_target(&self, graph: &Graph, node: &Instruction, space: &IterationSpace) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
         // Recomputed operators are placed late on purpose.
         let again = matches!(node.desc.origin, Origin::Recompute { .. });
         let moves = !again && self.grows_no_lifetime(graph, node);
         let earliest = self.earliest_position(graph, node);
         let shared = node.reads().flat_map(|v| [self.written[v].map(|(at, _)| at), self.read[v]]).flatten();
-        let homes = shared.filter(|_| moves).chain([last]);
-        homes.filter(|at| *at >= earliest && self.can_fuse(graph, node, extent, *at)).max()
+        let targets = shared.filter(|_| moves).chain([last]);
+        targets.filter(|at| *at >= earliest && self.can_fuse(graph, node, space, *at)).max()
     }
 
     /// The last draft that an operator depends on.
     fn earliest_position(&self, graph: &Graph, node: &Instruction) -> usize {
         let written = node.reads().filter_map(|v| Some(self.written[v]?.0));
-        let kept = node.writes().filter(|v| graph.values[*v].in_scope);
-        let before = kept.filter_map(|v| self.kept.get(&graph.values[v].var).copied());
+        let writes = node.writes().filter(|v| graph.values[*v].in_scope);
+        let before = writes.filter_map(|v| self.in_scope.get(&graph.values[v].var).copied());
         written.chain(before).max().unwrap_or(0)
     }
 
@@ -328,17 +326,17 @@ impl GroupBuilder {
         takes <= frees
     }
 
-    fn can_fuse(&self, graph: &Graph, node: &Instruction, extent: &IterationSpace, at: usize) -> bool {
+    fn can_fuse(&self, graph: &Graph, node: &Instruction, space: &IterationSpace, at: usize) -> bool {
         // Within the fused kernel that writes it, a sum is incomplete, a broadcast operand partial, and a converted
         // number not converted.
         let is_converted =
-            |v: ValueId| graph.values[v].meta.dtype == DType::Bool || is_native(graph, v, extent);
+            |v: ValueId| graph.values[v].meta.dtype == DType::Bool || is_native(graph, v, space);
         let is_there = |v: ValueId| match self.written[v] {
             Some((writer, whole)) if writer == at => {
-                whole && is_whole(graph, node, v, extent) && is_converted(v)
+                whole && is_whole(graph, node, v, space) && is_converted(v)
             }
             _ => true,
         };
-        self.drafts[at].space.iter().any(|space| space.matches(extent)) && node.reads().all(is_there)
+        self.drafts[at].space.iter().any(|own| own.matches(space)) && node.reads().all(is_there)
     }
 }

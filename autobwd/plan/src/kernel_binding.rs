@@ -123,7 +123,7 @@ fn shares_memory(
 pub fn fused_kernel(
     graph: &Graph,
     nodes: &[Instruction],
-    extent: &IterationSpace,
+    space: &IterationSpace,
     workers: usize,
     place: PlaceOf<'_>,
 ) -> Result<FusedKernel> {
@@ -137,9 +137,9 @@ pub fn fused_kernel(
             return Err(Error::internal("a kernel in a fused kernel"));
         };
         let mut home = |value: ValueId| -> Result<usize> {
-            let dims = operand_dims(graph, node, value, extent);
+            let dims = operand_dims(graph, node, value, space);
             let dims = dims.ok_or_else(no_broadcast)?;
-            let spread = if dims == extent.dims { None } else { Some(spread(extent, &dims)?) };
+            let spread = if dims == space.dims { None } else { Some(spread(space, &dims)?) };
             let key = (value, spread);
             if let Some(id) = known.get(&key) {
                 return Ok(*id);
@@ -147,8 +147,8 @@ pub fn fused_kernel(
             let dtype = graph.values[value].meta.dtype;
             values.push(match (place(value)?, &key.1) {
                 (None, _) => OperandLocation::Register,
-                (Some(place), spread) if !is_native(graph, value, extent) => {
-                    let whole = || self::spread(extent, &extent.dims);
+                (Some(place), spread) if !is_native(graph, value, space) => {
+                    let whole = || self::spread(space, &space.dims);
                     OperandLocation::Converted(place, spread.clone().map_or_else(whole, Ok)?, dtype)
                 }
                 (Some(place), None) => OperandLocation::FullShape(place),
@@ -167,16 +167,16 @@ pub fn fused_kernel(
         let outputs = outputs.collect::<Result<_>>()?;
         steps.push(FusedOp { entry, desc, inputs, outputs });
     }
-    let numel = extent.dims.iter().copied().try_fold(1, usize::checked_mul);
+    let numel = space.dims.iter().copied().try_fold(1, usize::checked_mul);
     let numel = numel.ok_or_else(|| Error::internal("more elements than can be counted"))?;
     // Lanes are floating point numbers, even if all values are bool.
-    let dtype = if extent.dtype == DType::Bool { DType::F32 } else { extent.dtype };
+    let dtype = if space.dtype == DType::Bool { DType::F32 } else { space.dtype };
     FusedKernel::new(FusedKernelSpec { dtype, numel, values, steps }, workers)
 }
 
 /// The broadcast of an operand of these dimensions in a fused kernel.
-fn spread(extent: &IterationSpace, dims: &[usize]) -> Result<BroadcastMap> {
-    BroadcastMap::new(&extent.dims, dims).ok_or_else(no_broadcast)
+fn spread(space: &IterationSpace, dims: &[usize]) -> Result<BroadcastMap> {
+    BroadcastMap::new(&space.dims, dims).ok_or_else(no_broadcast)
 }
 
 fn no_broadcast() -> Error {

@@ -64,7 +64,7 @@ pub(crate) fn place(
     for node in groups[..constants].iter().flat_map(|group| &graph.instructions[group.nodes.clone()]) {
         node.writes().for_each(|v| last_read[v] = Some(groups.len()));
     }
-    let mut place = MemoryPlanner {
+    let mut planner = MemoryPlanner {
         graph,
         unoptimized,
         constants,
@@ -78,12 +78,12 @@ pub(crate) fn place(
         kept_reads: FxHashMap::default(),
     };
     for feed in &graph.feeds {
-        place.allocate(*feed, 0);
+        planner.allocate(*feed, 0);
     }
     for (g, group) in groups.iter().enumerate() {
-        place.group(g, group);
+        planner.group(g, group);
     }
-    place.finish(groups.len())
+    planner.finish(groups.len())
 }
 
 struct MemoryPlanner<'a> {
@@ -135,8 +135,8 @@ impl MemoryPlanner<'_> {
 
     fn group(&mut self, g: usize, group: &FusionGroup) {
         self.taken.clear();
-        if let Some(extent) = &group.space {
-            self.record_reads(group, extent);
+        if let Some(space) = &group.space {
+            self.record_reads(group, space);
         }
         for position in group.nodes.clone() {
             let node = &self.graph.instructions[position];
@@ -147,8 +147,7 @@ impl MemoryPlanner<'_> {
                 if self.graph.values[value].meta.array {
                     continue;
                 }
-                let whole =
-                    group.space.as_ref().is_none_or(|extent| is_whole(self.graph, node, value, extent));
+                let whole = group.space.as_ref().is_none_or(|space| is_whole(self.graph, node, value, space));
                 if self.graph.values[value].in_scope {
                     if !self.unoptimized && self.writes_directly(group, node, slot, value, whole) {
                         continue;
@@ -174,16 +173,16 @@ impl MemoryPlanner<'_> {
         }
     }
 
-    fn record_reads(&mut self, group: &FusionGroup, extent: &IterationSpace) {
+    fn record_reads(&mut self, group: &FusionGroup, space: &IterationSpace) {
         self.reads.clear();
         self.kept_reads.clear();
         for position in group.nodes.clone() {
             let node = &self.graph.instructions[position];
             for value in node.reads() {
-                let whole = is_whole(self.graph, node, value, extent);
+                let whole = is_whole(self.graph, node, value, space);
                 let known = self.reads.entry(value).or_insert_with(|| {
-                    let GraphValue { var, in_scope: kept, .. } = &self.graph.values[value];
-                    if *kept {
+                    let GraphValue { var, in_scope, .. } = &self.graph.values[value];
+                    if *in_scope {
                         self.kept_reads.entry(*var).or_default().push(value);
                     }
                     (position, true)

@@ -147,11 +147,7 @@ impl fmt::Debug for DeviceExecutor {
 impl DeviceExecutor {
     /// An executor for all devices.
     pub fn new() -> DeviceExecutor {
-        DeviceExecutor {
-            ops: None,
-            cache_size: PROGRAMS,
-            programs: VecDeque::new(),
-        }
+        DeviceExecutor { ops: None, cache_size: PROGRAMS, programs: VecDeque::new() }
     }
 
     /// Uses these operators instead of those linked into this binary.

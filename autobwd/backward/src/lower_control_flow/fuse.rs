@@ -1,4 +1,5 @@
-//! Construction of a block that computes a step together with its gradient.
+//! Construction of a block that computes a step together with its gradient: the operators of both blocks one after
+//! another, on variables with new names.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -17,15 +18,15 @@ pub(super) struct LoopFusion<'a> {
     /// New names of the variables of the step and its gradient.
     renamed: FxHashMap<Var, Var>,
     /// The variables that it computes itself.
-    own: FxHashSet<Var>,
+    computed: FxHashSet<Var>,
     ops: Vec<OpDesc>,
 }
 
 impl<'a> LoopFusion<'a> {
     /// An empty block `into`, for a step and its gradient block `from`.
     pub(super) fn new(program: &'a mut Program, into: BlockId, from: BlockId) -> LoopFusion<'a> {
-        let (renamed, own) = Default::default();
-        LoopFusion { program, into, from, renamed, own, ops: vec![] }
+        let (renamed, computed) = Default::default();
+        LoopFusion { program, into, from, renamed, computed, ops: vec![] }
     }
 
     fn current(&self, var: Var) -> Var {
@@ -60,13 +61,13 @@ impl<'a> LoopFusion<'a> {
     }
 
     /// The new name of a variable that the block computes.
-    fn written(&mut self, var: Var) -> Var {
-        let now = self.current(var);
-        if self.own.contains(&now) {
-            return now;
+    fn output(&mut self, var: Var) -> Var {
+        let current = self.current(var);
+        if self.computed.contains(&current) {
+            return current;
         }
         let own = self.own_like(var);
-        self.own.insert(own);
+        self.computed.insert(own);
         self.rename(var, own);
         own
     }
@@ -79,19 +80,19 @@ impl<'a> LoopFusion<'a> {
     }
 
     /// Zeros in the enclosing block.
-    pub(super) fn outer_zeros(&mut self, like: Var, before: &mut Vec<OpDesc>) -> Var {
+    pub(super) fn outer_zeros(&mut self, like: Var, zeros: &mut Vec<OpDesc>) -> Var {
         let var = self.program.fresh_var(&format!("{}@ZEROS@", self.program.name(like)));
         let parent = self.program.block(self.into).and_then(|block| block.parent).unwrap_or(BlockId::ROOT);
         if let Some(desc) = self.program.lookup(parent, like) {
             let desc = VarDesc::new(desc.dtype, desc.dims.clone());
             self.program.block_mut(parent).map(|block| block.vars.insert(var, desc));
         }
-        before.push(FillZerosLike { x: like, out: var }.into());
+        zeros.push(FillZerosLike { x: like, out: var }.into());
         var
     }
 
     /// Sets a variable to the step's value of a name, or to zeros.
-    pub(super) fn give(&mut self, inner: Var, outer: Var, like: Var) {
+    pub(super) fn assign(&mut self, inner: Var, outer: Var, like: Var) {
         let op = match self.renamed.get(&inner) {
             Some(now) => Assign { x: *now, out: outer }.into(),
             None => FillZerosLike { x: self.current(like), out: outer }.into(),
@@ -100,16 +101,16 @@ impl<'a> LoopFusion<'a> {
     }
 
     /// The same, for a new variable.
-    pub(super) fn taken(&mut self, inner: Var, like: Var) -> Var {
+    pub(super) fn copy_out(&mut self, inner: Var, like: Var) -> Var {
         let own = self.own_gradient(like);
-        self.give(inner, own, like);
+        self.assign(inner, own, like);
         own
     }
 
     /// The partial sum plus the step's value of a name.
-    pub(super) fn sum(&mut self, so_far: Var, inner: Var, like: Var) -> Var {
+    pub(super) fn sum(&mut self, partial_sum: Var, inner: Var, like: Var) -> Var {
         let own = self.own_gradient(like);
-        let x = [so_far].into_iter().chain(self.renamed.get(&inner).copied());
+        let x = [partial_sum].into_iter().chain(self.renamed.get(&inner).copied());
         self.ops.push(Sum::description(x, own));
         own
     }
@@ -122,7 +123,7 @@ impl<'a> LoopFusion<'a> {
                 let changed: Vec<Var> = op.writes().filter(|w| op.reads().any(|r| r == *w)).collect();
                 for var in changed {
                     let now = self.current(var);
-                    let own = self.written(var);
+                    let own = self.output(var);
                     if own != now {
                         self.ops.push(Assign { x: now, out: own }.into());
                     }
@@ -130,7 +131,7 @@ impl<'a> LoopFusion<'a> {
             }
             op.inputs.args_mut().for_each(|v| *v = self.current(*v));
             for var in op.outputs.args_mut().filter(|v| **v != Var::EMPTY) {
-                *var = self.written(*var);
+                *var = self.output(*var);
             }
             self.blocks(&mut op, self.into);
             self.ops.push(OpDesc { origin: Origin::Model, ..op });
@@ -151,7 +152,7 @@ impl<'a> LoopFusion<'a> {
                 Attr::Block(_) => copies.next().map(Attr::Block),
                 Attr::Blocks(blocks) => Some(Attr::Blocks(copies.by_ref().take(blocks.len()).collect())),
                 Attr::Strs(names) => {
-                    Some(Attr::Strs(names.into_iter().map(|name| self.name_now(name)).collect()))
+                    Some(Attr::Strs(names.into_iter().map(|name| self.current_name(name)).collect()))
                 }
                 _ => None,
             };
@@ -161,7 +162,7 @@ impl<'a> LoopFusion<'a> {
         }
     }
 
-    fn name_now(&self, name: String) -> String {
+    fn current_name(&self, name: String) -> String {
         self.program.find(&name).map_or(name, |var| self.program.name(self.current(var)).to_string())
     }
 

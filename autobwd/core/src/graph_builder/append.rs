@@ -1,4 +1,8 @@
 //! Appends operators to programs, or runs them immediately in eager mode.
+//!
+//! An operator's struct is split into its slots, with arguments (`OpArgs`) and a key of type and attributes (`OpKey`),
+//! and a `template`: the struct with empty slots, which the resulting expressions fill at the end. An eager builder looks
+//! the key up among prepared operators; only for a new one, and in a program, is the operator described (`OpDesc`).
 
 use std::{panic::Location, sync::Arc};
 
@@ -6,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::{
     Arg, Builder, Expr,
+    engine::Engine,
     expr::ExprValue,
     value::{TapeNode, Value},
 };
@@ -18,46 +23,47 @@ impl Builder {
     #[must_use = "in eager mode, its outputs alone say that an operator has failed"]
     #[track_caller]
     pub fn emit<D: Describe<Arg>>(&self, op: D) -> <D::Op as Op>::Of<Expr> {
-        let mut content = SlotValues::new(<D::Op as Op>::SCHEMA.name, false);
-        let left = op.into_parts(&mut content);
-        self.append::<D::Op>(&mut content, left, Location::caller())
+        let mut slots = SlotValues::new(<D::Op as Op>::SCHEMA.name, false);
+        let template = op.into_parts(&mut slots);
+        self.append::<D::Op>(&mut slots, template, Location::caller())
     }
 
     fn append<O: Op>(
         &self,
-        content: &mut SlotValues<Arg>,
-        left: O::Of<()>,
+        slots: &mut SlotValues<Arg>,
+        template: O::Of<()>,
         at: &'static Location<'static>,
     ) -> O::Of<Expr> {
-        let (args, key, op) = (&mut content.values, &mut content.recorder.key, O::SCHEMA.name);
+        let args = &mut slots.values;
+        let key = &mut slots.recorder.key;
         let at = self.site_or(at);
-        let (left, outcome) = match self.run_known(args, key, op, at) {
-            Ok(true) => (left, Ok(())),
-            Err(e) => (left, Err(e)),
+        let (template, outcome) = match self.run_known(args, key, O::SCHEMA.name, at) {
+            Ok(true) => (template, Ok(())),
+            Err(e) => (template, Err(e)),
             Ok(false) => {
-                let mut described = SlotValues::new(op, true);
-                let left = left.into_parts(&mut described);
+                let mut described = SlotValues::new(O::SCHEMA.name, true);
+                let template = template.into_parts(&mut described);
                 let desc = described.describe_in_order();
-                (left, desc.and_then(|desc| self.append_described(args, key, at, desc)))
+                (template, desc.and_then(|desc| self.append_described(args, key, at, desc)))
             }
         };
-        self.filled::<O>(content, left, outcome, at)
+        self.with_outputs::<O>(slots, template, outcome, at)
     }
 
     /// The operator with its outputs, which are failed expressions if it failed.
     #[inline]
-    fn filled<O: Op>(
+    fn with_outputs<O: Op>(
         &self,
-        content: &mut SlotValues<Arg>,
-        left: O::Of<()>,
+        slots: &mut SlotValues<Arg>,
+        template: O::Of<()>,
         outcome: Result<()>,
         at: &'static Location<'static>,
     ) -> O::Of<Expr> {
         if let Err(e) = outcome {
-            self.fail(&mut content.values, e, at);
+            self.fail(&mut slots.values, e, at);
         }
-        let mut exprs = content.values.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
-        O::fill(left, &mut || exprs.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY)))
+        let mut exprs = slots.values.iter_mut().filter_map(|(.., arg)| arg.take()?.expr());
+        O::fill(template, &mut || exprs.next().unwrap_or_else(|| Expr::of_var(self, Var::EMPTY)))
     }
 
     /// Turns the outputs of a failed operator into failed expressions: with the error of an argument that failed
@@ -83,20 +89,20 @@ impl Builder {
     }
 
     /// Appends an operator, or runs it in eager mode, and replaces new arguments by the resulting expressions. `key`
-    /// is the key of the operator. `desc` describes it, with variable k + 1 for the k-th argument, not counting holes.
+    /// is the key of the operator. `describe` describes it, with variable k + 1 for the k-th argument, not counting holes.
     pub(crate) fn append_args(
         &self,
         args: &mut OpArgs,
         key: &mut OpKey,
         op: &str,
         at: &'static Location<'static>,
-        desc: DescribeFn<'_>,
+        describe: DescribeFn<'_>,
     ) -> Result<()> {
         let at = self.site_or(at);
-        if self.run_known(args, key, op, at)? {
-            return Ok(());
+        match self.run_known(args, key, op, at)? {
+            true => Ok(()),
+            false => self.append_described(args, key, at, describe()?),
         }
-        self.append_described(args, key, at, desc()?)
     }
 
     /// Runs an operator that was prepared before for such inputs. Returns `false` if it was not, or for a program.
@@ -112,7 +118,8 @@ impl Builder {
         let Some(node) = engine.run_known(key, &operands.inputs, &operands.overwritten, at) else {
             return Ok(false);
         };
-        let (node, outputs) = (node?, operands.outputs);
+        let outputs = operands.outputs;
+        let node = node?;
         drop(operands);
         self.put_outputs(args, node, outputs);
         Ok(true)
@@ -126,11 +133,25 @@ impl Builder {
         at: &'static Location<'static>,
         desc: OpDesc,
     ) -> Result<()> {
-        let Some(engine) = self.engine() else { return self.describe(args, at, desc) };
+        match self.engine() {
+            Some(engine) => self.run_described(engine, args, key, at, desc),
+            None => self.append_to_program(args, at, desc),
+        }
+    }
+
+    /// Prepares an operator for its inputs, and runs it.
+    fn run_described(
+        &self,
+        engine: &dyn Engine,
+        args: &mut OpArgs,
+        key: &OpKey,
+        at: &'static Location<'static>,
+        desc: OpDesc,
+    ) -> Result<()> {
         let operands = Operands::of(args, &desc.ty, at)?;
-        let (inputs, into) = (&operands.inputs, &operands.overwritten);
-        let node = engine.run_described(self, key, &mut || Ok(desc.clone()), inputs, into, at)?;
-        let outputs = operands.outputs;
+        let Operands { inputs, overwritten, outputs } = &operands;
+        let outputs = *outputs;
+        let node = engine.run_described(self, key, &mut || Ok(desc.clone()), inputs, overwritten, at)?;
         drop(operands);
         self.put_outputs(args, node, outputs);
         Ok(())
@@ -150,17 +171,25 @@ impl Builder {
         }
     }
 
-    fn describe(&self, args: &mut OpArgs, at: &'static Location<'static>, mut desc: OpDesc) -> Result<()> {
+    /// Appends an operator to the program, and declares its new outputs.
+    fn append_to_program(
+        &self,
+        args: &mut OpArgs,
+        at: &'static Location<'static>,
+        mut desc: OpDesc,
+    ) -> Result<()> {
         let info = self.ops()?.get(&desc.ty)?;
         let block = self.block();
-        let (mut vars, mut new) = (vec![], vec![]);
+        let mut vars = vec![];
+        let mut new_vars = vec![];
         for (role, slot, arg) in args.iter_mut() {
             let Some(arg) = arg else { continue };
             vars.push(match arg {
                 Arg::New if *role == Role::Input => return Err(missing_argument(&desc.ty, slot)),
                 Arg::New => {
-                    new.push(self.change(|program| program.fresh(&desc.ty)));
-                    new[new.len() - 1]
+                    let var = self.change(|program| program.fresh(&desc.ty));
+                    new_vars.push(var);
+                    var
                 }
                 Arg::Existing(expr) => match expr.held().map_err(Clone::clone)? {
                     ExprValue::Var(var) if expr.builder().is(self) => *var,
@@ -194,7 +223,7 @@ impl Builder {
         let added = self.change(|program| {
             let block = program.block_mut(block)?;
             // Fresh variables have ascending numbers.
-            for (var, meta) in metas.into_iter().filter(|(var, _)| new.binary_search(var).is_ok()) {
+            for (var, meta) in metas.into_iter().filter(|(var, _)| new_vars.binary_search(var).is_ok()) {
                 let stop_gradient = !meta.dtype.is_float();
                 block.vars.insert(var, VarDesc { stop_gradient, ..VarDesc::of(meta) });
             }
@@ -282,15 +311,14 @@ pub type DescribeFn<'a> = &'a mut dyn FnMut() -> Result<OpDesc>;
 pub fn emit<D: Describe<Arg>>(op: D) -> <D::Op as Op>::Of<Expr> {
     let at = Location::caller();
     let name = <D::Op as Op>::SCHEMA.name;
-    let mut content = SlotValues::new(name, false);
-    let left = op.into_parts(&mut content);
-    let builder =
-        content.values.iter().find_map(|(.., arg)| Some(arg.as_ref()?.existing()?.builder().clone()));
+    let mut slots = SlotValues::new(name, false);
+    let template = op.into_parts(&mut slots);
+    let builder = slots.values.iter().find_map(|(.., arg)| Some(arg.as_ref()?.existing()?.builder().clone()));
     match builder {
-        Some(builder) => builder.append::<D::Op>(&mut content, left, at),
+        Some(builder) => builder.append::<D::Op>(&mut slots, template, at),
         None => {
-            let e = no_builder(name, &content.values);
-            Builder::new().filled::<D::Op>(&mut content, left, Err(e), at)
+            let e = no_builder(name, &slots.values);
+            Builder::new().with_outputs::<D::Op>(&mut slots, template, Err(e), at)
         }
     }
 }

@@ -10,12 +10,12 @@ use crate::{Meta, OpContext, OpDesc, OpInfo, OpKey, Result, Role, Var, lanes::Fo
 /// The engine of an eager [`Builder`].
 pub trait Engine: Any {
     /// Runs the operator with this key, if it was prepared before for such inputs; otherwise `None`. Adds the inputs to
-    /// the key. `into` has the outputs, by index, that overwrite a value.
+    /// the key. `overwritten` has the values that outputs overwrite, with the indices of these outputs.
     fn run_known(
         &self,
-        words: &mut OpKey,
+        key: &mut OpKey,
         inputs: &[&Value],
-        into: &[(usize, &Value)],
+        overwritten: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Option<Result<Arc<TapeNode>>>;
 
@@ -26,10 +26,10 @@ pub trait Engine: Any {
     fn run_described(
         &self,
         builder: &Builder,
-        words: &OpKey,
-        desc: DescribeFn<'_>,
+        key: &OpKey,
+        describe: DescribeFn<'_>,
         inputs: &[&Value],
-        into: &[(usize, &Value)],
+        overwritten: &[(usize, &Value)],
         site: &'static Location<'static>,
     ) -> Result<Arc<TapeNode>>;
 
@@ -53,7 +53,7 @@ pub trait Engine: Any {
     fn backward(
         &self,
         builder: &Builder,
-        of: &Value,
+        value: &Value,
         seed: Value,
         site: &'static Location<'static>,
     ) -> Result<()>;

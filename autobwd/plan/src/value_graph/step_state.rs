@@ -31,7 +31,7 @@ pub struct StepStateLayout {
     pub(super) rerun: Option<RerunSteps>,
 }
 
-/// The steps of a sub-block of which every n-th is saved.
+/// The steps of a sub-block, if every n-th step is saved.
 #[derive(Debug)]
 pub(super) struct RerunSteps {
     pub(super) call: BlockCall,

@@ -12,8 +12,15 @@ use super::{NodeAttr, Onnx};
 use crate::rules;
 
 rules!(
-    AssignValue, BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor, ElementwiseFloordiv, ElementwiseMod,
-    FillConstant, Range
+    AssignValue,
+    BitwiseAnd,
+    BitwiseNot,
+    BitwiseOr,
+    BitwiseXor,
+    ElementwiseFloordiv,
+    ElementwiseMod,
+    FillConstant,
+    Range
 );
 
 impl Rule<Onnx> for AssignValue<Onnx> {

@@ -52,13 +52,13 @@ use crate::{
     },
     tensors::message,
 };
-use graph_nodes::GraphNodes;
 use cond::Choice;
 use control::ForwardCalls;
+use graph_nodes::GraphNodes;
 pub use graph_nodes::NodeAttr;
 pub use onnx::Onnx;
-pub use rules::{LinkedRule, linked_rules};
 use onnx_graph::OnnxGraph;
+pub use rules::{LinkedRule, linked_rules};
 
 /// The version of the operators in files, and that of the format.
 const OPSET: i64 = 18;

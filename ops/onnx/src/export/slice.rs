@@ -34,7 +34,8 @@ impl Rule<Onnx> for Slice<Onnx> {
         let mut part = self.input.clone();
         if !self.axes.is_empty() {
             let ends = bounds(&part, &self.ends_tensor, &self.ends_tensor_list, wide(&self.ends));
-            part = part.node("Slice", &[&starts!(self), &ends, &part.ints(&self.input.axes(&self.axes))], &[]);
+            part =
+                part.node("Slice", &[&starts!(self), &ends, &part.ints(&self.input.axes(&self.axes))], &[]);
         }
         self.out = decreased(part, &self.input, &self.decrease_axis);
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use autobwd::{
-    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::{Role, Rules}, program::Site,
+    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
+    op::{Role, Rules},
+    program::Site,
 };
 use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_plan::{Graph, Instruction, ValueId};
