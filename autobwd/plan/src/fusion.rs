@@ -302,8 +302,8 @@ impl GroupBuilder {
     fn fusion_target(&self, graph: &Graph, node: &Instruction, space: &IterationSpace) -> Option<usize> {
         let last = self.drafts.len().checked_sub(1).filter(|_| !self.unoptimized)?;
         // Recomputed operators are placed late on purpose.
-        let again = matches!(node.desc.origin, Origin::Recompute { .. });
-        let moves = !again && self.grows_no_lifetime(graph, node);
+        let is_recomputed = matches!(node.desc.origin, Origin::Recompute { .. });
+        let moves = !is_recomputed && self.grows_no_lifetime(graph, node);
         let earliest = self.earliest_position(graph, node);
         let shared = node.reads().flat_map(|v| [self.written[v].map(|(at, _)| at), self.read[v]]).flatten();
         let targets = shared.filter(|_| moves).chain([last]);

@@ -29,14 +29,11 @@ mod scan;
 mod shape;
 mod slice;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::LazyLock,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use autobwd::{
     BlockId, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc,
-    op::{Op, OpInfo, Rules},
+    op::{Op, OpInfo},
     program::{Var, VarKind},
 };
 use autobwd_core::__private::{Obstacles, internals::*};
@@ -175,7 +172,7 @@ impl<'p> ProgramWriter<'p> {
         if let Some(call) = info.call(op, self.program)? {
             return self.control(op, &call);
         }
-        if let ([x_shape], [x]) = (&*op.outputs.get("XShape"), &*op.inputs.get("X")) {
+        if let ([x_shape], [x]) = (op.outputs.get("XShape"), op.inputs.get("X")) {
             let x = self.graph.read(*x)?;
             self.graph.remembered.insert(*x_shape, x);
         }

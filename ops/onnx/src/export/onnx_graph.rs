@@ -159,11 +159,6 @@ impl<'p> OnnxGraph<'p> {
         })
     }
 
-    /// Axes of a variable, from the start.
-    pub(super) fn axes(&self, var: Var, axes: &[i32]) -> Result<Vec<i64>> {
-        axes.iter().map(|axis| Ok(self.axis(var, *axis)? as i64)).collect()
-    }
-
     /// What a variable holds before the operator that is being written, also where that operator overwrites it.
     pub(super) fn read(&self, var: Var) -> Result<OnnxValue> {
         self.values.get(&var).copied().ok_or_else(|| {
