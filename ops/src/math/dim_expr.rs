@@ -263,7 +263,7 @@ pub(crate) fn product(dims: &[DimExpr]) -> DimExpr {
     factors.reduce(|product, dim| product * dim).unwrap_or(1.into())
 }
 
-/// The integers that a tensor of one dimension gives, or else a list of tensors with one each, or else an attribute.
+/// The integers that a tensor gives, or else a list of tensors with one each, or else an attribute.
 #[track_caller]
 pub(crate) fn given_integers(
     tensor: Option<&Expr>,
@@ -272,8 +272,9 @@ pub(crate) fn given_integers(
 ) -> Vec<DimExpr> {
     match tensor {
         Some(tensor) => {
-            let count = tensor.dims().first().and_then(|n| n.get()).unwrap_or(attr.len());
-            (0..count as i32).map(|at| DimExpr::element(tensor, at)).collect()
+            let count = tensor.dims().numel().get().unwrap_or(attr.len());
+            let elements = if tensor.dims().len() == 1 { tensor.clone() } else { tensor.reshape(&[-1]) };
+            (0..count as i32).map(|at| DimExpr::element(&elements, at)).collect()
         }
         None if list.is_empty() => attr.map(DimExpr::from).collect(),
         None => list.iter().map(DimExpr::only_element).collect(),

@@ -3,7 +3,8 @@
 //! The backward pass of a program needs sums, zeros and copies; `+ - * /` of expressions are operators; gradients of
 //! control flow are branches and recurrences. These operators are typed: the library builds them as structs
 //! ([`OpDesc::from`](crate::OpDesc)) and recognises them by type ([`OpDesc::is`](crate::OpDesc::is),
-//! [`OpDesc::as_op`](crate::OpDesc::as_op)). All others are in separate crates, which may also use the functions here.
+//! [`OpDesc::as_op`](crate::OpDesc::as_op)). Their compositions need a few more, such as `shape`. All others are in
+//! separate crates, which may also use the functions here.
 
 mod accumulate;
 mod broadcast;
