@@ -42,6 +42,7 @@ mod linear_time;
 mod logs;
 mod losses;
 mod lost_gradients;
+mod meanings;
 mod messages;
 mod mistakes;
 mod monitor;

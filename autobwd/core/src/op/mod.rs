@@ -35,7 +35,7 @@ pub(crate) use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, Sequenc
 pub use peephole::Peephole;
 pub(crate) use peephole::{PeepholeEntry, PeepholeFn};
 pub(crate) use registry::{Lookup, ShapeCache};
-pub use registry::{OpInfo, OpInfoMap};
+pub use registry::{Meaning, OpInfo, OpInfoMap};
 pub(crate) use rule::sorted;
 pub(crate) use rule::{DeclaredVars, GradRequest};
 pub use rule::{GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};

@@ -60,6 +60,23 @@ pub enum Implementation {
     Control(BlockCallFn),
 }
 
+/// What defines an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Meaning {
+    /// A formula for one element: [`Pointwise`](crate::Pointwise).
+    Formula,
+    /// Other operators: [`Composition`](crate::Composition), its own or, for a gradient operator, the derivative of the
+    /// composition of its forward operator.
+    Composition,
+    /// It is declared `primitive`: a backend translates it by a [rule](crate::Rule).
+    Primitive,
+    /// The run of a block.
+    ControlFlow,
+    /// Its kernel alone: no backend translates it.
+    Kernel,
+}
+
 /// The registry entry of one operator.
 pub struct OpInfo {
     schema: Schema,
@@ -347,10 +364,15 @@ impl OpInfo {
         self.elementwise_update
     }
 
-    /// Whether it is declared `primitive`: a backend translates it by a rule. Other operators are translated by their
-    /// formulas and compositions.
-    pub fn is_primitive(&self) -> bool {
-        self.primitive
+    /// What defines the operator. Its kernel, if there is one, computes the same faster.
+    pub fn meaning(&self) -> Meaning {
+        match self.run {
+            Implementation::Control(_) => Meaning::ControlFlow,
+            _ if self.primitive => Meaning::Primitive,
+            _ if self.lanes.is_some() => Meaning::Formula,
+            _ if self.composing.is_some() => Meaning::Composition,
+            _ => Meaning::Kernel,
+        }
     }
 
     /// Whether it has a kernel for all inputs.
