@@ -26,6 +26,7 @@ use crate::{
     Math,
     activation::{Log, Scale},
     elementwise::ElementwiseMul,
+    gather::OneHotV2,
     kernel_helpers::KernelFloat,
     math::{in_dtype, like, positions},
     scatter::TakeAlongAxis,
@@ -69,11 +70,20 @@ impl LabelExprs {
 
     /// 1 at the label of each lane of `x`, 0 elsewhere and in ignored lanes.
     fn one_hot(&self, x: &Expr, axis: i32) -> Expr {
-        let rank = x.dims().len();
-        let mut dims = vec![1; rank];
-        dims[axis.rem_euclid(rank as i32) as usize] = -1;
+        let (index, rank) = (self.with_ignored(-1.0), x.dims().len() as i32);
+        let axis = axis.rem_euclid(rank);
+        // Eager gradients must know shapes before they run, and that of positions follows from a value.
+        if let Some(classes) = x.dim(axis).known() {
+            let (dtype, depth) = (x.dtype(), classes as i32);
+            let index = index.squeeze(&[axis]).into();
+            let chosen = emit(OneHotV2 { x: index, out: New, depth, dtype, allow_out_of_range: true }).out;
+            let order: Vec<i32> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
+            return if axis == rank - 1 { chosen } else { chosen.transpose(&order) };
+        }
+        let mut dims = vec![1; rank as usize];
+        dims[axis as usize] = -1;
         let classes = positions(x.builder(), &x.dim(axis)).reshape(&dims);
-        in_dtype(&self.with_ignored(-1.0), DType::I64).equal(&classes).cast(x.dtype())
+        in_dtype(&index, DType::I64).equal(&classes).cast(x.dtype())
     }
 }
 
