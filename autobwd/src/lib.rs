@@ -287,7 +287,7 @@ pub mod op {
     pub use autobwd_core::{
         lanes::{Formula, Isa, isa},
         numbers::{Dual, FormulaFunction, FormulaNode, SelectMask, Symbol, UseSelectMaxOrMin},
-    op::{Derivative, GradKind, Meaning, Order},
+        op::{Derivative, GradKind, Meaning, Order},
     };
 }
 

@@ -4,24 +4,14 @@ use autobwd::{DType, Error, Tensor, op::Rule, tensor::Bool};
 use autobwd_ops::{
     bitwise::{BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor},
     fill::{AssignValue, FillConstant},
-    floor_division::{ElementwiseFloordiv, ElementwiseMod},
+    floor_division::ElementwiseMod,
     ranges::Range,
 };
 
 use super::{NodeAttr, Onnx};
 use crate::rules;
 
-rules!(
-    AssignValue,
-    BitwiseAnd,
-    BitwiseNot,
-    BitwiseOr,
-    BitwiseXor,
-    ElementwiseFloordiv,
-    ElementwiseMod,
-    FillConstant,
-    Range
-);
+rules!(AssignValue, BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor, ElementwiseMod, FillConstant, Range);
 
 impl Rule<Onnx> for AssignValue<Onnx> {
     fn apply(&mut self) {
@@ -112,17 +102,6 @@ impl Rule<Onnx> for ElementwiseMod<Onnx> {
     fn apply(&mut self) {
         let [x, y] = aligned(&self.x, &self.y, self.axis);
         self.out = remainder(&x, &y);
-    }
-}
-
-impl Rule<Onnx> for ElementwiseFloordiv<Onnx> {
-    fn apply(&mut self) {
-        let [x, y] = aligned(&self.x, &self.y, self.axis);
-        self.out = match x.dtype().is_float() {
-            true => (x / y).node("Floor", &[], &[]),
-            // The division of integers is exact without the remainder.
-            false => (&x - remainder(&x, &y)) / y,
-        };
     }
 }
 

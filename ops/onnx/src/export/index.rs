@@ -5,13 +5,12 @@ use autobwd_ops::{
     gather::Gather,
     index::ScatterNdAdd,
     scatter::{GatherNd, Scatter, TakeAlongAxis, TakeAlongAxisGrad},
-    top_k::TopKV2Grad,
 };
 
 use super::{NodeAttr, Onnx};
 use crate::rules;
 
-rules!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad, TopKV2Grad);
+rules!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad);
 
 const ADD: (&str, NodeAttr<'_>) = ("reduction", NodeAttr::Text("add"));
 
@@ -36,21 +35,12 @@ impl Rule<Onnx> for TakeAlongAxis<Onnx> {
     }
 }
 
-/// Zeros in the shape of `x`, to which `elements` are added at indices along an axis.
-fn add_elements(x: &Onnx, index: &Onnx, elements: &Onnx, axis: i32) -> Onnx {
-    let attrs = [("axis", NodeAttr::Int(x.axis(axis))), ADD];
-    elements.filled(0.0, &x.shape()).node("ScatterElements", &[&index.cast(DType::I64), elements], &attrs)
-}
-
+/// Adds to zeros in the shape of the input.
 impl Rule<Onnx> for TakeAlongAxisGrad<Onnx> {
     fn apply(&mut self) {
-        self.dinput = add_elements(&self.input, &self.index, &self.dresult, self.axis);
-    }
-}
-
-impl Rule<Onnx> for TopKV2Grad<Onnx> {
-    fn apply(&mut self) {
-        self.dx = add_elements(&self.x, &self.indices, &self.dout, self.axis);
+        let attrs = [("axis", NodeAttr::Int(self.input.axis(self.axis))), ADD];
+        let zeros = self.dresult.filled(0.0, &self.input.shape());
+        self.dinput = zeros.node("ScatterElements", &[&self.index.cast(DType::I64), &self.dresult], &attrs);
     }
 }
 

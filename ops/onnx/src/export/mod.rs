@@ -13,7 +13,6 @@ mod image;
 mod index;
 mod layer_node;
 mod logic;
-mod loss;
 mod lstm;
 mod matmul;
 mod nodes;
@@ -100,7 +99,6 @@ fn rules() -> BTreeMap<&'static str, ExportRule> {
         conditional_block::rules(),
         conv::rules(),
         logic::rules(),
-        loss::rules(),
         lstm::rules(),
         image::rules(),
         matmul::rules(),

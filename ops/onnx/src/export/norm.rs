@@ -1,16 +1,15 @@
-//! Native forms of normalisations, rectifiers and dropout in inference.
+//! Native forms of normalisations and rectifiers.
 
 use autobwd::{DType, op::Rule};
 use autobwd_ops::{
     activation::{HardSwish, Relu},
-    dropout::{DropoutImplementation, DropoutOp},
     norm::{BatchNormOp, DataLayout, LayerNormOp},
 };
 
 use super::{NodeAttr, Onnx};
 use crate::rules;
 
-rules!(BatchNormOp, DropoutOp, HardSwish, LayerNormOp, Relu);
+rules!(BatchNormOp, HardSwish, LayerNormOp, Relu);
 
 /// ONNX Runtime 1.32 takes 36 times as long by the choice of the formula.
 impl Rule<Onnx> for Relu<Onnx> {
@@ -69,18 +68,5 @@ impl Rule<Onnx> for LayerNormOp<Onnx> {
         let attrs = [("axis", NodeAttr::Int(start)), ("epsilon", NodeAttr::Float(self.epsilon))];
         let inputs: Vec<&Onnx> = [&scale].into_iter().chain(&bias).collect();
         self.y = self.x.node("LayerNormalization", &inputs, &attrs);
-    }
-}
-
-impl Rule<Onnx> for DropoutOp<Onnx> {
-    fn fits(&self) -> bool {
-        self.is_test
-    }
-
-    fn apply(&mut self) {
-        self.out = match self.dropout_implementation {
-            DropoutImplementation::DowngradeInInfer => &self.x * f64::from(1.0 - self.dropout_prob),
-            DropoutImplementation::UpscaleInTrain => self.x.clone(),
-        };
     }
 }
