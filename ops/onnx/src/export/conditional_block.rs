@@ -2,21 +2,19 @@
 
 use autobwd::{
     OpDesc, Result,
-    op::{BlockCall, CarriedValue},
+    op::{BlockCall, CarriedValue, Rule},
     program::Var,
 };
 use autobwd_ops::select::SelectInput;
 
 use super::{
-    ExportOp, ExportRule, ProgramWriter,
-    control::{ForwardSteps, first_value, like, typed, value_or_zeros, zeros},
-    onnx_graph::{OnnxGraph, OnnxValue, VariableValues},
-    rule,
+    Onnx, ProgramWriter,
+    control::{ForwardSteps, first_value, like, typed, value_or_zeros},
+    onnx_graph::{OnnxValue, VariableValues},
 };
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<SelectInput>()]
-}
+rules!(SelectInput);
 
 /// One side of a branch.
 pub(super) struct Side<'a> {
@@ -112,26 +110,16 @@ pub(super) fn starts(call: &BlockCall, values: &VariableValues) -> Vec<(Var, Onn
     starts.filter_map(|start| Some((start, *values.get(&start)?))).collect()
 }
 
-/// Whether one integer equals a number, as a scalar.
-fn equals(graph: &mut OnnxGraph<'_>, mask: Var, number: usize) -> Result<OnnxValue> {
-    let (x, number) = (graph.read(mask)?, graph.scalar(graph.dtype(mask)?, number as f64)?);
-    let x = if graph.rank(mask)? == 0 { x } else { graph.reshape(x, &[])? };
-    Ok(graph.op("Equal", &[x, number], &[]))
-}
-
 // `Choice` looks for it after the compositions of operators without a rule.
-impl ExportOp for SelectInput {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let value = |graph: &mut OnnxGraph<'_>, x: Option<Var>| match x {
-            Some(x) => graph.read(x),
-            None => zeros(graph, self.x.iter().flatten().next().copied().unwrap_or(self.out)),
-        };
-        let mut chosen = value(graph, self.x.first().copied().flatten())?;
-        for (i, x) in self.x.iter().enumerate().skip(1) {
-            let (holds, x) = (equals(graph, self.mask, i)?, value(graph, *x)?);
-            chosen = graph.op("Where", &[holds, x, chosen], &[]);
-        }
-        graph.write(self.out, chosen);
-        Ok(())
+impl Rule<Onnx> for SelectInput<Onnx> {
+    fn apply(&mut self) {
+        let Some(like) = self.x.iter().flatten().next() else { return };
+        let value = |x: &Option<Onnx>| x.clone().unwrap_or_else(|| like.filled(0.0, &like.shape()));
+        let mask = self.mask.reshape(&[]);
+        let mut values = self.x.iter().map(value);
+        let first = values.next();
+        self.out = values.enumerate().fold(first.unwrap_or_else(|| self.out.clone()), |chosen, (i, x)| {
+            mask.equal(&mask.number(i as f64 + 1.0)).select(&x, &chosen)
+        });
     }
 }

@@ -1,28 +1,26 @@
 //! Matrix products.
 
-use autobwd::{Result, program::Var};
+use autobwd::op::Rule;
 use autobwd_ops::matmul::MatmulV2;
 
-use super::{
-    ExportOp, ExportRule,
-    onnx_graph::{OnnxGraph, OnnxValue},
-    rule,
-};
+use super::Onnx;
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<MatmulV2>()]
+rules!(MatmulV2);
+
+/// Matrices with rows and columns exchanged, if they are stored so; a vector is a row or a column.
+fn factor(x: &Onnx, is_transposed: bool) -> Onnx {
+    let rank = x.rank();
+    if !is_transposed || rank < 2 {
+        return x.clone();
+    }
+    let mut axes: Vec<i64> = (0..rank as i64).collect();
+    axes.swap(rank - 1, rank - 2);
+    x.permute(&axes)
 }
 
-/// ONNX also takes a vector on the left as a row and one on the right as a column.
-impl ExportOp for MatmulV2 {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let factor = |graph: &mut OnnxGraph<'_>, var: Var, transposed: bool| -> Result<OnnxValue> {
-            let (value, rank) = (graph.read(var)?, graph.rank(var)?);
-            Ok(if transposed && rank > 1 { graph.transposed(value, rank) } else { value })
-        };
-        let factors = [factor(graph, self.x, self.trans_x)?, factor(graph, self.y, self.trans_y)?];
-        let out = graph.op("MatMul", &factors, &[]);
-        graph.write(self.out, out);
-        Ok(())
+impl Rule<Onnx> for MatmulV2<Onnx> {
+    fn apply(&mut self) {
+        self.out = factor(&self.x, self.trans_x).node("MatMul", &[&factor(&self.y, self.trans_y)], &[]);
     }
 }

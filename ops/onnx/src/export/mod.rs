@@ -12,7 +12,6 @@ mod graph_nodes;
 mod image;
 mod index;
 mod layer_node;
-mod logic;
 mod lstm;
 mod matmul;
 mod nodes;
@@ -96,15 +95,10 @@ fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, ExportRule> {
     let families = [
-        conditional_block::rules(),
         conv::rules(),
-        logic::rules(),
         lstm::rules(),
         image::rules(),
-        matmul::rules(),
-        order::rules(),
         pool::rules(),
-        reduce::rules(),
         rnn::rules(),
     ];
     families.into_iter().flatten().collect()

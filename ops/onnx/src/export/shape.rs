@@ -24,7 +24,7 @@ fn axis_of(x: &Onnx, axis: i32) -> (&'static str, NodeAttr<'static>) {
 }
 
 /// `x` in the shape of `out`, in which one dimension may be unknown.
-fn shaped_as(x: &Onnx, out: &Onnx) -> Option<Onnx> {
+pub(super) fn shaped_as(x: &Onnx, out: &Onnx) -> Option<Onnx> {
     let dims: Vec<i64> = out.dims().iter().map(|dim| dim.wire()).collect();
     let is_inferred = dims.iter().filter(|dim| **dim < 0).count() == 1 && !dims.contains(&0);
     (is_inferred || !dims.contains(&-1)).then(|| x.reshape(&dims))
