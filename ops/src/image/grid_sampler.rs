@@ -1,15 +1,14 @@
 //! `grid_sampler`: images sampled at given positions.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Dims, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
+    Buf, Composed, Composition, Cx, DType, Dims, Expr, Infer, Kernel, Meta, Result, Var, check::*,
     op::with_float, register_op, tensor::OptionalBuf,
 };
 
 use crate::{
-    Math, concat,
+    Math,
     kernel_helpers::{KernelFloat, PART, nth, pieces, wide},
     math::{DimExpr, filled, positions, sizes},
-    scatter::GatherNd,
     windows::dims,
 };
 
@@ -95,19 +94,26 @@ impl Kernel for GridSampler<Buf<'_>> {
 }
 impl Composition for GridSampler<Expr> {
     fn compose(&mut self) {
-        let [images, _, height, width] = sizes(&self.x);
-        let pixels = self.x.transpose(&[0, 2, 3, 1]);
+        let [images, channels, height, width] = sizes(&self.x);
+        let [_, out_height, out_width, _] = sizes(&self.grid);
+        let builder = self.x.builder();
+        let dims = [images.clone(), channels.clone(), out_height.clone(), out_width.clone()];
+        if dims.iter().any(|n| n.known() == Some(0)) {
+            self.output = filled(builder, self.x.dtype(), "0", &dims);
+            return;
+        }
+        let pixels = self.x.transpose(&[0, 2, 3, 1]).flatten(0, 2);
         let [across, down] =
-            [(0, width), (1, height)].map(|(i, size)| self.neighbours(&self.grid.slice(3, i, i + 1), &size));
-        let image = positions(self.x.builder(), &images).unsqueeze(&[1, 2, 3]);
+            [(0, &width), (1, &height)].map(|(i, size)| self.neighbours(&self.grid.slice(3, i, i + 1), size));
+        let first_rows = positions(builder, &images).unsqueeze(&[1, 2, 3]) * height.number(builder);
         let corner = |(row, of_row): &(Expr, Expr), (column, of_column): &(Expr, Expr)| {
-            let index = concat(&[&(&image + column * 0.0), row, column], 3);
-            let elements = emit(GatherNd { x: (&pixels).into(), index: (&index).into(), out: New }).out;
-            elements * (of_row * of_column)
+            let pixel = (&first_rows + row) * width.number(builder) + column;
+            pixels.gather(&pixel.flatten(0, 3), 0) * (of_row * of_column).flatten(0, 2)
         };
         let corners = down.iter().flat_map(|row| across.iter().map(move |column| (row, column)));
         let corners = corners.map(|(row, column)| corner(row, column));
         let output = corners.reduce(|sum, corner| sum + corner).unwrap_or_else(|| pixels.clone());
+        let output = output.reshape_to(&[images, out_height, out_width, channels]);
         self.output = output.transpose(&[0, 3, 1, 2]);
     }
 }

@@ -221,10 +221,10 @@ impl PaddedAxis {
 fn sources(mode: PadMode, n: &DimExpr, [before, after]: &[DimExpr; 2], x: &Expr) -> Expr {
     let [before, length, last] = [before.clone(), n + before + after, n - 1];
     let at = positions(x.builder(), &length) - before.number(x.builder());
-    let last = last.number(x.builder());
+    let [zero, last] = [0.into(), last].map(|n: DimExpr| n.number(x.builder()));
     match mode {
         PadMode::Reflect => &last - (&last - at.abs()).abs(),
-        PadMode::Replicate | PadMode::Constant => at.clip(0.0, f64::INFINITY).minimum(&last),
+        PadMode::Replicate | PadMode::Constant => at.maximum(&zero).minimum(&last),
         PadMode::Circular => at.remainder(&n.number(x.builder())),
     }
 }

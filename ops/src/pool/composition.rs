@@ -78,7 +78,7 @@ impl PoolAttrs {
         let divisors = (!self.exclusive).then(|| {
             // As in the reference, which takes the padding after for the padding before.
             let rest = (&n + &before * 2).number(builder) - &starts;
-            rest.minimum(&size.number(builder)).clip(1.0, f64::INFINITY)
+            rest.minimum(&size.number(builder)).maximum(&DimExpr::from(1).number(builder))
         });
         let starts = starts - before.number(builder);
         let ends = &starts + size.number(builder);
@@ -92,8 +92,6 @@ impl PoolAttrs {
                 (0..4).map(|at| if at == axis { vec![count.clone(), size.clone()] } else { vec![x.dim(at)] });
             parts.flatten().collect()
         };
-        // Dimensions after the axis, to broadcast along the axis.
-        let after: Vec<i32> = (2..5 - axis).collect();
         let (windows, divisors) = match windows {
             WindowsAlong::Disjoint([count, size]) => {
                 let covered = &count * &size;
@@ -110,11 +108,11 @@ impl PoolAttrs {
                 let index = at.maximum(&zero).minimum(&last).flatten(0, 1);
                 let elements = x.gather(&index, axis).reshape_to(&dims);
                 let padding = if self.pooling_type == PoolingType::Max { "-inf" } else { "0" };
-                let condition = (&is_inside.unsqueeze(&after).expand_to(&dims)).into();
+                let condition = (&with_axes_after(&is_inside, axis).expand_to(&dims)).into();
                 let y = (&filled(builder, x.dtype(), padding, &dims)).into();
                 let windows = emit(Where { condition, x: (&elements).into(), y, out: New }).out;
                 let divisors = divisors.unwrap_or_else(|| ends - starts.maximum(&zero));
-                (windows, divisors.flatten(0, 1).unsqueeze(&after[..after.len() - 1]))
+                (windows, with_axes_after(&divisors.flatten(0, 1), axis))
             }
         };
         match self.pooling_type {
@@ -126,8 +124,15 @@ impl PoolAttrs {
                 let found = emit(TakeAlongAxis { input, index, result: New, axis: axis + 1 }).result;
                 let found = found.squeeze(&[axis + 1]);
                 // NaN has no gradient.
-                found.isnan().where_cond(&found.detach(), &found)
+                let (condition, x) = ((&found.isnan()).into(), (&(&found * 0.0)).into());
+                emit(Where { condition, x, y: (&found).into(), out: New }).out
             }
         }
     }
+}
+
+/// The numbers along an axis of images, to broadcast over the axes after it.
+fn with_axes_after(x: &Expr, axis: i32) -> Expr {
+    let rank = x.dims().len() as i32;
+    (rank..rank + 3 - axis).fold(x.clone(), |x, at| x.unsqueeze(&[at]))
 }

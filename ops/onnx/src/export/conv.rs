@@ -64,6 +64,7 @@ pub(super) fn write_images(graph: &mut OnnxGraph<'_>, var: Var, value: OnnxValue
 /// The attributes of windows, as ONNX has them.
 #[derive(Clone, Copy)]
 pub(super) struct OnnxWindows {
+    /// 0 where the size is unknown.
     pub(super) kernel: [i64; 2],
     pub(super) strides: [i64; 2],
     pub(super) dilations: [i64; 2],
@@ -84,12 +85,15 @@ impl OnnxWindows {
     }
 
     pub(super) fn attrs(&self) -> Vec<(&'static str, NodeAttr<'_>)> {
-        vec![
+        let mut attrs = vec![
             ("kernel_shape", NodeAttr::Ints(&self.kernel)),
             ("strides", NodeAttr::Ints(&self.strides)),
             ("dilations", NodeAttr::Ints(&self.dilations)),
             ("pads", NodeAttr::Ints(&self.pads)),
-        ]
+        ];
+        // Otherwise the size is the size of the filters.
+        attrs.retain(|(name, _)| *name != "kernel_shape" || !self.kernel.contains(&0));
+        attrs
     }
 
     /// `ConvTranspose` to images of that size; `filter` is `[channels of x, channels of y, height, width]`.
@@ -103,7 +107,9 @@ impl OnnxWindows {
     ) -> Result<OnnxValue> {
         // Rows and columns that no window reaches.
         let missing = [0, 1].map(|i| {
-            let (OnnxDim::Known(size), OnnxDim::Known(windows)) = (size[i], x.dims[2 + i]) else {
+            let (OnnxDim::Known(size), OnnxDim::Known(windows), 1..) =
+                (size[i], x.dims[2 + i], self.kernel[i])
+            else {
                 return None;
             };
             let extent = (self.kernel[i] - 1) * self.dilations[i] + 1;
@@ -144,11 +150,16 @@ struct ConvNodes {
 
 impl ConvNodes {
     fn of(graph: &OnnxGraph<'_>, conv: &ConvAttrs, filter: Var, x: Var) -> Result<ConvNodes> {
-        let (filter, format) = (graph.dims(filter)?, conv.data_format);
+        let is_same = conv.padding_algorithm == PaddingAlgorithm::Same;
+        let filter = if is_same { graph.dims(filter)? } else { graph.shape(filter)? };
+        let format = conv.data_format;
         let size = |height: i64, width: i64| [height as usize, width as usize];
         let [.., height, width] = image_shape(graph, x, format)?;
-        let has_same = conv.padding_algorithm == PaddingAlgorithm::Same && [height, width].contains(&-1);
-        let filter = if let &[_, _, height, width] = &filter[..] { size(height, width) } else { [1; 2] };
+        let has_same = is_same && [height, width].contains(&-1);
+        let filter = match filter[..] {
+            [_, _, height, width] => size(height.max(0), width.max(0)),
+            _ => [1; 2],
+        };
         // With stride 1, padding is the same for any size.
         let image = if has_same { [1; 2] } else { size(height.max(0), width.max(0)) };
         let mut windows = OnnxWindows::of(conv.windows(filter, image)?);
@@ -182,24 +193,24 @@ impl ExportOp for Conv2dOp {
 }
 impl ExportOp for Conv3dOp {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let volume = if self.conv.padding_algorithm == PaddingAlgorithm::Same {
-            graph.dims(self.input)?
-        } else {
-            graph.shape(self.input)?
-        };
-        // Only the padding of `SAME` depends on the size of volumes.
+        // Only the padding of `SAME` depends on sizes.
+        let is_same = self.conv.padding_algorithm == PaddingAlgorithm::Same;
+        let dims = |of: Var| if is_same { graph.dims(of) } else { graph.shape(of) };
         let size = |dims: &[i64]| [2, 3, 4].map(|axis| dims[axis].max(0) as usize);
-        let windows = self.conv.windows(size(&graph.dims(self.filter)?), size(&volume))?;
+        let windows = self.conv.windows(size(&dims(self.filter)?), size(&dims(self.input)?))?;
         let each = |of: fn(&Windows) -> usize| windows.each_ref().map(|w| of(w) as i64);
+        let kernel = each(|w| w.size);
         let attrs = [
-            ("kernel_shape", NodeAttr::Ints(&each(|w| w.size))),
             ("strides", NodeAttr::Ints(&each(|w| w.stride))),
             ("dilations", NodeAttr::Ints(&each(|w| w.dilation))),
             ("pads", NodeAttr::Ints(&[each(|w| w.before), each(|w| w.after)].concat())),
             ("group", NodeAttr::Int(self.conv.groups.into())),
+            ("kernel_shape", NodeAttr::Ints(&kernel)),
         ];
+        // Otherwise the size is the size of the filters.
+        let attrs = if kernel.contains(&0) { &attrs[..4] } else { &attrs };
         let operands = [graph.read(self.input)?, graph.read(self.filter)?];
-        let value = graph.op("Conv", &operands, &attrs);
+        let value = graph.op("Conv", &operands, attrs);
         graph.write(self.output, value);
         Ok(())
     }
