@@ -1,7 +1,7 @@
 //! Cumulative products, and logarithms of cumulative sums of powers.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     emit,
     op::{with_float, with_signed},
@@ -12,9 +12,8 @@ use autobwd::{
 use crate::{
     Math,
     cumsum::{Cumsum, lanes, summed},
-    fill::FillAnyLike,
     kernel_helpers::{KernelFloat, PART, wide},
-    math::{concat, stack},
+    math::{concat, like, stack},
 };
 
 /// Calls `lane(row, first)` for every lane of an output, with the rows of its tensor that are processed together and
@@ -107,9 +106,9 @@ impl Composition for Cumprod<Expr> {
         }
         let axis = self.dim.rem_euclid(rank);
         let Some(len) = x.dims()[axis as usize].get().map(|len| len as i32) else {
-            let text =
-                "the number of factors must be known, because the gradient of a product is differentiated";
-            self.out = x.builder().failed(Error::new(ErrorKind::NoGradient, text));
+            // Of all pairs of positions, the factors are those up to each position.
+            let (factors, is_factor) = pairs(&x, axis, false);
+            self.out = is_factor.where_cond(&factors, &like(&factors, 1.0)).prod(&[axis + 1]);
             return;
         };
         // Each step doubles the number of factors in every product.
@@ -181,6 +180,16 @@ impl Kernel for CumprodGrad<Buf<'_>> {
             Ok(())
         })
     }
+}
+
+/// For each position along an axis, of unknown length, all elements along a new axis after it, and whether they come no
+/// later than the position; no earlier, if `reverse`.
+fn pairs(x: &Expr, axis: i32, reverse: bool) -> (Expr, Expr) {
+    let ones = like(x, 1.0);
+    let number = Cumsum { x: (&ones).into(), out: New, axis, flatten: false, exclusive: false, reverse };
+    let number = emit(number).out;
+    let elements = x.unsqueeze(&[axis]) * ones.unsqueeze(&[axis + 1]);
+    (elements, number.unsqueeze(&[axis]).less_equal(&number.unsqueeze(&[axis + 1])))
 }
 
 /// Logarithm of the cumulative sum of powers along an axis: `out[i] = ln(exp(x[0]) + … + exp(x[i]))`.
@@ -260,7 +269,7 @@ impl Composition for Logcumsumexp<Expr> {
 /// The lowest finite number in the shape of `x`.
 fn lowest(x: &Expr) -> Expr {
     let value = if x.dtype() == DType::F32 { f32::MIN.into() } else { f64::MIN };
-    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
+    like(x, value)
 }
 impl Logcumsumexp<Expr> {
     /// The logarithms of the sums of the first `len` powers: each pass doubles the number of terms. Every sum subtracts a
@@ -281,15 +290,8 @@ impl Logcumsumexp<Expr> {
 
     /// The same along an axis of unknown length, from all pairs of positions.
     fn paired(&self, x: &Expr, axis: i32) -> Expr {
-        let filled =
-            |x: &Expr, value: f64| emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out;
-        let ones = filled(x, 1.0);
-        let (x_ones, reverse) = ((&ones).into(), self.reverse);
-        let number = Cumsum { x: x_ones, out: New, axis, flatten: false, exclusive: false, reverse };
-        let number = emit(number).out;
-        let terms = x.unsqueeze(&[axis]) * ones.unsqueeze(&[axis + 1]);
-        let counts = number.unsqueeze(&[axis]).less_equal(&number.unsqueeze(&[axis + 1]));
-        counts.where_cond(&terms, &filled(&terms, f64::NEG_INFINITY)).logsumexp(&[axis + 1])
+        let (terms, is_term) = pairs(x, axis, self.reverse);
+        is_term.where_cond(&terms, &like(&terms, f64::NEG_INFINITY)).logsumexp(&[axis + 1])
     }
 
     /// The results without `x[i]`: each is that of the previous position, the first one the lowest number.

@@ -1,14 +1,19 @@
 //! Cumulative sums.
 
 use autobwd::{
-    Buf, Cx, DType, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var,
     check::*,
+    emit,
     op::{with_float, with_signed},
     register_op,
     tensor::Element,
 };
 
-use crate::kernel_helpers::{PART, axis_if_any, outer_axis_inner};
+use crate::{
+    Math,
+    kernel_helpers::{PART, axis_if_any, outer_axis_inner},
+    math::all_sizes,
+};
 
 /// Cumulative sum along an axis: `out[i] = x[0] + … + x[i]`.
 #[register_op(grad = CumsumGrad, infallible)]
@@ -178,5 +183,13 @@ impl Kernel for CumsumGrad<Buf<'_>> {
             run::<T>(cx, cut, (self.exclusive, !self.reverse), self.dout.slice()?, self.dx.slice_mut()?);
         });
         Ok(())
+    }
+}
+impl Composition for CumsumGrad<Expr> {
+    fn compose(&mut self) {
+        let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *self;
+        let x = (&self.dout).into();
+        let sums = emit(Cumsum { x, out: New, axis, flatten, exclusive, reverse: !reverse }).out;
+        self.dx = if flatten { sums.reshape_to(&all_sizes(&self.x)) } else { sums };
     }
 }

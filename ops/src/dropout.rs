@@ -1,15 +1,19 @@
 //! Dropout.
 
 use autobwd::{
-    Buf, Cx, DType, Float, Infer, Kernel, Meta, Pointwise, Result, Var,
+    Buf, Composition, Cx, DType, Expr, Float, Infer, Kernel, Meta, New, Pointwise, Result, Var,
     check::*,
+    emit,
     op::{SelfAdjoint, with_float},
     register_op,
 };
 
 use crate::{
+    Math,
+    fill::FillAnyLike,
     kernel_helpers::{KernelFloat, PART},
-    random::{rng, unit},
+    math::{filled, like},
+    random::{NoiseDistribution, NoiseLike, rng, unit},
 };
 
 autobwd::op::attr_enum! {
@@ -89,6 +93,28 @@ impl Kernel for DropoutOp<Buf<'_>> {
         }
         let scale = scale(p, self.dropout_implementation, self.is_test);
         with_float!(self.x, T => keep::<T>(cx, &self.mask, scale, &self.x, &mut self.out))
+    }
+}
+impl Composition for DropoutOp<Expr> {
+    fn compose(&mut self) {
+        let (p, x) = (f64::from(self.dropout_prob), &self.x);
+        let scale = scale(p, self.dropout_implementation, self.is_test);
+        // If nothing is kept, the scale is infinite.
+        let scaled = if scale == 1.0 || scale.is_infinite() { x.copy() } else { x * scale };
+        let like_x =
+            |value, dtype| emit(FillAnyLike { x: x.into(), out: New, value, dtype: Some(dtype) }).out;
+        if self.is_test {
+            (self.out, self.mask) = (scaled, like_x(1.0, DType::U8));
+            return;
+        }
+        let number = || filled(x.builder(), DType::I64, &self.seed.to_string(), &[1.into()]);
+        let seed = self.seed_tensor.clone().unwrap_or_else(number).into();
+        // In double precision, as the kernel compares.
+        let (shape, distribution) = (like_x(0.0, DType::F64).into(), NoiseDistribution::Uniform);
+        let noise = emit(NoiseLike { x: shape, seed, out: New, distribution }).out;
+        let is_kept = noise.greater_equal(&like(&noise, p));
+        self.out = is_kept.where_cond(&scaled, &like(x, 0.0));
+        self.mask = is_kept.cast(DType::U8);
     }
 }
 autobwd::samples!(

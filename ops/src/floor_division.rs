@@ -1,11 +1,16 @@
 //! Floor division and remainder, with the broadcasting of `elementwise_add`.
 
 use autobwd::{
-    Buf, Cx, DType, Derived, Error, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad, check::*,
-    register_op, tensor::Element,
+    Buf, Composition, Cx, DType, Derived, Error, Expr, Float, Infer, Kernel, Meta, New, Pointwise, Result,
+    Var, ZeroGrad, check::*, emit, register_op, tensor::Element,
 };
 
-use crate::kernel_helpers::{broadcast, zip_broadcast};
+use crate::{
+    Math,
+    compare::NotEqual,
+    elementwise::{ElementwiseDiv, ElementwiseMul},
+    kernel_helpers::{broadcast, zip_broadcast},
+};
 
 /// Element types with division.
 trait Divide: Element {
@@ -135,6 +140,22 @@ pub struct ElementwiseFloordiv<V = Var> {
     pub axis: i32,
 }
 division!(ElementwiseFloordiv, floor_div);
+impl Composition for ElementwiseFloordiv<Expr> {
+    fn compose(&mut self) {
+        let ((x, y), axis) = ((&self.x, &self.y), self.axis);
+        let quotient = emit(ElementwiseDiv { x: x.into(), y: y.into(), out: New, axis }).out;
+        if x.dtype().is_float() {
+            self.out = quotient.floor();
+            return;
+        }
+        // A quotient of integers is rounded towards 0. With the remainder of floor division, it gives `x` unless it is
+        // one too large; both wrap around.
+        let rest = emit(ElementwiseMod { x: x.into(), y: y.into(), out: New, axis }).out;
+        let product = emit(ElementwiseMul { x: (&quotient).into(), y: y.into(), out: New, axis }).out;
+        let is_larger = emit(NotEqual { x: x.into(), y: (product + rest).into(), out: New, axis }).out;
+        self.out = &quotient - is_larger.cast(x.dtype());
+    }
+}
 
 /// Remainder of floor division with broadcasting: `out = x - ⌊x / y⌋ * y`, with the sign of `y`.
 #[register_op(grad = ElementwiseModGrad)]

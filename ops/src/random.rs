@@ -4,13 +4,17 @@ use std::iter;
 
 pub use autobwd::operators::Seed;
 use autobwd::{
-    Buf, Cx, DType, Dims, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, op::with_float,
-    operators::given_shape, register_op,
+    Arg, Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, New, Result, Var, ZeroGrad,
+    check::*, emit, op::with_float, operators::given_shape, register_op,
 };
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use crate::kernel_helpers::KernelFloat;
+use crate::{
+    fill::FillConstant,
+    kernel_helpers::KernelFloat,
+    math::{filled, in_dtype},
+};
 
 /// Uniformly distributed numbers: `min ≤ out ≤ max`.
 ///
@@ -74,6 +78,13 @@ impl Kernel for UniformRandom<Buf<'_>> {
         let (min, max) = (self.min, self.max);
         let mut rng = rng(self.seed);
         fill(&mut self.out, iter::repeat_with(|| min + (max - min) * unit(&mut rng)))
+    }
+}
+impl Composition for UniformRandom<Expr> {
+    fn compose(&mut self) {
+        let shape = (self.shape_tensor.as_ref(), &self.shape_tensor_list[..], &self.shape[..]);
+        let numbers = noise(&self.out, shape, self.seed, NoiseDistribution::Uniform);
+        self.out = in_dtype(&(numbers * (self.max - self.min) + self.min), self.dtype);
     }
 }
 autobwd::samples!(
@@ -191,6 +202,13 @@ impl Kernel for GaussianRandom<Buf<'_>> {
         let (mean, std) = (self.mean, self.std);
         let mut rng = rng(self.seed);
         fill(&mut self.out, iter::repeat_with(|| mean + std * normal(&mut rng)))
+    }
+}
+impl Composition for GaussianRandom<Expr> {
+    fn compose(&mut self) {
+        let shape = (self.shape_tensor.as_ref(), &self.shape_tensor_list[..], &self.shape[..]);
+        let numbers = noise(&self.out, shape, self.seed, NoiseDistribution::Normal);
+        self.out = in_dtype(&(numbers * self.std + self.mean), self.dtype);
     }
 }
 autobwd::samples!(
@@ -329,6 +347,26 @@ autobwd::samples!(
         .fails("`X`: floating point numbers are needed"),
     ]
 );
+
+/// Random numbers of double precision in a composition, in the shape that a tensor, a list of tensors or an attribute
+/// gives; `out` is the output that is to be set.
+fn noise(
+    out: &Expr,
+    (tensor, list, shape): (Option<&Expr>, &[Expr], &[i64]),
+    seed: i32,
+    distribution: NoiseDistribution,
+) -> Expr {
+    let like = FillConstant {
+        shape_tensor: tensor.filter(|_| list.is_empty()).map(Arg::from),
+        shape_tensor_list: list.iter().map(Arg::from).collect(),
+        shape: shape.to_vec(),
+        dtype: DType::F64,
+        ..FillConstant::of(New)
+    };
+    let like = out.builder().emit(like).out;
+    let seed = filled(out.builder(), DType::I64, &seed.to_string(), &[1.into()]);
+    emit(NoiseLike { x: like.into(), seed: seed.into(), out: New, distribution }).out
+}
 
 /// The shape that a list of tensors gives, or else a tensor, or else an attribute.
 fn shape_of(tensor: Option<&Meta>, list: &[Meta], shape: &[i64]) -> Result<Dims> {

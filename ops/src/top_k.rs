@@ -1,8 +1,14 @@
 //! Operators that find elements: `top_k_v2`, `arg_max`, `arg_min`, `accuracy`.
 
+mod accuracy;
+
+pub use accuracy::Accuracy;
+
 use autobwd::{
-    Attrs, Buf, Cx, DType, Dims, Error, GradCx, GradRule, Infer, Kernel, Meta, Result, Var, ZeroGrad,
+    Attrs, Buf, Composition, Cx, DType, Dims, Error, Expr, GradCx, GradRule, Infer, Kernel, Meta, New,
+    Result, Var, ZeroGrad,
     check::*,
+    emit,
     op::{with_float, with_signed},
     operators::constant_int,
     register_op,
@@ -10,8 +16,12 @@ use autobwd::{
 };
 
 use crate::{
+    Math,
     kernel_helpers::{AnyNumber, ConvertElement, axis_if_any, lanes_along},
-    scatter::{Along, TakeAlongAxis},
+    math::{in_dtype, like, positions},
+    scatter::{Along, TakeAlongAxis, TakeAlongAxisGrad},
+    shape::Slice,
+    sort::Argsort,
 };
 
 /// The `k` largest elements along an axis, and their positions: `out = x[indices]`.
@@ -90,6 +100,24 @@ impl Kernel for TopKV2<Buf<'_>> {
             }
             Ok(())
         })
+    }
+}
+impl Composition for TopKV2<Expr> {
+    fn compose(&mut self) {
+        let (axis, descending) = (self.axis, self.largest);
+        let sorted = emit(Argsort { x: (&self.x).into(), out: New, indices: New, axis, descending });
+        // The only element of a scalar.
+        let first = |x: &Expr| match (&self.k_tensor, x.dims().is_empty()) {
+            (_, true) => x.clone(),
+            (None, _) => x.slice(axis, 0, self.k),
+            (Some(k), _) => {
+                let ends_tensor_list = vec![k.into()];
+                let (axes, starts, ends) = (vec![axis], vec![0], vec![self.k]);
+                let op = Slice { axes, starts, ends, ..Slice::of(x.into(), New) };
+                emit(Slice { ends_tensor_list, ..op }).out
+            }
+        };
+        (self.out, self.indices) = (first(&sorted.out), first(&sorted.indices));
     }
 }
 autobwd::samples!(
@@ -234,6 +262,13 @@ impl Kernel for TopKV2Grad<Buf<'_>> {
     }
 }
 
+impl Composition for TopKV2Grad<Expr> {
+    fn compose(&mut self) {
+        let (input, index, dresult) = ((&self.x).into(), (&self.indices).into(), (&self.dout).into());
+        self.dx = emit(TakeAlongAxisGrad { input, index, dresult, dinput: New, axis: self.axis }).dinput;
+    }
+}
+
 /// `ddout = ddx[indices]`.
 #[derive(Debug)]
 pub struct TopKV2GradGrad;
@@ -268,6 +303,27 @@ impl ArgAttrs {
     pub fn along(axis: i64) -> ArgAttrs {
         ArgAttrs { axis, keepdims: false, flatten: false, dtype: DType::I64 }
     }
+
+    /// The first position that `is_found` finds among the elements along an axis, in a composition; 0 if there is none.
+    fn first(&self, x: &Expr, is_found: impl FnOnce(&Expr, i32) -> Expr) -> Expr {
+        let (rank, is_flat) = (x.dims().len(), self.flatten || x.dims().is_empty());
+        let x = if is_flat { x.reshape(&[-1]) } else { x.clone() };
+        let mut dims = vec![1; x.dims().len()];
+        let axis = if is_flat { 0 } else { self.axis.rem_euclid(rank as i64) as i32 };
+        dims[axis as usize] = -1;
+        // The positions from the end, `n, …, 2, 1`: the first of those found is the largest, and 0 means none.
+        let n = x.dim(axis).number(x.builder());
+        let from_end = &n - positions(x.builder(), &x.dim(axis));
+        let found = is_found(&x, axis).cast(DType::I64) * from_end.reshape(&dims);
+        let first = (&n - found.max_keepdim(&[axis])).remainder(&n);
+        let first = in_dtype(&first, self.dtype);
+        match (is_flat, self.keepdims) {
+            (true, true) => first.reshape(&vec![1; rank]),
+            (true, false) => first.reshape(&[]),
+            (false, true) => first,
+            (false, false) => first.squeeze(&[axis]),
+        }
+    }
 }
 
 /// Position of the largest element along an axis.
@@ -297,6 +353,15 @@ impl Kernel for ArgMax<Buf<'_>> {
         find::<true>(&self.x, self.arg.axis, self.arg.flatten, &mut self.out)
     }
 }
+impl Composition for ArgMax<Expr> {
+    fn compose(&mut self) {
+        self.out = self.arg.first(&self.x, |x, axis| {
+            // The largest element is NaN if any is, and differs from itself.
+            let is_largest = x.equal(&x.max_keepdim(&[axis]));
+            if x.dtype().is_float() { is_largest.logical_or(&x.isnan()) } else { is_largest }
+        });
+    }
+}
 autobwd::samples!(
     ArgMax,
     [
@@ -312,6 +377,7 @@ autobwd::samples!(
             ArgAttrs::along(1)
         ),
         arg_max(integers_below(99, [4, 3]), ArgAttrs::along(0).dtype(DType::I32)),
+        arg_max(given([4], [f64::INFINITY, f64::NAN, 1.0, f64::NAN]), ArgAttrs::along(0)),
         arg_max(distinct([2, 0]), ArgAttrs::along(1))
             .fails("`X`: at least one element to choose from is needed"),
         arg_max(distinct([2, 3]), ArgAttrs::along(1).dtype(DType::F32))
@@ -350,6 +416,15 @@ impl Kernel for ArgMin<Buf<'_>> {
         find::<false>(&self.x, self.arg.axis, self.arg.flatten, &mut self.out)
     }
 }
+impl Composition for ArgMin<Expr> {
+    fn compose(&mut self) {
+        self.out = self.arg.first(&self.x, |x, axis| {
+            let is_float = x.dtype().is_float();
+            let numbers = if is_float { x.isnan().where_cond(&like(x, f64::INFINITY), x) } else { x.clone() };
+            x.equal(&numbers.min_keepdim(&[axis]))
+        });
+    }
+}
 autobwd::samples!(
     ArgMin,
     [
@@ -360,6 +435,7 @@ autobwd::samples!(
         arg_min(distinct([]), ArgAttrs::along(-1)),
         arg_min(given([2, 3], [-5.0, -3.0, -5.0, 2147483647.0, 7.0, 7.0]).of(DType::I32), ArgAttrs::along(1)),
         arg_min(given([4], [f64::NAN, 2.0, 1.0, f64::NAN]), ArgAttrs::along(0)),
+        arg_min(given([2, 2], [f64::NAN, f64::INFINITY, f64::NAN, f64::NAN]), ArgAttrs::along(1)),
         arg_min(distinct([2, 0]), ArgAttrs::along(1))
             .fails("`X`: at least one element to choose from is needed"),
         arg_min(distinct([2, 3]), ArgAttrs::along(1).dtype(DType::F32))
@@ -417,87 +493,4 @@ fn find_in_lanes<T: RankedElement, I: ConvertElement, const LARGEST: bool>(
             lane.copied().enumerate().reduce(|best, next| if better(next.1, best.1) { next } else { best });
         *out = I::narrow(AnyNumber::Int(found.map_or(0, |(place, _)| place as i64)));
     }
-}
-
-/// Top-k accuracy, the fraction of samples whose label is among the predictions: `accuracy = correct / total`.
-///
-/// The kernel of PaddlePaddle 2.6.2 also writes int32 numbers, though its shape rule leaves `correct` and `total` declared
-/// as float32; `autobwd-paddle` loads such programs.
-#[register_op(grad = ZeroGrad)]
-pub struct Accuracy<V = Var> {
-    /// Scores of the predictions, `[n, k]`, as from `top_k_v2`.
-    #[input(shape_only)]
-    pub out: V,
-    /// Predicted classes, int64, `[n, k]`.
-    #[input]
-    pub indices: V,
-    /// Labels, int64 or int32, `[n, 1]` or `[n]`.
-    #[input]
-    pub label: V,
-    /// The fraction, a float32 scalar; 0 for no samples.
-    #[output]
-    pub accuracy: V,
-    /// Number of correct samples, an int32 scalar.
-    #[output]
-    pub correct: V,
-    /// Number of samples, an int32 scalar.
-    #[output]
-    pub total: V,
-}
-impl Infer for Accuracy<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let (indices, label) = (&self.indices, &self.label);
-        if indices.rank() != 2 || indices.dtype != DType::I64 {
-            return Err(indices.wrong("an int64 matrix is needed"));
-        }
-        if !self.out.dims.agrees(&indices.dims) {
-            return Err(self.out.wrong(&format!("the shape of `Indices`, {}, is needed", indices.dims)));
-        }
-        if !matches!(label.dtype, DType::I32 | DType::I64) || !label.dims.numel().agrees(indices.dims[0]) {
-            return Err(label.wrong(&format!("{} labels, int64 or int32, are needed", indices.dims[0])));
-        }
-        self.accuracy.set(DType::F32, []);
-        self.correct.set(DType::I32, []);
-        self.total.set(DType::I32, []);
-        Ok(())
-    }
-}
-impl Kernel for Accuracy<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let indices = self.indices.slice()?;
-        let correct = match self.label.dtype() {
-            DType::I32 => count_found(indices, self.label.slice::<i32>()?),
-            _ => count_found(indices, self.label.slice::<i64>()?),
-        };
-        let total = self.label.numel();
-        self.accuracy.slice_mut::<f32>()?.fill(correct as f32 / total.max(1) as f32);
-        self.correct.slice_mut::<i32>()?.fill(correct as i32);
-        self.total.slice_mut::<i32>()?.fill(total as i32);
-        Ok(())
-    }
-}
-autobwd::samples!(
-    Accuracy,
-    [
-        accuracy(
-            uniform([3, 2]),
-            given([3, 2], [0.0, 1.0, 2.0, 1.0, 3.0, 4.0]).of(DType::I64),
-            given([3, 1], [1.0, 3.0, 3.0]).of(DType::I64),
-        ),
-        accuracy(uniform([5, 2]), integers_below(4, [5, 2]), integers_below(4, [5]).of(DType::I32)),
-        accuracy(integers_below(9, [5, 2]), integers_below(4, [5, 2]), integers_below(4, [5])),
-        accuracy(uniform([0, 2]), integers_below(3, [0, 2]), integers_below(3, [0, 1])),
-        accuracy(uniform([4, 2]), integers_below(3, [4, 2]), integers_below(3, [3, 1]))
-            .fails("`Label`: 4 labels, int64 or int32, are needed"),
-    ]
-);
-
-fn accuracy(scores: Draw, indices: Draw, label: Draw) -> Accuracy<Draw> {
-    Accuracy { out: scores, indices, label, accuracy: out(), correct: out(), total: out() }
-}
-
-fn count_found<L: Copy + Into<i64>>(indices: &[i64], labels: &[L]) -> usize {
-    let k = indices.len().checked_div(labels.len()).unwrap_or(0);
-    let found = |(i, label): &(usize, &L)| indices[i * k..][..k].contains(&(**label).into());
-    labels.iter().enumerate().filter(found).count()
 }

@@ -4,8 +4,8 @@ use autobwd::{DType, Expr, New, emit};
 
 use crate::{
     Math, concat,
-    fill::{AssignValue, FillAnyLike},
-    math::failed,
+    fill::AssignValue,
+    math::{failed, like},
     matmul::MatmulV2,
     shape::TrilTriu,
 };
@@ -34,7 +34,7 @@ pub(crate) fn masked_attention(inputs: [&Expr; 3], mask: &Expr, causal: bool) ->
     let product = MatmulV2 { x: q.into(), y: k.into(), out: New, trans_x: false, trans_y: true };
     let mut scores = emit(product).out * (1.0 / (depth as f64).sqrt());
     if causal {
-        let ones = emit(FillAnyLike { x: (&scores).into(), out: New, value: 1.0, dtype: None }).out;
+        let ones = like(&scores, 1.0);
         let seen = emit(TrilTriu { x: ones.into(), out: New, diagonal: 0, lower: true }).out;
         scores = scores + (seen - 1.0) * MASKED;
     }

@@ -13,9 +13,9 @@ use autobwd::{
 use super::weights;
 use crate::{
     Math,
-    fill::{FillAnyLike, FillZerosLike},
     gather::are_numbers,
     kernel_helpers::{KernelFloat, PART, nth_part, wide},
+    math::like,
     shape::{ShapeOp, at},
 };
 
@@ -93,8 +93,7 @@ impl Kernel for KldivLoss<Buf<'_>> {
 impl Composition for KldivLoss<Expr> {
     fn compose(&mut self) {
         let (x, target) = (&self.x, &self.target);
-        let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
-        let ones = emit(FillAnyLike { x: x.into(), out: New, value: 1.0, dtype: None }).out;
+        let (zeros, ones) = (like(x, 0.0), like(x, 1.0));
         let counts = target.greater_than(&zeros);
         // The logarithm of other targets is undefined.
         let losses = target * (counts.where_cond(target, &ones).log() - x);
@@ -262,10 +261,10 @@ impl Composition for NllLoss<Expr> {
             chosen = chosen * weight.reshape(&dims);
         }
         // The logarithms of other classes, perhaps infinite, do not count.
-        let none = emit(FillZerosLike { x: x.into(), out: New }).out;
+        let none = like(x, 0.0);
         let products = chosen.equal(&none).where_cond(&none, &(&chosen * x));
         let (losses, total) = (-products.sum(&[1]), chosen.sum(&[]));
-        let zeros = emit(FillZerosLike { x: (&total).into(), out: New }).out;
+        let zeros = like(&total, 0.0);
         (self.out, self.total_weight) = match self.reduction {
             LossReduction::None => (losses, zeros),
             LossReduction::Sum => (losses.sum(&[]), total),

@@ -26,9 +26,9 @@ use crate::{
     Math,
     activation::{Log, Scale},
     elementwise::ElementwiseMul,
-    fill::{FillAnyLike, FillZerosLike},
     gather::OneHotV2,
     kernel_helpers::KernelFloat,
+    math::{in_dtype, like, positions},
     scatter::TakeAlongAxis,
     softmax::{SoftmaxLanes, sum, sum_along},
 };
@@ -45,49 +45,68 @@ fn push_label_gradient(g: &mut GradCx<'_>, label: Var, x: Var, dloss: Var) {
 
 /// The gradient of `-Σ weights * ln x`: `-dloss * weights / x`, 0 where both are 0.
 fn of_probabilities(x: &Expr, weights: &Expr, dloss: &Expr) -> Expr {
-    let zeros = emit(FillZerosLike { x: x.into(), out: New }).out;
-    let ones = emit(FillAnyLike { x: x.into(), out: New, value: 1.0, dtype: None }).out;
     // The quotient of a zero probability without weight is undefined, so such elements are divided by 1.
-    let divisors = (weights.abs() + x.abs()).not_equal(&zeros).where_cond(x, &ones);
+    let divisors = (weights.abs() + x.abs()).not_equal(&like(x, 0.0)).where_cond(x, &like(x, 1.0));
     -(weights / &divisors * dloss)
+}
+
+/// Class indices in a composition: one for each lane of `x`, with size 1 along the axis.
+struct LabelExprs {
+    index: Expr,
+    is_ignored: Expr,
+}
+
+impl LabelExprs {
+    fn of(label: &Expr, x: &Expr, axis: i32, ignored: i32) -> LabelExprs {
+        let has_axis = label.dims().len() == x.dims().len();
+        let index = if has_axis { label.clone() } else { label.unsqueeze(&[axis]) };
+        LabelExprs { is_ignored: index.equal(&like(&index, ignored.into())), index }
+    }
+
+    /// The indices, with another number in ignored lanes.
+    fn with_ignored(&self, number: f64) -> Expr {
+        self.is_ignored.where_cond(&like(&self.index, number), &self.index)
+    }
+
+    /// 1 at the label of each lane of `x`, 0 elsewhere and in ignored lanes.
+    fn one_hot(&self, x: &Expr, axis: i32) -> Expr {
+        let (index, rank) = (self.with_ignored(-1.0), x.dims().len() as i32);
+        let axis = axis.rem_euclid(rank);
+        // Eager gradients must know shapes before they run, and that of positions follows from a value.
+        if let Some(classes) = x.dim(axis).known() {
+            let (dtype, depth) = (x.dtype(), classes as i32);
+            let index = index.squeeze(&[axis]).into();
+            let chosen = emit(OneHotV2 { x: index, out: New, depth, dtype, allow_out_of_range: true }).out;
+            let order: Vec<i32> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
+            return if axis == rank - 1 { chosen } else { chosen.transpose(&order) };
+        }
+        let mut dims = vec![1; rank as usize];
+        dims[axis as usize] = -1;
+        let classes = positions(x.builder(), &x.dim(axis)).reshape(&dims);
+        in_dtype(&index, DType::I64).equal(&classes).cast(x.dtype())
+    }
 }
 
 /// Soft labels in the shape of `x`, from any labels: class indices become one-hot, ignored lanes 0.
 fn weights(label: &Expr, x: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr {
-    if soft {
-        return label.clone();
-    }
-    let rank = x.dims().len() as i32;
-    let axis = if axis < 0 { axis + rank } else { axis };
-    let depth = x.dims()[axis as usize].get().map_or(-1, |classes| classes as i32);
-    let classes = if label.dims().len() as i32 == rank { label.squeeze(&[axis]) } else { label.clone() };
-    let value = ignored.into();
-    let ignored = emit(FillAnyLike { x: (&classes).into(), out: New, value, dtype: None }).out;
-    let counted = classes.not_equal(&ignored).cast(x.dtype()).unsqueeze(&[axis]);
-    let (dtype, x) = (x.dtype(), classes.into());
-    let chosen = emit(OneHotV2 { x, out: New, depth, dtype, allow_out_of_range: true }).out;
-    let order: Vec<i32> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
-    chosen.transpose(&order) * counted
+    if soft { label.clone() } else { LabelExprs::of(label, x, axis, ignored).one_hot(x, axis) }
 }
 
 /// `-ln x` at the label of each lane, 0 in ignored lanes; with soft labels `-Σ label * ln x`. `x` are probabilities, or their
 /// logarithms. Those without weight, perhaps 0 or infinite, do not count.
 fn negative_log(x: &Expr, are_logarithms: bool, label: &Expr, axis: i32, soft: bool, ignored: i32) -> Expr {
-    let number = |like: &Expr, value| emit(FillAnyLike { x: like.into(), out: New, value, dtype: None }).out;
     // The logarithm of what does not count is 0.
     let without = |mask: &Expr, x: &Expr| {
-        let x = mask.where_cond(&number(x, if are_logarithms { 0.0 } else { 1.0 }), x);
+        let x = mask.where_cond(&like(x, if are_logarithms { 0.0 } else { 1.0 }), x);
         if are_logarithms { x } else { x.log() }
     };
     if soft {
-        return -sum_along(&(label * &without(&label.equal(&number(label, 0.0)), x)), axis);
+        return -sum_along(&(label * &without(&label.equal(&like(label, 0.0)), x)), axis);
     }
-    let has_axis = label.dims().len() == x.dims().len();
-    let label = if has_axis { label.clone() } else { label.unsqueeze(&[axis]) };
-    let is_ignored = label.equal(&number(&label, ignored.into()));
-    let index = is_ignored.where_cond(&number(&label, 0.0), &label);
-    let picked = emit(TakeAlongAxis { input: x.into(), index: (&index).into(), result: New, axis }).result;
-    -without(&is_ignored, &picked)
+    let labels = LabelExprs::of(label, x, axis, ignored);
+    let index = labels.with_ignored(0.0).into();
+    let picked = emit(TakeAlongAxis { input: x.into(), index, result: New, axis }).result;
+    -without(&labels.is_ignored, &picked)
 }
 
 /// Infers the shape of the loss.

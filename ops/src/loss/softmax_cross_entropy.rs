@@ -6,10 +6,14 @@ use autobwd::{
 };
 use ndarray::ArrayView1;
 
-use super::{LossTarget, infer_loss, negative_log, of_probabilities, push_label_gradient, weighted, weights};
+use super::{
+    LabelExprs, LossTarget, infer_loss, negative_log, of_probabilities, push_label_gradient, weighted,
+    weights,
+};
 use crate::{
     Math,
     kernel_helpers::KernelFloat,
+    math::{all_sizes, like},
     shape::Assign,
     softmax::{SoftmaxGrad, SoftmaxLanes, largest, softmax, sum, sum_along},
 };
@@ -240,10 +244,17 @@ impl Kernel for SoftmaxWithCrossEntropyGrad<Buf<'_>> {
 }
 impl Composition for SoftmaxWithCrossEntropyGrad<Expr> {
     fn compose(&mut self) {
-        let weights = weights(&self.label, &self.softmax, self.axis, self.soft_label, self.ignore_index);
-        self.dlogits = match self.use_softmax {
-            true => (&self.softmax * &sum_along(&weights, self.axis) - weights) * &self.dloss,
-            false => of_probabilities(&self.softmax, &weights, &self.dloss),
+        let (label, softmax, axis, soft) = (&self.label, &self.softmax, self.axis, self.soft_label);
+        self.dlogits = if !self.use_softmax {
+            let weights = weights(label, softmax, axis, soft, self.ignore_index);
+            of_probabilities(softmax, &weights, &self.dloss)
+        } else if soft {
+            (softmax * sum_along(label, axis) - label) * &self.dloss
+        } else {
+            let labels = LabelExprs::of(label, softmax, axis, self.ignore_index);
+            let dlogits = (softmax - labels.one_hot(softmax, axis)) * &self.dloss;
+            let is_ignored = labels.is_ignored.expand_to(&all_sizes(softmax));
+            is_ignored.where_cond(&like(softmax, 0.0), &dlogits)
         };
     }
 }

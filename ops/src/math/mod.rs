@@ -29,7 +29,7 @@ use crate::{
     cumprod::Cumprod,
     cumsum::Cumsum,
     dropout::{DropoutImplementation, DropoutOp},
-    elementwise::Minus,
+    elementwise::{ElementwiseAddGrad, Minus},
     embedding::LookupTableV2,
     fill::{FillAnyLike, FillConstant},
     float_class::{IsfiniteV2, IsinfV2, IsnanV2},
@@ -146,10 +146,24 @@ pub fn concat(parts: &[&Expr], axis: i32) -> Expr {
     emit(Concat { x, out: New, axis, axis_tensor: None }).out
 }
 
+/// A tensor in that dtype: itself, or converted.
+#[track_caller]
+pub(crate) fn in_dtype(x: &Expr, dtype: DType) -> Expr {
+    if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
+}
+
 /// A number everywhere in the shape and dtype of a tensor.
 #[track_caller]
 pub(crate) fn like(x: &Expr, value: f64) -> Expr {
     emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
+}
+
+/// A gradient, summed over the dimensions in which `x` was broadcast to its shape.
+#[track_caller]
+pub(crate) fn sum_to(gradient: &Expr, x: &Expr) -> Expr {
+    let (dout, y) = (gradient.into(), gradient.into());
+    let sum = emit(ElementwiseAddGrad { dout, x: x.into(), y, dx: Some(New), dy: None, axis: -1 }).dx;
+    sum.unwrap_or_else(|| gradient.clone())
 }
 
 /// Stacks tensors along a new axis. Fails without tensors, and if their shapes differ.

@@ -1,8 +1,14 @@
 //! Batches of matrix products: `bmm`, and the older `matmul`, which scales its result.
 
-use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, tensor::Dim};
+use autobwd::{
+    Buf, Composition, Cx, Expr, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op,
+    tensor::Dim,
+};
 
-use super::products::{inner_dim, matmul_dims, multiply, multiply_grad};
+use super::{
+    products::{inner_dim, matmul_dims, multiply, multiply_grad},
+    v2::product,
+};
 
 /// Products of two batches of matrices: `out[i] = x[i] · y[i]`.
 #[register_op(grad = BmmGrad, infallible)]
@@ -37,6 +43,11 @@ impl Infer for Bmm<Meta> {
 impl Kernel for Bmm<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         multiply(cx, [&self.x, &self.y], [false; 2], 1.0, &mut self.out)
+    }
+}
+impl Composition for Bmm<Expr> {
+    fn compose(&mut self) {
+        self.out = product([&self.x, &self.y], [false; 2]);
     }
 }
 autobwd::samples!(
@@ -115,6 +126,12 @@ impl Kernel for Matmul<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let transposed = [self.transpose_x, self.transpose_y];
         multiply(cx, [&self.x, &self.y], transposed, self.alpha, &mut self.out)
+    }
+}
+impl Composition for Matmul<Expr> {
+    fn compose(&mut self) {
+        let product = product([&self.x, &self.y], [self.transpose_x, self.transpose_y]);
+        self.out = if self.alpha == 1.0 { product } else { product * f64::from(self.alpha) };
     }
 }
 autobwd::samples!(

@@ -1,7 +1,7 @@
 //! Products with vectors: `dot` and `mv`.
 
 use autobwd::{
-    Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::with_float,
     register_op,
@@ -9,7 +9,10 @@ use autobwd::{
 };
 
 use super::products::{multiply, multiply_grad};
-use crate::kernel_helpers::{KernelFloat, PART, add_up, wide};
+use crate::{
+    Math,
+    kernel_helpers::{KernelFloat, PART, add_up, wide},
+};
 
 /// Dot product of vectors, or of each pair of rows of two matrices: `out = Σ x * y`.
 #[register_op(grad = DotGrad, infallible)]
@@ -49,6 +52,11 @@ impl Kernel for Dot<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for Dot<Expr> {
+    fn compose(&mut self) {
+        self.out = (&self.x * &self.y).sum(&[-1]);
     }
 }
 autobwd::samples!(
@@ -132,6 +140,11 @@ impl Infer for Mv<Meta> {
 impl Kernel for Mv<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         multiply(cx, [&self.x, &self.vec], [false; 2], 1.0, &mut self.out)
+    }
+}
+impl Composition for Mv<Expr> {
+    fn compose(&mut self) {
+        self.out = self.x.matmul(&self.vec);
     }
 }
 autobwd::samples!(

@@ -1,12 +1,14 @@
 //! Matrix product of tensors flattened to matrices.
 
 use autobwd::{
-    Buf, Cx, Dims, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Buf, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{GemmElement, Mat, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
+
+use crate::{Math, math::all_sizes};
 
 /// Matrix product of flattened operands: `out = x · y`.
 ///
@@ -47,6 +49,21 @@ impl Kernel for Mul<Buf<'_>> {
             cx.product(self.out.slice_mut()?, false, x, y)
         })
     }
+}
+impl Composition for Mul<Expr> {
+    fn compose(&mut self) {
+        let (rows, inner) = (self.x_num_col_dims, self.y_num_col_dims);
+        let product = matrix(&self.x, rows).matmul(&matrix(&self.y, inner));
+        let (x, y) = (all_sizes(&self.x), all_sizes(&self.y));
+        let dims = [&x[..rows as usize], &y[inner as usize..]].concat();
+        self.out = if dims.len() == 2 { product } else { product.reshape_to(&dims) };
+    }
+}
+
+/// A tensor as a matrix, whose rows are the first dimensions.
+fn matrix(x: &Expr, rows: i32) -> Expr {
+    let x = if rows > 1 { x.flatten(0, rows - 1) } else { x.clone() };
+    if x.dims().len() > 2 { x.flatten(1, -1) } else { x }
 }
 autobwd::samples!(
     Mul,

@@ -1,8 +1,9 @@
 //! Fused gradient of a matrix product and SGD step.
 
 use autobwd::{
-    Buf, Cx, Infer, Kernel, Meta, NoGrad, OpDesc, Result, Var,
+    Buf, Composition, Cx, Expr, Infer, Kernel, Meta, New, NoGrad, OpDesc, Result, Var,
     check::*,
+    emit,
     op::{Peephole, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
@@ -76,6 +77,19 @@ impl Kernel for MatmulV2GradSgd<Buf<'_>> {
                 cx.product_add(nth_mut(param, i, all.y.len()), -rate, left, right)
             })
         })
+    }
+}
+impl Composition for MatmulV2GradSgd<Expr> {
+    fn compose(&mut self) {
+        let (x, y, dout) = ((&self.x).into(), (&self.param).into(), (&self.dout).into());
+        let (trans_x, trans_y) = (self.trans_x, self.trans_y);
+        let gradients = MatmulV2Grad { x, y, dout, dx: Some(New), dy: Some(New), trans_x, trans_y };
+        let MatmulV2Grad { dx, dy, .. } = emit(gradients);
+        let (param, learning_rate) = ((&self.param).into(), (&self.learning_rate).into());
+        if let Some(grad) = dy.map(Into::into) {
+            self.param_out = emit(SgdOp { param, learning_rate, grad, param_out: New }).param_out;
+        }
+        self.dx = dx;
     }
 }
 autobwd::samples!(

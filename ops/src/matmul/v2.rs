@@ -1,9 +1,12 @@
 //! Batched matrix product over the last two dimensions, with broadcast batch dimensions.
 
-use autobwd::{Buf, Cx, Infer, Kernel, Meta, Multilinear, Result, Var, check::*, register_op, tensor::Dim};
+use autobwd::{
+    Buf, Composition, Cx, Expr, Infer, Kernel, Meta, Multilinear, New, Result, Var, check::*, emit,
+    register_op, tensor::Dim,
+};
 
 use super::products::{inner_dim, matmul_dims, multiply, multiply_grad};
-use crate::update::SgdOp;
+use crate::{Math, math::sum_to, update::SgdOp};
 
 /// Matrix product `out = x · y` over the last two dimensions.
 ///
@@ -92,4 +95,58 @@ impl Kernel for MatmulV2Grad<Buf<'_>> {
         let (factors, transposed) = ([&self.x, &self.y], [self.trans_x, self.trans_y]);
         multiply_grad(cx, factors, transposed, 1.0, &self.dout, [&mut self.dx, &mut self.dy])
     }
+}
+impl Composition for MatmulV2Grad<Expr> {
+    fn compose(&mut self) {
+        let (x, trans_x) = matrices(&self.x, 0, self.trans_x);
+        let (y, trans_y) = matrices(&self.y, 1, self.trans_y);
+        let mut dout = self.dout.clone();
+        if self.x.dims().len() == 1 {
+            dout = dout.unsqueeze(&[y.dims().len() as i32 - 2]);
+        }
+        if self.y.dims().len() == 1 {
+            dout = dout.unsqueeze(&[dout.dims().len() as i32]);
+        }
+        let dx = match trans_x {
+            false => product([&dout, &y], [false, !trans_y]),
+            true => product([&y, &dout], [trans_y, true]),
+        };
+        // One matrix on the right and contiguous rows on the left make one product.
+        let is_one = y.dims().len() == 2 && x.dims().len() > 2 && !trans_x;
+        let [x_rows, dout] = [&x, &dout].map(|x| if is_one { x.flatten(0, -2) } else { x.clone() });
+        let dy = match trans_y {
+            false => product([&x_rows, &dout], [!trans_x, false]),
+            true => product([&dout, &x_rows], [true, trans_x]),
+        };
+        self.dx = Some(as_stored(&self.x, 0, &over_batch(dx, &x, &y)));
+        self.dy = Some(as_stored(&self.y, 1, &if is_one { dy } else { over_batch(dy, &y, &x) }));
+    }
+}
+
+/// `x · y`
+pub(super) fn product([x, y]: [&Expr; 2], [trans_x, trans_y]: [bool; 2]) -> Expr {
+    emit(MatmulV2 { x: x.into(), y: y.into(), out: New, trans_x, trans_y }).out
+}
+
+/// A factor as matrices, and whether they are transposed: a vector gets this axis of size 1.
+fn matrices(factor: &Expr, axis: i32, transposed: bool) -> (Expr, bool) {
+    match factor.dims().len() {
+        1 => (factor.unsqueeze(&[axis]), false),
+        _ => (factor.clone(), transposed),
+    }
+}
+
+/// The gradient of a factor from that of its matrices.
+fn as_stored(factor: &Expr, axis: i32, gradient: &Expr) -> Expr {
+    if factor.dims().len() == 1 { gradient.squeeze(&[axis]) } else { gradient.clone() }
+}
+
+/// The sum of a gradient over the batch dimensions in which its factor is broadcast to those of the other one.
+fn over_batch(gradient: Expr, factor: &Expr, other: &Expr) -> Expr {
+    let batch = |x: &Expr| x.dims().iter().rev().skip(2).copied().collect::<Vec<_>>();
+    let (own, others) = (batch(factor), batch(other));
+    // An unknown dimension may be 1.
+    let is_whole = |(own, other): (&Dim, &Dim)| *other == 1 || own.get().is_some_and(|n| n != 1);
+    let is_summed = own.len() < others.len() || !own.iter().zip(&others).all(is_whole);
+    if is_summed { sum_to(&gradient, factor) } else { gradient }
 }

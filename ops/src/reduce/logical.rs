@@ -1,11 +1,15 @@
 //! Truth of any or of all elements.
 
 use autobwd::{
-    Attrs, Buf, Cx, DType, Error, Infer, Kernel, Meta, Result, Var, ZeroGrad, check::*, op::with_dtype,
-    register_op, tensor::Bool,
+    Attrs, Buf, Composition, Cx, DType, Error, Expr, Infer, Kernel, Meta, New, Result, Var, ZeroGrad,
+    check::*, emit, op::with_dtype, register_op, tensor::Bool,
 };
 
-use super::tiling::{cut, result_dims};
+use super::{
+    ReduceAttrs, ReduceSum,
+    tiling::{cut, result_dims},
+};
+use crate::{Math, math::in_dtype};
 
 /// The attributes of reductions of truth values.
 #[derive(Attrs, Clone, Debug)]
@@ -46,6 +50,13 @@ impl LogicalReduceAttrs {
         }
         out.set(DType::Bool, result_dims(x, self.dim.iter().copied(), self.is_full(), self.keep_dim)?);
         Ok(())
+    }
+
+    /// Whether any of these truth values holds, in a composition: their number is not 0.
+    fn any(&self, truths: &Expr) -> Expr {
+        let reduce = ReduceAttrs::over(self.dim.iter().map(|axis| *axis as i32).collect::<Vec<_>>());
+        let reduce = reduce.keep_dim(self.keep_dim).reduce_all(self.reduce_all).out_dtype(Some(DType::I32));
+        emit(ReduceSum { x: truths.into(), out: New, reduce }).out.cast(DType::Bool)
     }
 
     /// Finds a term whose truth is `wanted`; the result is `wanted` where there is one.
@@ -122,6 +133,11 @@ impl Kernel for ReduceAny<Buf<'_>> {
         self.reduce.find_truth(cx, &self.x, &mut self.out, true)
     }
 }
+impl Composition for ReduceAny<Expr> {
+    fn compose(&mut self) {
+        self.out = self.reduce.any(&in_dtype(&self.x, DType::Bool));
+    }
+}
 logical_samples!(ReduceAny);
 
 /// Whether all elements are true: `out = x[0] & x[1] & …`.
@@ -145,6 +161,11 @@ impl Infer for ReduceAll<Meta> {
 impl Kernel for ReduceAll<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         self.reduce.find_truth(cx, &self.x, &mut self.out, false)
+    }
+}
+impl Composition for ReduceAll<Expr> {
+    fn compose(&mut self) {
+        self.out = self.reduce.any(&in_dtype(&self.x, DType::Bool).logical_not()).logical_not();
     }
 }
 logical_samples!(ReduceAll);

@@ -3,8 +3,9 @@
 //! NaN propagates: it counts as larger and as smaller than all numbers.
 
 use autobwd::{
-    Buf, Cx, DType, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
+    Buf, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
     check::*,
+    emit,
     op::{with_float, with_signed},
     register_op,
 };
@@ -14,9 +15,11 @@ use super::{
     tiling::{Reduce, in_result_dtype, with_result_dtype},
 };
 use crate::{
+    Math,
     elementwise::ElementwiseMul,
     fill::FillAnyLike,
     kernel_helpers::{converted_bytes, elements},
+    math::{in_dtype, like},
 };
 
 /// What several extreme elements get of the gradient.
@@ -64,6 +67,20 @@ impl Ties {
                 })
             })
         })
+    }
+
+    /// The same in a composition.
+    fn put_back_exprs(self, reduce: &ReduceAttrs, [x, out, dout]: [&Expr; 3]) -> Expr {
+        let is_extreme = in_dtype(x, out.dtype()).equal(&reduce.kept(out, x));
+        let parts = match self {
+            Ties::Whole => reduce.spread(dout, x),
+            Ties::Shared => {
+                let marks = is_extreme.cast(dout.dtype());
+                let count = emit(ReduceSum { x: marks.into(), out: New, reduce: reduce.unconverted() }).out;
+                reduce.spread(&(dout / count), x)
+            }
+        };
+        in_dtype(&is_extreme.where_cond(&parts, &like(&parts, 0.0)), x.dtype())
     }
 
     /// The scratch memory of [`put_back`](Ties::put_back), in bytes.
@@ -192,6 +209,12 @@ macro_rules! extreme {
 
             fn scratch_bytes(&self, _: usize) -> usize {
                 $ties.scratch_bytes(&self.x, &self.dout)
+            }
+        }
+
+        impl Composition for $grad<Expr> {
+            fn compose(&mut self) {
+                self.dx = $ties.put_back_exprs(&self.reduce, [&self.x, &self.out, &self.dout]);
             }
         }
 

@@ -8,8 +8,8 @@ use autobwd::{
 use super::{ReduceAttrs, ReduceMax, ReduceMin, ReduceSum, tiling::cut};
 use crate::{
     Math,
-    fill::{FillAnyLike, FillZerosLike},
     kernel_helpers::{KernelFloat, add_up, wide},
+    math::like,
 };
 
 /// p-norm of the vectors along an axis: `out = (Σ |x|ᵖ)^(1 / p)`.
@@ -85,16 +85,11 @@ fn norm(sizes: impl Iterator<Item = f64>, p: f64) -> f64 {
     }
 }
 
-/// A number in the shape of `x`.
-fn filled(x: &Expr, value: f64) -> Expr {
-    emit(FillAnyLike { x: x.into(), out: New, value, dtype: None }).out
-}
-
 /// `f(x)`, except where `x` is 0: there it is `value`, and its gradient is 0, which is infinite for a root.
 fn flat_at_zero(x: &Expr, value: f64, f: impl FnOnce(&Expr) -> Expr) -> Expr {
-    let is_zero = x.equal(&filled(x, 0.0));
-    let others = f(&is_zero.where_cond(&filled(x, 1.0), x));
-    is_zero.where_cond(&filled(x, value), &others)
+    let is_zero = x.equal(&like(x, 0.0));
+    let others = f(&is_zero.where_cond(&like(x, 1.0), x));
+    is_zero.where_cond(&like(x, value), &others)
 }
 
 impl Composition for PNorm<Expr> {
@@ -103,14 +98,11 @@ impl Composition for PNorm<Expr> {
         let sum = |x: Expr| emit(ReduceSum { x: x.into(), out: New, reduce: reduce.clone() }).out;
         let to_power = |x: &Expr, p: f64| {
             let at_zero = if p > 0.0 { 0.0 } else { f64::INFINITY };
-            flat_at_zero(x, at_zero, |x| x.pow(&filled(x, p)))
+            flat_at_zero(x, at_zero, |x| x.pow(&like(x, p)))
         };
         let (size, p) = (self.x.abs(), self.porder);
         self.out = match p {
-            0.0 => {
-                let zeros = emit(FillZerosLike { x: (&self.x).into(), out: New }).out;
-                sum(self.x.not_equal(&zeros).cast(self.x.dtype()))
-            }
+            0.0 => sum(self.x.not_equal(&like(&self.x, 0.0)).cast(self.x.dtype())),
             1.0 => sum(size),
             2.0 => flat_at_zero(&sum(self.x.square()), 0.0, Math::sqrt),
             f32::INFINITY => emit(ReduceMax { x: size.into(), out: New, reduce }).out,
@@ -286,5 +278,12 @@ impl Kernel for FrobeniusNormGrad<Buf<'_>> {
             });
             Ok(())
         })
+    }
+}
+impl Composition for FrobeniusNormGrad<Expr> {
+    fn compose(&mut self) {
+        let norm = self.reduce.kept(&self.out, &self.x);
+        let divisor = norm.equal(&like(&norm, 0.0)).where_cond(&like(&norm, 1.0), &norm);
+        self.dx = self.reduce.kept(&self.dout, &self.x) / divisor * &self.x;
     }
 }

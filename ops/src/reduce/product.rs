@@ -1,21 +1,20 @@
 //! Product over dimensions.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Expr, Infer, Kernel, Meta, Result, Var,
     check::*,
-    emit,
     op::{with_float, with_signed},
     register_op,
 };
 
 use super::{
-    ReduceAttrs, ReduceSum,
+    ReduceAttrs,
     tiling::{Reduce, with_result_dtype},
 };
 use crate::{
     Math,
     kernel_helpers::{KernelFloat, converted_bytes, elements, wide},
-    math::concat,
+    math::{all_sizes, concat, in_dtype, like},
 };
 
 /// Product over dimensions: `out = Π x`.
@@ -48,37 +47,6 @@ impl Kernel for ReduceProd<Buf<'_>> {
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.x, self.out.dtype(), 1)
     }
-}
-impl Composition for ReduceProd<Expr> {
-    fn compose(&mut self) {
-        let (dtype, rank) = (self.reduce.out_dtype.unwrap_or(self.x.dtype()), self.x.dims().len() as i32);
-        let axes: Vec<i32> = match self.reduce.is_full() || rank == 0 {
-            true => (0..rank).collect(),
-            false => self.reduce.dim.iter().map(|axis| axis.rem_euclid(rank)).collect(),
-        };
-        let product = axes.iter().fold(self.x.cast(dtype), |x, axis| product_along(x, *axis));
-        let drops = !self.reduce.keep_dim && !axes.is_empty();
-        self.out = if drops { product.squeeze(&axes) } else { product };
-    }
-}
-
-/// The product along an axis, kept with size 1, by recursive halving. Unlike a quotient of the whole product, its
-/// gradients of any order are correct where factors are 0.
-fn product_along(mut x: Expr, axis: i32) -> Expr {
-    let Some(mut len) = x.dims()[axis as usize].get().map(|len| len as i32) else {
-        let text = "the number of factors must be known, because the gradient of a product is differentiated";
-        return x.builder().failed(Error::new(ErrorKind::NoGradient, text));
-    };
-    if len == 0 {
-        return emit(ReduceSum { x: (&x).into(), out: New, reduce: ReduceAttrs::keeping([axis]) }).out + 1.0;
-    }
-    while len > 1 {
-        let half = len / 2;
-        let products = x.slice(axis, 0, half) * x.slice(axis, half, 2 * half);
-        x = if len % 2 == 0 { products } else { concat(&[&products, &x.slice(axis, len - 1, len)], axis) };
-        len -= half;
-    }
-    x
 }
 autobwd::samples!(
     ReduceProd,
@@ -173,4 +141,36 @@ impl Kernel for ReduceProdGrad<Buf<'_>> {
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.x, self.dout.dtype(), 2)
     }
+}
+impl Composition for ReduceProdGrad<Expr> {
+    fn compose(&mut self) {
+        let x = in_dtype(&self.x, self.dout.dtype());
+        let others = product_of_others(&x, &self.reduce.axes(&x));
+        self.dx = in_dtype(&(others * self.reduce.kept(&self.dout, &x)), self.x.dtype());
+    }
+}
+
+/// For each element, the product of all others along axes: of those before and those after it. Unlike a quotient of the
+/// whole product, its gradients of any order are correct where factors are 0.
+fn product_of_others(x: &Expr, axes: &[i32]) -> Expr {
+    match *axes {
+        [] => like(x, 1.0),
+        [axis] => products_before(x, axis) * products_before(&x.flip(&[axis]), axis).flip(&[axis]),
+        _ => {
+            // The axes become one.
+            let kept = (0..x.dims().len() as i32).filter(|axis| !axes.contains(axis));
+            let order: Vec<i32> = kept.chain(axes.iter().copied()).collect();
+            let last = x.transpose(&order);
+            let (first, rank) = ((order.len() - axes.len()) as i32, order.len() as i32);
+            let others = product_of_others(&last.flatten(first, -1), &[first]).reshape_to(&all_sizes(&last));
+            let place = |axis: i32| order.iter().position(|of| *of == axis).map_or(0, |at| at as i32);
+            others.transpose(&(0..rank).map(place).collect::<Vec<_>>())
+        }
+    }
+}
+
+/// For each element, the product of those before it along an axis.
+fn products_before(x: &Expr, axis: i32) -> Expr {
+    let first = like(&x.slice(axis, 0, 1), 1.0);
+    concat(&[&first, &x.cumprod(axis).slice(axis, 0, -1)], axis)
 }

@@ -1,18 +1,23 @@
 //! Sums and means over dimensions.
 
 use autobwd::{
-    Buf, Cx, DType, Float, Infer, Kernel, Meta, Multilinear, Pointwise, Result, Var,
+    Buf, Composition, Cx, DType, Expr, Float, Infer, Kernel, Meta, Multilinear, New, Pointwise, Result, Var,
     check::*,
+    emit,
     op::{Decompose, Parts, SelfAdjoint, with_float, with_signed},
     operators::Scale,
     register_op,
 };
 
 use super::{
-    ReduceAttrs,
+    ReduceAttrs, quotient,
     tiling::{Reduce, total},
 };
-use crate::kernel_helpers::{KernelFloat, converted_bytes, elements};
+use crate::{
+    Math,
+    kernel_helpers::{KernelFloat, converted_bytes, elements},
+    math::in_dtype,
+};
 
 /// Mean of all elements: `out = Σ x / n`.
 #[register_op(grad = MeanGrad, decomposed, infallible)]
@@ -43,6 +48,11 @@ impl Kernel for Mean<Buf<'_>> {
             self.out.slice_mut()?.fill(T::of(total(cx, x, |x| x) / x.len() as f64));
             Ok(())
         })
+    }
+}
+impl Composition for Mean<Expr> {
+    fn compose(&mut self) {
+        self.out = self.x.mean_over(&[]);
     }
 }
 autobwd::samples!(
@@ -206,6 +216,11 @@ impl Kernel for ReduceSumGrad<Buf<'_>> {
         converted_bytes(&self.dout, self.dx.dtype(), 1)
     }
 }
+impl Composition for ReduceSumGrad<Expr> {
+    fn compose(&mut self) {
+        self.dx = self.reduce.spread(&in_dtype(&self.dout, self.x.dtype()), &self.x);
+    }
+}
 
 /// Mean over dimensions: `out = Σ x / n`.
 #[register_op(grad = ReduceMeanGrad, decomposed, infallible)]
@@ -242,6 +257,12 @@ impl Kernel for ReduceMean<Buf<'_>> {
 
     fn scratch_bytes(&self, _: usize) -> usize {
         converted_bytes(&self.x, self.out.dtype(), 1)
+    }
+}
+impl Composition for ReduceMean<Expr> {
+    fn compose(&mut self) {
+        let sum = emit(ReduceSum { x: (&self.x).into(), out: New, reduce: self.reduce.clone() }).out;
+        self.out = quotient(&sum, &self.reduce.count(&self.x));
     }
 }
 autobwd::samples!(

@@ -13,7 +13,7 @@ use super::{advance, moving_mean, next_power, number, one, same_as_param, scalar
 use crate::{
     Math,
     kernel_helpers::{KernelFloat, PART, nth_part, wide},
-    math::like,
+    math::{in_dtype, like},
 };
 
 /// Adam: `m = beta1 * m + (1 - beta1) * grad`, `v = beta2 * v + (1 - beta2) * grad²`,
@@ -354,7 +354,7 @@ impl Composition for AdamwOp<Expr> {
     fn compose(&mut self) {
         let rate = number(&self.learning_rate, &self.param);
         let number_or = |slot: &Option<Expr>, attr: f32| match slot {
-            Some(slot) => number(slot, &self.param).cast(rate.dtype()),
+            Some(slot) => in_dtype(&number(slot, &self.param), rate.dtype()),
             None => like(&rate, attr.into()),
         };
         let beta1 = number_or(&self.beta1_tensor, self.beta1);

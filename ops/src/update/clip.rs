@@ -3,15 +3,15 @@
 //! Zeros stay zeros, so that a sparse gradient keeps its rows.
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var, check::*, emit,
-    op::with_float, register_op, tensor::Element,
+    Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, check::*, op::with_float,
+    register_op, tensor::Element,
 };
 
 use super::{one, scalars_of_param};
 use crate::{
     Math,
-    fill::FillAnyLike,
     kernel_helpers::{KernelFloat, PART, nth_part, stored},
+    math::like,
     reduce::total,
 };
 
@@ -78,8 +78,7 @@ impl Composition for ClipByNorm<Expr> {
             self.out = &self.x * if most == 0.0 { 0.0 } else { 1.0 };
             return;
         }
-        let most_squares = FillAnyLike { x: (&squares).into(), out: New, value: most * most, dtype: None };
-        let divisor = squares.maximum(&emit(most_squares).out);
+        let divisor = squares.maximum(&like(&squares, most * most));
         self.out = &self.x * (divisor.rsqrt() * most);
     }
 }

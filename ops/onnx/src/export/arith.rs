@@ -1,10 +1,7 @@
 //! Remainders and evenly spaced numbers.
 
 use autobwd::{DType, Result, program::Var};
-use autobwd_ops::{
-    floor_division::{ElementwiseFloordiv, ElementwiseMod},
-    ranges::Range,
-};
+use autobwd_ops::{floor_division::ElementwiseMod, ranges::Range};
 
 use super::{
     ExportOp, ExportRule,
@@ -13,7 +10,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<ElementwiseFloordiv>(), rule::<ElementwiseMod>(), rule::<Range>()]
+    vec![rule::<ElementwiseMod>(), rule::<Range>()]
 }
 
 /// Two operands, the one of lower rank from dimension `axis` of the other one on; −1 aligns the last dimensions.
@@ -48,22 +45,6 @@ impl ExportOp for ElementwiseMod {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
         let (values, dtype) = (operands(graph, [self.x, self.y], self.axis)?, graph.dtype(self.x)?);
         let out = remainder(graph, values, dtype)?;
-        graph.write(self.out, out);
-        Ok(())
-    }
-}
-impl ExportOp for ElementwiseFloordiv {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let ([x, y], dtype) = (operands(graph, [self.x, self.y], self.axis)?, graph.dtype(self.x)?);
-        let out = if dtype.is_float() {
-            let quotient = graph.div(x, y);
-            graph.op("Floor", &[quotient], &[])
-        } else {
-            // The division of integers is exact without the remainder.
-            let rest = remainder(graph, [x, y], dtype)?;
-            let whole = graph.sub(x, rest);
-            graph.div(whole, y)
-        };
         graph.write(self.out, out);
         Ok(())
     }

@@ -17,7 +17,6 @@ mod index;
 mod layer_node;
 mod linear;
 mod logic;
-mod loss;
 mod lstm;
 mod matmul;
 mod nodes;
@@ -110,7 +109,6 @@ fn rules() -> BTreeMap<&'static str, ExportRule> {
         fill::rules(),
         index::rules(),
         logic::rules(),
-        loss::rules(),
         lstm::rules(),
         image::rules(),
         matmul::rules(),

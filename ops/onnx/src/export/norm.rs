@@ -1,9 +1,8 @@
-//! Normalisation, rectifiers and dropout in inference.
+//! Normalisation and rectifiers.
 
-use autobwd::{DType, Error, ErrorKind, Result, program::Var};
+use autobwd::{DType, Result, program::Var};
 use autobwd_ops::{
     activation::{HardSwish, Relu},
-    dropout::{DropoutImplementation, DropoutOp},
     norm::{BatchNormOp, DataLayout, LayerNormOp},
 };
 
@@ -14,13 +13,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![
-        rule::<BatchNormOp>(),
-        rule::<DropoutOp>(),
-        rule::<HardSwish>(),
-        rule::<LayerNormOp>(),
-        rule::<Relu>(),
-    ]
+    vec![rule::<BatchNormOp>(), rule::<HardSwish>(), rule::<LayerNormOp>(), rule::<Relu>()]
 }
 
 impl ExportOp for Relu {
@@ -120,21 +113,6 @@ impl ExportOp for LayerNormOp {
             }
             graph.write(self.y, y);
         }
-        Ok(())
-    }
-}
-
-impl ExportOp for DropoutOp {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        if !self.is_test {
-            return Err(Error::new(ErrorKind::Format, "random numbers have no form in ONNX"));
-        }
-        let mut value = graph.read(self.x)?;
-        if self.dropout_implementation == DropoutImplementation::DowngradeInInfer {
-            let keep = graph.scalar(graph.dtype(self.x)?, f64::from(1.0 - self.dropout_prob))?;
-            value = graph.mul(value, keep);
-        }
-        graph.write(self.out, value);
         Ok(())
     }
 }

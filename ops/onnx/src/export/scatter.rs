@@ -4,7 +4,6 @@ use autobwd::{DType, Result, program::Var};
 use autobwd_ops::{
     index::ScatterNdAdd,
     scatter::{Scatter, TakeAlongAxisGrad},
-    top_k::TopKV2Grad,
 };
 
 use super::{
@@ -14,7 +13,7 @@ use super::{
 };
 
 pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<Scatter>(), rule::<ScatterNdAdd>(), rule::<TakeAlongAxisGrad>(), rule::<TopKV2Grad>()]
+    vec![rule::<Scatter>(), rule::<ScatterNdAdd>(), rule::<TakeAlongAxisGrad>()]
 }
 
 const ADD: (&str, NodeAttr<'_>) = ("reduction", NodeAttr::Text("add"));
@@ -25,32 +24,15 @@ fn read_index(graph: &mut OnnxGraph<'_>, index: Var) -> Result<OnnxValue> {
     Ok(if graph.dtype(index)? == DType::I64 { value } else { graph.cast(value, DType::I64) })
 }
 
-/// Zeros in the shape of `x`, to which `elements` are added at indices along an axis.
-fn add_elements(
-    graph: &mut OnnxGraph<'_>,
-    x: Var,
-    [index, elements]: [Var; 2],
-    axis: i64,
-) -> Result<OnnxValue> {
-    let (dims, dtype) = (graph.run_dims(x)?, graph.dtype(elements)?);
-    let (index, elements) = (read_index(graph, index)?, graph.read(elements)?);
-    let zeros = graph.filled_to(dtype, 0.0, &dims)?;
-    Ok(graph.op("ScatterElements", &[zeros, index, elements], &[("axis", NodeAttr::Int(axis)), ADD]))
-}
-
 impl ExportOp for TakeAlongAxisGrad {
     fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let axis = graph.axis(self.dinput, self.axis)? as i64;
-        let dinput = add_elements(graph, self.input, [self.index, self.dresult], axis)?;
+        let (axis, dtype) = (graph.axis(self.input, self.axis)? as i64, graph.dtype(self.dresult)?);
+        let (index, elements) = (read_index(graph, self.index)?, graph.read(self.dresult)?);
+        let dims = graph.run_dims(self.input)?;
+        let zeros = graph.filled_to(dtype, 0.0, &dims)?;
+        let attrs = [("axis", NodeAttr::Int(axis)), ADD];
+        let dinput = graph.op("ScatterElements", &[zeros, index, elements], &attrs);
         graph.write(self.dinput, dinput);
-        Ok(())
-    }
-}
-impl ExportOp for TopKV2Grad {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let axis = graph.axis(self.x, self.axis)? as i64;
-        let dx = add_elements(graph, self.x, [self.indices, self.dout], axis)?;
-        graph.write(self.dx, dx);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Cumulative sums.
 
-use autobwd_ops::cumsum::{Cumsum, CumsumGrad};
+use autobwd_ops::cumsum::Cumsum;
 
 use super::prelude::*;
 
-family!(Cumsum, CumsumGrad);
+family!(Cumsum);
 
 /// Sums of the elements up to each along an axis, in as many passes as the length has bits (Hillis and Steele, 1986).
 pub(super) fn cumulative_sum(x: &Hlo, axis: usize) -> Hlo {
@@ -23,16 +23,9 @@ fn shifted(x: &Hlo, axis: usize, distance: usize) -> Hlo {
     x.pad(&x.scalar(0.0), &low, &high, &vec![0; x.rank()])
 }
 
-/// How a cumulative sum runs over a tensor.
-struct CumulativeAxis {
-    axis: i32,
-    flatten: bool,
-    exclusive: bool,
-    reverse: bool,
-}
-
-impl CumulativeAxis {
-    fn sum(&self, x: &Hlo) -> Hlo {
+impl Lower for Cumsum<Hlo> {
+    fn lower(&mut self) {
+        let x = &self.x;
         let flat = if self.flatten || x.rank() == 0 { x.reshape(&[x.numel()]) } else { x.clone() };
         let axis = if self.flatten { 0 } else { flat.axis(self.axis) };
         let turned = |x: Hlo| if self.reverse { x.reverse(&[axis]) } else { x };
@@ -40,19 +33,6 @@ impl CumulativeAxis {
         if self.exclusive && all.dims()[axis] > 0 {
             all = shifted(&all, axis, 1);
         }
-        turned(all).reshape(x.dims())
-    }
-}
-
-impl Lower for Cumsum<Hlo> {
-    fn lower(&mut self) {
-        let Cumsum { axis, flatten, exclusive, reverse, .. } = *self;
-        self.out = CumulativeAxis { axis, flatten, exclusive, reverse }.sum(&self.x);
-    }
-}
-impl Lower for CumsumGrad<Hlo> {
-    fn lower(&mut self) {
-        let CumsumGrad { axis, flatten, exclusive, reverse, .. } = *self;
-        self.dx = CumulativeAxis { axis, flatten, exclusive, reverse: !reverse }.sum(&self.dout);
+        self.out = turned(all);
     }
 }

@@ -1,21 +1,13 @@
-//! Bits, and division with rounding down.
+//! Bits, and remainders.
 
 use autobwd_ops::{
     bitwise::{BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor},
-    floor_division::{ElementwiseFloordiv, ElementwiseMod, ElementwiseModGrad},
+    floor_division::ElementwiseMod,
 };
 
 use super::prelude::*;
 
-family!(
-    BitwiseAnd,
-    BitwiseNot,
-    BitwiseOr,
-    BitwiseXor,
-    ElementwiseFloordiv,
-    ElementwiseMod,
-    ElementwiseModGrad
-);
+family!(BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor, ElementwiseMod);
 
 macro_rules! bitwise {
     ($($op:ident $method:ident),*) => {$(
@@ -47,24 +39,6 @@ fn aligned(value: &Hlo, dims: &[usize], axis: i32) -> Hlo {
     }
 }
 
-/// The sum of a gradient over the dimensions in which an operand was broadcast.
-fn summed(gradient: &Hlo, like: &Hlo, axis: i32) -> Hlo {
-    let axis = usize::try_from(axis).ok();
-    let aligned = autobwd_core::__private::aligned(like.dims(), gradient.rank(), axis, 1);
-    gradient.sum_to(&aligned.map_or(like.dims().to_vec(), |dims| dims.to_vec()))
-}
-
-/// The quotient, rounded down.
-fn floor_quotient(x: &Hlo, y: &Hlo) -> Hlo {
-    if x.dtype().is_float() {
-        return (x / y).floor();
-    }
-    let (quotient, rest) = (x / y, x.rem(y));
-    let zero = x.full_like(0.0);
-    let differ = rest.not_equal(&zero).and(&rest.less(&zero).xor(&y.less(&zero)));
-    differ.select(&(&quotient - 1.0), &quotient)
-}
-
 /// The remainder with the sign of the divisor.
 fn modulo(x: &Hlo, y: &Hlo) -> Hlo {
     let (rest, zero) = (x.rem(y), x.full_like(0.0));
@@ -72,28 +46,9 @@ fn modulo(x: &Hlo, y: &Hlo) -> Hlo {
     differ.select(&(&rest + y), &rest)
 }
 
-impl Lower for ElementwiseFloordiv<Hlo> {
-    fn lower(&mut self) {
-        let [x, y] = [&self.x, &self.y].map(|value| aligned(value, self.out.dims(), self.axis));
-        self.out = floor_quotient(&x, &y);
-    }
-}
 impl Lower for ElementwiseMod<Hlo> {
     fn lower(&mut self) {
         let [x, y] = [&self.x, &self.y].map(|value| aligned(value, self.out.dims(), self.axis));
         self.out = modulo(&x, &y);
-    }
-}
-impl Lower for ElementwiseModGrad<Hlo> {
-    fn lower(&mut self) {
-        let dims = self.dout.dims();
-        let [x, y] = [&self.x, &self.y].map(|value| aligned(value, dims, self.axis));
-        if let Some(dx) = &mut self.dx {
-            *dx = summed(&self.dout, &self.x, self.axis);
-        }
-        if let Some(dy) = &mut self.dy {
-            let gradient = -(&self.dout * floor_quotient(&x, &y));
-            *dy = summed(&gradient, &self.y, self.axis);
-        }
     }
 }

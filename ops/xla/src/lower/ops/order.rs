@@ -1,13 +1,10 @@
-//! Order: sorting, the largest elements and their positions.
+//! Sorting.
 
-use autobwd_ops::{
-    sort::Argsort,
-    top_k::{Accuracy, ArgAttrs, ArgMax, ArgMin, TopKV2, TopKV2Grad},
-};
+use autobwd_ops::sort::Argsort;
 
 use super::prelude::*;
 
-family!(Accuracy, ArgMax, ArgMin, Argsort, TopKV2, TopKV2Grad);
+family!(Argsort);
 
 /// Elements along an axis in order, with their positions; equal ones by position. NaN counts as the largest number.
 fn sorted(x: &Hlo, axis: usize, descending: bool) -> (Hlo, Hlo) {
@@ -40,63 +37,5 @@ impl Lower for Argsort<Hlo> {
         let x = with_axis(&self.x);
         let (values, positions) = sorted(&x, x.axis(self.axis), self.descending);
         (self.out, self.indices) = (values, positions.convert(self.indices.dtype()));
-    }
-}
-
-impl Lower for TopKV2<Hlo> {
-    fn lower(&mut self) {
-        let x = with_axis(&self.x);
-        let axis = x.axis(self.axis);
-        let k = if self.out.rank() == 0 { 1 } else { self.out.dims()[axis] };
-        let (values, positions) = sorted(&x, axis, self.largest);
-        self.out = values.slice_axis(axis, 0, k);
-        self.indices = positions.slice_axis(axis, 0, k).convert(self.indices.dtype());
-    }
-}
-impl Lower for TopKV2Grad<Hlo> {
-    fn lower(&mut self) {
-        let (zeros, indices) = (with_axis(&self.dx.full_like(0.0)), with_axis(&self.indices));
-        let axis = zeros.axis(self.axis);
-        self.dx = zeros.scatter_along(axis, &indices, &with_axis(&self.dout), Some(Reduction::Sum));
-    }
-}
-
-/// The first position of the extreme element.
-fn extreme(x: &Hlo, out: &Hlo, arg: &ArgAttrs, largest: bool) -> Hlo {
-    let x = if arg.flatten || x.rank() == 0 { x.reshape(&[x.numel()]) } else { x.clone() };
-    let axis = if arg.flatten { 0 } else { x.axis(arg.axis) };
-    // NaN counts as the largest number.
-    let is_nan = x.not_equal(&x);
-    let numbers = is_nan.select(&x.full_like(x.dtype().highest()), &x);
-    let by = if largest { Reduction::Max } else { Reduction::Min };
-    let mut is_found = numbers.equal(&numbers.reduce_spread(by, &[axis]));
-    if largest {
-        let has_nan = is_nan.reduce_spread(Reduction::Any, &[axis]);
-        is_found = has_nan.select(&is_nan, &is_found);
-    }
-    let positions = x.iota(HloDType::I64, x.dims(), axis);
-    let found = is_found.select(&positions, &positions.full_like(x.dims()[axis] as f64));
-    found.reduce(Reduction::Min, &[axis]).convert(out.dtype())
-}
-
-impl Lower for ArgMax<Hlo> {
-    fn lower(&mut self) {
-        self.out = extreme(&self.x, &self.out, &self.arg, true);
-    }
-}
-impl Lower for ArgMin<Hlo> {
-    fn lower(&mut self) {
-        self.out = extreme(&self.x, &self.out, &self.arg, false);
-    }
-}
-
-impl Lower for Accuracy<Hlo> {
-    fn lower(&mut self) {
-        let (n, indices) = (self.label.numel(), self.indices.convert(HloDType::I64));
-        let label = self.label.convert(HloDType::I64).reshape(&[n]).broadcast(indices.dims(), &[0]);
-        let found = indices.equal(&label).reduce(Reduction::Any, &[1]).convert(HloDType::I32).sum_all();
-        self.accuracy = found.convert(self.accuracy.dtype()) / n.max(1) as f64;
-        self.correct = found;
-        self.total = self.total.full_like(n as f64);
     }
 }

@@ -3,15 +3,12 @@
 //! The generator is PCG with a multiplicative congruential state of 128 bits (M. O'Neill, 2014; `Pcg64Mcg` of `rand_pcg`).
 //! The state before number `i` is the first state times a power of the multiplier, so all numbers are computed together.
 
-use autobwd_ops::{
-    dropout::{DropoutImplementation, DropoutOp},
-    random::{GaussianRandom, NoiseDistribution, NoiseLike, UniformRandom},
-};
+use autobwd_ops::random::{NoiseDistribution, NoiseLike};
 
 use super::{cumulative::cumulative_sum, prelude::*};
 use crate::lower::ScatterDims;
 
-family!(DropoutOp, GaussianRandom, NoiseLike, UniformRandom);
+family!(NoiseLike);
 
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 
@@ -110,53 +107,14 @@ fn normals(seed: &Hlo, n: usize) -> Hlo {
     pairs.full(HloDType::F64, &[n], 0.0).scatter(&place, &(v / u), &by, None)
 }
 
-/// A seed as an unsigned integer of 64 bits.
-fn seed_of(out: &Hlo, tensor: Option<&Hlo>, seed: i32) -> Hlo {
-    match tensor {
-        Some(tensor) => tensor.reshape(&[]).convert(HloDType::I64).bitcast(HloDType::U64),
-        None => out.full_u64(&[], i64::from(seed) as u64),
-    }
-}
-
-impl Lower for UniformRandom<Hlo> {
-    fn lower(&mut self) {
-        let numbers = units(&seed_of(&self.out, None, self.seed), self.out.numel());
-        self.out = (numbers * (self.max - self.min) + self.min).convert(self.out.dtype());
-    }
-}
-impl Lower for GaussianRandom<Hlo> {
-    fn lower(&mut self) {
-        let numbers = normals(&seed_of(&self.out, None, self.seed), self.out.numel());
-        self.out = (numbers * self.std + self.mean).convert(self.out.dtype());
-    }
-}
 impl Lower for NoiseLike<Hlo> {
     fn lower(&mut self) {
-        let (seed, n) = (seed_of(&self.out, Some(&self.seed), 0), self.out.numel());
+        let seed = self.seed.reshape(&[]).convert(HloDType::I64).bitcast(HloDType::U64);
+        let n = self.out.numel();
         let numbers = match self.distribution {
             NoiseDistribution::Normal => normals(&seed, n),
             NoiseDistribution::Uniform => units(&seed, n),
         };
         self.out = numbers.convert(self.out.dtype());
-    }
-}
-
-impl Lower for DropoutOp<Hlo> {
-    fn lower(&mut self) {
-        let p = f64::from(self.dropout_prob);
-        let scale = match (self.dropout_implementation, self.is_test) {
-            (DropoutImplementation::UpscaleInTrain, false) => 1.0 / (1.0 - p),
-            (DropoutImplementation::DowngradeInInfer, true) => 1.0 - p,
-            _ => 1.0,
-        };
-        if self.is_test {
-            self.mask = self.mask.full_like(1.0);
-            self.out = &self.x * scale;
-            return;
-        }
-        let numbers = units(&seed_of(&self.x, self.seed_tensor.as_ref(), self.seed), self.x.numel());
-        let is_kept = numbers.greater_equal(&numbers.full_like(p)).reshape(self.x.dims());
-        self.out = is_kept.select(&(&self.x * scale), &self.x.full_like(0.0));
-        self.mask = is_kept.convert(self.mask.dtype());
     }
 }

@@ -1,171 +1,32 @@
-//! Sums, means and other reductions.
+//! Reductions, and sums of tensors.
 
-use autobwd_ops::reduce::{
-    FrobeniusNormGrad, Mean, MeanGrad, ReduceAll, ReduceAmax, ReduceAmaxGrad, ReduceAmin, ReduceAminGrad,
-    ReduceAny, ReduceAttrs, ReduceMax, ReduceMaxGrad, ReduceMean, ReduceMeanGrad, ReduceMin, ReduceMinGrad,
-    ReduceSum, ReduceSumGrad,
-};
+use autobwd_ops::reduce::{ReduceAmax, ReduceAmin, ReduceAttrs, ReduceMax, ReduceMin, ReduceProd, ReduceSum};
 
 use super::prelude::*;
 
-family!(
-    FrobeniusNormGrad,
-    Mean,
-    MeanGrad,
-    ReduceAll,
-    ReduceAmax,
-    ReduceAmaxGrad,
-    ReduceAmin,
-    ReduceAminGrad,
-    ReduceAny,
-    ReduceMax,
-    ReduceMaxGrad,
-    ReduceMean,
-    ReduceMeanGrad,
-    ReduceMin,
-    ReduceMinGrad,
-    ReduceSum,
-    ReduceSumGrad,
-);
+family!(ReduceAmax, ReduceAmin, ReduceMax, ReduceMin, ReduceProd, ReduceSum);
 
 /// The reduced axes of a tensor.
-fn axes<I: Into<i64> + Copy>(x: &Hlo, dim: &[I], all: bool) -> Vec<usize> {
-    if all || dim.is_empty() || x.rank() == 0 {
+fn axes(x: &Hlo, reduce: &ReduceAttrs) -> Vec<usize> {
+    if reduce.reduce_all || reduce.dim.is_empty() || x.rank() == 0 {
         return (0..x.rank()).collect();
     }
-    let mut axes: Vec<usize> = dim.iter().map(|axis| x.axis(*axis)).collect();
+    let mut axes: Vec<usize> = reduce.dim.iter().map(|axis| x.axis(*axis)).collect();
     axes.sort_unstable();
     axes.dedup();
     axes
 }
 
-fn axes_of(x: &Hlo, reduce: &ReduceAttrs) -> Vec<usize> {
-    axes(x, &reduce.dim, reduce.reduce_all)
+macro_rules! reductions {
+    ($($op:ident $by:ident),*) => {$(
+        impl Lower for $op<Hlo> {
+            fn lower(&mut self) {
+                let x = self.x.convert(self.out.dtype());
+                self.out = x.reduce(Reduction::$by, &axes(&x, &self.reduce));
+            }
+        }
+    )*};
 }
-
-/// The number of elements along axes.
-fn count(x: &Hlo, axes: &[usize]) -> f64 {
-    axes.iter().map(|axis| x.dims()[*axis] as f64).product()
-}
-
-fn all(x: &Hlo) -> Vec<usize> {
-    (0..x.rank()).collect()
-}
-
-impl Lower for ReduceSum<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.x.convert(self.out.dtype()).sum(&axes_of(&self.x, &self.reduce));
-    }
-}
-impl Lower for ReduceSumGrad<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes_of(&self.dx, &self.reduce);
-        self.dx = self.dout.convert(self.dx.dtype()).spread(self.dx.dims(), &axes);
-    }
-}
-impl Lower for ReduceMean<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes_of(&self.x, &self.reduce);
-        self.out = self.x.convert(self.out.dtype()).sum(&axes) / count(&self.x, &axes);
-    }
-}
-impl Lower for ReduceMeanGrad<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes_of(&self.dx, &self.reduce);
-        let each = self.dout.convert(self.dx.dtype()) / count(&self.dx, &axes);
-        self.dx = each.spread(self.dx.dims(), &axes);
-    }
-}
-impl Lower for Mean<Hlo> {
-    fn lower(&mut self) {
-        self.out = self.x.sum_all() / self.x.numel() as f64;
-    }
-}
-impl Lower for MeanGrad<Hlo> {
-    fn lower(&mut self) {
-        let each = &self.dout / self.dx.numel() as f64;
-        self.dx = each.spread(self.dx.dims(), &all(&self.dx));
-    }
-}
-
-/// `dout` in the positions of the extreme elements, which share it evenly or get it whole.
-fn extreme_gradient([x, out, dout, dx]: [&Hlo; 4], reduce: &ReduceAttrs, shared: bool) -> Hlo {
-    let axes = axes_of(x, reduce);
-    let x = x.convert(out.dtype());
-    let is_extreme = x.equal(&out.spread(x.dims(), &axes));
-    let count = shared.then(|| is_extreme.convert(dx.dtype()).sum(&axes));
-    let each = dout.convert(dx.dtype());
-    let each = count.map_or(each.clone(), |count| each.reshape(count.dims()) / count);
-    let gradient = each.spread(x.dims(), &axes);
-    is_extreme.select(&gradient, &gradient.full_like(0.0))
-}
-
-impl Lower for ReduceMax<Hlo> {
-    fn lower(&mut self) {
-        let x = self.x.convert(self.out.dtype());
-        self.out = x.reduce(Reduction::Max, &axes_of(&self.x, &self.reduce));
-    }
-}
-impl Lower for ReduceMaxGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, false);
-    }
-}
-impl Lower for ReduceMin<Hlo> {
-    fn lower(&mut self) {
-        let x = self.x.convert(self.out.dtype());
-        self.out = x.reduce(Reduction::Min, &axes_of(&self.x, &self.reduce));
-    }
-}
-impl Lower for ReduceMinGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, false);
-    }
-}
-
-impl Lower for ReduceAmax<Hlo> {
-    fn lower(&mut self) {
-        let x = self.x.convert(self.out.dtype());
-        self.out = x.reduce(Reduction::Max, &axes_of(&self.x, &self.reduce));
-    }
-}
-impl Lower for ReduceAmaxGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, true);
-    }
-}
-impl Lower for ReduceAmin<Hlo> {
-    fn lower(&mut self) {
-        let x = self.x.convert(self.out.dtype());
-        self.out = x.reduce(Reduction::Min, &axes_of(&self.x, &self.reduce));
-    }
-}
-impl Lower for ReduceAminGrad<Hlo> {
-    fn lower(&mut self) {
-        self.dx = extreme_gradient([&self.x, &self.out, &self.dout, &self.dx], &self.reduce, true);
-    }
-}
-
-impl Lower for ReduceAll<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
-        self.out = self.x.convert(HloDType::Bool).reduce(Reduction::All, &axes).convert(self.out.dtype());
-    }
-}
-impl Lower for ReduceAny<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes(&self.x, &self.reduce.dim, self.reduce.reduce_all);
-        self.out = self.x.convert(HloDType::Bool).reduce(Reduction::Any, &axes).convert(self.out.dtype());
-    }
-}
-impl Lower for FrobeniusNormGrad<Hlo> {
-    fn lower(&mut self) {
-        let axes = axes_of(&self.x, &self.reduce);
-        let spread = |value: &Hlo| value.convert(self.dx.dtype()).spread(self.x.dims(), &axes);
-        let (norm, dout) = (spread(&self.out), spread(&self.dout));
-        // Zeros have the gradient 0.
-        let is_zero = norm.equal(&norm.full_like(0.0));
-        let ratio = self.x.convert(self.dx.dtype()) / is_zero.select(&norm.full_like(1.0), &norm);
-        self.dx = dout * ratio;
-    }
-}
+reductions!(
+    ReduceAmax Max, ReduceAmin Min, ReduceMax Max, ReduceMin Min, ReduceProd Product, ReduceSum Sum
+);
