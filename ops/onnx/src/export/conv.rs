@@ -1,247 +1,178 @@
 //! Convolutions.
 
-use autobwd::{__private::internals::*, Result, program::Var};
+use autobwd::{Error, Result, op::Rule, tensor::Dim};
 use autobwd_ops::{
     conv::{Conv2dOp, Conv2dTransposeOp, Conv3dOp, ConvAttrs},
     norm::DataLayout,
     windows::{PaddingAlgorithm, Windows},
 };
 
-use super::{
-    ExportOp, ExportRule,
-    dims::OnnxDim,
-    onnx_graph::{NodeAttr, OnnxGraph, OnnxValue},
-    rule,
-};
+use super::{NodeAttr, Onnx};
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<Conv2dOp>(), rule::<Conv2dTransposeOp>(), rule::<Conv3dOp>()]
-}
+rules!(Conv2dOp, Conv2dTransposeOp, Conv3dOp);
 
 /// The attribute of nodes that pad images as `SAME`, whatever their size is.
 pub(super) const SAME: (&str, NodeAttr<'_>) = ("auto_pad", NodeAttr::Text("SAME_UPPER"));
 
 /// Images with the channels first, as ONNX has them.
-pub(super) struct Images {
-    pub(super) value: OnnxValue,
-    /// Images, channels, height and width.
-    pub(super) dims: [OnnxDim; 4],
+pub(super) fn channels_first(x: &Onnx, format: DataLayout) -> Onnx {
+    if format == DataLayout::Nhwc { x.permute(&[0, 3, 1, 2]) } else { x.clone() }
 }
 
-impl Images {
-    pub(super) fn read(graph: &mut OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<Images> {
-        let shape = image_shape(graph, var, format)?;
-        let value = read_images(graph, var, format)?;
-        let dims = [0, 1, 2, 3].map(|axis| match shape[axis] {
-            -1 => OnnxDim::Of(value, axis, axis + 1),
-            dim => OnnxDim::Known(dim),
-        });
-        Ok(Images { value, dims })
-    }
+/// Images with the channels first, in that layout.
+pub(super) fn in_layout(x: Onnx, format: DataLayout) -> Onnx {
+    if format == DataLayout::Nhwc { x.permute(&[0, 2, 3, 1]) } else { x }
 }
 
-/// What a variable holds, with the channels first.
-pub(super) fn read_images(graph: &mut OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<OnnxValue> {
-    let value = graph.read(var)?;
-    Ok(if format == DataLayout::Nhwc { graph.permute(value, &[0, 3, 1, 2]) } else { value })
-}
-
-/// Images, channels, height and width of a variable, −1 where unknown.
-pub(super) fn image_shape(graph: &OnnxGraph<'_>, var: Var, format: DataLayout) -> Result<[i64; 4]> {
-    let dims = graph.shape(var)?;
-    let &[n, a, b, c] = &dims[..] else {
-        return Err(autobwd::Error::internal("images without four dimensions"));
-    };
-    Ok(if format == DataLayout::Nhwc { [n, c, a, b] } else { [n, a, b, c] })
-}
-
-/// Writes images to a variable.
-pub(super) fn write_images(graph: &mut OnnxGraph<'_>, var: Var, value: OnnxValue, format: DataLayout) {
-    let value = if format == DataLayout::Nhwc { graph.permute(value, &[0, 2, 3, 1]) } else { value };
-    graph.write(var, value);
+/// Height and width of images.
+fn image_size(x: &Onnx, format: DataLayout) -> [Dim; 2] {
+    let first = if format == DataLayout::Nhwc { 1 } else { 2 };
+    [first, first + 1].map(|axis| x.dims().get(axis).copied().unwrap_or(Dim::UNKNOWN))
 }
 
 /// The attributes of windows, as ONNX has them.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct OnnxWindows {
-    /// 0 where the size is unknown.
-    pub(super) kernel: [i64; 2],
-    pub(super) strides: [i64; 2],
-    pub(super) dilations: [i64; 2],
-    /// Above, left, below and right.
-    pub(super) pads: [i64; 4],
+    /// Contains 0 where the size is unknown.
+    kernel: Vec<i64>,
+    strides: Vec<i64>,
+    dilations: Vec<i64>,
+    /// Before all axes, then after them.
+    pads: Vec<i64>,
 }
 
 impl OnnxWindows {
-    pub(super) fn of([down, across]: [Windows; 2]) -> OnnxWindows {
-        let pair = |of: fn(&Windows) -> usize| [of(&down) as i64, of(&across) as i64];
-        let ([top, left], [bottom, right]) = (pair(|w| w.before), pair(|w| w.after));
+    pub(super) fn of(windows: &[Windows]) -> OnnxWindows {
+        let each = |of: fn(&Windows) -> usize| windows.iter().map(|w| of(w) as i64).collect::<Vec<_>>();
         OnnxWindows {
-            kernel: pair(|w| w.size),
-            strides: pair(|w| w.stride),
-            dilations: pair(|w| w.dilation),
-            pads: [top, left, bottom, right],
+            kernel: each(|w| w.size),
+            strides: each(|w| w.stride),
+            dilations: each(|w| w.dilation),
+            pads: [each(|w| w.before), each(|w| w.after)].concat(),
         }
     }
 
     pub(super) fn attrs(&self) -> Vec<(&'static str, NodeAttr<'_>)> {
         let mut attrs = vec![
-            ("kernel_shape", NodeAttr::Ints(&self.kernel)),
             ("strides", NodeAttr::Ints(&self.strides)),
             ("dilations", NodeAttr::Ints(&self.dilations)),
             ("pads", NodeAttr::Ints(&self.pads)),
         ];
         // Otherwise the size is the size of the filters.
-        attrs.retain(|(name, _)| *name != "kernel_shape" || !self.kernel.contains(&0));
+        if !self.kernel.contains(&0) {
+            attrs.push(("kernel_shape", NodeAttr::Ints(&self.kernel)));
+        }
         attrs
     }
-
-    /// `ConvTranspose` to images of that size; `filter` is `[channels of x, channels of y, height, width]`.
-    pub(super) fn transpose(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        x: &Images,
-        filter: OnnxValue,
-        size: [OnnxDim; 2],
-        group: i64,
-    ) -> Result<OnnxValue> {
-        // Rows and columns that no window reaches.
-        let missing = [0, 1].map(|i| {
-            let (OnnxDim::Known(size), OnnxDim::Known(windows), 1..) =
-                (size[i], x.dims[2 + i], self.kernel[i])
-            else {
-                return None;
-            };
-            let extent = (self.kernel[i] - 1) * self.dilations[i] + 1;
-            let reached = (windows - 1) * self.strides[i] + extent - self.pads[i] - self.pads[2 + i];
-            Some(size - reached)
-        });
-        // No more than windows would reach with one more, which is cut off if unknown.
-        let added = [0, 1].map(|i| missing[i].map_or(self.strides[i] - 1, |missing: i64| missing.max(0)));
-        let value = self.transpose_with(graph, [x.value, filter], &added, group);
-        let is_exact = |i: usize| missing[i].map_or(self.strides[i] == 1, |missing| missing == added[i]);
-        // Partial windows at the end reach further.
-        if is_exact(0) && is_exact(1) { Ok(value) } else { graph.first(value, &size, &[2, 3]) }
-    }
-
-    /// The same with rows and columns added at the end.
-    pub(super) fn transpose_with(
-        &self,
-        graph: &mut OnnxGraph<'_>,
-        operands: [OnnxValue; 2],
-        added: &[i64],
-        group: i64,
-    ) -> OnnxValue {
-        let mut attrs = self.attrs();
-        attrs.push(("group", NodeAttr::Int(group)));
-        attrs.push(("output_padding", NodeAttr::Ints(added)));
-        graph.op("ConvTranspose", &operands, &attrs)
-    }
 }
 
-/// A convolution from `x` to `y`, with the variables on either side.
-struct ConvNodes {
-    windows: OnnxWindows,
-    format: DataLayout,
-    group: i64,
-    /// Whether padding depends on the size of images when the model runs; the windows have none.
-    same: bool,
+/// A size for the rule of windows: 0 where it is unknown, on which only the padding of `SAME` depends.
+fn size(dims: &[Dim]) -> Vec<usize> {
+    dims.iter().map(|dim| dim.get().unwrap_or(0)).collect()
 }
 
-impl ConvNodes {
-    fn of(graph: &OnnxGraph<'_>, conv: &ConvAttrs, filter: Var, x: Var) -> Result<ConvNodes> {
-        let is_same = conv.padding_algorithm == PaddingAlgorithm::Same;
-        let filter = if is_same { graph.dims(filter)? } else { graph.shape(filter)? };
-        let format = conv.data_format;
-        let size = |height: i64, width: i64| [height as usize, width as usize];
-        let [.., height, width] = image_shape(graph, x, format)?;
-        let has_same = is_same && [height, width].contains(&-1);
-        let filter = match filter[..] {
-            [_, _, height, width] => size(height.max(0), width.max(0)),
-            _ => [1; 2],
-        };
-        // With stride 1, padding is the same for any size.
-        let image = if has_same { [1; 2] } else { size(height.max(0), width.max(0)) };
-        let mut windows = OnnxWindows::of(conv.windows(filter, image)?);
-        let same = has_same && windows.strides != [1; 2];
-        if same {
-            windows.pads = [0; 4];
-        }
-        Ok(ConvNodes { windows, format, group: i64::from(conv.groups), same })
-    }
+fn pair(dims: &[Dim]) -> [usize; 2] {
+    let size = size(dims);
+    [0, 1].map(|i| size.get(i).copied().unwrap_or(1))
+}
 
-    /// The images `y` from `x`.
-    fn forward(&self, graph: &mut OnnxGraph<'_>, [x, filter]: [Var; 2]) -> Result<OnnxValue> {
-        let (x, filter) = (read_images(graph, x, self.format)?, graph.read(filter)?);
-        let mut attrs = self.windows.attrs();
-        attrs.push(("group", NodeAttr::Int(self.group)));
-        if self.same {
+/// Fails the operator.
+fn or_fail<T>(x: &Onnx, outcome: Result<T>) -> Option<T> {
+    outcome.map_err(|e| x.fail(e.message())).ok()
+}
+
+/// The windows of images, and whether their padding depends on a size that is known only when the model runs.
+fn image_windows(conv: &ConvAttrs, x: &Onnx, filter: &Onnx) -> Result<(OnnxWindows, bool)> {
+    let (size, kernel) = (image_size(x, conv.data_format), &filter.dims()[2..]);
+    let is_same = conv.padding_algorithm == PaddingAlgorithm::Same;
+    if is_same && kernel.contains(&Dim::UNKNOWN) {
+        return Err(Error::attr("padding_algorithm", "`SAME` needs filters of known size"));
+    }
+    // With stride 1, padding is the same for any size.
+    let has_open_padding = is_same && size.contains(&Dim::UNKNOWN);
+    let image = if has_open_padding { [1; 2] } else { pair(&size) };
+    let mut windows = OnnxWindows::of(&conv.windows(pair(kernel), image)?);
+    let is_open = has_open_padding && windows.strides != [1; 2];
+    if is_open {
+        windows.pads.fill(0);
+    }
+    Ok((windows, is_open))
+}
+
+impl Rule<Onnx> for Conv2dOp<Onnx> {
+    fn apply(&mut self) {
+        let windows = image_windows(&self.conv, &self.input, &self.filter);
+        let Some((windows, is_open)) = or_fail(&self.input, windows) else { return };
+        let mut attrs = windows.attrs();
+        attrs.push(("group", NodeAttr::Int(self.conv.groups.into())));
+        if is_open {
             attrs.retain(|(name, _)| *name != "pads");
             attrs.push(SAME);
         }
-        Ok(graph.op("Conv", &[x, filter], &attrs))
+        let images = channels_first(&self.input, self.conv.data_format);
+        self.output = in_layout(images.node("Conv", &[&self.filter], &attrs), self.conv.data_format);
     }
 }
 
-impl ExportOp for Conv2dOp {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-        let value = conv.forward(graph, [self.input, self.filter])?;
-        write_images(graph, self.output, value, conv.format);
-        Ok(())
-    }
-}
-impl ExportOp for Conv3dOp {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        // Only the padding of `SAME` depends on sizes.
+impl Rule<Onnx> for Conv3dOp<Onnx> {
+    fn fits(&self) -> bool {
         let is_same = self.conv.padding_algorithm == PaddingAlgorithm::Same;
-        let dims = |of: Var| if is_same { graph.dims(of) } else { graph.shape(of) };
-        let size = |dims: &[i64]| [2, 3, 4].map(|axis| dims[axis].max(0) as usize);
-        let windows = self.conv.windows(size(&dims(self.filter)?), size(&dims(self.input)?))?;
-        let each = |of: fn(&Windows) -> usize| windows.each_ref().map(|w| of(w) as i64);
-        let kernel = each(|w| w.size);
-        let attrs = [
-            ("strides", NodeAttr::Ints(&each(|w| w.stride))),
-            ("dilations", NodeAttr::Ints(&each(|w| w.dilation))),
-            ("pads", NodeAttr::Ints(&[each(|w| w.before), each(|w| w.after)].concat())),
-            ("group", NodeAttr::Int(self.conv.groups.into())),
-            ("kernel_shape", NodeAttr::Ints(&kernel)),
-        ];
-        // Otherwise the size is the size of the filters.
-        let attrs = if kernel.contains(&0) { &attrs[..4] } else { &attrs };
-        let operands = [graph.read(self.input)?, graph.read(self.filter)?];
-        let value = graph.op("Conv", &operands, attrs);
-        graph.write(self.output, value);
-        Ok(())
+        !is_same || (self.input.known_dims().is_some() && self.filter.known_dims().is_some())
+    }
+
+    fn apply(&mut self) {
+        let volume = |x: &Onnx| {
+            let size = size(&x.dims()[2..]);
+            [0, 1, 2].map(|i| size.get(i).copied().unwrap_or(1))
+        };
+        let windows = self.conv.windows(volume(&self.filter), volume(&self.input));
+        let Some(windows) = or_fail(&self.input, windows) else { return };
+        let windows = OnnxWindows::of(&windows);
+        let mut attrs = windows.attrs();
+        attrs.push(("group", NodeAttr::Int(self.conv.groups.into())));
+        self.output = self.input.node("Conv", &[&self.filter], &attrs);
     }
 }
 
-impl ExportOp for Conv2dTransposeOp {
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let conv = ConvNodes::of(graph, &self.conv, self.filter, self.input)?;
-        if conv.same {
-            return Err(graph.unknown_shape(self.input));
-        }
-        let [.., height, width] = image_shape(graph, self.output, conv.format)?;
-        let [.., rows, cols] = image_shape(graph, self.input, conv.format)?;
-        let mut value = if [height, width, rows, cols].iter().all(|dim| *dim >= 0) {
-            let x = Images::read(graph, self.input, conv.format)?;
-            let filter = graph.read(self.filter)?;
-            conv.windows.transpose(graph, &x, filter, [height, width].map(OnnxDim::Known), conv.group)?
-        } else if self.output_size.is_empty() {
-            let x = read_images(graph, self.input, conv.format)?;
-            let (filter, mut added) = (graph.read(self.filter)?, [0; 2]);
-            added.iter_mut().zip(&self.output_padding).for_each(|(to, from)| *to = i64::from(*from));
-            conv.windows.transpose_with(graph, [x, filter], &added, conv.group)
-        } else {
-            return Err(graph.unknown_shape(self.output));
+impl Rule<Onnx> for Conv2dTransposeOp<Onnx> {
+    fn apply(&mut self) {
+        let format = self.conv.data_format;
+        let windows = image_windows(&self.conv, &self.input, &self.filter);
+        let Some((windows, is_open)) = or_fail(&self.input, windows) else { return };
+        let known = |x: &Onnx| {
+            let [height, width] = image_size(x, format).map(|dim| dim.get().map(|dim| dim as i64));
+            Some([height?, width?])
         };
-        if let Some(bias) = self.bias {
-            let bias = graph.read(bias)?;
-            let bias = graph.reshape(bias, &[-1, 1, 1])?;
-            value = graph.add(value, bias);
+        let sizes = known(&self.output).zip(known(&self.input)).filter(|_| !windows.kernel.contains(&0));
+        if is_open || (sizes.is_none() && !self.output_size.is_empty()) {
+            self.input.fail(format!("the shape {} of the images must be known", self.input.dims()));
+            return;
         }
-        write_images(graph, self.output, value, conv.format);
-        Ok(())
+        // Rows and columns that no window reaches.
+        let missing = sizes.map(|(size, count)| {
+            [0, 1].map(|i| {
+                let extent = (windows.kernel[i] - 1) * windows.dilations[i] + 1;
+                size[i] - (count[i] - 1) * windows.strides[i] - extent + windows.pads[i] + windows.pads[2 + i]
+            })
+        });
+        let mut added = [0; 2];
+        match missing {
+            Some(missing) => added = missing.map(|missing| missing.max(0)),
+            None => added.iter_mut().zip(&self.output_padding).for_each(|(to, from)| *to = i64::from(*from)),
+        }
+        let mut attrs = windows.attrs();
+        attrs.push(("group", NodeAttr::Int(self.conv.groups.into())));
+        attrs.push(("output_padding", NodeAttr::Ints(&added)));
+        let mut value = channels_first(&self.input, format).node("ConvTranspose", &[&self.filter], &attrs);
+        // Partial windows at the end reach further.
+        if let Some((size, _)) = sizes.filter(|_| missing.is_some_and(|missing| missing != added)) {
+            let [start, end, axes] = [[0, 0], size, [2, 3]].map(|ints| value.ints(&ints));
+            value = value.node("Slice", &[&start, &end, &axes], &[]);
+        }
+        if let Some(bias) = &self.bias {
+            value = value + bias.reshape(&[-1, 1, 1]);
+        }
+        self.output = in_layout(value, format);
     }
 }

@@ -95,10 +95,7 @@ fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, ExportRule> {
     let families = [
-        conv::rules(),
         lstm::rules(),
-        image::rules(),
-        pool::rules(),
         rnn::rules(),
     ];
     families.into_iter().flatten().collect()

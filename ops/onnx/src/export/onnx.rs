@@ -170,6 +170,12 @@ impl Onnx {
         self.with(value).typed(DType::I64)
     }
 
+    /// A constant list of float32.
+    pub fn floats(&self, floats: &[f32]) -> Onnx {
+        let value = self.created(self.nodes.floats(floats));
+        self.with(value).typed(DType::F32)
+    }
+
     /// A constant tensor.
     pub fn tensor(&self, tensor: &Tensor) -> Onnx {
         self.with(self.nodes.tensor(tensor)).typed(tensor.dtype())
@@ -184,8 +190,13 @@ impl Onnx {
                 let zero = self.ints(&[0]);
                 zero.concat(&[&self.with(of).node("Shape", &[], &[]).typed(DType::I64)], 0)
             }
-            (None, None) => self.node("Shape", &[], &[]).typed(DType::I64),
+            (None, None) => self.shape_of_value(),
         }
+    }
+
+    /// The dimensions of a value that a node computed, as a list of int64.
+    pub fn shape_of_value(&self) -> Onnx {
+        self.node("Shape", &[], &[]).typed(DType::I64)
     }
 
     /// A number everywhere, in the shape that a list of int64 gives.

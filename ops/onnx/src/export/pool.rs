@@ -1,22 +1,18 @@
 //! Pooling and the gradient of maxima, where ONNX has nodes for the windows.
 
-use autobwd::{__private::internals::*, Error, Result};
+use autobwd::{Result, op::Rule};
 use autobwd_ops::{
     pool::{Pool2dGrad, Pool2dOp, PoolAttrs, PoolingType},
     windows::PaddingAlgorithm,
 };
 
 use super::{
-    ExportOp, ExportRule,
-    conv::{Images, OnnxWindows, SAME, read_images, write_images},
-    dims::OnnxDim,
-    onnx_graph::{NodeAttr, OnnxGraph},
-    rule,
+    NodeAttr, Onnx,
+    conv::{OnnxWindows, SAME, channels_first, in_layout},
 };
+use crate::rules;
 
-pub(super) fn rules() -> Vec<(&'static str, ExportRule)> {
-    vec![rule::<Pool2dOp>(), rule::<Pool2dGrad>()]
-}
+rules!(Pool2dGrad, Pool2dOp);
 
 /// The node for pooling with these attributes, over images of any size.
 fn node(pool: &PoolAttrs) -> Option<&'static str> {
@@ -41,12 +37,12 @@ fn node(pool: &PoolAttrs) -> Option<&'static str> {
     }
 }
 
-/// The attributes of the node.
+/// Calls `f` with the attributes of the node.
 fn with_attrs<T>(pool: &PoolAttrs, node: &str, f: impl FnOnce(&[(&str, NodeAttr<'_>)]) -> T) -> Result<T> {
     if node.starts_with("Global") {
         return Ok(f(&[]));
     }
-    let windows = OnnxWindows::of([pool.windows(0, 0)?, pool.windows(1, 0)?]);
+    let windows = OnnxWindows::of(&[pool.windows(0, 0)?, pool.windows(1, 0)?]);
     let mut attrs = windows.attrs();
     if node == "AveragePool" {
         attrs.retain(|(name, _)| *name != "dilations");
@@ -62,43 +58,42 @@ fn with_attrs<T>(pool: &PoolAttrs, node: &str, f: impl FnOnce(&[(&str, NodeAttr<
 }
 
 // Native: padded windows as a composition take 2.6 times as long in ONNX Runtime.
-impl ExportOp for Pool2dOp {
-    fn has_form(&self) -> bool {
+impl Rule<Onnx> for Pool2dOp<Onnx> {
+    fn fits(&self) -> bool {
         node(&self.pool).is_some()
     }
 
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
-        let pool = &self.pool;
-        let node = node(pool).ok_or_else(|| Error::internal("pooling without a node"))?;
-        let x = read_images(graph, self.x, pool.data_format)?;
-        let value = with_attrs(pool, node, |attrs| graph.op(node, &[x], attrs))?;
-        write_images(graph, self.out, value, pool.data_format);
-        Ok(())
+    fn apply(&mut self) {
+        let Some(node) = node(&self.pool) else { return };
+        let x = channels_first(&self.x, self.pool.data_format);
+        match with_attrs(&self.pool, node, |attrs| x.node(node, &[], attrs)) {
+            Ok(out) => self.out = in_layout(out, self.pool.data_format),
+            Err(e) => self.x.fail(e.message()),
+        }
     }
 }
 
 /// Maxima of explicit windows: `MaxPool` gives their positions.
-impl ExportOp for Pool2dGrad {
-    fn has_form(&self) -> bool {
+impl Rule<Onnx> for Pool2dGrad<Onnx> {
+    fn fits(&self) -> bool {
         node(&self.pool) == Some("MaxPool") && self.pool.padding_algorithm != PaddingAlgorithm::Same
     }
 
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()> {
+    fn apply(&mut self) {
         let format = self.pool.data_format;
-        let x = Images::read(graph, self.x, format)?;
-        let [_, at] =
-            with_attrs(&self.pool, "MaxPool", |attrs| graph.nodes("MaxPool", &[Some(x.value)], attrs))?;
-        let count = match graph.dims(self.x) {
-            Ok(dims) => OnnxDim::Known(dims.iter().product()),
-            Err(_) => OnnxDim::Of(x.value, 0, 4),
+        let x = channels_first(&self.x, format);
+        let found = with_attrs(&self.pool, "MaxPool", |attrs| x.nodes("MaxPool", &[], attrs));
+        let [_, at] = match found {
+            Ok(found) => found,
+            Err(e) => return self.x.fail(e.message()),
         };
-        let zeros = graph.filled_to(graph.dtype(self.x)?, 0.0, &[count])?;
-        let dout = read_images(graph, self.dout, format)?;
-        let [at, dout] = [graph.reshape(at, &[-1])?, graph.reshape(dout, &[-1])?];
-        let reduction = [("reduction", NodeAttr::Text("add"))];
-        let sums = graph.op("ScatterElements", &[zeros, at, dout], &reduction);
-        let sums = graph.reshape_to(sums, &x.dims)?;
-        write_images(graph, self.dx, sums, format);
-        Ok(())
+        let shape = x.shape_of_value();
+        let count = shape.node("ReduceProd", &[&shape.ints(&[0])], &[]);
+        let [at, dout] = [at.typed(autobwd::DType::I64), channels_first(&self.dout, format)]
+            .map(|x| x.reshape(&[-1]));
+        let zeros = dout.filled(0.0, &count);
+        let sums = zeros.node("ScatterElements", &[&at, &dout], &[("reduction", NodeAttr::Text("add"))]);
+        let sums = sums.node("Reshape", &[&shape], &[("allowzero", NodeAttr::Int(1))]);
+        self.dx = in_layout(sums, format);
     }
 }

@@ -1,6 +1,6 @@
 //! Slices, padding and their gradients.
 
-use autobwd::{DType, op::Rule};
+use autobwd::op::Rule;
 use autobwd_ops::shape::{Pad, Slice, SliceGrad, StridedSlice, StridedSliceGrad};
 
 use super::Onnx;
@@ -61,7 +61,7 @@ impl Rule<Onnx> for SliceGrad<Onnx> {
 /// A slice that began at `starts`, which may count from the end, with zeros around it in the shape of `input`.
 fn padded_back(part: &Onnx, input: &Onnx, axes: &[i64], starts: Onnx, from_end: bool) -> Onnx {
     let of_axes = |shape: Onnx| shape.node("Gather", &[&shape.ints(axes)], &[]);
-    let (lengths, parts) = (of_axes(input.shape()), of_axes(part.node("Shape", &[], &[]).typed(DType::I64)));
+    let (lengths, parts) = (of_axes(input.shape()), of_axes(part.shape_of_value()));
     let mut before = starts;
     if from_end {
         let zero = before.number(0.0);
