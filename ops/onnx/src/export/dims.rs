@@ -32,30 +32,6 @@ impl OnnxDim {
     }
 }
 
-/// A shape that tensors hold, whole or else dimension by dimension.
-pub(super) fn shape_from(
-    graph: &mut OnnxGraph<'_>,
-    whole: Option<Var>,
-    dims: &[Var],
-) -> Result<Option<OnnxValue>> {
-    let mut parts = vec![];
-    for part in if whole.is_some() { whole.as_slice() } else { dims } {
-        let mut value = graph.read(*part)?;
-        if graph.dtype(*part)? != DType::I64 {
-            value = graph.cast(value, DType::I64);
-        }
-        if graph.rank(*part)? != 1 {
-            value = graph.reshape(value, &[-1])?;
-        }
-        parts.push(value);
-    }
-    Ok(match parts[..] {
-        [] => None,
-        [part] => Some(part),
-        _ => Some(graph.op("Concat", &parts, &[("axis", NodeAttr::Int(0))])),
-    })
-}
-
 impl OnnxGraph<'_> {
     /// The dimensions of a variable that has a value.
     pub(super) fn run_dims(&self, var: Var) -> Result<Vec<OnnxDim>> {
@@ -63,16 +39,6 @@ impl OnnxGraph<'_> {
         Ok(match shape.contains(&-1) {
             true => OnnxDim::all(self.read(var)?, &shape),
             false => shape.into_iter().map(OnnxDim::Known).collect(),
-        })
-    }
-
-    /// The product of the dimensions of a variable that has a value, from one axis up to another one.
-    pub(super) fn merged_dims(&self, var: Var, start: usize, end: usize) -> Result<OnnxDim> {
-        let shape = self.shape(var)?;
-        let shape = shape.get(start..end).ok_or_else(|| self.unknown_shape(var))?;
-        Ok(match shape.contains(&-1) {
-            true => OnnxDim::Of(self.read(var)?, start, end),
-            false => OnnxDim::Known(shape.iter().product()),
         })
     }
 

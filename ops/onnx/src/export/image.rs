@@ -22,7 +22,8 @@ fn factors_or_size(
     given: Option<Onnx>,
     scale: &Option<Onnx>,
 ) -> [Option<Onnx>; 2] {
-    let size = |x: &Onnx| x.dims().iter().skip(2).map(|dim| Some(dim.get()? as i64)).collect::<Option<Vec<_>>>();
+    let size =
+        |x: &Onnx| x.dims().iter().skip(2).map(|dim| Some(dim.get()? as i64)).collect::<Option<Vec<_>>>();
     let (from, to) = (size(x), size(out));
     // Factors also decide about positions, except with aligned corners, and if the size stays.
     let is_sized = interp.align_corners || (from.is_some() && from == to);
@@ -34,9 +35,7 @@ fn factors_or_size(
         return [None, given];
     }
     let factors = match (scale, &interp.scale[..]) {
-        (Some(scale), _) => {
-            scale.cast(DType::F32).reshape(&[-1]).node("Expand", &[&x.ints(&[2])], &[])
-        }
+        (Some(scale), _) => scale.cast(DType::F32).reshape(&[-1]).node("Expand", &[&x.ints(&[2])], &[]),
         (None, factors) if !factors.is_empty() => x.floats(factors),
         _ => return [None, Some(x.ints(&[interp.out_h.into(), interp.out_w.into()]))],
     };

@@ -94,10 +94,7 @@ fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
 
 /// All rules by the type of operators.
 fn rules() -> BTreeMap<&'static str, ExportRule> {
-    let families = [
-        lstm::rules(),
-        rnn::rules(),
-    ];
+    let families = [lstm::rules(), rnn::rules()];
     families.into_iter().flatten().collect()
 }
 

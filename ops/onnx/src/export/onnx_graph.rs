@@ -14,7 +14,6 @@ use autobwd::{
     program::Var,
 };
 
-use super::dims::OnnxDim;
 use super::nodes::{SubGraph, TypedValue, live_nodes, messages};
 use super::onnx::Onnx;
 use super::rnn::RecurrentSteps;
@@ -149,16 +148,6 @@ impl<'p> OnnxGraph<'p> {
         Ok(self.desc(var)?.dims.len())
     }
 
-    /// An axis of a variable, from the start.
-    pub(super) fn axis(&self, var: Var, axis: impl Into<i64>) -> Result<usize> {
-        let (axis, rank) = (axis.into(), self.rank(var)?);
-        let from_start = if axis < 0 { axis + rank as i64 } else { axis };
-        usize::try_from(from_start).ok().filter(|axis| *axis < rank).ok_or_else(|| {
-            let text = format!("`{}` has no axis {axis}", self.program.name(var));
-            Error::new(ErrorKind::Shape, text)
-        })
-    }
-
     /// What a variable holds before the operator that is being written, also where that operator overwrites it.
     pub(super) fn read(&self, var: Var) -> Result<OnnxValue> {
         self.values.get(&var).copied().ok_or_else(|| {
@@ -238,21 +227,6 @@ impl<'p> OnnxGraph<'p> {
             false => self.op("Identity", &[value], &[]),
         };
         values.into_iter().map(|typed| TypedValue { value: copy(typed.value), ..typed }).collect()
-    }
-
-    /// A value in the shape of a variable, in which one dimension may be unknown.
-    pub(super) fn shaped_as(&mut self, x: OnnxValue, var: Var) -> Result<OnnxValue> {
-        let shape = self.shape(var)?;
-        let one = shape.iter().filter(|dim| **dim < 0).count() == 1 && !shape.contains(&0);
-        let shape = if one { shape } else { self.dims(var)? };
-        self.reshape(x, &shape)
-    }
-
-    /// The first elements along axes, as many as `ends` says.
-    pub(super) fn first(&mut self, x: OnnxValue, ends: &[OnnxDim], axes: &[i64]) -> Result<OnnxValue> {
-        let starts = self.ints(&vec![0; ends.len()])?;
-        let (ends, axes) = (self.shape_list(ends)?, self.ints(axes)?);
-        Ok(self.op("Slice", &[x, starts, ends, axes], &[]))
     }
 
     /// A name that neither a variable nor a value has.

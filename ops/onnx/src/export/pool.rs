@@ -89,8 +89,8 @@ impl Rule<Onnx> for Pool2dGrad<Onnx> {
         };
         let shape = x.shape_of_value();
         let count = shape.node("ReduceProd", &[&shape.ints(&[0])], &[]);
-        let [at, dout] = [at.typed(autobwd::DType::I64), channels_first(&self.dout, format)]
-            .map(|x| x.reshape(&[-1]));
+        let [at, dout] =
+            [at.typed(autobwd::DType::I64), channels_first(&self.dout, format)].map(|x| x.reshape(&[-1]));
         let zeros = dout.filled(0.0, &count);
         let sums = zeros.node("ScatterElements", &[&at, &dout], &[("reduction", NodeAttr::Text("add"))]);
         let sums = sums.node("Reshape", &[&shape], &[("allowzero", NodeAttr::Int(1))]);

@@ -9,9 +9,7 @@ use autobwd_ops::{
 use super::{NodeAttr, Onnx};
 use crate::rules;
 
-rules!(
-    LogSoftmax, ReduceAmax, ReduceAmin, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum, Softmax
-);
+rules!(LogSoftmax, ReduceAmax, ReduceAmin, ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum, Softmax);
 
 /// The reduced dimensions of a tensor.
 fn axes(x: &Onnx, reduce: &ReduceAttrs) -> Vec<i64> {
