@@ -16,7 +16,7 @@ fn has_bits(x: &Meta) -> Result<()> {
 macro_rules! bitwise {
     ($(#[doc = $doc:literal])* $op:ident, $f:ident) => {
         $(#[doc = $doc])*
-        #[register_op(grad = ZeroGrad, infallible)]
+        #[register_op(grad = ZeroGrad, infallible, primitive)]
         pub struct $op<V = Var> {
             /// Integers or bools of any shape.
             #[input]
@@ -94,7 +94,7 @@ bitwise!(
 );
 
 /// Bitwise not: `out = !x`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, primitive)]
 pub struct BitwiseNot<V = Var> {
     /// Integers or bools of any shape.
     #[input]

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Cumulative sum along an axis: `out[i] = x[0] + … + x[i]`.
-#[register_op(grad = CumsumGrad, infallible)]
+#[register_op(grad = CumsumGrad, infallible, primitive)]
 pub struct Cumsum<V = Var> {
     /// Any shape; sums of integers wrap around.
     #[input]

@@ -123,7 +123,7 @@ fn batch_size_like(input: Draw, shape: Vec<i32>, dtype: DType) -> FillConstantBa
 }
 
 /// A tensor given element by element, in the list of its dtype.
-#[register_op(grad = NoGrad, infallible)]
+#[register_op(grad = NoGrad, infallible, primitive)]
 pub struct AssignValue<V = Var> {
     /// Shape and dtype of the attributes.
     #[output]

@@ -158,7 +158,7 @@ impl Composition for ElementwiseFloordiv<Expr> {
 }
 
 /// Remainder of floor division with broadcasting: `out = x - ⌊x / y⌋ * y`, with the sign of `y`.
-#[register_op(grad = ElementwiseModGrad)]
+#[register_op(grad = ElementwiseModGrad, primitive)]
 pub struct ElementwiseMod<V = Var> {
     /// Signed integers or floating-point numbers of any shape.
     #[input]

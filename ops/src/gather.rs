@@ -194,7 +194,7 @@ impl<'a> Pick<'a> {
 }
 
 /// Slices of a tensor by their indices along an axis: `out[.., i, ..] = x[.., index[i], ..]`.
-#[register_op(grad = GatherGrad)]
+#[register_op(grad = GatherGrad, primitive)]
 pub struct Gather<V = Var> {
     /// At least one dimension, any dtype.
     #[input]

@@ -165,7 +165,7 @@ impl Kernel for IndexSampleGrad<Buf<'_>> {
 }
 
 /// Sums slices into a tensor: `out = x`, and `out[index[i], ..] += updates[i, ..]` for every multi-dimensional index.
-#[register_op(grad = ScatterNdAddGrad)]
+#[register_op(grad = ScatterNdAddGrad, primitive)]
 pub struct ScatterNdAdd<V = Var> {
     /// At least one dimension.
     #[input]

@@ -272,7 +272,7 @@ autobwd::op::attr_enum! {
 /// Random numbers in the shape of a tensor.
 ///
 /// Equal seeds give equal numbers; for new ones at each run, feed or count `seed`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, primitive)]
 pub struct NoiseLike<V = Var> {
     /// Floating point numbers of any shape.
     #[input(shape_only)]

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Numbers from a start up to an end, exclusive: `out[i] = start + step · i`.
-#[register_op(grad = NoGrad, infallible)]
+#[register_op(grad = NoGrad, infallible, primitive)]
 pub struct Range<V = Var> {
     /// The first number, one element of a signed or floating-point dtype.
     #[input(constant)]

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Slices of a tensor by multi-dimensional indices: `out[i, ..] = x[index[i], ..]`.
-#[register_op(grad = GatherNdGrad)]
+#[register_op(grad = GatherNdGrad, primitive)]
 pub struct GatherNd<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
@@ -162,7 +162,7 @@ impl Composition for GatherNdGrad<Expr> {
 }
 
 /// Elements by their positions along an axis: `result[.., i, ..] = input[.., index[.., i, ..], ..]`.
-#[register_op(grad = TakeAlongAxisGrad)]
+#[register_op(grad = TakeAlongAxisGrad, primitive)]
 pub struct TakeAlongAxis<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
@@ -263,7 +263,7 @@ impl<'a> Along<'a> {
 }
 
 /// `dinput[.., index[.., i, ..], ..] += dresult[.., i, ..]`.
-#[register_op(grad_of = TakeAlongAxis, grad = Multilinear, inferred)]
+#[register_op(grad_of = TakeAlongAxis, grad = Multilinear, inferred, primitive)]
 pub struct TakeAlongAxisGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,
@@ -281,7 +281,7 @@ impl Kernel for TakeAlongAxisGrad<Buf<'_>> {
 }
 
 /// Row update: `out = x`, but `out[ids[i]] = updates[i]`, or, unless `overwrite`, the sum of all updates of that row.
-#[register_op(grad = ScatterGrad)]
+#[register_op(grad = ScatterGrad, primitive)]
 pub struct Scatter<V = Var> {
     /// At least one dimension; any dtype, floating point where updates are summed.
     #[input]

@@ -30,9 +30,9 @@ pub(crate) const PACKAGES: [&str; 17] = [
     "ops/cli",
 ];
 
-/// Modules that may be in an import cycle. Compositions of operators use the methods of expressions, and each method
-/// stands for an operator.
-const EXEMPT: [(&str, &str); 1] = [("ops", "math")];
+/// Modules that may be in an import cycle. Compositions of operators are expressions, whose methods and operations stand for
+/// operators.
+const EXEMPT: [(&str, &str); 2] = [("ops", "math"), ("autobwd/core", "operators")];
 
 /// Folders whose files may import each other in a cycle, each with the reason.
 const EXEMPT_FILES: [(&str, &str, &str); 9] = [

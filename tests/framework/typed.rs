@@ -22,10 +22,10 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 /// Whether a line of code identifies an operator by a string. Prefixes of variable names may be strings, and so may
-/// attributes: random operators have a `seed`.
+/// attributes: random operators have a `seed`, others a `shape`.
 fn names_an_operator(line: &str, core: &[&str]) -> bool {
     let compared = ["OpDesc::new(\"", ".ty == \"", ".ty != \"", ".ty) == \"", ".ty) != \""];
-    let literal = |name: &&str| *name != "seed" && line.contains(&format!("\"{name}\""));
+    let literal = |name: &&str| !["seed", "shape"].contains(name) && line.contains(&format!("\"{name}\""));
     compared.iter().any(|text| line.contains(text))
         || (!line.contains("fresh(\"") && core.iter().any(literal))
 }

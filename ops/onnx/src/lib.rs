@@ -12,7 +12,7 @@ mod proto;
 mod tensors;
 
 pub use elements::ElementType;
-pub use export::{LinkedRule, NodeAttr, Onnx, linked_rules};
+pub use export::{NodeAttr, Onnx, OnnxRule, linked_rules};
 pub use files::{Signature, from_bytes, load, load_with, save, signature, to_bytes};
 pub use options::LoadOptions;
 pub use tensors::{OnnxTensor, read_tensor};

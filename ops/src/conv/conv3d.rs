@@ -89,7 +89,7 @@ impl Conv3dAttrs {
 /// filter[m, c, k, i, j]`, summed over the channels `c` of a group and the elements `k`, `i`, `j` of a filter.
 ///
 /// Padding counts as 0.
-#[register_op(grad = Conv3dGrad, infallible)]
+#[register_op(grad = Conv3dGrad, infallible, primitive)]
 pub struct Conv3dOp<V = Var> {
     /// Volumes, `[volumes, channels, depth, height, width]`.
     #[input]

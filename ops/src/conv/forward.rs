@@ -14,12 +14,12 @@ use super::{
 /// A convolution of images and its gradient operator; `$check` rejects filters.
 macro_rules! convolution {
     (
-        $(#[doc = $doc:literal])* $op:ident { $(#[doc = $filter_doc:literal])* filter, $(#[doc = $conv_doc:literal])* conv },
+        $(#[doc = $doc:literal])* $op:ident $(, $fact:ident)? { $(#[doc = $filter_doc:literal])* filter, $(#[doc = $conv_doc:literal])* conv },
         $check:expr,
         $(#[doc = $grad_doc:literal])* $grad:ident
     ) => {
         $(#[doc = $doc])*
-        #[register_op(grad = $grad, infallible)]
+        #[register_op(grad = $grad, infallible $(, $fact)?)]
         pub struct $op<V = Var> {
             /// Images, in the order that `data_format` says.
             #[input]
@@ -85,7 +85,7 @@ convolution!(
     /// summed over the channels `c` of a group and the elements `i`, `j` of a filter.
     ///
     /// Padding counts as 0.
-    Conv2dOp {
+    Conv2dOp, primitive {
         /// Filters, `[filters, channels / groups, height, width]`; the first of `groups` equal parts of the filters
         /// convolves the first part of the channels, and so on.
         filter,

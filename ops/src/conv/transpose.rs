@@ -20,7 +20,7 @@ use crate::{
 /// Transposed convolution, the gradient of `conv2d` with respect to its images:
 /// `output[m, y * stride + i * dilation - padding, …] = Σ input[c, y, x] * filter[c, m, i, j] + bias[m]`, summed over
 /// the channels `c` of a group and all contributions to the pixel.
-#[register_op(grad = Conv2dTransposeRule, infallible)]
+#[register_op(grad = Conv2dTransposeRule, infallible, primitive)]
 pub struct Conv2dTransposeOp<V = Var> {
     /// Images, in the order that `data_format` says.
     #[input]

@@ -12,7 +12,7 @@ use crate::{Math, math::sum_to, update::SgdOp};
 ///
 /// The dimensions before them are batch dimensions, which broadcast. A vector on the left is a row, a vector on the
 /// right a column; neither is transposed or has a dimension in `out`.
-#[register_op(grad = MatmulV2Grad, infallible)]
+#[register_op(grad = MatmulV2Grad, infallible, primitive)]
 pub struct MatmulV2<V = Var> {
     /// Left factors, `[.., m, k]` or `[k]`.
     #[input]

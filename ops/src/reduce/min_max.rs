@@ -118,7 +118,7 @@ macro_rules! extreme {
         $(#[doc = $rule_doc:literal])* $rule:ident
     ) => {
         $(#[doc = $doc])*
-        #[register_op(grad = $grad, infallible)]
+        #[register_op(grad = $grad, infallible, primitive)]
         pub struct $op<V = Var> {
             /// At least one element for each element of the result.
             #[input]

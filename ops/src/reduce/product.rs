@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Product over dimensions: `out = Π x`.
-#[register_op(grad = ReduceProdGrad, infallible)]
+#[register_op(grad = ReduceProdGrad, infallible, primitive)]
 pub struct ReduceProd<V = Var> {
     /// Any shape; the empty product is 1.
     #[input]

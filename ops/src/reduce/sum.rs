@@ -98,7 +98,7 @@ impl Kernel for MeanGrad<Buf<'_>> {
 }
 
 /// Sum over dimensions: `out = Σ x`. Truth values and int32 are summed in int64, unless `out_dtype` says another dtype.
-#[register_op(grad = ReduceSumGrad, decomposed, infallible)]
+#[register_op(grad = ReduceSumGrad, decomposed, infallible, primitive)]
 pub struct ReduceSum<V = Var> {
     /// Any shape; the empty sum is 0.
     #[input]

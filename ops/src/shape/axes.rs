@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Drops dimensions of size 1: `out = x`.
-#[register_op(grad = Squeeze2Grad, infallible)]
+#[register_op(grad = Squeeze2Grad, infallible, primitive)]
 pub struct Squeeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]

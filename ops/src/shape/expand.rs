@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
-#[register_op(grad = ExpandV2Grad, infallible)]
+#[register_op(grad = ExpandV2Grad, infallible, primitive)]
 pub struct ExpandV2<V = Var> {
     /// Any shape that broadcasts to `shape`, any dtype.
     #[input]

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Padding with a constant.
-#[register_op(grad = PadGrad, infallible)]
+#[register_op(grad = PadGrad, infallible, primitive)]
 pub struct Pad<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]

@@ -25,7 +25,7 @@ macro_rules! copies {
 pub(super) use copies;
 
 /// Permutes dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
-#[register_op(grad = Transpose2Grad, infallible)]
+#[register_op(grad = Transpose2Grad, infallible, primitive)]
 pub struct Transpose2<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]

@@ -8,7 +8,7 @@ use crate::{
 use super::{ConstantInts, FillConstant, ShapeOp, Slice, constant_ints};
 
 /// Reshape to another shape with the same elements: `out = x`.
-#[register_op(grad = Reshape2Grad, infallible)]
+#[register_op(grad = Reshape2Grad, infallible, primitive)]
 pub struct Reshape2<V = Var> {
     /// Any shape, any dtype.
     #[input]

@@ -5,7 +5,7 @@ use crate::{Buf, Cx, DType, Infer, Kernel, Meta, Result, Var, ZeroGrad, register
 /// A random seed as a variable: `out = seed`.
 ///
 /// A random operator that takes its seed from a variable can be recomputed with the same numbers.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, primitive)]
 pub struct Seed<V = Var> {
     /// One number, int32.
     #[output]

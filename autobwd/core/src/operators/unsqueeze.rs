@@ -8,7 +8,7 @@ use crate::{
 use super::{constant_ints_of_tensor, in_stored_shape, infer_from_x_shape, set_x_shape};
 
 /// Inserts dimensions of size 1: `out = x`.
-#[register_op(grad = Unsqueeze2Grad, infallible)]
+#[register_op(grad = Unsqueeze2Grad, infallible, primitive)]
 pub struct Unsqueeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]

@@ -31,7 +31,7 @@ use crate::collective::{all_gather, gather_parts};
 /// assert_eq!(sums, [[1.0, 2.0], [1.0, 2.0]]);
 /// # Ok::<(), autobwd::Error>(())
 /// ```
-#[register_op(grad = CAllreduceSumGrad)]
+#[register_op(grad = CAllreduceSumGrad, primitive)]
 pub struct CAllreduceSum<V = Var> {
     /// Tensors of any shapes and one dtype, which are exchanged together; sums of integers wrap around. Or one
     /// row-sparse tensor.

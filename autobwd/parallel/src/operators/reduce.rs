@@ -6,7 +6,7 @@ use super::{CBroadcast, existing_rank, sums::add_tensors, transport};
 
 /// Sums tensors over all ranks for one of them: rank `root_id` gets the sum, in the order of ranks, and all others get
 /// zeros.
-#[register_op(grad = CReduceSumGrad)]
+#[register_op(grad = CReduceSumGrad, primitive)]
 pub struct CReduceSum<V = Var> {
     /// Any shape, the same on all ranks; sums of integers wrap around.
     #[input]

@@ -7,7 +7,7 @@ use autobwd_core::{
 use super::{CAllgather, expected, sums::reduce_scatter, transport, with_rows};
 
 /// Sums tensors over all ranks, and leaves one part of the sum to each: rank `i` gets part `i` of the first axis.
-#[register_op(grad = CReducescatterGrad)]
+#[register_op(grad = CReducescatterGrad, primitive)]
 pub struct CReducescatter<V = Var> {
     /// The first dimension is a multiple of `nranks`; the same shape on all ranks. Sums of integers wrap around.
     #[input]

@@ -53,7 +53,7 @@ use graph_nodes::GraphNodes;
 pub use graph_nodes::NodeAttr;
 pub use onnx::Onnx;
 use onnx_graph::OnnxGraph;
-pub use rules::{LinkedRule, linked_rules};
+pub use rules::{OnnxRule, linked_rules};
 
 /// The version of the operators in files, and that of the format.
 const OPSET: i64 = 18;

@@ -9,24 +9,24 @@ use super::Onnx;
 
 /// A rule, as a registry entry. Created by [`rules!`](crate::rules).
 #[derive(Debug)]
-pub struct LinkedRule(&'static str, AnyRule<Onnx>);
-inventory::collect!(LinkedRule);
+pub struct OnnxRule(&'static str, AnyRule<Onnx>);
+inventory::collect!(OnnxRule);
 
-impl LinkedRule {
+impl OnnxRule {
     /// The entry for the rule of an operator.
-    pub const fn of<O: Op>() -> LinkedRule
+    pub const fn of<O: Op>() -> OnnxRule
     where
         O::Of<Onnx>: Rule<Onnx>,
     {
         let (ty, rule) = AnyRule::of::<O>();
-        LinkedRule(ty, rule)
+        OnnxRule(ty, rule)
     }
 }
 
 /// All rules that are linked into this binary.
 pub fn linked_rules() -> &'static Rules<Onnx> {
     static RULES: LazyLock<Rules<Onnx>> = LazyLock::new(|| {
-        inventory::iter::<LinkedRule>.into_iter().map(|LinkedRule(ty, rule)| (*ty, *rule)).collect()
+        inventory::iter::<OnnxRule>.into_iter().map(|OnnxRule(ty, rule)| (*ty, *rule)).collect()
     });
     &RULES
 }
@@ -34,7 +34,7 @@ pub fn linked_rules() -> &'static Rules<Onnx> {
 /// Registers the rules of operators: `autobwd_onnx::rules!(Backwards);`, with `impl Rule<Onnx> for Backwards<Onnx>`.
 ///
 /// An operator with a formula or a composition needs no rule. A rule for an operator that has neither lets it be
-/// written; a rule beside a composition is a *native form*, and needs a measurement that shows what it is for.
+/// written; a rule next to a composition is a *native form*, and needs a measurement that shows what it is for.
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Builder, Cx, DType, Kernel, New, NoGrad, Result, Scope, Var, emit, op::Rule, register_op};
@@ -77,6 +77,6 @@ pub fn linked_rules() -> &'static Rules<Onnx> {
 #[macro_export]
 macro_rules! rules {
     ($($op:ty),* $(,)?) => {$(
-        $crate::__private::inventory::submit! { $crate::LinkedRule::of::<$op>() }
+        $crate::__private::inventory::submit! { $crate::OnnxRule::of::<$op>() }
     )*};
 }

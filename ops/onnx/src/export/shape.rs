@@ -23,11 +23,19 @@ fn axis_of(x: &Onnx, axis: i32) -> (&'static str, NodeAttr<'static>) {
     ("axis", NodeAttr::Int(x.axis(axis)))
 }
 
+/// Whether at most one dimension is unknown, and follows from the others.
+fn is_inferred(out: &Onnx) -> bool {
+    match out.dims().iter().filter(|dim| dim.get().is_none()).count() {
+        0 => true,
+        1 => !out.dims().iter().any(|dim| *dim == 0),
+        _ => false,
+    }
+}
+
 /// `x` in the shape of `out`, in which one dimension may be unknown.
 pub(super) fn shaped_as(x: &Onnx, out: &Onnx) -> Option<Onnx> {
     let dims: Vec<i64> = out.dims().iter().map(|dim| dim.wire()).collect();
-    let is_inferred = dims.iter().filter(|dim| **dim < 0).count() == 1 && !dims.contains(&0);
-    (is_inferred || !dims.contains(&-1)).then(|| x.reshape(&dims))
+    is_inferred(out).then(|| x.reshape(&dims))
 }
 
 impl Rule<Onnx> for Assign<Onnx> {
@@ -69,7 +77,7 @@ macro_rules! axes_of_one {
     ($($op:ident $node:literal),*) => {$(
         impl Rule<Onnx> for $op<Onnx> {
             fn fits(&self) -> bool {
-                !self.axes.is_empty() || self.out.known_dims().is_some()
+                !self.axes.is_empty() || is_inferred(&self.out)
             }
 
             fn apply(&mut self) {

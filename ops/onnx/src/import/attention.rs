@@ -7,20 +7,20 @@ use super::{
     arith::{check_table, dim_of, permute, reshape},
     matmul::product,
     node::{NodeContext, NodeOutput, Outputs, all, one, refuse},
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
     shape::slice_axis,
     value::ImportedValue,
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Attention", Native, attention),
     ("LinearAttention", Native, linear_attention),
     ("RotaryEmbedding", Native, rotary_embedding),
     ("CausalConvWithState", Native, causal_conv),
 ];
 
-pub(super) const GRAPH_RULES: Rules = &[("ai.onnx.preview:FlexAttention", Native, flex_attention)];
+pub(super) const GRAPH_RULES: NodeRules = &[("ai.onnx.preview:FlexAttention", Native, flex_attention)];
 
 /// `[batch, steps, heads · size]` as `[batch, heads, steps, size]`.
 fn split_heads(x: &Expr, heads: i64) -> Expr {

@@ -10,12 +10,12 @@ use autobwd_ops::{
 
 use super::{
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
-    rules::{All, Native, Rules},
+    rules::{All, Native, NodeRules},
     shape::slice_axis,
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Constant", All, constant),
     ("ConstantOfShape", All, constant_of_shape),
     ("Shape", All, shape),

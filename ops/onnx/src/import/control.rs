@@ -8,13 +8,13 @@ use autobwd_ops::{Math, concat, control::cond, shape::Unbind};
 use super::{
     Importer,
     node::{NodeContext, NodeOutput, Outputs, refuse},
-    rules::{All, Rules, sources},
+    rules::{All, NodeRules, sources},
     value::{ImportedValue, ValueContent},
     while_loop::{ScanSequence, has_known_condition, looped, recurrent},
 };
 use crate::{elements::ElementType, proto::GraphProto};
 
-pub(super) const RULES: Rules = &[("If", All, choice), ("Loop", All, repeat), ("Scan", All, scan)];
+pub(super) const RULES: NodeRules = &[("If", All, choice), ("Loop", All, repeat), ("Scan", All, scan)];
 
 /// The most steps of a loop that are written one after another.
 const STEPS: usize = 1024;

@@ -11,12 +11,12 @@ use autobwd_ops::{
 use super::{
     arith::{common_dims, expand_to, filled_like, scalar_like},
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
-    rules::{All, Integers, Native, Rules, Wrapping},
+    rules::{All, Integers, Native, NodeRules, Wrapping},
     value::ImportedValue,
 };
 use crate::{elements::ElementType, proto::tensor_proto::DataType};
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Abs", Wrapping, |n| small(n, |x| x.abs(), |x| x.maximum(&negative(x)))),
     ("Neg", Wrapping, |n| small(n, negative, negative)),
     ("Sign", All, |n| small(n, |x| x.sign(), integer_sign)),

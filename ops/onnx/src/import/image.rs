@@ -10,10 +10,10 @@ use autobwd_ops::{
 use super::{
     arith::{check_table, narrow_sizes, reshape},
     node::{NodeContext, Outputs, one, refuse},
-    rules::{All, Native, Rules},
+    rules::{All, Native, NodeRules},
 };
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Resize", All, resize),
     ("Upsample", All, upsample),
     ("GridSample", Native, grid_sample),

@@ -12,11 +12,11 @@ use autobwd_ops::{
 use super::{
     arith::{check_table, expand_to, int_like, narrow_int, reshape, scalar},
     node::{NodeContext, Outputs, all, one, refuse},
-    rules::{All, Rules},
+    rules::{All, NodeRules},
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Gather", All, gather),
     ("GatherElements", All, gather_elements),
     ("GatherND", All, gather_nd),

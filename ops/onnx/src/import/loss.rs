@@ -6,10 +6,10 @@ use autobwd_ops::{Math, scatter::TakeAlongAxis};
 use super::{
     arith::{int_like, scalar},
     node::{NodeContext, Outputs, all, one, refuse},
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
 };
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("NegativeLogLikelihoodLoss", Native, negative_log_likelihood),
     ("SoftmaxCrossEntropyLoss", Native, softmax_cross_entropy),
     ("ai.onnx.preview.training:Adagrad", Native, adagrad),

@@ -5,10 +5,10 @@ use autobwd_ops::{Math, matmul::MatmulV2};
 
 use super::{
     node::{NodeContext, Outputs, one},
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
 };
 
-pub(super) const RULES: Rules = &[("MatMul", Native, matmul), ("Gemm", Native, gemm)];
+pub(super) const RULES: NodeRules = &[("MatMul", Native, matmul), ("Gemm", Native, gemm)];
 
 fn matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
     one(n.input(0)?.matmul(&n.input(1)?))

@@ -9,11 +9,11 @@ use autobwd_ops::{
 use super::{
     arith::{narrow_int, reshape},
     node::{NodeContext, NodeOutput, Outputs, all, one, refuse},
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
     value::ValueContent,
 };
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("BatchNormalization", Native, batch_norm),
     ("InstanceNormalization", Native, instance_norm),
     ("LayerNormalization", Native, layer_norm),

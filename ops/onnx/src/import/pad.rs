@@ -6,11 +6,11 @@ use autobwd_ops::{Math, shape::Pad};
 use super::{
     arith::{dim_of, filled_like, narrow_int, scalar_like},
     node::{NodeContext, Outputs, one, refuse},
-    rules::{All, Rules},
+    rules::{All, NodeRules},
     shape::slice_axis,
 };
 
-pub(super) const RULES: Rules = &[("Pad", All, pad), ("CenterCropPad", All, center_crop_pad)];
+pub(super) const RULES: NodeRules = &[("Pad", All, pad), ("CenterCropPad", All, center_crop_pad)];
 
 fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mode = n.text_or("mode", "constant")?;

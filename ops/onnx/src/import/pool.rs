@@ -13,12 +13,12 @@ use super::{
     arith::{check_table, reshape, scalar_like},
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     pad::pad_constant,
-    rules::{All, Native, Rules},
+    rules::{All, Native, NodeRules},
     windows::{WindowAttributes, spatial, strided, windows},
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("MaxPool", All, max_pool),
     ("AveragePool", Native, average_pool),
     ("LpPool", Native, lp_pool),

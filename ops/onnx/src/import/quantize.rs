@@ -7,11 +7,11 @@ use super::{
     arith::reshape,
     elementwise::round_to_even,
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
-    rules::{All, Native, Rules},
+    rules::{All, Native, NodeRules},
 };
 use crate::{elements::ElementType, proto::tensor_proto::DataType};
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("QuantizeLinear", All, quantize),
     ("DequantizeLinear", All, dequantize),
     ("DynamicQuantizeLinear", Native, dynamic_quantize),

@@ -10,11 +10,11 @@ use autobwd_ops::{
 use super::{
     arith::filled_like,
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
-    rules::{All, Native, Rules},
+    rules::{All, Native, NodeRules},
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Dropout", Native, dropout),
     ("Bernoulli", Native, bernoulli),
     ("RandomUniform", All, |n| numbers(n, false, false)),

@@ -15,11 +15,11 @@ use autobwd_ops::{
 use super::{
     arith::{int_like, narrow, narrow_int, scalar_like},
     node::{NodeContext, Outputs, one, refuse},
-    rules::{All, Native, Rules},
+    rules::{All, Native, NodeRules},
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("ReduceSum", Native, |n| reduce(n, 13, Expr::clone, sum, Expr::clone)),
     ("ReduceMean", Native, |n| reduce(n, 18, Expr::clone, mean, Expr::clone)),
     ("ReduceProd", Native, |n| reduce(n, 18, Expr::clone, product, Expr::clone)),

@@ -13,11 +13,11 @@ use super::{
     arith::{dim_of, int_like, narrow_int, permute, reshape},
     matmul::product,
     node::{NodeContext, NodeOutput, Outputs, refuse},
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
     shape::slice_axis,
 };
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("RNN", Native, |n| recurrent(n, Kind::Simple)),
     ("GRU", Native, |n| recurrent(n, Kind::Gru)),
     ("LSTM", Native, |n| recurrent(n, Kind::Lstm)),

@@ -37,10 +37,10 @@ pub(super) struct ImportRule {
 }
 
 /// The rules of a family: operators of `ai.onnx`, or `domain:operator`.
-pub(super) type Rules = &'static [(&'static str, Elements, fn(&mut NodeContext<'_, '_>) -> Outputs)];
+pub(super) type NodeRules = &'static [(&'static str, Elements, fn(&mut NodeContext<'_, '_>) -> Outputs)];
 
 static RULES: LazyLock<HashMap<&'static str, ImportRule>> = LazyLock::new(|| {
-    let families: [(Rules, bool); FAMILIES] = families();
+    let families: [(NodeRules, bool); FAMILIES] = families();
     let rules = families.into_iter().flat_map(|(rules, folds)| {
         rules.iter().map(move |(op, elements, import)| {
             (*op, ImportRule { elements: *elements, import: *import, folds })
@@ -52,7 +52,7 @@ static RULES: LazyLock<HashMap<&'static str, ImportRule>> = LazyLock::new(|| {
 /// The number of families.
 const FAMILIES: usize = 19;
 
-fn families() -> [(Rules, bool); FAMILIES] {
+fn families() -> [(NodeRules, bool); FAMILIES] {
     [
         (super::elementwise::RULES, true),
         (super::attention::RULES, true),

@@ -15,10 +15,10 @@ use super::{
         reshape,
     },
     node::{NodeContext, Outputs, all, one, refuse},
-    rules::{All, Rules},
+    rules::{All, NodeRules},
 };
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("Reshape", All, reshape_rule),
     ("Flatten", All, flatten),
     ("Transpose", All, transpose),

@@ -9,12 +9,12 @@ use super::{
     arith::{check_table, dim_of, reshape},
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     pad::pad_constant,
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
     shape::slice_axis,
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: Rules = &[
+pub(super) const RULES: NodeRules = &[
     ("DFT", Native, transform),
     ("STFT", Native, short_time),
     ("HannWindow", Native, |n| window(n, &[0.5, -0.5])),

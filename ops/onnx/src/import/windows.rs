@@ -10,12 +10,12 @@ use super::{
     arith::{dim_of, narrow, narrow_int, permute, reshape},
     node::{NodeContext, Outputs, one, refuse},
     pad::pad_constant,
-    rules::{Native, Rules},
+    rules::{Native, NodeRules},
     shape::slice_axis,
     weights::with_dims,
 };
 
-pub(super) const RULES: Rules = &[("Conv", Native, conv), ("ConvTranspose", Native, conv_transpose)];
+pub(super) const RULES: NodeRules = &[("Conv", Native, conv), ("ConvTranspose", Native, conv_transpose)];
 
 /// The windows of an operator, one number for each spatial dimension.
 pub(super) struct WindowAttributes {

@@ -23,7 +23,7 @@ pub use hlo::{
     ConvolutionLayout, GatherDims, Hlo, HloConvolution, HloDType, HloType, Reduction, ScatterDims, Window,
 };
 pub use request::LowerRequest;
-pub use rules::{LinkedRule, linked_rules};
+pub use rules::{HloRule, linked_rules};
 
 use autobwd::{Error, ErrorKind, OpInfoMap, Program, Result};
 use autobwd_core::{__private::Obstacles, verify::require_valid};

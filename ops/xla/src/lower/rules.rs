@@ -9,24 +9,24 @@ use super::Hlo;
 
 /// A rule, as a registry entry. Created by [`rules!`](crate::rules).
 #[derive(Debug)]
-pub struct LinkedRule(&'static str, AnyRule<Hlo>);
-inventory::collect!(LinkedRule);
+pub struct HloRule(&'static str, AnyRule<Hlo>);
+inventory::collect!(HloRule);
 
-impl LinkedRule {
+impl HloRule {
     /// The entry for the rule of an operator.
-    pub const fn of<O: Op>() -> LinkedRule
+    pub const fn of<O: Op>() -> HloRule
     where
         O::Of<Hlo>: Rule<Hlo>,
     {
         let (ty, rule) = AnyRule::of::<O>();
-        LinkedRule(ty, rule)
+        HloRule(ty, rule)
     }
 }
 
 /// All rules that are linked into this binary.
 pub fn linked_rules() -> &'static Rules<Hlo> {
     static RULES: LazyLock<Rules<Hlo>> = LazyLock::new(|| {
-        inventory::iter::<LinkedRule>.into_iter().map(|LinkedRule(ty, rule)| (*ty, *rule)).collect()
+        inventory::iter::<HloRule>.into_iter().map(|HloRule(ty, rule)| (*ty, *rule)).collect()
     });
     &RULES
 }
@@ -34,7 +34,7 @@ pub fn linked_rules() -> &'static Rules<Hlo> {
 /// Registers the rules of operators: `autobwd_xla::rules!(Backwards);`, with `impl Rule<Hlo> for Backwards<Hlo>`.
 ///
 /// An operator with a formula or a composition needs no rule. A rule for an operator that has neither makes it known
-/// to XLA; a rule beside a composition is a *native form*, and needs a measurement that shows what it is for.
+/// to XLA; a rule next to a composition is a *native form*, and needs a measurement that shows what it is for.
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Builder, Cx, DType, Kernel, New, NoGrad, OpInfoMap, Result, Var, emit, op::Rule, register_op};
@@ -75,6 +75,6 @@ pub fn linked_rules() -> &'static Rules<Hlo> {
 #[macro_export]
 macro_rules! rules {
     ($($op:ty),* $(,)?) => {$(
-        $crate::__private::inventory::submit! { $crate::lower::LinkedRule::of::<$op>() }
+        $crate::__private::inventory::submit! { $crate::lower::HloRule::of::<$op>() }
     )*};
 }
