@@ -304,19 +304,17 @@ impl ArgAttrs {
         ArgAttrs { axis, keepdims: false, flatten: false, dtype: DType::I64 }
     }
 
-    /// The first position that `is_found` finds among the elements along an axis, in a composition; 0 if there is none.
-    fn first(&self, x: &Expr, is_found: impl FnOnce(&Expr, i32) -> Expr) -> Expr {
+    /// The first position of the highest rank along an axis, in a composition: `ranks` gives int64 from 0 up.
+    fn first(&self, x: &Expr, ranks: impl FnOnce(&Expr, i32) -> Expr) -> Expr {
         let (rank, is_flat) = (x.dims().len(), self.flatten || x.dims().is_empty());
         let x = if is_flat { x.reshape(&[-1]) } else { x.clone() };
         let mut dims = vec![1; x.dims().len()];
         let axis = if is_flat { 0 } else { self.axis.rem_euclid(rank as i64) as i32 };
         dims[axis as usize] = -1;
-        // The positions from the end, `n, …, 2, 1`: the first of those found is the largest, and 0 means none.
+        // The largest of `rank * n - position` has the highest rank, and the first position of those.
         let n = x.dim(axis).number(x.builder());
-        let from_end = &n - positions(x.builder(), &x.dim(axis));
-        let found = is_found(&x, axis).cast(DType::I64) * from_end.reshape(&dims);
-        let first = (&n - found.max_keepdim(&[axis])).remainder(&n);
-        let first = in_dtype(&first, self.dtype);
+        let keys = ranks(&x, axis) * &n - positions(x.builder(), &x.dim(axis)).reshape(&dims);
+        let first = in_dtype(&(-keys.max_keepdim(&[axis])).remainder(&n), self.dtype);
         match (is_flat, self.keepdims) {
             (true, true) => first.reshape(&vec![1; rank]),
             (true, false) => first.reshape(&[]),
@@ -356,9 +354,9 @@ impl Kernel for ArgMax<Buf<'_>> {
 impl Composition for ArgMax<Expr> {
     fn compose(&mut self) {
         self.out = self.arg.first(&self.x, |x, axis| {
-            // The largest element is NaN if any is, and differs from itself.
-            let is_largest = x.equal(&x.max_keepdim(&[axis]));
-            if x.dtype().is_float() { is_largest.logical_or(&x.isnan()) } else { is_largest }
+            let is_largest = x.equal(&x.max_keepdim(&[axis])).cast(DType::I64);
+            // Backends need not find a maximum of NaN.
+            if x.dtype().is_float() { is_largest + x.isnan().cast(DType::I64) * 2.0 } else { is_largest }
         });
     }
 }
@@ -421,7 +419,7 @@ impl Composition for ArgMin<Expr> {
         self.out = self.arg.first(&self.x, |x, axis| {
             let is_float = x.dtype().is_float();
             let numbers = if is_float { x.isnan().where_cond(&like(x, f64::INFINITY), x) } else { x.clone() };
-            x.equal(&numbers.min_keepdim(&[axis]))
+            x.equal(&numbers.min_keepdim(&[axis])).cast(DType::I64)
         });
     }
 }

@@ -170,7 +170,7 @@ impl<'p> ProgramWriter<'p> {
         }
         match formula::lower(&mut self.graph, info, op)? {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Format, format!("operator `{}` has no form in ONNX", op.ty))),
+            false => Err(Error::new(ErrorKind::Format, untranslated(op))),
         }
     }
 
@@ -192,6 +192,15 @@ impl<'p> ProgramWriter<'p> {
         }
         Ok(applied)
     }
+}
+
+/// The reason why an operator cannot be written, and what its author can do.
+fn untranslated(op: &OpDesc) -> String {
+    format!(
+        "operator `{}` has no form in ONNX: neither a formula, nor a composition, nor a rule; write `impl Composition` for \
+         it, or `impl Rule<Onnx>` with `autobwd_onnx::rules!`",
+        op.ty
+    )
 }
 
 /// The message of a model.

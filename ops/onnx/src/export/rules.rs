@@ -38,7 +38,7 @@ pub fn linked_rules() -> &'static Rules<Onnx> {
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Builder, Cx, DType, Kernel, New, NoGrad, Result, Scope, Var, emit, op::Rule, register_op};
-/// use autobwd_onnx::{NodeAttr, Onnx};
+/// use autobwd_onnx::{LoadOptions, Onnx, from_bytes, to_bytes};
 /// use autobwd_ops::Model;
 ///
 /// /// The elements in reverse order.
@@ -69,8 +69,9 @@ pub fn linked_rules() -> &'static Rules<Onnx> {
 /// let net = Builder::new();
 /// let x = net.input("x", DType::F32, &[4]);
 /// let out = emit(Backwards { x: (&x).into(), out: New }).out;
-/// let model = Model::new(net.program()?.clone(), Scope::new(), &["x"], &[&out.name()]);
-/// let loaded = autobwd_onnx::from_bytes(&autobwd_onnx::to_bytes(&model)?)?;
+/// let (program, scope) = (net.program()?.clone(), Scope::new());
+/// let model = Model { program, feeds: vec!["x".into()], fetches: vec![out.name()], scope };
+/// let loaded = from_bytes(&to_bytes(&model)?, &LoadOptions::default())?;
 /// assert_eq!(loaded.program.root().ops[0].ty, "strided_slice");
 /// # Ok::<(), autobwd::Error>(())
 /// ```

@@ -184,7 +184,8 @@ impl<'a> GraphLowering<'a> {
         }
         Err(Error::new(
             ErrorKind::Unsupported,
-            "it has no form in StableHLO: no rule, no formula, no composition",
+            "it has no form in StableHLO: neither a formula, nor a composition, nor a rule; write `impl Composition` for it, or \
+             `impl Rule<Hlo>` with `autobwd_xla::rules!`",
         ))
     }
 
