@@ -22,8 +22,8 @@ fn every_operator_has_one_meaning() -> Result<()> {
         let ty = info.schema().name;
         let is_listed = by_kernel.remove(ty).is_some();
         match info.meaning() {
-            Meaning::Kernel if !is_listed => undefined.push(ty),
-            Meaning::Kernel => {}
+            Meaning::ByKernel if !is_listed => undefined.push(ty),
+            Meaning::ByKernel => {}
             meaning => assert!(!is_listed, "`{ty}` is listed, but defined by its {meaning:?}"),
         }
     }

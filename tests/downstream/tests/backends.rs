@@ -95,7 +95,9 @@ fn formula_composition_and_own_rule_reach_both_backends() -> Result<()> {
     let (hlo, onnx) = translated(|x| emit(Centred { x: x.into(), out: New }).out)?;
     assert!(hlo?.contains("stablehlo.reduce") && onnx?.contains("reduce_mean"));
     let (hlo, onnx) = translated(|x| emit(Backwards { x: x.into(), out: New }).out)?;
-    assert!(hlo?.contains("stablehlo.reverse") && onnx?.contains("strided_slice"));
+    assert!(hlo?.contains("stablehlo.reverse"));
+    let read = onnx?;
+    assert!(!read.contains("backwards(") && read.contains("slice") || read.contains("flip"), "{read}");
     Ok(())
 }
 

@@ -65,16 +65,16 @@ pub enum Implementation {
 #[non_exhaustive]
 pub enum Meaning {
     /// A formula for one element: [`Pointwise`](crate::Pointwise).
-    Formula,
+    ByFormula,
     /// Other operators: [`Composition`](crate::Composition), its own or, for a gradient operator, the derivative of the
     /// composition of its forward operator.
-    Composition,
+    ByComposition,
     /// It is declared `primitive`: a backend translates it by a [rule](crate::Rule).
     Primitive,
     /// The run of a block.
-    ControlFlow,
+    RunsBlock,
     /// Its kernel alone: no backend translates it.
-    Kernel,
+    ByKernel,
 }
 
 /// The registry entry of one operator.
@@ -367,11 +367,11 @@ impl OpInfo {
     /// What defines the operator. Its kernel, if there is one, computes the same faster.
     pub fn meaning(&self) -> Meaning {
         match self.run {
-            Implementation::Control(_) => Meaning::ControlFlow,
+            Implementation::Control(_) => Meaning::RunsBlock,
             _ if self.primitive => Meaning::Primitive,
-            _ if self.lanes.is_some() => Meaning::Formula,
-            _ if self.composing.is_some() => Meaning::Composition,
-            _ => Meaning::Kernel,
+            _ if self.lanes.is_some() => Meaning::ByFormula,
+            _ if self.composing.is_some() => Meaning::ByComposition,
+            _ => Meaning::ByKernel,
         }
     }
 
