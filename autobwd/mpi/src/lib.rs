@@ -34,6 +34,7 @@
 //! of `mpirun` ends when one of its processes is killed; `mpirun` then names its rank.
 
 use std::{
+    io::Write,
     process::ExitCode,
     sync::Arc,
     thread,
@@ -195,7 +196,9 @@ fn has_ended(world: &SimpleCommunicator, other: usize) -> bool {
 
 /// Ends all ranks.
 fn fail(world: &SimpleCommunicator, text: &str) -> ! {
-    eprintln!("rank {}: {text}", world.rank());
+    // One write, or messages of other processes may come between its parts.
+    let text = format!("rank {}: {text}\n", world.rank());
+    _ = std::io::stderr().write_all(text.as_bytes());
     world.abort(1)
 }
 
