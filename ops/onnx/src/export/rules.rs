@@ -72,7 +72,7 @@ pub fn linked_rules() -> &'static Rules<Onnx> {
 /// let (program, scope) = (net.program()?.clone(), Scope::new());
 /// let model = Model { program, feeds: vec!["x".into()], fetches: vec![out.name()], scope };
 /// let loaded = from_bytes(&to_bytes(&model)?, &LoadOptions::default())?;
-/// assert_eq!(loaded.program.root().ops[0].ty, "strided_slice");
+/// assert_eq!(loaded.program.root().ops[0].ty, "flip");
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 #[macro_export]
