@@ -54,7 +54,7 @@ const KNOWN: &[(&str, &str)] = &[
     // Their compositions take apart an axis whose length must be known.
     ("lstm_sequence", "the composition fails where dimensions are unknown"),
     ("rnn", "the composition fails where dimensions are unknown"),
-    // The number of dimensions of the output is that of elements of `ShapeTensor`.
+    // The output has as many dimensions as `ShapeTensor` has elements.
     ("gaussian_random", "the composition fails where dimensions are unknown"),
     ("uniform_random", "the composition fails where dimensions are unknown"),
     // It counts the labels.

@@ -72,7 +72,7 @@ impl LabelExprs {
     fn one_hot(&self, x: &Expr, axis: i32) -> Expr {
         let (index, rank) = (self.with_ignored(-1.0), x.dims().len() as i32);
         let axis = axis.rem_euclid(rank);
-        // Eager gradients must know shapes before they run, and that of positions follows from a value.
+        // Eager gradients must know shapes before they run, and the shape of positions follows from a value.
         if let Some(classes) = x.dim(axis).known() {
             let (dtype, depth) = (x.dtype(), classes as i32);
             let index = index.squeeze(&[axis]).into();

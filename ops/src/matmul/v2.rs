@@ -136,12 +136,12 @@ fn matrices(factor: &Expr, axis: i32, transposed: bool) -> (Expr, bool) {
     }
 }
 
-/// The gradient of a factor from that of its matrices.
+/// The gradient of a factor, from the gradient of its matrices.
 fn as_stored(factor: &Expr, axis: i32, gradient: &Expr) -> Expr {
     if factor.dims().len() == 1 { gradient.squeeze(&[axis]) } else { gradient.clone() }
 }
 
-/// The sum of a gradient over the batch dimensions in which its factor is broadcast to those of the other one.
+/// The sum of a gradient over the batch dimensions in which its factor is broadcast to the other one.
 fn over_batch(gradient: Expr, factor: &Expr, other: &Expr) -> Expr {
     let batch = |x: &Expr| x.dims().iter().rev().skip(2).copied().collect::<Vec<_>>();
     let (own, others) = (batch(factor), batch(other));

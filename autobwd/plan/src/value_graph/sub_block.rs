@@ -41,7 +41,7 @@ impl StepPlan {
     }
 }
 
-/// A sub-block with its plan. Its `inputs` are values of the outer plan, saved values those of its own.
+/// A sub-block with its plan. Its `inputs` are values of the outer plan; its saved values are its own.
 #[derive(Debug)]
 pub struct SubBlockPlan {
     pub step: StepPlan,

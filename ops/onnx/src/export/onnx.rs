@@ -121,7 +121,7 @@ impl Onnx {
         })
     }
 
-    /// The same value with another element type, that of a node which changes it.
+    /// The same value with another element type, after a node that changes the type.
     #[must_use]
     pub fn typed(self, dtype: DType) -> Onnx {
         Onnx { dtype, ..self }
@@ -185,7 +185,7 @@ impl Onnx {
     pub fn shape(&self) -> Onnx {
         match (self.known_dims(), self.stored) {
             (Some(dims), _) => self.ints(&dims),
-            // `XShape` has a dimension of 0 before those of that value.
+            // `XShape` has a dimension of 0 before the dimensions of that value.
             (None, Some(of)) => {
                 let zero = self.ints(&[0]);
                 zero.concat(&[&self.with(of).node("Shape", &[], &[]).typed(DType::I64)], 0)
