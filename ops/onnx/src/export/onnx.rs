@@ -286,18 +286,6 @@ impl Onnx {
     pub fn abs(&self) -> Onnx {
         self.node("Abs", &[], &[])
     }
-
-    /// Its exponential.
-    #[must_use]
-    pub fn exp(&self) -> Onnx {
-        self.node("Exp", &[], &[])
-    }
-
-    /// Its natural logarithm.
-    #[must_use]
-    pub fn log(&self) -> Onnx {
-        self.node("Log", &[], &[])
-    }
 }
 
 macro_rules! arithmetic {
