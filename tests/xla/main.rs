@@ -1,23 +1,33 @@
-//! Programs on devices of XLA: training steps, training on two devices, and the conformance corpus. Values need a PJRT
-//! plugin for the CPU, whose path is in the environment variable `AUTOBWD_PJRT_PLUGIN`; without it programs are lowered
-//! alone, and the tests say so.
+//! Programs on devices of XLA: training steps, training on two devices, and the conformance corpus. Tests on devices need
+//! a PJRT plugin for the CPU, whose path is in the environment variable `AUTOBWD_PJRT_PLUGIN`; without it they are ignored.
 
 mod corpus;
 mod replicas;
+#[path = "../../ops/xla/tests/common/runner.rs"]
+mod runner;
 mod training;
 
-use std::io::Write as _;
-
 use autobwd::Result;
-use autobwd_xla::pjrt::{ClientOptions, Device, Plugin};
+use autobwd_xla::pjrt::{ClientOptions, Device};
 
-/// So many virtual devices, if there is a plugin.
-fn devices(number: i64) -> Result<Option<Vec<Device>>> {
-    let Some(plugin) = Plugin::from_env()? else {
-        // The test runner captures `eprintln!` alone.
-        let text = b"AUTOBWD_PJRT_PLUGIN is not set: programs are lowered, but not run\n";
-        std::io::stderr().write_all(text).expect("stderr is there");
-        return Ok(None);
-    };
-    Ok(Some(plugin.client(&ClientOptions::new().set("cpu_device_count", number))?.devices()))
+use runner::{plugin, run, tests};
+
+/// So many virtual devices.
+fn devices(number: i64) -> Result<Vec<Device>> {
+    Ok(plugin()?.client(&ClientOptions::new().set("cpu_device_count", number))?.devices())
+}
+
+fn main() {
+    let tests = tests![
+        corpus::programs_have_the_known_lowering,
+        replicas::steps_for_two_devices_are_lowered,
+        training::steps_are_lowered,
+    ];
+    let on_devices = tests![
+        corpus::programs_have_the_values_of_the_executor,
+        replicas::two_devices_train_as_one,
+        replicas::optimizer_state_is_divided_among_devices,
+        training::steps_have_the_expected_losses,
+    ];
+    run(tests, on_devices)
 }

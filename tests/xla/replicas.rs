@@ -47,22 +47,18 @@ fn download(scope: &DeviceScope) -> Result<Scope> {
     Ok(values)
 }
 
-/// The values after training on two devices; without devices, none: the step is lowered alone.
-fn train(
-    model: &TrainingCase,
-    step: &Program,
-    starts: &[Scope],
-    devices: Option<&[Device]>,
-) -> Result<Vec<Scope>> {
-    let Some(devices) = devices else {
-        let [x, y] = model.batch(0, 1)?;
-        let feeds = [("x", x.meta()), ("y", y.meta())];
-        let metas = |name: &str| -> Option<Meta> { starts[0].get(name).ok().map(|value| value.meta()) };
-        let fetches = [model.loss.as_str()];
-        let request = LowerRequest::new(&feeds, &metas, &fetches).replicas(2);
-        lower(step, OpInfoMap::linked()?, &request)?.check()?;
-        return Ok(vec![]);
-    };
+/// Lowers a step for two devices.
+fn lower_step(model: &TrainingCase, step: &Program, start: &Scope) -> Result<()> {
+    let [x, y] = model.batch(0, 1)?;
+    let feeds = [("x", x.meta()), ("y", y.meta())];
+    let metas = |name: &str| -> Option<Meta> { start.get(name).ok().map(|value| value.meta()) };
+    let fetches = [model.loss.as_str()];
+    let request = LowerRequest::new(&feeds, &metas, &fetches).replicas(2);
+    lower(step, OpInfoMap::linked()?, &request)?.check()
+}
+
+/// The values after training on two devices.
+fn train(model: &TrainingCase, step: &Program, starts: &[Scope], devices: &[Device]) -> Result<Vec<Scope>> {
     let mut executor = DeviceExecutor::new();
     let mut scopes: Vec<DeviceScope> = devices.iter().map(DeviceScope::new).collect();
     scopes.iter_mut().zip(starts).try_for_each(|(scope, start)| scope.upload(start))?;
@@ -85,15 +81,25 @@ fn train_whole(model: &TrainingCase, start: &Scope, device: &Device) -> Result<S
     download(&scope)
 }
 
-#[test]
-fn two_devices_train_as_one() -> Result<()> {
+pub(crate) fn steps_for_two_devices_are_lowered() -> Result<()> {
+    for (_, model) in models(&Adam::new(0.01))? {
+        let step = data_parallel(&model.program, 2, 1000)?;
+        let start = starts(|rank| Ok(vec![model.startup.clone(), startup(&step, rank)?]))?;
+        lower_step(&model, &step, &start[0])?;
+        let sharded = shard_optimizer(&model.program, &model.startup, 2, 1000)?;
+        let start = starts(|rank| Ok(vec![sharded.startup(rank)?]))?;
+        lower_step(&model, &sharded.step, &start[0])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn two_devices_train_as_one() -> Result<()> {
     let devices = devices(2)?;
     // The steps of Adam exceed 1e-6 where gradients are close to zero.
     for (name, model) in models(&Sgd { rate: 0.1 })? {
         let step = data_parallel(&model.program, 2, 1000)?;
         let starts = starts(|rank| Ok(vec![model.startup.clone(), startup(&step, rank)?]))?;
-        let found = train(&model, &step, &starts, devices.as_deref())?;
-        let Some(devices) = &devices else { continue };
+        let found = train(&model, &step, &starts, &devices)?;
         let whole = train_whole(&model, &starts[0], &devices[0])?;
         for (var, expected) in whole.iter() {
             let [first, second] = [&found[0], &found[1]].map(|scope| scope.get(var));
@@ -106,16 +112,15 @@ fn two_devices_train_as_one() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn optimizer_state_is_divided_among_devices() -> Result<()> {
+pub(crate) fn optimizer_state_is_divided_among_devices() -> Result<()> {
     let devices = devices(2)?;
     for (name, model) in models(&Adam::new(0.01))? {
         let step = data_parallel(&model.program, 2, 1000)?;
         let whole = starts(|rank| Ok(vec![model.startup.clone(), startup(&step, rank)?]))?;
-        let whole = train(&model, &step, &whole, devices.as_deref())?;
+        let whole = train(&model, &step, &whole, &devices)?;
         let sharded = shard_optimizer(&model.program, &model.startup, 2, 1000)?;
         let starts = starts(|rank| Ok(vec![sharded.startup(rank)?]))?;
-        let found = train(&model, &sharded.step, &starts, devices.as_deref())?;
+        let found = train(&model, &sharded.step, &starts, &devices)?;
         for (found, whole) in found.iter().zip(&whole) {
             for (var, expected) in whole.iter() {
                 match found.get(var) {

@@ -147,41 +147,6 @@ fn numbers_of_elements_beyond_the_largest_integer_are_told() {
 }
 
 #[test]
-fn a_device_computes_what_the_host_does() {
-    let Some(plugin) = std::env::var_os("AUTOBWD_PJRT_PLUGIN") else {
-        // The test runner captures `eprintln!` alone.
-        std::io::stderr().write_all(b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n").unwrap();
-        return;
-    };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let run = |arguments: &[&OsStr]| {
-        let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/commands.in");
-        let command = "run model.json --startup startup.json --feeds xor.npz --steps 2 --fetch mean_0 --log";
-        let log = folder.join("device.jsonl");
-        let output = Command::new(AUTOBWD)
-            .current_dir(input)
-            .args(command.split(' '))
-            .arg(&log)
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", stderr(&output));
-        let last = |text: &str| serde_json::from_str::<Value>(text.lines().last().unwrap()).unwrap();
-        (last(&String::from_utf8_lossy(&output.stdout)), last(&fs::read_to_string(log).unwrap()))
-    };
-    let (host, host_log) = run(&[]);
-    let (device, device_log) = run(&["--device".as_ref(), &plugin]);
-    assert!(
-        device["device"].is_string() && device["compile_seconds"].is_f64() && device["threads"].is_null()
-    );
-    let near =
-        |host: &Value, device: &Value| (host.as_f64().unwrap() - device.as_f64().unwrap()).abs() < 1e-6;
-    assert!(near(&host["fetched"]["mean_0"]["value"], &device["fetched"]["mean_0"]["value"]));
-    assert!(near(&host_log["values"]["mean_0"], &device_log["values"]["mean_0"]));
-    assert_eq!(host_log["step"], device_log["step"]);
-}
-
-#[test]
 fn a_closed_reader_is_no_failure() {
     let out = || Stdio::piped();
     let mut child = Command::new(AUTOBWD).arg("ops").stdout(out()).stderr(out()).spawn().unwrap();

@@ -1,11 +1,11 @@
 //! Every sample of every operator, and its gradients: which of them have a form in StableHLO (`operators.txt`), and
-//! whether a device computes the same as the kernels. The latter needs a PJRT plugin for the CPU, whose path is in the
-//! environment variable `AUTOBWD_PJRT_PLUGIN`; without it the test says so.
+//! whether a device computes the same as the kernels. Tests on a device need a PJRT plugin for the CPU, whose path is in
+//! the environment variable `AUTOBWD_PJRT_PLUGIN`; without it they are ignored.
 //!
 //! `OPERATORS=softmax,conv2d cargo test -p autobwd-xla --test operators` runs the samples of these alone and prints their
 //! text; `UPDATE=1` writes the table and the texts of rules (`rules.mlir`).
 
-use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _, io::Write as _};
+use std::{collections::BTreeMap, collections::BTreeSet, fmt::Write as _};
 
 use autobwd::{
     __private::internals::*, DType, ErrorKind, Executor, Meta, OpInfoMap, Program, Result, Scope, Tensor,
@@ -14,22 +14,24 @@ use autobwd::{
 use autobwd_xla::{
     Lowered,
     lower::{Hlo, LowerRequest, linked_rules, lower},
-    pjrt::{ClientOptions, CompileOptions, Device, Plugin},
+    pjrt::{ClientOptions, CompileOptions, Device},
 };
 
-use common::compare;
+use common::{compare, plugin, run, tests};
 
 mod common;
 
-fn device() -> Option<Device> {
-    let plugin = Plugin::from_env().expect("the plugin is loaded");
-    let Some(plugin) = plugin else {
-        // The test runner captures `eprintln!` alone.
-        let text = b"AUTOBWD_PJRT_PLUGIN is not set: operators are lowered, but not run\n";
-        std::io::stderr().write_all(text).expect("stderr is there");
-        return None;
-    };
-    Some(plugin.client(&ClientOptions::new()).and_then(|client| client.device(0)).expect("there is a device"))
+fn main() {
+    let tests = tests![
+        rules_have_the_known_text,
+        operators_have_the_known_lowering,
+        refusals_name_the_operator_and_the_reason,
+    ];
+    let on_devices = tests![
+        operators_compute_the_same_in_single_precision,
+        operators_compute_the_same_in_double_precision,
+    ];
+    run(tests, on_devices)
 }
 
 /// A program with values of its inputs.
@@ -183,9 +185,25 @@ fn body(lowered: &Lowered) -> String {
 /// The longest text of a rule that is compared.
 const LINES: usize = 40;
 
+/// The programs of a sample and of its gradient.
+type Cases = [Option<Case>; 2];
+
+/// The programs of the samples that the kernels compute, by operator: of all, or of those that `OPERATORS` names.
+fn samples(float: DType) -> impl Iterator<Item = (&'static str, Cases)> {
+    let only = std::env::var("OPERATORS").ok();
+    let is_chosen = move |ty: &str| only.as_ref().is_none_or(|only| only.split(',').any(|name| name == ty));
+    check::samples().into_iter().filter(move |sample| is_chosen(sample.op())).filter_map(move |sample| {
+        let forward = Case::forward(&sample, float)?;
+        forward.expected().ok()?;
+        // Which element gets the gradient of NaN is not defined.
+        let has_nan = forward.values.iter().any(|(_, value)| value.to_f64s().iter().any(|x| x.is_nan()));
+        let backward = if has_nan { None } else { forward.backward() };
+        Some((sample.op(), [Some(forward), backward]))
+    })
+}
+
 /// The shortest text of a sample in which a rule occurs, for each rule.
-#[test]
-fn rules_have_the_known_text() {
+fn rules_have_the_known_text() -> Result<()> {
     let (rules, mut shortest) = (linked_rules(), BTreeMap::<String, String>::new());
     for sample in check::samples() {
         let Some(forward) = Case::forward(&sample, DType::F32) else { continue };
@@ -209,53 +227,74 @@ fn rules_have_the_known_text() {
         let _ = writeln!(all, "// Rules: {}\n{text}", of.join(", "));
     }
     compare("rules.mlir", &all);
+    Ok(())
 }
 
-/// Lowers the samples and compares their values on a device with those of the kernels, within a tolerance. Returns a row
-/// for each operator, and the differences.
-fn run_samples(float: DType, tolerance: f64) -> (BTreeMap<String, Row>, Vec<String>) {
-    let only = std::env::var("OPERATORS").ok();
-    let only: Option<Vec<&str>> = only.as_deref().map(|list| list.split(',').collect());
-    let (device, mut table, mut failures) = (device(), BTreeMap::<String, Row>::new(), vec![]);
-    for sample in check::samples() {
-        let ty = sample.op().to_string();
-        if only.as_ref().is_some_and(|only| !only.contains(&ty.as_str())) {
-            continue;
-        }
-        let Some(forward) = Case::forward(&sample, float) else { continue };
-        if forward.expected().is_err() {
-            continue;
-        }
-        // Which element gets the gradient of NaN is not defined.
-        let has_nan = forward.values.iter().any(|(_, value)| value.to_f64s().iter().any(|x| x.is_nan()));
-        let backward = if has_nan { None } else { forward.backward() };
-        for (k, case) in [Some(forward), backward].into_iter().enumerate() {
+/// The table of operators: how each is lowered, and why samples are refused.
+fn operators_have_the_known_lowering() -> Result<()> {
+    let is_shown = std::env::var_os("OPERATORS").is_some();
+    let mut table = BTreeMap::<&str, Row>::new();
+    for (ty, cases) in samples(DType::F64) {
+        for (k, case) in cases.iter().enumerate() {
             let Some(case) = case else { continue };
-            let row = table.entry(ty.clone()).or_default();
+            let row = table.entry(ty).or_default();
             row.samples[k] += 1;
-            let lowered = match case.lowered() {
-                Ok(lowered) => lowered,
-                Err(e) => {
-                    row.refused.insert(reason(&e));
-                    continue;
+            match case.lowered() {
+                Ok(lowered) => {
+                    row.lowered[k] += 1;
+                    if is_shown {
+                        println!("{}\n{}", case.program, lowered.text);
+                    }
                 }
-            };
-            row.lowered[k] += 1;
-            if only.is_some() {
-                println!("{}\n{}", case.program, lowered.text);
+                Err(e) => _ = row.refused.insert(reason(&e)),
             }
-            let Some(device) = &device else { continue };
-            if let Some(text) = case.difference(&lowered, device, tolerance) {
-                let which = ["", "gradient of "][k];
+        }
+    }
+    let mut text = String::from(
+        "operator: how it is lowered; samples lowered of all; gradients lowered of all; the reasons for the others\n",
+    );
+    let rules = linked_rules();
+    for (ty, Row { samples, lowered, refused }) in &table {
+        let [forward, backward] = [0, 1].map(|k| format!("{} of {}", lowered[k], samples[k]));
+        let how = if lowered[0] > 0 { way(rules, ty) } else { "refused" };
+        let _ = write!(text, "{ty}: {how}; {forward}; {backward}");
+        refused.iter().for_each(|why| _ = write!(text, "; {why}"));
+        text.push('\n');
+    }
+    if is_shown {
+        println!("{text}");
+    } else {
+        compare("operators.txt", &text);
+    }
+    Ok(())
+}
+
+/// Compares the values of samples on a device with those of the kernels, within a tolerance.
+fn compare_values(float: DType, tolerance: f64) -> Result<()> {
+    let device = plugin()?.client(&ClientOptions::new())?.device(0)?;
+    let mut failures = vec![];
+    for (ty, cases) in samples(float) {
+        for (case, which) in cases.iter().zip(["", "gradient of "]) {
+            let Some(case) = case else { continue };
+            let Ok(lowered) = case.lowered() else { continue };
+            if let Some(text) = case.difference(&lowered, &device, tolerance) {
                 failures.push(format!("{which}{ty}, {float}: {text}\n{}", case.program));
             }
         }
     }
-    (table, failures)
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
+    Ok(())
 }
 
-#[test]
-fn refusals_name_the_operator_and_the_reason() {
+fn operators_compute_the_same_in_single_precision() -> Result<()> {
+    compare_values(DType::F32, 1e-5)
+}
+
+fn operators_compute_the_same_in_double_precision() -> Result<()> {
+    compare_values(DType::F64, 1e-11)
+}
+
+fn refusals_name_the_operator_and_the_reason() -> Result<()> {
     let mut count = 0;
     for sample in check::samples() {
         let Some(forward) = Case::forward(&sample, DType::F32) else { continue };
@@ -274,35 +313,5 @@ fn refusals_name_the_operator_and_the_reason() {
         }
     }
     assert!(count > 0, "no sample is refused");
-}
-
-#[track_caller]
-fn require_none(failures: &[String]) {
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
-}
-
-#[test]
-fn operators_compute_the_same_in_single_precision() {
-    require_none(&run_samples(DType::F32, 1e-5).1);
-}
-
-#[test]
-fn operators_compute_the_same_in_double_precision() {
-    let (table, failures) = run_samples(DType::F64, 1e-11);
-    require_none(&failures);
-    let mut text = String::from(
-        "operator: how it is lowered; samples lowered of all; gradients lowered of all; the reasons for the others\n",
-    );
-    let rules = linked_rules();
-    for (ty, Row { samples, lowered, refused }) in &table {
-        let [forward, backward] = [0, 1].map(|k| format!("{} of {}", lowered[k], samples[k]));
-        let how = if lowered[0] > 0 { way(rules, ty) } else { "refused" };
-        let _ = write!(text, "{ty}: {how}; {forward}; {backward}");
-        refused.iter().for_each(|why| _ = write!(text, "; {why}"));
-        text.push('\n');
-    }
-    match std::env::var_os("OPERATORS") {
-        None => compare("operators.txt", &text),
-        Some(_) => println!("{text}"),
-    }
+    Ok(())
 }

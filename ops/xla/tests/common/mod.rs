@@ -1,4 +1,8 @@
-//! Files that tests compare texts with.
+//! The runner of tests, and files that tests compare texts with.
+
+mod runner;
+
+pub(crate) use runner::{plugin, run, tests};
 
 /// Compares a text with a file of this folder, or writes it.
 #[track_caller]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Meta, Scope, Tensor};
+use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Meta, Result, Scope, Tensor};
 use autobwd_ops::{
     Init, Math,
     nn::{Dropout, Linear},
@@ -31,9 +31,8 @@ fn examples(n: usize) -> [Tensor; 2] {
     [numbers(3, 0.7), numbers(1, 1.3)]
 }
 
-#[test]
-fn training_has_the_values_of_the_host() {
-    let Some(device) = device() else { return };
+pub(crate) fn training_has_the_values_of_the_host() -> Result<()> {
+    let device = device()?;
     let net = Builder::new();
     let loss = regression(&net).name();
     let (startup, step) = (net.startup().program().unwrap().clone(), net.program().unwrap().clone());
@@ -54,11 +53,11 @@ fn training_has_the_values_of_the_host() {
         let found = scope.tensor(name).unwrap().to_f64s();
         assert!(found.iter().zip(value.to_f64s()).all(|(a, b)| (a - b).abs() < 1e-6), "{name}");
     }
+    Ok(())
 }
 
-#[test]
-fn start_up_programs_of_one_scope_do_not_share_a_learning_rate() {
-    let Some(device) = device() else { return };
+pub(crate) fn start_up_programs_of_one_scope_do_not_share_a_learning_rate() -> Result<()> {
+    let device = device()?;
     let program = |name: &str, optimizer: &dyn Optimizer| {
         let net = Builder::new();
         let w = net.parameter(name, DType::F32, &[1], |w| Init::Constant(1.0).emit(w, 0));
@@ -85,11 +84,11 @@ fn start_up_programs_of_one_scope_do_not_share_a_learning_rate() {
     scope.set("learning_rate_0", &tensor(&[1.0])).unwrap();
     executor.run(&first, &mut scope, &[], &[]).unwrap();
     assert_eq!(scope.tensor("learning_rate_0").unwrap().item().unwrap(), 0.5);
+    Ok(())
 }
 
-#[test]
-fn programs_are_compiled_once_for_a_shape() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn programs_are_compiled_once_for_a_shape() -> Result<()> {
+    let client = client(2)?;
     let [device, other] = [0, 1].map(|i| client.device(i).unwrap());
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1]);
@@ -114,11 +113,11 @@ fn programs_are_compiled_once_for_a_shape() {
         4.0
     );
     assert!(!Arc::ptr_eq(&first, &executor.prepare(&program, &scope, &feeds(3), &[&y]).unwrap()));
+    Ok(())
 }
 
-#[test]
-fn what_is_wrong_is_named() {
-    let Some(device) = device() else { return };
+pub(crate) fn what_is_wrong_is_named() -> Result<()> {
+    let device = device()?;
     let (mut executor, mut scope) = (DeviceExecutor::new(), DeviceScope::new(&device));
     let net = Builder::new();
     let y = net.input("x", DType::F32, &[-1]).log().name();
@@ -137,4 +136,5 @@ fn what_is_wrong_is_named() {
     assert!(e.to_string().ends_with("`w` is float32 [1], but the scope holds float32 [2]"), "{e}");
     let e = executor.run_replicas(&program, &mut [], &[], &[&y]).unwrap_err();
     assert_eq!(e.to_string(), "a program runs with at least one scope");
+    Ok(())
 }

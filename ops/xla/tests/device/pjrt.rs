@@ -2,12 +2,15 @@
 
 use std::{fs, thread};
 
-use autobwd::{DType, ErrorKind, Tensor, tensor::Bool};
+use autobwd::{DType, ErrorKind, Result, Tensor, tensor::Bool};
 use autobwd_xla::pjrt::{
     Client, ClientOptions, CompileOptions, Device, DeviceBuffer, Executable, Input, OptionValue, Plugin,
 };
 
-use crate::plugin::{client, device, plugin, tensor};
+use crate::{
+    common::plugin,
+    plugin::{client, device, tensor},
+};
 
 /// A module whose `main` has this list of arguments, results and body.
 fn module(arguments: &str, results: &str, body: &str) -> String {
@@ -29,9 +32,8 @@ fn add(device: &Device, ty: &str, x: Tensor, y: Tensor) -> Tensor {
     sum.download().unwrap()
 }
 
-#[test]
-fn a_client_describes_itself() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn a_client_describes_itself() -> Result<()> {
+    let client = client(2)?;
     assert_eq!((client.platform_name(), client.process_index(), client.devices().len()), ("cpu", 0, 2));
     assert!(!client.platform_version().is_empty());
     let second = client.device(1).unwrap();
@@ -51,11 +53,11 @@ fn a_client_describes_itself() {
         matches!(stablehlo, Some((_, OptionValue::Ints(version))) if version.len() == 3),
         "{attributes:?}"
     );
+    Ok(())
 }
 
-#[test]
-fn sums_of_every_dtype() {
-    let Some(device) = device() else { return };
+pub(crate) fn sums_of_every_dtype() -> Result<()> {
+    let device = device()?;
     let of = |elements: Vec<f64>| Tensor::from_vec([3], elements).unwrap();
     assert_eq!(
         add(&device, "tensor<3xf64>", of(vec![1.5, 2.0, -3.0]), of(vec![0.25; 3])),
@@ -74,11 +76,11 @@ fn sums_of_every_dtype() {
     let y = Tensor::from_vec([4], [false, false, false, true].map(Bool::from).to_vec()).unwrap();
     let sum = add(&device, "tensor<4xi1>", x, y);
     assert_eq!((sum.dtype(), sum.bytes()), (DType::Bool, &[0, 1, 1, 1][..]));
+    Ok(())
 }
 
-#[test]
-fn layouts_are_row_major_and_tensors_may_be_empty() {
-    let Some(device) = device() else { return };
+pub(crate) fn layouts_are_row_major_and_tensors_may_be_empty() -> Result<()> {
+    let device = device()?;
     let text = module(
         "%x: tensor<2x3xf32>",
         "tensor<3x2xf32>, tensor<0x3xf32>",
@@ -94,11 +96,11 @@ fn layouts_are_row_major_and_tensors_may_be_empty() {
     let empty = results[1].download().unwrap();
     assert_eq!(empty.dims(), [0, 3]);
     assert_eq!(device.upload(&empty).unwrap().download().unwrap(), empty);
+    Ok(())
 }
 
-#[test]
-fn a_donated_argument_gives_its_memory_to_the_result() {
-    let Some(device) = device() else { return };
+pub(crate) fn a_donated_argument_gives_its_memory_to_the_result() -> Result<()> {
+    let device = device()?;
     let elements = vec![1.0_f32; 1000];
     for donation in [" {tf.aliasing_output = 0 : i32}", " {jax.buffer_donor = true}"] {
         let executable = device.compile(&addition("tensor<1000xf32>", donation)).unwrap();
@@ -119,11 +121,11 @@ fn a_donated_argument_gives_its_memory_to_the_result() {
         assert_eq!(x.download().unwrap().slice::<f32>().unwrap(), vec![4.0; 1000]);
         assert_eq!(x.bytes_on_device().unwrap(), 4000);
     }
+    Ok(())
 }
 
-#[test]
-fn wrong_arguments_are_errors() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn wrong_arguments_are_errors() -> Result<()> {
+    let client = client(2)?;
     let (device, second) = (client.device(0).unwrap(), client.device(1).unwrap());
     let executable = device.compile(&addition("tensor<2xf32>", "")).unwrap();
     let x = device.upload(&tensor(&[1.0, 2.0])).unwrap();
@@ -152,11 +154,11 @@ fn wrong_arguments_are_errors() {
     );
     let e = client.compile("", &CompileOptions::new(&other.devices())).unwrap_err();
     assert_eq!(e.to_string(), "cannot compile for cpu:0: it is a device of another client");
+    Ok(())
 }
 
-#[test]
-fn texts_that_do_not_compile_are_errors_with_their_position() {
-    let Some(device) = device() else { return };
+pub(crate) fn texts_that_do_not_compile_are_errors_with_their_position() -> Result<()> {
+    let device = device()?;
     let message = |text: &str| {
         let e = device.compile(text).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Program, "{e}");
@@ -174,11 +176,11 @@ fn texts_that_do_not_compile_are_errors_with_their_position() {
     assert!(e.contains("tensor<2xbf16>") || e.contains("element type bf16"), "{e}");
     message("");
     message("\0");
+    Ok(())
 }
 
-#[test]
-fn options_that_the_plugin_does_not_know_are_errors() {
-    let Some(plugin) = plugin() else { return };
+pub(crate) fn options_that_the_plugin_does_not_know_are_errors() -> Result<()> {
+    let plugin = plugin()?;
     let e = plugin.client(&ClientOptions::new().set("no_such_option", true)).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Device);
     assert!(e.to_string().contains("no_such_option"), "{e}");
@@ -196,10 +198,10 @@ fn options_that_the_plugin_does_not_know_are_errors() {
     let e = client.compile(&text, &options.clone().flag("xla_cpu_enable_fast_math", vec![1])).unwrap_err();
     assert_eq!(e.to_string(), "flag `xla_cpu_enable_fast_math` cannot be a list");
     client.compile(&text, &options.flag("xla_cpu_enable_fast_math", false)).unwrap();
+    Ok(())
 }
 
-#[test]
-fn files_that_are_no_plugins_are_errors() {
+pub(crate) fn files_that_are_no_plugins_are_errors() -> Result<()> {
     let e = Plugin::load("no/such/plugin.so").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Io);
     assert!(e.to_string().starts_with("cannot read `no/such/plugin.so`: "), "{e}");
@@ -215,11 +217,11 @@ fn files_that_are_no_plugins_are_errors() {
         assert_eq!(e.kind(), ErrorKind::Format);
         assert_eq!(e.to_string(), format!("`{path}` is not a PJRT plugin: it does not export `GetPjrtApi`"));
     }
+    Ok(())
 }
 
-#[test]
-fn replicas_run_on_their_devices() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn replicas_run_on_their_devices() -> Result<()> {
+    let client = client(2)?;
     let devices = client.devices();
     let text = "module @m attributes {mhlo.num_replicas = 2 : i32} {
       func.func public @main(%x: tensor<2xf32> {jax.buffer_donor = true}) -> tensor<2xf32> {
@@ -247,11 +249,11 @@ fn replicas_run_on_their_devices() {
     let e = client.compile(text, &CompileOptions::new(&twice)).unwrap_err();
     assert_eq!(e.to_string(), "cannot compile for cpu:0 twice: each replica needs its own device");
     assert!(client.compile(text, &CompileOptions::new(&[])).is_err());
+    Ok(())
 }
 
-#[test]
-fn a_program_runs_on_the_second_device() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn a_program_runs_on_the_second_device() -> Result<()> {
+    let client = client(2)?;
     let (first, second) = (client.device(0).unwrap(), client.device(1).unwrap());
     let executable = second.compile(&addition("tensor<2xf32>", "")).unwrap();
     let x = first.upload(&tensor(&[1.0, 2.0])).unwrap().copy_to(&second).unwrap();
@@ -259,11 +261,11 @@ fn a_program_runs_on_the_second_device() {
     assert_eq!(sum.device(), &second);
     let back = sum.copy_to(&first).unwrap().copy_to(&first).unwrap();
     assert_eq!((back.device(), back.download().unwrap()), (&first, tensor(&[2.0, 4.0])));
+    Ok(())
 }
 
-#[test]
-fn saved_executables_are_loaded_again() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn saved_executables_are_loaded_again() -> Result<()> {
+    let client = client(2)?;
     let second = client.device(1).unwrap();
     let saved = second.compile(&addition("tensor<2xf32>", " {tf.aliasing_output = 0 : i32}")).unwrap();
     let bytes = saved.to_bytes().unwrap();
@@ -289,11 +291,11 @@ fn saved_executables_are_loaded_again() {
     for damaged in [&flipped, &bytes[..bytes.len() / 2], &bytes[..30], &bytes[..25]] {
         assert_eq!(message(damaged), format!("{start}the bytes are damaged"));
     }
+    Ok(())
 }
 
-#[test]
-fn an_executable_outlives_its_client_and_is_shared_by_threads() {
-    let Some(device) = device() else { return };
+pub(crate) fn an_executable_outlives_its_client_and_is_shared_by_threads() -> Result<()> {
+    let device = device()?;
     let executable = device.compile(&addition("tensor<64xf32>", " {jax.buffer_donor = true}")).unwrap();
     let shared = device.upload(&tensor(&[1.0; 64])).unwrap();
     drop(device);
@@ -323,15 +325,16 @@ fn an_executable_outlives_its_client_and_is_shared_by_threads() {
         }
     });
     assert_eq!(shared.download().unwrap(), tensor(&[1.0; 64]));
+    Ok(())
 }
 
-#[test]
-fn a_result_that_exceeds_the_memory_is_an_error() {
-    let Some(device) = device() else { return };
+pub(crate) fn a_result_that_exceeds_the_memory_is_an_error() -> Result<()> {
+    let device = device()?;
     // More than the address space: no setting of the system allocates it.
     let ty = "tensor<70368744177664xf32>";
     let body = format!("%c = stablehlo.constant dense<1.0> : {ty}\n    return %c : {ty}");
     let e = device.compile(&module("", ty, &body)).unwrap().run::<[&DeviceBuffer; 0]>([]).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::OutOfMemory);
     assert!(e.to_string().starts_with("cannot run the program on cpu:0: "), "{e}");
+    Ok(())
 }

@@ -1,28 +1,18 @@
-//! The plugin that the tests use.
+//! Clients and devices of the plugin.
 
-use std::io::Write;
+use autobwd::{Result, Tensor};
+use autobwd_xla::pjrt::{Client, ClientOptions, Device};
 
-use autobwd::Tensor;
-use autobwd_xla::pjrt::{Client, ClientOptions, Device, Plugin};
-
-/// The plugin, if there is one.
-pub(crate) fn plugin() -> Option<Plugin> {
-    let plugin = Plugin::from_env().unwrap();
-    if plugin.is_none() {
-        // The test runner captures `eprintln!` alone.
-        std::io::stderr().write_all(b"AUTOBWD_PJRT_PLUGIN is not set: the test ends here\n").unwrap();
-    }
-    plugin
-}
+use crate::common::plugin;
 
 /// A client with so many virtual devices.
-pub(crate) fn client(devices: i64) -> Option<Client> {
-    Some(plugin()?.client(&ClientOptions::new().set("cpu_device_count", devices)).unwrap())
+pub(crate) fn client(devices: i64) -> Result<Client> {
+    plugin()?.client(&ClientOptions::new().set("cpu_device_count", devices))
 }
 
 /// A device of a client without others.
-pub(crate) fn device() -> Option<Device> {
-    Some(client(1)?.device(0).unwrap())
+pub(crate) fn device() -> Result<Device> {
+    client(1)?.device(0)
 }
 
 /// A vector.

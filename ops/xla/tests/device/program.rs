@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use autobwd::{DType, ErrorKind, Scope, Tensor};
+use autobwd::{DType, ErrorKind, Result, Scope, Tensor};
 use autobwd_xla::{Argument, DeviceScope, Lowered, Output, pjrt::CompileOptions};
 
 use crate::plugin::{client, device, tensor};
@@ -43,9 +43,8 @@ fn states() -> Scope {
     scope
 }
 
-#[test]
-fn states_stay_on_the_device() {
-    let Some(device) = device() else { return };
+pub(crate) fn states_stay_on_the_device() -> Result<()> {
+    let device = device()?;
     let program = step().compile(&device).unwrap();
     let (mut host, mut scope) = (states(), DeviceScope::new(&device));
     scope.upload(&host).unwrap();
@@ -60,11 +59,11 @@ fn states_stay_on_the_device() {
     scope.download(&mut host).unwrap();
     assert_eq!(host.get("w").unwrap(), &tensor(&[4.0, 8.0]));
     assert_eq!(scope.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["w", "lr"]);
+    Ok(())
 }
 
-#[test]
-fn feeds_and_fetches_may_stay_on_the_device() {
-    let Some(device) = device() else { return };
+pub(crate) fn feeds_and_fetches_may_stay_on_the_device() -> Result<()> {
+    let device = device()?;
     let program = step().compile(&device).unwrap();
     let mut scope = DeviceScope::new(&device);
     scope.upload(&states()).unwrap();
@@ -75,11 +74,11 @@ fn feeds_and_fetches_may_stay_on_the_device() {
     }
     let e = program.run_on_device(&mut scope, &[("x", &x)], &["update", "update"]).unwrap_err();
     assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::Fetch, "`update` is fetched twice"));
+    Ok(())
 }
 
-#[test]
-fn a_donated_feed_of_the_caller_is_only_read() {
-    let Some(device) = device() else { return };
+pub(crate) fn a_donated_feed_of_the_caller_is_only_read() -> Result<()> {
+    let device = device()?;
     let lowered = Lowered {
         text: "module { func.func @main(%x: tensor<2xf32> {jax.buffer_donor = true}) -> tensor<2xf32> {
           %y = stablehlo.add %x, %x : tensor<2xf32>
@@ -96,11 +95,11 @@ fn a_donated_feed_of_the_caller_is_only_read() {
     assert_eq!((x.download().unwrap(), y[0].download().unwrap()), (tensor(&[1.0, 2.0]), tensor(&[2.0, 4.0])));
     let y = program.run(&mut scope, &[("x", &tensor(&[1.0, 2.0]))], &["y"]).unwrap();
     assert_eq!(y, [tensor(&[2.0, 4.0])]);
+    Ok(())
 }
 
-#[test]
-fn wrong_feeds_fetches_and_states_are_errors_that_leave_the_scope() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn wrong_feeds_fetches_and_states_are_errors_that_leave_the_scope() -> Result<()> {
+    let client = client(2)?;
     let device = client.device(0).unwrap();
     let program = step().compile(&device).unwrap();
     let mut scope = DeviceScope::new(&device);
@@ -143,11 +142,11 @@ fn wrong_feeds_fetches_and_states_are_errors_that_leave_the_scope() {
     assert_eq!(e.to_string(), "argument 0 (`%x`) is needed on cpu:0, and is on cpu:1");
     assert_eq!(scope.tensor("w").unwrap(), tensor(&[1.0, 2.0]));
     assert_eq!(scope.remove("w").map(|w| w.dims().to_vec()), Some(vec![2]));
+    Ok(())
 }
 
-#[test]
-fn declarations_that_contradict_the_text_are_errors() {
-    let Some(device) = device() else { return };
+pub(crate) fn declarations_that_contradict_the_text_are_errors() -> Result<()> {
+    let device = device()?;
     let message = |change: fn(&mut Lowered)| {
         let mut lowered = step();
         change(&mut lowered);
@@ -191,11 +190,11 @@ fn declarations_that_contradict_the_text_are_errors() {
         message(|l| l.results[0].name = "update".into()),
         "lowered program: two results have the name `update`"
     );
+    Ok(())
 }
 
-#[test]
-fn threads_share_a_program_each_with_its_scope() {
-    let Some(device) = device() else { return };
+pub(crate) fn threads_share_a_program_each_with_its_scope() -> Result<()> {
+    let device = device()?;
     let program = step().compile(&device).unwrap();
     thread::scope(|threads| {
         for factor in [1.0, 3.0] {
@@ -210,11 +209,11 @@ fn threads_share_a_program_each_with_its_scope() {
             });
         }
     });
+    Ok(())
 }
 
-#[test]
-fn replicas_have_their_own_scopes() {
-    let Some(client) = client(2) else { return };
+pub(crate) fn replicas_have_their_own_scopes() -> Result<()> {
+    let client = client(2)?;
     let lowered = Lowered {
         text: "module @step attributes {mhlo.num_replicas = 2 : i32} {
           func.func @main(%x: tensor<2xf32>, %w: tensor<2xf32> {tf.aliasing_output = 1 : i32})
@@ -259,11 +258,11 @@ fn replicas_have_their_own_scopes() {
     scopes.swap(0, 1);
     let e = program.run_replicas(&mut scopes, &[&[("x", &x)], &[("x", &y)]], &["sum"]).unwrap_err();
     assert_eq!(e.to_string(), "the program was compiled for cpu:0, and the scope is on cpu:1");
+    Ok(())
 }
 
-#[test]
-fn a_run_that_fails_leaves_no_deleted_states() {
-    let Some(device) = device() else { return };
+pub(crate) fn a_run_that_fails_leaves_no_deleted_states() -> Result<()> {
+    let device = device()?;
     // The result exceeds the address space.
     let huge = "tensor<70368744177664xf32>";
     let lowered = Lowered {
@@ -285,4 +284,5 @@ fn a_run_that_fails_leaves_no_deleted_states() {
     if let Ok(w) = scope.get("w") {
         assert_eq!(w.download().unwrap(), tensor(&[1.0, 2.0]));
     }
+    Ok(())
 }
