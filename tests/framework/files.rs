@@ -1,28 +1,16 @@
-//! Saved files are complete even after a kill, and running out of memory is an error. Both tests run this test binary
-//! as a child process.
+//! Saved files: written atomically, through links, and only if they can be read again. For killed processes, see
+//! `tests/crash_safety`.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 
 use autobwd::{
-    Attr, Builder, DType, ErrorKind, Executor, Feed, OpDesc, Program, Result, Scope, Tensor,
+    Attr, ErrorKind, OpDesc, Program, Result, Scope, Tensor,
     tensor::{load_tensors, save_tensors, write_atomically},
 };
-use autobwd_ops::{
-    Init, Math,
-    control::while_loop,
-    optim::{Optimizer, Sgd},
-};
-
-/// Tells [`saves_until_it_is_killed`] where to save.
-const SAVE: &str = "AUTOBWD_TEST_SAVE";
-/// Tells [`loops_until_memory_runs_out`] how many elements a step saves.
-const LOOP: &str = "AUTOBWD_TEST_LOOP";
 
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
@@ -35,59 +23,6 @@ fn filled(value: f32) -> Result<Scope> {
     let mut scope = Scope::new();
     scope.set("w", Tensor::from_vec([200_000], vec![value; 200_000])?);
     Ok(scope)
-}
-
-/// Not a test itself: the process that [`a_kill_leaves_a_whole_file`] runs and kills.
-#[test]
-fn saves_until_it_is_killed() -> Result<()> {
-    let Some(folder) = env::var_os(SAVE).map(PathBuf::from) else { return Ok(()) };
-    let scopes = [filled(1.0)?, filled(2.0)?];
-    let programs = [1, 3000].map(|count| {
-        let mut program = Program::new();
-        program.root_mut().ops.extend((0..count).map(|_| OpDesc::new("tanh")));
-        program
-    });
-    for i in 0.. {
-        scopes[i % 2].save(folder.join("w.safetensors"))?;
-        programs[i % 2].save(folder.join("p.json"))?;
-    }
-    Ok(())
-}
-
-fn this_test(name: &str) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args([&format!("files::{name}"), "--exact", "--nocapture"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-#[test]
-fn a_kill_leaves_a_whole_file() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let (weights, program) = (folder.path().join("w.safetensors"), folder.path().join("p.json"));
-    let mut left = 0;
-    for round in 0..25 {
-        let mut child: Child =
-            this_test("saves_until_it_is_killed").env(SAVE, folder.path()).spawn().unwrap();
-        let start = Instant::now();
-        while !program.exists() {
-            assert!(start.elapsed() < Duration::from_secs(60), "the child saves nothing");
-            thread::sleep(Duration::from_millis(1));
-        }
-        thread::sleep(Duration::from_micros(20_000 + round * 1_370));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let values = load_tensors(&weights)?.remove(0).1.to_f64s();
-        assert!(values.len() == 200_000 && values.iter().all(|x| *x == values[0]), "round {round}");
-        let count = Program::load(&program)?.root().ops.len();
-        assert!(count == 1 || count == 3000, "round {round}");
-        left = left.max(names_in(folder.path()).len());
-    }
-    assert!(left <= 4, "each target has one temporary file at most");
-    filled(3.0)?.save(&weights)?;
-    Program::new().save(&program)?;
-    assert_eq!(names_in(folder.path()), ["p.json", "w.safetensors"]);
-    Ok(())
 }
 
 #[test]
@@ -226,52 +161,4 @@ fn a_program_that_is_too_large_to_be_read_is_not_written() -> Result<()> {
     assert!(e.message().contains(" bytes are more than the limit of 134217728"), "{e}");
     assert!(!path.exists());
     Ok(())
-}
-
-/// Not a test itself: [`memory_that_a_loop_cannot_have_is_an_error`] runs it with little memory.
-#[test]
-fn loops_until_memory_runs_out() -> Result<()> {
-    let Some(width) = env::var(LOOP).ok().map(|text| text.parse().unwrap()) else { return Ok(()) };
-    let net = Builder::new();
-    let x = net.parameter("x", DType::F32, &[width], |p| Init::Constant(0.5).emit(p, 0));
-    let (k, end) = (net.input("k", DType::F64, &[]), net.input("end", DType::F64, &[]));
-    let condition = |v: &[autobwd::Expr]| v[0].less_than(&end);
-    let last = while_loop(&[k, x.copy()], condition, |v| vec![&v[0] + 1.0, v[1].tanh() * &x]);
-    let loss = last[1].mean();
-    Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
-    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
-    let mut run = |steps: f64| {
-        let feeds: [(&str, &dyn Feed); 2] = [("k", &Tensor::scalar(0.0)?), ("end", &Tensor::scalar(steps)?)];
-        executor.run(&net.program()?, &mut scope, &feeds, &[&loss.name()]).map(drop)
-    };
-    run(10.0)?;
-    let e = run(1e12).unwrap_err();
-    assert_eq!(e.kind(), ErrorKind::OutOfMemory);
-    println!("told: {e}");
-    run(1000.0)
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn memory_that_a_loop_cannot_have_is_an_error() {
-    // The failing allocation depends on the size of the saved step state: once the list of steps, once a step.
-    for (width, kilobytes) in [(1, 300_000), (1, 500_000), (40, 400_000), (5000, 400_000)] {
-        let mut limited = Command::new("sh");
-        let script = format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\"");
-        let test = this_test("loops_until_memory_runs_out");
-        limited.args(["-c", &script]).arg(test.get_program()).args(test.get_args());
-        let output = limited.env(LOOP, width.to_string()).output().unwrap();
-        let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-        assert!(output.status.success(), "{width} elements: {text}{errors}");
-        assert!(text.contains("out of memory: a step saves "), "{width} elements: {text}");
-        assert!(text.contains("told: operator `while` (block 0, operator "), "{width} elements: {text}");
-    }
-}
-
-#[test]
-fn nobody_gets_a_million_threads() {
-    assert_eq!(Executor::with_threads(0).threads(), 1);
-    assert_eq!(Executor::with_threads(3).threads(), 3);
-    assert!(Executor::with_threads(1_000_000).threads() <= 1024);
 }

@@ -74,7 +74,6 @@ mod reference_gradients;
 mod references;
 mod registry;
 mod result_dtypes;
-mod resume;
 mod running;
 mod scratch;
 mod seeds;

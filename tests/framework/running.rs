@@ -291,3 +291,10 @@ fn operators_whose_attributes_are_zeros_of_both_signs_are_two() -> Result<()> {
     assert_eq!(found.slice::<f32>()?, [f32::NEG_INFINITY, f32::INFINITY]);
     Ok(())
 }
+
+#[test]
+fn nobody_gets_a_million_threads() {
+    assert_eq!(Executor::with_threads(0).threads(), 1);
+    assert_eq!(Executor::with_threads(3).threads(), 3);
+    assert!(Executor::with_threads(1_000_000).threads() <= 1024);
+}
