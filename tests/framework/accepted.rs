@@ -13,7 +13,7 @@ use autobwd_ops::{
     top_k::{Accuracy, TopKV2},
 };
 
-use crate::numbers::differentiable;
+use crate::support::programs::differentiable;
 
 /// A reduction over the last axis whose result has that dtype.
 macro_rules! reductions {

@@ -8,7 +8,7 @@ use autobwd::{
     program::Name,
 };
 
-use crate::{compare, is_of_library};
+use crate::support::{compare, is_of_library};
 
 /// `clip: max FLOAT, min FLOAT`, one operator per line; see the head of the file.
 fn reference() -> BTreeMap<String, BTreeMap<String, String>> {

@@ -1,13 +1,13 @@
 //! Backward parts: structure, and errors.
 
 use autobwd::{
-    Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, NoGrad,
-    Pointwise, Program, Result, Scope, Tensor, Var, append_backward, backward::GradientOptions, emit,
-    gradients, register_op,
+    Backward, Builder, DType, ErrorKind, Executor, Expr, GradCx, GradRule, Infer, Kernel, Meta, Pointwise,
+    Program, Result, Scope, Tensor, Var, append_backward, backward::GradientOptions, emit, gradients,
+    register_op,
 };
 use autobwd_ops::Math;
 
-use crate::numeric::parameter;
+use crate::support::{derivatives::parameter, operators::Opaque};
 
 /// The backward pass, one operator per line, without attributes and source lines.
 fn backward_part(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<Vec<String>> {
@@ -158,28 +158,6 @@ fn a_missing_gradient_is_explained() -> Result<()> {
     }
     assert_eq!(reasons.len(), 5);
     Ok(())
-}
-
-/// Copies `x`; has no gradient.
-#[register_op(grad = NoGrad)]
-pub(crate) struct Opaque<V = Var> {
-    /// Any shape.
-    #[input]
-    pub(crate) x: V,
-    /// Same shape.
-    #[output]
-    pub(crate) out: V,
-}
-impl Infer for Opaque<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        self.out.like(&self.x);
-        Ok(())
-    }
-}
-impl Kernel for Opaque<autobwd::Buf<'_>> {
-    fn run(&mut self, _: &autobwd::Cx) -> Result<()> {
-        self.out.copy_from(&self.x)
-    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use autobwd_ops::{
     control::{While, while_loop},
 };
 
-use crate::unrolled::number;
+use crate::support::control_flow::number;
 
 /// An operator with a shape rule (by default, of the input's shape) and a floating-point kernel (by default, without
 /// scratch memory), without gradient, and its sample.

@@ -8,7 +8,7 @@ use autobwd_ops::{
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
 
-use crate::unrolled::number;
+use crate::support::control_flow::number;
 
 /// A classifier with statistics and a counter that a step overwrites long before it reads labels.
 fn classifier(net: &Builder) -> Expr {

@@ -14,7 +14,7 @@ use autobwd_ops::{
     shape::{Assign, Concat, Reshape2, ShapeOp, Slice},
 };
 
-use crate::numbers::differentiable;
+use crate::support::programs::differentiable;
 
 fn shape(x: &Expr) -> Expr {
     emit(ShapeOp { input: x.into(), out: New }).out

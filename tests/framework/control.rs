@@ -12,9 +12,9 @@ use autobwd_ops::{
     control::{StaticRnn, cond, scan, static_rnn, switch_case, while_loop},
 };
 
-use crate::{
-    numeric::{assert_derivative, assert_near, run},
-    unrolled::{DIMS, number},
+use crate::support::{
+    control_flow::{DIMS, number},
+    derivatives::{assert_derivative, assert_near, run},
 };
 
 /// `h ← tanh(h · w + x)` with its loss.

@@ -6,7 +6,7 @@ use autobwd_ops::{
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
 };
 
-use crate::numeric::{assert_derivative, parameter, run};
+use crate::support::derivatives::{assert_derivative, parameter, run};
 
 fn modulo(x: &Expr, y: &Expr) -> Expr {
     emit(ElementwiseMod { x: Arg::from(x), y: y.into(), out: New, axis: -1 }).out

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use crate::structure::{files, root};
+use crate::support::sources::{files, root};
 
 /// The chapters of the book, by file name.
 fn chapters() -> BTreeSet<String> {

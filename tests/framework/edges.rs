@@ -9,9 +9,9 @@ use autobwd_ops::{
     control::{scan, static_rnn, while_loop},
 };
 
-use crate::{
-    numeric::{assert_derivatives, assert_near, parameter},
-    unrolled::{DIMS, number},
+use crate::support::{
+    control_flow::{DIMS, number},
+    derivatives::{assert_derivatives, assert_near, parameter},
 };
 
 #[test]

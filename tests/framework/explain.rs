@@ -1,23 +1,17 @@
 //! Explanations of gradients, compared with the texts in `stories/`.
 
 use autobwd::{
-    Backward, Builder, DType, ErrorKind, Expr, Program, Result, append_backward,
-    backward::{GradientOptions, Gradients, Recompute},
+    Backward, Builder, DType, ErrorKind, Expr, Program, Result,
+    backward::{GradientOptions, Recompute},
     emit, explain, gradients,
 };
-use autobwd_ops::{
-    Math,
-    activation::Square,
-    control::{cond, scan, while_loop},
+use autobwd_ops::{Math, activation::Square};
+
+use crate::support::{
+    compare,
+    derivatives::parameter,
+    programs::{differentiate, nested},
 };
-
-use crate::{compare, numeric::parameter};
-
-fn differentiate(net: &Builder, loss: &Expr, backward: &Backward<'_>) -> Result<(Program, Gradients)> {
-    let mut program = net.program()?.clone();
-    let found = append_backward(&mut program, &loss.name(), backward)?;
-    Ok((program, found))
-}
 
 /// Compares a text with a file, ignoring the line numbers of sources.
 #[track_caller]
@@ -29,23 +23,6 @@ fn told(story: &str, text: &str) {
         lineless += piece.trim_start_matches(|c: char| c.is_ascii_digit());
     }
     compare(&format!("framework/stories/{story}.txt"), &(lineless + "\n"));
-}
-
-/// A recurrence, a loop and a branch, with their backward pass.
-pub(crate) fn nested() -> Result<(Program, Gradients)> {
-    let net = Builder::new();
-    let w = parameter(&net, "w", &[2]);
-    let x = net.input("x", DType::F64, &[-1, 2]);
-    let states = scan(&[x], std::slice::from_ref(&w), false, |x, h| {
-        let h = (&h[0] * &w + &x[0]).tanh();
-        (vec![h.clone()], vec![h])
-    });
-    let end = w.mean() + 9.0;
-    let grow = |v: &[Expr]| vec![&v[0] * w.square().mean()];
-    let last = while_loop(&[states[0].mean()], |v| v[0].less_than(&end), grow);
-    let small = last[0].less_than(&end);
-    let loss = cond(&small, || vec![last[0].exp()], || vec![last[0].log()]);
-    differentiate(&net, &loss[0], &Backward::default())
 }
 
 #[test]

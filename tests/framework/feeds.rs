@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{Math, concat, control::while_loop, increment::Increment};
 
-use crate::unrolled::number;
+use crate::support::control_flow::number;
 
 fn scalar(x: f32) -> Tensor {
     Tensor::from_vec([1], vec![x]).unwrap()

@@ -11,7 +11,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::numeric::parameter;
+use crate::support::derivatives::parameter;
 
 fn tensor(elements: &[f64]) -> Tensor {
     Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()

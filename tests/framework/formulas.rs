@@ -15,7 +15,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::numeric::parameter;
+use crate::support::derivatives::parameter;
 
 /// `out = x + y²`: neither gradient depends on `x`.
 #[register_op(grad = DerivedFromInputs, pointwise)]

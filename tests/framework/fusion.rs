@@ -8,7 +8,7 @@ use autobwd::{
     tensor::Bool,
 };
 use autobwd_ops::{
-    Init, Math,
+    Math,
     activation::Scale,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
     fill::FillConstant,
@@ -18,13 +18,7 @@ use autobwd_ops::{
     shape::{Assign, Cast},
 };
 
-pub(crate) fn parameter(net: &Builder, name: &str, dims: &[usize]) -> Expr {
-    parameter_of(net, name, DType::F32, dims)
-}
-
-fn parameter_of(net: &Builder, name: &str, dtype: DType, dims: &[usize]) -> Expr {
-    net.parameter(name, dtype, dims, |w| Init::Uniform(-1.0, 1.0).emit(w, 3))
-}
+use crate::support::programs::{float_parameter as parameter, parameter_of};
 
 /// The session of a program without feeds, its parameters initialised.
 fn session(net: &Builder, fetches: &[&str]) -> Result<(Session, Scope)> {
@@ -410,8 +404,8 @@ fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
     let feeds = [("x", Meta::new(DType::F32, [100, 64]))];
     let executor = Executor::with_threads(1);
     let plan = executor.plan(&net.program()?, &scope, &feeds, &[&loss.name()])?;
-    crate::compare("framework/stories/plan.txt", &plan.to_string());
-    crate::compare("framework/stories/plan.svg", &plan.to_svg());
+    crate::support::compare("framework/stories/plan.txt", &plan.to_string());
+    crate::support::compare("framework/stories/plan.svg", &plan.to_svg());
     let session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&loss.name()])?;
     assert_eq!((plan.arena_bytes(), plan.live_bytes()), (session.arena_bytes(), session.live_bytes()));
     assert_eq!(plan.instructions().iter().filter(|frame| !frame.once).count(), session.instruction_count());

@@ -14,7 +14,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::unrolled::number;
+use crate::support::control_flow::number;
 
 /// A program builder, with loops or unrolled.
 struct Net {

@@ -12,10 +12,7 @@ use autobwd_ops::{
     nn::{LstmCell, RecurrentCell},
 };
 
-use crate::{
-    kinks::slopes,
-    numeric::{Point, assert_derivatives, assert_near, parameter, run},
-};
+use crate::support::derivatives::{Point, assert_derivatives, assert_near, gradients_at, parameter, run};
 
 const W: &[f64] = &[0.7, -0.4, 1.2];
 const V: &[f64] = &[0.5, 1.5, -0.8];
@@ -230,7 +227,7 @@ fn powers_within_a_formula_have_second_derivatives_where_the_first_is_0() -> Res
     let x = parameter(&net, "x", &[3]);
     let y = emit(SquaredPlusSquare { x: (&x).into(), out: New }).out.sum(&[]);
     net.edit(|program| gradients(program, &[&y.name()], &["x"], &Default::default()).map(drop))?;
-    let found = slopes(&net, &net.expr("x@GRAD").sum(&[]), &[("x", &[0.0, 1.0, -2.0])])?;
+    let found = gradients_at(&net, &net.expr("x@GRAD").sum(&[]), &[("x", &[0.0, 1.0, -2.0])])?;
     assert_near(&found[0], &[4.0, 16.0, 52.0], 1e-12);
     Ok(())
 }
@@ -243,7 +240,7 @@ fn a_power_of_exponent_0_has_mixed_derivatives() -> Result<()> {
         let z = parameter(&net, "x", &[3]).pow(&parameter(&net, "y", &[3])).sum(&[]);
         net.edit(|program| gradients(program, &[&z.name()], &[first], &Default::default()).map(drop))?;
         let slope = net.expr(&format!("{first}@GRAD")).sum(&[]);
-        let found = slopes(&net, &slope, at)?;
+        let found = gradients_at(&net, &slope, at)?;
         // d²(x^y) / dx dy = x^(y - 1) (1 + y ln x)
         let mixed = &found[usize::from(second == "y")];
         assert_near(mixed, &[0.5, 0.25, 1.0 + 2.0_f64.ln()], 1e-12);

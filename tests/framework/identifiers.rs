@@ -15,7 +15,7 @@ use self::{
     names::Names,
     spans::{Span, is_word, of_comments, of_messages, of_page},
 };
-use crate::structure::{files, root};
+use crate::support::sources::{files, root};
 
 /// Words of others, each with where it is from.
 const FOREIGN: &[(&str, &[&str])] = &[

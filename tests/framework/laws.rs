@@ -15,10 +15,10 @@ use autobwd_ops::{
     activation::{Square, Tanh},
 };
 
-use crate::{
-    draw::{Drawn, GIVEN, PARAMETERS, Recipe, check, draw, recipes},
-    numeric::{near, parameter},
-    plain::{Matrix, Tape},
+use crate::support::{
+    derivatives::{near, parameter},
+    random_programs::{Drawn, GIVEN, PARAMETERS, Recipe, check, draw, recipes},
+    reference_differentiator::{Matrix, Tape},
 };
 
 /// The arguments of `gradients`, as names.

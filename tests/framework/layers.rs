@@ -1,6 +1,6 @@
 //! Layers: their values, compared with other operators, and their training.
 
-use autobwd::{Backward, Builder, DType, Executor, Expr, Result, Scope, Tensor, append_backward, gradients};
+use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor, gradients};
 use autobwd_ops::{
     Init, Math, concat,
     nn::{
@@ -10,50 +10,7 @@ use autobwd_ops::{
     optim::{Adam, Optimizer, Sgd},
 };
 
-/// A float64 network with some variables in the scope.
-pub(crate) struct Net {
-    pub(crate) net: Builder,
-    pub(crate) scope: Scope,
-}
-
-impl Net {
-    pub(crate) fn new() -> Net {
-        Net { net: Builder::new(), scope: Scope::new() }
-    }
-
-    /// Unordered numbers between -1 and 1.
-    pub(crate) fn data(&mut self, name: &str, dims: &[usize]) -> Result<Expr> {
-        let numbers = (1..=dims.iter().product()).map(|i| (i as f64 * 1.37).sin()).collect();
-        self.scope.set(name, Tensor::from_vec(dims, numbers)?);
-        Ok(self.net.persistable(name, DType::F64, dims, Expr::clone))
-    }
-
-    /// Values after the start-up program and one run.
-    fn run(&mut self, threads: usize, fetches: &[&Expr]) -> Result<Vec<Vec<f64>>> {
-        let mut executor = Executor::with_threads(threads);
-        executor.run(&self.net.startup().program()?, &mut self.scope, &[], &[])?;
-        let names: Vec<_> = fetches.iter().map(|fetch| fetch.name()).collect();
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let values = executor.run(&self.net.program()?, &mut self.scope, &[], &names)?;
-        Ok(values.iter().map(Tensor::to_f64s).collect())
-    }
-
-    /// Gradients of `loss` for all parameters, and those of the sum of their squares.
-    fn gradients(&self, loss: &Expr) -> Result<Vec<Expr>> {
-        let of = |loss: &Expr| -> Result<Vec<Expr>> {
-            let name = loss.name();
-            let found = self.net.edit(|program| append_backward(program, &name, &Backward::default()))?;
-            Ok(found.pairs.iter().map(|(_, gradient)| self.net.existing(*gradient)).collect())
-        };
-        let mut gradients = of(loss)?;
-        let mut squares = gradients[0].square().sum(&[]);
-        for gradient in &gradients[1..] {
-            squares = &squares + gradient.square().sum(&[]);
-        }
-        gradients.extend(of(&squares)?);
-        Ok(gradients)
-    }
-}
+use crate::support::networks::Net;
 
 #[track_caller]
 fn assert_near(a: &[f64], b: &[f64]) {

@@ -14,7 +14,7 @@ use autobwd_ops::{
     optim::{Adam, Optimizer, Sgd},
 };
 
-use crate::numeric::{assert_derivative, parameter};
+use crate::support::derivatives::{assert_derivative, parameter};
 
 /// Parameters `w` and `b`; `b` has no gradient.
 fn half_trained(net: &Builder) -> Expr {

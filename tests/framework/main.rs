@@ -18,7 +18,6 @@ mod control;
 mod detach;
 mod division;
 mod documents;
-mod draw;
 mod edges;
 mod exactness;
 mod explain;
@@ -34,7 +33,6 @@ mod higher;
 mod hostile;
 mod identifiers;
 mod images;
-mod imports;
 mod kinks;
 mod laws;
 mod layers;
@@ -55,13 +53,11 @@ mod net_no_steps;
 mod net_pictures;
 mod norms;
 mod numbers;
-mod numeric;
 mod optimizer_state;
 mod outer;
 mod overwritten;
 mod parallel;
 mod pictures;
-mod plain;
 mod predictor;
 mod programs;
 mod promises;
@@ -86,6 +82,7 @@ mod sparse_control;
 mod sparse_indices;
 mod special_values;
 mod structure;
+mod support;
 mod tape;
 mod tape_control;
 mod tape_history;
@@ -101,12 +98,5 @@ mod variable_names;
 mod wide;
 mod words;
 
-use autobwd_tests::compare;
-
 #[global_allocator]
 static ALLOCATOR: autobwd::check::CountingAllocator = autobwd::check::CountingAllocator;
-
-/// Whether an operator is from the core or from `ops`.
-fn is_of_library(info: &autobwd::op::OpInfo) -> bool {
-    info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
-}

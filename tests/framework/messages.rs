@@ -8,10 +8,10 @@ use std::{fs, path::Path};
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-use crate::{
+use crate::support::{
     compare,
-    structure::{files, root},
-    words::{WORDS, contains_word, without_code},
+    prose::{WORDS, contains_word, without_code},
+    sources::{files, root},
 };
 
 mod rendered;

@@ -15,7 +15,7 @@ use autobwd::{
     tensor::OptionalBuf,
 };
 
-use crate::sparse_indices::FirstRows;
+use crate::support::operators::FirstRows;
 
 /// An operator whose kernel gets the input `$x` and the elements `$out`, of type `$T`.
 macro_rules! kernel {

@@ -5,13 +5,13 @@ use autobwd::{
     BlockId, DType, ErrorKind, Executor, Feed, Meta, Result, Scope, Tensor,
     backward::GradientOptions,
     gradients,
-    net::{NamedOp, NetOp, Operator, RnnOp, backward, build_grad_op},
+    net::{NetOp, Operator, RnnOp, backward, build_grad_op},
     verify,
 };
 use autobwd_ops::{
-    activation::{Square, Tanh},
+    activation::Square,
     compare::Equal,
-    elementwise::{ElementwiseAdd, ElementwiseMul, Minus},
+    elementwise::{ElementwiseAdd, Minus},
     fill::FillConstant,
     matmul::Mul,
     reduce::Mean,
@@ -19,55 +19,16 @@ use autobwd_ops::{
     update::SgdOp,
 };
 
-use crate::{compare, numeric::assert_near};
+use crate::support::{
+    compare,
+    derivatives::assert_near,
+    nets::{bits, named, net, recurrent, refused, scope, tanh, times, value, vector},
+};
 
 /// The example's own text is compared.
 #[path = "../../ops/examples/nets.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod nets;
-
-pub(crate) fn tanh(x: &str, out: &str) -> Operator {
-    Operator::of(Tanh { x, out })
-}
-
-pub(crate) fn times(x: &str, y: &str, out: &str) -> Operator {
-    Operator::of(ElementwiseMul { x, y, out, axis: -1 })
-}
-
-pub(crate) fn net(name: &str, ops: impl IntoIterator<Item = Operator>) -> Operator {
-    NetOp::new(name, ops).unwrap().into()
-}
-
-pub(crate) fn named(op: &Operator) -> &NamedOp {
-    let Operator::Op(op) = op else { panic!("{op} is no single operator") };
-    op
-}
-
-fn vector(values: &[f64]) -> Tensor {
-    Tensor::from_vec([values.len()], values.to_vec()).unwrap()
-}
-
-pub(crate) fn scope(values: &[(&str, &[f64])]) -> Scope {
-    let mut scope = Scope::new();
-    values.iter().for_each(|(name, value)| scope.set(name, vector(value)));
-    scope
-}
-
-#[track_caller]
-fn value(scope: &Scope, name: &str) -> Vec<f64> {
-    scope.get(name).unwrap().to_f64s()
-}
-
-pub(crate) fn bits(tensor: &Tensor) -> Vec<u64> {
-    tensor.to_f64s().into_iter().map(f64::to_bits).collect()
-}
-
-#[track_caller]
-pub(crate) fn refused<T>(outcome: Result<T>, kind: ErrorKind, messages: &[&str]) {
-    let e = outcome.err().unwrap_or_else(|| panic!("accepted; expected {messages:?}"));
-    assert_eq!(e.kind(), kind, "{e}");
-    messages.iter().for_each(|message| assert!(e.to_string().contains(message), "{e}\nlacks\n{message}"));
-}
 
 #[test]
 fn the_nets_of_the_documents_print() -> Result<()> {
@@ -226,14 +187,6 @@ fn what_nobody_computes_is_filled_with_zeros() -> Result<()> {
     let gradient = backward(&tree.returning(["y"])?.into(), &[])?;
     assert!(!gradient.to_string().contains("b@GRAD"), "{gradient}");
     Ok(())
-}
-
-/// h = tanh(x w + h w), where the gradient of `w` has two contributions in every step.
-pub(crate) fn recurrent(boot: &str) -> Result<RnnOp> {
-    let add = Operator::of(ElementwiseAdd { x: "xw", y: "hw", out: "sum", axis: -1 });
-    let step =
-        NetOp::new("step", [times("x", "w", "xw"), times("before", "w", "hw"), add, tanh("sum", "h")])?;
-    RnnOp::new("rnn", step)?.step_input("xs", "x")?.memory(boot, "before", "h")?.step_output("h", "hs")
 }
 
 #[test]

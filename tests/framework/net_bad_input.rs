@@ -11,7 +11,7 @@ use autobwd_ops::{
     elementwise::{ElementwiseAdd, ElementwiseMul},
 };
 
-use crate::net::{named, net, recurrent, refused, scope, tanh, times};
+use crate::support::nets::{named, net, recurrent, refused, scope, tanh, times};
 
 #[test]
 fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {

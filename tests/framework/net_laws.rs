@@ -21,7 +21,11 @@ use autobwd_ops::{
 };
 use proptest::{collection::vec, strategy::Strategy};
 
-use crate::{draw::check, net::bits, numeric::near};
+use crate::support::{
+    derivatives::near,
+    nets::{bits, by_net},
+    random_programs::check,
+};
 
 /// Inputs of trees, with their shapes.
 const INPUTS: [(&str, [usize; 2]); 4] = [("v", [2, 3]), ("w", [2, 3]), ("row", [1, 3]), ("square", [3, 3])];
@@ -294,33 +298,6 @@ fn by_program(drawn: &Drawn, inputs: &[&str]) -> Result<Vec<Option<Tensor>>> {
     let names: Vec<&str> = found.iter().flatten().map(|var| program.name(*var)).collect();
     let mut fetched = Executor::with_threads(1).run(&program, &mut Scope::new(), &feeds, &names)?.into_iter();
     Ok(found.iter().map(|var| var.and_then(|_| fetched.next())).collect())
-}
-
-/// Gradients of the inputs, by the tree's own gradient, run after the tree.
-pub(crate) fn by_net(
-    tree: &Operator,
-    no_grad: &[String],
-    mut scope: Scope,
-    inputs: &[&str],
-    whole: bool,
-) -> Result<Vec<Option<Tensor>>> {
-    let no_grad: Vec<&str> = no_grad.iter().map(String::as_str).collect();
-    let gradient = backward(tree, &no_grad)?;
-    gradient.verify()?;
-    let mut executor = Executor::with_threads(1);
-    let mut computed: Vec<String> = gradient.outputs().into_iter().map(String::from).collect();
-    computed.extend(gradient.intermediates().into_iter().map(String::from));
-    if whole {
-        Operator::from(NetOp::new("both", [tree.clone(), gradient])?).run(&mut executor, &mut scope)?;
-    } else {
-        tree.run(&mut executor, &mut scope)?;
-        gradient.run(&mut executor, &mut scope)?;
-    }
-    let value = |name: &&str| {
-        let grad = format!("{name}@GRAD");
-        computed.contains(&grad).then(|| scope.get(&grad).cloned()).transpose()
-    };
-    inputs.iter().map(value).collect()
 }
 
 fn inputs(tree: &Operator) -> Vec<&'static str> {

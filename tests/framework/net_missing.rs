@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::fill::FillZerosLike;
 
-use crate::net::{net, refused, tanh, times};
+use crate::support::nets::{net, refused, tanh, times};
 
 /// `y = tanh(x) * w`, and `zeros(dead)` added to a value that `y` does not read.
 fn tree() -> Operator {

@@ -5,7 +5,7 @@ use autobwd::{
     net::{NetOp, Operator, RnnOp, backward},
 };
 
-use crate::net::{scope, tanh, times};
+use crate::support::nets::{scope, tanh, times};
 
 /// `h[t] = tanh(x[t] · w) · h[t - 1]`.
 fn recurrent(name: &str, boot: &str) -> Result<RnnOp> {

@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{activation::Sigmoid, elementwise::ElementwiseAdd, matmul::Mul};
 
-use crate::net::{net, tanh, times};
+use crate::support::nets::{net, tanh, times};
 
 fn mul(x: &str, y: &str, out: &str) -> Operator {
     Operator::of(Mul { x, y, out, x_num_col_dims: 1, y_num_col_dims: 1 })

@@ -6,6 +6,8 @@ use autobwd::{
 };
 use autobwd_ops::{Init, Math, activation::Scale};
 
+use crate::support::programs::differentiable;
+
 /// The values of a formula of one variable, from eager mode and from a program.
 fn both<X: Element, Y: Element>(x: &[X], f: impl Fn(&Expr) -> Expr) -> Result<Vec<Y>> {
     let x = Tensor::from_vec([x.len()], x.to_vec())?;
@@ -18,15 +20,6 @@ fn both<X: Element, Y: Element>(x: &[X], f: impl Fn(&Expr) -> Expr) -> Result<Ve
     let run = Executor::with_threads(1).run(&program, &mut Scope::new(), &[("x", &x)], &[&out])?;
     assert_eq!(eager, run[0]);
     Ok(eager.slice::<Y>()?.to_vec())
-}
-
-/// Gives data a gradient.
-pub(crate) fn differentiable(net: &Builder, x: &Expr) {
-    net.edit(|program| {
-        program.root_mut().vars.get_mut(&x.var()).into_iter().for_each(|desc| desc.stop_gradient = false);
-        Ok(())
-    })
-    .unwrap();
 }
 
 /// The errors of a formula, in eager mode and in a program.

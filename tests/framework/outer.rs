@@ -12,9 +12,9 @@ use autobwd_ops::{
     shape::Assign,
 };
 
-use crate::{
-    numeric::{assert_near, parameter},
-    unrolled::{keep_every, number},
+use crate::support::{
+    control_flow::{keep_every, number},
+    derivatives::{assert_near, parameter},
 };
 
 #[derive(Clone, Copy, Debug)]

@@ -16,9 +16,9 @@ use autobwd_ops::{
     shape::{Assign, Concat, Split},
 };
 
-use crate::{
-    backward::Opaque,
-    numeric::{Point, assert_derivative, assert_near, parameter, run},
+use crate::support::{
+    derivatives::{Point, assert_derivative, assert_near, parameter, run},
+    operators::Opaque,
 };
 
 const AT: &Point<'_> = &[("w", &[0.7, -0.4, 1.2])];
@@ -348,7 +348,7 @@ fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
     let first = h.sum(&[]);
     double_into(&w, &h);
     let loss = (&first + h.square().sum(&[])).name();
-    let own = OpInfoMap::linked()?.iter().filter(|info| crate::is_of_library(info));
+    let own = OpInfoMap::linked()?.iter().filter(|info| crate::support::is_of_library(info));
     let without = OpInfoMap::from_infos(own.filter(|info| info.schema().name != "assign"))?;
     let mut program = net.program()?.clone();
     let before = program.to_string();

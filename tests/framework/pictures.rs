@@ -6,7 +6,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::compare;
+use crate::support::compare;
 
 /// Pictures without the source lines.
 fn lineless(dot: &str) -> String {
@@ -28,7 +28,7 @@ fn a_training_program_is_drawn() -> Result<()> {
 
 #[test]
 fn loops_and_branches_are_drawn_around_their_blocks() -> Result<()> {
-    let (program, _) = crate::explain::nested()?;
+    let (program, _) = crate::support::programs::nested()?;
     compare("framework/stories/nested.dot", &lineless(&program.to_dot()));
     compare("framework/stories/nested.mmd", &program.to_mermaid());
     Ok(())

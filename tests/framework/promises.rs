@@ -6,7 +6,7 @@ use autobwd::{
 };
 use autobwd_ops::{Math, concat, increment::Increment, sum::Sum};
 
-use crate::numeric::{Point, assert_derivative, assert_near, parameter, run};
+use crate::support::derivatives::{Point, assert_derivative, assert_near, parameter, run};
 
 const AT: &Point<'_> = &[("w", &[0.7, -0.4, 1.2]), ("v", &[0.5, 1.5, -0.8])];
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs};
 use quote::ToTokens;
 use syn::{Attribute, Fields, ImplItem, Item, Signature, TraitItem, UseTree, Visibility};
 
-use crate::structure::{files, root};
+use crate::support::sources::{files, root};
 
 /// The names that a `use` brings in.
 fn names(tree: &UseTree, found: &mut BTreeSet<String>) {

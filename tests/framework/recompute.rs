@@ -15,7 +15,7 @@ use autobwd_ops::{
     increment::Increment,
 };
 
-use crate::draw::{check, draw, recipes};
+use crate::support::random_programs::{check, draw, recipes};
 
 /// A model, its loss and the shape of its input `x`.
 struct Model {

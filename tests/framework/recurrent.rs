@@ -6,9 +6,9 @@ use autobwd_ops::{
     nn::{Gru, GruCell, LstmCell, Recurrence, RecurrentCell, RnnCell},
 };
 
-use crate::{
-    layers::Net,
-    numeric::{assert_derivative, assert_near},
+use crate::support::{
+    derivatives::{assert_derivative, assert_near},
+    networks::Net,
 };
 
 const STEPS: usize = 4;

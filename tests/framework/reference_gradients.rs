@@ -7,7 +7,7 @@ use autobwd::{
     op::{Arity, GradKind, OpInfo, SlotDef},
 };
 
-use crate::is_of_library;
+use crate::support::is_of_library;
 
 /// Gradient operators that are not registered with the slots of the reference, with reasons: `_grad` stands for all those
 /// of gradient operators.

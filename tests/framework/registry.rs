@@ -7,7 +7,7 @@ use autobwd::{
     op::{Arity, GradKind, OpInfo, SlotDef},
 };
 
-use crate::{compare, is_of_library};
+use crate::support::{compare, is_of_library};
 
 #[test]
 fn operators_given_twice_are_all_named() -> Result<()> {

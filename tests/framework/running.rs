@@ -11,7 +11,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::draw::{check, draw, recipes};
+use crate::support::random_programs::{check, draw, recipes};
 
 fn tensor(elements: &[f32]) -> Tensor {
     Tensor::from_vec([elements.len()], elements.to_vec()).unwrap()

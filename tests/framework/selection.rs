@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Executor, Feed, Result, Scope, Tensor, gradients, tensor::Bool, verify};
 use autobwd_ops::Math;
 
-use crate::numbers::differentiable;
+use crate::support::programs::differentiable;
 
 fn floats(dims: &[usize], values: &[f64]) -> Tensor {
     Tensor::from_vec(dims, values.to_vec()).unwrap()

@@ -12,7 +12,7 @@ use autobwd::{
 };
 use autobwd_ops::Init;
 
-use crate::is_of_library;
+use crate::support::is_of_library;
 
 /// The dimensions of a tensor: unknown, zero, all different, ones, and a mixture.
 const PATTERNS: [[i64; 6]; 5] = [[-1; 6], [0; 6], [7, 5, 3, 9, 2, 11], [1; 6], [3, -1, 0, 1, -1, 5]];

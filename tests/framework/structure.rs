@@ -2,33 +2,12 @@
 //!
 //! Cargo rules out cycles between packages.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use crate::support::{
+    import_graph::{ImportGraph, circles, import_graph},
+    sources::{PACKAGES, code, files, root, sources, types},
 };
-
-use crate::imports::{ImportGraph, circles, import_graph};
-
-pub(crate) const PACKAGES: [&str; 17] = [
-    "autobwd/core",
-    "autobwd/plan",
-    "autobwd/backward",
-    "autobwd/exec",
-    "autobwd/eager",
-    "autobwd/net",
-    "autobwd/parallel",
-    "autobwd/mpi",
-    "autobwd/check",
-    "autobwd/data",
-    "autobwd/viewer",
-    "autobwd-macros",
-    "ops",
-    "ops/onnx",
-    "ops/paddle",
-    "ops/xla",
-    "ops/cli",
-];
 
 /// Modules that may be in an import cycle. Compositions of operators are expressions, whose methods and operations stand for
 /// operators; and a gradient contains operators of other families.
@@ -50,30 +29,6 @@ const EXEMPT_FILES: [(&str, &str, &str); 9] = [
 
 /// Maximum lines of code in a file, without documentation and blank lines.
 const LINES: usize = 500;
-
-/// The folder of the workspace.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
-/// The files with one of these extensions.
-pub(crate) fn files(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            files(&path, extensions, found);
-        } else if extensions.iter().any(|extension| path.extension().is_some_and(|e| e == *extension)) {
-            found.push(path);
-        }
-    }
-}
-
-/// The code of a file, without comments and without its tests.
-pub(crate) fn code(file: &Path) -> String {
-    let text = fs::read_to_string(file).unwrap();
-    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-    lines.take_while(|line| !line.starts_with("mod tests {")).collect::<Vec<_>>().join("\n")
-}
 
 /// The graph of a package's folders and files at the top of its sources.
 fn top_level(graph: &ImportGraph) -> ImportGraph {
@@ -141,39 +96,6 @@ const SHARED_NAMES: [(&str, &str); 2] = [
     ("Slot", "the trait and the private trait that seals it"),
 ];
 
-/// The types that a file defines: structs, enums, traits and, outside of implementations, aliases.
-pub(crate) fn types(code: &str) -> impl Iterator<Item = &str> {
-    code.lines().filter_map(|line| {
-        let item = line.trim_start();
-        let item = match item.strip_prefix("pub") {
-            Some(rest) => rest.split_once(' ')?.1,
-            None => item,
-        };
-        let item = item.strip_prefix("unsafe ").unwrap_or(item);
-        let (keyword, rest) = item.split_once(' ')?;
-        let defines = matches!(keyword, "struct" | "enum" | "trait" | "union")
-            || keyword == "type" && !line.starts_with(' ');
-        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
-        (defines && !rest[..end].is_empty() && !rest[end..].starts_with('{')).then_some(&rest[..end])
-    })
-}
-
-/// The sources of the packages, of the tests' library, and of the benchmarks.
-pub(crate) fn sources() -> Vec<PathBuf> {
-    let mut found = vec![];
-    for package in PACKAGES {
-        files(&root().join(package).join("src"), &["rs"], &mut found);
-    }
-    files(&root().join("tests/src"), &["rs"], &mut found);
-    files(&root().join("benches"), &["rs"], &mut found);
-    // Other libraries' programs, in a workspace of their own; generated messages, whose names are the reference's.
-    let foreign = ["benches/peers/rust", "ops/onnx/src/proto", "ops/paddle/src/proto"]
-        .map(|folder| root().join(folder));
-    found
-        .retain(|file| !foreign.iter().any(|folder| file.starts_with(folder)) && !file.ends_with("tests.rs"));
-    found
-}
-
 #[test]
 fn a_type_name_means_one_thing() {
     let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
@@ -187,4 +109,20 @@ fn a_type_name_means_one_thing() {
         assert!(found.remove(name).is_some(), "`{name}` ({reason}) is defined once: take it off the list");
     }
     assert!(found.is_empty(), "these names are defined more than once: {found:#?}");
+}
+
+#[test]
+fn tests_import_from_support_and_not_from_each_other() {
+    for folder in ["tests/framework", "tests/onnx", "tests/xla", "ops/tests/training"] {
+        let (folder, mut all) = (root().join(folder), vec![]);
+        files(&folder, &["rs"], &mut all);
+        all.retain(|file| !file.starts_with(folder.join("support")));
+        for file in all {
+            // A path in a string is no import.
+            let code: String = code(&file).lines().filter(|line| !line.contains('"')).collect();
+            let others = code.split("crate::").skip(1).filter(|path| !path.starts_with("support"));
+            let own = file.parent() == Some(&folder) && code.contains("super::");
+            assert!(others.count() == 0 && !own, "{}: helpers of tests are in `support`", file.display());
+        }
+    }
 }

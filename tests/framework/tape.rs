@@ -10,25 +10,15 @@ use autobwd::{
 };
 use autobwd_ops::{Init, Math, activation::Relu};
 
-use crate::compare;
+use crate::support::{
+    compare,
+    tape::{leaf, numbers, tape},
+};
 
 /// The example's own text is compared.
 #[path = "../../ops/examples/scalars.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod scalars;
-
-pub(super) fn tape() -> Builder {
-    autobwd::tape::eager_with_threads(1)
-}
-
-pub(super) fn numbers(dims: &[usize], at: usize) -> Tensor {
-    let n: usize = dims.iter().product();
-    Tensor::from_vec(dims, (0..n).map(|i| (((i * 7 + at * 3) % 11) as f32 - 5.0) / 4.0).collect()).unwrap()
-}
-
-pub(super) fn leaf(tape: &Builder, name: &str, number: f64) -> Expr {
-    tape.leaf(name, Tensor::scalar(number).unwrap())
-}
 
 #[test]
 fn every_operator_is_visited_once_and_leaves_add_up() -> Result<()> {

@@ -12,7 +12,7 @@ use autobwd_ops::{
     fill::FillConstant,
 };
 
-use super::{net::bits, numeric::assert_near, tape::tape};
+use crate::support::{derivatives::assert_near, nets::bits, tape::tape};
 
 fn numbers(dims: &[usize]) -> Tensor {
     let n: usize = dims.iter().product();

@@ -6,11 +6,10 @@ use autobwd::{
 };
 use proptest::strategy::Strategy;
 
-use crate::{
-    draw::{Drawn, GIVEN, PARAMETERS, Recipe, check, draw, draw_on, recipes},
-    net::bits,
-    net_laws::by_net,
-    numeric::{near, numeric},
+use crate::support::{
+    derivatives::{near, numeric},
+    nets::{bits, by_net},
+    random_programs::{Drawn, GIVEN, PARAMETERS, Recipe, check, draw, draw_on, recipes},
 };
 
 type Derivatives = Vec<Option<Tensor>>;

@@ -13,8 +13,8 @@ use autobwd_ops::{
     shape::Assign,
 };
 
-use super::{
-    net::bits,
+use crate::support::{
+    nets::bits,
     tape::{leaf, numbers, tape},
 };
 

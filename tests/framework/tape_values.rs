@@ -8,7 +8,7 @@ use autobwd::{
 };
 use autobwd_ops::{Math, shape::Assign};
 
-use super::tape::{leaf, tape};
+use crate::support::tape::{leaf, tape};
 
 #[test]
 fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {

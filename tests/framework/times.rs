@@ -9,7 +9,7 @@ use autobwd::{
 };
 use autobwd_ops::Math;
 
-use crate::numeric::{assert_derivative, parameter, run as run_at};
+use crate::support::derivatives::{assert_derivative, parameter, run as run_at};
 
 /// Runs a block a fixed number of times.
 #[register_op(grad = ApplyRule, name = "times_apply")]

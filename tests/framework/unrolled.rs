@@ -1,14 +1,15 @@
 //! Random loops, branches and recurrences, compared with unrolled programs.
 
 use autobwd::{
-    Attr, Backward, BlockId, Builder, DType, Executor, Expr, New, Program, Result, Scope, Tensor,
-    append_backward, gradients, verify,
+    Backward, Builder, DType, Executor, Expr, Program, Result, Scope, Tensor, append_backward, gradients,
+    verify,
 };
 use autobwd_ops::{
     Init, Math, concat,
     control::{Branch, case, cond, scan, switch_case, while_loop},
-    fill::FillConstant,
 };
+
+use crate::support::control_flow::{keep_every, number};
 
 /// One step of a random program. Numbers are indices of existing values, the inner ones last.
 #[derive(Debug)]
@@ -116,14 +117,6 @@ impl Dice {
     }
 }
 
-pub(crate) const DIMS: [i64; 2] = [2, 2];
-
-pub(crate) fn number(net: &Builder, value: i64) -> Expr {
-    let fill =
-        FillConstant { shape: vec![1], dtype: DType::I64, value: value as f32, ..FillConstant::of(New) };
-    net.emit(fill).out
-}
-
 /// The counter of the surrounding loop: a variable, or, in an unrolled program, a number.
 #[derive(Clone)]
 enum Counter {
@@ -222,19 +215,6 @@ fn say(net: &Builder, steps: &[Step], values: &mut Vec<Expr>, counter: &Counter)
             }
         };
         values.extend(new);
-    }
-}
-
-/// Sets `checkpoint_every` of loops and recurrences.
-pub(crate) fn keep_every(program: &mut Program, steps: i32) {
-    let mut blocks = vec![BlockId::ROOT];
-    while let Some(block) = blocks.pop() {
-        for op in program.block_mut(block).into_iter().flat_map(|block| &mut block.ops) {
-            blocks.extend(op.attrs.blocks());
-            if ["while", "recurrent"].contains(&&*op.ty) {
-                op.attrs.set("checkpoint_every", Attr::I32(steps));
-            }
-        }
     }
 }
 

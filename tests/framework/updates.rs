@@ -7,7 +7,7 @@ use autobwd_ops::{
     update,
 };
 
-use crate::fusion::parameter;
+use crate::support::programs::float_parameter as parameter;
 
 #[test]
 fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {

@@ -2,41 +2,14 @@
 
 use std::{fs, path::Path};
 
-use crate::structure::{files, root};
-
-/// What the prose does without, and what it says instead.
-pub(crate) const WORDS: &[(&str, &str)] = &[
-    ("nobody", "`no operator`, `none`"),
-    ("somebody", "who it is"),
-    ("whoever", "who it is"),
-    ("of which", "a sentence of its own"),
-    ("beside", "`next to`, `besides`, `alongside`"),
-    ("at once", "`eagerly`, `immediately`, `together`"),
-    ("going back", "`the backward pass`"),
-    ("goes back", "`the backward pass`"),
-    ("slope", "`gradient`, `derivative`"),
-    ("slopes", "`gradients`, `derivatives`"),
-    ("lines of memory", "`buffers`"),
-    ("lets go of", "`frees`"),
-    ("region", "`fused kernel`"),
-    ("regions", "`fused kernels`"),
-    ("weave", "`insert recomputation`"),
-    ("woven", "`recomputation`"),
-    ("station", "`cut point`"),
-    ("stations", "`cut points`"),
-    ("whole number", "`integer`"),
-    ("whole numbers", "`integers`"),
-    ("whole tensor", "`dense tensor`"),
-    ("numbers of rows", "`row indices`"),
-    ("what steps leave", "`saved step state`"),
-    ("in proportion to", "`ratio to`"),
-    ("has arrived", "`reaches`"),
-    ("attains", "`achieves`"),
-];
+use crate::support::{
+    prose::{WORDS, contains_word, without_code},
+    sources::{files, root},
+};
 
 /// Files whose words are not ours to choose, or are about these words.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    ("tests/framework/words.rs", "the list itself"),
+    ("tests/framework/support/prose.rs", "the list itself"),
     ("ops/examples/data", "text that a model is trained on"),
     ("ops/xla/src/lower/hlo", "operations of StableHLO, some of which have regions"),
     ("tests/corpus/INDEX.md", "descriptions as they were recorded with the cases"),
@@ -47,18 +20,6 @@ fn comment(line: &str) -> Option<&str> {
     let at = line.find("//")?;
     // An address in a string is no comment.
     (!line[..at].ends_with(':')).then(|| &line[at..])
-}
-
-/// A line without its code spans.
-pub(crate) fn without_code(line: &str) -> String {
-    line.split('`').step_by(2).collect()
-}
-
-pub(crate) fn contains_word(text: &str, word: &str) -> bool {
-    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    text.match_indices(word).any(|(at, _)| {
-        !is_part(text[..at].chars().next_back()) && !is_part(text[at + word.len()..].chars().next())
-    })
 }
 
 #[test]
@@ -173,14 +134,14 @@ const NAME_EXCEPTIONS: &[(&str, &str)] = &[
 #[test]
 fn files_and_types_have_the_names_of_the_field() {
     let (root, mut faults) = (root(), vec![]);
-    for source in crate::structure::sources() {
+    for source in crate::support::sources::sources() {
         let name = source.strip_prefix(&root).unwrap_or(&source);
         let stem = source.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let folders = name.components().filter_map(|part| part.as_os_str().to_str());
         let outside = name.starts_with("benches") || name.starts_with("tests");
         let excepted = outside || NAME_EXCEPTIONS.iter().any(|(except, _)| name == Path::new(except));
-        let code = crate::structure::code(&source);
-        let named = folders.chain([stem]).filter(|_| !excepted).chain(crate::structure::types(&code));
+        let code = crate::support::sources::code(&source);
+        let named = folders.chain([stem]).filter(|_| !excepted).chain(crate::support::sources::types(&code));
         for word in named {
             let instead = NAMES.iter().filter(|(old, _)| *old == word);
             faults.extend(instead.map(|(old, new)| format!("{}: `{old}`; {new}", name.display())));

@@ -7,7 +7,7 @@ use autobwd::{
     program::VarKind,
 };
 
-use crate::export::{check_program, with_constants};
+use crate::support::{check_program, with_constants};
 
 /// The input that each output may overwrite: the one whose memory it may share, or another one of the same dtype and
 /// shape. An input is overwritten once.

@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, OpInfoMap, Program, Tensor, check, gradients};
 use autobwd_ops::{Math, model::infer_shapes};
 
-use crate::export::check_program;
+use crate::support::check_program;
 
 /// The values with an infinite element amid the first.
 fn with_infinity(mut values: Vec<(String, Tensor)>, number: f64) -> Vec<(String, Tensor)> {

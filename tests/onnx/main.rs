@@ -5,6 +5,7 @@ mod in_place;
 mod infinities;
 mod optimizers;
 mod rectifiers;
+mod support;
 
 use std::{path::Path, process::Command};
 

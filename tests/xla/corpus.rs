@@ -20,7 +20,7 @@ use autobwd_xla::{
     pjrt::{Device, DeviceBuffer},
 };
 
-use crate::devices;
+use crate::support::devices;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 

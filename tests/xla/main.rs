@@ -3,19 +3,10 @@
 
 mod corpus;
 mod replicas;
-#[path = "../../ops/xla/tests/common/runner.rs"]
-mod runner;
+mod support;
 mod training;
 
-use autobwd::Result;
-use autobwd_xla::pjrt::{ClientOptions, Device};
-
-use runner::{plugin, run, tests};
-
-/// So many virtual devices.
-fn devices(number: i64) -> Result<Vec<Device>> {
-    Ok(plugin()?.client(&ClientOptions::new().set("cpu_device_count", number))?.devices())
-}
+use support::{run, tests};
 
 fn main() {
     let tests = tests![

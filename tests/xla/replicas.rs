@@ -12,7 +12,7 @@ use autobwd_xla::{
     pjrt::Device,
 };
 
-use crate::devices;
+use crate::support::devices;
 
 const STEPS: usize = 3;
 

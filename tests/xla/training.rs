@@ -8,7 +8,7 @@ use autobwd_xla::{
 };
 use clap::ValueEnum;
 
-use crate::devices;
+use crate::support::devices;
 
 pub(crate) fn steps_are_lowered() -> Result<()> {
     for workload in Workload::value_variants() {

@@ -10,7 +10,7 @@ use autobwd_ops::{
     },
 };
 
-use crate::{elements, parameter, run, started};
+use crate::support::{elements, parameter, run, started};
 
 /// The parameters `w` and `v` after a step by an optimizer, with gradients (3, 0) and (0, 4).
 fn after_step(optimizer: impl Optimizer) -> Result<[Vec<f32>; 2]> {

@@ -10,7 +10,7 @@ use autobwd_ops::{
     },
 };
 
-use crate::parameter;
+use crate::support::parameter;
 
 const WRONG: [f32; 3] = [-0.5, f32::NAN, f32::INFINITY];
 

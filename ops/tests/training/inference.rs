@@ -11,7 +11,7 @@ use autobwd_ops::{
     optim::{Adam, Optimizer, compute_gradients, freeze},
 };
 
-use crate::started;
+use crate::support::{numbers, parameter, started};
 
 /// A trained network with dropout and batch normalisation, and its signature.
 fn trained() -> Result<(Builder, Scope)> {
@@ -137,7 +137,7 @@ fn a_signature_is_kept_in_json() -> Result<()> {
 fn signatures_and_their_inputs_are_checked() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
-    let w = crate::parameter(&net, "w", 2, 1.0);
+    let w = parameter(&net, "w", 2, 1.0);
     let out = &x * &w;
     for (inputs, outputs, text) in [
         (&[("", &x)][..], &[][..], "input `` of the signature: names are not empty, and differ"),
@@ -170,7 +170,7 @@ fn gradients_of_samples_add_up_to_that_of_the_batch() -> Result<()> {
     let (program, mut scope) = (net.program()?, started(&net)?);
     let names: Vec<String> = gradients.iter().map(|(_, gradient)| gradient.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let x = Tensor::from_vec([4, 3], crate::numbers(12, 0.0))?;
+    let x = Tensor::from_vec([4, 3], numbers(12, 0.0))?;
     let mut executor = Executor::with_threads(1);
     let samples = per_sample(&mut executor, &program, &mut scope, &[("x", &x)], &names)?;
     let batch = executor.run(&program, &mut scope, &[("x", &x)], &names)?;

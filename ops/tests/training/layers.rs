@@ -10,7 +10,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::{assert_gradients, assert_near, elements, numbers, run, started};
+use crate::support::{assert_gradients, assert_near, elements, numbers, run, started};
 
 #[test]
 fn a_convolution_of_sequences_is_its_sum() -> Result<()> {

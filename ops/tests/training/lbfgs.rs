@@ -7,7 +7,7 @@ use autobwd_ops::{
     optim::{Lbfgs, compute_gradients},
 };
 
-use crate::{numbers, started};
+use crate::support::{numbers, started};
 
 /// The losses after every step.
 fn minimize(

@@ -3,7 +3,7 @@
 use autobwd::{Builder, DType, Expr, Result, Tensor, tensor::Bool};
 use autobwd_ops::{Math, stack};
 
-use crate::{assert_gradients, assert_near, numbers};
+use crate::support::{assert_gradients, assert_near, numbers};
 
 fn constant(net: &Builder, dims: &[usize]) -> Expr {
     net.constant(Tensor::from_vec(dims, numbers(dims.iter().product(), 0.25)).unwrap())

@@ -8,7 +8,7 @@ use autobwd_ops::{
     optim::{Adam, AdamW, GradientClip, Momentum, Optimizer, ParameterGroups, Sgd, compute_gradients},
 };
 
-use crate::{elements, parameter, run, started};
+use crate::support::{elements, parameter, run, started};
 
 fn programs(net: &Builder) -> Result<(Program, Program)> {
     Ok((net.program()?.clone(), net.startup().program()?.clone()))

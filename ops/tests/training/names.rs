@@ -9,7 +9,7 @@ use autobwd_ops::{
     },
 };
 
-use crate::{elements, run, started};
+use crate::support::{elements, run, started};
 
 /// The values that the scope keeps.
 fn names(net: &Builder) -> Vec<String> {

@@ -6,7 +6,7 @@ use autobwd_ops::{
     optim::{EarlyStopping, Optimizer, Plateau, Schedule, Sgd, set_rate},
 };
 
-use crate::{elements, parameter, run, started};
+use crate::support::{elements, parameter, run, started};
 
 fn rates<const N: usize>(schedule: &Schedule, steps: [u64; N]) -> [f64; N] {
     steps.map(|step| (schedule.rate(step) * 1e6).round() / 1e6)

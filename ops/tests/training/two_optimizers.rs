@@ -10,7 +10,7 @@ use autobwd_ops::{
     shape::Split,
 };
 
-use crate::{elements, parameter, started};
+use crate::support::{elements, parameter, started};
 
 fn run(program: &Program, scope: &mut Scope) -> Result<()> {
     Executor::with_threads(1).run(program, scope, &[], &[]).map(drop)

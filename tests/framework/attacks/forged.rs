@@ -186,7 +186,7 @@ static PEEK: OpInfo = OpInfo::pointwise::<Peek>("attacks", "0");
 
 #[test]
 fn a_formula_reads_and_writes_its_own_slots_alone() -> Result<()> {
-    let own = OpInfoMap::linked()?.iter().filter(|info| crate::is_of_library(info));
+    let own = OpInfoMap::linked()?.iter().filter(|info| crate::support::is_of_library(info));
     let mut ops = OpInfoMap::from_infos(own)?;
     ops.insert(&PEEK)?;
     let net = Builder::with_ops(ops.clone());

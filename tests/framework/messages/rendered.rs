@@ -23,12 +23,12 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::{
-    backward::Opaque,
+use crate::support::{
     compare,
-    net::{net as tree, tanh},
-    numeric::parameter,
-    unrolled::number,
+    control_flow::number,
+    derivatives::parameter,
+    nets::{net as tree, tanh},
+    operators::Opaque,
 };
 
 /// The text of the file.
@@ -309,7 +309,7 @@ impl Function for Own {
 
 fn eager(all: &mut Rendered) -> Result<()> {
     all.part("Eager mode");
-    let tape = crate::tape::tape();
+    let tape = crate::support::tape::tape();
     let x = tape.leaf("x", Tensor::scalar(2.0)?);
     let constant = tape.constant(Tensor::from_vec([1, 2], vec![1.0, 2.0])?);
     all.case("shapes", constant.matmul(&tape.constant(Tensor::zeros(DType::F64, &[3, 3])?)).check());

@@ -76,3 +76,19 @@ pub(crate) fn assert_derivatives(
         target = grad;
     }
 }
+
+/// The gradients of `y` with respect to parameters at a point.
+pub(crate) fn gradients_at(net: &Builder, y: &Expr, at: &Point<'_>) -> Result<Vec<Vec<f64>>> {
+    let mut program = net.program()?.clone();
+    let inputs: Vec<&str> = at.iter().map(|(name, _)| *name).collect();
+    let grads = gradients(&mut program, &[&y.name()], &inputs, &Default::default())?.entries();
+    let names: Vec<String> = grads.iter().flatten().map(|v| program.name(*v).to_string()).collect();
+    run(&program, at, &names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The derivative of `f` at each point.
+pub(crate) fn derivative_at(points: &[f64], f: impl Fn(&Expr) -> Expr) -> Result<Vec<f64>> {
+    let net = Builder::new();
+    let y = f(&parameter(&net, "x", &[points.len()]));
+    Ok(gradients_at(&net, &y, &[("x", points)])?.remove(0))
+}

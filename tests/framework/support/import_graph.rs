@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use crate::structure::{code, files};
+use super::sources::{code, files, root};
 
 /// The files of a package by name, `schema/slot`, each with the files that it imports from.
 pub(crate) type ImportGraph = BTreeMap<String, BTreeSet<String>>;
@@ -278,7 +278,7 @@ fn paths_lead_to_definitions() {
     assert_eq!(module.paths, [path("super::Z"), path("i::J")]);
     assert!(module.defined.contains("x") && module.defined.contains("K"));
 
-    let core = import_graph(&crate::structure::root().join("autobwd/core/src"));
+    let core = import_graph(&root().join("autobwd/core/src"));
     // Through a re-export of `lib.rs`, and through a module's.
     assert!(core["verify"].contains("desc/program"), "{:?}", core["verify"]);
     assert!(core["op/registry"].contains("schema/mod"), "{:?}", core["op/registry"]);
