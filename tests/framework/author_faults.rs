@@ -71,7 +71,7 @@ fn panics_are_errors_that_name_the_code() -> Result<()> {
     for part in ["shape rule", "kernel", "gradient rule", "composition"] {
         let e = train(part).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Panic, "{e}");
-        let text = format!("the {part} of `author_faulty` panicked at tests/framework/author_code.rs:");
+        let text = format!("the {part} of `author_faulty` panicked at tests/framework/author_faults.rs:");
         assert!(e.message().contains(&text) && !e.to_string().contains("autobwd bug"), "{e}");
     }
     Ok(())

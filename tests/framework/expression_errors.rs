@@ -29,7 +29,8 @@ fn chain(x: &Expr, w: &Expr) -> (Expr, u32) {
 fn assert_first<T>(outcome: Result<T>, line: u32) {
     let Err(e) = outcome else { panic!("no error, asked for at {}", Location::caller()) };
     assert_eq!(e.kind(), ErrorKind::Shape, "{e}");
-    for part in ["operator `matmul_v2` (", &format!("tests/framework/failures.rs:{line}"), "[3, 2]"] {
+    for part in ["operator `matmul_v2` (", &format!("tests/framework/expression_errors.rs:{line}"), "[3, 2]"]
+    {
         assert!(e.to_string().contains(part), "{e}\nlacks\n{part}");
     }
 }
@@ -95,7 +96,7 @@ fn every_exit_of_eager_mode_reports_the_first_wrong_call() -> Result<()> {
     assert_first(trace(&tape, &[], || Ok(vec![loss.clone()])), line);
     assert_first(Sgd { rate: 0.1 }.minimize(&loss), line);
     assert_first(Adam::new(0.1).minimize(&loss), line);
-    assert!(loss.to_string().contains(&format!("failures.rs:{line}")));
+    assert!(loss.to_string().contains(&format!("expression_errors.rs:{line}")));
     assert!(!loss.requires_grad() && !loss.is_leaf());
     // The engine is not affected.
     tape.check()?;
@@ -183,7 +184,7 @@ fn all_outputs_of_an_operator_fail() {
     let kept = zeros(2);
     let op = emit(Square { x: Arg::from(&zeros(3)), out: (&kept).into() });
     let e = op.out.check().unwrap_err().to_string();
-    assert!(e.contains("operator `square` (run at ") && e.contains("failures.rs:"), "{e}");
+    assert!(e.contains("operator `square` (run at ") && e.contains("expression_errors.rs:"), "{e}");
     assert_eq!(kept.tensor().unwrap().to_f64s(), [0.0, 0.0]);
 
     // Without inputs, no program can report the failure.
@@ -236,7 +237,7 @@ fn layers_of_what_has_failed_fail_alike() {
     for expr in [&layer.weight, &out] {
         let e = expr.check().unwrap_err().to_string();
         assert!(e.starts_with("the program has a variable `linear_0.w` already; give its layer another name, or build it in a name scope\n  at "), "{e}");
-        assert!(e.contains("failures.rs:"), "{e}");
+        assert!(e.contains("expression_errors.rs:"), "{e}");
     }
 }
 
@@ -245,7 +246,7 @@ fn mistakes_of_a_user_s_own_layer_are_failures_like_others() -> Result<()> {
     let net = Builder::new();
     let mine = || Error::new(ErrorKind::Shape, "mine");
     let (failed, line) = (net.failed(mine()), line!());
-    let text = format!("mine\n  at tests/framework/failures.rs:{line}");
+    let text = format!("mine\n  at tests/framework/expression_errors.rs:{line}");
     assert_eq!(failed.tanh().check().unwrap_err().to_string(), text);
     assert_eq!(net.program().unwrap_err().to_string(), text);
     let tape = autobwd::tape::eager_with_threads(1);
@@ -256,7 +257,7 @@ fn mistakes_of_a_user_s_own_layer_are_failures_like_others() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[3, 2]);
     let e = net.sub_block(|| Ok(x.matmul(&x))).unwrap_err().to_string();
-    assert!(e.contains("\n  within block 1 in block 0, at tests/framework/failures.rs:"), "{e}");
+    assert!(e.contains("\n  within block 1 in block 0, at tests/framework/expression_errors.rs:"), "{e}");
     assert_eq!(net.program().unwrap_err().to_string(), e);
     Ok(())
 }

@@ -431,7 +431,7 @@ fn every_mistake_is_found() {
         (ScalarWrong { x: matrix(), out: out() }.into(), "`X` of 0 dimensions, the gradient of `X` is "),
         (
             RulePanics { x: matrix(), out: out() }.into(),
-            "of 0 dimensions, the shape rule of `rule_panics` panicked at tests/framework/mistakes.rs:",
+            "of 0 dimensions, the shape rule of `rule_panics` panicked at tests/framework/checker_mistakes.rs:",
         ),
         (WrongParts { x: matrix(), out: out() }.into(), "output `Out`, fused with other operators, is "),
         (
@@ -448,7 +448,7 @@ fn every_mistake_is_found() {
         ),
         (
             TakenUnchecked { x: uniform([6]), i: integers_below(4, [3]), out: out() }.into(),
-            "on inputs with all bytes 0x7f, the kernel of `taken_unchecked` panicked at tests/framework/mistakes.rs:",
+            "on inputs with all bytes 0x7f, the kernel of `taken_unchecked` panicked at tests/framework/checker_mistakes.rs:",
         ),
         (
             TakenOnce { x: uniform([9]), i: integers(&[1, 3, 8]), out: out() }.into(),
@@ -457,7 +457,7 @@ fn every_mistake_is_found() {
         (
             UncheckedAxis { x: matrix(), out: out(), axis: 0 }.into(),
             "attribute `axis` made -1, operator `unchecked_axis` (block 0, operator 0; X = `X`, Out = `Out`): the \
-             kernel of `unchecked_axis` panicked at tests/framework/mistakes.rs:",
+             kernel of `unchecked_axis` panicked at tests/framework/checker_mistakes.rs:",
         ),
         (
             IntegersDisagree { x: matrix(), out: out() }.into(),
@@ -486,7 +486,7 @@ fn every_mistake_is_found() {
         (
             BlocksOfShare { x: matrix(), out: out(), share: 1.0 }.into(),
             "attribute `share` made inf, operator `blocks_of_share` (block 0, operator 0; X = `X`, Out = `Out`): the \
-             kernel of `blocks_of_share` panicked at tests/framework/mistakes.rs:",
+             kernel of `blocks_of_share` panicked at tests/framework/checker_mistakes.rs:",
         ),
         (
             AllocatesOfRankFive { x: matrix(), out: out() }.into(),
@@ -497,7 +497,7 @@ fn every_mistake_is_found() {
         (NaiveSum { x: matrix(), out: out() }.into(), "of a million elements, output `Out` in float32"),
         (
             IndexByData { x: matrix(), out: out() }.into(),
-            "on inputs with all bytes 0x7f, the kernel of `index_by_data` panicked at tests/framework/mistakes.rs:",
+            "on inputs with all bytes 0x7f, the kernel of `index_by_data` panicked at tests/framework/checker_mistakes.rs:",
         ),
     ];
     let mut wrong = vec![];

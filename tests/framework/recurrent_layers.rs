@@ -270,7 +270,7 @@ fn what_recurrent_layers_cannot_do_is_refused() {
     let masked: Forward<'_> = &|layers, x, other| layers.forward_with(x, None, Some(other));
 
     let text = error(DType::F32, &[3, 2], forward);
-    let expected = "other: float32 [3, 2] is not of the shape [steps, batch, inputs]\n  at tests/framework/recurrent.rs:";
+    let expected = "other: float32 [3, 2] is not of the shape [steps, batch, inputs]\n  at tests/framework/recurrent_layers.rs:";
     assert!(text.starts_with(expected), "{text}");
     let one: Forward<'_> =
         &|layers, x, other| layers.forward_with(x, Some(std::slice::from_ref(other)), None);

@@ -177,7 +177,7 @@ fn what_control_flow_cannot_do_is_refused_at_once() {
     let refused = |found: Vec<Expr>, expected: &str| {
         let e = found[0].check().unwrap_err().to_string();
         assert!(
-            e.contains(expected) && e.contains("\n  within at ") && e.contains("tape_control.rs:"),
+            e.contains(expected) && e.contains("\n  within at ") && e.contains("tape_control_flow.rs:"),
             "{e}"
         );
     };

@@ -162,7 +162,10 @@ fn a_limit_of_steps_holds_for_loops_within_loops() -> Result<()> {
     let mut scope = Scope::new();
     let mut executor = Executor::new().loop_limit(5);
     let e = executor.run(&program, &mut scope, &[("x", &x)], &[&name]).unwrap_err().to_string();
-    assert!(e.contains("operator `while` (block 1, operator ") && e.contains("edges.rs:"), "{e}");
+    assert!(
+        e.contains("operator `while` (block 1, operator ") && e.contains("control_flow_limits.rs:"),
+        "{e}"
+    );
     assert!(
         e.ends_with(
             "the loop has not ended after 5 steps, its limit; change its condition, or raise the limit with \

@@ -34,7 +34,7 @@ fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
         ErrorKind::Shape,
         &["operator `matmul_v2`", "X = `weights`, Y = `weights`", "[4, 2]"],
     );
-    assert!(e.op().is_some_and(|op| op.to_string().contains(&format!("bad_input.rs:{line}"))), "{e}");
+    assert!(e.op().is_some_and(|op| op.to_string().contains(&format!("user_errors.rs:{line}"))), "{e}");
     let labels = net.input("labels", DType::I64, &[-1, 1]);
     expect((&x + &labels).check(), ErrorKind::DType, &["`Y`: dtype int64 does not match float32 of `X`"]);
     expect(

@@ -71,7 +71,8 @@ fn no_operator_whose_output_has_another_shape_is_its_own_adjoint() -> Result<()>
     let sums = emit(RowSums { x: Arg::from(&w), out: New }).out.name();
     let mut program = (*net.program()?).clone();
     let e = gradients(&mut program, &[&sums], &["w"], &Default::default()).unwrap_err().to_string();
-    let text = "operator `authors_row_sums` (block 0, operator 0, added at tests/framework/authors.rs";
+    let text =
+        "operator `authors_row_sums` (block 0, operator 0, added at tests/framework/operator_authoring.rs";
     assert!(e.starts_with(text), "{e}");
     let text = "`grad = SelfAdjoint` is for operators whose output is like their input, but `X` is float64 [2, 3], `Out` float64 [2]";
     assert!(e.ends_with(text), "{e}");

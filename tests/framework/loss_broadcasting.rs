@@ -45,7 +45,7 @@ fn no_loss_broadcasts_dimensions_that_are_one_when_it_runs() -> Result<()> {
             let e = refused(loss, [&[3, 2], targets], [&[-1, -1], &[-1, -1]]);
             let text = format!("shape [{}, {}] does not match [3, 2]", targets[0], targets[1]);
             assert!(e.contains(&text), "{name}: {e}");
-            assert!(e.contains("losses.rs:"), "{name}: {e}");
+            assert!(e.contains("loss_broadcasting.rs:"), "{name}: {e}");
         }
     }
     Ok(())

@@ -89,5 +89,5 @@ fn shapes_that_do_not_broadcast_are_an_error() {
     let e = mask.where_cond(&x, &y).check().unwrap_err().to_string();
     let text =
         "`where_cond`: the shapes of the condition [2], of `yes` [3, 2] and of `no` [3] do not broadcast";
-    assert!(e.starts_with(text) && e.contains("selection.rs"), "{e}");
+    assert!(e.starts_with(text) && e.contains("where_cond.rs"), "{e}");
 }

@@ -33,7 +33,7 @@ fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {
     for (line, parts) in [
         [
             "operator `tanhh` (in a net, added at ",
-            "net_bad_input.rs:",
+            "net_errors.rs:",
             "X = `x`, Out = `a`",
             "did you mean `tanh`",
         ],

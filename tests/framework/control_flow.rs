@@ -240,13 +240,19 @@ fn errors_name_all_blocks_around_them() {
     let lines: Vec<&str> = text.lines().collect();
     let [first, inner, outer] = lines[..] else { panic!("{text}") };
     assert!(first.starts_with("operator `matmul_v2` (block 2, "), "{text}");
-    assert!(inner.starts_with("  within block 2 in block 1, at ") && inner.contains("control.rs:"), "{text}");
-    assert!(outer.starts_with("  within block 1 in block 0, at ") && outer.contains("control.rs:"), "{text}");
+    assert!(
+        inner.starts_with("  within block 2 in block 1, at ") && inner.contains("control_flow.rs:"),
+        "{text}"
+    );
+    assert!(
+        outer.starts_with("  within block 1 in block 0, at ") && outer.contains("control_flow.rs:"),
+        "{text}"
+    );
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let e = cond(&x, || vec![x.clone()], || vec![x.clone()])[0].check().unwrap_err().to_string();
     assert!(
-        e.contains("is not a bool of one element\n  within block 0, at ") && e.contains("control.rs:"),
+        e.contains("is not a bool of one element\n  within block 0, at ") && e.contains("control_flow.rs:"),
         "{e}"
     );
 }
@@ -319,7 +325,7 @@ fn an_error_within_names_the_block_and_the_line() {
     );
     let e = e[0].check().unwrap_err().to_string();
     assert!(
-        e.contains("operator `matmul_v2` (block 1, operator 1, added at tests/framework/control.rs:"),
+        e.contains("operator `matmul_v2` (block 1, operator 1, added at tests/framework/control_flow.rs:"),
         "{e}"
     );
 }
@@ -349,7 +355,7 @@ fn a_list_is_read_where_it_has_been_written() -> Result<()> {
         let e = read(position)?;
         assert!(
             e.contains(
-                "operator `read_from_array` (block 1, operator 1, added at tests/framework/control.rs:"
+                "operator `read_from_array` (block 1, operator 1, added at tests/framework/control_flow.rs:"
             ),
             "{e}"
         );
@@ -372,7 +378,7 @@ fn what_a_file_says_of_loops_is_checked() -> Result<()> {
         (verified, run.map_or_else(|e| e.to_string(), |_| String::new()))
     };
     assert_eq!(refused(&|_| {}), (String::new(), String::new()));
-    let at = "operator `while` (block 0, operator 5, added at tests/framework/control.rs:";
+    let at = "operator `while` (block 0, operator 5, added at tests/framework/control_flow.rs:";
     let loop_of = |p: &mut Program| p.root_mut().ops.iter_mut().position(|op| op.ty == "while").unwrap_or(0);
     // A condition that is not a bool.
     let (verified, run) = refused(&|p| {
@@ -494,7 +500,7 @@ fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
         "{e}"
     );
     assert!(
-        e.contains("the trip count of operator `while` (block 0, operator") && e.contains("control.rs:"),
+        e.contains("the trip count of operator `while` (block 0, operator") && e.contains("control_flow.rs:"),
         "{e}"
     );
     assert!(e.ends_with("is not known before the run: `end` is an input of the program"), "{e}");

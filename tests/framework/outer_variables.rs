@@ -115,7 +115,7 @@ fn a_gradient_through_what_a_block_within_a_block_overwrites_is_refused() -> Res
         let mut program = net.program()?.clone();
         let e = append_backward(&mut program, &loss, &Backward::default()).unwrap_err().to_string();
         assert!(e.contains("no gradient passes through `square_0`"), "{e}");
-        assert!(e.contains("outer.rs"), "{e}");
+        assert!(e.contains("outer_variables.rs"), "{e}");
     }
     Ok(())
 }
@@ -182,7 +182,7 @@ fn a_body_that_overwrites_a_parameter_is_refused() {
         let w = net.parameter("w", DType::F64, &[2], |w| Init::Constant(0.5).emit(w, 0));
         let x = net.input("x", DType::F64, &[2]);
         let e = construct(&x, &w)[0].check().unwrap_err().to_string();
-        assert!(e.starts_with("operator `assign` (block ") && e.contains("outer.rs:"), "{e}");
+        assert!(e.starts_with("operator `assign` (block ") && e.contains("outer_variables.rs:"), "{e}");
         assert!(e.contains(" writes the parameter `w`"), "{e}");
         assert_eq!(net.program().unwrap_err().to_string(), e);
     }
@@ -228,7 +228,10 @@ fn what_a_body_overwrites_must_be_an_output() -> Result<()> {
         (&parameter, "block 1 writes the parameter `kept`"),
     ] {
         for e in refused(change)? {
-            assert!(e.contains("operator `assign` (block 1, operator ") && e.contains("outer.rs:"), "{e}");
+            assert!(
+                e.contains("operator `assign` (block 1, operator ") && e.contains("outer_variables.rs:"),
+                "{e}"
+            );
             assert!(e.contains(text), "{e}");
         }
     }

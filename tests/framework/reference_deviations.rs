@@ -1,4 +1,4 @@
-//! Deliberate differences from the reference, each with the true derivative. For overwritten values, see `overwritten`.
+//! Deliberate differences from the reference, each with the true derivative. For overwritten values, see `overwritten_names`.
 
 use autobwd::{
     Backward, Builder, DType, ErrorKind, Expr, Float, New, NoGrad, Pointwise, Program, Result, Var,

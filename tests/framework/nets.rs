@@ -28,11 +28,11 @@ use crate::support::{
 /// The example's own text is compared.
 #[path = "../../ops/examples/nets.rs"]
 #[allow(dead_code, unreachable_pub)]
-mod nets;
+mod example;
 
 #[test]
 fn the_nets_of_the_documents_print() -> Result<()> {
-    compare("framework/stories/nets.txt", &nets::text()?);
+    compare("framework/stories/nets.txt", &example::text()?);
     Ok(())
 }
 
@@ -89,7 +89,7 @@ fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
         ErrorKind::NoGradient,
         &[
             "operator `sgd`",
-            "net.rs:",
+            "nets.rs:",
             "Param = `w`",
             "the operator has no gradient, but the gradient of `v` passes",
         ],
