@@ -1,7 +1,7 @@
 //! Deliberately wrong operators: the checker reports what is wrong, and where.
 
 use autobwd::{
-    Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, OpInfoMap, Pointwise,
+    Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise,
     Result, Var, ZeroGrad,
     check::*,
     emit,
@@ -14,7 +14,10 @@ use autobwd_ops::{
     control::{While, while_loop},
 };
 
-use crate::support::control_flow::number;
+use crate::support::{
+    checks::{assert_wrong, check_sample_of},
+    control_flow::number,
+};
 
 /// An operator with a shape rule (by default, of the input's shape) and a floating-point kernel (by default, without
 /// scratch memory), without gradient, and its sample.
@@ -236,29 +239,14 @@ gradient!(WrongAboveGrad, |x, dout| {
     F::select(x.gt(F::from(1.0)), right * 2.0, right)
 });
 
-fn outcome(op: &str) -> Result<CheckedSample> {
-    let samples = autobwd_tests::linked_samples();
-    check_sample(samples.iter().find(|sample| sample.op() == op).unwrap())
-}
-
-/// Asserts that the sample of an operator fails with all of `parts`.
-#[track_caller]
-fn wrong(op: &str, parts: &[&str]) {
-    let e = outcome(op).expect_err(op).to_string();
-    assert!(e.starts_with(&format!("`{op}`: ")), "{e}");
-    for part in parts {
-        assert!(e.contains(part), "{e}\nlacks\n{part}");
-    }
-}
-
 #[test]
 fn elements_that_are_not_written_are_named() {
-    wrong("last_left_out", &["the kernel of `last_left_out`: `Out`[1, 2] is not written"]);
-    wrong(
+    assert_wrong("last_left_out", &["the kernel of `last_left_out`: `Out`[1, 2] is not written"]);
+    assert_wrong(
         "added_to_what_was_there",
         &["`Out`[0, 0] depends on the previous contents of outputs or scratch memory"],
     );
-    wrong(
+    assert_wrong(
         "uncleared_scratch",
         &["`Out`[0, 0] depends on the previous contents of outputs or scratch memory"],
     );
@@ -268,30 +256,30 @@ fn elements_that_are_not_written_are_named() {
 fn scratch_memory_is_what_was_said() {
     let text =
         "the kernel uses 24 bytes of scratch memory at a time, but `scratch_bytes` declares 16, in one piece";
-    wrong("more_scratch_than_said", &[text]);
-    let warnings = outcome("less_scratch_than_said").unwrap().warnings;
+    assert_wrong("more_scratch_than_said", &[text]);
+    let warnings = check_sample_of("less_scratch_than_said").unwrap().warnings;
     let text = "`less_scratch_than_said` declares 16 bytes in `scratch_bytes`, but uses 12";
     assert!(warnings.iter().any(|warning| warning.contains(text)), "{warnings:?}");
 }
 
 #[test]
 fn kernels_do_not_allocate() {
-    wrong("allocates", &["the kernel of `allocates`: the kernel allocates memory 1 times"]);
+    assert_wrong("allocates", &["the kernel of `allocates`: the kernel allocates memory 1 times"]);
     let text = "of 5 dimensions, the kernel of `copies_dims`: the kernel allocates memory 1 times";
-    wrong("copies_dims", &[text]);
+    assert_wrong("copies_dims", &[text]);
 }
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    wrong("cut_by_threads", &["`Out`[0, 0] differs between one thread and three"]);
+    assert_wrong("cut_by_threads", &["`Out`[0, 0] differs between one thread and three"]);
 }
 
 #[test]
 fn a_panic_is_told_with_its_line() {
     let start =
         "`panics_in_kernel`: on inputs with all bytes 0x00, the kernel of `panics_in_kernel` panicked at ";
-    wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
-    wrong(
+    assert_wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
+    assert_wrong(
         "needs_elements",
         &[
             "dimensions of 2 made 0, ",
@@ -305,15 +293,15 @@ fn a_panic_is_told_with_its_line() {
 #[test]
 fn shape_rules_are_right_where_dimensions_are_unknown() {
     let start = "the shape rule of `knows_all_dims`, where `X` is float64 [-1, 3]: the shape rule of `knows_all_dims` panicked at ";
-    wrong("knows_all_dims", &[start, "checker.rs:"]);
-    wrong(
+    assert_wrong("knows_all_dims", &[start, "checker.rs:"]);
+    assert_wrong(
         "guesses_dims",
         &[
             "where `X` is float64 [-1, 3]: `Out` is float64 [1, 3] by the shape rule, but float64 [2, 3] with known \
              dimensions",
         ],
     );
-    let warnings = outcome("refuses_unknown").unwrap().warnings;
+    let warnings = check_sample_of("refuses_unknown").unwrap().warnings;
     let text = "an error where dimensions are unknown: the shape rule of `refuses_unknown`, where `X` is float64 \
                 [-1, 3]: `X`: two rows are needed";
     assert!(warnings.iter().any(|warning| warning.starts_with(text)), "{warnings:?}");
@@ -322,9 +310,9 @@ fn shape_rules_are_right_where_dimensions_are_unknown() {
 #[test]
 fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
     let start = "the gradient is declared `ZeroGrad`, but the outputs change with `X`[";
-    wrong("smooth_zero", &[start, "by differences, the derivative is "]);
-    assert_eq!(outcome("whole_zero")?, CheckedSample::default());
-    let warnings = outcome("smooth_without_gradient")?.warnings;
+    assert_wrong("smooth_zero", &[start, "by differences, the derivative is "]);
+    assert_eq!(check_sample_of("whole_zero")?, CheckedSample::default());
+    let warnings = check_sample_of("smooth_without_gradient")?.warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].starts_with("the operator declares `NoGrad`, though the outputs change with `X`["));
     Ok(())
@@ -332,7 +320,7 @@ fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
 
 #[test]
 fn the_worst_element_of_a_gradient_is_named() {
-    wrong(
+    assert_wrong(
         "wrong_above",
         &["the gradient of `X` is ", " at [1, 0], by differences ", "; 1 of 4 elements are off"],
     );
@@ -341,16 +329,16 @@ fn the_worst_element_of_a_gradient_is_named() {
 #[test]
 fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
     let kink = "`X`[0, 1] is at a kink, where the comparison of gradients means little: the derivative is ";
-    let warnings = outcome("on_kink")?.warnings;
+    let warnings = check_sample_of("on_kink")?.warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(
         warnings[0].starts_with("the gradient operators have no gradient: ") && warnings[1].starts_with(kink)
     );
-    wrong(
+    assert_wrong(
         "on_kink_twice",
         &["second order, where `X`[0, 1] is at a kink", "the gradient of `X` is 0.0 at [0, 1]"],
     );
-    let cube = outcome("cube")?;
+    let cube = check_sample_of("cube")?;
     assert_eq!((cube.elements, cube.second_order), (4, 0));
     assert_eq!(cube.warnings.len(), 1, "{:?}", cube.warnings);
     assert!(cube.warnings[0].starts_with("the gradient operators have no gradient: "), "{:?}", cube.warnings);
@@ -385,159 +373,5 @@ fn operators_with_a_block_are_sampled_as_programs() -> Result<()> {
     let e = check_sample(&Sample::of_program::<While>(draw(), |_: &Builder, x| Ok(vec![x[0].tanh()])))
         .unwrap_err();
     assert_eq!(e.to_string(), "`while`: the program of the sample has no `while`");
-    Ok(())
-}
-
-/// Its samples cover as little as possible.
-#[register_op(grad = Derived, pointwise, broadcast)]
-pub(crate) struct OneSided<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Any shape that broadcasts.
-    #[input]
-    pub y: V,
-    /// The broadcast shape.
-    #[output]
-    pub out: V,
-}
-impl<F: Float> Pointwise for OneSided<F> {
-    fn eval(&mut self) {
-        self.out = (self.x * self.x + 1.0).log() * self.y;
-    }
-}
-autobwd::samples!(OneSided, [OneSided { x: positive([2, 3]), y: uniform([2, 3]), out: out() }]);
-
-/// Copies the first of any tensors, of any dtype.
-#[register_op(grad = NoGrad)]
-pub(crate) struct FirstOf<V = Var> {
-    /// Any shapes.
-    #[input]
-    pub x: Vec<V>,
-    /// The first.
-    #[output]
-    pub out: V,
-    /// Has no effect.
-    #[attr(default = 1)]
-    pub idle: i32,
-}
-impl Infer for FirstOf<Meta> {
-    fn infer(&mut self) -> Result<()> {
-        let first =
-            self.x.first().ok_or_else(|| autobwd::Error::new(autobwd::ErrorKind::Slot, "`X` is empty"))?;
-        self.out.like(first);
-        Ok(())
-    }
-}
-impl Kernel for FirstOf<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        self.out.copy_from(&self.x[0])
-    }
-}
-autobwd::samples!(FirstOf, [FirstOf { x: vec![uniform([2, 3])], out: out(), idle: 1 }]);
-
-/// Has an integer input, for which the gradient operator writes a gradient.
-#[register_op(grad = ScaledByGrad, infallible)]
-pub(crate) struct ScaledBy<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// The factor: one integer, which must not be 0.
-    #[input]
-    pub by: V,
-    /// Like `x`.
-    #[output(like = x)]
-    pub out: V,
-}
-impl Kernel for ScaledBy<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let by = self.by.slice::<i64>()?[0];
-        if by == 0 {
-            return Err(autobwd::Error::data("nothing can be scaled by 0"));
-        }
-        with_float!(self.x, T => {
-            let (x, out) = (self.x.slice::<T>()?, self.out.slice_mut::<T>()?);
-            out.iter_mut().zip(x).for_each(|(out, x)| *out = *x * by as T);
-        });
-        Ok(())
-    }
-}
-/// `dx = dout * by`, and a gradient that can never be requested.
-#[register_op(grad = NoGrad)]
-pub(crate) struct ScaledByGrad<V = Var> {
-    #[input]
-    pub by: V,
-    #[input("Out@GRAD")]
-    pub dout: V,
-    #[output("X@GRAD", like = dout)]
-    pub dx: Option<V>,
-    #[output("By@GRAD", like = by)]
-    pub dby: Option<V>,
-}
-impl Kernel for ScaledByGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let by = self.by.slice::<i64>()?[0];
-        let Some(dx) = &mut self.dx else { return Ok(()) };
-        with_float!(self.dout, T => {
-            let (dout, dx) = (self.dout.slice::<T>()?, dx.slice_mut::<T>()?);
-            dx.iter_mut().zip(dout).for_each(|(dx, dout)| *dx = *dout * by as T);
-        });
-        Ok(())
-    }
-}
-autobwd::samples!(
-    ScaledBy,
-    [ScaledBy { x: uniform([2, 3]), by: given([1], [3.0]).of(autobwd::DType::I64), out: out() }]
-);
-
-#[test]
-fn infallible_operators_are_given_bad_data() {
-    let bytes = "it is declared `infallible`, but fails on inputs with all bytes 0x00: nothing can be \
-                 scaled by 0";
-    wrong("scaled_by", &["the kernel of `scaled_by`", bytes]);
-}
-
-#[test]
-fn gradients_of_integers_are_told() -> Result<()> {
-    let coverage = check_coverage("autobwd_tests")?;
-    let text = "operator `scaled_by`: `scaled_by_grad` writes the gradient of `By`, which holds no floating point numbers in \
-                any sample";
-    assert!(coverage.gaps.iter().any(|said| said == text), "{:#?}", coverage.gaps);
-    Ok(())
-}
-
-#[test]
-fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
-    let coverage = check_coverage("autobwd_tests")?;
-    let has =
-        |all: &[String], text: &str| assert!(all.iter().any(|said| said == text), "{all:#?}\nlacks\n{text}");
-    has(&coverage.gaps, "operator `first_of`: attribute `idle` has one value in all samples");
-    has(&coverage.corners, "operator `first_of`: input `X` has 1 variables in all samples");
-    let dtypes = "operator `first_of`: the shape rule accepts bool, uint8, int32, int64, but all samples have \
-                  floating point numbers";
-    has(&coverage.corners, dtypes);
-    has(&coverage.corners, "operator `one_sided`: in no sample operands are broadcast");
-    has(&coverage.corners, "operator `one_sided`: input `X` has no negative numbers in any sample");
-    assert!(!coverage.corners.iter().any(|said| said.contains("`Y` has no")), "{:#?}", coverage.corners);
-    Ok(())
-}
-
-#[test]
-fn the_package_that_is_named_is_checked() -> Result<()> {
-    assert_eq!(check_coverage("autobwd-tests")?, check_coverage("autobwd_tests")?);
-    // For this file, since a test is its own library.
-    assert_eq!(check_coverage("framework")?, check_coverage("autobwd-tests")?);
-    let e = check_crate("my-operators").unwrap_err().to_string();
-    let packages =
-        "packages with samples are `autobwd-core`, `autobwd-ops`, `autobwd-parallel`, `autobwd-tests`";
-    assert_eq!(e, format!("package `my-operators` has 0 operators and no samples; {packages}"));
-    let e = check_crate("autobwd-tests").unwrap_err().to_string();
-    let lines: Vec<&str> = e.lines().collect();
-    assert!(lines.contains(&"operator `first_of`: attribute `idle` has one value in all samples"), "{e}");
-    assert!(
-        lines.iter().any(|line| line.starts_with("cut_by_threads, row 0: `cut_by_threads`: the kernel of ")),
-        "{e}"
-    );
-    assert!(OpInfoMap::linked()?.get("first_of").is_ok());
     Ok(())
 }

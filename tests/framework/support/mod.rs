@@ -1,5 +1,6 @@
 //! What tests of this crate share: tests import from here, and not from each other.
 
+pub(crate) mod checks;
 pub(crate) mod control_flow;
 pub(crate) mod derivatives;
 pub(crate) mod import_graph;
@@ -9,6 +10,7 @@ pub(crate) mod operators;
 pub(crate) mod programs;
 pub(crate) mod prose;
 pub(crate) mod random_programs;
+pub(crate) mod recomputation;
 pub(crate) mod reference_differentiator;
 pub(crate) mod sources;
 pub(crate) mod tape;
