@@ -1,8 +1,8 @@
 //! Deliberately wrong operators: the checker reports what is wrong, and where.
 
 use autobwd::{
-    Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise,
-    Result, Var, ZeroGrad,
+    Buf, Builder, Cx, Derived, Dims, Expr, Float, Infer, Kernel, Meta, New, NoGrad, Pointwise, Result, Var,
+    ZeroGrad,
     check::*,
     emit,
     op::with_float,

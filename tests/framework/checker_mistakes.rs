@@ -1,7 +1,6 @@
 //! Single mistakes in shape rules, declarations and gradients: the checker finds each. For those of kernels, see
 //! `checker_kernel_mistakes`.
 
-
 use autobwd::{
     Buf, Composed, Composition, Cx, DType, Derived, Expr, Float, GradCx, GradRule, Infer, Kernel, Meta, New,
     NoGrad, OpDesc, Pointwise, Result, Var,

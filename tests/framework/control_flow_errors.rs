@@ -2,9 +2,7 @@
 
 use std::slice::from_ref;
 
-use autobwd::{
-    Builder, DType, Executor, Expr, Feed, Program, Result, Scope, Tensor, verify,
-};
+use autobwd::{Builder, DType, Executor, Expr, Feed, Program, Result, Scope, Tensor, verify};
 use autobwd_ops::{
     Math,
     control::{StaticRnn, cond, scan, static_rnn, switch_case, while_loop},

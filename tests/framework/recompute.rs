@@ -3,15 +3,13 @@
 use std::collections::HashSet;
 
 use autobwd::{
-    Arg, Backward, Builder, DType, ErrorKind, Executor, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, Var, append_backward,
+    Arg, Backward, Builder, DType, ErrorKind, Executor, Meta, OpDesc, OpInfoMap, Program, Result, Tensor,
+    Var, append_backward,
     backward::{Gradients, Recompute},
     emit, gradients,
     program::Origin,
 };
-use autobwd_ops::{
-    Init, Math,
-    increment::Increment,
-};
+use autobwd_ops::{Init, Math, increment::Increment};
 
 use crate::support::{
     random_programs::{check, draw, recipes},

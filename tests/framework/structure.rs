@@ -113,7 +113,7 @@ fn a_type_name_means_one_thing() {
 
 #[test]
 fn tests_import_from_support_and_not_from_each_other() {
-    for folder in ["tests/framework", "tests/onnx", "tests/xla", "ops/tests/training"] {
+    for folder in ["tests/allocations", "tests/framework", "tests/onnx", "tests/xla", "ops/tests/training"] {
         let (folder, mut all) = (root().join(folder), vec![]);
         files(&folder, &["rs"], &mut all);
         all.retain(|file| !file.starts_with(folder.join("support")));
