@@ -8,8 +8,7 @@ use std::{
 use std::{fs, thread, time::Duration};
 
 use autobwd::{
-    Backward, Buf, Builder, Cx, DType, Executor, Expr, Kernel, Meta, New, NoGrad, Result, Scope,
-    Tensor, Var,
+    Backward, Buf, Builder, Cx, DType, Executor, Expr, Kernel, Meta, New, NoGrad, Result, Scope, Tensor, Var,
     backward::Recompute,
     emit,
     ndarray::{Array2, Ix2, IxDyn},
@@ -76,34 +75,28 @@ fn main() {
     arguments.test_threads = Some(1);
     let trial = |name: &str, test: fn() -> Result<()>| Trial::test(name, move || Ok(test()?));
     let trials = vec![
-        trial("a_step_allocates_nothing", a_step_allocates_nothing),
-        trial("the_arena_is_tight_and_its_size_known", the_arena_is_tight_and_its_size_known),
-        trial(
-            "computing_again_takes_the_memory_that_was_planned",
-            computing_again_takes_the_memory_that_was_planned,
-        ),
-        trial(
-            "memory_of_steps_is_what_the_backward_part_reads",
-            memory_of_steps_is_what_the_backward_part_reads,
-        ),
+        trial("step_allocates_nothing", step_allocates_nothing),
+        trial("arena_is_tight_and_its_size_known", arena_is_tight_and_its_size_known),
+        trial("recomputation_takes_the_planned_memory", recomputation_takes_the_planned_memory),
+        trial("loops_save_only_values_read_by_the_gradient", loops_save_only_values_read_by_the_gradient),
         trial("threads_do_not_change_bits", threads_do_not_change_bits),
         trial("nets_are_planned_once", nets_are_planned_once),
         trial("views_allocate_nothing", views_allocate_nothing),
         trial("arrays_are_not_copied", arrays_are_not_copied),
-        trial("losses_are_those_expected", losses_are_those_expected),
-        trial("plans_for_many_shapes_do_not_pile_up", plans_for_many_shapes_do_not_pile_up),
+        trial("losses_equal_expected_losses", losses_equal_expected_losses),
+        trial("plans_for_many_shapes_are_evicted", plans_for_many_shapes_are_evicted),
         trial(
             "memory_stays_the_same_while_batch_sizes_change",
             memory_stays_the_same_while_batch_sizes_change,
         ),
-        trial("run_logs_take_memory_as_they_are_long", run_logs_take_memory_as_they_are_long),
+        trial("run_log_memory_is_linear_in_its_length", run_log_memory_is_linear_in_its_length),
         #[cfg(target_os = "linux")]
         trial("small_work_wakes_no_thread", small_work_wakes_no_thread),
     ];
     libtest_mimic::run(&arguments, trials).exit()
 }
 
-fn a_step_allocates_nothing() -> Result<()> {
+fn step_allocates_nothing() -> Result<()> {
     let cases = [
         ("digits", classifier(&DIGITS, 32, &adam)?),
         ("digits of an odd batch", classifier(&DIGITS, 29, &momentum)?),
@@ -133,7 +126,7 @@ fn a_step_allocates_nothing() -> Result<()> {
     Ok(())
 }
 
-fn the_arena_is_tight_and_its_size_known() -> Result<()> {
+fn arena_is_tight_and_its_size_known() -> Result<()> {
     let cases = [
         ("mlp", classifier(&MLP, 128, &adam)?),
         ("digits", classifier(&DIGITS, 32, &adam)?),
@@ -163,7 +156,7 @@ fn the_arena_is_tight_and_its_size_known() -> Result<()> {
     Ok(())
 }
 
-fn computing_again_takes_the_memory_that_was_planned() -> Result<()> {
+fn recomputation_takes_the_planned_memory() -> Result<()> {
     let (sizes, batch) = ([&[64; 20][..], &[10]].concat(), 500);
     let feeds = [("x", Meta::new(DType::F32, [batch, 64])), ("y", Meta::new(DType::I64, [batch, 1]))];
     let mut losses = vec![];
@@ -254,7 +247,7 @@ fn arrays_are_not_copied() -> Result<()> {
     Ok(())
 }
 
-fn memory_of_steps_is_what_the_backward_part_reads() -> Result<()> {
+fn loops_save_only_values_read_by_the_gradient() -> Result<()> {
     for is_loop in [true, false] {
         let taken = |count: usize| -> Result<usize> {
             let mut case = steps(count, is_loop)?;
@@ -304,7 +297,7 @@ fn threads_do_not_change_bits() -> Result<()> {
     Ok(())
 }
 
-fn losses_are_those_expected() -> Result<()> {
+fn losses_equal_expected_losses() -> Result<()> {
     for workload in Workload::value_variants() {
         let mut case = Case::of(*workload)?;
         let mut session = case.session(1)?;
@@ -315,7 +308,7 @@ fn losses_are_those_expected() -> Result<()> {
     Ok(())
 }
 
-fn plans_for_many_shapes_do_not_pile_up() -> Result<()> {
+fn plans_for_many_shapes_are_evicted() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 64]);
     let loss = Linear::builder(&net, 64, 10).build().forward(&x).square().mean();
@@ -362,7 +355,7 @@ fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
 }
 
 /// A log in which each line names another value.
-fn run_logs_take_memory_as_they_are_long() -> Result<()> {
+fn run_log_memory_is_linear_in_its_length() -> Result<()> {
     let mut log = "{\"schema\":\"autobwd.log/1\"}\n".to_string();
     for step in 0..6_000 {
         let values = if step < 2_000 { String::new() } else { format!("\"n{step}\":1.0") };

@@ -131,7 +131,7 @@ fn refusals_leave_the_program_as_it_was() -> Result<()> {
 }
 
 #[test]
-fn a_missing_gradient_is_explained() -> Result<()> {
+fn missing_gradient_is_explained() -> Result<()> {
     let net = Builder::new();
     let names = ["used", "unused", "frozen", "cut", "picked", "rounded"];
     let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect();
@@ -161,7 +161,7 @@ fn a_missing_gradient_is_explained() -> Result<()> {
 }
 
 #[test]
-fn an_operator_without_gradient_is_an_error_where_one_is_needed() -> Result<()> {
+fn needed_gradient_of_nondifferentiable_operator_is_an_error() -> Result<()> {
     let net = Builder::new();
     let (w, x) = (parameter(&net, "w", &[3]), net.input("x", DType::F64, &[3]));
     let opaque = |x: &Expr| Ok(emit(Opaque { x: x.into(), out: autobwd::New }).out);
@@ -229,7 +229,7 @@ impl<F: autobwd::Float> Pointwise for Undone<F> {
 }
 
 #[test]
-fn the_backward_part_writes_no_variable_of_the_model() -> Result<()> {
+fn backward_part_writes_no_variable_of_the_model() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]) * 2.0;
     emit(Undone { x: (&w).into(), out: (&w).into() }).out.check()?;
@@ -241,7 +241,7 @@ fn the_backward_part_writes_no_variable_of_the_model() -> Result<()> {
 }
 
 #[test]
-fn a_rule_that_emits_nonsense_is_named() -> Result<()> {
+fn rule_that_emits_nonsense_is_named() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let loss = emit(Wild { x: (&w).into(), out: autobwd::New }).out.mean();
@@ -321,7 +321,7 @@ fn gradients_answer_for_every_input() -> Result<()> {
 }
 
 #[test]
-fn a_program_can_be_differentiated_again() -> Result<()> {
+fn program_can_be_differentiated_again() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let (one, two) = ((w.square()).sum(&[]), w.exp().sum(&[]));
@@ -342,7 +342,7 @@ fn a_program_can_be_differentiated_again() -> Result<()> {
 }
 
 #[test]
-fn a_given_gradient_counts_as_one() -> Result<()> {
+fn given_gradient_counts_as_one() -> Result<()> {
     // Only one of two pieces is a target, with a given gradient: the gradient of the other one is zero.
     let net = Builder::new();
     let x = parameter(&net, "x", &[4]);

@@ -120,7 +120,7 @@ fn ensure(holds: bool, text: impl FnOnce() -> String) -> Result<()> {
 }
 
 #[test]
-fn gradients_are_those_of_a_plain_differentiator() {
+fn gradients_equal_the_reference_differentiator() {
     check(500, recipes(), |recipe: Recipe| {
         let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
@@ -140,7 +140,7 @@ fn gradients_are_those_of_a_plain_differentiator() {
 }
 
 #[test]
-fn gradients_of_a_loss_are_those_of_a_plain_differentiator() {
+fn loss_gradients_equal_the_reference_differentiator() {
     check(200, recipes(), |recipe: Recipe| {
         let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
@@ -166,7 +166,7 @@ fn gradients_of_a_loss_are_those_of_a_plain_differentiator() {
 }
 
 #[test]
-fn the_plain_differentiator_is_that_of_differences() {
+fn reference_differentiator_equals_central_differences() {
     check(100, recipes(), |recipe: Recipe| {
         let drawn = draw(&recipe);
         let forward = drawn.net.program()?.clone();
@@ -208,7 +208,7 @@ fn the_plain_differentiator_is_that_of_differences() {
 }
 
 #[test]
-fn a_backward_part_adds_and_changes_nothing() {
+fn backward_part_adds_and_changes_nothing() {
     check(200, recipes(), |recipe: Recipe| {
         let drawn = draw(&recipe);
         let mut program = drawn.net.program()?.clone();
@@ -248,7 +248,7 @@ fn a_backward_part_adds_and_changes_nothing() {
 }
 
 #[test]
-fn a_call_that_fails_leaves_no_trace() {
+fn call_that_fails_leaves_no_trace() {
     check(100, recipes(), |recipe: Recipe| {
         let drawn = draw(&recipe);
         let mut program = drawn.net.program()?.clone();

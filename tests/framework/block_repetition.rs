@@ -135,7 +135,7 @@ fn apply(net: &Builder, [h, w]: [&Expr; 2], parts: Option<&Expr>, times: i64) ->
 }
 
 #[test]
-fn steps_and_their_gradients_are_those_of_the_unrolled_program() -> Result<()> {
+fn steps_and_gradients_equal_the_unrolled_program() -> Result<()> {
     let at: [(&str, &[f64]); 2] = [("h0", &[0.5, -0.25, 1.0]), ("w", &[0.75, 1.5, -0.5])];
     for times in [0, 1, 4] {
         let run = |unrolled: bool| -> Result<Vec<Vec<f64>>> {
@@ -165,7 +165,7 @@ fn steps_and_their_gradients_are_those_of_the_unrolled_program() -> Result<()> {
 }
 
 #[test]
-fn other_numbers_of_parts_and_too_many_steps_are_refused() -> Result<()> {
+fn wrong_part_counts_and_step_counts_are_refused() -> Result<()> {
     let run = |parts: i64, times: i64| -> Result<()> {
         let net = Builder::new();
         let [h, w] = ["h", "w"].map(|name| net.input(name, DType::F64, &[3]));

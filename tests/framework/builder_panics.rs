@@ -12,7 +12,7 @@ use autobwd_ops::{
 };
 
 #[test]
-fn a_program_can_be_run_and_built_in_one_line() -> Result<()> {
+fn program_can_be_run_and_built_in_one_line() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     let t = Tensor::from_vec([2], vec![1.0_f32, 2.0])?;
@@ -26,7 +26,7 @@ fn a_program_can_be_run_and_built_in_one_line() -> Result<()> {
 }
 
 #[test]
-fn a_snapshot_stays_as_it_is_and_costs_nothing() -> Result<()> {
+fn snapshot_stays_as_it_is_and_costs_nothing() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     assert!(std::ptr::eq(&*net.program()?, &*net.program()?), "nothing is copied");
@@ -44,7 +44,7 @@ fn a_snapshot_stays_as_it_is_and_costs_nothing() -> Result<()> {
 }
 
 #[test]
-fn what_edits_may_look_at_the_builder() -> Result<()> {
+fn edits_may_read_the_builder() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[2], |p| Init::Constant(1.0).emit(p, 0));
     let loss = w.square().mean();
@@ -57,7 +57,7 @@ fn what_edits_may_look_at_the_builder() -> Result<()> {
 }
 
 #[test]
-fn an_edit_takes_place_as_a_whole_or_not() -> Result<()> {
+fn edits_are_atomic() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     let before = net.program()?.clone();
@@ -196,7 +196,7 @@ fn constructs<'a>(
 }
 
 #[test]
-fn a_fault_in_a_closure_leaves_the_builder_where_it_was() -> Result<()> {
+fn fault_in_a_closure_leaves_the_builder_where_it_was() -> Result<()> {
     let model = || {
         let net = Builder::new();
         let (x, b) = (net.input("x", DType::F32, &[2]), net.input("b", DType::Bool, &[1]));

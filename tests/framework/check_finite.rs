@@ -36,7 +36,7 @@ fn assert_message(e: &Error, op: &str, message: &str) {
 }
 
 #[test]
-fn the_first_operator_that_leaves_the_numbers_is_named() -> Result<()> {
+fn first_operator_that_leaves_the_numbers_is_named() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[4]);
     // Fused, the intermediate value has no memory of its own.
@@ -87,7 +87,7 @@ fn gradient_operators_are_named_with_their_forward_operator() -> Result<()> {
 }
 
 #[test]
-fn what_an_operator_overwrites_is_shown_as_it_was() -> Result<()> {
+fn overwritten_inputs_are_shown_with_their_old_values() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[2]);
     let h = &w * 1.0;
@@ -103,7 +103,7 @@ fn what_an_operator_overwrites_is_shown_as_it_was() -> Result<()> {
 }
 
 #[test]
-fn the_scope_keeps_what_it_had_before() -> Result<()> {
+fn scope_keeps_what_it_had_before() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[2]);
     let loss = (&w * &w).sum(&[]);

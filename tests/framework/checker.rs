@@ -253,7 +253,7 @@ fn elements_that_are_not_written_are_named() {
 }
 
 #[test]
-fn scratch_memory_is_what_was_said() {
+fn scratch_memory_has_its_declared_size() {
     let text =
         "the kernel uses 24 bytes of scratch memory at a time, but `scratch_bytes` declares 16, in one piece";
     assert_wrong("more_scratch_than_said", &[text]);
@@ -275,7 +275,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn a_panic_is_told_with_its_line() {
+fn panic_is_reported_with_its_line() {
     let start =
         "`panics_in_kernel`: on inputs with all bytes 0x00, the kernel of `panics_in_kernel` panicked at ";
     assert_wrong("panics_in_kernel", &[start, "checker.rs:", "source slice length"]);
@@ -308,7 +308,7 @@ fn shape_rules_are_right_where_dimensions_are_unknown() {
 }
 
 #[test]
-fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
+fn gradient_that_counts_as_zero_is_zero() -> Result<()> {
     let start = "the gradient is declared `ZeroGrad`, but the outputs change with `X`[";
     assert_wrong("smooth_zero", &[start, "by differences, the derivative is "]);
     assert_eq!(check_sample_of("whole_zero")?, CheckedSample::default());
@@ -319,7 +319,7 @@ fn a_gradient_that_counts_as_zero_is_zero() -> Result<()> {
 }
 
 #[test]
-fn the_worst_element_of_a_gradient_is_named() {
+fn worst_element_of_a_gradient_is_named() {
     assert_wrong(
         "wrong_above",
         &["the gradient of `X` is ", " at [1, 0], by differences ", "; 1 of 4 elements are off"],
@@ -327,7 +327,7 @@ fn the_worst_element_of_a_gradient_is_named() {
 }
 
 #[test]
-fn kinks_and_a_missing_second_order_are_warned_of() -> Result<()> {
+fn kinks_and_missing_second_order_are_warnings() -> Result<()> {
     let kink = "`X`[0, 1] is at a kink, where the comparison of gradients means little: the derivative is ";
     let warnings = check_sample_of("on_kink")?.warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");

@@ -117,7 +117,7 @@ fn infallible_operators_are_given_bad_data() {
 }
 
 #[test]
-fn gradients_of_integers_are_told() -> Result<()> {
+fn gradients_of_integer_inputs_are_reported() -> Result<()> {
     let coverage = check_coverage("autobwd_tests")?;
     let text = "operator `scaled_by`: `scaled_by_grad` writes the gradient of `By`, which holds no floating point numbers in \
                 any sample";
@@ -126,7 +126,7 @@ fn gradients_of_integers_are_told() -> Result<()> {
 }
 
 #[test]
-fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
+fn uncovered_corners_are_reported() -> Result<()> {
     let coverage = check_coverage("autobwd_tests")?;
     let has =
         |all: &[String], text: &str| assert!(all.iter().any(|said| said == text), "{all:#?}\nlacks\n{text}");
@@ -142,7 +142,7 @@ fn corners_that_samples_do_not_reach_are_told() -> Result<()> {
 }
 
 #[test]
-fn the_package_that_is_named_is_checked() -> Result<()> {
+fn coverage_is_checked_for_the_named_package() -> Result<()> {
     assert_eq!(check_coverage("autobwd-tests")?, check_coverage("autobwd_tests")?);
     // For this file, since a test is its own library.
     assert_eq!(check_coverage("framework")?, check_coverage("autobwd-tests")?);

@@ -143,7 +143,7 @@ fn mistakes_in_kernels_are_found() {
 }
 
 #[test]
-fn a_row_that_never_ends_is_named() {
+fn row_that_never_ends_is_named() {
     let sample = Sample::from(NeverEnds { x: uniform([2, 3]), out: out() });
     let e = check_within(&sample, Duration::from_millis(200)).unwrap_err();
     assert_eq!(e.to_string(), "`never_ends`: the check has not ended after 200ms");

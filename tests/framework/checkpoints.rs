@@ -58,7 +58,7 @@ fn bits(scope: &Scope) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_resumed_run_has_the_bits_of_an_unbroken_one_on_any_threads() -> Result<()> {
+fn resumed_run_is_bit_identical_on_any_threads() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.checkpoint");
     let (net, mut unbroken) = (model(40, &adam)?, Scope::new());
@@ -199,7 +199,7 @@ fn checkpoints_of_other_programs_are_refused() -> Result<()> {
 }
 
 #[test]
-fn a_scope_without_parameters_is_not_saved() -> Result<()> {
+fn scope_without_parameters_is_not_saved() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
     let text =
@@ -213,7 +213,7 @@ fn a_scope_without_parameters_is_not_saved() -> Result<()> {
 }
 
 #[test]
-fn values_that_a_step_has_not_written_yet_and_those_of_other_programs_are_no_fault() -> Result<()> {
+fn unwritten_and_foreign_values_are_no_error() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
     let net = Builder::new();
@@ -263,7 +263,7 @@ fn varied() -> Program {
 }
 
 #[test]
-fn a_fingerprint_covers_all_that_a_program_computes() -> Result<()> {
+fn fingerprint_covers_all_that_a_program_computes() -> Result<()> {
     let find = |program: &mut Program, name: &str| program.var(name);
     let changes: [&dyn Fn(&mut Program); 17] = [
         &|p| p.root_mut().ops[0].ty = "g".into(),

@@ -55,7 +55,7 @@ fn model() -> Result<(Program, Program, String)> {
 }
 
 #[test]
-fn a_shape_computed_from_shapes_is_planned_for_each_feed() -> Result<()> {
+fn shape_computed_from_shapes_is_planned_for_each_feed() -> Result<()> {
     let (program, startup, loss) = model()?;
     verify(&program)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
@@ -120,7 +120,7 @@ fn refuse(net: &Builder, out: &Expr, feeds: &[(&str, &dyn Feed)], kind: ErrorKin
 }
 
 #[test]
-fn a_shape_that_depends_on_data_is_refused() -> Result<()> {
+fn shape_that_depends_on_data_is_refused() -> Result<()> {
     let x = numbers(&[2, 3]);
     let n = Tensor::from_vec([1], vec![6_i32])?;
     let feeds: [(&str, &dyn Feed); 2] = [("x", &x), ("n", &n)];
@@ -212,7 +212,7 @@ fn steps_of_several_shapes_compute_their_own() -> Result<()> {
 }
 
 #[test]
-fn a_shape_that_changes_from_step_to_step_is_refused() {
+fn shape_that_changes_from_step_to_step_is_refused() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[2, 3]);
     let (one, six) = (int(&net, 1), int(&net, 6));
@@ -347,7 +347,7 @@ fn hostile_values_are_errors() -> Result<()> {
 }
 
 #[test]
-fn an_operator_that_fails_while_planning_is_named() {
+fn operator_that_fails_while_planning_is_named() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[2, 3]);
     let table = int(&net, 6);

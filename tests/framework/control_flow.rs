@@ -33,7 +33,7 @@ fn recurrence(net: &Builder, size: usize, every: usize) -> String {
 }
 
 #[test]
-fn a_long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
+fn long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
     const SIZE: usize = 16;
     const LINE: usize = 64;
     let run = |steps: usize, every: usize| -> Result<(usize, Tensor)> {
@@ -63,7 +63,7 @@ fn a_long_recurrence_with_checkpoints_needs_little_memory() -> Result<()> {
 }
 
 #[test]
-fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
+fn loop_between_checkpoints_is_recomputed_entirely() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F64, &[8, 8], |w| Init::Uniform(-0.5, 0.5).emit(w, 1));
     let x = net.input("x", DType::F64, &[200, 8, 8]);
@@ -102,7 +102,7 @@ fn a_loop_between_checkpoints_is_run_again_as_a_whole() -> Result<()> {
 }
 
 #[test]
-fn the_last_state_is_that_of_the_last_step() -> Result<()> {
+fn last_state_equals_state_of_last_step() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F64, &[2], |w| Init::Constant(0.7).emit(w, 0));
     let x = net.input("x", DType::F64, &[3, 2]);
@@ -159,7 +159,7 @@ fn one_value_can_be_several_outputs_and_memories() -> Result<()> {
 }
 
 #[test]
-fn a_list_is_read_where_it_has_been_written() -> Result<()> {
+fn tensor_array_is_read_after_it_is_written() -> Result<()> {
     let read = |position: i64| -> Result<String> {
         let net = Builder::new();
         let x = net.input("x", DType::F64, &DIMS);
@@ -193,7 +193,7 @@ fn a_list_is_read_where_it_has_been_written() -> Result<()> {
 }
 
 #[test]
-fn memory_of_a_recurrence_is_what_its_backward_part_reads() -> Result<()> {
+fn recurrence_saves_only_values_read_by_its_gradient() -> Result<()> {
     let peak = |steps: usize, train: bool| -> Result<usize> {
         let net = Builder::new();
         let w = net.parameter("w", DType::F64, &[64, 64], |w| Init::Constant(0.01).emit(w, 0));
@@ -236,7 +236,7 @@ fn counted(start: i64, end: impl Fn(&Builder) -> Expr) -> Result<(Program, Strin
 }
 
 #[test]
-fn a_counted_loop_has_second_and_third_derivatives() -> Result<()> {
+fn counted_loop_has_second_and_third_derivatives() -> Result<()> {
     for (start, end) in [(0, 5), (3, 9), (4, 4), (-1, 0)] {
         let (mut program, loss) = counted(start, |net| number(net, end))?;
         let w: &[f64] = &[0.4, -0.7, 0.6, 0.5];
@@ -263,7 +263,7 @@ fn a_counted_loop_has_second_and_third_derivatives() -> Result<()> {
 }
 
 #[test]
-fn a_loop_that_nobody_can_count_has_no_second_derivative() -> Result<()> {
+fn uncountable_loop_has_no_second_derivative() -> Result<()> {
     let given = |net: &Builder| net.input("end", DType::I64, &[1]);
     let (mut program, _) = counted(0, given)?;
     let before = program.clone();

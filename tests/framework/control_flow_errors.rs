@@ -21,7 +21,7 @@ fn refused(construct: impl Fn(&Expr) -> Vec<Expr>) -> String {
 }
 
 #[test]
-fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
+fn invalid_loops_are_refused_at_the_call() {
     let flag = |x: &Expr| x.mean().less_than(&x.mean());
     let e = refused(|x| while_loop(from_ref(x), |_| flag(x), |v| vec![v[0].cast(DType::F32)]));
     assert!(
@@ -52,7 +52,7 @@ fn what_a_loop_cannot_do_is_refused_where_it_is_said() {
 }
 
 #[test]
-fn what_has_failed_fails_as_often_as_it_was_to_be() {
+fn failed_loops_return_all_their_failed_outputs() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let wrong = x.matmul(&x.sum(&[]));
@@ -74,7 +74,7 @@ fn what_has_failed_fails_as_often_as_it_was_to_be() {
 }
 
 #[test]
-fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
+fn invalid_recurrences_are_refused_at_the_call() {
     let refused = |step: &dyn Fn(&mut StaticRnn, &Expr, &Expr)| {
         let net = Builder::new();
         let x = net.input("x", DType::F64, &[-1, 2]);
@@ -139,7 +139,7 @@ fn what_a_recurrence_cannot_do_is_refused_where_it_is_said() {
 }
 
 #[test]
-fn errors_name_all_blocks_around_them() {
+fn errors_name_all_enclosing_blocks() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let flag = || x.mean().less_than(&x.mean());
@@ -168,7 +168,7 @@ fn errors_name_all_blocks_around_them() {
 }
 
 #[test]
-fn an_error_within_names_the_block_and_the_line() {
+fn errors_in_a_block_name_block_and_line() {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let e = while_loop(
@@ -186,7 +186,7 @@ fn an_error_within_names_the_block_and_the_line() {
 }
 
 #[test]
-fn what_a_file_says_of_loops_is_checked() -> Result<()> {
+fn loops_in_files_are_verified() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let last = while_loop(from_ref(&x), |v| v[0].mean().less_than(&x.mean()), |v| vec![&v[0] + 1.0]);

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_list_is_as_long_as_its_last_position_says() -> Result<()> {
+fn tensor_array_length_follows_its_last_index() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let list = emit(WriteToArray { x: (&x).into(), i: number(&net, 2).into(), out: New }).out;
@@ -42,7 +42,7 @@ fn a_list_is_as_long_as_its_last_position_says() -> Result<()> {
 }
 
 #[test]
-fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
+fn recurrence_without_steps_returns_its_initial_state() -> Result<()> {
     let net = Builder::new();
     let (w, first) = (parameter(&net, "w", &[2]), parameter(&net, "first", &[2]));
     let x = net.input("x", DType::F64, &[-1, 2]);
@@ -78,7 +78,7 @@ fn a_recurrence_of_no_steps_ends_with_what_it_starts_with() -> Result<()> {
 
 /// The mark `stop_gradient` of data does not apply to gradients between steps of the backward pass.
 #[test]
-fn a_state_that_starts_with_data_has_second_derivatives() -> Result<()> {
+fn state_initialised_with_data_has_second_derivatives() -> Result<()> {
     for reverse in [false, true] {
         let net = Builder::new();
         let w = parameter(&net, "w", &[3]);
@@ -97,7 +97,7 @@ fn a_state_that_starts_with_data_has_second_derivatives() -> Result<()> {
 
 /// As in programs of the reference, where a copy of data is marked.
 #[test]
-fn a_counted_loop_that_starts_with_marked_data_has_second_derivatives() -> Result<()> {
+fn counted_loop_over_differentiable_data_has_second_derivatives() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let first = net.persistable("first", DType::F64, &[3], Expr::clone);
@@ -110,7 +110,7 @@ fn a_counted_loop_that_starts_with_marked_data_has_second_derivatives() -> Resul
 }
 
 #[test]
-fn what_is_not_asked_for_leaves_other_gradients_of_a_recurrence_alone() -> Result<()> {
+fn unrequested_gradients_do_not_affect_requested_ones() -> Result<()> {
     let run = |no_grad: &[&str], unread: bool| -> Result<(Vec<Tensor>, bool)> {
         let net = Builder::new();
         let [w, v, first] = ["w", "v", "first"].map(|name| parameter(&net, name, &[2]));
@@ -145,7 +145,7 @@ fn what_is_not_asked_for_leaves_other_gradients_of_a_recurrence_alone() -> Resul
 }
 
 #[test]
-fn a_limit_of_steps_holds_for_loops_within_loops() -> Result<()> {
+fn step_limit_holds_for_nested_loops() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &DIMS);
     let (three, ten) = (number(&net, 3), number(&net, 10));

@@ -49,7 +49,7 @@ fn at(format: DataLayout, [_, channels, height, width]: [usize; 4], [n, c, y, x]
 }
 
 #[test]
-fn convolutions_of_many_tiles_and_parts_are_what_they_are_defined_to_be() -> Result<()> {
+fn convolutions_of_many_tiles_equal_their_definition() -> Result<()> {
     // Tiles are whole rows, or parts of them; a few images run in sequence. From 13 channels per group on, the rows of
     // a window are multiplied one after the other.
     for (format, images, [height, width], groups, share, dilation) in [
@@ -139,7 +139,7 @@ fn max_grad([x, out, dout]: [&Expr; 3], ksize: [i32; 2], data_format: DataLayout
 }
 
 #[test]
-fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
+fn first_of_equal_maxima_gets_the_gradient() -> Result<()> {
     let nan = f64::NAN;
     // Pixels of a row in brackets, then their gradients from windows of 2 × 2 with gradients 1 and 10.
     let cases = [
@@ -162,7 +162,7 @@ fn the_first_of_several_maxima_gets_the_whole_gradient() -> Result<()> {
 }
 
 #[test]
-fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Result<()> {
+fn adjacent_windows_equal_general_windows() -> Result<()> {
     // Many ties. Adaptive pooling has the same windows, but another code path. Four windows that make a row are
     // processed together.
     for cols in [5, 8] {
@@ -187,7 +187,7 @@ fn windows_side_by_side_have_the_maxima_and_gradients_of_other_windows() -> Resu
 }
 
 #[test]
-fn the_gradient_of_the_gradient_of_a_maximum_is_that_of_the_element_chosen() -> Result<()> {
+fn second_gradient_of_a_maximum_selects_the_same_element() -> Result<()> {
     let row = |elements: &[f64]| Tensor::from_vec([1, 1, 1, elements.len()], elements.to_vec());
     let inputs = [row(&[1.0, 3.0, 3.0, 2.0])?, row(&[3.0, 3.0, 3.0])?, row(&[5.0, 6.0, 7.0])?];
     let built = run(&inputs, &row(&[1.0, 2.0, 4.0, 8.0])?, |inputs| {

@@ -12,7 +12,7 @@ fn loss(x: &Expr) -> Expr {
 }
 
 #[test]
-fn a_stopped_gradient_stops_in_one_place_in_both_modes() -> Result<()> {
+fn stopped_gradient_stops_in_one_place_in_both_modes() -> Result<()> {
     let at = || Tensor::from_vec([2], vec![3.0_f64, -2.0]);
     // The derivative of x² · c + x² at c = x².
     let expected = [2.0 * 3.0 * (9.0 + 1.0), -2.0 * 2.0 * (4.0 + 1.0)];
@@ -48,7 +48,7 @@ fn plans_leave_the_copy_out() -> Result<()> {
 }
 
 #[test]
-fn what_is_frozen_has_no_gradient_wherever_it_is_used() -> Result<()> {
+fn frozen_parameters_have_no_gradient_in_any_use() -> Result<()> {
     let net = Builder::new();
     let parameter =
         |net: &Builder, name: &str| net.parameter(name, DType::F32, &[2], |x| Init::Constant(3.0).emit(x, 0));

@@ -26,7 +26,7 @@ fn run(net: &Builder, feeds: &[(&str, &dyn Feed)], fetch: &str) -> Result<Tensor
 }
 
 #[test]
-fn batches_of_small_products_have_the_same_bits_on_any_number_of_threads() -> Result<()> {
+fn batched_products_are_bit_identical_on_any_threads() -> Result<()> {
     // Each product alone is too small to share; together they are shared, also if several have one side in common.
     for y_batch in [&[12][..], &[1], &[]] {
         let net = Builder::new();
@@ -52,7 +52,7 @@ fn batches_of_small_products_have_the_same_bits_on_any_number_of_threads() -> Re
 }
 
 #[test]
-fn only_what_is_needed_runs() -> Result<()> {
+fn unneeded_operators_do_not_run() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     let unused = net.input("unused", DType::F32, &[3]);
@@ -68,7 +68,7 @@ fn only_what_is_needed_runs() -> Result<()> {
 }
 
 #[test]
-fn a_variable_may_be_written_again() -> Result<()> {
+fn variable_may_be_written_again() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     let h = x.tanh();
@@ -89,7 +89,7 @@ fn a_variable_may_be_written_again() -> Result<()> {
 }
 
 #[test]
-fn an_operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
+fn operator_may_write_what_it_reads_from_the_scope() -> Result<()> {
     let net = Builder::new();
     let w = net.persistable("w", DType::F32, &[2, 2], |w| Init::Constant(1.0).emit(w, 0));
     // A matrix product cannot work in place: its result is copied back afterwards.
@@ -150,7 +150,7 @@ fn values_in_the_scope_can_be_set_between_runs() -> Result<()> {
 }
 
 #[test]
-fn formulas_broadcast_whatever_lies_beside_them() -> Result<()> {
+fn formulas_broadcast_next_to_other_data() -> Result<()> {
     // Larger than a block and a chunk, odd sizes; one fused kernel with a row, a column and a scalar.
     let net = Builder::new();
     let (rows, cols) = (301, 257);
@@ -205,7 +205,7 @@ fn programs_and_weights_survive_a_file() -> Result<()> {
 }
 
 #[test]
-fn operators_read_from_a_program_run_by_name_alone() -> Result<()> {
+fn operators_of_a_file_run_by_name() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2]);
     let out = emit(Tanh { x: (&x).into(), out: New }).out;
@@ -293,7 +293,7 @@ fn operators_whose_attributes_are_zeros_of_both_signs_are_two() -> Result<()> {
 }
 
 #[test]
-fn nobody_gets_a_million_threads() {
+fn thread_count_is_limited() {
     assert_eq!(Executor::with_threads(0).threads(), 1);
     assert_eq!(Executor::with_threads(3).threads(), 3);
     assert!(Executor::with_threads(1_000_000).threads() <= 1024);

@@ -26,7 +26,7 @@ fn told(story: &str, text: &str) {
 }
 
 #[test]
-fn gradients_through_blocks_are_told_block_by_block() -> Result<()> {
+fn gradients_through_blocks_are_explained_by_block() -> Result<()> {
     let (program, found) = nested()?;
     autobwd::verify(&program)?;
     told("nested_program", &program.to_string());
@@ -43,7 +43,7 @@ fn gradients_through_blocks_are_told_block_by_block() -> Result<()> {
 }
 
 #[test]
-fn a_fan_out_is_told_with_its_readers() -> Result<()> {
+fn fan_out_is_explained_with_its_readers() -> Result<()> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).tanh();
     let loss = (&h * &h + h.exp()).mean();
@@ -58,7 +58,7 @@ fn a_fan_out_is_told_with_its_readers() -> Result<()> {
 }
 
 #[test]
-fn a_zero_fill_is_told_with_its_reason() -> Result<()> {
+fn zero_fill_is_explained_with_its_reason() -> Result<()> {
     let net = Builder::new();
     let pieces = parameter(&net, "w", &[6]).split(&[1, 2, 3], 0);
     let chosen = pieces[1].argmax(0).cast(DType::F64);
@@ -69,7 +69,7 @@ fn a_zero_fill_is_told_with_its_reason() -> Result<()> {
 }
 
 #[test]
-fn a_value_that_is_computed_again_is_told() -> Result<()> {
+fn recomputed_value_is_explained() -> Result<()> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).exp();
     let loss = h.tanh().square().mean();
@@ -81,7 +81,7 @@ fn a_value_that_is_computed_again_is_told() -> Result<()> {
 }
 
 #[test]
-fn a_parameter_without_gradient_is_told_where_its_path_ends() -> Result<()> {
+fn missing_gradient_is_explained_by_the_end_of_its_path() -> Result<()> {
     let net = Builder::new();
     let names = ["used", "unused", "frozen", "cut", "picked", "refused", "shaped"];
     let all: Vec<Expr> = names.iter().map(|n| parameter(&net, n, &[3])).collect();
@@ -114,7 +114,7 @@ fn a_parameter_without_gradient_is_told_where_its_path_ends() -> Result<()> {
 }
 
 #[test]
-fn a_second_derivative_is_told_with_both_forward_operators() -> Result<()> {
+fn second_derivative_is_explained_by_both_forward_operators() -> Result<()> {
     let net = Builder::new();
     let out = parameter(&net, "x", &[3]).tanh();
     let mut program = net.program()?.clone();
@@ -127,7 +127,7 @@ fn a_second_derivative_is_told_with_both_forward_operators() -> Result<()> {
 }
 
 #[test]
-fn a_rule_of_several_operators_and_given_gradients_are_told() -> Result<()> {
+fn rules_of_several_operators_and_seeds_are_explained() -> Result<()> {
     let net = Builder::new();
     let (x, y) = (parameter(&net, "x", &[3]), parameter(&net, "y", &[3]));
     let h = x.sin();
@@ -156,7 +156,7 @@ fn a_rule_of_several_operators_and_given_gradients_are_told() -> Result<()> {
 }
 
 #[test]
-fn a_copy_of_an_overwritten_value_is_told() -> Result<()> {
+fn copy_of_overwritten_value_is_explained() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -170,7 +170,7 @@ fn a_copy_of_an_overwritten_value_is_told() -> Result<()> {
 }
 
 #[test]
-fn long_stories_stay_short() -> Result<()> {
+fn long_explanations_are_shortened() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let mut h = w.clone();
@@ -205,7 +205,7 @@ fn names_that_are_no_gradients_are_refused() -> Result<()> {
 }
 
 #[test]
-fn mangled_programs_are_told_without_panic() -> Result<()> {
+fn mangled_programs_are_explained_without_panic() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let loss = (w.tanh() * &w).mean();

@@ -112,7 +112,7 @@ fn every_exit_of_eager_mode_reports_the_first_wrong_call() -> Result<()> {
 }
 
 #[test]
-fn a_failed_expression_that_nobody_uses_withholds_the_program() {
+fn unused_failed_expression_withholds_the_program() {
     let net = Builder::new();
     let (x, _) = model(&net);
     let line = line!() + 1;
@@ -134,7 +134,7 @@ fn a_failed_expression_that_nobody_uses_withholds_the_program() {
 }
 
 #[test]
-fn what_fails_elsewhere_fails_here() -> Result<()> {
+fn failures_propagate_between_builders() -> Result<()> {
     let (one, two) = (Builder::new(), Builder::new());
     let ((x, w), (y, _)) = (model(&one), model(&two));
     let (failed, line) = chain(&x, &w);
@@ -212,7 +212,7 @@ impl autobwd::tape::Function for Nothing {
 }
 
 #[test]
-fn layers_of_what_has_failed_fail_alike() {
+fn layers_propagate_the_error_of_their_input() {
     for net in [Builder::new(), autobwd::tape::eager_with_threads(1)] {
         let (x, w) = model(&net);
         let (failed, line) = chain(&x, &w);
@@ -263,7 +263,7 @@ fn mistakes_of_a_user_s_own_layer_are_failures_like_others() -> Result<()> {
 }
 
 #[test]
-fn a_program_without_failures_is_yielded_as_before() -> Result<()> {
+fn program_without_failures_is_yielded_as_before() -> Result<()> {
     let net = Builder::new();
     let (x, w) = model(&net);
     let loss = (&x * &w).mean();

@@ -6,7 +6,7 @@ use autobwd_ops::Math;
 const HUGE: usize = 1 << 40;
 
 #[test]
-fn dimensions_whose_product_overflows_are_refused_whether_there_are_elements_or_not() -> Result<()> {
+fn overflowing_shapes_are_refused_even_without_elements() -> Result<()> {
     for dims in [[usize::MAX, 2, 0], [0, usize::MAX, 2], [HUGE, HUGE, 0], [HUGE, 0, HUGE], [HUGE, HUGE, 1]] {
         for dtype in DType::ALL {
             let e = Tensor::zeros(dtype, &dims).unwrap_err();
@@ -80,7 +80,7 @@ fn sums(x: &Expr) -> Vec<Expr> {
 }
 
 #[test]
-fn the_sum_of_nothing_is_positive_zero() -> Result<()> {
+fn sum_of_nothing_is_positive_zero() -> Result<()> {
     let nothing = |dtype| Tensor::zeros(dtype, &[0, 3]);
     let is_zero = |x: &Tensor| x.to_f64s().iter().all(|x| x.to_bits() == 0);
     for dtype in [DType::F32, DType::F64] {

@@ -13,7 +13,7 @@ fn scalar(x: f32) -> Tensor {
 }
 
 #[test]
-fn a_program_is_cut_at_what_is_fed() -> Result<()> {
+fn program_is_cut_at_what_is_fed() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[1]);
     let z = x.square();
@@ -37,7 +37,7 @@ fn a_program_is_cut_at_what_is_fed() -> Result<()> {
 }
 
 #[test]
-fn other_outputs_of_the_operator_are_computed_still_and_gradients_start_from_what_is_fed() -> Result<()> {
+fn feed_overrides_one_output_of_many() -> Result<()> {
     let net = Builder::new();
     let x = net.parameter("x", DType::F32, &[1, 3], Expr::clone);
     let (largest, at) = x.top_k(1);
@@ -59,7 +59,7 @@ fn other_outputs_of_the_operator_are_computed_still_and_gradients_start_from_wha
 }
 
 #[test]
-fn what_is_read_before_it_is_written_starts_with_what_is_fed() -> Result<()> {
+fn feed_sets_a_variable_read_before_it_is_written() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[1]);
     emit(Increment { x: Arg::from(&x), out: (&x).into(), step: 1.0 }).out.check()?;
@@ -71,7 +71,7 @@ fn what_is_read_before_it_is_written_starts_with_what_is_fed() -> Result<()> {
 }
 
 #[test]
-fn what_would_not_keep_what_is_fed_is_refused() -> Result<()> {
+fn feed_that_would_be_overwritten_is_refused() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[1]);
     let z = x.square();

@@ -54,7 +54,7 @@ fn readers_refuse_pipes_devices_and_folders() {
 }
 
 #[test]
-fn readers_refuse_files_that_are_too_long() {
+fn readers_refuse_oversized_files() {
     let folder = tempfile::tempdir().unwrap();
     // Plugins are mapped, not read.
     for (extension, read) in READERS.into_iter().filter(|(extension, _)| *extension != "so") {

@@ -121,7 +121,7 @@ fn numbers(seed: usize) -> [f64; 3] {
 }
 
 #[test]
-fn a_formula_computes_what_the_operator_does_to_the_bit() -> Result<()> {
+fn formula_computes_what_the_operator_does_to_the_bit() -> Result<()> {
     for (program, desc, formula) in formulas()? {
         for seed in 0..12 {
             let inputs: Vec<[f64; 3]> =
@@ -141,7 +141,7 @@ fn a_formula_computes_what_the_operator_does_to_the_bit() -> Result<()> {
 }
 
 #[test]
-fn what_a_formula_does_not_read_changes_no_bit() -> Result<()> {
+fn unread_formula_inputs_change_no_bit() -> Result<()> {
     let (mut unread, mut idle) = (0, vec![]);
     for (_, desc, formula) in formulas()? {
         let slots: Vec<&str> =
@@ -252,7 +252,7 @@ fn inputs_that_a_derivative_does_not_read_are_not_kept_for_it() -> Result<()> {
 }
 
 #[test]
-fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
+fn values_read_only_by_unused_derivatives_are_not_computed() -> Result<()> {
     let net = Builder::new();
     let (w, v) = (parameter(&net, "w", &[8]), parameter(&net, "v", &[8]));
     let x = w.exp().softmax(0);
@@ -278,7 +278,7 @@ fn what_only_such_a_derivative_would_read_is_not_computed() -> Result<()> {
 }
 
 #[test]
-fn what_a_derivative_does_not_read_may_be_overwritten() -> Result<()> {
+fn inputs_unread_by_the_derivative_may_be_overwritten() -> Result<()> {
     let kept = |formula: &str| -> Result<usize> {
         let net = Builder::new();
         let (w, v) = (parameter(&net, "w", &[8]), parameter(&net, "v", &[8]));
@@ -299,7 +299,7 @@ fn what_a_derivative_does_not_read_may_be_overwritten() -> Result<()> {
 }
 
 #[test]
-fn the_fourth_derivative_of_a_formula_says_where_derivatives_end() -> Result<()> {
+fn fourth_derivative_of_a_formula_is_refused_by_name() -> Result<()> {
     let net = Builder::new();
     let (w, v) = (parameter(&net, "w", &[3]), parameter(&net, "v", &[3]));
     let y = emit(SumOfSquares { x: (&w).into(), y: (&v).into(), out: New }).out;

@@ -29,7 +29,7 @@ fn session(net: &Builder, fetches: &[&str]) -> Result<(Session, Scope)> {
 }
 
 #[test]
-fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
+fn elementwise_training_step_is_one_fused_kernel() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[1000]);
     let loss = (w.tanh() * 1.01 + &w).tanh().sum(&[]);
@@ -41,7 +41,7 @@ fn a_whole_step_of_elementwise_operators_is_one_pass() -> Result<()> {
 }
 
 #[test]
-fn operators_move_into_a_fused_kernel_unless_that_extends_a_lifetime() -> Result<()> {
+fn operators_are_fused_unless_a_lifetime_grows() -> Result<()> {
     let net = Builder::new();
     let (w, square) = (parameter(&net, "w", &[3, 3]), parameter(&net, "square", &[3, 3]));
     let h = w.tanh();
@@ -159,7 +159,7 @@ fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Prog
 }
 
 #[test]
-fn every_formula_is_bit_identical_within_a_fused_kernel_and_alone() -> Result<()> {
+fn formulas_are_bit_identical_fused_and_unfused() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let mut formulas = 0;
     // Comparisons and casts, which have a kernel and a formula, are tested below.
@@ -206,9 +206,9 @@ fn every_formula_is_bit_identical_within_a_fused_kernel_and_alone() -> Result<()
 }
 
 #[test]
-fn fewer_instructions_do_as_well() {
+fn formulas_are_equal_with_other_instruction_sets() {
     for isa in ["avx2", "baseline"] {
-        autobwd_tests::run_again(isa, "fusion::every_formula").unwrap();
+        autobwd_tests::run_again(isa, "fusion::formulas_are_bit_identical").unwrap();
     }
 }
 
@@ -351,7 +351,7 @@ fn repeated_gradients_are_added_up_where_they_are_made() -> Result<()> {
 }
 
 #[test]
-fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
+fn unneeded_copies_are_elided() -> Result<()> {
     let net = Builder::new();
     let (w, b) = (parameter(&net, "w", &[40]), parameter(&net, "b", &[40]));
     let h = w.tanh();
@@ -392,7 +392,7 @@ fn copies_are_left_out_unless_somebody_needs_them() -> Result<()> {
 }
 
 #[test]
-fn a_plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
+fn plan_is_shown_as_a_table_and_as_a_picture() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 64]);
     let (w, b) = (parameter(&net, "w", &[64, 32]), parameter(&net, "b", &[32]));

@@ -11,7 +11,7 @@ use autobwd_ops::{
 use crate::support::derivatives::{derivative_at, gradients_at, parameter};
 
 #[test]
-fn kinks_have_the_slope_of_one_side() -> Result<()> {
+fn gradient_at_a_kink_is_of_one_side() -> Result<()> {
     let leaky = |x: &Expr| emit(LeakyRelu { x: x.into(), out: New, alpha: 0.25 }).out;
     assert_eq!(derivative_at(&[-1.0, 0.0, 1.0], leaky)?, [0.25, 0.25, 1.0]);
     let elu = |x: &Expr| emit(Elu { x: x.into(), out: New, alpha: 0.25 }).out;
@@ -32,7 +32,7 @@ fn kinks_have_the_slope_of_one_side() -> Result<()> {
 }
 
 #[test]
-fn a_probability_of_zero_that_has_no_weight_has_no_slope() -> Result<()> {
+fn zero_probability_without_weight_has_zero_gradient() -> Result<()> {
     let net = Builder::new();
     let (x, label) = (parameter(&net, "x", &[1, 3]), parameter(&net, "label", &[1, 3]));
     let (label, y, soft_label, ignore_index) = (Arg::from(label), New, true, -100);
@@ -43,7 +43,7 @@ fn a_probability_of_zero_that_has_no_weight_has_no_slope() -> Result<()> {
 }
 
 #[test]
-fn far_out_slopes_are_those_of_straight_lines() -> Result<()> {
+fn gelu_gradient_is_linear_far_from_zero() -> Result<()> {
     let far = [f64::NEG_INFINITY, -1e200, 1e200, f64::INFINITY];
     for approximate in [false, true] {
         assert_eq!(derivative_at(&far, |x| x.gelu(approximate))?, [0.0, 0.0, 1.0, 1.0]);
@@ -54,7 +54,7 @@ fn far_out_slopes_are_those_of_straight_lines() -> Result<()> {
 }
 
 #[test]
-fn a_learned_slope_counts_where_nothing_is_above_0() -> Result<()> {
+fn prelu_slope_has_a_gradient_at_zero() -> Result<()> {
     let net = Builder::new();
     let (x, alpha) = (parameter(&net, "x", &[4]), parameter(&net, "alpha", &[1]));
     let (mode, data_format) = (PreluMode::All, DataLayout::Nchw);

@@ -20,7 +20,7 @@ fn both(x: &[f64], y: &[f64], f: impl Fn(&Expr, &Expr) -> Expr) -> Result<Vec<Ve
 }
 
 #[test]
-fn reductions_share_the_gradient_or_give_it_whole() -> Result<()> {
+fn reductions_split_or_assign_the_gradient() -> Result<()> {
     let (low, high) = (&[1.0, 2.0, 2.0, 3.0][..], &[3.0, 2.0, 3.0, 3.0][..]);
     assert_eq!(derivative_at(high, |x| x.max_over(&[]))?, [1.0, 0.0, 1.0, 1.0]);
     assert_eq!(derivative_at(&[1.0, 2.0, 1.0], |x| x.min_over(&[]))?, [1.0, 0.0, 1.0]);
@@ -41,7 +41,7 @@ fn reductions_share_the_gradient_or_give_it_whole() -> Result<()> {
 }
 
 #[test]
-fn norms_of_infinite_order_give_the_gradient_whole() -> Result<()> {
+fn infinity_norms_assign_the_gradient_to_one_element() -> Result<()> {
     assert_eq!(derivative_at(&[3.0, -3.0, 1.0], |x| x.norm(f32::INFINITY, 0))?, [1.0, -1.0, 0.0]);
     assert_eq!(derivative_at(&[3.0, -1.0, 1.0], |x| x.norm(f32::NEG_INFINITY, 0))?, [0.0, -1.0, 1.0]);
     Ok(())

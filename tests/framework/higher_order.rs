@@ -64,7 +64,7 @@ fn seen(w: &Expr, v: &Expr) -> Expr {
 }
 
 #[test]
-fn products_with_hessians_are_those_of_differences() -> Result<()> {
+fn hessian_products_equal_central_differences() -> Result<()> {
     let functions: [Function; 6] = [
         |w, v| w.tanh() * v.square(),
         |w, v| (w * v).exp() + w / (v.square() + 1.0),
@@ -105,7 +105,7 @@ fn gradients_of_gradients_that_are_composed_go_on() -> Result<()> {
 }
 
 #[test]
-fn the_hessian_of_a_quadratic_form_is_its_matrix() -> Result<()> {
+fn hessian_of_a_quadratic_form_is_its_matrix() -> Result<()> {
     // w · A · w with A = [[0, 2, 0], [0, 0, 0], [0, 0, 3]]: the product is (A + Aᵀ) · p.
     let (net, w, _) = net();
     let part = |i: i32| w.slice(0, i, i + 1);
@@ -149,7 +149,7 @@ fn jacobians_are_derivatives_of_single_elements() -> Result<()> {
 }
 
 #[test]
-fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
+fn jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
     let (net, w, _) = net();
     let loss = w.exp().sum(&[]).tanh().name();
     let mut program = net.program()?.clone();
@@ -172,7 +172,7 @@ fn a_jacobian_of_a_gradient_is_a_hessian() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_hessian_or_jacobian_is_refused() -> Result<()> {
+fn missing_hessians_and_jacobians_are_refused() -> Result<()> {
     let (net, w, v) = net();
     let (vector, loss) = ((&w * &v).name(), (&w * &v).mean().name());
     let empty = w.slice(0, 1, 1).name();
@@ -222,7 +222,7 @@ impl<F: Float> Pointwise for SquaredPlusSquare<F> {
 }
 
 #[test]
-fn powers_within_a_formula_have_second_derivatives_where_the_first_is_0() -> Result<()> {
+fn powers_have_second_derivatives_where_the_first_is_0() -> Result<()> {
     let net = Builder::new();
     let x = parameter(&net, "x", &[3]);
     let y = emit(SquaredPlusSquare { x: (&x).into(), out: New }).out.sum(&[]);
@@ -233,7 +233,7 @@ fn powers_within_a_formula_have_second_derivatives_where_the_first_is_0() -> Res
 }
 
 #[test]
-fn a_power_of_exponent_0_has_mixed_derivatives() -> Result<()> {
+fn power_of_exponent_0_has_mixed_derivatives() -> Result<()> {
     let at: &Point<'_> = &[("x", &[2.0, 4.0, 2.0]), ("y", &[0.0, 0.0, 1.0])];
     for (first, second) in [("x", "y"), ("y", "x")] {
         let net = Builder::new();

@@ -42,7 +42,7 @@ fn noise(net: &Builder, name: &str, dims: &[usize], seed: i32) -> Expr {
 }
 
 #[test]
-fn a_sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
+fn sequence_is_what_its_steps_are_one_by_one() -> Result<()> {
     let (steps, batch, inputs, units) = (4, 19, 5, 18);
     let mut values = vec![];
     for at_once in [true, false] {
@@ -130,7 +130,7 @@ fn attention_is_softmax_between_two_products() -> Result<()> {
 }
 
 #[test]
-fn what_is_composed_has_third_derivatives() -> Result<()> {
+fn composed_layers_have_third_derivatives() -> Result<()> {
     let net = Builder::new();
     let x = net.parameter("x", DType::F64, &[2, 1, 3], |w| Init::Constant(0.5).emit(w, 0));
     let mut last = Lstm::builder(&net, 3, 2).dtype(DType::F64).build().forward(&x).0.name();
@@ -191,7 +191,7 @@ fn keys_may_be_others_than_queries_unless_they_are_ordered() {
 }
 
 #[test]
-fn what_is_normalised_is_a_row_a_group_or_a_channel() -> Result<()> {
+fn normalisation_is_by_row_group_or_channel() -> Result<()> {
     let mut net = Net::new();
     let x = net.data("x", &[2, 6, 3, 5])?;
     let rows = LayerNorm::builder(&net.net, 90).dtype(DType::F64).build().forward(&x.reshape(&[2, 90]));
@@ -240,7 +240,7 @@ fn batch_norm_learns_the_statistics_that_it_uses_later() -> Result<()> {
 }
 
 #[test]
-fn dropout_drops_others_at_each_step_and_the_same_from_the_same_seed() -> Result<()> {
+fn dropout_masks_differ_by_step_and_repeat_by_seed() -> Result<()> {
     let run = |seed: i32| -> Result<Vec<Vec<f64>>> {
         let net = Builder::new();
         let x = net.parameter("x", DType::F32, &[1000], |x| Init::Constant(3.0).emit(x, 0));
@@ -299,7 +299,7 @@ fn windows_are_pooled_as_they_are_described() -> Result<()> {
 }
 
 #[test]
-fn a_transposed_convolution_is_the_gradient_of_one() -> Result<()> {
+fn transposed_convolution_is_the_gradient_of_one() -> Result<()> {
     let mut net = Net::new();
     let (image, x) = (net.data("image", &[2, 6, 9, 9])?, net.data("x", &[2, 4, 4, 4])?);
     let options = Conv2d::builder(&net.net, 6, 4, 3).stride(2).dilation(2).padding(1).groups(2);

@@ -29,7 +29,7 @@ fn time_to_recompute(readers: usize) -> Result<u64> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn recomputation_of_many_readers_of_one_value_takes_linear_time() -> Result<()> {
+fn recomputation_for_many_readers_takes_linear_time() -> Result<()> {
     let few = time_to_recompute(1_000)?;
     let many = time_to_recompute(8_000)?;
     assert!(many < 30 * few, "{} ms, and {} ms for eight times as many", few / 1_000_000, many / 1_000_000);

@@ -52,7 +52,7 @@ fn no_loss_broadcasts_dimensions_that_are_one_when_it_runs() -> Result<()> {
 }
 
 #[test]
-fn the_error_says_what_to_reshape() {
+fn error_says_what_to_reshape() {
     let square_error: Loss = |x, y| x.square_error(y);
     let e = refused(square_error, [&[4, 1], &[4, 4]], [&[-1, 1], &[-1, -1]]);
     assert!(e.contains("`Y`: shape [4, 4] does not match [4, 1] of `X`"), "{e}");

@@ -82,7 +82,7 @@ fn no_grad_excludes_parameters_and_refuses_unknown_names() -> Result<()> {
 }
 
 #[test]
-fn a_tape_tells_why_a_gradient_is_missing() -> Result<()> {
+fn tape_tells_why_a_gradient_is_missing() -> Result<()> {
     let tape = autobwd::eager();
     let x = tape.leaf("x", Tensor::from_vec([2], vec![1.0, 2.0])?);
     let y = tape.leaf("y", Tensor::from_vec([2], vec![3.0, 4.0])?);
@@ -134,7 +134,7 @@ fn marked_loop(first: impl Fn(&Expr, &Expr) -> Expr) -> Result<(Program, String,
 
 /// The reference marks copies of data; the mark does not apply to values that a loop overwrites them with.
 #[test]
-fn a_mark_that_follows_from_data_cuts_no_loop() -> Result<()> {
+fn mark_that_follows_from_data_cuts_no_loop() -> Result<()> {
     for first in
         [|x: &Expr, _: &Expr| x.detach(), |x: &Expr, _: &Expr| x.detach().exp().stop_gradient().square()]
     {
@@ -158,7 +158,7 @@ fn mark(x: Expr) -> Expr {
 }
 
 #[test]
-fn a_mark_that_cuts_part_of_a_gradient_is_reported() -> Result<()> {
+fn mark_that_cuts_part_of_a_gradient_is_reported() -> Result<()> {
     // The initial value depends on `w`: the user asked for the mark.
     let (mut program, loss, h) = marked_loop(|x, w| x * w)?;
     let found = append_backward(&mut program, &loss, &Backward::default())?;
@@ -173,7 +173,7 @@ fn a_mark_that_cuts_part_of_a_gradient_is_reported() -> Result<()> {
 }
 
 #[test]
-fn variables_of_sub_blocks_are_told_from_unknown_ones() -> Result<()> {
+fn sub_block_variables_are_distinguished_from_unknown_ones() -> Result<()> {
     let (program, loss, _) = marked_loop(|x, _| x.detach())?;
     let (var, _) = program.blocks()[1].vars.iter().next().expect("the body computes something");
     let inner = program.name(*var).to_string();
@@ -271,7 +271,7 @@ fn detached_in_loop(net: &Builder, all: bool) -> Expr {
 }
 
 #[test]
-fn what_is_cut_within_a_loop_is_named() -> Result<()> {
+fn cut_inside_a_loop_is_named() -> Result<()> {
     let net = Builder::new();
     let updates = Sgd { rate: 0.1 }.minimize(&detached_in_loop(&net, false))?;
     assert_eq!(updates.partial.len(), 1);
@@ -322,7 +322,7 @@ fn values_computed_from_data_have_gradients() -> Result<()> {
 }
 
 #[test]
-fn what_is_cut_in_a_later_step_is_named() -> Result<()> {
+fn cut_in_a_later_step_is_named() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
     let x = net.persistable("x", DType::F32, &[3, 2], |x| Init::Constant(1.0).emit(x, 0));
@@ -345,7 +345,7 @@ fn what_is_cut_in_a_later_step_is_named() -> Result<()> {
 }
 
 #[test]
-fn a_cut_is_named_with_the_operator_whose_value_is_used() -> Result<()> {
+fn cut_is_named_with_the_operator_whose_value_is_used() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
     let cut = w.square().detach();

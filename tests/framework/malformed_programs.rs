@@ -135,7 +135,7 @@ fn blocks_are_nested_at_most_32_deep() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_declared_is_no_bug_of_the_backward_part() -> Result<()> {
+fn undeclared_variables_are_errors_of_the_program() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(1.0).emit(w, 0));
     let x = net.input("x", DType::F32, &[3]);
@@ -153,7 +153,7 @@ fn what_is_not_declared_is_no_bug_of_the_backward_part() -> Result<()> {
 }
 
 #[test]
-fn a_program_is_looked_at_again_when_it_has_changed() -> Result<()> {
+fn program_is_looked_at_again_when_it_has_changed() -> Result<()> {
     let (net, out) = branch();
     let mut program = net.program()?.clone();
     let (mut executor, mut scope, x) = (Executor::with_threads(1), Scope::new(), scalar(2.0));
@@ -225,7 +225,7 @@ fn names_that_programs_cannot_have_are_refused() -> Result<()> {
 }
 
 #[test]
-fn gradients_have_the_shapes_of_what_they_are_the_gradients_of() -> Result<()> {
+fn gradients_have_the_shapes_of_their_variables() -> Result<()> {
     let program = |ty: &str, inputs: &[(&'static str, &[usize])]| {
         let mut program = Program::new();
         let mut op = OpDesc::new(autobwd::program::Name::new(ty));
@@ -305,7 +305,7 @@ fn memory_that_cannot_be_had_is_an_error() -> Result<()> {
 }
 
 #[test]
-fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
+fn missing_fetch_is_reported_once() -> Result<()> {
     let net = Builder::new();
     net.input("x", DType::F32, &[2]);
     let e = Executor::new().run(&net.program()?, &mut Scope::new(), &[], &["x"]).unwrap_err();
@@ -315,7 +315,7 @@ fn what_is_fetched_and_not_there_is_said_once() -> Result<()> {
 
 /// The gradient of a branch treats an uncomputed gradient as zero; a later backward pass computes it for itself.
 #[test]
-fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
+fn gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(0.5).emit(w, 0));
     let u = net.parameter("u", DType::F32, &[2], |u| Init::Constant(0.25).emit(u, 0));
@@ -337,7 +337,7 @@ fn a_gradient_that_counts_as_zero_may_be_computed_later() -> Result<()> {
 
 /// Inputs of the fuzzer that have triggered bugs.
 #[test]
-fn inputs_that_have_failed() -> Result<(), Box<dyn std::error::Error>> {
+fn inputs_that_failed_in_the_fuzzer() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/inputs");
     let mut paths: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     paths.sort_by_key(|entry| entry.path());
@@ -353,7 +353,7 @@ fn inputs_that_have_failed() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn a_gradient_reads_what_steps_have_left() -> Result<(), Box<dyn std::error::Error>> {
+fn gradient_reads_what_steps_have_left() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/inputs/scopes_are_a_tensor.json");
     let e = verify(&Program::from_json(&std::fs::read_to_string(path)?)?).unwrap_err().to_string();
     assert!(e.contains("`logical_not_0.tmp_0` is bool [], not saved step state"), "{e}");

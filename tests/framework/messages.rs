@@ -156,7 +156,7 @@ fn literals_are_read_as_they_are_written() {
 }
 
 #[test]
-fn all_messages_are_those_of_the_list() {
+fn all_messages_are_listed() {
     let mut text = String::new();
     for (file, messages) in all() {
         text += &format!("{file}\n");
@@ -166,7 +166,7 @@ fn all_messages_are_those_of_the_list() {
 }
 
 #[test]
-fn messages_use_the_words_of_the_field() {
+fn messages_use_standard_terms() {
     let mut faults = vec![];
     for (file, messages) in all() {
         for message in messages {

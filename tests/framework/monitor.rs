@@ -116,7 +116,7 @@ fn numbers_that_json_has_not_are_strings() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_an_error() -> Result<()> {
+fn unrecordable_values_are_errors() -> Result<()> {
     let (net, loss) = model()?;
     let (program, ids) = (net.program()?, Meta::new(DType::I64, [3, 1]));
     let kind_of = |values: &[&str]| Monitor::new(io::sink(), &program, values).unwrap_err().kind();
@@ -164,7 +164,7 @@ impl Write for Full {
 }
 
 #[test]
-fn a_log_ends_with_its_first_failure() -> Result<()> {
+fn log_ends_with_its_first_failure() -> Result<()> {
     let net = Builder::new();
     let mean = net.input("x", DType::F32, &[3]).mean();
     let mut monitor = Monitor::new(Full(AtomicUsize::new(0)), &net.program()?, &[&mean.name()])?;

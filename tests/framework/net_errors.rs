@@ -14,7 +14,7 @@ use autobwd_ops::{
 use crate::support::nets::{named, net, recurrent, refused, scope, tanh, times};
 
 #[test]
-fn faults_are_all_told_with_operator_slot_and_variable() -> Result<()> {
+fn all_faults_name_operator_slot_and_variable() -> Result<()> {
     let misspelt = NamedOp::new("tanhh").input("X", ["x"]).output("Out", ["a"]);
     let slot = NamedOp::new("tanh").input("Y", ["x"]).output("Out", ["b"]);
     let attr = NamedOp::new("scale").input("X", ["x"]).output("Out", ["c"]).attr("scale", Attr::Bool(true));

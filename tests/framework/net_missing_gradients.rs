@@ -32,7 +32,7 @@ fn why(tree: &Operator, no_grad: &[&str], name: &str) -> Result<String> {
 }
 
 #[test]
-fn every_reason_is_said() -> Result<()> {
+fn every_reason_is_reported() -> Result<()> {
     let tree = tree();
     for name in ["x", "w", "h", "free", "y"] {
         assert_eq!(missing(&tree, &[], name)?, None, "{name}");
@@ -75,7 +75,7 @@ fn steps_over_time_are_one_operator() -> Result<()> {
 }
 
 #[test]
-fn what_is_said_is_what_the_gradient_lacks() -> Result<()> {
+fn reported_reasons_match_missing_gradients() -> Result<()> {
     let tree = tree();
     for no_grad in [&[][..], &["x"], &["h", "w"], &["p"]] {
         let gradient = backward(&tree, no_grad)?;

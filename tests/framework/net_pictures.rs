@@ -18,7 +18,7 @@ fn lines<'a>(text: &'a str, what: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_shared_variable_and_the_added_sum_are_drawn() -> Result<()> {
+fn shared_variable_and_the_added_sum_are_drawn() -> Result<()> {
     let tree = net("net", [mul("x", "W", "h"), mul("h", "W", "y")]);
     let dot = tree.to_dot();
     // One node for the shared variable that both operators read.

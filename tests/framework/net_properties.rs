@@ -305,7 +305,7 @@ fn inputs(tree: &Operator) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_gradient_of_a_net_is_that_of_its_program_to_the_bit() {
+fn net_gradient_is_bit_identical_to_its_program() {
     let [several, zeros, recurrent, compared] = [const { Cell::new(0) }; 4];
     let count = |cell: &Cell<usize>, found: bool| cell.set(cell.get() + usize::from(found));
     check(500, choices(), |choices: Choices| {
@@ -361,7 +361,7 @@ fn without(op: &Operator, names: &[String]) -> Result<Operator> {
 }
 
 #[test]
-fn the_gradient_of_a_net_is_that_of_differences() {
+fn net_gradient_equals_central_differences() {
     check(100, choices(), |choices: Choices| {
         let drawn = Draw::new(&choices).tree()?;
         let inputs = inputs(&drawn.tree);

@@ -31,13 +31,13 @@ use crate::support::{
 mod example;
 
 #[test]
-fn the_nets_of_the_documents_print() -> Result<()> {
+fn nets_of_the_documents_print() -> Result<()> {
     compare("framework/stories/nets.txt", &example::text()?);
     Ok(())
 }
 
 #[test]
-fn a_net_finds_what_it_reads_and_writes() -> Result<()> {
+fn net_finds_what_it_reads_and_writes() -> Result<()> {
     let inner = net("inner", [times("a", "w", "h"), tanh("h", "b")]);
     let outer = NetOp::new("outer", [inner, times("h", "b", "y"), tanh("b", "z")])?;
     assert_eq!(outer.inputs(), ["a", "w"]);
@@ -64,7 +64,7 @@ fn a_net_finds_what_it_reads_and_writes() -> Result<()> {
 }
 
 #[test]
-fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
+fn gradient_operator_is_built_in_four_steps() -> Result<()> {
     // The registry knows the slots that gradients need: both factors of `mul`, the output of `tanh`.
     let mul = Operator::of(Mul { x: "x", y: "w", out: "y", x_num_col_dims: 2, y_num_col_dims: 1 });
     let expected = "X@GRAD=x@GRAD, Y@GRAD=w@GRAD = \
@@ -98,7 +98,7 @@ fn a_gradient_operator_is_built_in_four_steps() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_gradient_is_nop() -> Result<()> {
+fn operators_without_gradient_become_nop() -> Result<()> {
     let y = tanh("x", "y");
     for (op, no_grad) in [
         (&y, &["y"][..]),
@@ -118,7 +118,7 @@ fn what_has_no_gradient_is_nop() -> Result<()> {
 }
 
 #[test]
-fn contributions_are_renamed_in_every_net_and_summed_behind_the_last() -> Result<()> {
+fn contributions_are_renamed_and_summed_in_each_net() -> Result<()> {
     let inner = net("inner", [times("h", "w", "a"), times("a", "w", "b")]);
     let tree = net("outer", [times("w", "x", "h"), inner, times("b", "w", "c"), times("c", "h", "y")]);
     let gradient = backward(&tree, &["x"])?;
@@ -150,7 +150,7 @@ net outer_grad(y@GRAD, c, h, b, w, a, x) -> w@GRAD
 }
 
 #[test]
-fn what_nobody_computes_is_filled_with_zeros() -> Result<()> {
+fn uncomputed_gradients_are_filled_with_zeros() -> Result<()> {
     let split = |out: [&'static str; 3]| {
         Operator::of(Split {
             x: "x",
@@ -190,7 +190,7 @@ fn what_nobody_computes_is_filled_with_zeros() -> Result<()> {
 }
 
 #[test]
-fn a_step_net_runs_over_time_and_its_gradient_in_reverse() -> Result<()> {
+fn step_net_runs_over_time_and_its_gradient_in_reverse() -> Result<()> {
     let rnn = recurrent("boot")?;
     assert_eq!((rnn.inputs(), rnn.outputs()), (vec!["xs", "boot", "w"], vec!["hs"]));
     assert_eq!(rnn.shared(), ["w"]);
@@ -234,7 +234,7 @@ fn a_step_net_runs_over_time_and_its_gradient_in_reverse() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_arrive_at_late_steps_is_not_computed_there() -> Result<()> {
+fn gradients_that_miss_late_steps_are_not_computed_there() -> Result<()> {
     // The input `x` of a step reaches the output two steps later: the last steps have other gradients.
     let step = NetOp::new("step", [tanh("x", "a"), tanh("a@pre", "b"), times("b@pre", "w", "y")])?;
     let rnn = RnnOp::new("delay", step)?.step_input("xs", "x")?.memory("a0", "a@pre", "a")?;
@@ -295,7 +295,7 @@ fn steps_may_have_steps() -> Result<()> {
 }
 
 #[test]
-fn a_net_and_its_program_have_the_same_gradients() -> Result<()> {
+fn net_and_its_program_have_the_same_gradients() -> Result<()> {
     // The operator contributes twice to the gradient of `w`: another order of the sum changes bits.
     let square = Operator::of(Square { x: "w", out: "square" });
     let add = Operator::of(ElementwiseAdd { x: "hs", y: "square", out: "loss", axis: -1 });

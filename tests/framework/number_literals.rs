@@ -33,7 +33,7 @@ fn refused(dtype: DType, f: impl Fn(&Expr) -> Expr) -> [String; 2] {
 }
 
 #[test]
-fn numbers_beside_float64_are_exact() -> Result<()> {
+fn literals_with_float64_are_exact() -> Result<()> {
     let x = [1.0, -2.5, 1e-300];
     let f64s = |f: &dyn Fn(&Expr) -> Expr| both::<f64, f64>(&x, f);
     assert_eq!(f64s(&|x| x * 0.1)?, x.map(|x| x * 0.1));
@@ -52,7 +52,7 @@ fn numbers_beside_float64_are_exact() -> Result<()> {
 }
 
 #[test]
-fn numbers_beside_float32_have_its_precision() -> Result<()> {
+fn literals_with_float32_have_its_precision() -> Result<()> {
     let x = [1.0_f32, -2.5];
     assert_eq!(both::<f32, f32>(&x, |x| x * 0.1)?, x.map(|x| x * 0.1));
     assert_eq!(both::<f32, f32>(&x, |x| x.clip(-0.1, 0.3))?, x.map(|x| x.clamp(-0.1, 0.3)));
@@ -144,7 +144,7 @@ fn integers_take_integers_to_the_last_bit() -> Result<()> {
 }
 
 #[test]
-fn integers_refuse_what_is_no_integer_of_their_dtype() {
+fn integers_refuse_literals_outside_their_dtype() {
     for dtype in [DType::I32, DType::I64] {
         let names = |texts: [String; 2], what: &str| {
             for text in texts {
@@ -215,7 +215,7 @@ fn integers_are_exact_and_wrap_around() -> Result<()> {
 }
 
 #[test]
-fn quotients_and_powers_of_integers_without_a_result_are_errors() -> Result<()> {
+fn undefined_integer_quotients_and_powers_are_errors() -> Result<()> {
     let (x, y) = (Tensor::from_vec([2], vec![0_i32, 5])?, Tensor::from_vec([2], vec![-1_i32, 0])?);
     let e = of_two::<i32>(&x, &y, |x, y| x / y).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Data);

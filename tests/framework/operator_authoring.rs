@@ -65,7 +65,7 @@ impl Kernel for RowSums<Buf<'_>> {
 }
 
 #[test]
-fn no_operator_whose_output_has_another_shape_is_its_own_adjoint() -> Result<()> {
+fn self_adjoint_operator_must_keep_its_shape() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F64, &[2, 3], |w| Init::Constant(1.0).emit(w, 0));
     let sums = emit(RowSums { x: Arg::from(&w), out: New }).out.name();

@@ -35,7 +35,7 @@ fn mul(program: &mut Program) -> OpDesc {
 }
 
 #[test]
-fn an_operator_gives_its_gradient_operators() -> Result<()> {
+fn operator_gives_its_gradient_operators() -> Result<()> {
     let (ops, of) = made(mul, &[])?;
     let text = "X@GRAD=x@GRAD, Y@GRAD=w@GRAD = \
                 mul_grad(Out@GRAD=h@GRAD, X=x, Y=w, x_num_col_dims=1, y_num_col_dims=1)";
@@ -52,7 +52,7 @@ fn an_operator_gives_its_gradient_operators() -> Result<()> {
 }
 
 #[test]
-fn rules_derived_gradients_and_zeros_are_those_of_programs() -> Result<()> {
+fn rules_derived_gradients_and_zeros_match_programs() -> Result<()> {
     // By a rule: one operator for each input, all reading the same gradient.
     let sum = |program: &mut Program| -> OpDesc {
         let x = ["a", "b", "c"].map(|name| program.var(name)).to_vec();
@@ -92,7 +92,7 @@ fn rules_derived_gradients_and_zeros_are_those_of_programs() -> Result<()> {
 }
 
 #[test]
-fn a_program_s_backward_part_consists_of_them() -> Result<()> {
+fn backward_pass_consists_of_gradient_operators() -> Result<()> {
     let mut program = Program::new();
     let var = |program: &mut Program, name: &str| {
         let var = program.var(name);
@@ -121,7 +121,7 @@ fn a_program_s_backward_part_consists_of_them() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
+fn operators_with_blocks_or_no_gradient_are_refused() -> Result<()> {
     let refused = |op: &dyn Fn(&mut Program) -> OpDesc| -> Error { made(op, &[]).unwrap_err() };
     let e = refused(&|program| {
         let [param, learning_rate, grad, param_out] = ["w", "rate", "g", "v"].map(|name| program.var(name));
@@ -146,7 +146,7 @@ fn what_has_no_gradient_or_a_block_is_refused() -> Result<()> {
 }
 
 #[test]
-fn gradient_operators_of_a_block_are_those_of_the_whole_program() -> Result<()> {
+fn gradient_operators_of_a_block_match_the_program() -> Result<()> {
     type Build = fn(&Expr, &Expr) -> Expr;
     let cases: [(&str, Build); 3] = [
         ("while", |x, w| {
@@ -235,7 +235,7 @@ fn gradient_blocks_are_of_one_program() -> Result<()> {
 }
 
 #[test]
-fn an_operator_prints_its_reference() -> Result<()> {
+fn operator_prints_its_reference() -> Result<()> {
     let ops = OpInfoMap::linked()?;
     let text = ops.get("elementwise_add")?.to_string();
     let place = text

@@ -101,7 +101,7 @@ fn other_unexpected_values_stay_unexpected() -> Result<()> {
 }
 
 #[test]
-fn what_a_rate_of_the_loss_is_computed_of_is_no_state() -> Result<()> {
+fn inputs_of_a_loss_dependent_rate_are_not_state() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");
     let (net, y) = network();
@@ -120,7 +120,7 @@ fn what_a_rate_of_the_loss_is_computed_of_is_no_state() -> Result<()> {
 }
 
 #[test]
-fn the_counter_of_a_schedule_is_state_where_all_rates_are_converted() -> Result<()> {
+fn schedule_counter_is_state_if_all_rates_are_converted() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");
     let net = Builder::new();
@@ -135,7 +135,7 @@ fn the_counter_of_a_schedule_is_state_where_all_rates_are_converted() -> Result<
 }
 
 #[test]
-fn a_parameter_named_after_another_one_is_no_state() -> Result<()> {
+fn parameter_named_after_another_one_is_no_state() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");
     let mut file = Scope::new();

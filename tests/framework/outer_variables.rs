@@ -94,7 +94,7 @@ fn run(kind: Kind, control: bool, every: i32) -> Result<Vec<Tensor>> {
 }
 
 #[test]
-fn a_gradient_through_what_a_block_within_a_block_overwrites_is_refused() -> Result<()> {
+fn gradient_through_nested_overwrite_is_refused() -> Result<()> {
     for branch in [false, true] {
         let net = Builder::new();
         let w = parameter(&net, "w", &[3]);
@@ -121,7 +121,7 @@ fn a_gradient_through_what_a_block_within_a_block_overwrites_is_refused() -> Res
 }
 
 #[test]
-fn layers_keep_in_a_body_what_they_keep_without_one() -> Result<()> {
+fn layers_save_the_same_values_inside_a_body() -> Result<()> {
     for (kind, steps) in [(Kind::Loop, 3), (Kind::Nested, 4), (Kind::Branch, 2), (Kind::Scan, 4)] {
         let expected = run(kind, false, 0)?;
         for every in [0, 2] {
@@ -138,7 +138,7 @@ fn layers_keep_in_a_body_what_they_keep_without_one() -> Result<()> {
 }
 
 #[test]
-fn dropout_in_a_loop_drops_others_at_each_step() -> Result<()> {
+fn dropout_masks_differ_by_loop_step() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[64]);
     let dropout = Dropout::new(&net, 0.5, 1);
@@ -161,7 +161,7 @@ fn dropout_in_a_loop_drops_others_at_each_step() -> Result<()> {
 }
 
 #[test]
-fn a_body_that_overwrites_a_parameter_is_refused() {
+fn body_that_overwrites_a_parameter_is_refused() {
     type Construct = fn(&Expr, &Expr) -> Vec<Expr>;
     fn body(x: &Expr, w: &Expr) -> Vec<Expr> {
         let next = x + 1.0;
@@ -189,7 +189,7 @@ fn a_body_that_overwrites_a_parameter_is_refused() {
 }
 
 #[test]
-fn what_a_body_overwrites_must_be_an_output() -> Result<()> {
+fn variables_overwritten_by_a_body_must_be_outputs() -> Result<()> {
     let net = Builder::new();
     let kept = net.persistable("kept", DType::F64, &[2], |x| Init::Constant(0.0).emit(x, 0));
     let x = parameter(&net, "x", &[2]);

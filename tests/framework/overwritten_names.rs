@@ -63,7 +63,7 @@ fn double_into(x: &Expr, out: &Expr) -> Expr {
 }
 
 #[test]
-fn a_name_written_twice_keeps_its_gradients_apart() {
+fn gradients_of_a_name_written_twice_stay_separate() {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = &w * 3.0;
@@ -75,7 +75,7 @@ fn a_name_written_twice_keeps_its_gradients_apart() {
 }
 
 #[test]
-fn an_overwritten_value_is_kept_once() {
+fn overwritten_value_is_kept_once() {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -107,7 +107,7 @@ fn operators_in_place_are_differentiated() -> Result<()> {
 }
 
 #[test]
-fn a_later_value_that_nobody_reads_takes_nothing_away() {
+fn unread_later_value_does_not_affect_gradients() {
     // `h` is read, then overwritten by a variable that is not read.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
@@ -128,7 +128,7 @@ fn a_later_value_that_nobody_reads_takes_nothing_away() {
 }
 
 #[test]
-fn what_leads_to_an_overwritten_value_does_not_matter() {
+fn origin_of_an_overwritten_value_does_not_matter() {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     // This operator has no gradient, but the value that it writes is gone when the name is read.
@@ -138,7 +138,7 @@ fn what_leads_to_an_overwritten_value_does_not_matter() {
 }
 
 #[test]
-fn a_value_without_gradient_takes_nothing_over() -> Result<()> {
+fn value_without_gradient_takes_nothing_over() -> Result<()> {
     // The constant in `h` has another gradient than the earlier `h`.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
@@ -159,7 +159,7 @@ fn of_any_length(vector: &Expr) {
 }
 
 #[test]
-fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
+fn value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = &w * 3.0;
@@ -189,7 +189,7 @@ fn a_value_of_another_shape_is_kept_for_its_shape() -> Result<()> {
 }
 
 #[test]
-fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
+fn gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
     // `h` is computed, so its last value is meant. `w` exists before, so its first value is meant.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
@@ -208,7 +208,7 @@ fn a_gradient_is_asked_for_of_the_last_value_or_of_the_first() -> Result<()> {
 }
 
 #[test]
-fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
+fn second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
     // Both losses come before the first update, and the second one needs the old weights.
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
@@ -242,7 +242,7 @@ fn a_second_loss_is_differentiated_where_it_was_computed() -> Result<()> {
 }
 
 #[test]
-fn a_copy_serves_later_calls_too() -> Result<()> {
+fn copy_serves_later_calls_too() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -278,7 +278,7 @@ fn kept_values_have_second_derivatives() -> Result<()> {
 }
 
 #[test]
-fn what_a_block_overwrites_is_kept() -> Result<()> {
+fn values_overwritten_by_a_block_are_saved() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();
@@ -302,7 +302,7 @@ fn what_a_block_overwrites_is_kept() -> Result<()> {
 }
 
 #[test]
-fn what_a_block_reads_by_name_cannot_be_kept() -> Result<()> {
+fn values_read_by_name_in_a_block_cannot_be_saved() -> Result<()> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).tanh();
     let end = h.sum(&[]).abs() * 40.0;
@@ -323,7 +323,7 @@ fn what_a_block_reads_by_name_cannot_be_kept() -> Result<()> {
 }
 
 #[test]
-fn what_is_declared_as_no_tensor_is_refused() -> Result<()> {
+fn non_tensor_declarations_are_refused() -> Result<()> {
     let net = Builder::new();
     let h = parameter(&net, "w", &[3]).tanh();
     emit(Square { x: (&h).into(), out: (&h).into() }).out.check()?;
@@ -341,7 +341,7 @@ fn what_is_declared_as_no_tensor_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_value_that_cannot_be_kept_is_refused_with_all_its_writers() -> Result<()> {
+fn unsavable_value_is_refused_with_all_its_writers() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", &[3]);
     let h = w.tanh();

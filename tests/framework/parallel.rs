@@ -20,7 +20,7 @@ fn on_ranks(model: &TrainingCase, ranks: usize, bucket_bytes: usize) -> Result<V
 }
 
 #[test]
-fn ranks_have_the_bits_of_one_process_that_merges_their_batches() -> Result<()> {
+fn ranks_are_bit_identical_to_one_process_with_merged_batches() -> Result<()> {
     let (sgd, adam) = (Sgd { rate: 0.1 }, Adam::new(0.01));
     let momentum = Momentum { rate: 0.1, momentum: 0.9, nesterov: false, lazy: false };
     let models = [
@@ -103,7 +103,7 @@ fn optimizer_state_in_parts_gives_the_same_bits() -> Result<()> {
 }
 
 #[test]
-fn updates_of_whole_parameters_have_no_parts() -> Result<()> {
+fn updates_of_undivided_parameters_are_not_sharded() -> Result<()> {
     let model = TrainingCase::mlp(&Lamb::new(0.01))?;
     let e = shard_optimizer(&model.program, &model.startup, 2, 0).unwrap_err().to_string();
     assert!(e.contains("@GRAD` is read by `lamb`, which is not declared elementwise"), "{e}");
@@ -137,7 +137,7 @@ fn ranks_have_masks_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn a_program_for_other_ranks_is_refused() -> Result<()> {
+fn program_for_other_ranks_is_refused() -> Result<()> {
     let model = TrainingCase::mlp(&Sgd { rate: 0.1 })?;
     let step = data_parallel(&model.program, 3, 0)?;
     let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
@@ -160,7 +160,7 @@ fn ranks_with_other_programs_are_named() -> Result<()> {
 }
 
 #[test]
-fn a_rank_that_fails_ends_the_others() -> Result<()> {
+fn rank_that_fails_ends_the_others() -> Result<()> {
     let model = TrainingCase::mlp(&Sgd { rate: 0.1 })?;
     let step = data_parallel(&model.program, 3, 1 << 20)?;
     let start = std::time::Instant::now();
@@ -183,7 +183,7 @@ fn a_rank_that_fails_ends_the_others() -> Result<()> {
 }
 
 #[test]
-fn a_rank_that_hangs_is_named() -> Result<()> {
+fn rank_that_hangs_is_named() -> Result<()> {
     let ends = threads::connect(2, Duration::from_millis(50));
     let e = ends[0].transfer(&[], &mut [(1, &mut [0])]).unwrap_err();
     assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::Rank, "rank 1 has not answered within 50ms"));
@@ -191,7 +191,7 @@ fn a_rank_that_hangs_is_named() -> Result<()> {
 }
 
 #[test]
-fn a_rank_that_ends_early_or_panics_ends_those_that_wait_for_it() -> Result<()> {
+fn rank_that_ends_or_panics_fails_waiting_ranks() -> Result<()> {
     let model = TrainingCase::mlp(&Sgd { rate: 0.1 })?;
     let step = data_parallel(&model.program, 3, 1 << 20)?;
     let start = std::time::Instant::now();
@@ -224,7 +224,7 @@ fn a_rank_that_ends_early_or_panics_ends_those_that_wait_for_it() -> Result<()> 
 }
 
 #[test]
-fn the_deadline_of_ranks_is_an_option() -> Result<()> {
+fn deadline_of_ranks_is_an_option() -> Result<()> {
     let run = |milliseconds: u64| {
         let options = RunOptions { deadline: Duration::from_millis(milliseconds) };
         threads::run_with(2, &options, |transport| {
@@ -328,7 +328,7 @@ fn programs_without_gradients_are_refused() -> Result<()> {
 }
 
 #[test]
-fn an_explanation_tells_of_the_sum_over_all_ranks() -> Result<()> {
+fn explanation_tells_of_the_sum_over_all_ranks() -> Result<()> {
     let model = TrainingCase::mlp(&Sgd { rate: 0.1 })?;
     for (bucket_bytes, told) in [
         (0, "w@GRAD = c_allreduce_sum\n    sums it over all ranks"),
@@ -350,7 +350,7 @@ fn an_explanation_tells_of_the_sum_over_all_ranks() -> Result<()> {
 }
 
 #[test]
-fn a_panic_of_a_rank_is_the_users_and_has_its_place() {
+fn panic_of_a_rank_is_the_users_and_has_its_place() {
     let e = threads::run(2, |transport| {
         assert_eq!(transport.rank(), 0, "on purpose");
         Ok(())

@@ -10,7 +10,7 @@ use autobwd_ops::{
 use crate::support::programs::float_parameter as parameter;
 
 #[test]
-fn a_weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
+fn weight_takes_its_step_within_the_product_of_its_gradient() -> Result<()> {
     let net = Builder::new();
     let x = parameter(&net, "x", &[20, 8]);
     let w = parameter(&net, "w", &[8, 5]);

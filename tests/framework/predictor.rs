@@ -43,7 +43,7 @@ fn answer(predictor: &mut Predictor, number: usize) -> Result<Vec<Tensor>> {
 }
 
 #[test]
-fn threads_compute_the_same_bits_after_the_original_is_dropped() -> Result<()> {
+fn threads_are_bit_identical_after_the_original_is_dropped() -> Result<()> {
     let mut one = predictor()?.cache_size(2);
     let expected: Vec<Vec<Tensor>> = (0..64).map(|k| answer(&mut one, k)).collect::<Result<_>>()?;
     let clones: Vec<Predictor> = (0..4).map(|_| one.clone()).collect();
@@ -62,7 +62,7 @@ fn threads_compute_the_same_bits_after_the_original_is_dropped() -> Result<()> {
 }
 
 #[test]
-fn answers_are_those_of_an_executor() -> Result<()> {
+fn predictions_equal_those_of_an_executor() -> Result<()> {
     let net = Builder::new();
     let (loss, scores) = net.eval_mode(|| network(&net));
     let (mut scope, mut executor) = (started(&net)?, Executor::new());
@@ -103,7 +103,7 @@ fn clones_share_the_memory_of_the_weights() -> Result<()> {
 }
 
 #[test]
-fn a_failed_request_does_not_disturb_others() -> Result<()> {
+fn failed_request_does_not_disturb_others() -> Result<()> {
     let mut one = predictor()?;
     let mut two = one.clone();
     let expected = answer(&mut one, 3)?;
@@ -173,7 +173,7 @@ fn operators_of_dynamic_shape_read_shared_weights() -> Result<()> {
 
 /// Plans are made again only for shapes that have left the cache.
 #[test]
-fn the_cache_size_of_executors_is_settable() -> Result<()> {
+fn cache_size_of_executors_is_settable() -> Result<()> {
     let net = Builder::new();
     let y = net.input("x", DType::F32, &[-1]).tanh().name();
     let (program, mut scope) = (net.program()?, Scope::new());

@@ -14,7 +14,7 @@ fn lineless(dot: &str) -> String {
 }
 
 #[test]
-fn a_training_program_is_drawn() -> Result<()> {
+fn training_program_is_drawn() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0));
     let h = net.input("x", DType::F32, &[-1, 3]) * &w;
@@ -35,7 +35,7 @@ fn loops_and_branches_are_drawn_around_their_blocks() -> Result<()> {
 }
 
 #[test]
-fn the_picture_in_the_book_is_true() -> Result<()> {
+fn picture_in_the_book_is_true() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 3]);
     let w = net.parameter("w", DType::F32, &[3], |w| Init::Constant(3.0).emit(w, 0));

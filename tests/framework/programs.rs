@@ -21,7 +21,7 @@ fn text(program: &Program) -> String {
 }
 
 #[test]
-fn a_program_prints_one_line_an_operator() -> Result<()> {
+fn program_prints_one_line_an_operator() -> Result<()> {
     let (net, loss) = classifier();
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss, &Default::default())?;
@@ -145,7 +145,7 @@ fn verify_reports_every_fault() -> Result<()> {
 }
 
 #[test]
-fn equal_programs_are_equal_wherever_they_were_written() -> Result<()> {
+fn equality_of_programs_ignores_source_locations() -> Result<()> {
     let (a, b) = (classifier().0, classifier().0);
     assert_eq!(*a.program()?, *b.program()?);
     b.parameter("more", DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0));
@@ -154,7 +154,7 @@ fn equal_programs_are_equal_wherever_they_were_written() -> Result<()> {
 }
 
 #[test]
-fn differences_are_told() -> Result<()> {
+fn diff_lists_differences() -> Result<()> {
     let (net, loss) = classifier();
     let mut old = net.program()?.clone();
     append_backward(&mut old, &loss, &Default::default())?;

@@ -23,7 +23,7 @@ fn comment(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn prose_uses_the_words_of_the_field() {
+fn prose_uses_standard_terms() {
     let (root, mut all, mut faults) = (root(), vec![], vec![]);
     for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
         files(&root.join(folder), &["rs", "md"], &mut all);
@@ -132,7 +132,7 @@ const NAME_EXCEPTIONS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn files_and_types_have_the_names_of_the_field() {
+fn files_and_types_use_standard_terms() {
     let (root, mut faults) = (root(), vec![]);
     for source in crate::support::sources::sources() {
         let name = source.strip_prefix(&root).unwrap_or(&source);

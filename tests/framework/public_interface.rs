@@ -188,7 +188,7 @@ fn public_interface_of_the_core_is_as_listed() {
 /// Whatever the packages share is in `__private`: nothing else is public and hidden, except for macros that other
 /// macros call.
 #[test]
-fn hidden_items_are_those_of_private() {
+fn hidden_items_are_in_private_modules() {
     let core = root().join("autobwd/core/src");
     let mut found = vec![];
     files(&core, &["rs"], &mut found);

@@ -53,7 +53,7 @@ fn weights(net: &Builder) -> Vec<Expr> {
 }
 
 #[test]
-fn parameters_without_a_seed_differ_and_are_those_of_eager_mode() -> Result<()> {
+fn unseeded_parameters_differ_and_match_eager_mode() -> Result<()> {
     let (net, tape, mut scope) = (Builder::new(), autobwd::eager(), Scope::new());
     let (described, eager) = (weights(&net), weights(&tape));
     Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
@@ -86,7 +86,7 @@ fn first_values_are_the_same_on_every_machine() -> Result<()> {
 }
 
 #[test]
-fn layers_have_the_same_names_whenever_they_are_made() -> Result<()> {
+fn layer_names_do_not_depend_on_order_of_use() -> Result<()> {
     let names = |net: &Builder, lazily: bool| -> Result<[String; 2]> {
         let x = match net.is_eager() {
             true => net.constant(Tensor::zeros(DType::F32, &[1, 1, 8, 8])?),

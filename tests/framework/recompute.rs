@@ -102,7 +102,7 @@ fn costs_follow_from_shapes() -> Result<()> {
 }
 
 #[test]
-fn a_larger_budget_takes_no_more_time() -> Result<()> {
+fn larger_budget_takes_no_more_time() -> Result<()> {
     for (name, model) in models()? {
         let (least, kept) = (model.least(), model.build(Recompute::None)?.arena_bytes);
         let mut last = u64::MAX;
@@ -179,7 +179,7 @@ fn no_choice_is_cheaper_on_longer_chains() -> Result<()> {
 }
 
 #[test]
-fn a_thousand_operators_are_searched_in_seconds() -> Result<()> {
+fn thousand_operators_are_searched_in_seconds() -> Result<()> {
     let long = layers(333, |net, x| dense(net, x).relu())?;
     let start = std::time::Instant::now();
     let budget = long.build(Recompute::None)?.arena_bytes * 3 / 4;
@@ -203,7 +203,7 @@ fn results_can_be_given_back() -> Result<()> {
 }
 
 #[test]
-fn the_choice_is_put_into_words() -> Result<()> {
+fn report_names_recomputed_values() -> Result<()> {
     let model = layers(4, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
     assert_eq!(model.build(Recompute::None)?.found.recomputed.to_string(), "nothing is recomputed");
     let found = model.build(Recompute::Named(&["tanh_1"]))?.found;
@@ -299,7 +299,7 @@ fn random_operators_get_their_seed_as_a_variable() -> Result<()> {
 }
 
 #[test]
-fn what_would_come_out_differently_is_kept() -> Result<()> {
+fn values_that_would_differ_are_saved() -> Result<()> {
     // The seed changes after the mask has been drawn; statistics may change only once.
     let model = Model::new([16, 8], |net, x| {
         let seed = net.persistable("seed", DType::I64, &[1], |s| Init::Constant(3.0).emit(s, 0));
@@ -350,7 +350,7 @@ fn gradients_of_gradients_pass_through_copies() -> Result<()> {
 }
 
 #[test]
-fn a_second_backward_part_has_copies_of_its_own() -> Result<()> {
+fn second_backward_part_has_copies_of_its_own() -> Result<()> {
     let model = layers(3, |net, x| x.matmul(&weight(net, &[8, 8])).tanh())?;
     let mut built = model.build(Recompute::Named(&["tanh_1"]))?;
     let expected = model.run(&built)?;

@@ -280,7 +280,7 @@ fn layers_recompute_to_the_same_bits() -> Result<()> {
 }
 
 #[test]
-fn a_value_that_a_loop_gradient_reads_by_name_is_kept() -> Result<()> {
+fn value_that_a_loop_gradient_reads_by_name_is_kept() -> Result<()> {
     let model = Model::new(&[SIZE, SIZE], |net, x| {
         let w = net.parameter("w", DType::F32, &[SIZE, SIZE], |w| Init::Uniform(-0.6, 0.6).emit(w, 1));
         let h = x.matmul(&w).tanh();

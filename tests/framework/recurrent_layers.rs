@@ -244,7 +244,7 @@ fn check_eager<C: RecurrentCell>() -> Result<()> {
 }
 
 #[test]
-fn recurrent_layers_are_the_same_when_computed_at_once() -> Result<()> {
+fn fused_and_stepwise_recurrent_layers_are_equal() -> Result<()> {
     check_eager::<RnnCell>()?;
     check_eager::<GruCell>()?;
     check_eager::<LstmCell>()
@@ -254,7 +254,7 @@ fn recurrent_layers_are_the_same_when_computed_at_once() -> Result<()> {
 type Forward<'a> = &'a dyn Fn(&Gru, &Expr, &Expr) -> (Expr, Vec<Expr>);
 
 #[test]
-fn what_recurrent_layers_cannot_do_is_refused() {
+fn invalid_recurrent_layers_are_refused() {
     // Each in a program of its own, which reports the same error.
     let error = |dtype: DType, dims: &[i64], forward: Forward<'_>| {
         let net = Builder::new();

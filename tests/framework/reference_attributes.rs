@@ -115,7 +115,7 @@ fn row(info: &OpInfo, plain: &OpDesc, name: &str, ty: &str) -> String {
 
 /// Bounds and types only: shape rules check conditions on shapes and dtypes (an axis, a fraction with integers).
 #[test]
-fn the_table_of_attributes_is_true() -> Result<()> {
+fn table_of_attributes_is_true() -> Result<()> {
     let reference = reference();
     let mut text = String::from(
         "# Attributes of the reference's operators: the accepted ones of some values on both sides of every bound, and the\n\
@@ -145,7 +145,7 @@ fn the_table_of_attributes_is_true() -> Result<()> {
 
 /// Each operator of the reference that is registered and has attributes is in the table.
 #[test]
-fn the_facts_on_the_reference_are_of_registered_operators() -> Result<()> {
+fn facts_on_the_reference_are_of_registered_operators() -> Result<()> {
     let linked = OpInfoMap::linked()?;
     for op in reference().keys() {
         linked.get(op)?;

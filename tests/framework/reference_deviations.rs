@@ -77,7 +77,7 @@ fn targets_on_each_others_path_add_up() -> Result<()> {
 }
 
 #[test]
-fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
+fn given_gradient_is_the_answer_for_its_target() -> Result<()> {
     let (net, w, _) = net();
     let h = w.exp().name();
     let program = &mut net.program()?.clone();
@@ -104,7 +104,7 @@ fn a_given_gradient_is_the_answer_for_its_target() -> Result<()> {
 }
 
 #[test]
-fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
+fn stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
     let (net, w, _) = net();
     let y = (w.square() * &w).sum(&[]);
     let y = y.name();
@@ -126,7 +126,7 @@ fn a_stopped_gradient_cuts_nothing_but_itself() -> Result<()> {
 }
 
 #[test]
-fn a_loss_has_one_element_and_any_rank() -> Result<()> {
+fn loss_has_one_element_and_any_rank() -> Result<()> {
     let (net, w, v) = net();
     for loss in
         [(&w * &v).sum(&[]), (&w * &v).sum(&[]).reshape(&[1]), w.reshape(&[1, 3]).matmul(&v.reshape(&[3, 1]))]
@@ -142,7 +142,7 @@ fn a_loss_has_one_element_and_any_rank() -> Result<()> {
 }
 
 #[test]
-fn a_failed_call_leaves_no_trace() -> Result<()> {
+fn failed_call_leaves_no_trace() -> Result<()> {
     let (net, w, v) = net();
     let h = w.exp();
     let loss = (&h * &v).sum(&[]).name();
@@ -289,7 +289,7 @@ fn derivatives_have_derivatives() -> Result<()> {
 }
 
 #[test]
-fn a_gradient_of_too_high_an_order_is_refused_with_operator_and_order() -> Result<()> {
+fn unavailable_gradient_order_is_refused_with_operator() -> Result<()> {
     let (net, w, _) = net();
     let y = emit(Cubed { x: (&w).into(), out: New }).out;
     let (program, names) = gradients_of_gradients(&net, &y, 2)?;
@@ -367,7 +367,7 @@ fn every_input_has_an_answer() -> Result<()> {
 }
 
 #[test]
-fn a_missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
+fn missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
     let (net, w, v) = net();
     let frozen = parameter(&net, "frozen", &[3]).freeze();
     let cut = parameter(&net, "cut", &[3]);
@@ -390,7 +390,7 @@ fn a_missing_gradient_that_was_asked_for_is_an_error() -> Result<()> {
 }
 
 #[test]
-fn the_backward_part_leaves_the_values_of_the_model_as_they_are() -> Result<()> {
+fn backward_pass_changes_no_forward_value() -> Result<()> {
     let (net, w, _) = net();
     let h = w.square();
     emit(Increment { x: (&h).into(), out: (&h).into(), step: 2.0 }).out.check()?;
@@ -406,7 +406,7 @@ fn the_backward_part_leaves_the_values_of_the_model_as_they_are() -> Result<()> 
 }
 
 #[test]
-fn a_cast_to_integers_ends_the_path() -> Result<()> {
+fn cast_to_integers_ends_the_path() -> Result<()> {
     let (net, w, v) = net();
     let whole = (&w * 9.3).cast(DType::I64).cast(DType::F64);
     let loss = (&whole * &v + &w * &v).sum(&[]);

@@ -92,7 +92,7 @@ fn second_gradients_of_reductions_to_another_dtype() -> Result<()> {
 }
 
 #[test]
-fn reductions_between_integers_and_floating_point_numbers_end_the_path() -> Result<()> {
+fn reductions_between_integers_and_floats_end_the_path() -> Result<()> {
     let [sum]: [Reduction; 1] = reductions!(ReduceSum);
     let net = Builder::new();
     let (x, n) = (net.input("x", DType::F64, &[2, 3]), net.input("n", DType::I32, &[2, 3]));
@@ -271,7 +271,7 @@ fn results_of_accuracy_are_scalars_or_declared_as_one_element() -> Result<()> {
 }
 
 #[test]
-fn a_product_of_unknown_dimensions_is_unknown() -> Result<()> {
+fn product_of_unknown_dimensions_is_unknown() -> Result<()> {
     let net = Builder::new();
     net.input("x", DType::F32, &[-1, 2]);
     let json = net.program()?.to_json();
@@ -282,7 +282,7 @@ fn a_product_of_unknown_dimensions_is_unknown() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_broadcast_names_both_shapes() {
+fn broadcast_error_names_both_shapes() {
     let tape = autobwd::eager();
     let of = |dims: &[usize]| tape.constant(Tensor::zeros(DType::F32, dims).unwrap());
     let op = autobwd_ops::elementwise::ElementwiseAdd {

@@ -25,7 +25,7 @@ fn operators_given_twice_are_all_named() -> Result<()> {
 }
 
 #[test]
-fn an_unknown_operator_is_compared_with_those_there_are() -> Result<()> {
+fn unknown_operator_is_compared_with_those_there_are() -> Result<()> {
     let linked = OpInfoMap::linked()?;
     let e = linked.get("elementwise_ad").err().unwrap();
     let text = format!("operator `elementwise_ad` is not among the {} linked operators", linked.len());
@@ -68,7 +68,7 @@ fn gradient(kind: GradKind) -> String {
 }
 
 #[test]
-fn the_snapshot_of_the_registry_is_true() -> Result<()> {
+fn snapshot_of_the_registry_is_true() -> Result<()> {
     let mut text = String::new();
     for info in own()? {
         let schema = info.schema();
@@ -88,7 +88,7 @@ fn the_snapshot_of_the_registry_is_true() -> Result<()> {
 }
 
 #[test]
-fn the_operator_table_of_the_library_is_true() -> Result<()> {
+fn operator_table_of_the_library_is_true() -> Result<()> {
     let mut text = String::from("| operator | inputs | outputs | what | gradient |\n|---|---|---|---|---|\n");
     for info in own()?.into_iter().filter(|info| !info.is_gradient()) {
         let schema = info.schema();

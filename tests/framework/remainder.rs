@@ -13,7 +13,7 @@ fn modulo(x: &Expr, y: &Expr) -> Expr {
 }
 
 #[test]
-fn a_remainder_changes_with_both_operands() -> Result<()> {
+fn remainder_has_gradients_of_both_operands() -> Result<()> {
     let net = Builder::new();
     let (x, y) = (parameter(&net, "x", &[2, 3]), parameter(&net, "y", &[3]));
     let loss = modulo(&x, &y).sum(&[]).name();
@@ -27,7 +27,7 @@ fn a_remainder_changes_with_both_operands() -> Result<()> {
 }
 
 #[test]
-fn what_is_whole_has_no_gradient() -> Result<()> {
+fn floor_division_has_no_gradient() -> Result<()> {
     let net = Builder::new();
     let (x, y) = (parameter(&net, "x", &[3]), parameter(&net, "y", &[3]));
     let whole = |x: &Expr| x.cast(DType::I64);

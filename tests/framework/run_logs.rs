@@ -40,7 +40,7 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn a_resumed_run_goes_on_with_its_log() -> Result<()> {
+fn resumed_run_goes_on_with_its_log() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
     let (net, program, loss) = model()?;
@@ -68,7 +68,7 @@ fn a_resumed_run_goes_on_with_its_log() -> Result<()> {
 }
 
 #[test]
-fn a_log_of_other_variables_is_not_changed() -> Result<()> {
+fn log_of_other_variables_is_not_changed() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
     let (net, program, loss) = model()?;
@@ -135,7 +135,7 @@ fn eager_steps_have_the_log_of_a_program() -> Result<()> {
 }
 
 #[test]
-fn a_run_that_was_killed_within_its_first_line_starts_its_log_again() -> Result<()> {
+fn run_killed_in_its_first_line_restarts_its_log() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
     let (net, program, loss) = model()?;
@@ -152,7 +152,7 @@ fn a_run_that_was_killed_within_its_first_line_starts_its_log_again() -> Result<
 }
 
 #[test]
-fn a_line_that_is_too_long_is_no_unfinished_one() -> Result<()> {
+fn overlong_line_is_not_an_unfinished_line() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
     let (_, program, loss) = model()?;
@@ -171,7 +171,7 @@ fn a_line_that_is_too_long_is_no_unfinished_one() -> Result<()> {
 }
 
 #[test]
-fn an_eager_step_that_fails_leaves_no_header() -> Result<()> {
+fn eager_step_that_fails_leaves_no_header() -> Result<()> {
     let net = autobwd::eager();
     let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
     let (mut log, mean) = (vec![], w.mean());

@@ -89,7 +89,7 @@ fn assert_derivative(net: &Net, program: &Program, of: &str, gradient: &str) -> 
 }
 
 #[test]
-fn statistics_run_on_once_for_each_use() -> Result<()> {
+fn statistics_are_updated_once_per_use() -> Result<()> {
     let net = Net::new();
     let y = net.batch_norm(&net.x, false);
     let twice = net.batch_norm(&(&y * 2.0), false);
@@ -108,7 +108,7 @@ fn statistics_run_on_once_for_each_use() -> Result<()> {
 }
 
 #[test]
-fn statistics_that_are_given_stay_and_may_be_read_by_the_gradient() -> Result<()> {
+fn given_statistics_stay_and_gradients_may_read_them() -> Result<()> {
     let net = Net::new();
     let loss = net.batch_norm(&net.x, true).square().mean();
     let mut program = net.net.program()?.clone();
@@ -121,7 +121,7 @@ fn statistics_that_are_given_stay_and_may_be_read_by_the_gradient() -> Result<()
 }
 
 #[test]
-fn given_statistics_that_run_on_later_are_kept() -> Result<()> {
+fn given_statistics_updated_later_are_saved() -> Result<()> {
     let net = Net::new();
     let y = net.batch_norm(&net.x, true);
     let loss = net.batch_norm(&y, false).exp().mean();
@@ -132,7 +132,7 @@ fn given_statistics_that_run_on_later_are_kept() -> Result<()> {
 }
 
 #[test]
-fn second_derivatives_do_not_go_through_what_was_saved() -> Result<()> {
+fn second_derivatives_skip_saved_statistics() -> Result<()> {
     let net = Net::new();
     let y = net.batch_norm(&net.x, false).exp();
     let mut program = net.net.program()?.clone();
@@ -149,7 +149,7 @@ fn second_derivatives_do_not_go_through_what_was_saved() -> Result<()> {
 
 /// A batch may be empty: the last one of a filtered data set.
 #[test]
-fn an_empty_batch_leaves_the_running_statistics() -> Result<()> {
+fn empty_batch_leaves_the_running_statistics() -> Result<()> {
     let tape = autobwd::eager();
     let vector = |x: [f64; 2]| tape.constant(Tensor::from_vec([2], x.to_vec()).unwrap());
     let x = tape.leaf("x", Tensor::zeros(DType::F64, &[0, 2, 3])?);

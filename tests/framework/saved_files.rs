@@ -26,7 +26,7 @@ fn filled(value: f32) -> Result<Scope> {
 }
 
 #[test]
-fn what_killed_processes_have_left_is_removed_and_nothing_else() -> Result<()> {
+fn only_leftovers_of_killed_processes_are_removed() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let others =
@@ -54,7 +54,7 @@ fn what_killed_processes_have_left_is_removed_and_nothing_else() -> Result<()> {
 }
 
 #[test]
-fn threads_that_save_the_same_file_do_not_meet() -> Result<()> {
+fn threads_saving_one_file_do_not_interfere() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");
     thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn threads_that_save_the_same_file_do_not_meet() -> Result<()> {
 
 #[cfg(unix)]
 #[test]
-fn links_stay_links_and_permissions_stay() -> Result<()> {
+fn links_and_permissions_are_preserved() -> Result<()> {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -103,7 +103,7 @@ fn links_stay_links_and_permissions_stay() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_in_plain_words() -> Result<()> {
+fn write_errors_name_path_and_reason() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let told = |path: PathBuf| write_atomically(path, b"").unwrap_err().to_string();
@@ -124,7 +124,7 @@ fn what_cannot_be_written_is_told_in_plain_words() -> Result<()> {
 }
 
 #[test]
-fn what_is_saved_can_be_loaded() -> Result<()> {
+fn saved_tensors_can_be_loaded() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");
     let one = Tensor::scalar(1.0_f32)?;
@@ -150,7 +150,7 @@ fn what_is_saved_can_be_loaded() -> Result<()> {
 }
 
 #[test]
-fn a_program_that_is_too_large_to_be_read_is_not_written() -> Result<()> {
+fn program_over_the_read_limit_is_not_written() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("program.json");
     let mut program = Program::new();

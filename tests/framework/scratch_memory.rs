@@ -137,7 +137,7 @@ impl Kernel for NotCleared<Buf<'_>> {
 }
 
 #[test]
-fn what_it_held_before_must_not_matter() {
+fn result_must_not_depend_on_old_scratch_contents() {
     let row = NotCleared { x: uniform([2, 3]), out: out(), sum: out() };
     let e = check_sample(&Sample::from(row)).unwrap_err().to_string();
     assert!(e.contains("`Out`[0, 0] depends on the previous contents of outputs or scratch memory"), "{e}");

@@ -174,7 +174,7 @@ fn loops_that_grow_can_be_within_others() {
 }
 
 #[test]
-fn the_backward_part_of_a_step_may_need_nothing_of_it() {
+fn backward_part_of_a_step_may_need_nothing_of_it() {
     assert_unrolled(|net| net.repeat(3, &net.first, |rows| concat(&[&(rows * 0.5), &net.first], 0)));
     assert_unrolled(|net| net.repeat(3, &net.first, |rows| concat(&[rows, &net.w], 0)));
 }
@@ -336,7 +336,7 @@ fn memory_does_not_grow_with_the_number_of_shapes() -> Result<()> {
 }
 
 #[test]
-fn a_plan_says_where_it_ends_and_a_budget_is_refused() -> Result<()> {
+fn plan_says_where_it_ends_and_a_budget_is_refused() -> Result<()> {
     let net = Net::new(true);
     let rows = net.repeat(2, &net.first, |rows| net.row_more(rows));
     let loss = rows.square().mean().name();
@@ -354,7 +354,7 @@ fn a_plan_says_where_it_ends_and_a_budget_is_refused() -> Result<()> {
 }
 
 #[test]
-fn what_runs_behind_reaches_the_scope() -> Result<()> {
+fn operators_after_a_dynamic_shape_reach_the_scope() -> Result<()> {
     let train = |control: bool| -> Result<Vec<Vec<f64>>> {
         let net = Net::new(control);
         let rows = net.repeat(3, &net.first, |rows| net.row_more(rows));
@@ -376,7 +376,7 @@ fn what_runs_behind_reaches_the_scope() -> Result<()> {
 }
 
 #[test]
-fn a_session_says_what_shapes_there_are() -> Result<()> {
+fn session_says_what_shapes_there_are() -> Result<()> {
     let (program, loss) = fed(&Net::new(true))?;
     let rows = &program.root().ops.iter().find(|op| op.ty == "while").unwrap().outputs.get("Out")[1];
     let rows = program.name(*rows);
@@ -433,7 +433,7 @@ fn rank_and_dtype_must_stay_and_an_end_must_come() -> Result<()> {
 }
 
 #[test]
-fn results_before_a_last_operator_of_dynamic_shape_are_fetched() -> Result<()> {
+fn fetches_before_a_final_dynamic_operator_work() -> Result<()> {
     let net = Builder::new();
     let (x, first) = (net.input("x", DType::F64, &[2, 3]), net.input("first", DType::F64, &[3]));
     // Each step copies its state as often as the sequence says, and sums the copies.

@@ -165,7 +165,7 @@ fn vector() -> (Builder, Expr) {
 }
 
 #[test]
-fn a_panic_of_an_author_names_the_operator_and_its_place() -> Result<()> {
+fn panic_of_an_author_names_the_operator_and_its_place() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[4]);
     let e = emit(Second { x: (&x).into(), out: New, strict: true }).out.check().unwrap_err();
@@ -193,7 +193,7 @@ fn a_panic_of_an_author_names_the_operator_and_its_place() -> Result<()> {
 }
 
 #[test]
-fn an_operator_composed_of_itself_is_refused() -> Result<()> {
+fn operator_composed_of_itself_is_refused() -> Result<()> {
     let (net, x) = vector();
     let out = emit(Endless { x: (&x).into(), out: New }).out.name();
     let mut program = (*net.program()?).clone();

@@ -77,7 +77,7 @@ fn both_gradients_of_loops_within_a_loop() -> Result<()> {
 }
 
 #[test]
-fn a_jacobian_through_a_recurrence() -> Result<()> {
+fn jacobian_through_a_recurrence() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[2, 3]);
     let start = net.parameter("start", DType::F64, &[3], |p| Init::Constant(1.0).emit(p, 0));

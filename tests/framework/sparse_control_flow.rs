@@ -95,7 +95,7 @@ fn compare(build: impl Fn(&Model) -> Expr) -> Result<()> {
 }
 
 #[test]
-fn a_state_that_only_look_ups_read() -> Result<()> {
+fn state_that_only_look_ups_read() -> Result<()> {
     for reverse in [false, true] {
         compare(|m| {
             let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
@@ -110,7 +110,7 @@ fn a_state_that_only_look_ups_read() -> Result<()> {
 }
 
 #[test]
-fn a_state_that_is_read_elsewhere_too_and_looked_up_at_the_end() -> Result<()> {
+fn state_with_other_readers_is_looked_up_at_the_end() -> Result<()> {
     for every in [0, 1, 2] {
         compare(|m| {
             let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
@@ -173,7 +173,7 @@ fn parameters_within_loops_branches_and_both() -> Result<()> {
 }
 
 #[test]
-fn a_variable_of_a_loop_that_is_looked_up_in_it() -> Result<()> {
+fn variable_of_a_loop_that_is_looked_up_in_it() -> Result<()> {
     let of = |m: &Model, next: &dyn Fn(&Expr) -> Expr| {
         let t = m.parameter("t", &[ROWS, 2]);
         let one = m.net.input("one", DType::I64, &[4]);
@@ -195,7 +195,7 @@ fn a_variable_of_a_loop_that_is_looked_up_in_it() -> Result<()> {
 }
 
 #[test]
-fn a_recurrence_within_a_recurrence() -> Result<()> {
+fn recurrence_within_a_recurrence() -> Result<()> {
     compare(|m| {
         let (t0, w) = (m.parameter("t0", &[ROWS, 2]), m.parameter("w", &[2]));
         let (tables, ids) = (m.tables(), m.ids());
@@ -269,7 +269,7 @@ fn derivatives_of_derivatives() -> Result<()> {
 }
 
 #[test]
-fn what_only_takes_whole_tensors_is_refused_with_the_reason() {
+fn dense_only_operators_are_refused_with_the_reason() {
     // After the loop, the gradient, under its name in the loop, consists of rows.
     let e = trained(true, &|m| {
         let t = m.parameter("t", &[ROWS, 2]);

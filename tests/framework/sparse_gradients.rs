@@ -104,7 +104,7 @@ impl Optimizer for Decayed {
 }
 
 #[test]
-fn training_is_that_with_whole_gradients() -> Result<()> {
+fn training_equals_training_with_dense_gradients() -> Result<()> {
     let momentum = |nesterov| Momentum { rate: 0.1, momentum: 0.9, nesterov, lazy: false };
     let optimizers: [(&str, &dyn Optimizer); 5] = [
         ("sgd", &Sgd { rate: 0.1 }),
@@ -130,7 +130,7 @@ fn training_is_that_with_whole_gradients() -> Result<()> {
 }
 
 #[test]
-fn lazy_updates_leave_other_rows_alone() -> Result<()> {
+fn lazy_updates_change_only_their_rows() -> Result<()> {
     let momentum = |lazy| Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy };
     let adam = |lazy| Adam { lazy, ..Adam::new(0.1) };
     let optimizers: [[&dyn Optimizer; 2]; 2] =
@@ -189,7 +189,7 @@ fn parts_of_large_tables_fit_together() -> Result<()> {
 }
 
 #[test]
-fn a_step_takes_memory_for_the_rows_alone() -> Result<()> {
+fn step_takes_memory_only_for_its_rows() -> Result<()> {
     let session = |sparse| -> Result<Session> {
         let net = Builder::new();
         let table = Embedding::builder(&net, 100_000, 8);
@@ -236,7 +236,7 @@ fn scope() -> Scope {
 }
 
 #[test]
-fn rows_are_fetched_as_rows_or_as_a_whole() -> Result<()> {
+fn sparse_gradients_are_fetched_sparse_or_dense() -> Result<()> {
     let (program, feeds) = fetched()?;
     let mut scope = scope();
     let metas: Vec<_> = feeds.iter().map(|(name, t)| (*name, t.meta())).collect();
@@ -282,7 +282,7 @@ fn programs_with_rows_print_and_save() -> Result<()> {
 }
 
 #[test]
-fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
+fn sparse_plus_dense_gradient_is_dense() -> Result<()> {
     let (net, loss) = model(true, true);
     let mut program = net.program()?.clone();
     append_backward(&mut program, &loss.name(), &Backward::default())?;
@@ -294,7 +294,7 @@ fn rows_and_a_whole_gradient_make_a_whole_one() -> Result<()> {
 }
 
 #[test]
-fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
+fn operators_without_sparse_inputs_are_refused() -> Result<()> {
     // The table is computed: its gradient is read by an operator without support for rows.
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[4, 2], |w| Init::Constant(1.0).emit(w, 0));
@@ -334,7 +334,7 @@ fn operators_that_take_whole_tensors_are_refused() -> Result<()> {
 }
 
 #[test]
-fn rows_are_neither_fed_nor_kept() -> Result<()> {
+fn sparse_gradients_are_neither_fed_nor_persisted() -> Result<()> {
     let (mut program, feeds) = fetched()?;
     let whole = Tensor::zeros(DType::F64, &[ROWS, WIDTH])?;
     let mut feeds: Vec<(&str, &dyn Feed)> = feeds.iter().map(|(name, t)| (*name, t as _)).collect();
@@ -393,7 +393,7 @@ fn gradients_go_on_through_rows() -> Result<()> {
 }
 
 #[test]
-fn rows_that_are_overwritten_count_no_more() -> Result<()> {
+fn overwritten_sparse_gradients_are_dropped() -> Result<()> {
     let net = Builder::new();
     let ids = net.input("ids", DType::I64, &[2]);
     let part = |name: &str, dims: &[usize]| {
@@ -469,7 +469,7 @@ impl Kernel for Careless<Buf<'_>> {
 }
 
 #[test]
-fn rows_are_never_read_as_something_else() -> Result<()> {
+fn sparse_gradients_are_never_read_as_dense() -> Result<()> {
     let (net, loss) = model(true, false);
     let (_, gradient) = Sgd { rate: 0.1 }.minimize(&loss)?.complete()?.remove(0);
     let out = emit(Careless { x: (&gradient).into(), out: New }).out;

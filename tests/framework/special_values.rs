@@ -157,7 +157,7 @@ fn is_near(found: f64, expected: f64, tolerance: f64) -> bool {
 }
 
 #[test]
-fn values_and_gradients_at_special_numbers_are_those_of_pytorch() -> Result<()> {
+fn special_values_and_gradients_equal_pytorch() -> Result<()> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/framework/reference/special_values.txt");
     let table = fs::read_to_string(path).unwrap();
     let (mut odd, mut met) = (vec![], BTreeSet::new());

@@ -37,7 +37,7 @@ fn assert_same(a: &Scope, b: &Scope) {
 }
 
 #[test]
-fn a_bad_label_leaves_no_trace() -> Result<()> {
+fn bad_label_leaves_no_trace() -> Result<()> {
     let net = Builder::new();
     let loss = classifier(&net);
     Adam::new(0.1).minimize(&loss)?.complete()?;
@@ -63,7 +63,7 @@ fn a_bad_label_leaves_no_trace() -> Result<()> {
 }
 
 #[test]
-fn a_session_goes_on_after_a_step_that_failed() -> Result<()> {
+fn session_goes_on_after_a_step_that_failed() -> Result<()> {
     let net = Builder::new();
     let loss = classifier(&net).name();
     let executor = Executor::with_threads(1);
@@ -83,7 +83,7 @@ fn a_session_goes_on_after_a_step_that_failed() -> Result<()> {
 }
 
 #[test]
-fn a_number_that_is_not_finite_leaves_no_trace() -> Result<()> {
+fn number_that_is_not_finite_leaves_no_trace() -> Result<()> {
     let net = Builder::new();
     let loss = classifier(&net) * f64::INFINITY;
     Adam::new(0.1).minimize(&loss)?.complete()?;
@@ -123,7 +123,7 @@ fn updates_ahead_of_an_operator_that_fails_are_taken_back() -> Result<()> {
 }
 
 #[test]
-fn operators_that_are_planned_while_running_leave_no_trace_either() -> Result<()> {
+fn failed_dynamic_operators_leave_no_trace() -> Result<()> {
     let net = Builder::new();
     let (row, at) = (net.input("row", DType::F32, &[1, 2]), net.input("at", DType::I64, &[1]));
     let count = |name: &str| {
@@ -153,7 +153,7 @@ fn operators_that_are_planned_while_running_leave_no_trace_either() -> Result<()
 }
 
 #[test]
-fn values_that_a_failed_run_would_have_been_the_first_to_write_are_not_there() -> Result<()> {
+fn failed_run_creates_no_values() -> Result<()> {
     let net = Builder::new();
     let (x, at) = (net.input("x", DType::F32, &[2]), net.input("at", DType::I64, &[1]));
     let kept = net.persistable("kept", DType::F32, &[2], Expr::clone);

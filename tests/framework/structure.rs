@@ -97,7 +97,7 @@ const SHARED_NAMES: [(&str, &str); 2] = [
 ];
 
 #[test]
-fn a_type_name_means_one_thing() {
+fn type_name_means_one_thing() {
     let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
     for source in sources() {
         for name in types(&code(&source)) {

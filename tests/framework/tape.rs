@@ -50,7 +50,7 @@ fn every_operator_is_visited_once_and_leaves_add_up() -> Result<()> {
 }
 
 #[test]
-fn what_is_used_often_is_added_up_in_order() -> Result<()> {
+fn contributions_are_summed_in_order() -> Result<()> {
     // Each contribution is much smaller than the last one: another order would give another sum.
     let number = |i: usize| 3.0_f32.powi(-(i as i32 % 40)) + 1e-3 * i as f32;
     let function = |w: &Expr| -> Result<Expr> {
@@ -76,7 +76,7 @@ fn what_is_used_often_is_added_up_in_order() -> Result<()> {
 }
 
 #[test]
-fn reductions_are_those_of_a_program_whatever_stands_beside_them() -> Result<()> {
+fn reductions_equal_those_of_a_program() -> Result<()> {
     // Some are decomposed, some are not, some have more elements than one thread processes.
     for (dims, axes) in
         [([300, 400], vec![]), ([300, 400], vec![0]), ([70_000, 2], vec![1]), ([2, 70_000], vec![-1])]
@@ -128,7 +128,7 @@ fn only_leaves_keep_a_derivative_unless_it_is_retained() -> Result<()> {
 }
 
 #[test]
-fn operators_that_do_not_lead_to_what_is_asked_for_are_not_visited() -> Result<()> {
+fn unrelated_operators_are_not_visited() -> Result<()> {
     let tape = tape();
     let (x, w) = (leaf(&tape, "x", 2.0), leaf(&tape, "w", 3.0));
     let mut side = w.clone();
@@ -157,7 +157,7 @@ fn operators_that_do_not_lead_to_what_is_asked_for_are_not_visited() -> Result<(
 }
 
 #[test]
-fn several_outputs_and_seeds_are_those_of_a_program() -> Result<()> {
+fn several_outputs_and_seeds_equal_those_of_a_program() -> Result<()> {
     let function = |x: &Expr, w: &Expr| -> Result<Vec<Expr>> {
         let parts = x.matmul(w).split(&[2, 1], 1);
         Ok(vec![parts[0].softmax(-1), &parts[1] * x, x.sum(&[])])
@@ -260,7 +260,7 @@ fn derivatives_have_derivatives_to_any_order() -> Result<()> {
 }
 
 #[test]
-fn hooks_see_whole_derivatives_and_change_them() -> Result<()> {
+fn hooks_see_and_change_summed_gradients() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
     let y = x.square();
@@ -291,7 +291,7 @@ fn hooks_see_whole_derivatives_and_change_them() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_finite_is_found_where_it_comes_about() -> Result<()> {
+fn non_finite_values_are_found_at_their_operator() -> Result<()> {
     let tape = tape();
     tape.check_finite(true);
     let x = leaf(&tape, "x", 0.0);
@@ -356,14 +356,14 @@ fn numbers_read_like_formulas() -> Result<()> {
 }
 
 #[test]
-fn the_worked_example_prints_its_queue() -> Result<()> {
+fn worked_example_prints_its_queue() -> Result<()> {
     compare("framework/stories/scalars.txt", &scalars::text()?);
     Ok(())
 }
 
 /// The pictures of the book are made of these graphs by `dot -Tsvg`.
 #[test]
-fn the_worked_example_draws_its_queue() -> Result<()> {
+fn worked_example_draws_its_queue() -> Result<()> {
     let pictures = scalars::pictures()?;
     assert_eq!(pictures.len(), 7);
     // Tooltips have lines of the source.
@@ -417,7 +417,7 @@ fn numbers_stand_on_either_side_of_expressions() -> Result<()> {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() -> Result<()> {
+fn invalid_calls_are_refused() -> Result<()> {
     let (tape, net) = (tape(), Builder::new());
     let (x, variable) = (tape.leaf("x", numbers(&[3], 0)), net.input("v", DType::F32, &[3]));
     let refused = |outcome: Result<Expr>, expected: &str| {

@@ -62,7 +62,7 @@ fn both_ways(given: &[Tensor], function: impl Fn(&[Expr]) -> Vec<Expr>) -> Resul
 }
 
 #[test]
-fn loops_and_branches_are_the_same_both_ways() -> Result<()> {
+fn loops_and_branches_agree_in_both_modes() -> Result<()> {
     for scale in [0.5, 40.0] {
         both_ways(&[numbers(&[2, 3]), Tensor::scalar(scale)?], |x| {
             let (x, scale) = (&x[0], &x[1]);
@@ -87,7 +87,7 @@ fn loops_and_branches_are_the_same_both_ways() -> Result<()> {
 }
 
 #[test]
-fn values_that_change_places_and_shapes_are_the_same_both_ways() -> Result<()> {
+fn swapped_and_reshaped_variables_agree_in_both_modes() -> Result<()> {
     both_ways(&[numbers(&[2]), numbers(&[2])], |x| {
         let zero = x[0].sum(&[]) * 0.0;
         let end = &zero + 3.0;
@@ -102,7 +102,7 @@ fn values_that_change_places_and_shapes_are_the_same_both_ways() -> Result<()> {
 }
 
 #[test]
-fn recurrences_are_the_same_both_ways() -> Result<()> {
+fn recurrences_agree_in_both_modes() -> Result<()> {
     for reverse in [false, true] {
         both_ways(&[numbers(&[4, 2]), numbers(&[2]), numbers(&[2])], |x| {
             let (sequence, w, first) = (&x[0], &x[1], &x[2]);
@@ -130,7 +130,7 @@ fn recurrences_are_the_same_both_ways() -> Result<()> {
 }
 
 #[test]
-fn only_what_is_chosen_is_computed() -> Result<()> {
+fn only_the_chosen_branch_is_computed() -> Result<()> {
     let tape = tape();
     let x = tape.constant(Tensor::scalar(2.0)?);
     let called = Cell::new(0);
@@ -153,7 +153,7 @@ fn only_what_is_chosen_is_computed() -> Result<()> {
 }
 
 #[test]
-fn a_trace_has_the_steps_that_were_run() -> Result<()> {
+fn trace_has_the_steps_that_were_run() -> Result<()> {
     let tape = tape();
     let x = tape.constant(Tensor::scalar(30.0)?);
     let program = trace(&tape, &[("x", &x)], || {
@@ -169,7 +169,7 @@ fn a_trace_has_the_steps_that_were_run() -> Result<()> {
 }
 
 #[test]
-fn what_control_flow_cannot_do_is_refused_at_once() {
+fn invalid_control_flow_is_refused_immediately() {
     let tape = tape();
     let x = tape.constant(numbers(&[3, 2]));
     let never = || x.sum(&[]).less_than(&x.sum(&[]));

@@ -18,7 +18,7 @@ fn number(x: f64) -> Tensor {
 }
 
 #[test]
-fn a_history_is_walked_and_drawn_after_the_fact() -> Result<()> {
+fn history_is_walked_and_drawn_after_the_fact() -> Result<()> {
     let tape = tape();
     let (x, y) = (tape.leaf("x", number(2.0)), tape.leaf("y", number(3.0)));
     let rest = tape.constant(Tensor::from_vec([5], vec![1.0; 5])?);
@@ -80,7 +80,7 @@ fn long_histories_and_several_outputs_are_walked() -> Result<()> {
 }
 
 #[test]
-fn the_steps_of_a_queue_are_inspected() -> Result<()> {
+fn steps_of_a_queue_are_inspected() -> Result<()> {
     let tape = tape();
     let (x, y) = (tape.leaf("x", number(2.0)), tape.leaf("y", number(4.0)));
     let z = (&x * &y).named("z");
@@ -175,7 +175,7 @@ impl Function for Told {
 }
 
 #[test]
-fn what_is_wrong_with_a_function_is_said_with_its_line() -> Result<()> {
+fn errors_of_user_functions_name_their_line() -> Result<()> {
     let tape = tape();
     let x = tape.leaf("x", number(2.0));
     let refused = |outcome: Result<()>, kind: ErrorKind, text: &str| {

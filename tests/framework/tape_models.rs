@@ -75,7 +75,7 @@ fn train_both_ways<M>(
 }
 
 #[test]
-fn a_model_written_once_trains_both_ways_to_the_same_bits() -> Result<()> {
+fn model_written_once_trains_both_ways_to_the_same_bits() -> Result<()> {
     let optimizers: [Box<dyn Optimizer>; 3] = [
         Box::new(Sgd { rate: 0.1 }),
         Box::new(Momentum { rate: 0.1, momentum: 0.9, nesterov: true, lazy: false }),
@@ -144,7 +144,7 @@ fn layers_train_both_ways_to_the_same_bits() -> Result<()> {
 }
 
 #[test]
-fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
+fn traced_step_of_training_is_a_program_of_it() -> Result<()> {
     let tape = tape();
     let model = Model::new(&tape);
     let (x, y) = (tape.constant(numbers(&[4, 3], 0)), tape.constant(numbers(&[4, 2], 1)));
@@ -182,7 +182,7 @@ fn a_traced_step_of_training_is_a_program_of_it() -> Result<()> {
 }
 
 #[test]
-fn what_is_traced_can_be_differentiated() -> Result<()> {
+fn traced_functions_are_differentiable() -> Result<()> {
     let tape = tape();
     let (x, w) = (leaf(&tape, "x", 2.0), leaf(&tape, "w", 3.0));
     let traced = trace(&tape, &[("x", &x)], || {
@@ -200,7 +200,7 @@ fn what_is_traced_can_be_differentiated() -> Result<()> {
 }
 
 #[test]
-fn what_a_traced_function_sets_is_refused() -> Result<()> {
+fn traced_functions_must_not_set_values() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
     let traced = trace(&tape, &[("x", &x)], || {
@@ -235,7 +235,7 @@ fn what_a_traced_function_sets_is_refused() -> Result<()> {
 }
 
 #[test]
-fn nobody_listens_after_a_traced_function_has_panicked() -> Result<()> {
+fn trace_after_a_panicked_trace_starts_empty() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
     let traced = panic::catch_unwind(AssertUnwindSafe(|| {

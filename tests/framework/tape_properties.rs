@@ -84,14 +84,14 @@ fn derivatives(recipe: &Recipe) -> Result<Derivatives> {
 }
 
 #[test]
-fn random_graphs_have_the_same_derivatives_on_the_tape_as_programs_and_as_nets() {
+fn tape_program_and_net_have_equal_gradients() {
     // Repeated writes, and writes to names that are cut, exist in programs only.
     let recipes = recipes().prop_map(Recipe::with_new_names);
     check(300, recipes, |recipe: Recipe| derivatives(&recipe).map(drop));
 }
 
 #[test]
-fn random_graphs_have_the_derivatives_of_central_differences_in_all_three_forms() {
+fn tape_program_and_net_equal_central_differences() {
     // Differences do not stop at detached values.
     let recipes = recipes().prop_map(|recipe| recipe.with_new_names().without_detached());
     check(100, recipes, |recipe: Recipe| {

@@ -11,7 +11,7 @@ use autobwd_ops::{Math, shape::Assign};
 use crate::support::tape::{leaf, tape};
 
 #[test]
-fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {
+fn value_that_is_needed_must_not_be_overwritten() -> Result<()> {
     let tape = tape();
     let (x, y) = (leaf(&tape, "x", 2.0), leaf(&tape, "y", 3.0));
     // A sum saves neither operand, a product both.
@@ -45,7 +45,7 @@ fn a_value_that_is_needed_must_not_be_overwritten() -> Result<()> {
 }
 
 #[test]
-fn what_is_read_is_what_was_written_last() -> Result<()> {
+fn reads_return_the_last_written_value() -> Result<()> {
     // Small and large values are stored differently.
     for n in [1, 40] {
         let tape = tape();
@@ -82,7 +82,7 @@ fn values_go_from_thread_to_thread() -> Result<()> {
 }
 
 #[test]
-fn what_threads_have_made_alike_is_kept_apart() -> Result<()> {
+fn equal_values_of_two_threads_stay_distinct() -> Result<()> {
     // Both create as many values, in the same order, before they are combined.
     let there = |number: f64| {
         let made = move || -> Result<_> {
@@ -104,7 +104,7 @@ fn what_threads_have_made_alike_is_kept_apart() -> Result<()> {
 }
 
 #[test]
-fn what_is_detached_is_a_constant() -> Result<()> {
+fn detached_values_are_constants() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 3.0);
     let square = x.square();
@@ -146,7 +146,7 @@ fn with_a_chain(look: impl FnOnce(&Builder, &Expr, Expr, Expr) -> Result<()> + S
 }
 
 #[test]
-fn a_million_operators_in_a_row_overflow_no_stack() -> Result<()> {
+fn million_operators_in_a_row_overflow_no_stack() -> Result<()> {
     with_a_chain(|tape, x, _, end| {
         end.backward()?;
         assert!(x.gradient()?.item()? > 0.0);
@@ -156,7 +156,7 @@ fn a_million_operators_in_a_row_overflow_no_stack() -> Result<()> {
 }
 
 #[test]
-fn derivatives_of_a_million_operators_that_remember_them_overflow_no_stack() -> Result<()> {
+fn gradients_of_a_million_retaining_operators_overflow_no_stack() -> Result<()> {
     with_a_chain(|tape, x, middle, end| {
         let again = GradOptions { create_graph: true, ..GradOptions::default() };
         let first = grad(&[&end], &[x], &again)?.remove(0).unwrap();
@@ -173,7 +173,7 @@ fn derivatives_of_a_million_operators_that_remember_them_overflow_no_stack() -> 
 }
 
 #[test]
-fn a_million_operators_that_nobody_differentiates_overflow_no_stack() -> Result<()> {
+fn dropping_a_million_operators_overflows_no_stack() -> Result<()> {
     with_a_chain(|tape, x, middle, end| {
         drop((middle, end));
         assert!(x.gradient().is_err());
@@ -183,7 +183,7 @@ fn a_million_operators_that_nobody_differentiates_overflow_no_stack() -> Result<
 }
 
 #[test]
-fn half_of_a_million_operators_stay_while_somebody_holds_their_end() -> Result<()> {
+fn half_of_a_million_operators_live_while_referenced() -> Result<()> {
     with_a_chain(|tape, x, middle, end| {
         drop(end);
         middle.backward()?;
@@ -207,7 +207,7 @@ fn adding_derivatives_up_changes_none_that_others_have() -> Result<()> {
 }
 
 #[test]
-fn what_was_wanted_of_a_value_is_not_wanted_of_later_ones() -> Result<()> {
+fn names_and_hooks_do_not_carry_over_to_later_values() -> Result<()> {
     let tape = tape();
     let x = leaf(&tape, "x", 2.0);
     for _ in 0..3 {

@@ -284,7 +284,7 @@ fn assert_near(found: &[f64], expected: &[f64], what: impl std::fmt::Display) {
 }
 
 #[test]
-fn random_nested_programs_are_what_they_are_unrolled() {
+fn random_nested_programs_equal_unrolled_programs() {
     for seed in 0..120 {
         let (steps, _) = Dice::new(seed).steps(3, 2);
         let outcome = run(&steps, true).and_then(|found| Ok((found, run(&steps, false)?)));
@@ -296,7 +296,7 @@ fn random_nested_programs_are_what_they_are_unrolled() {
 }
 
 #[test]
-fn second_derivatives_are_those_of_unrolled_programs() {
+fn second_derivatives_equal_unrolled_programs() {
     for seed in 0..80 {
         let (steps, _) = Dice::new(seed).steps(3, 2);
         let outcome = run_second(&steps, true).and_then(|found| Ok((found, run_second(&steps, false)?)));
@@ -306,7 +306,7 @@ fn second_derivatives_are_those_of_unrolled_programs() {
 }
 
 #[test]
-fn steps_that_are_run_again_give_the_same_bits() {
+fn recomputed_steps_are_bit_identical() {
     for seed in 0..60 {
         let (steps, _) = Dice::new(seed).steps(3, 2);
         let expected = run(&steps, true).unwrap();

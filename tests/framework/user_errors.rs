@@ -26,7 +26,7 @@ fn expect<T>(outcome: Result<T>, kind: ErrorKind, messages: &[&str]) -> Error {
 }
 
 #[test]
-fn operators_that_do_not_fit_name_slots_variables_shapes_and_line() {
+fn shape_mismatches_name_slots_variables_shapes_and_line() {
     let (net, x, w) = net();
     let (product, line) = (w.matmul(&w), line!());
     let e = expect(
@@ -163,7 +163,7 @@ fn feeds_and_fetches_are_checked() {
 }
 
 #[test]
-fn the_scope_is_checked() {
+fn scope_is_checked() {
     let (net, mut scope, out) = prepared();
     let program = net.program().unwrap();
     let x = Tensor::zeros(DType::F32, &[3, 4]).unwrap();

@@ -13,7 +13,7 @@ use autobwd_ops::{
 };
 
 #[test]
-fn a_name_stays_whatever_else_the_program_contains() -> Result<()> {
+fn name_does_not_depend_on_other_variables() -> Result<()> {
     let log = |layers: usize| -> Result<String> {
         let net = Builder::new();
         let mut h = net.input("x", DType::F32, &[-1, 2]);

@@ -24,7 +24,7 @@ fn model() -> (Builder, Expr) {
 }
 
 #[test]
-fn a_concat_of_very_many_with_its_gradient() -> Result<()> {
+fn concat_of_very_many_with_its_gradient() -> Result<()> {
     let (net, w) = model();
     // One variable that all read, and copies, which plans elide.
     let parts: Vec<Expr> = (0..MANY).map(|i| if i % 2 == 0 { w.square() } else { w.copy() }).collect();
@@ -39,7 +39,7 @@ fn a_concat_of_very_many_with_its_gradient() -> Result<()> {
 }
 
 #[test]
-fn a_sum_of_very_many_with_its_gradient() -> Result<()> {
+fn sum_of_very_many_with_its_gradient() -> Result<()> {
     let (net, w) = model();
     let x = (0..MANY).map(|_| Ok((&w.square()).into())).collect::<Result<_>>()?;
     let loss = emit(Sum { x, out: New }).out.sum(&[]).name();
@@ -51,7 +51,7 @@ fn a_sum_of_very_many_with_its_gradient() -> Result<()> {
 }
 
 #[test]
-fn a_split_into_very_many_that_are_all_fetched() -> Result<()> {
+fn split_into_very_many_that_are_all_fetched() -> Result<()> {
     let (net, w) = model();
     let x = concat(&(0..MANY).map(|_| &w).collect::<Vec<_>>(), 0);
     let parts = x.split(&vec![1; MANY], 0);
@@ -62,7 +62,7 @@ fn a_split_into_very_many_that_are_all_fetched() -> Result<()> {
 }
 
 #[test]
-fn a_jacobian_grows_with_its_rows() -> Result<()> {
+fn jacobian_grows_with_its_rows() -> Result<()> {
     let of = |n: usize| -> Result<(Program, String)> {
         let net = Builder::new();
         let w = net.parameter("w", DType::F64, &[n], |w| Init::Constant(0.5).emit(w, 0));

@@ -52,7 +52,7 @@ fn backward(
 }
 
 #[test]
-fn operators_compute_the_same_after_writing_and_reading() {
+fn operators_round_trip_with_equal_values() {
     let (mut table, mut failures) = (BTreeMap::<String, Written>::new(), vec![]);
     for sample in autobwd_tests::linked_samples() {
         let Ok((program, values)) = check::sample_program(&sample, DType::F64) else { continue };
@@ -124,7 +124,7 @@ fn operators_compute_the_same_after_writing_and_reading() {
 }
 
 #[test]
-fn training_steps_have_the_same_losses_after_writing_and_reading() {
+fn training_steps_round_trip_with_equal_losses() {
     for workload in Workload::value_variants().iter().copied() {
         let step = workload.model().expect("workloads are built");
         let program = step.net.program().expect("workloads are built").clone();

@@ -54,7 +54,7 @@ fn in_place(program: &Program, schema: &Schema) -> Option<(Program, Vec<String>)
 }
 
 #[test]
-fn operators_on_overwritten_inputs_compute_the_same_after_writing_and_reading() {
+fn in_place_operators_round_trip_with_equal_values() {
     let (ops, mut failures) = (OpInfoMap::linked().unwrap(), vec![]);
     let (mut written, mut types) = (0, BTreeSet::new());
     for sample in autobwd_tests::linked_samples() {

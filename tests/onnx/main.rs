@@ -59,7 +59,7 @@ fn values_of_inputs_that_decide_about_shapes_must_be_given() {
 }
 
 #[test]
-fn the_runner_counts_and_fails() {
+fn runner_counts_and_fails() {
     let run = |filter: &str| {
         let binary = env!("CARGO_BIN_EXE_onnx-conformance");
         let output = Command::new(binary).arg(folder()).args(["--filter", filter]).output().unwrap();

@@ -99,7 +99,7 @@ fn equal_layers_and_updates_fold() -> Result<()> {
 }
 
 #[test]
-fn stories_are_those_of_explain() -> Result<()> {
+fn explanations_match_explain() -> Result<()> {
     let program = lstm()?.program;
     let data = data(&program.to_html()?);
     let text = |list: &str, id: &Value| data[list][id.as_u64().unwrap() as usize].as_str().unwrap();

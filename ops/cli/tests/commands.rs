@@ -124,7 +124,7 @@ fn gradients_need_parameters_that_are_not_folded() {
 }
 
 #[test]
-fn numbers_of_elements_beyond_the_largest_integer_are_told() {
+fn element_counts_beyond_the_largest_integer_are_reported() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (program, output) = (folder.join("large.json"), folder.join("large_gradients.json"));
     let var = |name: &str, dim: u64, parameter: bool| {

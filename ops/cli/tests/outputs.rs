@@ -125,7 +125,7 @@ fn a_step_that_fails_leaves_the_values_of_the_step_before() {
 }
 
 #[test]
-fn files_that_cannot_be_written_are_refused_before_the_first_step() {
+fn unwritable_files_are_refused_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let run = training(folder.path());
     let at = |name: &str| folder.path().join(name);

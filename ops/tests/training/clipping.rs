@@ -56,7 +56,7 @@ fn clipping_goes_with_every_optimizer() -> Result<()> {
 }
 
 #[test]
-fn eager_steps_equal_those_of_a_program() -> Result<()> {
+fn eager_steps_equal_program_steps() -> Result<()> {
     let optimizer = Sgd { rate: 0.5 }.weight_decay(0.25).clip(GradientClip::GlobalNorm(1.0));
     let group = || optimizer.clone().group("v", Sgd { rate: 0.25 }.clip(GradientClip::Value(0.125)));
     let train = |net: &Builder| {
@@ -140,7 +140,7 @@ fn clipped_sparse_gradients_stay_sparse() -> Result<()> {
 }
 
 #[test]
-fn the_global_norm_is_that_of_all_gradients_together() -> Result<()> {
+fn global_norm_covers_all_gradients() -> Result<()> {
     let net = Builder::new();
     let w = parameter(&net, "w", 2, 1.5);
     let v = net.parameter("v", DType::F64, &[1], |v| Init::Constant(2.0).emit(v, 0));
@@ -189,7 +189,7 @@ fn groups_have_their_own_rate_and_decay() -> Result<()> {
 }
 
 #[test]
-fn groups_without_parameters_and_patterns_without_matches_are_errors() -> Result<()> {
+fn empty_groups_and_unmatched_patterns_are_errors() -> Result<()> {
     let e = after_step(Sgd { rate: 1.0 }.group("x*", Sgd { rate: 0.5 })).unwrap_err();
     assert_eq!(e.message(), "no parameter that is trained is in the group `x*`");
     let e = after_step(Sgd { rate: 0.0 }.group("w", Sgd { rate: 0.5 })).unwrap_err();

@@ -39,7 +39,7 @@ fn trained() -> Result<(Builder, Scope)> {
 }
 
 #[test]
-fn a_pattern_without_parameter_freezes_nothing() -> Result<()> {
+fn pattern_without_parameter_freezes_nothing() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 3]);
     let y = Linear::builder(&net, 3, 4).build().forward(&Dropout::new(&net, 0.5, 1).forward(&x));
@@ -52,7 +52,7 @@ fn a_pattern_without_parameter_freezes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_model_for_inference_is_the_forward_pass_alone() -> Result<()> {
+fn inference_model_is_only_the_forward_pass() -> Result<()> {
     let (net, scope) = trained()?;
     let mut model = Model::for_inference(&*net.program()?, &scope, &["probabilities"])?;
     assert_eq!(model.feeds, ["x"]);
@@ -113,7 +113,7 @@ fn evaluation_mode_and_a_model_for_inference_compute_the_same() -> Result<()> {
 }
 
 #[test]
-fn a_signature_is_kept_in_json() -> Result<()> {
+fn signature_is_kept_in_json() -> Result<()> {
     let (net, _) = trained()?;
     let program = net.program()?.clone();
     let loaded = Program::from_json(&program.to_json())?;
@@ -161,7 +161,7 @@ fn signatures_and_their_inputs_are_checked() -> Result<()> {
 }
 
 #[test]
-fn gradients_of_samples_add_up_to_that_of_the_batch() -> Result<()> {
+fn per_sample_gradients_sum_to_the_batch_gradient() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[-1, 3]);
     let layer = Linear::builder(&net, 3, 2).dtype(DType::F64).seed(2).build();
@@ -191,7 +191,7 @@ fn gradients_of_samples_add_up_to_that_of_the_batch() -> Result<()> {
 }
 
 #[test]
-fn a_summary_counts_parameters() -> Result<()> {
+fn summary_counts_parameters() -> Result<()> {
     let net = Builder::new();
     net.parameter("loose", DType::F64, &[2, 3], autobwd::Expr::clone);
     net.name_scope("a", || Linear::builder(&net, 10, 3).name("b").build());

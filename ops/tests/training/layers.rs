@@ -13,7 +13,7 @@ use autobwd_ops::{
 use crate::support::{assert_gradients, assert_near, elements, numbers, run, started};
 
 #[test]
-fn a_convolution_of_sequences_is_its_sum() -> Result<()> {
+fn convolution_of_sequences_is_its_sum() -> Result<()> {
     let tape = autobwd::eager();
     let (n, length, size, padding, stride) = (2, 7, 3, 1, 2);
     let x = tape.constant(Tensor::from_vec([n, 2, length], numbers(n * 2 * length, 0.0))?);
@@ -48,7 +48,7 @@ fn a_convolution_of_sequences_is_its_sum() -> Result<()> {
 }
 
 #[test]
-fn a_convolution_of_volumes_is_its_sum() -> Result<()> {
+fn convolution_of_volumes_is_its_sum() -> Result<()> {
     let tape = autobwd::eager();
     let x = tape.constant(Tensor::from_vec([2, 4, 5, 3, 4], numbers(480, 0.0))?);
     let layer = Conv3d::builder(&tape, 4, 6, 2).groups(2).padding(1).stride(2).dilation(2).dtype(DType::F64);

@@ -24,7 +24,7 @@ fn minimize(
 }
 
 #[test]
-fn the_valley_of_rosenbrock_is_descended() -> Result<()> {
+fn valley_of_rosenbrock_is_descended() -> Result<()> {
     let losses = |history| {
         let net = Builder::new();
         let w = net.parameter("w", DType::F64, &[2], |w| Init::Constant(-1.0).emit(w, 0));
@@ -42,7 +42,7 @@ fn the_valley_of_rosenbrock_is_descended() -> Result<()> {
 }
 
 #[test]
-fn a_regression_in_single_precision_is_solved() -> Result<()> {
+fn regression_in_single_precision_is_solved() -> Result<()> {
     let net = Builder::new();
     let data = |name: &str, dims: &[usize], phase: f64| {
         let values: Vec<f32> = numbers(dims.iter().product(), phase).iter().map(|x| *x as f32).collect();

@@ -32,7 +32,7 @@ fn reductions_keep_their_axes() {
 }
 
 #[test]
-fn variances_are_those_of_the_definition() {
+fn variances_equal_their_definition() {
     let tape = autobwd::eager();
     let x = constant(&tape, &[2, 5]);
     let values = x.tensor().unwrap().to_f64s();
@@ -140,7 +140,7 @@ fn masked_attention_is_attention_to_some_keys() -> Result<()> {
 }
 
 #[test]
-fn rotated_products_depend_on_distances_alone() -> Result<()> {
+fn rotated_products_depend_only_on_distances() -> Result<()> {
     let tape = autobwd::eager();
     let x = constant(&tape, &[1, 1, 2, 6]).expand(&[1, 4, 2, 6]);
     let positions = |from: i64| tape.constant(Tensor::from_vec([4], (from..from + 4).collect()).unwrap());

@@ -51,7 +51,7 @@ fn accuracy_counts_largest_scores_and_ignores_labels() -> Result<()> {
 }
 
 #[test]
-fn a_confusion_matrix_gives_precision_recall_and_f1() -> Result<()> {
+fn confusion_matrix_gives_precision_recall_and_f1() -> Result<()> {
     let mut matrix = ConfusionMatrix::new(3);
     matrix.add(&classes(&[0, 1, 1, 2, 2, 2]), &classes(&[0, 0, 1, 1, 2, -100]))?;
     let mut other = ConfusionMatrix::new(3);
@@ -76,7 +76,7 @@ fn a_confusion_matrix_gives_precision_recall_and_f1() -> Result<()> {
 }
 
 #[test]
-fn the_area_under_the_curve_counts_pairs() -> Result<()> {
+fn area_under_the_curve_counts_pairs() -> Result<()> {
     let mut auc = Auc::new();
     assert!(auc.value().is_nan());
     let scores = [0.5_f32, 0.5, 0.25, 0.75, 0.5, 0.125];

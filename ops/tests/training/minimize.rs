@@ -40,7 +40,7 @@ impl Optimizer for Half {
 }
 
 #[test]
-fn a_call_that_fails_changes_nothing() -> Result<()> {
+fn call_that_fails_changes_nothing() -> Result<()> {
     type Call = fn(&Expr) -> Result<()>;
     let calls: [(&str, Call); 9] = [
         ("clip", |loss| Adam::new(0.1).clip(GradientClip::GlobalNorm(0.0)).minimize(loss).map(drop)),
@@ -82,7 +82,7 @@ fn a_call_that_fails_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_transaction_takes_back_every_change() -> Result<()> {
+fn transaction_takes_back_every_change() -> Result<()> {
     type Change = fn(&Builder, &Expr) -> Result<()>;
     let changes: [(&str, Change); 10] = [
         ("freeze", |net, _| net.expr("w").freeze().check().map(drop)),
@@ -172,7 +172,7 @@ fn expressions_of_a_transaction_that_renamed_stay_distinct() -> Result<()> {
 }
 
 #[test]
-fn a_transaction_takes_back_changes_of_other_blocks() -> Result<()> {
+fn transaction_takes_back_changes_of_other_blocks() -> Result<()> {
     let net = Builder::new();
     let x = parameter(&net, "x", 1, 1.0);
     let (block, y) = net.sub_block(|| Ok(x.exp()))?;

@@ -63,7 +63,7 @@ fn scopes_nest_and_count_their_own_layers() {
 }
 
 #[test]
-fn a_scope_ends_with_its_closure_even_if_that_panics() {
+fn scope_ends_with_its_closure_even_if_that_panics() {
     let net = Builder::new();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         net.name_scope("a", || net.eval_mode(|| panic!("in the model")));
@@ -128,7 +128,7 @@ fn evaluation_mode_switches_dropout_and_batch_norm() -> Result<()> {
 }
 
 #[test]
-fn the_dropout_method_follows_evaluation_mode() -> Result<()> {
+fn dropout_method_follows_evaluation_mode() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[-1, 2]);
     let seed = net.input("seed", DType::I64, &[1]);
@@ -173,7 +173,7 @@ fn values_that_fit_are_loaded_and_the_others_listed() -> Result<()> {
 }
 
 #[test]
-fn a_name_decides_the_initial_values_not_the_order() -> Result<()> {
+fn name_decides_the_initial_values_not_the_order() -> Result<()> {
     let first = |others: usize| {
         let net = Builder::new();
         (0..others).for_each(|_| drop(Linear::builder(&net, 2, 2).build()));

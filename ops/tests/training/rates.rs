@@ -28,7 +28,7 @@ fn schedules_have_their_formulas() {
 }
 
 #[test]
-fn a_schedule_sets_the_rate_of_a_step() -> Result<()> {
+fn schedule_sets_the_rate_of_a_step() -> Result<()> {
     let net = Builder::new();
     Sgd { rate: 9.0 }.minimize(&parameter(&net, "w", 1, 0.0).sum(&[]))?.complete()?;
     let mut scope = started(&net)?;
@@ -60,7 +60,7 @@ fn only_learning_rates_are_set() -> Result<()> {
 }
 
 #[test]
-fn a_plateau_lowers_the_rate_and_survives_a_restart() -> Result<()> {
+fn plateau_lowers_the_rate_and_survives_a_restart() -> Result<()> {
     let new = || Plateau::new(1.0).factor(0.5).patience(1).threshold(0.1).min_rate(0.2);
     let losses = [10.0, 9.5, 9.2, 8.0, f64::NAN, 8.0, 8.0, 8.0, 8.0, 8.0];
     let mut plateau = new();

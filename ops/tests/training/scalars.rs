@@ -108,7 +108,7 @@ fn scalars_are_trained_like_vectors_of_one_element() -> Result<()> {
 }
 
 #[test]
-fn parameters_of_no_elements_are_left_alone() -> Result<()> {
+fn empty_parameters_are_unchanged() -> Result<()> {
     for (name, optimizer) in cases() {
         for dims in [&[0][..], &[0, 3], &[2, 0]] {
             for eager in [false, true] {
@@ -120,7 +120,7 @@ fn parameters_of_no_elements_are_left_alone() -> Result<()> {
 }
 
 #[test]
-fn the_gradient_of_a_scalar_keeps_its_rank() -> Result<()> {
+fn gradient_of_a_scalar_keeps_its_rank() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[], |w| Init::Constant(3.0).emit(w, 0));
     let gradients = compute_gradients(&w.square(), &Backward::default())?.complete()?;

@@ -67,7 +67,7 @@ fn text() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(text in text()) {
+    fn specs_round_trip(text in text()) {
         let spec: OptimizerSpec = text.parse().unwrap();
         let written = spec.to_string();
         let again: OptimizerSpec = written.parse().unwrap();
@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn schedules_that_are_written_are_read(schedule in schedule()) {
+    fn schedules_round_trip(schedule in schedule()) {
         prop_assert_eq!(schedule.to_string().parse::<Schedule>().unwrap(), schedule);
     }
 
@@ -88,7 +88,7 @@ proptest! {
 }
 
 #[test]
-fn mistakes_are_told_with_what_exists() {
+fn mistakes_suggest_existing_names() {
     let refused = |text: &str| text.parse::<OptimizerSpec>().unwrap_err().to_string();
     for (text, expected) in [
         (
@@ -138,7 +138,7 @@ fn many_schedules_of_tiny_rates_are_written_and_read() {
 }
 
 #[test]
-fn the_documentation_lists_all_options() {
+fn documentation_lists_all_options() {
     let source = include_str!("../../src/optim/spec.rs");
     for name in OptimizerSpec::names() {
         let options: Vec<String> = OptimizerSpec::options(name)
@@ -154,7 +154,7 @@ fn the_documentation_lists_all_options() {
 }
 
 #[test]
-fn groups_of_a_scheduled_optimizer_have_multiples_of_its_first_rate() -> Result<()> {
+fn groups_scale_the_scheduled_rate() -> Result<()> {
     let net = Builder::new();
     let [a, b] =
         ["a", "b"].map(|name| net.parameter(name, DType::F32, &[1], |w| Init::Constant(0.0).emit(w, 0)));

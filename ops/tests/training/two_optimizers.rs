@@ -77,7 +77,7 @@ fn named_optimizers_of_two_programs_have_their_own_state() -> Result<()> {
 }
 
 #[test]
-fn a_program_has_one_optimizer_of_a_name() -> Result<()> {
+fn program_has_one_optimizer_of_a_name() -> Result<()> {
     let net = Builder::new();
     let (w, v) = (parameter(&net, "w", 1, 1.0), parameter(&net, "v", 1, 1.0));
     let only = |name: &'static str| Backward {
@@ -154,7 +154,7 @@ fn optimizers_may_name_their_learning_rate() -> Result<()> {
 }
 
 #[test]
-fn a_second_stage_keeps_trained_weights() -> Result<()> {
+fn second_stage_keeps_trained_weights() -> Result<()> {
     let model = |net: &Builder| (parameter(net, "w", 1, 1.0) * parameter(net, "v", 1, 2.0)).sum(&[]);
     let (first, second) = (Builder::new(), Builder::new());
     Sgd { rate: 0.5 }.minimize(&model(&first))?.complete()?;
@@ -212,7 +212,7 @@ fn missing_only_keeps_parameters_that_start_elsewhere() -> Result<()> {
 }
 
 #[test]
-fn missing_only_keeps_a_value_whose_operator_also_writes_a_missing_one() -> Result<()> {
+fn missing_only_keeps_values_next_to_missing_ones() -> Result<()> {
     let net = Builder::new();
     for name in ["q", "k"] {
         net.persistable(name, DType::F32, &[1], Expr::clone).check()?;
@@ -234,7 +234,7 @@ fn missing_only_keeps_a_value_whose_operator_also_writes_a_missing_one() -> Resu
 }
 
 #[test]
-fn a_program_that_is_no_startup_program_may_set_what_is_kept() -> Result<()> {
+fn program_that_is_no_startup_program_may_set_what_is_kept() -> Result<()> {
     let set = |name: &str, value: f32| -> Result<Builder> {
         let net = Builder::new();
         let out = net.persistable(name, DType::F32, &[1], Expr::clone).into();

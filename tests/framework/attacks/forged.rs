@@ -128,7 +128,7 @@ fn assert_told() {
 }
 
 #[test]
-fn a_kernel_that_is_dropped_gets_at_no_memory() -> Result<()> {
+fn kernel_that_is_dropped_gets_at_no_memory() -> Result<()> {
     let ops = with(&LAST_WORDS)?;
     let words = |w: &Expr| {
         let (w, out) = (of(w.into()), of(New));
@@ -185,7 +185,7 @@ impl Lanes for Peek<Var> {
 static PEEK: OpInfo = OpInfo::pointwise::<Peek>("attacks", "0");
 
 #[test]
-fn a_formula_reads_and_writes_its_own_slots_alone() -> Result<()> {
+fn formula_reads_and_writes_only_its_own_slots() -> Result<()> {
     let own = OpInfoMap::linked()?.iter().filter(|info| crate::support::is_of_library(info));
     let mut ops = OpInfoMap::from_infos(own)?;
     ops.insert(&PEEK)?;

@@ -63,7 +63,7 @@ impl Kernel for TripGrad<Buf<'_>> {
 }
 
 #[test]
-fn an_executor_goes_on_after_a_step_that_failed_or_panicked() -> Result<()> {
+fn executor_goes_on_after_a_step_that_failed_or_panicked() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[3, 4, 2]);
     let zero = net.input("zero", DType::F64, &[2]);
@@ -106,7 +106,7 @@ fn an_executor_goes_on_after_a_step_that_failed_or_panicked() -> Result<()> {
 }
 
 #[test]
-fn a_step_that_panicked_leaves_no_trace_in_the_scope() -> Result<()> {
+fn step_that_panicked_leaves_no_trace_in_the_scope() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[2]);
     let counter = net.persistable("counter", DType::F32, &[1], |c| Init::Constant(0.0).emit(c, 0));

@@ -102,7 +102,7 @@ impl Kernel for Liar<Buf<'_>> {
 const LIES: i64 = 23;
 
 #[test]
-fn a_formula_does_not_write_what_the_shape_rule_has_not_said() {
+fn formula_writes_only_outputs_of_the_shape_rule() {
     let x = [0.5_f32; 1000];
     let mut told = 0;
     for lie in 0..LIES {
@@ -176,7 +176,7 @@ impl<F: Float> Pointwise for TwiceAsRows<F> {
 }
 
 #[test]
-fn rows_are_made_by_the_kernel_whatever_the_neighbours() -> Result<()> {
+fn rows_are_made_by_the_kernel_despite_fusion() -> Result<()> {
     let twice = |h: &autobwd::Expr| emit(TwiceAsRows { x: h.into(), out: New }).out;
     let n = 1 << 20;
     let mut expected = vec![0.0; n];

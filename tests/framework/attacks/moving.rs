@@ -42,7 +42,7 @@ impl Kernel for TwoOver<Buf<'_>> {
 }
 
 #[test]
-fn two_outputs_over_one_input_are_apart() -> Result<()> {
+fn two_in_place_outputs_of_one_input_are_separate() -> Result<()> {
     for read_again in [false, true] {
         let both = |x: &Expr| {
             let x = x * 1.0;
@@ -56,7 +56,7 @@ fn two_outputs_over_one_input_are_apart() -> Result<()> {
 }
 
 #[test]
-fn an_output_may_be_a_variable_that_is_read_and_no_two_outputs_one() -> Result<()> {
+fn output_may_alias_an_input_but_not_an_output() -> Result<()> {
     let w = |net: &Builder| net.parameter("w", DType::F32, &[100], |w| Init::Constant(0.5).emit(w, 0));
     let (mut executor, mut scope) = (Executor::new(), Scope::new());
     let net = Builder::new();
@@ -94,7 +94,7 @@ impl<F: Float> Pointwise for AddOver<F> {
 }
 
 #[test]
-fn an_operand_that_is_broadcast_is_not_overwritten() -> Result<()> {
+fn operand_that_is_broadcast_is_not_overwritten() -> Result<()> {
     let shapes: [(&[i64], &[i64]); 6] = [
         (&[3], &[1000, 3]),
         (&[1000, 3], &[3]),
@@ -185,7 +185,7 @@ impl Kernel for Mover<Buf<'_>> {
 }
 
 #[test]
-fn a_kernel_that_moves_its_slots_writes_its_outputs_alone() -> Result<()> {
+fn kernel_that_moves_slots_writes_only_its_outputs() -> Result<()> {
     for lists in [false, true] {
         let all = |x: &Expr| {
             let (h, k) = ((x * 2.0).cumsum(0), x * 3.0);
@@ -242,7 +242,7 @@ impl Kernel for Inner<Buf<'_>> {
 }
 
 #[test]
-fn a_kernel_may_run_programs_and_the_tape_that_runs_it() -> Result<()> {
+fn kernel_may_run_programs_and_the_tape_that_runs_it() -> Result<()> {
     let inner = |x: &Expr| emit(Inner { x: x.into(), out: New, depth: 3 }).out;
     assert_eq!(run(&[1.5; 10], inner)?, [1.5; 10]);
     let tape = autobwd::eager();

@@ -4,7 +4,7 @@ use autobwd::{Builder, DType, ErrorKind, Executor, Meta, Result, Scope, Tensor};
 use autobwd_ops::{Init, Math};
 
 #[test]
-fn a_session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
+fn session_runs_on_the_memory_it_was_prepared_for() -> Result<()> {
     let net = Builder::new();
     let w = net.parameter("w", DType::F32, &[1000], |w| Init::Constant(0.5).emit(w, 0));
     let x = net.input("x", DType::F32, &[1000]);

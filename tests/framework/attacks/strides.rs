@@ -66,7 +66,7 @@ impl Kernel for Strides<Buf<'_>> {
 }
 
 #[test]
-fn a_stride_that_leads_nowhere_is_not_followed() {
+fn stride_that_leads_nowhere_is_not_followed() {
     let x = vec![0.5; N * K];
     let product = |which| run(&x, |x| emit(Strides { x: x.into(), out: autobwd::New, which }).out);
     let sums = [(0, N, N), (1, 1, K), (2, N * N, 1), (3, N * N, K)];

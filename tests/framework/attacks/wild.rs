@@ -171,7 +171,7 @@ fn run(seed: u64) -> Result<usize> {
 }
 
 #[test]
-fn whatever_an_operator_says_of_its_block_is_run_or_refused() {
+fn any_declared_block_is_run_or_refused() {
     // The last seeds once caused panics.
     let (mut ran, mut refused) = (0, 0);
     for seed in (0..400).chain(5700..5720) {

@@ -22,6 +22,6 @@ impl Kernel for Count<Buf<'_>> {
 }
 
 #[test]
-fn an_operator_may_read_nothing() {
+fn operator_may_read_nothing() {
     assert!(Count::SCHEMA.inputs.is_empty());
 }

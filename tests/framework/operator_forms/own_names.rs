@@ -35,7 +35,7 @@ impl Kernel for Concat<Buf<'_>> {
 }
 
 #[test]
-fn types_may_be_named_as_those_of_the_prelude() {
+fn types_may_have_names_of_the_prelude() {
     let v = Var::EMPTY;
     let op = Concat { x: vec![v], axis: None, out: v, order: "F".into(), parts: vec![3], labels: vec![] };
     assert_eq!(OpDesc::from(op).ty, "own_concat");

@@ -34,7 +34,7 @@ mod inner {
 }
 
 #[test]
-fn an_operator_may_be_private() -> autobwd::Result<()> {
+fn operator_may_be_private() -> autobwd::Result<()> {
     let ops = OpInfoMap::linked()?;
     assert_eq!(ops.get("private_square")?.schema().outputs[0].name, "Out");
     assert_eq!(ops.get("private_square_grad")?.schema().inputs.len(), 2);

@@ -75,7 +75,7 @@ fn a_long_run_keeps_its_extremes_in_little_space() -> Result<()> {
 }
 
 #[test]
-fn a_last_line_that_is_not_whole_is_left_out() {
+fn incomplete_last_line_is_left_out() {
     let whole = log(&falling(3), 1);
     for cut in 1..60 {
         let run = run(&whole[..whole.len() - 1 - cut]);

@@ -116,7 +116,7 @@ pub(crate) fn programs_are_compiled_once_for_a_shape() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn what_is_wrong_is_named() -> Result<()> {
+pub(crate) fn errors_of_the_executor_name_their_cause() -> Result<()> {
     let device = device()?;
     let (mut executor, mut scope) = (DeviceExecutor::new(), DeviceScope::new(&device));
     let net = Builder::new();

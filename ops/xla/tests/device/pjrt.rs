@@ -32,7 +32,7 @@ fn add(device: &Device, ty: &str, x: Tensor, y: Tensor) -> Tensor {
     sum.download().unwrap()
 }
 
-pub(crate) fn a_client_describes_itself() -> Result<()> {
+pub(crate) fn client_describes_itself() -> Result<()> {
     let client = client(2)?;
     assert_eq!((client.platform_name(), client.process_index(), client.devices().len()), ("cpu", 0, 2));
     assert!(!client.platform_version().is_empty());
@@ -99,7 +99,7 @@ pub(crate) fn layouts_are_row_major_and_tensors_may_be_empty() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_donated_argument_gives_its_memory_to_the_result() -> Result<()> {
+pub(crate) fn donated_argument_gives_its_memory_to_the_result() -> Result<()> {
     let device = device()?;
     let elements = vec![1.0_f32; 1000];
     for donation in [" {tf.aliasing_output = 0 : i32}", " {jax.buffer_donor = true}"] {
@@ -252,7 +252,7 @@ pub(crate) fn replicas_run_on_their_devices() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_program_runs_on_the_second_device() -> Result<()> {
+pub(crate) fn program_runs_on_the_second_device() -> Result<()> {
     let client = client(2)?;
     let (first, second) = (client.device(0).unwrap(), client.device(1).unwrap());
     let executable = second.compile(&addition("tensor<2xf32>", "")).unwrap();
@@ -294,7 +294,7 @@ pub(crate) fn saved_executables_are_loaded_again() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn an_executable_outlives_its_client_and_is_shared_by_threads() -> Result<()> {
+pub(crate) fn executable_outlives_its_client_and_is_shared_by_threads() -> Result<()> {
     let device = device()?;
     let executable = device.compile(&addition("tensor<64xf32>", " {jax.buffer_donor = true}")).unwrap();
     let shared = device.upload(&tensor(&[1.0; 64])).unwrap();
@@ -328,7 +328,7 @@ pub(crate) fn an_executable_outlives_its_client_and_is_shared_by_threads() -> Re
     Ok(())
 }
 
-pub(crate) fn a_result_that_exceeds_the_memory_is_an_error() -> Result<()> {
+pub(crate) fn result_that_exceeds_the_memory_is_an_error() -> Result<()> {
     let device = device()?;
     // More than the address space: no setting of the system allocates it.
     let ty = "tensor<70368744177664xf32>";

@@ -77,7 +77,7 @@ pub(crate) fn feeds_and_fetches_may_stay_on_the_device() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_donated_feed_of_the_caller_is_only_read() -> Result<()> {
+pub(crate) fn donated_feed_of_the_caller_is_only_read() -> Result<()> {
     let device = device()?;
     let lowered = Lowered {
         text: "module { func.func @main(%x: tensor<2xf32> {jax.buffer_donor = true}) -> tensor<2xf32> {
@@ -261,7 +261,7 @@ pub(crate) fn replicas_have_their_own_scopes() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_run_that_fails_leaves_no_deleted_states() -> Result<()> {
+pub(crate) fn run_that_fails_leaves_no_deleted_states() -> Result<()> {
     let device = device()?;
     // The result exceeds the address space.
     let huge = "tensor<70368744177664xf32>";

@@ -171,7 +171,7 @@ pub(crate) fn replicas_have_the_values_of_ranks() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_program_of_two_replicas_needs_two_devices() -> Result<()> {
+pub(crate) fn program_of_two_replicas_needs_two_devices() -> Result<()> {
     let device = device()?;
     let lowered = Case::new(&[pair(DType::F32, &[2])?], |x| all_reduce(x, 2))?.lowered(2)?;
     let e = lowered.compile(&device).unwrap_err();
@@ -179,7 +179,7 @@ pub(crate) fn a_program_of_two_replicas_needs_two_devices() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_program_for_other_ranks_is_refused() -> Result<()> {
+pub(crate) fn program_for_other_ranks_is_refused() -> Result<()> {
     let x = || pair(DType::F32, &[2, 3]);
     let refused = |case: Case, replicas: usize, message: &str| {
         let e = case.lowered(replicas).unwrap_err().to_string();

@@ -44,7 +44,7 @@ fn batch() -> Result<[Tensor; 2]> {
     Ok([Tensor::from_vec([4, 6], numbers(24, 7))?, Tensor::from_vec([4, 2], numbers(8, 5))?])
 }
 
-pub(crate) fn a_sharded_step_has_the_known_text() -> Result<()> {
+pub(crate) fn sharded_step_has_the_known_text() -> Result<()> {
     let (net, loss, start) = perceptron()?;
     let [x, y] = batch()?;
     let (feeds, fetches) = ([("x", x.meta()), ("y", y.meta())], [loss.as_str()]);
@@ -77,7 +77,7 @@ pub(crate) fn a_sharded_step_has_the_known_text() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_sharded_step_computes_what_one_device_does() -> Result<()> {
+pub(crate) fn sharded_step_computes_what_one_device_does() -> Result<()> {
     let (two, one) = (client(2)?, device()?);
     let (net, loss, start) = perceptron()?;
     let [x, y] = batch()?;
@@ -110,7 +110,7 @@ pub(crate) fn a_sharded_step_computes_what_one_device_does() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn a_start_up_program_writes_parts() -> Result<()> {
+pub(crate) fn start_up_program_writes_parts() -> Result<()> {
     let client = client(2)?;
     let (net, _, start) = perceptron()?;
     let (mut executor, mut scope) = (DeviceExecutor::new(), ShardedScope::new(&client.devices(), sharding()));
