@@ -3,7 +3,6 @@
 //! `TRYCMD=overwrite cargo test -p autobwd-cli` writes what the commands say now.
 
 use std::{
-    ffi::OsStr,
     fs::{self, File},
     io::Write as _,
     path::Path,
