@@ -66,6 +66,7 @@ pub mod sum;
 mod tap_rows;
 pub mod top_k;
 pub mod trigonometry;
+mod unary;
 pub mod update;
 pub mod windows;
 

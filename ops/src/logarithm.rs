@@ -4,72 +4,23 @@ use std::f64::consts::{LN_2, LN_10, LOG2_E, LOG10_E};
 
 use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
-/// Binary logarithm: `out = log₂(x)`.
-#[register_op(grad = Log2Grad, pointwise)]
-pub struct Log2<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Log2<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.log() * LOG2_E;
-    }
-}
-autobwd::samples!(Log2, [Log2 { x: positive([2, 3]), out: out() }, Log2 { x: given([], [8.0]), out: out() }]);
+use crate::unary::unary_formula;
 
-/// `dx = dout / (ln(2) * x)`.
-#[register_op(grad_of = Log2, grad = Derived, pointwise)]
-pub struct Log2Grad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for Log2Grad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout / (self.x * LN_2);
-    }
-}
-
-/// Decimal logarithm: `out = log₁₀(x)`.
-#[register_op(grad = Log10Grad, pointwise)]
-pub struct Log10<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Log10<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.log() * LOG10_E;
-    }
-}
-autobwd::samples!(
-    Log10,
-    [Log10 { x: positive([2, 3]), out: out() }, Log10 { x: given([], [100.0]), out: out() }]
+unary_formula!(
+    /// Binary logarithm: `out = log₂(x)`.
+    Log2(grad = Log2Grad), |x| x.log() * LOG2_E,
+    samples [positive([2, 3]), given([], [8.0])],
+    /// `dx = dout / (ln(2) * x)`.
+    Log2Grad(grad = Derived), |x, dout| dout / (x * LN_2)
 );
 
-/// `dx = dout / (ln(10) * x)`.
-#[register_op(grad_of = Log10, grad = Derived, pointwise)]
-pub struct Log10Grad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for Log10Grad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout / (self.x * LN_10);
-    }
-}
+unary_formula!(
+    /// Decimal logarithm: `out = log₁₀(x)`.
+    Log10(grad = Log10Grad), |x| x.log() * LOG10_E,
+    samples [positive([2, 3]), given([], [100.0])],
+    /// `dx = dout / (ln(10) * x)`.
+    Log10Grad(grad = Derived), |x, dout| dout / (x * LN_10)
+);
 
 /// Logit, the inverse of the sigmoid: `out = ln(x / (1 - x))`, of `x` clamped to `eps..=1 - eps`.
 ///

@@ -8,183 +8,78 @@ use autobwd::{
     register_op,
 };
 
-/// Rounds down: `out = ⌊x⌋`.
-#[register_op(grad = FloorGrad, pointwise)]
-pub struct Floor<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
+use crate::unary::unary_formula;
+
+/// The gradient operator of a function that is constant between its jumps.
+macro_rules! zero_gradient {
+    ($grad:ident, $op:ident) => {
+        /// `dx = 0`.
+        #[register_op(grad_of = $op, grad = ZeroGrad, pointwise)]
+        pub struct $grad<V = Var> {
+            #[input(shape_only)]
+            pub dout: V,
+            #[output]
+            pub dx: V,
+        }
+        impl<F: Float> Pointwise for $grad<F> {
+            fn eval(&mut self) {
+                self.dx = F::from(0.0);
+            }
+        }
+    };
 }
-impl<F: Float> Pointwise for Floor<F> {
-    fn eval(&mut self) {
-        self.out = self.x.floor();
-    }
-}
-autobwd::samples!(
-    Floor,
-    [
-        Floor { x: given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), out: out() },
-        Floor { x: between(0.1, 0.9, []), out: out() },
+
+unary_formula!(
+    /// Rounds down: `out = ⌊x⌋`.
+    Floor(grad = FloorGrad), |x| x.floor(),
+    samples [given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), between(0.1, 0.9, [])]
+);
+zero_gradient!(FloorGrad, Floor);
+
+unary_formula!(
+    /// Rounds up: `out = ⌈x⌉`.
+    Ceil(grad = CeilGrad), |x| -(-x).floor(),
+    samples [
+        given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]),
+        between(0.1, 0.9, []),
+        given([4], [-2.0, 0.0, 3.0, f64::INFINITY]) => not_a_derivative("integers are where it jumps"),
     ]
 );
+zero_gradient!(CeilGrad, Ceil);
 
-/// `dx = 0`.
-#[register_op(grad_of = Floor, grad = ZeroGrad, pointwise)]
-pub struct FloorGrad<V = Var> {
-    #[input(shape_only)]
-    pub dout: V,
-    #[output]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for FloorGrad<F> {
-    fn eval(&mut self) {
-        self.dx = F::from(0.0);
-    }
-}
-
-/// Rounds up: `out = ⌈x⌉`.
-#[register_op(grad = CeilGrad, pointwise)]
-pub struct Ceil<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Ceil<F> {
-    fn eval(&mut self) {
-        self.out = -(-self.x).floor();
-    }
-}
-autobwd::samples!(
-    Ceil,
-    [
-        Ceil { x: given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), out: out() },
-        Ceil { x: between(0.1, 0.9, []), out: out() },
-        Ceil { x: given([4], [-2.0, 0.0, 3.0, f64::INFINITY]), out: out() }
-            .not_a_derivative("integers are where it jumps"),
+unary_formula!(
+    /// Rounds towards 0.
+    Trunc(grad = TruncGrad), |x| F::select(F::from(0.0).gt(x), -(-x).floor(), x.floor()),
+    samples [
+        given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]),
+        between(0.1, 0.9, []),
+        given([4], [-2.0, 0.0, 3.0, f64::INFINITY]) => not_a_derivative("integers are where it jumps"),
     ]
 );
+zero_gradient!(TruncGrad, Trunc);
 
-/// `dx = 0`.
-#[register_op(grad_of = Ceil, grad = ZeroGrad, pointwise)]
-pub struct CeilGrad<V = Var> {
-    #[input(shape_only)]
-    pub dout: V,
-    #[output]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for CeilGrad<F> {
-    fn eval(&mut self) {
-        self.dx = F::from(0.0);
-    }
-}
-
-/// Rounds towards 0.
-#[register_op(grad = TruncGrad, pointwise)]
-pub struct Trunc<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Trunc<F> {
-    fn eval(&mut self) {
-        self.out = F::select(F::from(0.0).gt(self.x), -(-self.x).floor(), self.x.floor());
-    }
-}
-autobwd::samples!(
-    Trunc,
-    [
-        Trunc { x: given([2, 3], [-1.5, -0.25, 0.25, 1.75, 2.5, -3.125]), out: out() },
-        Trunc { x: between(0.1, 0.9, []), out: out() },
-        Trunc { x: given([4], [-2.0, 0.0, 3.0, f64::INFINITY]), out: out() }
-            .not_a_derivative("integers are where it jumps"),
+unary_formula!(
+    /// Rounds to the nearest integer, halves away from 0.
+    Round(grad = RoundGrad), |x| x.round(),
+    samples [
+        given([2, 3], [-1.25, -0.75, 0.25, 0.875, 2.625, -3.0]),
+        between(0.6, 1.4, []),
+        given([4], [-2.5, -0.5, 0.5, 2.5]) => not_a_derivative("halves are where it jumps"),
     ]
 );
+zero_gradient!(RoundGrad, Round);
 
-/// `dx = 0`.
-#[register_op(grad_of = Trunc, grad = ZeroGrad, pointwise)]
-pub struct TruncGrad<V = Var> {
-    #[input(shape_only)]
-    pub dout: V,
-    #[output]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for TruncGrad<F> {
-    fn eval(&mut self) {
-        self.dx = F::from(0.0);
-    }
-}
-
-/// Rounds to the nearest integer, halves away from 0.
-#[register_op(grad = RoundGrad, pointwise)]
-pub struct Round<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Round<F> {
-    fn eval(&mut self) {
-        self.out = self.x.round();
-    }
-}
-autobwd::samples!(
-    Round,
-    [
-        Round { x: given([2, 3], [-1.25, -0.75, 0.25, 0.875, 2.625, -3.0]), out: out() },
-        Round { x: between(0.6, 1.4, []), out: out() },
-        Round { x: given([4], [-2.5, -0.5, 0.5, 2.5]), out: out() }
-            .not_a_derivative("halves are where it jumps"),
-    ]
-);
-
-/// `dx = 0`.
-#[register_op(grad_of = Round, grad = ZeroGrad, pointwise)]
-pub struct RoundGrad<V = Var> {
-    #[input(shape_only)]
-    pub dout: V,
-    #[output]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for RoundGrad<F> {
-    fn eval(&mut self) {
-        self.dx = F::from(0.0);
-    }
-}
-
-/// Sign: `out` is 1 where `x > 0`, -1 where `x < 0`, else `x`: 0 or NaN.
-#[register_op(grad = SignGrad, pointwise)]
-pub struct Sign<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Sign<F> {
-    fn eval(&mut self) {
+unary_formula!(
+    /// Sign: `out` is 1 where `x > 0`, -1 where `x < 0`, else `x`: 0 or NaN.
+    Sign(grad = SignGrad), |x| {
         let (zero, one) = (F::from(0.0), F::from(1.0));
-        let not_above = F::select(zero.gt(self.x), -one, self.x);
-        self.out = F::select(self.x.gt(zero), one, not_above);
-    }
-}
-autobwd::samples!(
-    Sign,
-    [
-        Sign { x: away_from(0.0, [2, 3]), out: out() },
-        Sign { x: uniform([0, 2]), out: out() },
-        Sign { x: given([], [0.0]), out: out() }.not_a_derivative("it jumps at 0"),
+        let not_above = F::select(zero.gt(x), -one, x);
+        F::select(x.gt(zero), one, not_above)
+    },
+    samples [
+        away_from(0.0, [2, 3]),
+        uniform([0, 2]),
+        given([], [0.0]) => not_a_derivative("it jumps at 0"),
     ]
 );
 

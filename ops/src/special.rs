@@ -7,155 +7,43 @@ use autobwd::{
     register_op,
 };
 
-use crate::min_max_pow::negative_power_of_zero;
+use crate::{min_max_pow::negative_power_of_zero, unary::unary_formula};
 
-/// Reciprocal square root: `out = 1 / √x`.
-#[register_op(grad = RsqrtGrad, pointwise)]
-pub struct Rsqrt<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Rsqrt<F> {
-    fn eval(&mut self) {
-        self.out = F::from(1.0) / self.x.sqrt();
-    }
-}
-autobwd::samples!(Rsqrt, [Rsqrt { x: positive([2, 3]), out: out() },]);
-
-/// `dx = -dout * out³ / 2`.
-#[register_op(grad_of = Rsqrt, grad = Derived, pointwise)]
-pub struct RsqrtGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for RsqrtGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * -0.5 * self.out * self.out * self.out;
-    }
-}
-
-/// Reciprocal: `out = 1 / x`.
-#[register_op(grad = ReciprocalGrad, pointwise)]
-pub struct Reciprocal<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Reciprocal<F> {
-    fn eval(&mut self) {
-        self.out = F::from(1.0) / self.x;
-    }
-}
-autobwd::samples!(Reciprocal, [Reciprocal { x: away_from(0.0, [2, 3]), out: out() },]);
-
-/// `dx = -dout * out²`.
-#[register_op(grad_of = Reciprocal, grad = Derived, pointwise)]
-pub struct ReciprocalGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for ReciprocalGrad<F> {
-    fn eval(&mut self) {
-        self.dx = -self.dout * self.out * self.out;
-    }
-}
-
-/// Error function: `out = 2 / √π · ∫ exp(-t²) dt` from 0 to `x`.
-#[register_op(grad = DerivedFromInputs, pointwise)]
-pub struct Erf<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Erf<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.erf();
-    }
-}
-autobwd::samples!(
-    Erf,
-    [
-        Erf { x: between(-3.0, 3.0, [2, 3]), out: out() },
-        Erf { x: given([4], [-1e-9, 0.0, 0.92, 7.0]), out: out() },
-    ]
+unary_formula!(
+    /// Reciprocal square root: `out = 1 / √x`.
+    Rsqrt(grad = RsqrtGrad), |x| F::from(1.0) / x.sqrt(),
+    samples [positive([2, 3])],
+    /// `dx = -dout * out³ / 2`.
+    RsqrtGrad(grad = Derived), |out, dout| dout * -0.5 * out * out * out
 );
 
-/// `out = ln(1 + x)`, accurate near 0.
-#[register_op(grad = DerivedFromInputs, pointwise)]
-pub struct Log1p<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Log1p<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.log1p();
-    }
-}
-autobwd::samples!(
-    Log1p,
-    [
-        Log1p { x: between(-0.5, 3.0, [2, 3]), out: out() },
-        Log1p { x: given([2], [1e-9, -1e-12]), out: out() },
-    ]
+unary_formula!(
+    /// Reciprocal: `out = 1 / x`.
+    Reciprocal(grad = ReciprocalGrad), |x| F::from(1.0) / x,
+    samples [away_from(0.0, [2, 3])],
+    /// `dx = -dout * out²`.
+    ReciprocalGrad(grad = Derived), |out, dout| -dout * out * out
 );
 
-/// `out = exp(x) - 1`, accurate near 0.
-#[register_op(grad = Expm1Grad, pointwise)]
-pub struct Expm1<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Expm1<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.expm1();
-    }
-}
-autobwd::samples!(
-    Expm1,
-    [
-        Expm1 { x: between(-2.0, 2.0, [2, 3]), out: out() },
-        Expm1 { x: given([2], [1e-9, -1e-12]), out: out() },
-    ]
+unary_formula!(
+    /// Error function: `out = 2 / √π · ∫ exp(-t²) dt` from 0 to `x`.
+    Erf(grad = DerivedFromInputs), |x| x.erf(),
+    samples [between(-3.0, 3.0, [2, 3]), given([4], [-1e-9, 0.0, 0.92, 7.0])]
 );
 
-/// `dx = dout * (out + 1)`.
-#[register_op(grad_of = Expm1, grad = Derived, pointwise)]
-pub struct Expm1Grad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for Expm1Grad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * (self.out + 1.0);
-    }
-}
+unary_formula!(
+    /// `out = ln(1 + x)`, accurate near 0.
+    Log1p(grad = DerivedFromInputs), |x| x.log1p(),
+    samples [between(-0.5, 3.0, [2, 3]), given([2], [1e-9, -1e-12])]
+);
+
+unary_formula!(
+    /// `out = exp(x) - 1`, accurate near 0.
+    Expm1(grad = Expm1Grad), |x| x.expm1(),
+    samples [between(-2.0, 2.0, [2, 3]), given([2], [1e-9, -1e-12])],
+    /// `dx = dout * (out + 1)`.
+    Expm1Grad(grad = Derived), |out, dout| dout * (out + 1.0)
+);
 
 /// Power with a constant exponent: `out = x ^ factor`. Integer results are truncated; a negative exponent of 0 is an
 /// error.

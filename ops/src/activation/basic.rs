@@ -3,119 +3,43 @@
 //! Their double gradients are composed of these functions and of elementwise products, so every order exists.
 
 use autobwd::{
-    DType, Derived, Float, GradCx, GradRule, Pointwise, Result, Var,
+    DType, Derived, GradCx, GradRule, Result,
     check::*,
     op::{Integer, PointwiseInteger, SelfAdjoint},
-    register_op,
 };
 
 pub use autobwd::operators::{Scale, ScaleGrad};
 
-use crate::elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad};
+use crate::{
+    elementwise::{ElementwiseDivGrad, ElementwiseMul, ElementwiseMulGrad},
+    unary::unary_formula,
+};
 
-/// ReLU: `out = max(x, 0)`; NaN stays NaN.
-///
-/// At 0, the gradient is 0.
-#[register_op(grad = ReluGrad, pointwise)]
-pub struct Relu<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Relu<F> {
-    fn eval(&mut self) {
-        self.out = F::select(F::from(0.0).gt(self.x), F::from(0.0), self.x);
-    }
-}
-autobwd::samples!(
-    Relu,
-    [
-        Relu { x: away_from(0.0, [2, 3]), out: out() },
-        Relu { x: given([3], [-1.0, 0.5, 2.0]), out: out() },
-        Relu { x: uniform([0, 2]), out: out() },
-    ]
+unary_formula!(
+    /// ReLU: `out = max(x, 0)`; NaN stays NaN.
+    ///
+    /// At 0, the gradient is 0.
+    Relu(grad = ReluGrad), |x| F::select(F::from(0.0).gt(x), F::from(0.0), x),
+    samples [away_from(0.0, [2, 3]), given([3], [-1.0, 0.5, 2.0]), uniform([0, 2])],
+    /// `dx = dout` where `out > 0`, else 0.
+    ReluGrad(grad = SelfAdjoint), |out, dout| F::select(out.gt(F::from(0.0)), dout, F::from(0.0))
 );
 
-/// `dx = dout` where `out > 0`, else 0.
-#[register_op(grad_of = Relu, grad = SelfAdjoint, pointwise)]
-pub struct ReluGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for ReluGrad<F> {
-    fn eval(&mut self) {
-        self.dx = F::select(self.out.gt(F::from(0.0)), self.dout, F::from(0.0));
-    }
-}
+unary_formula!(
+    /// Hyperbolic tangent: `out = tanh(x)`.
+    Tanh(grad = TanhGrad), |x| x.tanh(),
+    samples [between(-3.0, 3.0, [2, 3])],
+    /// `dx = dout * (1 - out²)`.
+    TanhGrad(grad = Derived), |out, dout| dout * (F::from(1.0) - out * out)
+);
 
-/// Hyperbolic tangent: `out = tanh(x)`.
-#[register_op(grad = TanhGrad, pointwise)]
-pub struct Tanh<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Tanh<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.tanh();
-    }
-}
-autobwd::samples!(Tanh, [Tanh { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
-
-/// `dx = dout * (1 - out²)`.
-#[register_op(grad_of = Tanh, grad = Derived, pointwise)]
-pub struct TanhGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for TanhGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * (F::from(1.0) - self.out * self.out);
-    }
-}
-
-/// Logistic sigmoid: `out = 1 / (1 + exp(-x))`.
-#[register_op(grad = SigmoidGrad, pointwise)]
-pub struct Sigmoid<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Sigmoid<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.sigmoid();
-    }
-}
-autobwd::samples!(Sigmoid, [Sigmoid { x: between(-3.0, 3.0, [2, 3]), out: out() }]);
-
-/// `dx = dout * out * (1 - out)`.
-#[register_op(grad_of = Sigmoid, grad = SigmoidGradGrad, pointwise)]
-pub struct SigmoidGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for SigmoidGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * self.out * (F::from(1.0) - self.out);
-    }
-}
+unary_formula!(
+    /// Logistic sigmoid: `out = 1 / (1 + exp(-x))`.
+    Sigmoid(grad = SigmoidGrad), |x| x.sigmoid(),
+    samples [between(-3.0, 3.0, [2, 3])],
+    /// `dx = dout * out * (1 - out)`.
+    SigmoidGrad(grad = SigmoidGradGrad), |out, dout| dout * out * (F::from(1.0) - out)
+);
 
 /// `ddout = ddx * out * (1 - out)`; the gradient of `out` is `(1 - 2 * out) * dout * ddx`.
 #[derive(Debug)]
@@ -135,37 +59,13 @@ impl GradRule<SigmoidGrad> for SigmoidGradGrad {
     }
 }
 
-/// Exponential function: `out = exp(x)`.
-#[register_op(grad = ExpGrad, pointwise)]
-pub struct Exp<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Exp<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.exp();
-    }
-}
-autobwd::samples!(Exp, [Exp { x: between(-2.0, 2.0, [2, 3]), out: out() }]);
-
-/// `dx = dout * out`.
-#[register_op(grad_of = Exp, grad = ExpGradGrad, pointwise)]
-pub struct ExpGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for ExpGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * self.out;
-    }
-}
+unary_formula!(
+    /// Exponential function: `out = exp(x)`.
+    Exp(grad = ExpGrad), |x| x.exp(),
+    samples [between(-2.0, 2.0, [2, 3])],
+    /// `dx = dout * out`.
+    ExpGrad(grad = ExpGradGrad), |out, dout| dout * out
+);
 
 /// The gradient of the product `dout * out`.
 #[derive(Debug)]
@@ -177,37 +77,13 @@ impl GradRule<ExpGrad> for ExpGradGrad {
     }
 }
 
-/// Natural logarithm: `out = ln(x)`.
-#[register_op(grad = LogGrad, pointwise)]
-pub struct Log<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Log<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.log();
-    }
-}
-autobwd::samples!(Log, [Log { x: positive([2, 3]), out: out() }]);
-
-/// `dx = dout / x`.
-#[register_op(grad_of = Log, grad = LogGradGrad, pointwise)]
-pub struct LogGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for LogGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout / self.x;
-    }
-}
+unary_formula!(
+    /// Natural logarithm: `out = ln(x)`.
+    Log(grad = LogGrad), |x| x.log(),
+    samples [positive([2, 3])],
+    /// `dx = dout / x`.
+    LogGrad(grad = LogGradGrad), |x, dout| dout / x
+);
 
 /// The gradient of the quotient `dout / x`.
 #[derive(Debug)]
@@ -220,48 +96,22 @@ impl GradRule<LogGrad> for LogGradGrad {
     }
 }
 
-/// Square: `out = x²`.
-#[register_op(grad = SquareGrad, pointwise, integers)]
-pub struct Square<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Square<F> {
-    fn eval(&mut self) {
-        self.out = self.x * self.x;
-    }
-}
+unary_formula!(
+    /// Square: `out = x²`.
+    Square(grad = SquareGrad, integers), |x| x * x,
+    samples [
+        uniform([2, 3]),
+        given([2], [65536.0, -3.0]).of(DType::I32),
+        given([2], [4294967296.0, -3000000000.0]).of(DType::I64),
+        integers_below(2, [2]).of(DType::Bool) => fails("signed or floating point"),
+    ],
+    /// `dx = 2 * dout * x`.
+    SquareGrad(grad = SquareGradGrad), |x, dout| dout * 2.0 * x
+);
 impl<I: Integer> PointwiseInteger for Square<I> {
     fn eval(&mut self) -> Result<()> {
         self.out = self.x * self.x;
         Ok(())
-    }
-}
-autobwd::samples!(
-    Square,
-    [
-        Square { x: uniform([2, 3]), out: out() },
-        Square { x: given([2], [65536.0, -3.0]).of(DType::I32), out: out() },
-        Square { x: given([2], [4294967296.0, -3000000000.0]).of(DType::I64), out: out() },
-        Square { x: integers_below(2, [2]).of(DType::Bool), out: out() }.fails("signed or floating point"),
-    ]
-);
-
-/// `dx = 2 * dout * x`.
-#[register_op(grad_of = Square, grad = SquareGradGrad, pointwise)]
-pub struct SquareGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for SquareGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * 2.0 * self.x;
     }
 }
 
@@ -280,36 +130,13 @@ impl GradRule<SquareGrad> for SquareGradGrad {
     }
 }
 
-/// Square root: `out = √x`.
-#[register_op(grad = SqrtGrad, pointwise)]
-pub struct Sqrt<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Sqrt<F> {
-    fn eval(&mut self) {
-        self.out = self.x.sqrt();
-    }
-}
-autobwd::samples!(Sqrt, [Sqrt { x: positive([2, 3]), out: out() }]);
-
-/// `dx = dout / (2 * out)`.
-#[register_op(grad_of = Sqrt, grad = SqrtGradGrad, pointwise)]
-pub struct SqrtGrad<V = Var> {
-    pub out: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for SqrtGrad<F> {
-    fn eval(&mut self) {
-        self.dx = self.dout * 0.5 / self.out;
-    }
-}
+unary_formula!(
+    /// Square root: `out = √x`.
+    Sqrt(grad = SqrtGrad), |x| x.sqrt(),
+    samples [positive([2, 3])],
+    /// `dx = dout / (2 * out)`.
+    SqrtGrad(grad = SqrtGradGrad), |out, dout| dout * 0.5 / out
+);
 
 /// `ddout = ddx / (2 * out)`; the gradient of `out` is `-ddx * dx / out`, as for a quotient by `out`.
 #[derive(Debug)]
@@ -327,51 +154,27 @@ impl GradRule<SqrtGrad> for SqrtGradGrad {
     }
 }
 
-/// Absolute value: `out = |x|`.
-///
-/// At 0, the gradient is 0.
-#[register_op(grad = AbsGrad, pointwise, integers)]
-pub struct Abs<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Abs<F> {
-    fn eval(&mut self) {
-        self.out = self.x.abs();
+unary_formula!(
+    /// Absolute value: `out = |x|`.
+    ///
+    /// At 0, the gradient is 0.
+    Abs(grad = AbsGrad, integers), |x| x.abs(),
+    samples [
+        away_from(0.0, [2, 3]),
+        given([3], [-2147483648.0, -7.0, 7.0]).of(DType::I32),
+        given([2, 1], [-9007199254740992.0, 0.0]).of(DType::I64),
+        integers_below(2, [2]).of(DType::U8) => fails("signed or floating point"),
+    ],
+    /// `dx = dout * sign(x)`, where `sign(0) = 0`.
+    AbsGrad(grad = SelfAdjoint), |x, dout| {
+        let zero = F::from(0.0);
+        let not_above = F::select(zero.gt(x), -dout, zero);
+        F::select(x.gt(zero), dout, not_above)
     }
-}
+);
 impl<I: Integer> PointwiseInteger for Abs<I> {
     fn eval(&mut self) -> Result<()> {
         self.out = self.x.abs();
         Ok(())
-    }
-}
-autobwd::samples!(
-    Abs,
-    [
-        Abs { x: away_from(0.0, [2, 3]), out: out() },
-        Abs { x: given([3], [-2147483648.0, -7.0, 7.0]).of(DType::I32), out: out() },
-        Abs { x: given([2, 1], [-9007199254740992.0, 0.0]).of(DType::I64), out: out() },
-        Abs { x: integers_below(2, [2]).of(DType::U8), out: out() }.fails("signed or floating point"),
-    ]
-);
-
-/// `dx = dout * sign(x)`, where `sign(0) = 0`.
-#[register_op(grad_of = Abs, grad = SelfAdjoint, pointwise)]
-pub struct AbsGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for AbsGrad<F> {
-    fn eval(&mut self) {
-        let zero = F::from(0.0);
-        let not_above = F::select(zero.gt(self.x), -self.dout, zero);
-        self.dx = F::select(self.x.gt(zero), self.dout, not_above);
     }
 }

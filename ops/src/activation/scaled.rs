@@ -3,6 +3,8 @@
 
 use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
+use crate::unary::unary_formula;
+
 /// Scaled exponential linear unit: `out = scale * x` where `x > 0`, else `scale * alpha * (exp(x) - 1)` (Klambauer et
 /// al., 2017).
 #[register_op(grad = SeluGrad, pointwise)]
@@ -200,42 +202,13 @@ impl<F: Float> Pointwise for SoftReluGrad<F> {
     }
 }
 
-/// Logarithm of the sigmoid: `out = -ln(1 + exp(-x))`.
-#[register_op(grad = LogsigmoidGrad, pointwise)]
-pub struct Logsigmoid<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Logsigmoid<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        let below = F::select(F::from(0.0).gt(self.x), self.x, F::from(0.0));
-        self.out = below - (-self.x.abs()).exp().log1p();
-    }
-}
-autobwd::samples!(
-    Logsigmoid,
-    [
-        Logsigmoid { x: between(-3.0, 3.0, [2, 3]), out: out() },
-        Logsigmoid { x: given([3], [-900.0, 40.0, 900.0]), out: out() },
-    ]
+unary_formula!(
+    /// Logarithm of the sigmoid: `out = -ln(1 + exp(-x))`.
+    Logsigmoid(grad = LogsigmoidGrad), |x| {
+        let below = F::select(F::from(0.0).gt(x), x, F::from(0.0));
+        below - (-x.abs()).exp().log1p()
+    },
+    samples [between(-3.0, 3.0, [2, 3]), given([3], [-900.0, 40.0, 900.0])],
+    /// `dx = dout * sigmoid(-x)`.
+    LogsigmoidGrad(grad = Derived), |x, dout| dout * (-x).sigmoid()
 );
-
-/// `dx = dout * sigmoid(-x)`.
-#[register_op(grad_of = Logsigmoid, grad = Derived, pointwise)]
-pub struct LogsigmoidGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for LogsigmoidGrad<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.dx = self.dout * (-self.x).sigmoid();
-    }
-}

@@ -3,6 +3,8 @@
 
 use autobwd::{Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
+use crate::unary::unary_formula;
+
 /// 0, or NaN for NaN.
 #[inline(always)]
 fn zero_at<F: Float>(x: F) -> F {
@@ -73,29 +75,19 @@ autobwd::samples!(
     ]
 );
 
-/// `tanh` shrinkage: `out = x - tanh(x)`.
-#[register_op(grad = DerivedFromInputs, pointwise)]
-pub struct TanhShrink<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for TanhShrink<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
+unary_formula!(
+    /// `tanh` shrinkage: `out = x - tanh(x)`.
+    TanhShrink(grad = DerivedFromInputs), |x| {
         // `x - tanh(x) = (x * cosh(x) - sinh(x)) / cosh(x)`; near 0, the numerator is the sum of
         // `2 * k / (2 * k + 1)! * x ^ (2 * k + 1)`, which cancels nothing.
-        let x = self.x;
         let z = x * x;
         let near = SERIES.iter().rev().fold(F::from(0.0), |sum, c| sum.mul_add(z, F::from(*c)));
         let power = x.abs().min(F::from(NEAR)).exp();
         let near = x * z * near * 2.0 / (power + F::from(1.0) / power);
-        self.out = F::select(F::from(NEAR).gt(x.abs()), near, x - x.tanh());
-    }
-}
+        F::select(F::from(NEAR).gt(x.abs()), near, x - x.tanh())
+    },
+    samples [between(-3.0, 3.0, [2, 3]), given([4], [-0.0, 1e-5, -0.125, 0.2])]
+);
 
 /// Where `tanh_shrink` is computed by a series.
 const NEAR: f64 = 2.0;
@@ -111,13 +103,6 @@ const SERIES: [f64; 12] = {
     }
     series
 };
-autobwd::samples!(
-    TanhShrink,
-    [
-        TanhShrink { x: between(-3.0, 3.0, [2, 3]), out: out() },
-        TanhShrink { x: given([4], [-0.0, 1e-5, -0.125, 0.2]), out: out() },
-    ]
-);
 
 /// Thresholded ReLU: `out = x` where `x > threshold`, else 0.
 ///

@@ -2,6 +2,8 @@
 
 use autobwd::{Derived, Float, Pointwise, Var, check::*, op::DerivedFromInputs, register_op};
 
+use crate::unary::unary_formula;
+
 /// GELU, `x * Φ(x)` with the standard normal distribution function (Hendrycks and Gimpel, 2016):
 /// `out = x * (1 + erf(x / √2)) / 2`, or `x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³))) / 2` if `approximate`.
 #[register_op(grad = DerivedFromInputs, pointwise)]
@@ -32,28 +34,10 @@ autobwd::samples!(
     ]
 );
 
-/// Sigmoid linear unit: `out = x * sigmoid(x)`.
-#[register_op(grad = Derived, pointwise)]
-pub struct Silu<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Silu<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x * self.x.sigmoid();
-    }
-}
-autobwd::samples!(
-    Silu,
-    [
-        Silu { x: between(-3.0, 3.0, [2, 3]), out: out() },
-        Silu { x: given([3], [-50.0, 0.0, 50.0]), out: out() },
-    ]
+unary_formula!(
+    /// Sigmoid linear unit: `out = x * sigmoid(x)`.
+    Silu(grad = Derived), |x| x * x.sigmoid(),
+    samples [between(-3.0, 3.0, [2, 3]), given([3], [-50.0, 0.0, 50.0])]
 );
 
 /// Swish: `out = x * sigmoid(beta * x)` (Ramachandran et al., 2017).
@@ -153,25 +137,11 @@ autobwd::samples!(
     ]
 );
 
-/// Softsign: `out = x / (1 + |x|)`.
-#[register_op(grad = DerivedFromInputs, pointwise)]
-pub struct Softsign<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Softsign<F> {
-    fn eval(&mut self) {
-        self.out = self.x / (self.x.abs() + 1.0);
-    }
-}
-autobwd::samples!(
-    Softsign,
-    [
-        Softsign { x: away_from(0.0, [2, 3]), out: out() },
-        Softsign { x: given([], [0.0]), out: out() }.not_a_derivative("its second derivative jumps at 0"),
+unary_formula!(
+    /// Softsign: `out = x / (1 + |x|)`.
+    Softsign(grad = DerivedFromInputs), |x| x / (x.abs() + 1.0),
+    samples [
+        away_from(0.0, [2, 3]),
+        given([], [0.0]) => not_a_derivative("its second derivative jumps at 0"),
     ]
 );

@@ -2,49 +2,17 @@
 //!
 //! Their double gradients are composed of these functions and of elementwise products, so every order exists.
 
-use autobwd::{Float, GradCx, GradRule, Pointwise, Var, check::*, register_op};
+use autobwd::{GradCx, GradRule, check::*};
 
-use crate::{activation::Scale, elementwise::ElementwiseMul};
+use crate::{activation::Scale, elementwise::ElementwiseMul, unary::unary_formula};
 
-/// Sine of an angle in radians: `out = sin(x)`.
-#[register_op(grad = SinGrad, pointwise)]
-pub struct Sin<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Sin<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.sin();
-    }
-}
-autobwd::samples!(
-    Sin,
-    [
-        Sin { x: between(-4.0, 4.0, [2, 3]), out: out() },
-        Sin { x: given([3], [0.0, std::f64::consts::FRAC_PI_2, 100.0]), out: out() },
-        Sin { x: uniform([]), out: out() },
-    ]
+unary_formula!(
+    /// Sine of an angle in radians: `out = sin(x)`.
+    Sin(grad = SinGrad), |x| x.sin(),
+    samples [between(-4.0, 4.0, [2, 3]), given([3], [0.0, std::f64::consts::FRAC_PI_2, 100.0]), uniform([])],
+    /// `dx = dout * cos(x)`.
+    SinGrad(grad = SinGradGrad), |x, dout| dout * x.cos()
 );
-
-/// `dx = dout * cos(x)`.
-#[register_op(grad_of = Sin, grad = SinGradGrad, pointwise)]
-pub struct SinGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for SinGrad<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.dx = self.dout * self.x.cos();
-    }
-}
 
 /// `ddout = ddx * cos(x)`; the gradient of `x` is `-dout * ddx * sin(x)`.
 #[derive(Debug)]
@@ -63,45 +31,13 @@ impl GradRule<SinGrad> for SinGradGrad {
     }
 }
 
-/// Cosine of an angle in radians: `out = cos(x)`.
-#[register_op(grad = CosGrad, pointwise)]
-pub struct Cos<V = Var> {
-    /// Any shape.
-    #[input]
-    pub x: V,
-    /// Same shape as `x`.
-    #[output(inplace = x)]
-    pub out: V,
-}
-impl<F: Float> Pointwise for Cos<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.out = self.x.cos();
-    }
-}
-autobwd::samples!(
-    Cos,
-    [
-        Cos { x: between(-4.0, 4.0, [2, 3]), out: out() },
-        Cos { x: given([3], [0.0, std::f64::consts::FRAC_PI_2, 100.0]), out: out() },
-        Cos { x: uniform([]), out: out() },
-    ]
+unary_formula!(
+    /// Cosine of an angle in radians: `out = cos(x)`.
+    Cos(grad = CosGrad), |x| x.cos(),
+    samples [between(-4.0, 4.0, [2, 3]), given([3], [0.0, std::f64::consts::FRAC_PI_2, 100.0]), uniform([])],
+    /// `dx = -dout * sin(x)`.
+    CosGrad(grad = CosGradGrad), |x, dout| -dout * x.sin()
 );
-
-/// `dx = -dout * sin(x)`.
-#[register_op(grad_of = Cos, grad = CosGradGrad, pointwise)]
-pub struct CosGrad<V = Var> {
-    pub x: V,
-    pub dout: V,
-    #[output(inplace = dout)]
-    pub dx: V,
-}
-impl<F: Float> Pointwise for CosGrad<F> {
-    #[inline(always)]
-    fn eval(&mut self) {
-        self.dx = -self.dout * self.x.sin();
-    }
-}
 
 /// `ddout = -ddx * sin(x)`; the gradient of `x` is `-dout * ddx * cos(x)`.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use std::f64::consts::LN_2;
 
-use autobwd::{Derived, Float, Pointwise, Var, check::*, register_op};
+use autobwd::{Derived, Float, check::*};
 
-use super::{function, odd};
+use super::odd;
+use crate::unary::unary_formula;
 
 /// Where `exp(-x)` is below the precision of `exp(x)`.
 const FAR: f64 = 20.0;
@@ -28,20 +29,20 @@ fn cosh<F: Float>(x: F) -> F {
     F::select(size.gt(F::from(FAR)), half * 0.5 * half, (power + F::from(1.0) / power) * 0.5)
 }
 
-function!(
+unary_formula!(
     /// Hyperbolic sine: `out = sinh(x)`.
-    Sinh, |x| sinh(x),
+    Sinh(grad = SinhGrad), |x| sinh(x),
+    samples [between(-3.0, 3.0, [2, 3]), given([4], [-0.0, 1e-9, -2.0, 3.0]), given([2], [-30.0, 30.0])],
     /// `dx = dout * cosh(x)`.
-    SinhGrad, |x, dout| dout * cosh(x),
-    [between(-3.0, 3.0, [2, 3]), given([4], [-0.0, 1e-9, -2.0, 3.0]), given([2], [-30.0, 30.0])]
+    SinhGrad(grad = Derived), |x, dout| dout * cosh(x)
 );
 
-function!(
+unary_formula!(
     /// Hyperbolic cosine: `out = cosh(x)`.
-    Cosh, |x| cosh(x),
+    Cosh(grad = CoshGrad), |x| cosh(x),
+    samples [between(-3.0, 3.0, [2, 3]), given([3], [1e-9, -2.0, 3.0]), given([2], [-30.0, 30.0])],
     /// `dx = dout * sinh(x)`.
-    CoshGrad, |x, dout| dout * sinh(x),
-    [between(-3.0, 3.0, [2, 3]), given([3], [1e-9, -2.0, 3.0]), given([2], [-30.0, 30.0])]
+    CoshGrad(grad = Derived), |x, dout| dout * sinh(x)
 );
 
 /// `ln(x + √(x² + 1))` of a positive number.
@@ -51,25 +52,25 @@ fn positive_asinh<F: Float>(x: F) -> F {
     F::select(x.gt(F::from(VAST)), x.log() + LN_2, near)
 }
 
-function!(
+unary_formula!(
     /// Inverse hyperbolic sine: `out = ln(x + √(x² + 1))`.
-    Asinh, |x| odd(x, positive_asinh(x.abs())),
+    Asinh(grad = AsinhGrad), |x| odd(x, positive_asinh(x.abs())),
+    samples [between(-3.0, 3.0, [2, 3]), given([4], [-0.0, 1e-9, -2.0, 1e5]), given([1], [1e30])],
     /// `dx = dout / √(x² + 1)`.
-    AsinhGrad, |x, dout| dout / (x * x + 1.0).sqrt(),
-    [between(-3.0, 3.0, [2, 3]), given([4], [-0.0, 1e-9, -2.0, 1e5]), given([1], [1e30])]
+    AsinhGrad(grad = Derived), |x, dout| dout / (x * x + 1.0).sqrt()
 );
 
-function!(
+unary_formula!(
     /// Inverse hyperbolic cosine: `out = ln(x + √(x² - 1))`; NaN below 1.
-    Acosh, |x| {
+    Acosh(grad = AcoshGrad), |x| {
         let above = x - 1.0;
         let near = (above + (above * (x + 1.0)).sqrt()).log1p();
         let value = F::select(x.gt(F::from(VAST)), x.log() + LN_2, near);
         F::select(F::from(1.0).gt(x), F::from(f64::NAN), value)
     },
+    samples [between(1.5, 3.0, [2, 3]), given([2], [2.0, 9.0]), given([1], [1e30])],
     /// `dx = dout / √(x² - 1)`.
-    AcoshGrad, |x, dout| dout / ((x - 1.0) * (x + 1.0)).sqrt(),
-    [between(1.5, 3.0, [2, 3]), given([2], [2.0, 9.0]), given([1], [1e30])]
+    AcoshGrad(grad = Derived), |x, dout| dout / ((x - 1.0) * (x + 1.0)).sqrt()
 );
 
 /// `ln((1 + x) / (1 - x)) / 2` of a positive number.
@@ -78,10 +79,10 @@ fn positive_atanh<F: Float>(x: F) -> F {
     (x * 2.0 / (F::from(1.0) - x)).log1p() * 0.5
 }
 
-function!(
+unary_formula!(
     /// Inverse hyperbolic tangent: `out = ln((1 + x) / (1 - x)) / 2`; NaN beyond ±1.
-    Atanh, |x| odd(x, positive_atanh(x.abs())),
+    Atanh(grad = AtanhGrad), |x| odd(x, positive_atanh(x.abs())),
+    samples [between(-0.9, 0.9, [2, 3]), given([3], [-0.0, 1e-9, 0.95]), uniform([])],
     /// `dx = dout / (1 - x²)`.
-    AtanhGrad, |x, dout| dout / ((F::from(1.0) - x) * (x + 1.0)),
-    [between(-0.9, 0.9, [2, 3]), given([3], [-0.0, 1e-9, 0.95]), uniform([])]
+    AtanhGrad(grad = Derived), |x, dout| dout / ((F::from(1.0) - x) * (x + 1.0))
 );

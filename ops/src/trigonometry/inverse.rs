@@ -4,14 +4,15 @@ use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI};
 
 use autobwd::{Derived, Float, Pointwise, Var, check::*, register_op};
 
-use super::{function, odd};
+use super::odd;
+use crate::unary::unary_formula;
 
-function!(
+unary_formula!(
     /// Tangent of an angle in radians: `out = tan(x)`.
-    Tan, |x| x.sin() / x.cos(),
+    Tan(grad = TanGrad), |x| x.sin() / x.cos(),
+    samples [between(-1.25, 1.25, [2, 3]), given([3], [-0.0, 1e-9, 2.0]), uniform([])],
     /// `dx = dout / cos²(x)`.
-    TanGrad, |x, dout| dout / (x.cos() * x.cos()),
-    [between(-1.25, 1.25, [2, 3]), given([3], [-0.0, 1e-9, 2.0]), uniform([])]
+    TanGrad(grad = Derived), |x, dout| dout / (x.cos() * x.cos())
 );
 
 /// The angle from 0 to π / 2 whose tangent is the positive `x`: the rational approximation of Moshier's Cephes library.
@@ -59,31 +60,31 @@ fn leg<F: Float>(x: F) -> F {
     ((F::from(1.0) - x) * (x + 1.0)).sqrt()
 }
 
-function!(
+unary_formula!(
     /// Inverse tangent, in radians: `out = atan(x)`.
-    Atan, |x| arctangent(x),
-    /// `dx = dout / (1 + x²)`.
-    AtanGrad, |x, dout| dout / (x * x + 1.0),
-    [
+    Atan(grad = AtanGrad), |x| arctangent(x),
+    samples [
         between(-4.0, 4.0, [2, 3]),
         given([5], [-0.0, 1e-9, -1.0, 0.66, 1e5]),
-    ]
+    ],
+    /// `dx = dout / (1 + x²)`.
+    AtanGrad(grad = Derived), |x, dout| dout / (x * x + 1.0)
 );
 
-function!(
+unary_formula!(
     /// Inverse sine, in radians: `out = asin(x)`; NaN beyond ±1.
-    Asin, |x| arctangent(x / (leg(x) + 1.0)) * 2.0,
+    Asin(grad = AsinGrad), |x| arctangent(x / (leg(x) + 1.0)) * 2.0,
+    samples [between(-0.9, 0.9, [2, 3]), given([3], [-0.0, 1e-9, 0.9]), uniform([])],
     /// `dx = dout / √(1 - x²)`.
-    AsinGrad, |x, dout| dout / leg(x),
-    [between(-0.9, 0.9, [2, 3]), given([3], [-0.0, 1e-9, 0.9]), uniform([])]
+    AsinGrad(grad = Derived), |x, dout| dout / leg(x)
 );
 
-function!(
+unary_formula!(
     /// Inverse cosine, in radians: `out = acos(x)`; NaN beyond ±1.
-    Acos, |x| positive_arctangent(((F::from(1.0) - x) / (x + 1.0)).sqrt()) * 2.0,
+    Acos(grad = AcosGrad), |x| positive_arctangent(((F::from(1.0) - x) / (x + 1.0)).sqrt()) * 2.0,
+    samples [between(-0.9, 0.9, [2, 3]), given([3], [0.0, 0.9, -0.9]), uniform([])],
     /// `dx = -dout / √(1 - x²)`.
-    AcosGrad, |x, dout| -dout / leg(x),
-    [between(-0.9, 0.9, [2, 3]), given([3], [0.0, 0.9, -0.9]), uniform([])]
+    AcosGrad(grad = Derived), |x, dout| -dout / leg(x)
 );
 
 /// The angle of the point with ordinate `x1` and abscissa `x2`, from -π to π: `out = atan2(x1, x2)`.
