@@ -53,6 +53,7 @@ mod operator_authoring;
 mod operator_definitions;
 pub mod operator_forms;
 mod operator_info;
+mod optimizer_specs;
 mod optimizer_state;
 mod outer_variables;
 mod overwritten_names;
