@@ -44,14 +44,14 @@ pub(crate) fn impls(op: &OperatorDecl<'_>, mended: &ItemStruct) -> TokenStream {
                 };
                 type Grad = ::autobwd::__private::NoGrad;
                 type Of<#param> = #ident<#param>;
-                fn from_desc_with<#param>(
+                fn read(
                     _: &::autobwd::__private::OpDesc,
                     _: &mut dyn ::core::ops::FnMut(
                         ::autobwd::__private::Role,
                         &'static ::core::primitive::str,
                         ::autobwd::__private::Var,
-                    ) -> ::autobwd::__private::Result<#param>,
-                ) -> ::autobwd::__private::Result<#ident<#param>> {
+                    ) -> ::autobwd::__private::Result<()>,
+                ) -> ::autobwd::__private::Result<#ident<()>> {
                     ::core::unreachable!()
                 }
                 fn from_desc(_: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {

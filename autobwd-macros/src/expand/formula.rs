@@ -71,7 +71,7 @@ pub(super) fn lanes(op: &OperatorDecl<'_>) -> TokenStream {
                     #(#put)*
                 }
                 fn attrs(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self::Attrs> {
-                    let op = <Self as ::autobwd::__private::Op>::from_desc_with(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
+                    let op = <Self as ::autobwd::__private::Op>::read(desc, &mut |_, _, _| ::core::result::Result::Ok(()))?;
                     ::core::result::Result::Ok((#(op.#fields,)*))
                 }
             }

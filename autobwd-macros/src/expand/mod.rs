@@ -108,16 +108,17 @@ fn op_impl(op: &OperatorDecl<'_>) -> TokenStream {
         ),
         None => quote_spanned!(at=> type Grad = #grad;),
     };
-    let (schema, gathered) = (schema(op), op.fields.iter().map(gathered));
     // Scratch memory comes last: `fill` first returns slot values, in order.
     let (scratch, others): (Vec<_>, Vec<_>) =
         op.fields.iter().partition(|field| matches!(field.role, Some(FieldRole::Scratch { .. })));
-    let filled = others.into_iter().chain(scratch).map(|field| {
+    let fields: Vec<_> = others.into_iter().chain(scratch).collect();
+    let (schema, gathered) = (schema(op), fields.iter().map(|field| gathered(field)));
+    let filled = fields.iter().map(|field| {
         let (ident, at) = (field.ident, at_type(field));
         match field.role {
             Some(FieldRole::Scratch { .. }) => quote_spanned!(at=> #ident: fill()),
             Some(FieldRole::Input { .. } | FieldRole::Output { .. }) => {
-                quote_spanned!(at=> #ident: ::autobwd::__private::Slot::<()>::map(&of.#ident, |()| fill()))
+                quote_spanned!(at=> #ident: ::autobwd::__private::Slot::<()>::filled(&of.#ident, fill))
             }
             _ => quote_spanned!(at=> #ident: of.#ident),
         }
@@ -130,16 +131,18 @@ fn op_impl(op: &OperatorDecl<'_>) -> TokenStream {
             const SCHEMA: ::autobwd::__private::Schema = #schema;
             #grad
             type Of<#param> = #ident<#param>;
-            fn from_desc_with<#param>(
+            fn read(
                 desc: &::autobwd::__private::OpDesc,
-                fill: &mut dyn ::core::ops::FnMut(
+                visit: &mut dyn ::core::ops::FnMut(
                     ::autobwd::__private::Role,
                     &'static ::core::primitive::str,
                     ::autobwd::__private::Var,
-                ) -> ::autobwd::__private::Result<#param>,
-            ) -> ::autobwd::__private::Result<#ident<#param>> {
+                ) -> ::autobwd::__private::Result<()>,
+            ) -> ::autobwd::__private::Result<#ident<()>> {
                 ::core::result::Result::Ok(#ident { #(#gathered,)* })
             }
+            // Compiled where it is used only.
+            #[inline]
             fn from_desc(desc: &::autobwd::__private::OpDesc) -> ::autobwd::__private::Result<Self> {
                 <Self as ::autobwd::__private::Op>::from_desc_with(desc, &mut |_, _, var| ::core::result::Result::Ok(var))
             }
@@ -262,16 +265,16 @@ fn slot_name(field: &FieldDecl<'_>) -> TokenStream {
     if field.inherited { inherit::name_of(field).into_token_stream() } else { field.name.to_token_stream() }
 }
 
-/// A field read from data.
+/// A field read from data, without slot values.
 fn gathered(field: &FieldDecl<'_>) -> TokenStream {
     let (ident, name, at) = (field.ident, slot_name(field), at_type(field));
-    let slot = |role: TokenStream| quote_spanned!(at=> ::autobwd::__private::gather_slot(desc, ::autobwd::__private::Role::#role, #name, fill)?);
+    let slot = |role: TokenStream| quote_spanned!(at=> ::autobwd::__private::gather_slot(desc, ::autobwd::__private::Role::#role, #name, visit)?);
     let value = match &field.role {
         Some(FieldRole::Input { .. }) => slot(quote!(Input)),
         Some(FieldRole::Output { .. }) => slot(quote!(Output)),
         Some(FieldRole::Scratch { .. }) => {
             let field_name = name::attribute(ident);
-            quote_spanned!(at=> ::autobwd::__private::gather_scratch(#field_name, fill)?)
+            quote_spanned!(at=> ::autobwd::__private::visit_scratch(#field_name, visit)?)
         }
         _ => attrs::read(field),
     };

@@ -105,8 +105,8 @@ pub mod __private {
     };
     pub use crate::schema::{
         AttrCheck, AttrRecorder, attr, check_attr, check_slot, check_value, concat_attrs, debug_struct,
-        gather_scratch, gather_slot, inherit_attr, inherit_slot, put_values, same_as, slot_name,
-        slot_name_len,
+        gather_slot, inherit_attr, inherit_slot, put_values, same_as, slot_name, slot_name_len,
+        visit_scratch,
     };
 
     pub use crate::{

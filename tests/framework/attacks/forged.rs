@@ -62,12 +62,13 @@ impl Op for LastWords {
     type Grad = NoGrad;
     type Of<W> = LastWords<W>;
 
-    fn from_desc_with<W>(
+    fn read(
         desc: &OpDesc,
-        fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
-    ) -> Result<LastWords<W>> {
-        let w = of(fill(Role::Input, "W", desc.inputs.get("W")[0])?);
-        Ok(LastWords { w, out: of(fill(Role::Output, "Out", desc.outputs.get("Out")[0])?) })
+        visit: &mut dyn FnMut(Role, &'static str, Var) -> Result<()>,
+    ) -> Result<LastWords<()>> {
+        visit(Role::Input, "W", desc.inputs.get("W")[0])?;
+        visit(Role::Output, "Out", desc.outputs.get("Out")[0])?;
+        Ok(LastWords { w: of(()), out: of(()) })
     }
     fn from_desc(desc: &OpDesc) -> Result<Self> {
         Self::from_desc_with(desc, &mut |_, _, var| Ok(var))

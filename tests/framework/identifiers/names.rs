@@ -125,6 +125,10 @@ impl Names {
                     if punct.as_char() == ';' {
                         owner = None;
                     }
+                    // `'static` is no keyword.
+                    if punct.as_char() == '\'' {
+                        tokens.next();
+                    }
                     if punct.as_char() == '#' {
                         tokens.next_if(|next| matches!(next, TokenTree::Punct(p) if p.as_char() == '!'));
                         if let Some(TokenTree::Group(attribute)) =

@@ -18,7 +18,7 @@ use crate::{
     SlotValues, Var,
     lanes::{MAX_ARGS, RecordedFormula},
     numbers::{Dual, Float, Symbol},
-    schema::{ConstText, check_described, const_for, gather_slot},
+    schema::{ConstText, Slot, check_described, const_for, gather_slot},
 };
 
 /// `grad = Derived`, for pointwise operators: the gradient operator is derived from the formula.
@@ -296,6 +296,23 @@ impl<O: Op + Lanes, N: Order, W> Describe<W> for Derivative<O, N, W> {
     }
 }
 
+/// The slots of a derivative.
+fn read_derivative(
+    schema: &Schema,
+    desc: &OpDesc,
+    visit: &mut dyn FnMut(Role, &'static str, Var) -> Result<()>,
+) -> Result<[Vec<Option<()>>; 2]> {
+    check_derivative(schema, desc)?;
+    let mut slots = |role: Role, slots: &[SlotDef]| -> Result<Vec<Option<()>>> {
+        let one = |slot: &SlotDef| match slot.arity {
+            Arity::One => gather_slot::<()>(desc, role, slot.name, visit).map(Some),
+            _ => gather_slot::<Option<()>>(desc, role, slot.name, visit),
+        };
+        slots.iter().map(one).collect()
+    };
+    Ok([slots(Role::Input, schema.inputs)?, slots(Role::Output, schema.outputs)?])
+}
+
 impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
     const SCHEMA: Schema = Schema {
         name: Self::NAME.as_str(),
@@ -313,20 +330,11 @@ impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
     type Grad = N::Next<O>;
     type Of<W> = Derivative<O, N, W>;
 
-    fn from_desc_with<W>(
+    fn read(
         desc: &OpDesc,
-        fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
-    ) -> Result<Derivative<O, N, W>> {
-        check_derivative(&Self::SCHEMA, desc)?;
-        let mut slots = |role: Role, slots: &[SlotDef]| -> Result<Vec<Option<W>>> {
-            let one = |slot: &SlotDef| match slot.arity {
-                Arity::One => gather_slot::<W, W>(desc, role, slot.name, fill).map(Some),
-                _ => gather_slot::<W, Option<W>>(desc, role, slot.name, fill),
-            };
-            slots.iter().map(one).collect()
-        };
-        let (inputs, outputs) =
-            (slots(Role::Input, Self::SCHEMA.inputs)?, slots(Role::Output, Self::SCHEMA.outputs)?);
+        visit: &mut dyn FnMut(Role, &'static str, Var) -> Result<()>,
+    ) -> Result<Derivative<O, N, ()>> {
+        let [inputs, outputs] = read_derivative(const { &Self::SCHEMA }, desc, visit)?;
         Ok(Derivative { inputs, outputs, attrs: desc.attrs.clone(), of: PhantomData })
     }
 
@@ -335,8 +343,7 @@ impl<O: Op + Lanes, N: Order> Op for Derivative<O, N> {
     }
 
     fn fill<W>(of: Derivative<O, N, ()>, fill: &mut dyn FnMut() -> W) -> Derivative<O, N, W> {
-        let inputs = of.inputs.iter().map(|held| held.map(|()| fill())).collect();
-        let outputs = of.outputs.iter().map(|held| held.map(|()| fill())).collect();
+        let (inputs, outputs) = (Slot::<()>::filled(&of.inputs, fill), Slot::<()>::filled(&of.outputs, fill));
         Derivative { inputs, outputs, attrs: of.attrs, of: PhantomData }
     }
 

@@ -4,8 +4,8 @@
 //!
 //! An operator is one struct, generic over the content of its slots: variables in a description, dtypes and shapes in
 //! the shape rule, buffers in the kernel, lanes in a formula, expressions in a composition, random distributions in a
-//! sample. Three generated conversions connect these forms. `Op::from_desc_with` builds the struct from data,
-//! `Describe::into_parts` takes the slot values out and records the attributes, and `Op::fill` puts other slot values
+//! sample. Three generated conversions connect these forms. `Op::read` builds the struct from data, without slot
+//! values, `Describe::into_parts` takes the slot values out and records the attributes, and `Op::fill` puts slot values
 //! in.
 
 pub(crate) mod backward_ops;
@@ -40,7 +40,12 @@ pub(crate) use rule::sorted;
 pub(crate) use rule::{DeclaredVars, GradRequest};
 pub use rule::{GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
 
-use crate::{OpDesc, Result, Role, Schema, SlotValues, Var};
+use smallvec::SmallVec;
+
+use crate::{
+    OpDesc, Result, Role, Schema, SlotValues, Var,
+    schema::{keep, take_in_order},
+};
 
 /// An operator. [`register_op`](crate::register_op) implements it for the description `Mul<Var>`, which is the meaning
 /// of plain `Mul`.
@@ -56,20 +61,34 @@ pub trait Op: Sized + 'static + Describe<Var, Op = Self> {
     /// The same struct with other slot values.
     type Of<W>: Describe<W, Op = Self>;
 
-    /// Builds the operator with any slot values: `fill` supplies them, attributes are parsed and checked from `desc`.
-    /// Scratch memory is requested as an output with the field's name and without a variable, [`Var::EMPTY`].
+    /// Reads the operator without slot values: attributes are parsed and checked, and `visit` receives the variables in
+    /// the order in which [`fill`](Op::fill) asks for values. Scratch memory is visited as an output with the field's
+    /// name and without a variable, [`Var::EMPTY`].
     ///
     /// # Errors
-    /// A slot with the wrong number of variables; a missing or invalid attribute; an error of `fill`.
+    /// A slot with the wrong number of variables; a missing or invalid attribute; an error of `visit`.
+    fn read(
+        desc: &OpDesc,
+        visit: &mut dyn FnMut(Role, &'static str, Var) -> Result<()>,
+    ) -> Result<Self::Of<()>>;
+
+    /// Builds the operator with any slot values: `fill` supplies them, attributes are parsed and checked from `desc`.
+    ///
+    /// # Errors
+    /// As [`read`](Op::read), with the errors of `fill`.
     fn from_desc_with<W>(
         desc: &OpDesc,
         fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
-    ) -> Result<Self::Of<W>>;
+    ) -> Result<Self::Of<W>> {
+        let mut values = SmallVec::<[W; 4]>::new();
+        let op = Self::read(desc, &mut keep(&mut values, fill))?;
+        Ok(Self::fill(op, &mut take_in_order(&mut values)))
+    }
 
     /// Reads the operator from its description.
     ///
     /// # Errors
-    /// As [`from_desc_with`](Op::from_desc_with).
+    /// As [`read`](Op::read).
     fn from_desc(desc: &OpDesc) -> Result<Self>;
 
     /// The same operator with slot values from `fill`: first in the order of its fields, then for scratch memory.

@@ -1,5 +1,7 @@
 //! Functions called by generated conversions: loops and error messages.
 
+use smallvec::SmallVec;
+
 use super::{Arity, Role, Schema, Slot};
 use crate::{Error, ErrorKind, Meta, OpDesc, Result, Var};
 
@@ -16,33 +18,50 @@ fn in_slot(error: Error, role: Role, slot: &str) -> Error {
     }
 }
 
-/// Fills a slot from a description.
+/// Reads a slot from a description, without values.
 ///
 /// # Errors
-/// A wrong number of variables; an error of `fill`.
+/// A wrong number of variables; an error of `visit`.
 #[inline(never)]
-pub fn gather_slot<W, S: Slot<W>>(
+pub fn gather_slot<S: Slot<()>>(
     desc: &OpDesc,
     role: Role,
     slot: &'static str,
-    fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
+    visit: &mut dyn FnMut(Role, &'static str, Var) -> Result<()>,
 ) -> Result<S> {
     let slots = match role {
         Role::Input => &desc.inputs,
         Role::Output => &desc.outputs,
     };
-    S::fill(slots.get(slot), |var| fill(role, slot, var)).map_err(|e| in_slot(e, role, slot))
+    S::fill(slots.get(slot), |var| visit(role, slot, var)).map_err(|e| in_slot(e, role, slot))
 }
 
-/// Fills a field of scratch memory. Programs have no variable for it, so it is requested as an output without one.
+/// Visits a field of scratch memory. Programs have no variable for it, so it is visited as an output without one.
 ///
 /// # Errors
-/// The errors of `fill`.
-pub fn gather_scratch<W>(
+/// The errors of `visit`.
+pub fn visit_scratch(
     field: &'static str,
+    visit: &mut dyn FnMut(Role, &'static str, Var) -> Result<()>,
+) -> Result<()> {
+    visit(Role::Output, field, Var::EMPTY)
+}
+
+/// Keeps what `fill` supplies for each variable. It does not depend on an operator's type, so that it is compiled once.
+pub(crate) fn keep<W>(
+    values: &mut SmallVec<[W; 4]>,
     fill: &mut dyn FnMut(Role, &'static str, Var) -> Result<W>,
-) -> Result<W> {
-    fill(Role::Output, field, Var::EMPTY)
+) -> impl FnMut(Role, &'static str, Var) -> Result<()> {
+    |role, slot, var| {
+        values.push(fill(role, slot, var)?);
+        Ok(())
+    }
+}
+
+/// Takes values that [`keep`] has kept, in their order.
+pub(crate) fn take_in_order<W>(values: &mut SmallVec<[W; 4]>) -> impl FnMut() -> W {
+    values.reverse();
+    || values.pop().expect("`Op::fill` asks for the values that `Op::read` has visited, and for no others")
 }
 
 /// Checks slots and attributes of a description as conversion to an operator would, but from the schema alone, so that
@@ -54,12 +73,12 @@ pub(crate) fn check_described(schema: &Schema, desc: &OpDesc) -> Result<()> {
     let slots = [(Role::Input, schema.inputs), (Role::Output, schema.outputs)];
     for (role, slot) in slots.into_iter().flat_map(|(role, slots)| slots.iter().map(move |slot| (role, slot)))
     {
-        let fill = &mut |_, _, _| Ok(());
+        let visit = &mut |_, _, _| Ok(());
         match slot.arity {
-            Arity::One => gather_slot::<(), ()>(desc, role, slot.name, fill)?,
-            Arity::Optional => gather_slot::<(), Option<()>>(desc, role, slot.name, fill).map(drop)?,
-            Arity::Many => gather_slot::<(), Vec<()>>(desc, role, slot.name, fill).map(drop)?,
-            Arity::Holes => gather_slot::<(), Vec<Option<()>>>(desc, role, slot.name, fill).map(drop)?,
+            Arity::One => gather_slot::<()>(desc, role, slot.name, visit)?,
+            Arity::Optional => gather_slot::<Option<()>>(desc, role, slot.name, visit).map(drop)?,
+            Arity::Many => gather_slot::<Vec<()>>(desc, role, slot.name, visit).map(drop)?,
+            Arity::Holes => gather_slot::<Vec<Option<()>>>(desc, role, slot.name, visit).map(drop)?,
         }
     }
     schema.attrs.iter().try_for_each(|attr| (attr.check)(desc, attr))

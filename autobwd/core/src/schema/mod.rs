@@ -21,7 +21,8 @@ pub(crate) use const_lookup::{find_attr, find_slot, has_slot};
 pub(crate) use const_text::{ConstText, Nearest, is_joined};
 pub use control::{BlockCall, CarriedInit, CarriedValue, Control, StepCount};
 pub(crate) use convert::check_described;
-pub use convert::{gather_scratch, gather_slot, put_values, same_as};
+pub use convert::{gather_slot, put_values, same_as, visit_scratch};
+pub(crate) use convert::{keep, take_in_order};
 pub use cost::Cost;
 pub use inherit::{check_attr, check_slot, inherit_attr, inherit_slot, slot_name, slot_name_len};
 pub use slot::{Arity, Slot};
@@ -358,7 +359,7 @@ pub trait Lanes: Sized + 'static {
     /// Reads the attributes.
     ///
     /// # Errors
-    /// As `Op::from_desc_with`.
+    /// As `Op::read`.
     fn attrs(desc: &OpDesc) -> Result<Self::Attrs>;
 }
 

@@ -65,6 +65,11 @@ pub trait Slot<V>: sealed::Slot<V> + Sized {
     /// The same slot with its values mapped by `f`.
     fn map<W>(&self, f: impl FnMut(&V) -> W) -> Self::Of<W>;
 
+    /// The same slot with values from `fill`: compiled once for all operators.
+    fn filled<W>(&self, fill: &mut dyn FnMut() -> W) -> Self::Of<W> {
+        self.map(|_| fill())
+    }
+
     /// Visits its values.
     fn each(&self, f: impl FnMut(&V));
 
