@@ -506,16 +506,21 @@ struct BoundKernel<K> {
     name: &'static str,
 }
 impl<K: Kernel> Kernel for BoundKernel<K> {
-    #[inline]
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        catch_panic(|| self.kernel.run(cx))
-            .unwrap_or_else(|panic| Err(panic.error(&format!("the kernel of `{}`", self.name))))
+        run_caught(&mut self.kernel, self.name, cx)
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
         self.kernel.scratch_bytes(workers)
     }
 }
+
+/// Runs a kernel; a panic is an error. It is compiled once for all kernels.
+fn run_caught(kernel: &mut dyn Kernel, name: &str, cx: &Cx) -> Result<()> {
+    catch_panic(|| kernel.run(cx))
+        .unwrap_or_else(|panic| Err(panic.error(&format!("the kernel of `{name}`"))))
+}
+
 impl<K> Drop for BoundKernel<K> {
     fn drop(&mut self) {
         self.lease.end();
