@@ -319,11 +319,12 @@ pub(crate) fn sorted(slots: &'static [SlotDef]) -> SmallVec<[&'static SlotDef; 8
 
 /// Runs the rule of an operator, for the registry.
 pub(crate) fn emit<O: Op>(g: &mut GradCx<'_>) -> Result<()> {
-    if let GradKind::Operator(schema) = <O::Grad as GradRule<O>>::KIND {
+    // A constant condition: for other kinds, no code that reads the operator is compiled.
+    if const { matches!(<O::Grad as GradRule<O>>::KIND, GradKind::Rule | GradKind::Derived(_)) } {
+        let fwd = O::from_desc(g.forward())?;
+        <O::Grad as GradRule<O>>::emit(&fwd, g);
+    } else if let GradKind::Operator(schema) = <O::Grad as GradRule<O>>::KIND {
         g.push_wired(const { &O::SCHEMA }, schema);
-        return Ok(());
     }
-    let fwd = O::from_desc(g.forward())?;
-    <O::Grad as GradRule<O>>::emit(&fwd, g);
     Ok(())
 }
