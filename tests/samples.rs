@@ -52,8 +52,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("softmax_with_cross_entropy", "attribute `numeric_stable_mode` has no effect"),
     ("top_k_v2", "attribute `sorted` has no effect"),
     // Their compositions take apart an axis whose length must be known.
-    ("lstm_sequence", "the composition fails where dimensions are unknown"),
-    ("rnn", "the composition fails where dimensions are unknown"),
     // The output has as many dimensions as `ShapeTensor` has elements.
     ("gaussian_random", "the composition fails where dimensions are unknown"),
     ("uniform_random", "the composition fails where dimensions are unknown"),

@@ -67,6 +67,7 @@ mod tap_rows;
 pub mod top_k;
 pub mod trigonometry;
 mod unary;
+mod units;
 pub mod update;
 pub mod windows;
 

@@ -150,13 +150,19 @@ fn composed(ops: &OpInfoMap, program: &Program) -> Result<Option<Program>> {
     Ok(any.then_some(composed))
 }
 
+/// Appends an operator of a composition, with outputs declared by its shape rule.
 fn append(ops: &OpInfoMap, program: &mut Program, op: OpDesc) -> Result<()> {
+    let info = ops.get(&op.ty)?;
+    if info.is_control() {
+        program.root_mut().ops.push(op);
+        return Ok(());
+    }
     let mut metas: Vec<(Var, Meta)> = vec![];
     let of = |var: Var| {
         let known = program.root().vars.get(&var).map(VarDesc::meta);
         known.ok_or_else(|| failure("a composition reads a variable that is not written"))
     };
-    let outcome = ops.get(&op.ty)?.infer(&op, &of, &mut |var, meta| metas.push((var, meta)));
+    let outcome = info.infer(&op, &of, &mut |var, meta| metas.push((var, meta)));
     outcome.map_err(|e| e.at_op(|| program.describe_op(BlockId::ROOT, program.root().ops.len(), &op)))?;
     let root = program.root_mut();
     root.vars.extend(metas.into_iter().map(|(var, meta)| (var, VarDesc::of(meta))));

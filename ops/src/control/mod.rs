@@ -11,5 +11,6 @@ pub use autobwd::operators::{
 };
 pub use cond::{Branch, case, cond, switch_case};
 pub use scan::scan;
+pub(crate) use scan::scan_to_last;
 pub use static_rnn::{StaticRnn, static_rnn};
 pub use while_loop::{dynamic_dims, while_loop};

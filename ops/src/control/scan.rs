@@ -38,6 +38,31 @@ pub fn scan(
     sequences: &[Expr],
     states: &[Expr],
     reverse: bool,
+    step: impl FnMut(&[Expr], &[Expr]) -> (Vec<Expr>, Vec<Expr>),
+) -> Vec<Expr> {
+    recurrence(sequences, states, reverse, false, step)
+}
+
+/// The same, and the states after the last step.
+#[track_caller]
+pub(crate) fn scan_to_last(
+    sequences: &[Expr],
+    states: &[Expr],
+    reverse: bool,
+    step: impl FnMut(&[Expr], &[Expr]) -> (Vec<Expr>, Vec<Expr>),
+) -> (Vec<Expr>, Vec<Expr>) {
+    let mut outputs = recurrence(sequences, states, reverse, true, step);
+    let lasts = outputs.split_off(outputs.len().saturating_sub(states.len()));
+    (outputs, lasts)
+}
+
+/// The outputs of all steps, then, if wanted, the states after the last step.
+#[track_caller]
+fn recurrence(
+    sequences: &[Expr],
+    states: &[Expr],
+    reverse: bool,
+    returns_last: bool,
     mut step: impl FnMut(&[Expr], &[Expr]) -> (Vec<Expr>, Vec<Expr>),
 ) -> Vec<Expr> {
     let Some(net) = sequences.first().map(|x| x.builder().clone()) else {
@@ -52,7 +77,12 @@ pub fn scan(
             let text = format!("a step with {} states returns {} values", before.len(), after.len());
             rnn.fail(Error::new(ErrorKind::Slot, text));
         }
-        before.iter().zip(&after).for_each(|(before, after)| rnn.update_memory(before, after));
+        for (before, after) in before.iter().zip(&after) {
+            rnn.update_memory(before, after);
+            if returns_last {
+                rnn.last_output(before);
+            }
+        }
         outputs.iter().for_each(|output| rnn.step_output(output));
     })
 }

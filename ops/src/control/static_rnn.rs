@@ -30,7 +30,7 @@ pub struct StaticRnn {
 enum RnnLowering {
     /// The step's block and the block around it.
     Program { block: BlockId, around: BlockId },
-    /// Eager: steps run one after another.
+    /// Eager or unrolled: steps follow one after another.
     AtOnce {
         /// Steps done before this one.
         done: usize,
@@ -93,7 +93,7 @@ struct RnnMemory {
 pub fn static_rnn(net: &Builder, reverse: bool, step: impl FnMut(&mut StaticRnn)) -> Vec<Expr> {
     // Also for a step that has failed.
     let mut count = 0;
-    let outcome = match net.is_eager() {
+    let outcome = match net.unrolls_loops() {
         true => at_once(net, reverse, step, &mut count).map_err(asked(net)),
         false => of_program(net, reverse, step, &mut count),
     };
@@ -240,7 +240,11 @@ impl StaticRnn {
         let (block, around) = match &self.form {
             RnnLowering::Program { block, around } => (*block, *around),
             RnnLowering::AtOnce { done, reverse, .. } => {
-                let steps = steps.get().unwrap_or(0);
+                let Some(steps) = steps.get() else {
+                    let text =
+                        "the number of steps must be known, because this gradient is computed step by step";
+                    return Err(Error::new(ErrorKind::NoGradient, text));
+                };
                 if *done >= steps {
                     let text = format!("{sequence} has no step {done} to compute eagerly");
                     return Err(Error::new(ErrorKind::Shape, text));

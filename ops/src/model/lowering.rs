@@ -1,6 +1,6 @@
 //! Operators that another system does not know, written in terms of those that it knows.
 
-use autobwd::{BlockId, DType, Dims, OpDesc, OpInfoMap, Program, Result, VarDesc, program::Var};
+use autobwd::{BlockId, OpDesc, OpInfoMap, Program, Result};
 
 use super::infer_shapes;
 
@@ -8,8 +8,7 @@ use super::infer_shapes;
 const DEPTH: usize = 8;
 
 /// The program with compositions in place of operators that are not known; `is_known` gets the program, the block and the
-/// operator. Operators without a composition stay as they
-/// are.
+/// operator. Operators without a composition stay as they are.
 ///
 /// # Errors
 /// Those of `is_known` and of compositions.
@@ -53,12 +52,8 @@ fn lower_block(
     if !replaced {
         return Ok(false);
     }
-    let mut new: Vec<Var> = after.iter().flat_map(OpDesc::writes).collect();
-    new.retain(|var| program.lookup(id, *var).is_none());
     if let Some(block) = program.block_mut(id) {
         block.ops = after;
-        // Shape rules set dtype and shape.
-        block.vars.extend(new.into_iter().map(|var| (var, VarDesc::new(DType::F32, Dims::default()))));
     }
     Ok(true)
 }

@@ -5,7 +5,10 @@ use std::marker::PhantomData;
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
 
 use super::{layer_name, parameter};
-use crate::{Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::at};
+use crate::{
+    Init, Math, concat, control::static_rnn, fill::FillZerosLike, lstm::LstmSequence, shape::at,
+    units::RnnMode,
+};
 
 /// One step of a recurrent layer.
 pub trait RecurrentCell {
@@ -37,7 +40,7 @@ impl RecurrentCell for RnnCell {
     const STATES: usize = 1;
 
     fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr> {
-        vec![(gates + states[0].matmul(weight)).tanh()]
+        RnnMode::Tanh.step(gates, &states[0].matmul(weight), states).1
     }
 }
 
@@ -52,11 +55,7 @@ impl RecurrentCell for GruCell {
     const STATES: usize = 1;
 
     fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr> {
-        let of_input = parts(gates, Self::GATES, weight);
-        let of_state = parts(&states[0].matmul(weight), Self::GATES, weight);
-        let [reset, keep] = [0, 1].map(|gate| (&of_input[gate] + &of_state[gate]).sigmoid());
-        let new = (&of_input[2] + reset * &of_state[2]).tanh();
-        vec![&new + keep * (&states[0] - &new)]
+        RnnMode::Gru.step(gates, &states[0].matmul(weight), states).1
     }
 }
 
@@ -70,10 +69,7 @@ impl RecurrentCell for LstmCell {
     const STATES: usize = 2;
 
     fn step(gates: &Expr, states: &[Expr], weight: &Expr) -> Vec<Expr> {
-        let gates = parts(&(gates + states[0].matmul(weight)), Self::GATES, weight);
-        let new = gates[0].sigmoid() * gates[2].tanh();
-        let cell = gates[1].sigmoid() * &states[1] + new;
-        vec![gates[3].sigmoid() * cell.tanh(), cell]
+        RnnMode::Lstm.step(gates, &states[0].matmul(weight), states).1
     }
 
     fn fused(gates: &Expr, states: Option<&[Expr]>, weight: &Expr) -> Option<Vec<Expr>> {
@@ -88,11 +84,6 @@ impl RecurrentCell for LstmCell {
         });
         Some(vec![op.hidden, op.cell])
     }
-}
-
-/// Splits the last of two dimensions into `count` equal parts, one element for each unit.
-fn parts(gates: &Expr, count: usize, weight: &Expr) -> Vec<Expr> {
-    gates.split(&vec![units(weight) as i32; count], 1)
 }
 
 /// The number of rows of the recurrent weights.

@@ -1,81 +1,51 @@
-//! The composition of recurrent layers, step by step.
+//! The compositions of recurrent layers and of their gradient.
 
-use autobwd::{Composition, DType, Error, ErrorKind, Expr, New, emit};
+use autobwd::{Composition, DType, Expr, New, emit};
 
-use super::{RnnLayers, RnnMode};
+use super::{RnnAttrs, RnnGrad, RnnLayers};
 use crate::{
-    Math,
+    DimExpr, Math,
     dropout::{DropoutImplementation, DropoutOp},
-    fill::FillConstant,
-    math::concat,
-    matmul::MatmulV2,
+    math::{self, concat, filled, positions, stack},
+    units::{UnitResults, UnitSteps, Units, joined, product, summed_product},
 };
 
-impl Composition for RnnLayers<Expr> {
-    fn compose(&mut self) {
-        let Some(steps) = self.input.dims()[0].get() else {
-            let text = "the number of steps must be known, because this gradient is computed step by step";
-            self.out = self.input.builder().failed(Error::new(ErrorKind::NoGradient, text));
-            return;
-        };
-        let masks = self.masks(steps);
-        let (layers, directions) = (self.rnn.num_layers as usize, self.rnn.directions());
-        let (mut reserve, mut dropped, mut lasts) = (vec![], vec![], vec![vec![]; self.pre_state.len()]);
-        let mut x = self.input.clone();
-        for layer in 0..layers {
-            let mut outs = vec![];
-            for direction in 0..directions {
-                let unit = self.unit(&x, layer * directions + direction, direction == 1, &masks);
-                outs.push(unit.out);
-                reserve.push(unit.gates);
-                for (lasts, (all, last)) in lasts.iter_mut().zip(unit.states) {
-                    reserve.push(all);
-                    lasts.push(last);
-                }
-            }
-            x = joined(&outs, -1);
-            if layer + 1 < layers {
-                if self.rnn.drops() {
-                    let (kept, mask) = self.dropped(&x, layer);
-                    x = kept;
-                    dropped.push(mask.unsqueeze(&[0]));
-                }
-                reserve.push(x.clone());
-            }
-        }
-        self.out = x;
-        self.state = lasts.iter().map(|lasts| joined(lasts, 0)).collect();
-        let nothing = self.constant(vec![], DType::U8, 0.0);
-        self.dropout_state = Some(if dropped.is_empty() { nothing.clone() } else { joined(&dropped, 0) });
-        let reserve: Vec<Expr> = reserve.iter().map(|part| part.reshape(&[-1])).collect();
-        self.reserve = if self.rnn.is_test { nothing } else { joined(&reserve, 0) };
-    }
+/// The inputs that the layers and their gradient share.
+struct Layers<'a> {
+    rnn: &'a RnnAttrs,
+    weights: &'a [Expr],
+    mask: Option<Expr>,
 }
 
-/// One direction of a layer.
-struct Unit {
-    out: Expr,
-    gates: Expr,
-    /// All states of each kind, and the last.
-    states: Vec<(Expr, Expr)>,
-}
-
-impl RnnLayers<Expr> {
-    /// For each step, 1 for sequences that have it, else 0: `[1, batch, 1]`.
-    fn masks(&self, steps: usize) -> Option<Vec<Expr>> {
-        let lengths = self.sequence_length.as_ref()?.unsqueeze(&[0, 2]);
-        let mask = |step: usize| {
-            let step = self.constant(vec![1], lengths.dtype(), step as f32);
-            lengths.greater_than(&step).cast(self.input.dtype())
-        };
-        Some((0..steps).map(mask).collect())
+impl<'a> Layers<'a> {
+    fn of(rnn: &'a RnnAttrs, weights: &'a [Expr], input: &Expr, lengths: &Option<Expr>) -> Layers<'a> {
+        let mask = lengths.as_ref().map(|lengths| {
+            let steps = positions(input.builder(), &input.dim(0)).unsqueeze(&[1, 2]);
+            let runs = lengths.cast(DType::I64).unsqueeze(&[0, 2]).greater_than(&steps);
+            runs.expand_to(&[input.dim(0), input.dim(1), i64::from(rnn.hidden_size).into()])
+        });
+        Layers { rnn, weights, mask }
     }
 
-    fn constant(&self, shape: Vec<i64>, dtype: DType, value: f32) -> Expr {
-        let fill = FillConstant { shape, dtype, value, ..FillConstant::of(New) };
-        self.input.builder().emit(fill).out
+    /// The number of a direction of a layer among all.
+    fn number(&self, layer: usize, direction: usize) -> usize {
+        layer * self.rnn.directions() + direction
     }
 
+    /// The weights and the bias of the projections of a direction's input.
+    fn projection(&self, number: usize) -> [&Expr; 2] {
+        [2 * number, self.weights.len() / 2 + 2 * number].map(|i| &self.weights[i])
+    }
+
+    /// The recurrent units of a direction, and their bias.
+    fn units(&self, number: usize) -> (Units, &Expr) {
+        let weight = self.weights[2 * number + 1].clone();
+        let reverse = number % self.rnn.directions() == 1;
+        let units = Units { mode: self.rnn.mode, weight, transposed: true, mask: self.mask.clone(), reverse };
+        (units, &self.weights[self.weights.len() / 2 + 2 * number + 1])
+    }
+
+    /// The output of a layer without dropped elements, and the mask of the others.
     fn dropped(&self, x: &Expr, layer: usize) -> (Expr, Expr) {
         let op = emit(DropoutOp {
             x: x.into(),
@@ -90,72 +60,135 @@ impl RnnLayers<Expr> {
         });
         (op.out, op.mask)
     }
+}
 
-    fn unit(&self, x: &Expr, part: usize, reverse: bool, masks: &Option<Vec<Expr>>) -> Unit {
-        let count = self.weight_list.len() / 2;
-        let [weight, recurrent, bias, recurrent_bias] =
-            [2 * part, 2 * part + 1, count + 2 * part, count + 2 * part + 1].map(|i| &self.weight_list[i]);
-        let steps = x.dims()[0].get().unwrap_or_default();
-        let projected = product(x, weight) + bias.clone();
-        let slice = |x: &Expr, i: usize| x.slice(0, i as i32, i as i32 + 1);
-        let mut states: Vec<Vec<Expr>> =
-            self.pre_state.iter().map(|state| vec![slice(state, part)]).collect();
-        let (mut outs, mut gates) = (vec![], vec![]);
-        for i in 0..steps {
-            let step = if reverse { steps - 1 - i } else { i };
-            let before: Vec<&Expr> = states.iter().map(|states| &states[i]).collect();
-            let added = product(before[0], recurrent) + recurrent_bias.clone();
-            let (mut row, mut next) = self.step(&slice(&projected, step), &added, &before);
-            let mut out = next[0].clone();
-            if let Some(masks) = masks {
-                let (mask, rest) = (&masks[step], 1.0 - masks[step].clone());
-                (row, out) = (&row * mask, &out * mask);
-                next = next.iter().zip(&before).map(|(next, before)| next * mask + *before * &rest).collect();
+impl Composition for RnnLayers<Expr> {
+    fn compose(&mut self) {
+        let all = Layers::of(&self.rnn, &self.weight_list, &self.input, &self.sequence_length);
+        let (layers, directions) = (self.rnn.num_layers as usize, self.rnn.directions());
+        let (mut reserve, mut dropped, mut lasts) = (vec![], vec![], vec![vec![]; self.pre_state.len()]);
+        let mut x = self.input.clone();
+        for layer in 0..layers {
+            let mut outs = vec![];
+            for number in all.number(layer, 0)..all.number(layer, directions) {
+                let ([weight, bias], (units, recurrent_bias)) = (all.projection(number), all.units(number));
+                let firsts: Vec<Expr> = self.pre_state.iter().map(|state| element(state, number)).collect();
+                let projected = product(&x, weight, [false, true]) + bias.clone();
+                let UnitSteps { out, gates, after, last } =
+                    units.forward(&projected, Some(recurrent_bias), &firsts);
+                reserve.push(gates);
+                for (after, first) in after.iter().zip(firsts) {
+                    let first = first.unsqueeze(&[0]);
+                    let states = if units.reverse { [after, &first] } else { [&first, after] };
+                    reserve.push(concat(&states, 0));
+                }
+                outs.push(out);
+                lasts.iter_mut().zip(last).for_each(|(lasts, last)| lasts.push(last));
             }
-            outs.push(out);
-            gates.push(row);
-            states.iter_mut().zip(next).for_each(|(states, next)| states.push(next));
-        }
-        let last = |states: &[Expr]| states.last().cloned().unwrap_or_else(|| x.clone());
-        let lasts: Vec<Expr> = states.iter().map(|states| last(states)).collect();
-        if reverse {
-            [&mut outs, &mut gates].into_iter().chain(&mut states).for_each(|all| all.reverse());
-        }
-        let states = states.iter().map(|states| joined(states, 0)).zip(lasts).collect();
-        Unit { out: joined(&outs, 0), gates: joined(&gates, 0), states }
-    }
-
-    /// The row of activated gates, and the next states.
-    fn step(&self, x: &Expr, added: &Expr, before: &[&Expr]) -> (Expr, Vec<Expr>) {
-        let units = self.rnn.hidden_size;
-        let parts = |x: &Expr, count: usize| x.split(&vec![units; count], -1);
-        match (self.rnn.mode, before) {
-            (RnnMode::Lstm, [_, cell]) => {
-                let parts = parts(&(x + added), 4);
-                let (i, f) = (parts[0].sigmoid(), parts[1].sigmoid());
-                let (g, o) = (parts[2].tanh(), parts[3].sigmoid());
-                let next = &f * *cell + &i * &g;
-                (concat(&[&i, &f, &g, &o], -1), vec![&o * &next.tanh(), next])
-            }
-            (RnnMode::Gru, [before, ..]) => {
-                let (x, added) = (parts(x, 3), parts(added, 3));
-                let (r, z) = ((&x[0] + &added[0]).sigmoid(), (&x[1] + &added[1]).sigmoid());
-                let m = (&x[2] + &r * &added[2]).tanh();
-                (concat(&[&m, &r, &z, &added[2]], -1), vec![(*before - &m) * &z + &m])
-            }
-            (mode, _) => {
-                let sum = x + added;
-                let next = if mode == RnnMode::Relu { sum.relu() } else { sum.tanh() };
-                (next.clone(), vec![next])
+            x = joined(&outs, -1);
+            if layer + 1 < layers {
+                if self.rnn.drops() {
+                    let (kept, mask) = all.dropped(&x, layer);
+                    x = kept;
+                    dropped.push(mask);
+                }
+                reserve.push(x.clone());
             }
         }
+        self.out = x;
+        self.state = lasts.iter().map(|lasts| stacked(lasts)).collect();
+        let nothing = filled(self.input.builder(), DType::U8, "0", &[]);
+        self.dropout_state = Some(if dropped.is_empty() { nothing.clone() } else { stacked(&dropped) });
+        let reserve: Vec<Expr> = reserve.iter().map(|part| part.reshape(&[-1])).collect();
+        self.reserve = if self.rnn.is_test { nothing } else { joined(&reserve, 0) };
     }
 }
 
-fn joined(parts: &[Expr], axis: i32) -> Expr {
-    concat(&parts.iter().collect::<Vec<_>>(), axis)
+/// The parts of `Reserve`, one after another.
+struct ReserveParts {
+    reserve: Expr,
+    at: DimExpr,
 }
 
-fn product(x: &Expr, weight: &Expr) -> Expr {
-    emit(MatmulV2 { x: x.into(), y: weight.into(), out: New, trans_x: false, trans_y: true }).out
+impl ReserveParts {
+    fn next(&mut self, dims: &[DimExpr]) -> Expr {
+        let end = &self.at + math::product(dims);
+        let part = self.reserve.slice_to(0, &self.at, &end);
+        self.at = end;
+        part.reshape_to(dims)
+    }
+}
+
+impl Composition for RnnGrad<Expr> {
+    fn compose(&mut self) {
+        let all = Layers::of(&self.rnn, &self.weight_list, &self.input, &self.sequence_length);
+        let (layers, directions) = (self.rnn.num_layers as usize, self.rnn.directions());
+        let units = i64::from(self.rnn.hidden_size);
+        let of_steps = |steps: DimExpr, width: i64| [steps, self.input.dim(1), width.into()];
+        let mut parts = ReserveParts { reserve: self.reserve.clone(), at: 0.into() };
+        let (mut inputs, mut steps) = (vec![self.input.clone()], vec![]);
+        for layer in 0..layers {
+            for _ in 0..directions {
+                let row = self.rnn.mode.row_parts() as i64 * units;
+                let gates = parts.next(&of_steps(self.input.dim(0), row));
+                let states = self.pre_state.iter().map(|_| of_steps(self.input.dim(0) + 1, units));
+                steps.push((gates, states.map(|dims| parts.next(&dims)).collect::<Vec<_>>()));
+            }
+            if layer + 1 < layers {
+                inputs.push(parts.next(&of_steps(self.input.dim(0), directions as i64 * units)));
+            }
+        }
+        let half = self.weight_list.len() / 2;
+        let mut dweights = vec![None; self.weight_list.len()];
+        let mut dfirsts = vec![vec![None; layers * directions]; self.pre_state.len()];
+        let mut dout = self.dout.clone();
+        for layer in (0..layers).rev() {
+            let mut dinputs = vec![];
+            for number in all.number(layer, 0)..all.number(layer, directions) {
+                let ([weight, _], (own, _), (gates, states)) =
+                    (all.projection(number), all.units(number), &steps[number]);
+                let but_last: Vec<Expr> = states.iter().map(|states| states.slice(0, 0, -1)).collect();
+                let but_first: Vec<Expr> = states.iter().map(|states| states.slice(0, 1, i32::MAX)).collect();
+                let (before, after) = if own.reverse { (but_first, but_last) } else { (but_last, but_first) };
+                let column = (number % directions) as i32 * self.rnn.hidden_size;
+                let gradients = own.backward(UnitResults {
+                    gates,
+                    before: &before,
+                    after: &after,
+                    dout: dout.slice(-1, column, column + self.rnn.hidden_size),
+                    dcell: None,
+                    dgates: None,
+                    dlast: self.dstate.iter().map(|state| element(state, number)).collect(),
+                });
+                let [projected, recurrent] = [&gradients.projected, &gradients.recurrent];
+                dweights[2 * number] = Some(summed_product(projected, &inputs[layer]));
+                dweights[2 * number + 1] = Some(summed_product(recurrent, &before[0]));
+                dweights[half + 2 * number] = Some(projected.sum(&[0, 1]));
+                dweights[half + 2 * number + 1] = Some(recurrent.sum(&[0, 1]));
+                dinputs.push(product(projected, weight, [false, false]));
+                for (dfirsts, first) in dfirsts.iter_mut().zip(gradients.first) {
+                    dfirsts[number] = Some(first);
+                }
+            }
+            dout = dinputs.into_iter().reduce(|sum, term| sum + term).unwrap_or(dout);
+            if layer > 0 && self.rnn.drops() {
+                // Equal seeds give equal masks.
+                dout = all.dropped(&dout, layer - 1).0;
+            }
+        }
+        self.dinput = Some(dout);
+        self.dweight_list = dweights;
+        let dfirsts = dfirsts.into_iter().map(|firsts| firsts.into_iter().flatten().collect::<Vec<_>>());
+        self.dpre_state = dfirsts.map(|firsts| Some(stacked(&firsts))).collect();
+    }
+}
+
+/// The element of that number along the first axis.
+fn element(x: &Expr, number: usize) -> Expr {
+    x.slice(0, number as i32, number as i32 + 1).squeeze(&[0])
+}
+
+/// Values along a new first axis.
+fn stacked(parts: &[Expr]) -> Expr {
+    stack(&parts.iter().collect::<Vec<_>>(), 0)
 }

@@ -34,18 +34,9 @@ pub(super) fn reserved(rnn: &RnnAttrs, steps: Dim, batch: Dim) -> Dim {
     let of = |n: usize| Dim::from(n);
     let (units, layers) = (of(rnn.hidden_size as usize), of(rnn.num_layers as usize));
     let (directions, states) = (of(rnn.directions()), of(rnn.mode.states()));
-    let gates = steps * batch * of(row_parts(rnn.mode)) * units;
+    let gates = steps * batch * of(rnn.mode.row_parts()) * units;
     let unit = gates + states * (steps + of(1)) * batch * units;
     layers * directions * unit + of(rnn.num_layers as usize - 1) * steps * batch * directions * units
-}
-
-/// Parts of a row of gates, of one element for each unit. With GRU, they are `m, r, z, n'`; the first is `n` until it
-/// is activated.
-fn row_parts(mode: RnnMode) -> usize {
-    match mode {
-        RnnMode::Lstm | RnnMode::Gru => 4,
-        RnnMode::Tanh | RnnMode::Relu => 1,
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -80,7 +71,7 @@ impl RnnLayout {
 
     /// Elements of a row of gates.
     pub(super) fn row(&self) -> usize {
-        row_parts(self.mode) * self.units
+        self.mode.row_parts() * self.units
     }
 
     /// Elements of the gates of all steps.

@@ -15,42 +15,13 @@ use autobwd::{
     op::with_float, operators::same_count, register_op, tensor::Dim,
 };
 
+pub use crate::units::RnnMode;
 use crate::{
     gather::are_numbers,
     kernel_helpers::PART,
     random::{rng, unit},
 };
 use layout::{Lengths, RnnLayout, parameters};
-
-autobwd::op::attr_enum! {
-    /// The kind of recurrent units.
-    pub enum RnnMode {
-        /// Long short-term memory.
-        Lstm = "LSTM",
-        /// Gated recurrent units.
-        Gru = "GRU",
-        /// Simple recurrence with `tanh`.
-        Tanh = "RNN_TANH",
-        /// Simple recurrence with `max(x, 0)`.
-        Relu = "RNN_RELU",
-    }
-}
-
-impl RnnMode {
-    /// Hidden and cell state, or hidden state only.
-    pub(crate) fn states(self) -> usize {
-        if self == RnnMode::Lstm { 2 } else { 1 }
-    }
-
-    /// Rows of a weight for each unit.
-    pub(crate) fn gates(self) -> usize {
-        match self {
-            RnnMode::Lstm => 4,
-            RnnMode::Gru => 3,
-            RnnMode::Tanh | RnnMode::Relu => 1,
-        }
-    }
-}
 
 /// The attributes of recurrent layers.
 #[derive(Attrs, Clone, Debug)]
@@ -88,7 +59,7 @@ impl RnnAttrs {
     }
 
     /// Whether elements between layers are dropped.
-    fn drops(&self) -> bool {
+    pub fn drops(&self) -> bool {
         !self.is_test && self.dropout_prob > 0.0 && self.num_layers > 1
     }
 

@@ -140,32 +140,6 @@
     %v2 = stablehlo.constant dense<0x00000000> : tensor<3x0xf32>
     return %v2 : tensor<3x0xf32>
 
-// Rules: lstm_sequence_grad
-    // lstm_sequence
-    %v2 = stablehlo.constant dense<0x00000000> : tensor<2x0x1xf32>
-    %v3 = stablehlo.constant dense<0x00000000> : tensor<2x0x1xf32>
-    %v4 = stablehlo.constant dense<0x00000000> : tensor<2x0x4xf32>
-    // fill_any_like
-    //   of it: fill_constant
-    %v2.GRAD_0 = stablehlo.constant dense<0x3F800000> : tensor<2x0x1xf32>
-    // fill_any_like
-    //   of it: fill_constant
-    %v3.GRAD_0 = stablehlo.constant dense<0x3F800000> : tensor<2x0x1xf32>
-    // fill_any_like
-    //   of it: fill_constant
-    %v4.GRAD_0 = stablehlo.constant dense<0x3F800000> : tensor<2x0x4xf32>
-    // lstm_sequence_grad
-    %v0.GRAD = stablehlo.constant dense<0x00000000> : tensor<2x0x4xf32>
-    %v1.GRAD = stablehlo.constant dense<0x00000000> : tensor<1x4xf32>
-    return %v0.GRAD, %v1.GRAD : tensor<2x0x4xf32>, tensor<1x4xf32>
-
-// Rules: lstm_sequence
-    // lstm_sequence
-    %v3 = stablehlo.constant dense<0x00000000> : tensor<0x2x1xf32>
-    %v4 = stablehlo.constant dense<0x00000000> : tensor<0x2x1xf32>
-    %v5 = stablehlo.constant dense<0x00000000> : tensor<0x2x4xf32>
-    return %v3, %v4, %v5 : tensor<0x2x1xf32>, tensor<0x2x1xf32>, tensor<0x2x4xf32>
-
 // Rules: matmul_v2
     // matmul_v2
     %v2 = stablehlo.dot_general %v0, %v1, contracting_dims = [1] x [0] : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>

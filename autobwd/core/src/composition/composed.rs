@@ -14,8 +14,8 @@ use crate::{
     VarDesc,
     desc::GRAD,
     op::{
-        CompositionEntry, DeclaredVars, GradCx, GradKind, GradRequest, GradRule, OpSequence, OpSequenceFn,
-        SequenceInput, forward_op,
+        CompositionEntry, DeclaredVars, GradCx, GradKind, GradRequest, GradRule, LoopForm, OpSequence,
+        OpSequenceFn, SequenceInput, forward_op,
     },
     operators::{Assign, sum, zeros},
 };
@@ -48,7 +48,7 @@ pub(super) fn emit(
     if !arriving || !asked {
         return Ok(());
     }
-    let mut line = OpSequence::of(ops, composing, &fwd, &|var| g.meta(var))?;
+    let mut line = OpSequence::of(ops, composing, &fwd, &|var| g.meta(var), LoopForm::Unrolled)?;
     let mut bound: Vec<(Var, Var)> = line.inputs.iter().map(|input| (input.outer, input.inner)).collect();
     let mut seeds = vec![];
     for SequenceInput { slot, outer, inner } in line.outputs.clone() {
@@ -65,22 +65,23 @@ pub(super) fn emit(
     let gradients = within(&fwd, || line.reverse(ops, seeds, &sources))?;
     let results = wanted.iter().filter_map(|(outer, inner)| Some((*outer, *gradients.get(inner)?)));
     let results: Vec<(Var, Var)> = results.collect();
-    for op in line.splice(ops, &bound, &results, &mut |what| g.fresh(what)) {
-        g.push(op);
-    }
+    let (parts, _) = line.splice(ops, &bound, &results, &mut |what| g.fresh(what));
+    parts.into_iter().for_each(|part| g.push(part));
     Ok(())
 }
 
 impl OpSequence {
-    /// The composition of an operator, with dtypes and shapes of inputs from `meta`.
+    /// The composition of an operator, with dtypes and shapes of inputs from `meta`. A composition that is differentiated
+    /// has unrolled loops.
     pub(crate) fn of(
         ops: &OpInfoMap,
         composing: CompositionEntry,
         op: &OpDesc,
         meta: &dyn Fn(Var) -> Option<Meta>,
+        loops: LoopForm,
     ) -> Result<OpSequence> {
         match composing.forward {
-            None => (composing.compose)(ops, op, meta),
+            None => (composing.compose)(ops, op, meta, loops),
             Some(forward) => OpSequence::of_gradient(ops, composing.compose, forward, op, meta),
         }
     }
@@ -95,7 +96,7 @@ impl OpSequence {
     ) -> Result<OpSequence> {
         let grads = |slots: &Slots, slot: &str| slots.get(&format!("{slot}@GRAD")).to_vec();
         let fwd = forward_op(forward, op);
-        let mut line = compose(ops, &fwd, meta)?;
+        let mut line = compose(ops, &fwd, meta, LoopForm::Unrolled)?;
         let outputs = std::mem::take(&mut line.outputs);
         let (mut seeds, mut wanted) = (vec![], vec![]);
         for slot in forward.outputs {
@@ -253,14 +254,14 @@ impl OpSequence {
     }
 
     /// The operators that `results` need, in terms of outer variables: `bound` maps these to variables here, `fresh`
-    /// creates new ones. Each result is written to its variable.
+    /// creates new ones. Each result is written to its variable. Also returns the outer variables by those of the line.
     pub(crate) fn splice(
         &self,
         ops: &OpInfoMap,
         bound: &[(Var, Var)],
         results: &[(Var, Var)],
         fresh: &mut dyn FnMut(&str) -> Var,
-    ) -> Vec<OpDesc> {
+    ) -> (Vec<OpDesc>, FxHashMap<Var, Var>) {
         let mut live: FxHashSet<Var> = results.iter().map(|(_, inner)| *inner).collect();
         let mut needed: Vec<OpDesc> = vec![];
         for op in self.program.root().ops.iter().rev().filter(|op| !op.ty.is_empty()) {
@@ -301,7 +302,7 @@ impl OpSequence {
             }
         }
         firsts.extend(needed);
-        firsts
+        (firsts, names)
     }
 }
 
@@ -312,7 +313,10 @@ fn is_overwritten_before_read(line: &[OpDesc], inner: Var, outer: Var, results: 
     let written = line.iter().position(|op| op.writes().any(|var| var == *result));
     let read = line.iter().rposition(|op| op.reads().any(|var| var == inner));
     let is_copied = results.iter().any(|(of, result)| *result == inner && *of != outer);
-    is_copied || read.zip(written).is_some_and(|(read, written)| read > written)
+    // An operator with a block has read all of its input only after its last step.
+    let has_block = |at: usize| line[at].attrs.blocks().next().is_some();
+    let is_late = |(read, written)| read > written || read == written && has_block(read);
+    is_copied || read.zip(written).is_some_and(is_late)
 }
 
 /// The operator without unread optional outputs.
@@ -331,7 +335,8 @@ fn without_dead_outputs(ops: &OpInfoMap, op: &OpDesc, live: &FxHashSet<Var>) -> 
 
 impl OpInfoMap {
     /// The operators that replace an operator, by its [`Composition`](crate::Composition): they read and write the same
-    /// variables, and new ones of the program. `None` for an operator without a composition.
+    /// variables, and new ones that are declared in the program. Recurrences among them run new blocks of the program.
+    /// `None` for an operator without a composition.
     ///
     /// ```
     /// use autobwd::{Builder, DType, OpInfoMap};
@@ -365,9 +370,11 @@ impl OpInfoMap {
     ) -> Result<Option<Vec<OpDesc>>> {
         let Some(composing) = self.get(&op.ty)?.own_composition() else { return Ok(None) };
         let meta = |var: Var| program.lookup(block, var).map(VarDesc::meta);
-        let line = OpSequence::of(self, composing, op, &meta)?;
+        let line = OpSequence::of(self, composing, op, &meta, LoopForm::Block)?;
         line.check_nesting(self, op)?;
-        line.in_place_of(self, op, &mut |what| program.fresh(what)).map(Some)
+        let (mut parts, names) = line.in_place_of(self, op, &mut |what| program.fresh(what))?;
+        line.complete((program, block), op, &mut parts, names);
+        Ok(Some(parts))
     }
 
     /// The operators that run in place of a [composed](crate::OpInfo::is_composed) operator: `meta` returns dtypes and shapes
@@ -384,22 +391,24 @@ impl OpInfoMap {
     ) -> Result<Vec<OpDesc>> {
         let composing = self.get(&op.ty)?.own_composition();
         let composing = composing.ok_or_else(|| Error::internal("an operator without its composition"))?;
-        OpSequence::of(self, composing, op, meta)?.in_place_of(self, op, fresh)
+        let line = OpSequence::of(self, composing, op, meta, LoopForm::Unrolled)?;
+        Ok(line.in_place_of(self, op, fresh)?.0)
     }
 }
 
 impl OpSequence {
-    /// Its operators, in terms of the variables of the operator that it is the composition of.
+    /// Its operators, in terms of the variables of the operator that it is the composition of; and the program's variables
+    /// by its own.
     fn in_place_of(
         &self,
         ops: &OpInfoMap,
         op: &OpDesc,
         fresh: &mut dyn FnMut(&str) -> Var,
-    ) -> Result<Vec<OpDesc>> {
+    ) -> Result<(Vec<OpDesc>, FxHashMap<Var, Var>)> {
         let pairs = |bindings: &[SequenceInput]| -> Vec<(Var, Var)> {
             bindings.iter().map(|binding| (binding.outer, binding.inner)).collect()
         };
-        let mut parts = self.splice(ops, &pairs(&self.inputs), &pairs(&self.outputs), fresh);
+        let (mut parts, names) = self.splice(ops, &pairs(&self.inputs), &pairs(&self.outputs), fresh);
         let written: FxHashSet<Var> = parts.iter().flat_map(OpDesc::writes).collect();
         for (slot, args) in op.outputs.iter() {
             for (k, var) in args.iter().enumerate().filter(|(_, var)| !written.contains(var)) {
@@ -413,6 +422,6 @@ impl OpSequence {
             }
         }
         parts.iter_mut().for_each(|part| (part.site, part.origin) = (op.site, op.origin));
-        Ok(parts)
+        Ok((parts, names))
     }
 }

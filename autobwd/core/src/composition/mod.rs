@@ -4,6 +4,7 @@
 //! operator. Backends use compositions for operators that they have no rule for (`OpInfoMap::composition`).
 
 mod backend_rule;
+mod blocks;
 mod composed;
 pub(crate) mod nesting;
 
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 use crate::{
     BlockId, Builder, Describe, Error, ErrorKind, Expr, Meta, Op, OpDesc, OpInfo, OpInfoMap, Result, Role,
     Schema, Var, VarDesc,
-    op::{CompositionEntry, ImplProbe, OpSequence, OpSequenceFn, SequenceInput, unread_input},
+    op::{CompositionEntry, ImplProbe, LoopForm, OpSequence, OpSequenceFn, SequenceInput, unread_input},
 };
 
 /// The composition of an operator in terms of others, in a few lines of mathematics, written on `LayerNorm<Expr>`.
@@ -25,7 +26,9 @@ use crate::{
 /// consumers that do not support the operator. And an operator that is declared `composed` has no kernel: its
 /// composition runs in its place.
 ///
-/// It contains no operator of its own type, whatever its attributes, not even within the compositions of others.
+/// It contains no operator of its own type, whatever its attributes, not even within the compositions of others. Its only
+/// control flow is recurrences over sequences, such as `autobwd_ops::control::scan`. Where the composition is
+/// differentiated, they are [unrolled](Builder::unrolls_loops), which needs a known number of steps.
 ///
 /// ```standalone_crate
 /// use autobwd::{Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, Result, Var, register_op};
@@ -70,12 +73,17 @@ type CompositionFn = fn(
 ) -> Result<Vec<(&'static str, Var, Expr)>>;
 
 /// The line of the operator that `T` instantiates, for inputs of these dtypes and shapes.
-fn line_of<T>(ops: &OpInfoMap, op: &OpDesc, meta: &dyn Fn(Var) -> Option<Meta>) -> Result<OpSequence>
+fn line_of<T>(
+    ops: &OpInfoMap,
+    op: &OpDesc,
+    meta: &dyn Fn(Var) -> Option<Meta>,
+    loops: LoopForm,
+) -> Result<OpSequence>
 where
     T: Composition + Describe<Expr>,
     T::Op: Op<Of<Expr> = T>,
 {
-    line(ops, composed::<T>, op, meta)
+    line(ops, composed::<T>, op, meta, loops)
 }
 
 fn line(
@@ -83,12 +91,14 @@ fn line(
     compose: CompositionFn,
     op: &OpDesc,
     meta: &dyn Fn(Var) -> Option<Meta>,
+    loops: LoopForm,
 ) -> Result<OpSequence> {
     let info = ops.get(&op.ty)?;
     // A composition may rely on what the shape rule accepts.
     let mut inferred = vec![];
     info.infer(op, &|var| meta(var).ok_or_else(unknown_shapes), &mut |var, meta| inferred.push((var, meta)))?;
     let builder = if ops.is_linked() { Builder::new() } else { Builder::with_ops(ops.clone()) };
+    builder.set_loop_form(loops);
     let mut inputs = vec![];
     let input = &mut |slot: &'static str, outer| {
         let meta = meta(outer).ok_or_else(unknown_shapes)?;

@@ -4,7 +4,10 @@ use std::cell::RefCell;
 
 use rustc_hash::FxHashSet;
 
-use crate::{Error, ErrorKind, Name, OpDesc, OpInfo, OpInfoMap, Result, VarDesc, op::OpSequence};
+use crate::{
+    BlockId, Error, ErrorKind, Name, OpDesc, OpInfo, OpInfoMap, Result, VarDesc,
+    op::{LoopForm, OpSequence},
+};
 
 thread_local! {
     /// The operators whose compositions are being expanded on this thread, outermost first.
@@ -55,14 +58,15 @@ impl OpSequence {
 
     fn check_nested(&self, ops: &OpInfoMap, op: &OpDesc, seen: &mut FxHashSet<Name>) -> Result<()> {
         within(op, || {
-            for part in &self.program.root().ops {
+            let blocks = self.program.blocks().iter().enumerate();
+            for (block, part) in blocks.flat_map(|(k, block)| block.ops.iter().map(move |op| (k, op))) {
                 let composing = ops.get(&part.ty).ok().and_then(OpInfo::own_composition);
                 let Some(composing) = composing else { continue };
                 within(part, || Ok(()))?;
-                let meta = |var| self.program.root().vars.get(&var).map(VarDesc::meta);
+                let meta = |var| self.program.lookup(BlockId::new(block), var).map(VarDesc::meta);
                 // Other errors of that composition are for those who expand it.
                 if seen.insert(part.ty)
-                    && let Ok(line) = OpSequence::of(ops, composing, part, &meta)
+                    && let Ok(line) = OpSequence::of(ops, composing, part, &meta, LoopForm::Block)
                 {
                     line.check_nested(ops, part, seen)?;
                 }

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     BlockId, Error, ErrorKind, OpInfoMap, Program, Result, Var, VarDesc,
     desc::{ProgramSignature, SignatureEntry},
+    op::LoopForm,
 };
 
 /// A builder of a program and of its startup program, which initialises persistable variables. `autobwd::eager` makes
@@ -69,6 +70,8 @@ struct BuilderState {
     name_scopes: Setting<String>,
     /// Whether layers are called for evaluation.
     eval_mode: Cell<bool>,
+    /// The form of recurrences.
+    loop_form: Cell<LoopForm>,
 }
 
 impl BuilderState {
@@ -91,6 +94,7 @@ impl BuilderState {
             layers: RefCell::default(),
             name_scopes: Setting::default(),
             eval_mode: Cell::new(false),
+            loop_form: Cell::new(LoopForm::Block),
         }
     }
 }
@@ -149,6 +153,17 @@ impl Builder {
     /// Whether expressions are computed immediately.
     pub fn is_eager(&self) -> bool {
         self.0.engine.is_some()
+    }
+
+    /// Whether recurrences over sequences are unrolled: the builder is eager, or records a composition that is
+    /// differentiated. It then has no [`sub_block`](Builder::sub_block)s.
+    pub fn unrolls_loops(&self) -> bool {
+        self.is_eager() || self.0.loop_form.get() == LoopForm::Unrolled
+    }
+
+    /// Sets the form of recurrences.
+    pub(crate) fn set_loop_form(&self, form: LoopForm) {
+        self.0.loop_form.set(form);
     }
 
     /// The operators that it can append.
@@ -395,12 +410,18 @@ impl Builder {
     /// Appends the operators of `body` to a new block within the current one: for operators that run sub-blocks.
     ///
     /// # Errors
-    /// The errors of `body`; an expression that fails in it; a parameter that it overwrites; an eager builder.
+    /// The errors of `body`; an expression that fails in it; a parameter that it overwrites; a builder that
+    /// [unrolls loops](Builder::unrolls_loops).
     #[track_caller]
     pub fn sub_block<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<(BlockId, T)> {
         if self.is_eager() {
             let text = "an eager builder has no sub-blocks; use a program's builder";
             return Err(Error::new(ErrorKind::Program, text));
+        }
+        if self.unrolls_loops() {
+            let text =
+                "a composition that is differentiated has no control flow but recurrences over sequences";
+            return Err(Error::new(ErrorKind::NoGradient, text));
         }
         let (around, at) = (self.block(), Location::caller());
         let transaction = self.transaction();

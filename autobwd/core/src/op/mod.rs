@@ -31,7 +31,7 @@ pub use gradient_ops::GradientOps;
 pub(crate) use impl_probe::ImplProbe;
 pub use impl_probe::{check_composed, check_inferred, check_multilinear, check_self_adjoint, refuse_unused};
 pub(crate) use impl_probe::{linear_input, unread_input};
-pub(crate) use op_sequence::{CompositionEntry, OpSequence, OpSequenceFn, SequenceInput};
+pub(crate) use op_sequence::{CompositionEntry, LoopForm, OpSequence, OpSequenceFn, SequenceInput};
 pub use peephole::Peephole;
 pub(crate) use peephole::{PeepholeEntry, PeepholeFn};
 pub(crate) use registry::{Lookup, ShapeCache};

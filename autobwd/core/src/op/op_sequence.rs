@@ -3,7 +3,7 @@
 use super::{GradCx, OpInfoMap};
 use crate::{Meta, OpDesc, Program, Result, Schema, SlotDef, Var};
 
-/// A sequence of operators without control flow, in the root block of a program of its own.
+/// A sequence of operators, in the root block of a program of its own.
 #[derive(Debug)]
 pub struct OpSequence {
     /// The program.
@@ -26,8 +26,17 @@ pub struct SequenceInput {
     pub inner: Var,
 }
 
+/// The form of recurrences in a composition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopForm {
+    /// One operator with a block for the step.
+    Block,
+    /// The operators of all steps, for a known number of steps.
+    Unrolled,
+}
+
 /// Expands an operator whose inputs have these dtypes and shapes into a line.
-pub type OpSequenceFn = fn(&OpInfoMap, &OpDesc, &dyn Fn(Var) -> Option<Meta>) -> Result<OpSequence>;
+pub type OpSequenceFn = fn(&OpInfoMap, &OpDesc, &dyn Fn(Var) -> Option<Meta>, LoopForm) -> Result<OpSequence>;
 
 /// Emits the gradient of an operator's composition, from some of its output slots to some of its input slots.
 type EmitFn =

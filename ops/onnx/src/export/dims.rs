@@ -3,7 +3,7 @@
 //! Variables that hold no elements but stand for a shape, such as `XShape`, map to the value that has the shape. An
 //! unknown dimension over which a gradient may be a sum is compared with 1 when the model runs.
 
-use autobwd::{DType, Result, program::Var};
+use autobwd::{Result, program::Var};
 
 use super::onnx_graph::{NodeAttr, OnnxGraph, OnnxValue};
 
@@ -105,48 +105,10 @@ impl OnnxGraph<'_> {
         Ok(self.op("Expand", &[x, dims], &[]))
     }
 
-    /// A number everywhere, in these dimensions.
-    pub(super) fn filled_to(&mut self, dtype: DType, number: f64, dims: &[OnnxDim]) -> Result<OnnxValue> {
-        let number = self.scalar(dtype, number)?;
-        self.expand_to(number, dims)
-    }
-
-    /// The indices of a dimension, from 0 on: a constant, unless it is large.
-    pub(super) fn range(&mut self, dim: OnnxDim) -> Result<OnnxValue> {
-        if let OnnxDim::Known(dim) = dim
-            && dim <= 1 << 16
-        {
-            return self.ints(&(0..dim).collect::<Vec<_>>());
-        }
-        let end = self.count(&[dim], DType::I64)?;
-        let [start, step] = [self.scalar(DType::I64, 0.0)?, self.scalar(DType::I64, 1.0)?];
-        Ok(self.op("Range", &[start, end, step], &[]))
-    }
-
-    /// A value with further dimensions of 1.
-    pub(super) fn unsqueeze(&mut self, x: OnnxValue, axes: &[i64]) -> Result<OnnxValue> {
-        let axes = self.ints(axes)?;
-        Ok(self.op("Unsqueeze", &[x, axes], &[]))
-    }
-
     /// A value without dimensions of 1.
     pub(super) fn squeeze(&mut self, x: OnnxValue, axes: &[i64]) -> Result<OnnxValue> {
         let axes = self.ints(axes)?;
         Ok(self.op("Squeeze", &[x, axes], &[]))
-    }
-
-    /// The product of dimensions, as a scalar of that dtype.
-    pub(super) fn count(&mut self, dims: &[OnnxDim], dtype: DType) -> Result<OnnxValue> {
-        let known = dims.iter().try_fold(1, |count, dim| match dim {
-            OnnxDim::Known(dim) => Some(count * dim),
-            _ => None,
-        });
-        if let Some(count) = known {
-            return self.scalar(dtype, count as f64);
-        }
-        let dims = self.shape_list(dims)?;
-        let count = self.reduce("ReduceProd", dims, &[0], false)?;
-        Ok(self.cast(count, dtype))
     }
 
     /// A value whose broadcast dimensions are summed, so that it has the dimensions `to`. An unknown dimension for which

@@ -128,16 +128,6 @@ impl GraphNodes {
         node
     }
 
-    /// The operands of a value, if it is the result of that operator of two.
-    pub(super) fn operands(&self, op: &str, value: OnnxValue) -> Option<[OnnxValue; 2]> {
-        let list = self.list();
-        let node = list.nodes.iter().rev().find(|node| node.outputs == [value])?;
-        match node.inputs[..] {
-            [Some(x), Some(y)] if node.message.op_type() == op => Some([x, y]),
-            _ => None,
-        }
-    }
-
     pub(super) fn add(&self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
         self.op("Add", &[x, y], &[])
     }
@@ -221,13 +211,6 @@ impl GraphNodes {
     /// A value with its dimensions in another order.
     pub(super) fn permute(&self, x: OnnxValue, axes: &[i64]) -> OnnxValue {
         self.op("Transpose", &[x], &[("perm", NodeAttr::Ints(axes))])
-    }
-
-    /// Matrices with rows and columns exchanged.
-    pub(super) fn transposed(&self, x: OnnxValue, rank: usize) -> OnnxValue {
-        let mut axes: Vec<i64> = (0..rank as i64).collect();
-        axes.swap(rank - 1, rank - 2);
-        self.permute(x, &axes)
     }
 
     /// A reduction over axes; none means no reduction.

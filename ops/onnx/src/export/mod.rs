@@ -1,7 +1,6 @@
 //! Graphs from programs: each operator becomes nodes by its rule, its formula or its composition.
 
 mod arith;
-mod cells;
 mod cond;
 mod conditional_block;
 mod control;
@@ -11,7 +10,6 @@ mod formula;
 mod graph_nodes;
 mod image;
 mod index;
-mod layer_node;
 mod lstm;
 mod matmul;
 mod nodes;
@@ -23,15 +21,14 @@ mod pool;
 mod reduce;
 mod rnn;
 mod rules;
-mod scan;
 mod shape;
 mod slice;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use autobwd::{
     BlockId, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc,
-    op::{Op, OpInfo},
+    op::{Meaning, OpInfo},
     program::{Var, VarKind},
 };
 use autobwd_core::__private::{Obstacles, internals::*};
@@ -51,6 +48,7 @@ use cond::Choice;
 use control::ForwardCalls;
 use graph_nodes::GraphNodes;
 pub use graph_nodes::NodeAttr;
+use lstm::as_layers;
 pub use onnx::Onnx;
 use onnx_graph::OnnxGraph;
 pub use rules::{OnnxRule, linked_rules};
@@ -62,66 +60,19 @@ const IR_VERSION: i64 = 8;
 /// The end of the names of outputs that hold the next state.
 const NEXT: &str = ".next";
 
-/// The nodes of an operator.
-trait ExportOp: Op {
-    /// Whether it has a form in ONNX with these attributes; otherwise its composition is written.
-    fn has_form(&self) -> bool {
-        true
-    }
-
-    /// Appends the nodes of the operator and sets its outputs.
-    fn export(&self, graph: &mut OnnxGraph<'_>) -> Result<()>;
-}
-
-/// How operators of a type are written.
-#[derive(Clone, Copy)]
-struct ExportRule {
-    has_form: fn(&OpDesc) -> bool,
-    export: fn(&OpDesc, &mut OnnxGraph<'_>) -> Result<()>,
-}
-
-/// The rule of an operator, with its type in programs.
-fn rule<O: ExportOp>() -> (&'static str, ExportRule) {
-    let rule = ExportRule {
-        has_form: |desc| desc.as_op::<O>().is_some_and(|op| op.has_form()),
-        export: |desc, graph| {
-            let op = desc.as_op::<O>().ok_or_else(|| Error::internal("an operator with invalid slots"))?;
-            op.export(graph)
-        },
-    };
-    (O::SCHEMA.name, rule)
-}
-
-/// All rules by the type of operators.
-fn rules() -> BTreeMap<&'static str, ExportRule> {
-    let families = [lstm::rules(), rnn::rules()];
-    families.into_iter().flatten().collect()
-}
-
-/// The rule for an operator, if it has one.
-fn rule_of<'r>(rules: &'r BTreeMap<&'static str, ExportRule>, op: &OpDesc) -> Option<&'r ExportRule> {
-    rules.get(&*op.ty).filter(|rule| (rule.has_form)(op))
-}
-
 /// Writes the operators of blocks.
 struct ProgramWriter<'p> {
     program: &'p Program,
     ops: &'p OpInfoMap,
-    rules: BTreeMap<&'static str, ExportRule>,
     obstacles: Obstacles,
     graph: OnnxGraph<'p>,
     steps: ForwardCalls,
 }
 
 impl<'p> ProgramWriter<'p> {
-    fn new(
-        program: &'p Program,
-        ops: &'p OpInfoMap,
-        rules: BTreeMap<&'static str, ExportRule>,
-        obstacles: Obstacles,
-    ) -> Result<ProgramWriter<'p>> {
+    fn new(program: &'p Program, ops: &'p OpInfoMap, obstacles: Obstacles) -> Result<ProgramWriter<'p>> {
         let steps = ForwardCalls::of(program, ops)?;
-        Ok(ProgramWriter { program, ops, rules, obstacles, graph: OnnxGraph::new(program), steps })
+        Ok(ProgramWriter { program, ops, obstacles, graph: OnnxGraph::new(program), steps })
     }
 
     /// Appends the operators of a block to the current graph; `ends` are the variables that are read after them.
@@ -165,12 +116,9 @@ impl<'p> ProgramWriter<'p> {
         if self.by_rule(info, op)? {
             return Ok(());
         }
-        if let Some(rule) = rule_of(&self.rules, op) {
-            return (rule.export)(op, &mut self.graph);
-        }
         match formula::lower(&mut self.graph, info, op)? {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Format, untranslated(op))),
+            false => Err(Error::new(ErrorKind::Format, untranslated(info, op))),
         }
     }
 
@@ -195,10 +143,13 @@ impl<'p> ProgramWriter<'p> {
 }
 
 /// The reason why an operator cannot be written, and what its author can do.
-fn untranslated(op: &OpDesc) -> String {
+fn untranslated(info: &OpInfo, op: &OpDesc) -> String {
+    let missing = match info.meaning() {
+        Meaning::Primitive => "no rule fits this primitive; write one,",
+        _ => "neither a formula, nor a composition, nor a rule; write `impl Composition` for it, or",
+    };
     format!(
-        "operator `{}` has no form in ONNX: neither a formula, nor a composition, nor a rule; write `impl Composition` for \
-         it, or `impl Rule<Onnx>` with `autobwd_onnx::rules!`",
+        "operator `{}` has no form in ONNX: {missing} `impl Rule<Onnx>` with `autobwd_onnx::rules!`",
         op.ty
     )
 }
@@ -209,7 +160,7 @@ fn untranslated(op: &OpDesc) -> String {
 /// An invalid program. Everything that stands in the way, as one list: operators without rule, formula and composition;
 /// shapes that must be known; values that the scope does not hold.
 pub(crate) fn export(model: &Model) -> Result<ModelProto> {
-    let (failed, ops, rules) = ("the model cannot be written for ONNX", OpInfoMap::linked()?, rules());
+    let (failed, ops) = ("the model cannot be written for ONNX", OpInfoMap::linked()?);
     let mut obstacles = Obstacles::default();
     for name in model.feeds.iter().chain(&model.fetches) {
         obstacles.note("", model.program.expect_var(name));
@@ -229,10 +180,10 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
             Ok(Onnx::of(&nodes, None, &meta, is_read(var)))
         };
         let fits = linked_rules().get(&op.ty).map_or(Ok(false), |rule| rule.fits(op, slot))?;
-        Ok(fits || info.is_control() || rule_of(&rules, op).is_some() || info.formula(op)?.is_some())
+        Ok(fits || info.is_control() || info.formula(op)?.is_some())
     };
-    let program = lower(&model.program, ops, known)?;
-    let mut writer = ProgramWriter::new(&program, ops, rules, obstacles)?;
+    let program = lower(&as_layers(&model.program, is_read)?, ops, known)?;
+    let mut writer = ProgramWriter::new(&program, ops, obstacles)?;
     let (graph, obstacles) = (&mut writer.graph, &mut writer.obstacles);
     let mut file = GraphProto { name: Some("program".into()), ..GraphProto::default() };
     let fed: Vec<Var> = model.feeds.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;

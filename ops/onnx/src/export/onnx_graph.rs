@@ -6,7 +6,6 @@
 use std::{
     collections::{HashMap, HashSet},
     ops::Deref,
-    rc::Rc,
 };
 
 use autobwd::{
@@ -16,7 +15,6 @@ use autobwd::{
 
 use super::nodes::{SubGraph, TypedValue, live_nodes, messages};
 use super::onnx::Onnx;
-use super::rnn::RecurrentSteps;
 use crate::proto::{NodeProto, TensorProto};
 
 pub(super) use super::graph_nodes::{GraphNodes, NodeAttr, OnnxValue};
@@ -30,7 +28,6 @@ pub(super) struct OuterGraph {
     nodes: Vec<OnnxNode>,
     values: VariableValues,
     remembered: VariableValues,
-    recurrent: HashMap<Var, Rc<RecurrentSteps>>,
 }
 
 /// Nodes, and what the variables of a program hold after them.
@@ -49,8 +46,6 @@ pub(super) struct OnnxGraph<'p> {
     results: Vec<(Var, OnnxValue)>,
     /// Values whose shapes variables such as `XShape` stand for.
     pub(super) remembered: VariableValues,
-    /// The steps of recurrent layers, by the variables that hold what their gradient reads.
-    pub(super) recurrent: HashMap<Var, Rc<RecurrentSteps>>,
     /// Variables that an operator or the caller reads.
     pub(super) needed: HashSet<Var>,
     /// Values of variables in graphs of nodes, after which they are named.
@@ -76,7 +71,6 @@ impl<'p> OnnxGraph<'p> {
             values: VariableValues::new(),
             results: vec![],
             remembered: VariableValues::new(),
-            recurrent: HashMap::new(),
             needed: HashSet::new(),
             inner: vec![],
         }
@@ -125,17 +119,6 @@ impl<'p> OnnxGraph<'p> {
         let shape = self.desc(var).map_or_else(|_| String::new(), |desc| format!(", {},", desc.dims));
         let text = format!("the shape of `{}`{shape} must be known", self.program.name(var));
         Error::new(ErrorKind::Shape, text)
-    }
-
-    /// One dimension of a variable.
-    ///
-    /// # Errors
-    /// It is unknown.
-    pub(super) fn dim(&self, var: Var, axis: usize) -> Result<i64> {
-        match self.shape(var)?.get(axis) {
-            Some(dim) if *dim >= 0 => Ok(*dim),
-            _ => Err(self.unknown_shape(var)),
-        }
     }
 
     /// The dtype of a variable.
@@ -198,14 +181,13 @@ impl<'p> OnnxGraph<'p> {
             nodes: std::mem::take(&mut self.list().nodes),
             values: self.values.clone(),
             remembered: self.remembered.clone(),
-            recurrent: self.recurrent.clone(),
         }
     }
 
     /// Ends the graph of a node.
     pub(super) fn leave(
         &mut self,
-        OuterGraph { nodes, values, remembered, recurrent }: OuterGraph,
+        OuterGraph { nodes, values, remembered }: OuterGraph,
         inputs: Vec<TypedValue>,
         outputs: Vec<TypedValue>,
     ) -> SubGraph {
@@ -213,7 +195,7 @@ impl<'p> OnnxGraph<'p> {
         let ends = outputs.iter().map(|output| output.value);
         let nodes = live_nodes(std::mem::replace(&mut self.list().nodes, nodes), ends);
         let values = std::mem::replace(&mut self.values, values);
-        (self.remembered, self.recurrent) = (remembered, recurrent);
+        self.remembered = remembered;
         self.inner.extend(values.into_iter().map(|(var, value)| (value, var)));
         SubGraph { inputs, nodes, outputs }
     }

@@ -1,6 +1,6 @@
 //! Operators with compositions: the operators of the composition are lowered in place.
 
-use autobwd::{__private::internals::*, BlockId, DType, Dims, Meta, Program, Result, Var, VarDesc};
+use autobwd::{__private::internals::*, BlockId, Meta, Program, Result, Var, VarDesc};
 use autobwd_ops::model::infer_shapes;
 use autobwd_plan::{Instruction, Plan, PlanRequest, ValueId};
 
@@ -32,12 +32,6 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         }
     }
     let Some(parts) = work.ops.composition_in(&mut program, BlockId::ROOT, &desc)? else { return Ok(false) };
-    for var in parts.iter().flat_map(|part| part.writes()) {
-        if program.root().vars.get(&var).is_none() {
-            // Shape rules set dtype and shape.
-            program.root_mut().vars.insert(var, VarDesc::new(DType::F32, Dims::default()));
-        }
-    }
     program.root_mut().ops = parts;
     infer_shapes(&mut program, work.ops);
     let metas: Vec<(&str, Meta)> =

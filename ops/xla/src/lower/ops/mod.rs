@@ -7,7 +7,6 @@ mod cumulative;
 mod fill;
 mod index;
 mod integer;
-mod lstm;
 mod matmul;
 mod order;
 mod pool;
