@@ -1,17 +1,16 @@
 //! Operators with formulas as nodes.
 
-use autobwd::{
-    DType, Error, ErrorKind, Meta, OpDesc, Result,
-    op::{FormulaFunction, FormulaNode, OpInfo},
-    program::Var,
-};
-use autobwd_core::__private::{FormulaSpace, internals::*};
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use super::{
-    dims::OnnxDim,
-    onnx_graph::{OnnxGraph, OnnxValue},
+use autobwd::{
+    Dims, Error, ErrorKind, Meta, OpDesc, Result,
+    op::{FormulaFunction, FormulaNode, OpInfo, Role},
+    program::{Slots, Var},
+    tensor::Dim,
 };
+use autobwd_core::__private::{FormulaSpace, internals::*};
+
+use super::{NodeAttr, Onnx, onnx_graph::OnnxGraph};
 
 /// Writes an operator by its formula; `false` if it has none.
 ///
@@ -20,86 +19,128 @@ use super::{
 pub(super) fn lower(graph: &mut OnnxGraph<'_>, info: &'static OpInfo, op: &OpDesc) -> Result<bool> {
     let Some(formula) = info.formula(op)? else { return Ok(false) };
     let schema = info.schema();
-    let one = |slots: &autobwd::program::Slots, name: &str| slots.get(name).first().copied();
+    let one = |slots: &Slots, name: &str| slots.get(name).first().copied();
     let reads: Vec<&str> = formula.reads();
-    let inputs: Vec<Option<Var>> = schema
-        .inputs
-        .iter()
-        .map(|slot| one(&op.inputs, slot.name).filter(|_| reads.contains(&slot.name)))
-        .collect();
-    let outputs: Vec<(&str, Var, usize)> =
-        formula.outputs().filter_map(|(slot, node)| Some((slot, one(&op.outputs, slot)?, node))).collect();
-    let all = || inputs.iter().flatten().copied().chain(outputs.iter().map(|(_, var, _)| *var));
-    let types: Vec<Meta> = all().map(|var| Ok(graph.desc(var)?.meta())).collect::<Result<_>>()?;
-    let broadcast = FormulaSpace::of(schema, op, &types)?;
-    let (dtype, rank) = (broadcast.dtype, broadcast.dims.len());
-    let space: Vec<i64> = broadcast.dims.iter().map(|dim| dim.wire()).collect();
-    let aligned = |dims: &[i64]| broadcast.align(dims, 1);
-    let mut work = FormulaLanes { graph, dtype, nodes: formula.nodes(), values: vec![] };
+    let input = |name: &str| one(&op.inputs, name).map(|var| graph.slot(Role::Input, var)).transpose();
+    let inputs = schema.inputs.iter().map(|slot| match reads.contains(&slot.name) {
+        true => input(slot.name),
+        false => Ok(None),
+    });
+    let inputs: Vec<Option<Onnx>> = inputs.collect::<Result<_>>()?;
+    let outputs = formula.outputs().filter_map(|(slot, node)| Some((slot, one(&op.outputs, slot)?, node)));
+    let outputs: Vec<(&str, Var, usize)> = outputs.collect();
+    let outs = outputs.iter().map(|(_, var, _)| graph.slot(Role::Output, *var));
+    let outs: Vec<Onnx> = outs.collect::<Result<_>>()?;
+    let types: Vec<Meta> =
+        inputs.iter().flatten().chain(&outs).map(|x| Meta::new(x.dtype(), x.dims().clone())).collect();
+    let space = Space(FormulaSpace::of(schema, op, &types)?);
+    let Some(of) = outs.first().map(|out| out.clone().typed(space.0.dtype)) else { return Ok(true) };
+    let mut work = FormulaLanes { of, nodes: formula.nodes(), values: vec![] };
     for node in formula.nodes() {
         let value = match node {
-            FormulaNode::Input(slot) => match inputs[*slot] {
+            FormulaNode::Input(slot) => match &inputs[*slot] {
                 None => work.number(0.0)?,
-                Some(var) => {
-                    let mut value = work.graph.read(var)?;
-                    if work.graph.dtype(var)? != dtype {
-                        value = work.graph.cast(value, dtype);
-                    }
-                    let dims = work.graph.shape(var)?;
-                    let wanted = aligned(&dims)?;
-                    // ONNX aligns the last dimensions.
-                    let padded = wanted.len() >= dims.len() && wanted.ends_with(&dims);
-                    if padded {
-                        value
-                    } else {
-                        let dims = broadcast.align(&work.graph.run_dims(var)?, OnnxDim::Known(1))?;
-                        work.graph.reshape_to(value, &dims)?
-                    }
-                }
+                Some(x) => space.aligned(x)?.cast(space.0.dtype),
             },
             node => work.node(*node)?,
         };
         work.values.push(value);
     }
-    let values = work.values;
-    for (slot, var, node) in outputs {
-        let mut value = values[node];
-        let is_whole = |slot: usize| {
-            let shape = inputs[slot].and_then(|var| graph.shape(var).ok());
-            shape.is_some_and(|dims| aligned(&dims).is_ok_and(|dims| dims == space))
-        };
+    let mut results = vec![];
+    for ((slot, var, node), out) in outputs.into_iter().zip(outs) {
+        let mut value = work.values[node].clone();
+        let is_whole = |slot: usize| inputs[slot].as_ref().is_some_and(|x| space.is_filled_by(x.dims()));
         if !spans(formula.nodes(), node, &is_whole) {
             // Constants and broadcast operands alone do not have the shape of the output.
-            if space.contains(&-1) {
-                for input in op.reads() {
-                    let dims = graph.run_dims(input)?;
-                    if let Ok(dims) = broadcast.align(&dims, OnnxDim::Known(1)) {
-                        value = graph.expand_to(value, &dims)?;
-                    }
-                }
-            } else {
-                let dims = graph.ints(&space)?;
-                value = graph.op("Expand", &[value, dims], &[]);
-            }
+            let all = op.reads().map(|var| graph.slot(Role::Input, var)).collect::<Result<Vec<_>>>()?;
+            value = space.expanded(value, &all)?;
         }
         let like = schema.outputs.iter().find(|output| output.name == slot).and_then(|output| output.like);
-        if let Some((slot, of)) = like.and_then(|slot| Some((slot, one(&op.inputs, slot)?))) {
-            let own = graph.run_dims(of)?;
-            let others: Vec<Vec<i64>> =
-                operands(op, slot).map(|var| aligned(&graph.shape(var)?)).collect::<Result<_>>()?;
+        if let Some((name, of)) = like.and_then(|name| Some((name, input(name).transpose()?))) {
+            let others = operands(op, name).map(|var| space.0.align(&graph.desc(var)?.dims, Dim::from(1)));
+            let others: Vec<Vec<Dim>> = others.collect::<Result<_>>()?;
             let may_be_one = |i: usize| schema.broadcast && others.iter().any(|dims| dims[i] != 1);
-            let dims = broadcast.align(&own, OnnxDim::Known(1))?;
-            value = graph.sum_to_dims(value, &space, &dims, may_be_one)?;
-            if own.len() != rank {
-                value = graph.reshape_to(value, &own)?;
-            }
+            value = space.summed(value, &of?, may_be_one)?;
         }
-        if graph.dtype(var)? != dtype {
-            value = graph.cast(value, graph.dtype(var)?);
-        }
-        graph.write(var, value);
+        results.push((var, value.cast(out.dtype()).operand()));
     }
+    results.into_iter().for_each(|(var, value)| graph.write(var, value));
     Ok(true)
+}
+
+/// The space that operands broadcast to.
+struct Space(FormulaSpace);
+
+impl Space {
+    /// For each axis of the space, the axis of an operand of that rank; `None` where the operand has none.
+    fn axes(&self, rank: usize) -> Result<Vec<Option<i64>>> {
+        self.0.align(&(0..rank as i64).map(Some).collect::<Vec<_>>(), None)
+    }
+
+    /// Whether an operand with these dimensions has the whole space.
+    fn is_filled_by(&self, dims: &Dims) -> bool {
+        self.0.align(dims, Dim::from(1)).is_ok_and(|dims| dims[..] == self.0.dims[..])
+    }
+
+    /// An operand at the full rank, but for leading dimensions of 1: ONNX aligns the last dimensions.
+    fn aligned(&self, x: &Onnx) -> Result<Onnx> {
+        let axes = self.axes(x.rank())?;
+        let lacking = |axis: &i64| !axes.contains(&Some(*axis));
+        let dropped: Vec<i64> = (0..x.rank() as i64).filter(lacking).collect();
+        let first = axes.iter().position(Option::is_some).unwrap_or(axes.len());
+        let added = (first..axes.len()).filter(|at| axes[*at].is_none()).map(|at| (at - first) as i64);
+        let added: Vec<i64> = added.collect();
+        let x = if dropped.is_empty() { x.clone() } else { x.squeeze(&dropped) };
+        Ok(if added.is_empty() { x } else { x.unsqueeze(&added) })
+    }
+
+    /// A value that broadcasts, in all of the space: that of all operands.
+    fn expanded(&self, value: Onnx, operands: &[Onnx]) -> Result<Onnx> {
+        let known: Option<Vec<i64>> = self.0.dims.iter().map(|dim| dim.get().map(|dim| dim as i64)).collect();
+        if let Some(dims) = known {
+            return Ok(value.expand(&value.ints(&dims)));
+        }
+        let operands = operands.iter().filter(|x| self.axes(x.rank()).is_ok());
+        operands.into_iter().try_fold(value, |value, x| Ok(value.expand(&self.aligned(x)?.shape_of_value())))
+    }
+
+    /// A gradient in the space, summed to the dimensions of an operand. An unknown dimension for which `may_be_one` holds is
+    /// compared with 1 when the model runs.
+    fn summed(&self, value: Onnx, of: &Onnx, may_be_one: impl Fn(usize) -> bool) -> Result<Onnx> {
+        let kept = self.0.align(of.dims(), Dim::from(1))?;
+        let list = |is_in: &dyn Fn(usize) -> bool| -> Vec<i64> {
+            (0..kept.len()).filter(|at| is_in(*at)).map(|at| at as i64).collect()
+        };
+        let summed = list(&|at| kept[at] == 1 && self.0.dims[at] != 1);
+        let open = list(&|at| kept[at].get().is_none() && may_be_one(at));
+        let mut axes = value.ints(&summed);
+        if !open.is_empty() {
+            let axis_of: Vec<i64> = self
+                .axes(of.rank())?
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| open.contains(&(*at as i64)))
+                .filter_map(|(_, axis)| *axis)
+                .collect();
+            let dims = of.shape_of_value().node("Gather", &[&value.ints(&axis_of)], &[]);
+            let chosen = value.ints(&open).node(
+                "Compress",
+                &[&dims.equal(&dims.ints(&[1]))],
+                &[("axis", NodeAttr::Int(0))],
+            );
+            axes = axes.concat(&[&chosen], 0);
+        }
+        let mut value = value;
+        if !summed.is_empty() || !open.is_empty() {
+            let attrs = [("keepdims", NodeAttr::Int(1)), ("noop_with_empty_axes", NodeAttr::Int(1))];
+            value = value.node("ReduceSum", &[&axes], &attrs);
+        }
+        let axes = self.axes(of.rank())?;
+        let added: Vec<i64> = (0..axes.len()).filter(|at| axes[*at].is_none()).map(|at| at as i64).collect();
+        let dropped: Vec<i64> = (0..of.rank() as i64).filter(|axis| !axes.contains(&Some(*axis))).collect();
+        value = if added.is_empty() { value } else { value.squeeze(&added) };
+        Ok(if dropped.is_empty() { value } else { value.unsqueeze(&dropped) })
+    }
 }
 
 /// The operands that are broadcast with the one in that slot: other inputs, but for gradients and the results that these
@@ -152,149 +193,102 @@ fn extremum(nodes: &[FormulaNode], mask: usize, a: usize, b: usize) -> Option<&'
     of_positive.then_some(if factor <= 1.0 { "Max" } else { "Min" })
 }
 
-struct FormulaLanes<'g, 'p> {
-    graph: &'g mut OnnxGraph<'p>,
-    dtype: DType,
-    nodes: &'g [FormulaNode],
+struct FormulaLanes<'f> {
+    /// A value of the dtype of the formula.
+    of: Onnx,
+    nodes: &'f [FormulaNode],
     /// The value of each node so far.
-    values: Vec<OnnxValue>,
+    values: Vec<Onnx>,
 }
 
-impl FormulaLanes<'_, '_> {
-    fn number(&mut self, x: f64) -> Result<OnnxValue> {
-        if !self.dtype.is_float() && x.fract() != 0.0 {
-            let text = format!("a formula with {x} does not exist for {}", self.dtype);
+impl FormulaLanes<'_> {
+    fn number(&self, x: f64) -> Result<Onnx> {
+        let dtype = self.of.dtype();
+        if !dtype.is_float() && x.fract() != 0.0 {
+            let text = format!("a formula with {x} does not exist for {dtype}");
             return Err(Error::new(ErrorKind::DType, text));
         }
-        self.graph.scalar(self.dtype, x)
+        Ok(self.of.number(x))
     }
 
-    fn node(&mut self, node: FormulaNode) -> Result<OnnxValue> {
-        let of = |at: usize| self.values[at];
-        let (op, operands) = match node {
+    fn node(&self, node: FormulaNode) -> Result<Onnx> {
+        let of = |at: usize| &self.values[at];
+        Ok(match node {
             FormulaNode::Input(_) => return Err(Error::internal("an input within a formula")),
             FormulaNode::Constant(x) | FormulaNode::Literal(x) => return self.number(x),
-            FormulaNode::Neg(a) => ("Neg", vec![of(a)]),
-            FormulaNode::Add(a, b) => ("Add", vec![of(a), of(b)]),
-            FormulaNode::Sub(a, b) => ("Sub", vec![of(a), of(b)]),
-            FormulaNode::Mul(a, b) => ("Mul", vec![of(a), of(b)]),
-            FormulaNode::Div(a, b) => ("Div", vec![of(a), of(b)]),
-            FormulaNode::Pow(a, b) => ("Pow", vec![of(a), of(b)]),
-            FormulaNode::Greater(a, b) => ("Greater", vec![of(a), of(b)]),
-            FormulaNode::Equal(a, b) => ("Equal", vec![of(a), of(b)]),
+            FormulaNode::Neg(a) => -of(a),
+            FormulaNode::Add(a, b) => of(a) + of(b),
+            FormulaNode::Sub(a, b) => of(a) - of(b),
+            FormulaNode::Mul(a, b) => of(a) * of(b),
+            FormulaNode::Div(a, b) => of(a) / of(b),
+            FormulaNode::Pow(a, b) => of(a).node("Pow", &[of(b)], &[]),
+            FormulaNode::Greater(a, b) => of(a).greater(of(b)),
+            FormulaNode::Equal(a, b) => of(a).equal(of(b)),
             FormulaNode::Select(mask, a, b) => match (extremum(self.nodes, mask, a, b), self.nodes[b]) {
                 (Some("Min"), FormulaNode::Select(inner, low, x))
                     if extremum(self.nodes, inner, low, x) == Some("Max")
                         && constant(self.nodes[low]).is_some() =>
                 {
-                    ("Clip", vec![of(x), of(low), of(a)])
+                    of(x).node("Clip", &[of(low), of(a)], &[])
                 }
-                (Some(op), _) => (op, vec![of(b), of(a)]),
-                (None, _) => ("Where", vec![of(mask), of(a), of(b)]),
+                (Some(op), _) => of(b).node(op, &[of(a)], &[]),
+                (None, _) => of(mask).select(of(a), of(b)),
             },
             FormulaNode::Scaled(a, b) => {
-                let (a, b) = (of(a), of(b));
-                let (zero, product) = (self.number(0.0)?, self.graph.mul(a, b));
-                let mask = self.graph.op("Equal", &[b, zero], &[]);
-                ("Where", vec![mask, zero, product])
+                let zero = self.number(0.0)?;
+                of(b).equal(&zero).select(&zero, &(of(a) * of(b)))
             }
-            FormulaNode::MulAdd(a, b, c) => {
-                let product = self.graph.mul(of(a), of(b));
-                ("Add", vec![product, self.values[c]])
-            }
-            FormulaNode::Call(function, a) => return self.call(function, self.values[a]),
+            FormulaNode::MulAdd(a, b, c) => of(a) * of(b) + of(c),
+            FormulaNode::Call(function, a) => call(function, of(a))?,
             // A further node needs a line above.
             _ => return Err(Error::internal("an unknown node of a formula")),
-        };
-        Ok(self.graph.op(op, &operands, &[]))
+        })
     }
+}
 
-    fn call(&mut self, function: FormulaFunction, x: OnnxValue) -> Result<OnnxValue> {
-        let op = match function {
-            FormulaFunction::Exp => "Exp",
-            FormulaFunction::Log => "Log",
-            FormulaFunction::Tanh => "Tanh",
-            FormulaFunction::Erf => "Erf",
-            FormulaFunction::Sigmoid => "Sigmoid",
-            FormulaFunction::Sqrt => "Sqrt",
-            FormulaFunction::Abs => "Abs",
-            FormulaFunction::Sin => "Sin",
-            FormulaFunction::Cos => "Cos",
-            FormulaFunction::Floor => "Floor",
-            FormulaFunction::Round => return self.round(x),
-            FormulaFunction::Expm1 => return self.expm1(x),
-            FormulaFunction::Log1p => return self.log1p(x),
-            FormulaFunction::NormalCdf => return self.normal_cdf(x),
-            FormulaFunction::Gelu => {
-                let cdf = self.normal_cdf(x)?;
-                return Ok(self.graph.mul(x, cdf));
-            }
-            FormulaFunction::GeluTanh => return self.gelu_tanh(x),
-            // A further function needs a line above.
-            _ => return Err(Error::internal(format!("function {} of a formula", function.name()))),
-        };
-        Ok(self.graph.op(op, &[x], &[]))
-    }
+fn call(function: FormulaFunction, x: &Onnx) -> Result<Onnx> {
+    let node = |x: &Onnx, op: &str| x.node(op, &[], &[]);
+    let is_large = || x.abs().greater(&x.number(1.0));
+    Ok(match function {
+        FormulaFunction::Exp => node(x, "Exp"),
+        FormulaFunction::Log => node(x, "Log"),
+        FormulaFunction::Tanh => node(x, "Tanh"),
+        FormulaFunction::Erf => node(x, "Erf"),
+        FormulaFunction::Sigmoid => node(x, "Sigmoid"),
+        FormulaFunction::Sqrt => node(x, "Sqrt"),
+        FormulaFunction::Abs => x.abs(),
+        FormulaFunction::Sin => node(x, "Sin"),
+        FormulaFunction::Cos => node(x, "Cos"),
+        FormulaFunction::Floor => node(x, "Floor"),
+        // Half away from zero; ONNX rounds halves to even numbers.
+        FormulaFunction::Round => node(x, "Sign") * node(&(x.abs() + 0.5), "Floor"),
+        // `(u − 1) * x / log(u)` with `u = eˣ`, which is exact near 0 (W. Kahan).
+        FormulaFunction::Expm1 => {
+            let u = node(x, "Exp");
+            let difference = &u - 1.0;
+            let exact = &difference * (x / node(&u, "Log"));
+            is_large().select(&difference, &u.equal(&u.number(1.0)).select(x, &exact))
+        }
+        // `log(u) * x / (u − 1)` with `u = 1 + x`, which is exact near 0 (W. Kahan).
+        FormulaFunction::Log1p => {
+            let u = x + 1.0;
+            let log = node(&u, "Log");
+            let exact = &log * (x / (&u - 1.0));
+            is_large().select(&log, &u.equal(&u.number(1.0)).select(x, &exact))
+        }
+        FormulaFunction::NormalCdf => normal_cdf(x),
+        FormulaFunction::Gelu => x * normal_cdf(x),
+        // `½ * x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³)))`
+        FormulaFunction::GeluTanh => {
+            let inner = x * (x * x * 0.044_715 + 1.0) * (2.0 / PI).sqrt();
+            x * 0.5 * (node(&inner, "Tanh") + 1.0)
+        }
+        // A further function needs a line above.
+        _ => return Err(Error::internal(format!("function {} of a formula", function.name()))),
+    })
+}
 
-    /// Half away from zero; ONNX rounds halves to even numbers.
-    fn round(&mut self, x: OnnxValue) -> Result<OnnxValue> {
-        let half = self.number(0.5)?;
-        let sign = self.graph.op("Sign", &[x], &[]);
-        let size = self.graph.op("Abs", &[x], &[]);
-        let size = self.graph.add(size, half);
-        let size = self.graph.op("Floor", &[size], &[]);
-        Ok(self.graph.mul(sign, size))
-    }
-
-    /// `(u − 1) * x / log(u)` with `u = eˣ`, which is exact near 0 (W. Kahan).
-    fn expm1(&mut self, x: OnnxValue) -> Result<OnnxValue> {
-        let one = self.number(1.0)?;
-        let u = self.graph.op("Exp", &[x], &[]);
-        let difference = self.graph.sub(u, one);
-        let log = self.graph.op("Log", &[u], &[]);
-        let ratio = self.graph.div(x, log);
-        let exact = self.graph.mul(difference, ratio);
-        let (size, equal) = (self.graph.op("Abs", &[x], &[]), self.graph.op("Equal", &[u, one], &[]));
-        let large = self.graph.op("Greater", &[size, one], &[]);
-        let near = self.graph.op("Where", &[equal, x, exact], &[]);
-        Ok(self.graph.op("Where", &[large, difference, near], &[]))
-    }
-
-    /// `log(u) * x / (u − 1)` with `u = 1 + x`, which is exact near 0 (W. Kahan).
-    fn log1p(&mut self, x: OnnxValue) -> Result<OnnxValue> {
-        let one = self.number(1.0)?;
-        let u = self.graph.add(x, one);
-        let difference = self.graph.sub(u, one);
-        let log = self.graph.op("Log", &[u], &[]);
-        let ratio = self.graph.div(x, difference);
-        let exact = self.graph.mul(log, ratio);
-        let (size, equal) = (self.graph.op("Abs", &[x], &[]), self.graph.op("Equal", &[u, one], &[]));
-        let large = self.graph.op("Greater", &[size, one], &[]);
-        let near = self.graph.op("Where", &[equal, x, exact], &[]);
-        Ok(self.graph.op("Where", &[large, log, near], &[]))
-    }
-
-    /// `½ * (1 + erf(x / √2))`
-    fn normal_cdf(&mut self, x: OnnxValue) -> Result<OnnxValue> {
-        let [scale, one, half] = [self.number(FRAC_1_SQRT_2)?, self.number(1.0)?, self.number(0.5)?];
-        let scaled = self.graph.mul(x, scale);
-        let erf = self.graph.op("Erf", &[scaled], &[]);
-        let sum = self.graph.add(erf, one);
-        Ok(self.graph.mul(sum, half))
-    }
-
-    /// `½ * x * (1 + tanh(√(2 / π) * (x + 0.044715 * x³)))`
-    fn gelu_tanh(&mut self, x: OnnxValue) -> Result<OnnxValue> {
-        let [scale, cubic] = [self.number((2.0 / PI).sqrt())?, self.number(0.044_715)?];
-        let [one, half] = [self.number(1.0)?, self.number(0.5)?];
-        let square = self.graph.mul(x, x);
-        let factor = self.graph.mul(square, cubic);
-        let factor = self.graph.add(factor, one);
-        let inner = self.graph.mul(x, factor);
-        let inner = self.graph.mul(inner, scale);
-        let tanh = self.graph.op("Tanh", &[inner], &[]);
-        let sum = self.graph.add(tanh, one);
-        let half = self.graph.mul(x, half);
-        Ok(self.graph.mul(half, sum))
-    }
+/// `½ * (1 + erf(x / √2))`
+fn normal_cdf(x: &Onnx) -> Onnx {
+    ((x * FRAC_1_SQRT_2).node("Erf", &[], &[]) + 1.0) * 0.5
 }

@@ -136,14 +136,6 @@ impl GraphNodes {
         self.op("Sub", &[x, y], &[])
     }
 
-    pub(super) fn mul(&self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
-        self.op("Mul", &[x, y], &[])
-    }
-
-    pub(super) fn div(&self, x: OnnxValue, y: OnnxValue) -> OnnxValue {
-        self.op("Div", &[x, y], &[])
-    }
-
     /// A constant tensor; equal ones are one.
     pub(super) fn tensor(&self, tensor: &Tensor) -> OnnxValue {
         let key = (tensor.dtype(), tensor.dims().to_vec(), tensor.bytes().to_vec());
@@ -211,15 +203,6 @@ impl GraphNodes {
     /// A value with its dimensions in another order.
     pub(super) fn permute(&self, x: OnnxValue, axes: &[i64]) -> OnnxValue {
         self.op("Transpose", &[x], &[("perm", NodeAttr::Ints(axes))])
-    }
-
-    /// A reduction over axes; none means no reduction.
-    pub(super) fn reduce(&self, op: &str, x: OnnxValue, axes: &[i64], keep: bool) -> Result<OnnxValue> {
-        if axes.is_empty() {
-            return Ok(x);
-        }
-        let axes = self.ints(axes)?;
-        Ok(self.op(op, &[x, axes], &[("keepdims", NodeAttr::Int(i64::from(keep)))]))
     }
 }
 

@@ -5,7 +5,6 @@ mod cond;
 mod conditional_block;
 mod control;
 mod conv;
-mod dims;
 mod formula;
 mod graph_nodes;
 mod image;

@@ -107,7 +107,7 @@ impl Onnx {
     }
 
     /// The value, or one that fails the operator: an input that has none, such as `XShape`.
-    fn operand(&self) -> OnnxValue {
+    pub(super) fn operand(&self) -> OnnxValue {
         self.value.unwrap_or_else(|| {
             self.fail("a value that only stores a shape is read");
             self.nodes.unnamed()
@@ -201,7 +201,13 @@ impl Onnx {
 
     /// A number everywhere, in the shape that a list of int64 gives.
     pub fn filled(&self, number: f64, shape: &Onnx) -> Onnx {
-        self.number(number).node("Expand", &[shape], &[])
+        self.number(number).expand(shape)
+    }
+
+    /// Broadcast with a shape that a list of int64 gives.
+    #[must_use]
+    pub fn expand(&self, shape: &Onnx) -> Onnx {
+        self.node("Expand", &[shape], &[])
     }
 
     /// Integers, or one of them, as a list of int64.
