@@ -5,12 +5,10 @@ use autobwd::{
     ZeroGrad, check::*, emit, register_op,
 };
 
-use crate::{fill::FillConstant, kernel_helpers::whole_number};
-
-fn is_index(i: &Meta) -> Result<()> {
-    let whole = matches!(i.dtype, DType::I32 | DType::I64);
-    i.require(whole && i.dims.numel().get().is_none_or(|n| n == 1), || "one integer is needed".into())
-}
+use crate::{
+    fill::FillConstant,
+    kernel_helpers::{one_integer, whole_number},
+};
 
 fn is_array(x: &Meta) -> Result<()> {
     x.require(x.array, || "a tensor array is needed".into())
@@ -36,7 +34,7 @@ pub struct WriteToArray<V = Var> {
 }
 impl Infer for WriteToArray<Meta> {
     fn infer(&mut self) -> Result<()> {
-        is_index(&self.i)?;
+        one_integer(&self.i)?;
         self.out.array_of(&self.x);
         Ok(())
     }
@@ -108,7 +106,7 @@ pub struct ReadFromArray<V = Var> {
 impl Infer for ReadFromArray<Meta> {
     fn infer(&mut self) -> Result<()> {
         is_array(&self.x)?;
-        is_index(&self.i)?;
+        one_integer(&self.i)?;
         match &self.x_w {
             Some(x) => self.out.like(x),
             None => self.out.like(&self.x),

@@ -8,7 +8,7 @@ pub(crate) use autobwd::operators::{
 };
 use autobwd::{
     Buf, Cx, DType, Dims, Meta, Result,
-    op::{GemmElement, Vectorised},
+    op::{GemmElement, Mat, Vectorised},
     tensor::Element,
 };
 
@@ -95,6 +95,17 @@ pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
 /// The elements that a slot holds: all of a dense tensor, or those in the rows of a sparse one.
 pub(crate) fn stored<'a, T: Element>(x: &'a Buf<'_>) -> Result<&'a [T]> {
     if x.is_sparse() { Ok(x.rows()?.values()) } else { x.slice() }
+}
+
+/// Checks that a slot has one integer.
+pub(crate) fn one_integer(x: &Meta) -> Result<()> {
+    let whole = matches!(x.dtype, DType::I32 | DType::I64);
+    x.require(whole && x.dims.numel().get().is_none_or(|n| n == 1), || "one integer is needed".into())
+}
+
+/// A matrix of all these elements.
+pub(crate) fn matrix<T>(data: &[T], cols: usize) -> Mat<'_, T> {
+    Mat { data, rows: data.len() / cols.max(1), cols, transposed: false }
 }
 
 /// The only element of an integer slot.

@@ -7,14 +7,9 @@ use autobwd::{
 
 use crate::{
     Math,
-    kernel_helpers::whole_number,
+    kernel_helpers::{one_integer, whole_number},
     math::{all_sizes, filled, like},
 };
-
-fn is_mask(mask: &Meta) -> Result<()> {
-    let whole = matches!(mask.dtype, DType::I32 | DType::I64);
-    mask.require(whole && mask.dims.numel().get().is_none_or(|n| n == 1), || "one integer is needed".into())
-}
 
 /// The selected index, checked to be below `count`.
 fn chosen(mask: &Buf<'_>, count: usize) -> Result<usize> {
@@ -44,7 +39,7 @@ pub struct SelectInput<V = Var> {
 }
 impl Infer for SelectInput<Meta> {
     fn infer(&mut self) -> Result<()> {
-        is_mask(&self.mask)?;
+        one_integer(&self.mask)?;
         let mut present = self.x.iter().flatten();
         let Some(first) = present.next() else {
             return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
@@ -129,7 +124,7 @@ pub struct SelectOutput<V = Var> {
 }
 impl Infer for SelectOutput<Meta> {
     fn infer(&mut self) -> Result<()> {
-        is_mask(&self.mask)?;
+        one_integer(&self.mask)?;
         self.out.iter_mut().flatten().for_each(|out| out.like(&self.x));
         Ok(())
     }

@@ -74,6 +74,7 @@ mod reference_gradients;
 mod reference_programs;
 mod registry;
 mod remainder;
+mod repeated_code;
 mod result_dtypes;
 mod run_logs;
 mod running_statistics;

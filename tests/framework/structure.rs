@@ -2,11 +2,11 @@
 //!
 //! Cargo rules out cycles between packages.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::fs;
 
 use crate::support::{
     import_graph::{ImportGraph, circles, import_graph},
-    sources::{PACKAGES, code, files, root, sources, types},
+    sources::{PACKAGES, code, files, root},
 };
 
 /// Modules that may be in an import cycle. Compositions of operators are expressions, whose methods and operations stand for
@@ -88,27 +88,6 @@ fn no_file_is_long() {
         let lines = text.lines().filter(is_code).count();
         assert!(lines <= LINES, "{}: {lines} lines of code", file.display());
     }
-}
-
-/// Types that may share a name, each with the reason.
-const SHARED_NAMES: [(&str, &str); 2] = [
-    ("Args", "every benchmark reads its command line into it"),
-    ("Slot", "the trait and the private trait that seals it"),
-];
-
-#[test]
-fn type_name_means_one_thing() {
-    let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
-    for source in sources() {
-        for name in types(&code(&source)) {
-            found.entry(name.to_string()).or_default().push(source.clone());
-        }
-    }
-    found.retain(|_, files| files.len() > 1);
-    for (name, reason) in SHARED_NAMES {
-        assert!(found.remove(name).is_some(), "`{name}` ({reason}) is defined once: take it off the list");
-    }
-    assert!(found.is_empty(), "these names are defined more than once: {found:#?}");
 }
 
 #[test]

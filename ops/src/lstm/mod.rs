@@ -13,7 +13,7 @@ use autobwd::{
     tensor::{Dim, OptionalBuf},
 };
 
-use crate::kernel_helpers::{KernelFloat, nth};
+use crate::kernel_helpers::{KernelFloat, matrix, nth};
 
 /// Multiplications of a unit of shared work.
 const PART: usize = 1 << 20;
@@ -79,7 +79,7 @@ impl Kernel for LstmSequence<Buf<'_>> {
                     let outs = [(gates, 4 * part), (&mut hidden[..state], part), (&mut cell[..state], part)];
                     cx.try_zip_chunks_mut(outs, &mut [(); 0], |i, [gates, hidden, cell], _| {
                         if let Some(before) = hidden_before {
-                            let before = rows(&before[i * part..][..hidden.len()], units);
+                            let before = matrix(&before[i * part..][..hidden.len()], units);
                             cx.product(gates, true, before, weight)?;
                         }
                         let before = cell_before.map(|cell| &cell[i * part..]);
@@ -201,7 +201,7 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                             zeros,
                         });
                         match hidden_wanted {
-                            true => cx.product(back_hidden, false, rows(gates, 4 * units), transposed),
+                            true => cx.product(back_hidden, false, matrix(gates, 4 * units), transposed),
                             false => Ok(()),
                         }
                     })?;
@@ -209,10 +209,10 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
                 if let Some(dweight) = self.dweight.slice_mut()? {
                     // `Σ hidden[t-1]ᵀ · dgates[t]`
                     let (first, later) = gates.split_at(gates.len().min(4 * state));
-                    let before = rows(&hidden[..later.len() / 4], units);
-                    cx.product(dweight, false, before.t(), rows(later, 4 * units))?;
+                    let before = matrix(&hidden[..later.len() / 4], units);
+                    cx.product(dweight, false, before.t(), matrix(later, 4 * units))?;
                     if let Some(initial) = initial_hidden.filter(|_| !first.is_empty()) {
-                        cx.product(dweight, true, rows(initial, units).t(), rows(first, 4 * units))?;
+                        cx.product(dweight, true, matrix(initial, units).t(), matrix(first, 4 * units))?;
                     }
                 }
                 for (initial, back) in [(&mut self.dinitial_hidden, back_hidden), (&mut self.dinitial_cell, back_cell)] {
@@ -278,10 +278,6 @@ impl LstmSizes {
     fn before<'a, T>(&self, earlier: &'a [T], initial: Option<&'a [T]>) -> Option<&'a [T]> {
         if earlier.is_empty() { initial } else { Some(&earlier[earlier.len() - self.state..]) }
     }
-}
-
-fn rows<T>(data: &[T], cols: usize) -> Mat<'_, T> {
-    Mat { data, rows: data.len() / cols.max(1), cols, transposed: false }
 }
 
 #[inline(always)]

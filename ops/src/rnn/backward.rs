@@ -6,8 +6,8 @@ use autobwd::{
     tensor::OptionalBuf,
 };
 
-use super::{Lengths, RnnGrad, RnnLayout, cells::CellGradStep, forward::drop_out, layout::matrix};
-use crate::kernel_helpers::{KernelFloat, nth};
+use super::{Lengths, RnnGrad, RnnLayout, cells::CellGradStep, forward::drop_out};
+use crate::kernel_helpers::{KernelFloat, matrix, nth};
 
 impl RnnGrad<Buf<'_>> {
     pub(super) fn backward<T: KernelFloat>(

@@ -7,9 +7,9 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use super::{Lengths, RnnAttrs, RnnLayers, RnnLayout, cells::CellStep, layout::matrix};
+use super::{Lengths, RnnAttrs, RnnLayers, RnnLayout, cells::CellStep};
 use crate::{
-    kernel_helpers::{KernelFloat, PART, nth},
+    kernel_helpers::{KernelFloat, PART, matrix, nth},
     random::{rng, unit},
 };
 

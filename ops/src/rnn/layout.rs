@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use autobwd::{Buf, DType, Dims, Result, op::Mat, tensor::Dim};
+use autobwd::{Buf, DType, Dims, Result, tensor::Dim};
 
 use super::{RnnAttrs, RnnMode};
 use crate::kernel_helpers::PART as ELEMENTS;
@@ -221,9 +221,4 @@ impl<'a> Lengths<'a> {
             at = end;
         }
     }
-}
-
-/// A matrix of all these elements.
-pub(super) fn matrix<T>(data: &[T], cols: usize) -> Mat<'_, T> {
-    Mat { data, rows: data.len() / cols.max(1), cols, transposed: false }
 }

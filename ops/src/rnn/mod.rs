@@ -167,9 +167,7 @@ impl Infer for RnnLayers<Meta> {
     }
 
     fn flops(&self) -> Dim {
-        let weights = self.weight_list.iter().map(|weight| weight.dims.numel());
-        let weights = weights.fold(Dim::from(0), |sum, n| sum + n);
-        Dim::from(2) * self.input.dims[0] * self.input.dims[1] * weights
+        Dim::from(2) * products(&self.input, &self.weight_list)
     }
 }
 impl Kernel for RnnLayers<Buf<'_>> {
@@ -191,6 +189,12 @@ impl Kernel for RnnLayers<Buf<'_>> {
             RnnLayout::of(&self.rnn, &self.input).map_or(0, |layout| layout.forward_scratch(&self.rnn));
         elements.saturating_mul(self.input.dtype().size())
     }
+}
+
+/// Multiplications of all steps with all weights.
+fn products(input: &Meta, weights: &[Meta]) -> Dim {
+    let weights = weights.iter().map(|weight| weight.dims.numel());
+    input.dims[0] * input.dims[1] * weights.fold(Dim::from(0), |sum, n| sum + n)
 }
 
 /// Draws the masks behind all layers but the last, of `size` elements each.
@@ -307,9 +311,7 @@ impl Infer for RnnGrad<Meta> {
     }
 
     fn flops(&self) -> Dim {
-        let weights = self.weight_list.iter().map(|weight| weight.dims.numel());
-        let weights = weights.fold(Dim::from(0), |sum, n| sum + n);
-        Dim::from(4) * self.input.dims[0] * self.input.dims[1] * weights
+        Dim::from(4) * products(&self.input, &self.weight_list)
     }
 }
 impl Kernel for RnnGrad<Buf<'_>> {

@@ -18,6 +18,7 @@ pub(crate) mod op_sequence;
 pub(crate) mod peephole;
 pub(crate) mod registry;
 pub(crate) mod rule;
+mod shape_rules;
 
 pub(crate) use backward_ops::check_emitted;
 pub(crate) use backward_ops::forward_op;
@@ -39,6 +40,7 @@ pub use registry::{Meaning, OpInfo, OpInfoMap};
 pub(crate) use rule::sorted;
 pub(crate) use rule::{DeclaredVars, GradRequest};
 pub use rule::{GradBlock, GradCx, GradKind, GradRule, NoGrad, ZeroGrad};
+pub use shape_rules::{check_grad, same_count};
 
 use smallvec::SmallVec;
 

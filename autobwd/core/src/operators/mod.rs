@@ -25,7 +25,6 @@ mod reshape;
 mod scale;
 mod seed;
 mod shape;
-mod shape_rules;
 mod slice;
 mod slices;
 mod sparse_rows;
@@ -35,6 +34,7 @@ mod sum;
 mod unsqueeze;
 mod while_op;
 
+pub use crate::op::{check_grad, same_count};
 pub use accumulate::{sum, zeros};
 pub use broadcast::{broadcast, zip_broadcast};
 pub use compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual};
@@ -60,7 +60,6 @@ pub use reshape::{Reshape2, Reshape2Grad, in_stored_shape, infer_from_x_shape, r
 pub use scale::{Scale, ScaleGrad};
 pub use seed::Seed;
 pub use shape::ShapeOp;
-pub use shape_rules::{check_grad, same_count};
 pub use slice::{Slice, SliceGrad, one_for_each_axis, sliced_dims, sliced_layout};
 pub use slices::{PART, nth_part, outer_axis_inner, pieces};
 pub use sparse_rows::{PARTS, add_up_rows, update_rows};

@@ -3,7 +3,10 @@
 
 use smallvec::SmallVec;
 
-use super::{Implementation, InferFn, MetaOf, PutMeta};
+use super::{
+    super::shape_rules::{check_grad, same_count},
+    Implementation, InferFn, MetaOf, PutMeta,
+};
 use crate::{
     Arity, Cost, DType, Dim, Dims, Error, ErrorKind, Infer, IntegerLanes, Meta, Op, OpDesc, OpInfo, Result,
     Role, Schema, SlotDef, Var,
@@ -117,7 +120,7 @@ fn infer_by_forward(
                     None | Some(&Var::EMPTY) => {}
                     Some(var) => {
                         let given = input_meta(gradient, read.name, of(*var)?)?;
-                        is_result(&given, &result)?;
+                        check_grad(&result, &given, &result.dims)?;
                         if read.name != slot.name {
                             given.float()?;
                         }
@@ -131,7 +134,7 @@ fn infer_by_forward(
         let inputs = fwd.inputs.get(of_gradient(slot));
         let grads = desc.outputs.get(slot.name);
         if matches!(slot.arity, Arity::Holes) {
-            as_many(slot.name, grads.len(), inputs.len())?;
+            same_count(slot.name, grads.len(), inputs.len())?;
         }
         for (i, dx) in grads.iter().enumerate().filter(|(_, dx)| **dx != Var::EMPTY) {
             let x = inputs.get(i).ok_or_else(|| missing_forward_input(slot.name))?;
@@ -154,22 +157,6 @@ fn of_gradient(slot: &SlotDef) -> &'static str {
 #[cold]
 fn missing_forward_input(slot: &str) -> Error {
     Error::new(ErrorKind::Slot, format!("output `{slot}` is the gradient of an input that is absent"))
-}
-
-/// Checks that there are as many gradients as inputs.
-fn as_many(slot: &str, grads: usize, inputs: usize) -> Result<()> {
-    if grads == inputs {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Slot, format!("`{slot}`: {inputs} variables are needed, not {grads}")))
-}
-
-/// Checks dtype and dimensions against a result of the forward operator.
-fn is_result(given: &Meta, result: &Meta) -> Result<()> {
-    given.same_dtype(result)?;
-    given.require(given.dims.agrees(&result.dims), || {
-        format!("the shape of the forward result, {}, is needed", result.dims)
-    })
 }
 
 /// The initial value of an output slot for the shape rule: dtype and shape of the input that it is `like`, if any.
