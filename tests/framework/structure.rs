@@ -105,3 +105,36 @@ fn tests_import_from_support_and_not_from_each_other() {
         }
     }
 }
+
+/// Lists that `.ci/update` rewrites, and data of the reference.
+const GENERATED: [&str; 7] = [
+    "ops/OPERATORS.md",
+    "ops/paddle/src/reference.json",
+    "ops/xla/tests/operators.txt",
+    "tests/framework/messages/sources.txt",
+    "tests/onnx/operators.txt",
+    "tests/ops.txt",
+    "tests/reference_gradients.txt",
+];
+
+/// The last operator that was added with a composition reaches every backend, without a word about it elsewhere.
+#[test]
+fn new_operator_is_written_in_three_files() {
+    let mut all = vec![];
+    for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
+        files(&root().join(folder), &["rs", "md", "txt", "json", "mlir"], &mut all);
+    }
+    all.push(root().join("CHANGELOG.md"));
+    let names = ["temporal_shift", "TemporalShift"];
+    let named = all.iter().filter(|file| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        names.iter().any(|name| text.contains(name))
+    });
+    let paths = named.map(|file| file.strip_prefix(root()).unwrap().display().to_string());
+    let is_test = |path: &str| path.contains("/tests/") || path.starts_with("tests/framework/structure");
+    let mut written: Vec<String> =
+        paths.filter(|path| !GENERATED.contains(&&**path) && !is_test(path)).collect();
+    written.sort();
+    // The family declares the file of the operator.
+    assert_eq!(written, ["CHANGELOG.md", "ops/src/image/mod.rs", "ops/src/image/temporal_shift.rs"]);
+}
