@@ -156,7 +156,7 @@ fn way(rules: &Rules<Hlo>, ty: &str) -> &'static str {
     let Some(info) = OpInfoMap::linked().ok().and_then(|ops| ops.get(ty).ok()) else { return "unknown" };
     match () {
         () if info.is_control() => "control flow",
-        () if rules.contains(ty) => "rule",
+        () if rules.contains_key(ty) => "rule",
         () if info.lanes().is_some() => "formula",
         () => "composition",
     }
@@ -212,7 +212,7 @@ fn rules_have_the_known_text() -> Result<()> {
             let Ok(lowered) = case.lowered() else { continue };
             let text = body(&lowered);
             for ty in text.lines().filter_map(|line| line.trim_start().strip_prefix("// ")) {
-                if rules.contains(ty) && shortest.get(ty).is_none_or(|known| text.len() < known.len()) {
+                if rules.contains_key(ty) && shortest.get(ty).is_none_or(|known| text.len() < known.len()) {
                     shortest.insert(ty.to_string(), text.clone());
                 }
             }

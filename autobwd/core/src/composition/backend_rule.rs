@@ -85,42 +85,4 @@ impl<V> AnyRule<V> {
 }
 
 /// Rules by the type of operators.
-pub struct Rules<V>(BTreeMap<&'static str, AnyRule<V>>);
-
-impl<V> Clone for Rules<V> {
-    fn clone(&self) -> Rules<V> {
-        Rules(self.0.clone())
-    }
-}
-impl<V> fmt::Debug for Rules<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
-    }
-}
-impl<V> FromIterator<(&'static str, AnyRule<V>)> for Rules<V> {
-    fn from_iter<I: IntoIterator<Item = (&'static str, AnyRule<V>)>>(rules: I) -> Rules<V> {
-        Rules(rules.into_iter().collect())
-    }
-}
-
-impl<V> Rules<V> {
-    /// Adds the rule of an operator, in place of another one.
-    #[must_use]
-    pub fn with<O: Op>(mut self) -> Rules<V>
-    where
-        O::Of<V>: Rule<V>,
-    {
-        self.0.extend([AnyRule::of::<O>()]);
-        self
-    }
-
-    /// Whether there is a rule for operators of that type.
-    pub fn contains(&self, ty: &str) -> bool {
-        self.0.contains_key(ty)
-    }
-
-    /// The rule for operators of that type.
-    pub fn get(&self, ty: &str) -> Option<AnyRule<V>> {
-        self.0.get(ty).copied()
-    }
-}
+pub type Rules<V> = BTreeMap<&'static str, AnyRule<V>>;

@@ -123,7 +123,7 @@ impl<'p> ProgramWriter<'p> {
 
     /// Writes an operator by its rule; `false` if it has none.
     fn by_rule(&mut self, info: &OpInfo, op: &OpDesc) -> Result<bool> {
-        let Some(rule) = linked_rules().get(&op.ty) else { return Ok(false) };
+        let Some(rule) = linked_rules().get(&*op.ty) else { return Ok(false) };
         let (schema, mut results) = (info.schema(), vec![]);
         let graph = &mut self.graph;
         let applied = rule.apply(op, &mut |role, _, var| graph.slot(role, var), &mut |slot, value| {
@@ -178,7 +178,7 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
             let meta = program.lookup(block, var).map_or_else(|| Meta::new(DType::F32, []), VarDesc::meta);
             Ok(Onnx::of(&nodes, None, &meta, is_read(var)))
         };
-        let fits = linked_rules().get(&op.ty).map_or(Ok(false), |rule| rule.fits(op, slot))?;
+        let fits = linked_rules().get(&*op.ty).map_or(Ok(false), |rule| rule.fits(op, slot))?;
         Ok(fits || info.is_control() || info.formula(op)?.is_some())
     };
     let program = lower(&as_layers(&model.program, is_read)?, ops, known)?;

@@ -38,7 +38,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
         feeds.iter().map(|(var, id)| (program.name(*var), dense_meta(work, *id))).collect();
     let names: Vec<&str> = fetches.iter().map(|(var, _)| program.name(*var)).collect();
     let plan = Plan::new(&program, work.ops, &PlanRequest::graph_only(&metas, &|_| None, &names))?;
-    let mut inner = GraphLowering::new(&program, work.ops, work.rules, work.f, &plan.graph);
+    let mut inner = GraphLowering::new(&program, work.ops, work.f, &plan.graph);
     inner.depth = work.depth + 1;
     for (value, (_, id)) in plan.graph.feeds.iter().zip(&feeds) {
         inner.values[*value] = Some(work.read(*id));

@@ -325,7 +325,7 @@ impl<'a> GraphLowering<'a> {
     ) -> Result<StepValues> {
         let StepPlan { plan, inputs, ends } = &call.step;
         let StepArguments { carried, index, saved } = arguments;
-        let mut inner = GraphLowering::new(self.program, self.ops, self.rules, self.f, &plan.graph);
+        let mut inner = GraphLowering::new(self.program, self.ops, self.f, &plan.graph);
         inner.block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         inner.depth = self.depth;
         for (k, (_, id, _)) in call.inputs.outer.iter().enumerate() {

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use autobwd::{
-    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var,
-    op::{Role, Rules},
-    program::Site,
+    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site,
 };
 use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_plan::{Graph, Instruction, ValueId};
@@ -15,6 +13,7 @@ use super::{
     control::LoweredSteps,
     formula,
     hlo::{Hlo, HloFunction, HloType},
+    linked_rules,
 };
 
 /// Compositions within compositions: no operator needs more.
@@ -24,7 +23,6 @@ const DEPTH: usize = 8;
 pub(super) struct GraphLowering<'a> {
     pub(super) program: &'a Program,
     pub(super) ops: &'a OpInfoMap,
-    pub(super) rules: &'a Rules<Hlo>,
     pub(super) f: &'a HloFunction,
     pub(super) graph: &'a Graph,
     pub(super) block: BlockId,
@@ -40,7 +38,6 @@ impl<'a> GraphLowering<'a> {
     pub(super) fn new(
         program: &'a Program,
         ops: &'a OpInfoMap,
-        rules: &'a Rules<Hlo>,
         f: &'a HloFunction,
         graph: &'a Graph,
     ) -> GraphLowering<'a> {
@@ -48,7 +45,6 @@ impl<'a> GraphLowering<'a> {
         GraphLowering {
             program,
             ops,
-            rules,
             f,
             graph,
             block: BlockId::ROOT,
@@ -190,7 +186,7 @@ impl<'a> GraphLowering<'a> {
     }
 
     fn by_rule(&mut self, node: &Instruction) -> Result<bool> {
-        let Some(rule) = self.rules.get(&node.desc.ty) else { return Ok(false) };
+        let Some(rule) = linked_rules().get(&*node.desc.ty) else { return Ok(false) };
         let schema = node.info.schema();
         let mut filled = vec![];
         let mut fill = |role: Role, slot: &'static str, _: Var| {

@@ -56,7 +56,7 @@ use hlo::HloFunction;
 /// Those of planning; operators without a form in StableHLO, in one list; no replicas; a [`Sharding`](crate::Sharding) of a
 /// tensor that the program lacks.
 pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> Result<Lowered> {
-    let &LowerRequest { feeds, scope, fetches, rules, replicas, sharding } = request;
+    let &LowerRequest { feeds, scope, fetches, replicas, sharding } = request;
     let partitions = sharding.map_or(1, |(_, devices)| devices);
     if replicas == 0 || partitions == 0 {
         return Err(Error::new(ErrorKind::Rank, "a program cannot be lowered for 0 devices"));
@@ -77,7 +77,7 @@ pub fn lower(program: &Program, ops: &OpInfoMap, request: &LowerRequest<'_>) -> 
     let plan = Plan::new(program, ops, &PlanRequest::graph_only(feeds, scope, fetches))?;
     let graph = &plan.graph;
     let (f, mut arguments, mut defined) = (HloFunction::new(replicas), vec![], vec![]);
-    let mut work = GraphLowering::new(program, ops, rules, &f, graph);
+    let mut work = GraphLowering::new(program, ops, &f, graph);
     let scoped = (0..graph.values.len()).filter(|id| graph.values[*id].source == ValueSource::Scope);
     for id in graph.feeds.iter().copied().chain(scoped) {
         let GraphValue { var, meta, source, .. } = &graph.values[id];

@@ -5,9 +5,8 @@
 
 use std::fmt;
 
-use autobwd::{Meta, op::Rules};
+use autobwd::Meta;
 
-use super::{Hlo, linked_rules};
 use crate::Sharding;
 
 /// What a program is lowered for: feeds, values of the scope, fetches, devices.
@@ -16,7 +15,6 @@ pub struct LowerRequest<'a> {
     pub(super) feeds: &'a [(&'a str, Meta)],
     pub(super) scope: &'a dyn Fn(&str) -> Option<Meta>,
     pub(super) fetches: &'a [&'a str],
-    pub(super) rules: &'a Rules<Hlo>,
     pub(super) replicas: usize,
     pub(super) sharding: Option<(&'a Sharding, usize)>,
 }
@@ -29,13 +27,7 @@ impl<'a> LowerRequest<'a> {
         scope: &'a dyn Fn(&str) -> Option<Meta>,
         fetches: &'a [&'a str],
     ) -> LowerRequest<'a> {
-        LowerRequest { feeds, scope, fetches, rules: linked_rules(), replicas: 1, sharding: None }
-    }
-
-    /// Lowers with these rules, in place of those of this library alone.
-    #[must_use]
-    pub fn rules(self, rules: &'a Rules<Hlo>) -> LowerRequest<'a> {
-        LowerRequest { rules, ..self }
+        LowerRequest { feeds, scope, fetches, replicas: 1, sharding: None }
     }
 
     /// Lowers for that many devices. Each runs the program on data of its own, as a rank of its
@@ -57,7 +49,6 @@ impl fmt::Debug for LowerRequest<'_> {
         f.debug_struct("LowerRequest")
             .field("feeds", &self.feeds)
             .field("fetches", &self.fetches)
-            .field("rules", &self.rules)
             .field("replicas", &self.replicas)
             .field("sharding", &self.sharding)
             .finish_non_exhaustive()
