@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_without_samples_is_an_error_that_names_the_feature() {
+    fn build_without_samples_is_an_error_that_names_the_feature() {
         let e = no_samples("my-operators", 3, &BTreeSet::new());
         let text = "package `my-operators` has 3 operators and no samples; this build has none: a release build needs \
                     the feature `samples`, `cargo test --release --features autobwd/samples`";

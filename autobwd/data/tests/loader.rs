@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn a_resumed_loader_delivers_what_the_first_one_would(
+    fn resumed_loader_delivers_what_the_first_one_would(
         options in options(), before in 0..40, after in 1..20, prefetch in 0..4_usize, other in 0..4_usize,
     ) {
         let mut first = options.loader(0).prefetch(prefetch).build().unwrap();
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn an_order_follows_from_seed_and_epoch() -> Result<()> {
+fn order_follows_from_seed_and_epoch() -> Result<()> {
     let orders = |seed: u64| {
         let mut loader = Loader::builder(numbers(8)).batch(8).shuffle(seed).build().unwrap();
         [epoch(&mut loader).concat(), epoch(&mut loader).concat()]
@@ -176,7 +176,7 @@ impl Dataset for Unreliable {
 }
 
 #[test]
-fn an_error_stands_for_its_batch() -> Result<()> {
+fn error_stands_for_its_batch() -> Result<()> {
     for prefetch in [0, 1, 3] {
         let data = Unreliable { reads: AtomicUsize::new(0), panics: false };
         let mut loader = Loader::builder(data).batch(2).prefetch(prefetch).build()?;
@@ -190,7 +190,7 @@ fn an_error_stands_for_its_batch() -> Result<()> {
 }
 
 #[test]
-fn a_panic_of_a_data_set_is_an_error() -> Result<()> {
+fn panic_of_a_data_set_is_an_error() -> Result<()> {
     for prefetch in [0, 1, 3] {
         let data = Unreliable { reads: AtomicUsize::new(0), panics: true };
         let mut loader = Loader::builder(data).batch(2).prefetch(prefetch).build()?;
@@ -294,7 +294,7 @@ fn changed_data_are_noticed_though_their_fingerprint_is_constant() -> Result<()>
 }
 
 #[test]
-fn a_thread_reads_no_further_than_it_should_and_ends_with_its_loader() -> Result<()> {
+fn thread_reads_no_further_than_it_should_and_ends_with_its_loader() -> Result<()> {
     for prefetch in [1, 2, 5] {
         let data = Arc::new(Unreliable { reads: AtomicUsize::new(0), panics: false });
         let mut loader = Loader::builder(data.clone()).prefetch(prefetch).build()?;
@@ -334,7 +334,7 @@ fn impossible_options_are_refused() {
 }
 
 #[test]
-fn the_largest_numbers_are_no_fault() -> Result<()> {
+fn largest_numbers_are_no_fault() -> Result<()> {
     let loader = Loader::builder(numbers(5)).batch(usize::MAX).shuffle(u64::MAX).prefetch(usize::MAX);
     let mut loader = loader.shard(1, 2).build()?;
     loader.seek(Position { epoch: u64::MAX, batch: 0 })?;
@@ -343,7 +343,7 @@ fn the_largest_numbers_are_no_fault() -> Result<()> {
 }
 
 #[test]
-fn a_state_of_other_data_or_options_is_refused() -> Result<()> {
+fn state_of_other_data_or_options_is_refused() -> Result<()> {
     let loader = |n: usize| Loader::builder(numbers(n)).batch(2).shuffle(1);
     let state = loader(8).build()?.state();
     let refused = |builder: LoaderBuilder| {
@@ -377,7 +377,7 @@ fn a_state_of_other_data_or_options_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_state_changes_no_batch_of_a_data_set_that_counts_its_reads() -> Result<()> {
+fn state_changes_no_batch_of_a_data_set_that_counts_its_reads() -> Result<()> {
     for prefetch in [0, 2] {
         let epochs = |takes_states: bool| -> Result<Vec<Vec<i64>>> {
             let reads = AtomicUsize::new(0);
@@ -420,7 +420,7 @@ impl Dataset for Unmeasured {
 }
 
 #[test]
-fn a_data_set_that_cannot_be_measured_is_an_error() {
+fn data_set_that_cannot_be_measured_is_an_error() {
     for (of_length, text) in [(true, "no length"), (false, "no fingerprint")] {
         let e = Loader::builder(Unmeasured(of_length)).build().unwrap_err();
         assert!(e.kind() == ErrorKind::Panic && e.message().ends_with(text), "{e}");

@@ -61,7 +61,7 @@ fn ranks_have_the_bits_of_one_process() {
 }
 
 #[test]
-fn a_resumed_run_ends_in_the_same_bits() {
+fn resumed_run_ends_in_the_same_bits() {
     let folder = tempfile::tempdir().expect("a folder");
     let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
     let train = |ranks: usize, file: &Path, epochs: &str| {
@@ -80,7 +80,7 @@ fn a_resumed_run_ends_in_the_same_bits() {
 }
 
 #[test]
-fn an_error_of_a_rank_ends_all_ranks() {
+fn error_of_a_rank_ends_all_ranks() {
     let output = run(3, "digits", &[]);
     let err = text(&output.stderr);
     assert!(!output.status.success());
@@ -96,7 +96,7 @@ fn faults(arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn a_panic_of_a_rank_ends_all_ranks() {
+fn panic_of_a_rank_ends_all_ranks() {
     let (success, text) = faults(&["panic"]);
     assert!(!success && text.contains("rank 1: the work of the rank panicked at "), "{text}");
     let (success, text) = faults(&["error"]);
@@ -104,7 +104,7 @@ fn a_panic_of_a_rank_ends_all_ranks() {
 }
 
 #[test]
-fn a_rank_that_ends_early_ends_those_that_wait_for_it() {
+fn rank_that_ends_early_ends_those_that_wait_for_it() {
     // A message that is sent immediately, and one that waits for its receiver.
     for bytes in ["8", "10000000"] {
         let (success, text) = faults(&["end", "--bytes", bytes]);
@@ -115,7 +115,7 @@ fn a_rank_that_ends_early_ends_those_that_wait_for_it() {
 }
 
 #[test]
-fn the_deadline_is_an_option() {
+fn deadline_is_an_option() {
     let (success, text) = faults(&["sleep", "--deadline", "300"]);
     assert!(!success && text.contains("has not answered within 300ms"), "{text}");
     for fault in ["sleep", "none"] {
@@ -125,7 +125,7 @@ fn the_deadline_is_an_option() {
 }
 
 #[test]
-fn a_killed_rank_ends_all_ranks() {
+fn killed_rank_ends_all_ranks() {
     let start = Instant::now();
     let command =
         mpirun(2, "digits", &["--epochs", "100000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();

@@ -75,7 +75,7 @@ fn every_operator_has_one_place() -> Result<()> {
 }
 
 #[test]
-fn a_gradient_operator_shares_the_row_of_its_forward_operator() -> Result<()> {
+fn gradient_operator_shares_the_row_of_its_forward_operator() -> Result<()> {
     let html = digits([16, 8], 0.1)?.program.to_html()?;
     let data = data(&html);
     let ty = |op: &Value| {
@@ -128,7 +128,7 @@ fn names_cannot_leave_the_data() -> Result<()> {
 }
 
 #[test]
-fn the_policy_allows_the_own_script_and_style_alone() -> Result<()> {
+fn policy_allows_the_own_script_and_style_alone() -> Result<()> {
     let html = Program::new().to_html()?;
     let policy = between(&html, "Content-Security-Policy\" content=\"", "\"");
     let hash = |text: &str| {
@@ -235,7 +235,7 @@ fn deep_blocks_are_shown() -> Result<()> {
 }
 
 #[test]
-fn a_plan_or_the_reason_why_there_is_none() -> Result<()> {
+fn page_has_a_plan_or_the_reason_for_none() -> Result<()> {
     let model = digits([16, 8], 0.1)?;
     let memory = |program: &Program, feeds: &[(&str, Meta)]| -> Result<(Value, Value)> {
         let read = data(&Page::new(program).feeds(feeds).to_html()?);

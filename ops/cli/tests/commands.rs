@@ -98,7 +98,7 @@ fn pipes_and_devices_are_refused_in_place_of_files() {
 }
 
 #[test]
-fn the_help_of_grad_lists_all_optimizers() {
+fn help_of_grad_lists_all_optimizers() {
     let output = Command::new(AUTOBWD).args(["grad", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     for name in OptimizerSpec::names() {
@@ -146,7 +146,7 @@ fn element_counts_beyond_the_largest_integer_are_reported() {
 }
 
 #[test]
-fn a_closed_reader_is_no_failure() {
+fn closed_reader_is_no_failure() {
     let out = || Stdio::piped();
     let mut child = Command::new(AUTOBWD).arg("ops").stdout(out()).stderr(out()).spawn().unwrap();
     drop(child.stdout.take());
@@ -155,7 +155,7 @@ fn a_closed_reader_is_no_failure() {
 }
 
 #[test]
-fn a_step_of_an_optimizer_is_written_with_its_values() {
+fn step_of_an_optimizer_is_written_with_its_values() {
     let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/commands.in");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = |name: &str| folder.join(name).display().to_string();

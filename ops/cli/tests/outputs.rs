@@ -91,7 +91,7 @@ fn weights_are_saved_though_other_results_cannot_be_written() {
 }
 
 #[test]
-fn a_step_that_fails_leaves_the_values_of_the_step_before() {
+fn step_that_fails_leaves_the_values_of_the_step_before() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let (program, sgd, save, before, out) =

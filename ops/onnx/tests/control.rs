@@ -238,7 +238,7 @@ fn gradients_of_loops_and_branches_in_recurrences() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_form_is_named() -> Result<()> {
+fn operators_without_form_are_named() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[2]);
     let i = net.input("i", DType::I64, &[1]);

@@ -180,7 +180,7 @@ fn losses(model: &mut Model, net: &autobwd::Builder, inputs: &[&Tensor], loss: &
 }
 
 #[test]
-fn a_loss_of_the_file_is_differentiated() -> Result<()> {
+fn loss_of_the_file_is_differentiated() -> Result<()> {
     let data = data("classifier")?;
     let mut model = model("classifier")?;
     model.train(&["hidden*"])?;
@@ -198,7 +198,7 @@ fn a_loss_of_the_file_is_differentiated() -> Result<()> {
 }
 
 #[test]
-fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
+fn new_head_is_trained_on_a_frozen_body() -> Result<()> {
     let mut model = model("images")?;
     model.train(&["*"])?;
     let net = model.builder();

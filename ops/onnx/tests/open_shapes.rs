@@ -69,7 +69,7 @@ fn recogniser(net: &Builder) -> Expr {
 }
 
 #[test]
-fn a_text_recogniser_takes_images_of_any_number_and_width() -> Result<()> {
+fn text_recogniser_takes_images_of_any_number_and_width() -> Result<()> {
     let net = Builder::new();
     let classes = recogniser(&net).softmax(-1);
     let mut model = model(&net, &["x"], vec![classes.name()])?;
@@ -92,7 +92,7 @@ fn gradients_of_a_text_recogniser_are_written_for_any_size() -> Result<()> {
 }
 
 #[test]
-fn a_training_step_of_a_perceptron_takes_any_batch() -> Result<()> {
+fn training_step_of_a_perceptron_takes_any_batch() -> Result<()> {
     let net = Builder::new();
     let (x, y) = (net.input("x", DType::F32, &[-1, 4]), net.input("y", DType::I64, &[-1, 1]));
     let hidden = Linear::builder(&net, 4, 6).seed(1).build().forward(&x).tanh();
@@ -106,7 +106,7 @@ fn a_training_step_of_a_perceptron_takes_any_batch() -> Result<()> {
 }
 
 #[test]
-fn a_training_step_of_a_convolutional_net_takes_any_batch() -> Result<()> {
+fn training_step_of_a_convolutional_net_takes_any_batch() -> Result<()> {
     let net = Builder::new();
     let (x, y) = (net.input("x", DType::F32, &[-1, 2, 9, 9]), net.input("y", DType::I64, &[-1, 1]));
     let conv = Conv2d::builder(&net, 2, 4, 3).padding(1).stride(2).bias(None).seed(1).build().forward(&x);

@@ -173,7 +173,7 @@ fn lstm(net: &Builder) -> Vec<Expr> {
 }
 
 #[test]
-fn an_lstm_is_a_node() -> Result<()> {
+fn lstm_is_a_node() -> Result<()> {
     let net = Builder::new();
     let fetches = lstm(&net)[..2].iter().map(Expr::name).collect();
     let inputs = |[steps, batch]: [usize; 2]| vec![numbers(&[steps, batch, INPUTS])];

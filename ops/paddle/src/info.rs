@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_entries_are_read() {
         let info = |stop_gradient, trainable| ParameterInfo { stop_gradient, trainable };
         let infos = [("w", info(false, Some(true))), ("é", info(true, Some(false))), ("", info(true, None))];
         let infos: ParameterInfos = infos.into_iter().map(|(name, info)| (name.into(), info)).collect();

@@ -148,7 +148,7 @@ fn numbers_of_an_accuracy_are_integers_whatever_is_declared() -> Result<()> {
 }
 
 #[test]
-fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
+fn new_head_is_trained_on_a_frozen_body() -> Result<()> {
     let data = data("images")?;
     let mut model = autobwd_paddle::load(models().join("images"))?;
     let trained = model.train(&["conv2d_0*", "batch_norm*", "conv2d_1*", "linear*"])?;
@@ -178,7 +178,7 @@ fn a_new_head_is_trained_on_a_frozen_body() -> Result<()> {
 }
 
 #[test]
-fn what_stands_in_the_way_is_one_list() {
+fn obstacles_are_one_list() {
     let mut program = fs::read(models().join("images.pdmodel")).unwrap();
     // Names of the same length keep the file valid.
     for (from, to) in [("hard_swish", "hard_swosh"), ("with_quant_attr", "with_quant_atta"), ("relu", "elu6")]

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dimension_that_cannot_be_divided_is_an_error() {
+    fn dimension_that_cannot_be_divided_is_an_error() {
         let sharding = Sharding::new().split("w", 1);
         assert_eq!(sharding.axis_of("w", &[3, 4], 2).unwrap(), Some(1));
         let text = |dims: &[usize]| sharding.axis_of("w", dims, 2).unwrap_err().to_string();

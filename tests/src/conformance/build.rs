@@ -319,7 +319,7 @@ mod tests {
 
     /// The reference's backward pass is skipped; names of its results and numbers of blocks are translated.
     #[test]
-    fn what_the_model_gains_is_appended_under_own_names() -> Result<(), Difference> {
+    fn additions_to_the_model_have_names_of_their_own() -> Result<(), Difference> {
         let model = op("first", "x", "y", None);
         let forward = program(serde_json::json!([block(0, &["x", "y"], std::slice::from_ref(&model))]));
         let theirs = [model.clone(), op("first_grad", "y", "x@GRAD", Some(1))];

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_says_what_becomes_of_a_text() {
+    fn seed_says_what_becomes_of_a_text() {
         let text = r#"{"a":[1,2,3],"b":{"c":true,"type":"relu"}}"#;
         let all =
             |seed: u64| (0..200).map(|i| mutate(text, &["tanh"], &mut Rng(seed + i))).collect::<Vec<_>>();

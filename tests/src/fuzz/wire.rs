@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_written_as_it_was_read() {
+    fn message_is_written_as_it_was_read() {
         let paddle = super::super::paddle_inputs().unwrap();
         let programs = paddle.iter().map(|model| super::super::seeds::parts(model)[0].clone());
         for program in programs.chain(super::super::onnx_inputs(None).unwrap()) {

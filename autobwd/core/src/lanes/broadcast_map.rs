@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_line_up_is_refused() {
+    fn dimensions_that_do_not_align_are_refused() {
         assert_eq!(BroadcastMap::new(&[4, 3], &[3, 3]), None);
         assert_eq!(BroadcastMap::new(&[4, 3], &[3]), None);
         assert_eq!(BroadcastMap::new(&[1], &[2]), None);

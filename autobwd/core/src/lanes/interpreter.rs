@@ -258,7 +258,7 @@ mod tests {
     const COUNT: usize = 80;
 
     #[test]
-    fn an_interpreted_formula_has_the_bits_of_its_lanes() {
+    fn interpreted_formula_has_the_bits_of_its_lanes() {
         for seed in 0..1_000 {
             let code = code(seed);
             let (nodes, symbol) = record(|| formula(&code, [0, 1, 2].map(Symbol::input)));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_watched() -> Result<()> {
+    fn requested_memory_is_watched() -> Result<()> {
         let cx = Cx::new(1);
         cx.scratch::<f32, _>(1000, |_| Ok(()))?;
         for (len, inner, most, exceeded) in

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_has_its_message_and_its_place() {
+    fn panic_has_its_message_and_its_place() {
         let line = line!() + 1;
         let caught = catch_panic_silently(|| catch_panic(|| -> u8 { panic!("on {}", "purpose") }));
         let expected = format!("the test panicked at {}:{line}: on purpose", file!());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_belongs_to_its_panic() {
+    fn place_belongs_to_its_panic() {
         struct CatchOnDrop;
         impl Drop for CatchOnDrop {
             fn drop(&mut self) {

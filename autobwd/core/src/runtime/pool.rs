@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_part_reaches_the_caller_and_leaves_all_workers_usable() {
+    fn panic_in_a_part_reaches_the_caller_and_leaves_all_workers_usable() {
         let cx = Cx::new(2);
         let meeting = std::sync::Barrier::new(2);
         for panics in [&[0][..], &[1], &[0, 1]] {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_a_helper_has_its_place_and_is_as_silent_as_one_of_the_caller() {
+    fn panic_of_a_helper_has_its_place_and_is_as_silent_as_one_of_the_caller() {
         let (cx, meeting) = (Cx::new(2), std::sync::Barrier::new(2));
         let caller = std::thread::current().id();
         let line = AtomicUsize::new(0);
@@ -408,7 +408,7 @@ mod tests {
     /// A child has no helpers, but the memory that describes them.
     #[cfg(unix)]
     #[test]
-    fn a_forked_child_works_alone_and_drops_the_pool() {
+    fn forked_child_works_alone_and_drops_the_pool() {
         unsafe extern "C" {
             fn fork() -> i32;
             fn waitpid(child: i32, status: *mut i32, options: i32) -> i32;

@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_negative_number_of_rows_is_refused() {
+    fn negative_number_of_rows_is_refused() {
         let rows = |rows: Dim| Meta { rows: Some(rows), ..Meta::new(DType::F32, [3, 2]).in_slot("Out") };
         let e = rows(Dim::from(1) - 3).not_negative().unwrap_err();
         assert_eq!(e.message(), "`Out`: the number of rows is negative, -2");

@@ -31,7 +31,7 @@ fn curve<'a>(run: &'a Value, quantity: &str, name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_report_has_every_step_of_a_short_run() {
+fn report_has_every_step_of_a_short_run() {
     let run = run(&log(&[3.0, f64::NAN, 1.5, f64::NEG_INFINITY], 2));
     assert_eq!(run["records"], 4);
     assert_eq!(run["spans"], json!([[1, 1, 0.01], [2, 2, 0.02], [3, 3, 0.03], [4, 4, 0.04]]));
@@ -51,7 +51,7 @@ fn a_report_has_every_step_of_a_short_run() {
 }
 
 #[test]
-fn a_long_run_keeps_its_extremes_in_little_space() -> Result<()> {
+fn long_run_keeps_its_extremes_in_little_space() -> Result<()> {
     let mut losses = falling(20_000);
     (losses[17_777], losses[3_333], losses[5_000]) = (1e6, -5.0, f64::NAN);
     let long = log(&losses, 1);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_a_function_is_an_error() {
+    fn table_without_a_function_is_an_error() {
         for functions in [0, 3, 4, 8] {
             let e = Plugin::new(empty_table((0, 57), functions), Path::new("small.so")).unwrap_err();
             assert_eq!(

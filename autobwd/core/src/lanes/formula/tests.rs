@@ -72,7 +72,7 @@ const POINTS: [[f64; 3]; 6] = [
 ];
 
 #[test]
-fn a_recorded_formula_computes_what_its_lanes_do() {
+fn recorded_formula_computes_what_its_lanes_do() {
     for seed in 0..2_000 {
         let code = code(seed);
         let (nodes, output) = recorded(&code);
@@ -114,7 +114,7 @@ fn so_do_its_derivatives_which_are_recorded_from_the_recorded_formula() {
 }
 
 #[test]
-fn a_panic_leaves_nothing_behind_and_recordings_nest() {
+fn panic_leaves_nothing_behind_and_recordings_nest() {
     let panicked = std::panic::catch_unwind(|| record(|| -> Symbol { panic!("in a formula, by intention") }));
     assert!(panicked.is_err());
     let (outer, (inner, x)) = record(|| {

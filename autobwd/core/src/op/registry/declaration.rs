@@ -72,14 +72,14 @@ mod tests {
     ];
 
     #[test]
-    fn a_default_of_nan_is_the_same_in_the_gradient_operator() {
+    fn default_of_nan_is_the_same_in_the_gradient_operator() {
         static ENTRY_WITH_NAN: OpInfo =
             OpInfo { schema: WITH_NAN, grad_kind: GradKind::Operator(&WITH_NAN), ..ENTRY };
         assert!(ENTRY_WITH_NAN.check_declaration().is_ok());
     }
 
     #[test]
-    fn the_registry_checks_values_that_are_no_literals() {
+    fn registry_checks_values_that_are_no_literals() {
         let messages = [
             "attribute `step`: no value is within `min = PI` and `below = E`",
             "attribute `step`: must be at least 3.141592653589793, is 1",

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bits_do_not_depend_on_threads() -> Result<()> {
+    fn bits_do_not_depend_on_threads() -> Result<()> {
         let (x, y) = (numbers(2 * 3000, 1), numbers(3000 * 1000, 2));
         let product = |threads: usize, few: usize| -> Result<Vec<f64>> {
             let mut out = vec![0.0; few * 1000];

@@ -16,7 +16,7 @@ macro_rules! layouts {
 }
 
 #[test]
-fn the_table_begins_after_the_version() {
+fn table_begins_after_the_version() {
     assert_eq!((offset_of!(Api, version), offset_of!(Api, functions)), (16, 40));
     assert_eq!((offset_of!(ApiVersion, major), offset_of!(ApiVersion, minor)), (16, 20));
 }
