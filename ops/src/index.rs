@@ -2,22 +2,18 @@
 
 use autobwd::{
     Buf, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, Multilinear, New, Result, Var,
-    check::*,
-    emit,
-    op::{with_dtype, with_float},
-    register_op,
-    tensor::OptionalBuf,
+    check::*, emit, op::with_float, register_op, tensor::OptionalBuf,
 };
 
 use crate::{
     Math,
     elementwise::grad_or_zeros,
-    gather::{Pick, are_numbers, gathered},
-    scatter::{Along, GatherNd, Places, TakeAlongAxis, check_positions, found},
+    gather::{are_numbers, gathered},
+    scatter::{GatherNd, Places, TakeAlongAxis, check_positions, found},
 };
 
 /// Slices of a tensor by their indices along a dimension: `out[.., i, ..] = x[.., index[i], ..]`.
-#[register_op(grad = IndexSelectGrad)]
+#[register_op(grad = IndexSelectGrad, composed)]
 pub struct IndexSelect<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
@@ -38,14 +34,6 @@ impl Infer for IndexSelect<Meta> {
         self.x.axis("dim", self.dim.into())?;
         self.out.set(self.x.dtype, gathered(&self.x, &self.index, self.dim)?);
         Ok(())
-    }
-}
-impl Kernel for IndexSelect<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_dtype!(self.x.dtype(), T => {
-            let pick = Pick::along(&self.x, &self.index, self.dim);
-            pick.rows::<T>(cx, self.x.slice()?, self.out.slice_mut()?)
-        })
     }
 }
 impl Composition for IndexSelect<Expr> {
@@ -77,7 +65,7 @@ autobwd::samples!(
 );
 
 /// `dx[.., index[i], ..] += dout[.., i, ..]`.
-#[register_op(grad_of = IndexSelect, grad = Multilinear, inferred)]
+#[register_op(grad_of = IndexSelect, grad = Multilinear, composed, inferred)]
 pub struct IndexSelectGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -87,17 +75,9 @@ pub struct IndexSelectGrad<V = Var> {
     pub dx: V,
     pub dim: i32,
 }
-impl Kernel for IndexSelectGrad<Buf<'_>> {
-    fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
-            let pick = Pick::along(&self.x, &self.index, self.dim);
-            pick.add_up::<T>(cx, self.dout.slice()?, self.dx.slice_mut()?)
-        })
-    }
-}
 
 /// Elements of each row by their positions: `out[i, j] = x[i, index[i, j]]`.
-#[register_op(grad = IndexSampleGrad)]
+#[register_op(grad = IndexSampleGrad, composed)]
 pub struct IndexSample<V = Var> {
     /// A matrix, `[m, n]`, any dtype.
     #[input]
@@ -115,12 +95,6 @@ impl Infer for IndexSample<Meta> {
         check_positions(&self.x, &self.index, 1)?;
         self.out.set(self.x.dtype, self.index.dims.clone());
         Ok(())
-    }
-}
-impl Kernel for IndexSample<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let along = Along::new(&self.x, &self.index, 1);
-        with_dtype!(self.x.dtype(), T => along.take::<T>(self.x.slice()?, self.out.slice_mut()?))
     }
 }
 impl Composition for IndexSample<Expr> {
@@ -148,7 +122,7 @@ autobwd::samples!(
 );
 
 /// `dx[i, index[i, j]] += dout[i, j]`.
-#[register_op(grad_of = IndexSample, grad = Multilinear, inferred)]
+#[register_op(grad_of = IndexSample, grad = Multilinear, composed, inferred)]
 pub struct IndexSampleGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
@@ -156,12 +130,6 @@ pub struct IndexSampleGrad<V = Var> {
     pub dout: V,
     #[output]
     pub dx: V,
-}
-impl Kernel for IndexSampleGrad<Buf<'_>> {
-    fn run(&mut self, _: &Cx) -> Result<()> {
-        let along = Along::new(&self.x, &self.index, 1);
-        with_float!(self.dout, T => along.add_up::<T>(self.dout.slice()?, self.dx.slice_mut()?))
-    }
 }
 
 /// Sums slices into a tensor: `out = x`, and `out[index[i], ..] += updates[i, ..]` for every multi-dimensional index.

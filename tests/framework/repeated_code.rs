@@ -27,8 +27,6 @@ const EXEMPT: &[(&[&str], &str)] = &[
         &["ops/src/matmul/dot.rs: run", "ops/src/matmul/batched.rs: run"],
         "operators of the reference with one kernel",
     ),
-    (&["ops/src/index.rs: run", "ops/src/gather.rs: run"], "operators of the reference with one kernel"),
-    (&["ops/src/index.rs: run", "ops/src/gather.rs: run"], "the kernel of their gradients"),
     (&["ops/src/min_max_pow.rs: eval", "ops/src/min_max_pow.rs: eval"], "the larger and the smaller operand"),
     (&["autobwd/exec/src/monitor.rs: fmt", "autobwd/viewer/src/lib.rs: fmt"], "two fields for `Debug`"),
     (
