@@ -118,7 +118,7 @@ fn operators_without_gradient_become_nop() -> Result<()> {
 }
 
 #[test]
-fn contributions_are_renamed_and_summed_in_each_net() -> Result<()> {
+fn contributions_are_summed_in_the_net_that_contains_them_all() -> Result<()> {
     let inner = net("inner", [times("h", "w", "a"), times("a", "w", "b")]);
     let tree = net("outer", [times("w", "x", "h"), inner, times("b", "w", "c"), times("c", "h", "y")]);
     let gradient = backward(&tree, &["x"])?;
@@ -127,10 +127,10 @@ fn contributions_are_renamed_and_summed_in_each_net() -> Result<()> {
 net outer_grad(y@GRAD, c, h, b, w, a, x) -> w@GRAD
   X@GRAD=c@GRAD, Y@GRAD=h@GRAD@RENAME@0 = elementwise_mul_grad(Out@GRAD=y@GRAD, X=c, Y=h, axis=-1)
   X@GRAD=b@GRAD, Y@GRAD=w@GRAD@RENAME@0 = elementwise_mul_grad(Out@GRAD=c@GRAD, X=b, Y=w, axis=-1)
-  net inner_grad(b@GRAD, a, w, h, h@GRAD@RENAME@0) -> w@GRAD@RENAME@1, w@GRAD@RENAME@2, h@GRAD
+  net inner_grad(b@GRAD, a, w, h) -> w@GRAD@RENAME@1, h@GRAD@RENAME@1, w@GRAD@RENAME@2
     X@GRAD=a@GRAD, Y@GRAD=w@GRAD@RENAME@1 = elementwise_mul_grad(Out@GRAD=b@GRAD, X=a, Y=w, axis=-1)
     X@GRAD=h@GRAD@RENAME@1, Y@GRAD=w@GRAD@RENAME@2 = elementwise_mul_grad(Out@GRAD=a@GRAD, X=h, Y=w, axis=-1)
-    h@GRAD = sum(X=[h@GRAD@RENAME@0, h@GRAD@RENAME@1])
+  h@GRAD = sum(X=[h@GRAD@RENAME@0, h@GRAD@RENAME@1])
   w@GRAD@RENAME@3 = elementwise_mul_grad(Out@GRAD=h@GRAD, X=w, Y=x, axis=-1)
   w@GRAD = sum(X=[w@GRAD@RENAME@0, w@GRAD@RENAME@1, w@GRAD@RENAME@2, w@GRAD@RENAME@3])
 ";
@@ -147,6 +147,24 @@ net outer_grad(y@GRAD, c, h, b, w, a, x) -> w@GRAD
     assert_near(&value(&scope, "w@GRAD"), &expected, 1e-12);
     assert!(scope.get("x@GRAD").is_err());
     Ok(())
+}
+
+#[test]
+fn sum_precedes_the_reader_in_a_nested_net() -> Result<()> {
+    // Both nets read `h`, and the gradient of its writer is in the inner one.
+    let inner = net("inner", [tanh("x", "h"), tanh("h", "a")]);
+    let tree = net("outer", [inner, times("a", "h", "y")]);
+    let gradient = backward(&tree, &[])?;
+    let expected = "\
+net outer_grad(y@GRAD, a, h) -> x@GRAD
+  X@GRAD=a@GRAD, Y@GRAD=h@GRAD@RENAME@0 = elementwise_mul_grad(Out@GRAD=y@GRAD, X=a, Y=h, axis=-1)
+  net inner_grad(a, a@GRAD, h@GRAD@RENAME@0, h) -> x@GRAD
+    h@GRAD@RENAME@1 = tanh_grad(Out=a, Out@GRAD=a@GRAD)
+    h@GRAD = sum(X=[h@GRAD@RENAME@0, h@GRAD@RENAME@1])
+    x@GRAD = tanh_grad(Out=h, Out@GRAD=h@GRAD)
+";
+    assert_eq!(gradient.to_string(), expected);
+    gradient.verify()
 }
 
 #[test]

@@ -15,9 +15,9 @@ pub(super) struct AccumulatedNet {
 }
 
 /// Renames gradients with several writers, in any nested net, to `w@GRAD@RENAME@0`, `@1`, … in execution order, and
-/// inserts a sum right after the last writer. No operator reads the gradient earlier: its reader is the gradient of the
-/// variable's writer, which runs after them. Upstream gradients count as first contributions; contributions to
-/// gradients left `open` are not summed.
+/// inserts their sum after the last writer: in the innermost net that contains all writers, or else the gradient's
+/// reader. No operator reads the gradient earlier: its reader is the gradient of the variable's writer, which runs after
+/// them. Upstream gradients count as first contributions; contributions to gradients left `open` are not summed.
 pub(super) fn accumulate(
     names: &mut Program,
     is_gradient: impl Fn(Var) -> bool,
@@ -25,84 +25,120 @@ pub(super) fn accumulate(
     arrivals: &[Var],
     open: &[Var],
 ) -> AccumulatedNet {
-    let mut writers: FxHashMap<Var, usize> = FxHashMap::default();
-    arrivals.iter().for_each(|grad| *writers.entry(*grad).or_default() += 1);
-    let mut count = |op: &Operator| {
-        for name in op.outputs() {
-            *writers.entry(names.var(name)).or_default() += 1;
+    let mut grads: FxHashMap<Var, NetContributions> = FxHashMap::default();
+    arrivals.iter().for_each(|grad| grads.entry(*grad).or_default().left += 1);
+    let mut at = 0;
+    op.each(&mut |op| {
+        for name in op.inputs() {
+            grads.entry(names.var(name)).or_default().reader = Some(at);
         }
-    };
-    op.each(&mut count);
-    writers.retain(|grad, _| is_gradient(*grad));
+        for name in op.outputs() {
+            grads.entry(names.var(name)).or_default().left += 1;
+        }
+        at += 1;
+    });
+    grads.retain(|grad, _| is_gradient(*grad));
     let open_set = open.iter().copied().collect();
-    let mut walk = NetAccumulator { names, writers, parts: FxHashMap::default(), open: open_set };
-    let (mut list, mut renamed) = (vec![], vec![]);
+    let mut walk = NetAccumulator { names, grads, open: open_set, sums: vec![], at: 0 };
+    let mut renamed = vec![];
     for grad in arrivals {
         let mut name = walk.names.name(*grad).to_string();
-        list.extend(walk.written(&mut name, None));
+        walk.written(&mut name, None);
         renamed.push(name);
     }
     let (label, is_net) = (op.label(), matches!(op, Operator::Net(_)));
-    let ops = if let Operator::Net(net) = op { net.ops } else { vec![op] };
-    ops.into_iter().for_each(|op| walk.operator(op, &mut list));
+    let mut list: Vec<Operator> = walk.sums.drain(..).map(|sum| sum.op).collect();
+    list.append(&mut walk.list(if let Operator::Net(net) = op { net.ops } else { vec![op] }));
     let op = match list.len() {
         0 => Operator::Nop,
         1 if !is_net => list.swap_remove(0),
         _ => NetOp::draft(label, list).completed().into(),
     };
-    let parts = |grad| walk.parts.get(grad).into_iter().flatten();
+    let parts = |grad| walk.grads.get(grad).into_iter().flat_map(|known| &known.parts);
     let parts = open.iter().map(|grad| parts(grad).map(|v| walk.names.name(*v).to_string()).collect());
     AccumulatedNet { op, arrivals: renamed, parts: parts.collect() }
 }
 
+/// The contributions to a gradient. Operators are counted in execution order.
+#[derive(Default)]
+struct NetContributions {
+    /// The number of remaining contributions.
+    left: usize,
+    /// The contributions so far.
+    parts: Vec<Var>,
+    /// The operator that writes the first of them.
+    first: usize,
+    /// The operator that reads the gradient.
+    reader: Option<usize>,
+}
+
+/// A sum that is not in a net yet.
+struct PendingSum {
+    op: Operator,
+    first: usize,
+    reader: Option<usize>,
+}
+
 struct NetAccumulator<'a> {
     names: &'a mut Program,
-    /// By gradient: the number of remaining contributions.
-    writers: FxHashMap<Var, usize>,
-    /// By gradient: the contributions so far.
-    parts: FxHashMap<Var, Vec<Var>>,
+    grads: FxHashMap<Var, NetContributions>,
     open: FxHashSet<Var>,
+    sums: Vec<PendingSum>,
+    /// The number of operators so far.
+    at: usize,
 }
 
 impl NetAccumulator<'_> {
-    /// Rebuilds an operator at the end of the list, followed by the sums that it completes.
-    fn operator(&mut self, op: Operator, list: &mut Vec<Operator>) {
-        let mut sums = vec![];
+    /// The operators of a net with the sums that belong to it.
+    fn list(&mut self, ops: Vec<Operator>) -> Vec<Operator> {
+        let (start, mut end, mut list) = (self.at, self.at, vec![]);
+        ops.iter().for_each(|op| op.each(&mut |_| end += 1));
+        for op in ops {
+            let op = self.operator(op);
+            list.push(op);
+            let within = |sum: &mut PendingSum| sum.first >= start || sum.reader.is_some_and(|at| at < end);
+            list.extend(self.sums.extract_if(.., within).map(|sum| sum.op));
+        }
+        list
+    }
+
+    fn operator(&mut self, op: Operator) -> Operator {
         let op = match op {
-            Operator::Nop => return,
             Operator::Net(net) => {
-                let (name, mut inner) = (net.name().to_string(), vec![]);
-                net.ops.into_iter().for_each(|op| self.operator(op, &mut inner));
-                NetOp::draft(name, inner).completed().into()
+                let name = net.name().to_string();
+                return NetOp::draft(name, self.list(net.ops)).completed().into();
             }
             Operator::Op(mut op) => {
                 let site = op.site;
-                op.writes_mut().for_each(|name| sums.extend(self.written(name, site)));
+                op.writes_mut().for_each(|name| self.written(name, site));
                 op.into()
             }
             Operator::RnnGrad(mut grad) => {
-                grad.writes_mut().for_each(|name| sums.extend(self.written(name, None)));
+                grad.writes_mut().for_each(|name| self.written(name, None));
                 Operator::RnnGrad(grad)
             }
-            rnn @ Operator::Rnn(_) => rnn,
+            other @ (Operator::Nop | Operator::Rnn(_)) => other,
         };
-        list.push(op);
-        list.append(&mut sums);
+        self.at += 1;
+        op
     }
 
-    /// Renames an output if it is one of several contributions; returns the sum after the last one.
-    fn written(&mut self, name: &mut String, site: Option<Site>) -> Option<Operator> {
+    /// Renames an output if it is one of several contributions; adds the sum after the last one.
+    fn written(&mut self, name: &mut String, site: Option<Site>) {
         let grad = self.names.var(name);
-        let left = self.writers.get_mut(&grad)?;
-        *left -= 1;
-        let (last, parts) = (*left == 0, self.parts.entry(grad).or_default());
-        let part = if last && parts.is_empty() { grad } else { __private::part(self.names, grad, "") };
-        parts.push(part);
-        *name = self.names.name(part).into();
-        if !last || parts.len() == 1 || self.open.contains(&grad) {
-            return None;
+        let Some(known) = self.grads.get_mut(&grad) else { return };
+        known.left -= 1;
+        if known.parts.is_empty() {
+            known.first = self.at;
         }
-        let sum = OpDesc { site, ..operators::sum(parts.iter().copied(), grad) };
-        Some(NamedOp::from_desc(&sum, self.names).into())
+        let only = known.left == 0 && known.parts.is_empty();
+        let part = if only { grad } else { __private::part(self.names, grad, "") };
+        known.parts.push(part);
+        *name = self.names.name(part).into();
+        if known.left == 0 && !only && !self.open.contains(&grad) {
+            let sum = OpDesc { site, ..operators::sum(known.parts.iter().copied(), grad) };
+            let op = NamedOp::from_desc(&sum, self.names).into();
+            self.sums.push(PendingSum { op, first: known.first, reader: known.reader });
+        }
     }
 }

@@ -46,7 +46,8 @@ pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
 /// - An operator without upstream gradient, or without wanted gradient, yields [`Nop`](Operator::Nop).
 /// - A net yields the gradients of its operators, including nested nets, in reverse.
 /// - Several contributions to one gradient, in any nested net, are called `w@GRAD@RENAME@0`, `@1`, … in the order of
-///   computation, and summed after the last of them.
+///   computation. Their sum follows the last of them, in the innermost net that contains them all; if an operator of a
+///   net in it reads the gradient after the last of them, then in that net.
 /// - `fill_zeros_like` supplies a needed gradient without writer.
 /// - A step net yields a step net over the steps in reverse; its memories pass gradients to the previous step.
 ///
