@@ -30,7 +30,7 @@ enum Mention {
 ///
 /// In the gradient of sub-block `b`, they are called `w@GRAD@RENAME@block<b>@0`, …; `given` are gradients that are
 /// inputs of the block and count as contributions.
-pub(super) fn accumulate(
+pub fn accumulate(
     program: &mut Program,
     names: &mut GradNames,
     block: BlockId,

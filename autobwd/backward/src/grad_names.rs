@@ -5,7 +5,8 @@ use rustc_hash::FxHashMap;
 use autobwd_core::{__private::internals::*, Program, Var};
 
 /// The gradients of variables during the walk backwards through the program.
-pub(super) struct GradNames {
+#[derive(Debug)]
+pub struct GradNames {
     /// By variable.
     of: Vec<GradName>,
     /// By variable: its entry, if it is a gradient of this backward pass.
@@ -21,7 +22,7 @@ pub(super) struct GradNames {
 }
 
 /// A variable that every step of a sub-block reads and overwrites.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct StepStart {
     /// The first operator that overwrites it.
     writer: usize,
@@ -32,7 +33,7 @@ struct StepStart {
 }
 
 /// The gradient name for the current version of a variable.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum GradName {
     /// No version of the variable has a gradient name yet.
     Free,
@@ -41,7 +42,7 @@ enum GradName {
     Older,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct GradEntry {
     base: Var,
     /// Whether it has a contribution so far.
@@ -58,7 +59,7 @@ pub(super) fn undeclared(program: &mut Program, name: &str) -> Var {
 
 impl GradNames {
     /// The state at the end of the program.
-    pub(super) fn new(program: &Program) -> GradNames {
+    pub fn new(program: &Program) -> GradNames {
         let of = vec![GradName::Free; program.name_count()];
         let (stand_ins, spare, starts) = Default::default();
         GradNames { of, grads: vec![], stand_ins, spare, starts, local: false }
@@ -121,7 +122,7 @@ impl GradNames {
     }
 
     /// Records a contribution to a gradient.
-    pub(super) fn record_contribution(&mut self, grad: Var) {
+    pub fn record_contribution(&mut self, grad: Var) {
         if let Some(Some(grad)) = self.grads.get_mut(grad.index()) {
             grad.arrives = true;
         }
@@ -147,7 +148,7 @@ impl GradNames {
     }
 
     /// The gradient of the current version of a variable.
-    pub(super) fn here(&mut self, program: &mut Program, var: Var) -> Var {
+    pub fn here(&mut self, program: &mut Program, var: Var) -> Var {
         let older = match self.of[var.index()] {
             GradName::Is(grad) => return grad,
             GradName::Free => false,
@@ -167,7 +168,7 @@ impl GradNames {
     }
 
     /// As [`here`](GradNames::here), if it already has a name.
-    pub(super) fn known(&self, var: Var) -> Option<Var> {
+    pub fn known(&self, var: Var) -> Option<Var> {
         match self.of.get(var.index()) {
             Some(GradName::Is(grad)) => Some(*grad),
             _ => None,
@@ -189,7 +190,7 @@ impl GradNames {
     }
 
     /// Whether a gradient has a contribution so far.
-    pub(super) fn arrives(&self, grad: Var) -> bool {
+    pub fn arrives(&self, grad: Var) -> bool {
         self.grad(grad).is_some_and(|grad| grad.arrives)
     }
 }

@@ -48,6 +48,12 @@ mod trip_count;
 #[doc(hidden)]
 pub use trip_count::trips;
 
+/// The passes that trees of operators share with programs.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::{accumulate::accumulate, grad_names::GradNames, prune::prune};
+}
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{

@@ -8,7 +8,7 @@ use autobwd_core::{OpDesc, Origin, Var, operators::zeros};
 /// Drops operators that write nothing or that no gradient flows into. For the others, it fills gradients without writer
 /// with zeros, or removes them from the operands of sums. `given` are variables used as gradients of targets; a target
 /// in `no_grad` has none.
-pub(super) fn prune(
+pub fn prune(
     name_count: usize,
     names: &GradNames,
     given: &FxHashSet<Var>,

@@ -1,18 +1,22 @@
 //! Reverse-mode differentiation of a tree, which yields a tree.
 
+use std::slice;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     NamedOp, NetOp, Operator, RnnGradOp, RnnOp,
-    accumulate::{AccumulatedNet, accumulate},
+    flat::FlatScope,
+    gradient_tree::GradientTree,
     reachability::{VariableNames, check_known, check_written_once, reach, reach_step},
-    rnn::{GradStep, UpstreamSource},
+    rnn::{GradStep, StepOutput, StepSource, StepValue, StepsGradient, StepsGradientKind},
 };
+use autobwd_backward::__private::{GradNames, accumulate, prune};
 use autobwd_core::{
     __private::{OperatorGradients, internals::*},
-    Error, ErrorKind, GradKind, OpDesc, OpInfoMap, Program, Result, Var,
+    BlockId, Error, ErrorKind, GradKind, Name, OpDesc, OpInfoMap, Origin, Result, Var,
     desc::GRAD,
-    operators::zeros,
+    operators::Assign,
 };
 
 /// The gradient operator of an operator, from those linked into this binary, in four steps:
@@ -28,15 +32,14 @@ use autobwd_core::{
 /// # Errors
 /// An unknown operator; wrong slots or attributes; an operator without gradient.
 pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
-    let tree = Operator::from(op.clone());
+    let tree = [Operator::from(op.clone())];
+    let reached = op.reads().chain(op.writes()).collect();
     let no_grad = VariableNames::default();
-    let reached: VariableNames = op.reads().chain(op.writes()).map(String::from).collect();
-    let mut walk = NetBackward::new(OpInfoMap::linked()?, std::slice::from_ref(&tree), &no_grad, &reached);
-    op.writes().try_for_each(|name| walk.arrives(name))?;
-    Ok(match walk.operator(&tree)? {
-        Operator::Net(net) => net.completed().into(),
-        gradient => gradient,
-    })
+    let mut scope = ScopeGradient::new(OpInfoMap::linked()?, &tree, &no_grad, &reached);
+    op.writes().try_for_each(|name| scope.seed(name))?;
+    scope.differentiate()?;
+    scope.prune();
+    Ok(scope.tree(&tree).pop().unwrap_or(Operator::Nop))
 }
 
 /// The gradient of a tree, with the operators linked into this binary. It reads the gradients `y@GRAD` of the tree's
@@ -57,259 +60,240 @@ pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
 pub fn backward(op: &Operator, no_grad_vars: &[&str]) -> Result<Operator> {
     let ops = OpInfoMap::linked()?;
     check_known(op, no_grad_vars)?;
-    let tree = std::slice::from_ref(op);
+    let tree = slice::from_ref(op);
     check_written_once(tree)?;
-    let no_grad: VariableNames = no_grad_vars.iter().map(ToString::to_string).collect();
-    let inputs = op.inputs().into_iter().filter(|name| !no_grad.contains(*name));
-    let mut reached = inputs.map(String::from).collect();
+    let no_grad: VariableNames<'_> = no_grad_vars.iter().copied().collect();
+    let mut reached = op.inputs().into_iter().filter(|name| !no_grad.contains(name)).collect();
     reach(ops, tree, &no_grad, &mut reached)?;
-    let mut walk = NetBackward::new(ops, tree, &no_grad, &reached);
-    let outputs = op.outputs().into_iter().filter(|name| reached.contains(*name));
-    outputs.into_iter().try_for_each(|name| walk.arrives(name))?;
-    let gradient = walk.operator(op)?;
-    Ok(walk.accumulate(gradient, &[], &[]).op)
+    let mut scope = ScopeGradient::new(ops, tree, &no_grad, &reached);
+    let outputs = op.outputs().into_iter().filter(|name| reached.contains(name));
+    outputs.into_iter().try_for_each(|name| scope.seed(name))?;
+    scope.differentiate()?;
+    scope.accumulate();
+    scope.prune();
+    let mut list = scope.tree(tree);
+    Ok(match list.len() {
+        0 => Operator::Nop,
+        1 => list.swap_remove(0),
+        _ => NetOp::gradient(&op.label(), list).into(),
+    })
 }
 
-/// The state of the walk from the last operator of a scope to the first.
-struct NetBackward<'a> {
+/// The gradient of the operators of one scope, as a flat list of operators, from the last operator to the first.
+struct ScopeGradient<'a> {
     ops: &'a OpInfoMap,
-    no_grad: &'a VariableNames,
-    /// Variables that have a gradient if it is needed.
-    reached: &'a VariableNames,
-    /// All names; the first `model` ones belong to the model.
-    names: Program,
+    /// The scope, whose program also has the names of gradients.
+    flat: FlatScope<'a>,
+    /// The number of variables of the model.
     model: usize,
-    /// By variable: its gradient.
-    grads: FxHashMap<Var, Var>,
-    /// Gradients computed or given so far, and values that rules derived from these.
-    computed: FxHashSet<Var>,
+    /// Names without gradient, also of steps.
+    excluded: &'a VariableNames<'a>,
+    /// Variables that have a gradient if it is needed.
+    reached: &'a VariableNames<'a>,
+    /// By variable of the model: whether it is not reached.
+    no_grad: Vec<bool>,
+    names: GradNames,
+    /// Seeds, which stand for upstream gradients, and gradient operators; a recurrent one stands for its steps.
+    emitted: Vec<OpDesc>,
+    /// By node: the gradients of recurrent operators.
+    rnns: FxHashMap<usize, RnnGradOp>,
 }
 
-impl<'a> NetBackward<'a> {
+impl<'a> ScopeGradient<'a> {
     fn new(
         ops: &'a OpInfoMap,
-        tree: &[Operator],
-        no_grad: &'a VariableNames,
-        reached: &'a VariableNames,
-    ) -> NetBackward<'a> {
-        let mut names = Program::new();
-        let mut note = |op: &Operator| {
-            for name in op.inputs().into_iter().chain(op.outputs()) {
-                names.var(name);
-            }
-        };
-        tree.iter().for_each(|op| op.each(&mut note));
-        let model = names.name_count();
-        let (grads, computed) = Default::default();
-        NetBackward { ops, no_grad, reached, names, model, grads, computed }
+        tree: &'a [Operator],
+        excluded: &'a VariableNames<'a>,
+        reached: &'a VariableNames<'a>,
+    ) -> ScopeGradient<'a> {
+        let mut flat = FlatScope::new(tree);
+        let model = flat.program.name_count();
+        let mut no_grad = vec![false; model];
+        for var in flat.program.root().ops.iter().flat_map(|op| op.reads().chain(op.writes())) {
+            no_grad[var.index()] = !reached.contains(flat.program.name(var));
+        }
+        let (emitted, rnns, names) = (vec![], FxHashMap::default(), GradNames::new(&mut flat.program));
+        ScopeGradient { ops, flat, model, excluded, reached, no_grad, names, emitted, rnns }
     }
 
     /// The gradient of a variable.
-    fn grad(&mut self, name: &str) -> Result<Var> {
-        let var = self.names.var(name);
-        if let Some(grad) = self.grads.get(&var) {
-            return Ok(*grad);
+    fn grad(&mut self, var: Var) -> Result<Var> {
+        let grad = self.names.here(&mut self.flat.program, var);
+        if grad.index() >= self.model {
+            return Ok(grad);
         }
-        let grad_name = format!("{name}{GRAD}");
-        let grad = self.names.var(&grad_name);
-        if grad.index() < self.model {
-            let text =
-                format!("the gradient of `{name}` would be `{grad_name}`, which is a variable of the net");
-            return Err(Error::new(ErrorKind::NoGradient, text));
-        }
-        self.grads.insert(var, grad);
-        Ok(grad)
+        let [name, grad] = [var, grad].map(|var| self.flat.program.name(var));
+        let text = format!("the gradient of `{name}` would be `{grad}`, which is a variable of the net");
+        Err(Error::new(ErrorKind::NoGradient, text))
     }
 
-    /// Records that a gradient is computed or given.
-    fn arrives(&mut self, name: &str) -> Result<()> {
-        let grad = self.grad(name)?;
-        self.computed.insert(grad);
+    /// Adds an upstream gradient.
+    fn seed(&mut self, name: &str) -> Result<()> {
+        let var = self.flat.program.var(name);
+        let seed = Assign { x: Var::EMPTY, out: self.grad(var)? };
+        self.emit(OpDesc { origin: Origin::Seed, ..seed.into() });
         Ok(())
     }
 
-    fn has_gradient(&self, name: &str) -> bool {
-        let grad = self.names.find(name).and_then(|var| self.grads.get(&var));
-        grad.is_some_and(|grad| self.computed.contains(grad))
+    fn emit(&mut self, op: OpDesc) {
+        op.writes().for_each(|var| self.names.record_contribution(var));
+        self.emitted.push(op);
     }
 
-    /// The gradients of an operator; contributions to one gradient still share a name.
-    fn operator(&mut self, op: &Operator) -> Result<Operator> {
-        match op {
-            Operator::Nop => Ok(Operator::Nop),
-            Operator::Op(op) => self.single(op).map_err(|e| e.at_op(|| op.describe())),
-            Operator::Net(net) => self.net(net),
-            Operator::Rnn(rnn) => self.rnn(rnn),
-            Operator::RnnGrad(grad) => {
-                match grad.outputs().into_iter().find(|name| self.has_gradient(name)) {
-                    None => Ok(Operator::Nop),
-                    Some(name) => Err(self.without_gradient(name).at_op(|| op.describe())),
+    fn arrives(&self, var: Var) -> bool {
+        self.names.known(var).is_some_and(|grad| self.names.arrives(grad))
+    }
+
+    /// Emits the gradient operators; contributions to one gradient share a name.
+    fn differentiate(&mut self) -> Result<()> {
+        for (index, fwd) in self.flat.program.root().ops.clone().iter().enumerate().rev() {
+            let node = self.flat.nodes[index];
+            let own = self.operator(index, node, fwd).map_err(|e| e.at_op(|| node.describe()))?;
+            for op in own {
+                self.emit(OpDesc { site: fwd.site, origin: Origin::Gradient { of: index }, ..op });
+            }
+        }
+        Ok(())
+    }
+
+    fn operator(&mut self, index: usize, node: &'a Operator, fwd: &OpDesc) -> Result<Vec<OpDesc>> {
+        let info = if let Operator::Op(op) = node { Some(op.info(self.ops)?) } else { None };
+        let Some(arriving) = fwd.writes().find(|var| self.arrives(*var)) else { return Ok(vec![]) };
+        if fwd.reads().all(|var| self.no_grad[var.index()]) {
+            return Ok(vec![]);
+        }
+        match (node, info.map(|info| (info, info.grad_kind()))) {
+            (Operator::Rnn(rnn), _) => self.rnn(index, rnn),
+            (_, Some((_, GradKind::Zero))) => Ok(vec![]),
+            (_, None | Some((_, GradKind::None))) => {
+                let name = self.flat.program.name(arriving);
+                let text =
+                    format!("the operator has no gradient, but the gradient of `{name}` passes through it");
+                Err(Error::new(ErrorKind::NoGradient, text))
+            }
+            (_, Some((info, _))) => {
+                let mut grads = OperatorGradients::default();
+                for var in fwd.reads().filter(|var| !self.no_grad[var.index()]).collect::<Vec<_>>() {
+                    grads.wanted.insert(var, self.grad(var)?);
                 }
-            }
-        }
-    }
-
-    fn net(&mut self, net: &NetOp) -> Result<Operator> {
-        let mut ops = vec![];
-        for op in net.ops().iter().rev() {
-            match self.operator(op)? {
-                Operator::Nop => {}
-                op => ops.push(op),
-            }
-        }
-        Ok(if ops.is_empty() {
-            Operator::Nop
-        } else {
-            NetOp::draft(format!("{}_grad", net.name()), ops).into()
-        })
-    }
-
-    fn without_gradient(&self, name: &str) -> Error {
-        let text = format!("the operator has no gradient, but the gradient of `{name}` passes through it");
-        Error::new(ErrorKind::NoGradient, text)
-    }
-
-    fn single(&mut self, op: &NamedOp) -> Result<Operator> {
-        let info = op.info(self.ops)?;
-        let Some(arriving) = op.writes().find(|name| self.has_gradient(name)) else {
-            return Ok(Operator::Nop);
-        };
-        if !op.reads().any(|name| self.reached.contains(name)) {
-            return Ok(Operator::Nop);
-        }
-        match info.grad_kind() {
-            GradKind::Zero => return Ok(Operator::Nop),
-            GradKind::None => return Err(self.without_gradient(arriving)),
-            GradKind::Operator(_) | GradKind::Derived(_) | GradKind::Composed | GradKind::Rule => {}
-        }
-        let fwd = op.desc(&mut |name| self.names.var(name));
-        let mut grads = OperatorGradients::default();
-        for name in op.reads().filter(|name| self.reached.contains(*name)) {
-            grads.wanted.insert(self.names.var(name), self.grad(name)?);
-        }
-        for name in op.writes() {
-            grads.of_output.insert(self.names.var(name), self.grad(name)?);
-        }
-        let arrives = |grad: Var| self.computed.contains(&grad);
-        let of_model = |var: Var| Some(var).filter(|var| var.index() < self.model);
-        let emitted = grads.emit(self.ops, info, &fwd, &mut self.names, &arrives, &of_model, None)?;
-        let ops = self.prune(&fwd, emitted, &grads.variables());
-        Ok(match ops.len() {
-            0 => Operator::Nop,
-            1 => ops.into_iter().next().unwrap_or(Operator::Nop),
-            _ => NetOp::draft(format!("{}_grad", op.ty), ops).into(),
-        })
-    }
-
-    /// Drops operators without incoming gradient; for the others, fills gradients without writer with zeros.
-    /// `variables` maps a gradient to its variable.
-    fn prune(
-        &mut self,
-        fwd: &OpDesc,
-        emitted: Vec<OpDesc>,
-        variables: &FxHashMap<Var, Var>,
-    ) -> Vec<Operator> {
-        let mut ops = vec![];
-        let mut zero_filled = FxHashSet::default();
-        let is_gradient = |var: &Var| variables.contains_key(var);
-        for op in emitted {
-            let has_upstream = op.reads().any(|v| self.computed.contains(&v));
-            // A value that is no gradient is kept, because another operator of the same rule reads it.
-            let writes_auxiliary = op.writes().any(|v| !is_gradient(&v));
-            let reads_no_gradient = !op.reads().any(|v| is_gradient(&v));
-            if op.writes().next().is_none() || !(has_upstream || writes_auxiliary || reads_no_gradient) {
-                continue;
-            }
-            for grad in op.reads() {
-                if let Some(value) = variables.get(&grad)
-                    && !self.computed.contains(&grad)
-                    && zero_filled.insert(grad)
-                {
-                    ops.push(OpDesc { site: fwd.site, ..zeros(*value, grad) });
+                for var in fwd.writes() {
+                    grads.of_output.insert(var, self.grad(var)?);
                 }
+                let arrives = |grad: Var| self.names.arrives(grad);
+                let of_model = |var: Var| Some(var).filter(|var| var.index() < self.model);
+                grads.emit(self.ops, info, fwd, &mut self.flat.program, &arrives, &of_model, None)
             }
-            self.computed.extend(op.writes().filter(|v| has_upstream || is_gradient(v)));
-            ops.push(OpDesc { site: fwd.site, ..op });
         }
-        ops.iter().map(|op| NamedOp::from_desc(op, &self.names).into()).collect()
     }
 
-    fn rnn(&mut self, rnn: &RnnOp) -> Result<Operator> {
-        let NetBackward { ops, no_grad, reached, .. } = *self;
-        let arriving: Vec<bool> =
-            rnn.step_outputs().iter().map(|link| self.has_gradient(&link.outer)).collect();
-        if !arriving.contains(&true) {
-            return Ok(Operator::Nop);
-        }
-        let inner = reach_step(ops, rnn, no_grad, reached)?;
-        let wanted: Vec<&str> = rnn.shared().into_iter().filter(|name| reached.contains(*name)).collect();
-        let mut carried = vec![false; rnn.memories().len()];
-        let mut steps = vec![];
-        let mut computed = VariableNames::default();
+    /// Gives contributions to one gradient names of their own, and sums them.
+    fn accumulate(&mut self) {
+        let emitted = std::mem::take(&mut self.emitted);
+        let given = FxHashSet::default();
+        self.emitted = accumulate(&mut self.flat.program, &mut self.names, BlockId::ROOT, &given, emitted);
+    }
+
+    /// Drops operators without upstream gradient, and fills missing gradients of the others with zeros.
+    fn prune(&mut self) {
+        let (emitted, given) = (std::mem::take(&mut self.emitted), FxHashSet::default());
+        self.emitted = prune(self.flat.program.name_count(), &self.names, &given, &self.no_grad, emitted);
+    }
+
+    /// The gradient operators as a tree like that of the scope.
+    fn tree(self, tree: &[Operator]) -> Vec<Operator> {
+        GradientTree::new(self.emitted, self.flat.nodes.len(), self.rnns, &self.flat.program).list_of(tree)
+    }
+
+    fn rnn(&mut self, index: usize, rnn: &'a RnnOp) -> Result<Vec<OpDesc>> {
+        let inner = reach_step(self.ops, rnn, self.excluded, self.reached)?;
+        let program = &self.flat.program;
+        let arrives = |name: &str| program.find(name).is_some_and(|var| self.arrives(var));
+        let arriving: Vec<&StepOutput> = rnn.outputs.iter().filter(|out| arrives(&out.sequence)).collect();
+        let mut results = rnn.gradients();
+        let (mut carried, mut steps) = (vec![false; rnn.starts.len()], vec![]);
         loop {
-            let mut walk = NetBackward::new(ops, rnn.step().ops(), no_grad, &inner);
-            steps.push(walk.step(rnn, &arriving, &carried, &wanted)?);
-            let names = rnn.given().chain(wanted.iter().copied()).filter(|name| walk.has_gradient(name));
-            computed.extend(names.map(String::from));
-            let memories = rnn.memories().iter().zip(&carried);
-            let next: Vec<bool> = memories.map(|(m, known)| *known || walk.has_gradient(&m.pre)).collect();
+            let scope = ScopeGradient::new(self.ops, rnn.step().ops(), self.excluded, &inner);
+            let step = scope.step(rnn, &arriving, &carried, &results)?;
+            let memories = rnn.starts.iter().map(|start| start.state().is_some());
+            let known = memories.zip(&step.parts).zip(&carried);
+            let next = known.map(|((memory, parts), known)| *known || (memory && !parts.is_empty()));
+            let next: Vec<bool> = next.collect();
+            steps.push(step);
             if next == carried {
                 break;
             }
             carried = next;
         }
-        let mut outer_grad = |inner: &str, outer: &str| -> Result<Option<String>> {
-            if !computed.contains(inner) || !reached.contains(outer) {
-                return Ok(None);
-            }
-            self.arrives(outer)?;
-            Ok(Some(format!("{outer}{GRAD}")))
-        };
-        let links = rnn.step_inputs().iter();
-        let input_grads =
-            links.map(|link| outer_grad(&link.inner, &link.outer)).collect::<Result<Vec<_>>>()?;
-        let memories = rnn.memories().iter();
-        let boot_grads = memories.map(|m| outer_grad(&m.pre, &m.boot)).collect::<Result<Vec<_>>>()?;
-        let shared_grads = wanted.iter().map(|name| outer_grad(name, name)).collect::<Result<Vec<_>>>()?;
-        for step in &mut steps {
-            // Without those to which no step contributes.
-            let mut contributes = shared_grads.iter().map(Option::is_some);
-            step.parts.retain(|_| contributes.next().unwrap_or(false));
+        let computed = |i: usize| steps.iter().any(|step| !step.parts[i].is_empty());
+        let of = results.iter().map(|result| &*result.of).enumerate();
+        let kept: Vec<bool> = of.map(|(i, of)| self.reached.contains(of) && computed(i)).collect();
+        retain(&mut results, &kept);
+        steps.iter_mut().for_each(|step| retain(&mut step.parts, &kept));
+        if results.is_empty() {
+            return Ok(vec![]);
         }
-        let shared_grads = wanted.iter().zip(shared_grads);
-        let shared_grads: Vec<_> =
-            shared_grads.filter_map(|(name, grad)| Some((name.to_string(), grad?))).collect();
-        if input_grads.iter().chain(&boot_grads).all(Option::is_none) && shared_grads.is_empty() {
-            return Ok(Operator::Nop);
+        let mut writes = vec![];
+        for result in results.iter().rev() {
+            let var = self.flat.program.var(&result.of);
+            writes.push(self.grad(var)?);
         }
-        let outputs = rnn.step_outputs().iter().zip(arriving);
-        let output_grads =
-            outputs.map(|(link, arrives)| arrives.then(|| format!("{}{GRAD}", link.outer))).collect();
-        let forward = rnn.clone();
-        let grad = RnnGradOp { forward, steps, output_grads, input_grads, boot_grads, shared_grads };
-        Ok(Operator::RnnGrad(grad.into()))
+        let upstream = steps[0].starts.iter().filter_map(StepValue::sequence);
+        let reads: Vec<Var> = upstream.filter_map(|name| self.flat.program.find(name)).collect();
+        let op = OpDesc::new(Name::new(rnn.name())).input("X", reads).output("Out", writes);
+        self.rnns.insert(index, RnnGradOp { forward: rnn.clone(), steps, results });
+        Ok(vec![op])
     }
 
-    /// The gradient of a step with upstream gradients at some outputs and memories; contributions to gradients of the
-    /// variables `open` are not summed.
-    fn step(&mut self, rnn: &RnnOp, arriving: &[bool], carried: &[bool], open: &[&str]) -> Result<GradStep> {
+    /// The gradient of a step with upstream gradients of the outputs `arriving` and of the memories `carried`.
+    fn step(
+        mut self,
+        rnn: &RnnOp,
+        arriving: &[&StepOutput],
+        carried: &[bool],
+        results: &[StepsGradient],
+    ) -> Result<GradStep> {
         // In the order of a program's gradient.
-        let outputs = (0..arriving.len()).rev().filter(|i| arriving[*i]);
-        let outputs = outputs.map(|i| (UpstreamSource::Output(i), &rnn.step_outputs()[i].inner));
-        let memories = (0..carried.len()).rev().filter(|i| carried[*i]);
-        let memories = memories.map(|i| (UpstreamSource::Memory(i), &rnn.memories()[i].state));
-        let all: Vec<_> = outputs.chain(memories).filter(|(_, name)| self.reached.contains(*name)).collect();
-        all.iter().try_for_each(|(_, name)| self.arrives(name))?;
-        let gradient = self.net(rnn.step())?;
-        let arrivals = all.iter().map(|(_, name)| self.grad(name)).collect::<Result<Vec<_>>>()?;
-        let open = open.iter().map(|name| self.grad(name)).collect::<Result<Vec<_>>>()?;
-        let AccumulatedNet { op, arrivals, parts } = self.accumulate(gradient, &arrivals, &open);
-        let arrivals = all.into_iter().map(|(from, _)| from).zip(arrivals).collect();
-        Ok(GradStep { op, arrivals, parts })
+        let outputs = arriving.iter().rev().map(|out| {
+            let from = StepSource::Sequence(format!("{}{GRAD}", out.sequence));
+            (&*out.value, from)
+        });
+        let memories = rnn.starts.iter().zip(carried).rev().filter(|(_, carried)| **carried);
+        let memories = memories.filter_map(|(start, _)| {
+            let from = StepSource::Memory { state: format!("{}{GRAD}", start.name), boot: None };
+            Some((start.state()?, from))
+        });
+        let upstream: Vec<_> = outputs.chain(memories).filter(|(v, _)| self.reached.contains(v)).collect();
+        upstream.iter().try_for_each(|(value, _)| self.seed(value))?;
+        self.differentiate()?;
+        self.accumulate();
+        self.prune();
+        let parts = results.iter().map(|result| self.parts(result)).collect();
+        let seeds = self.emitted.iter().filter(|op| op.origin == Origin::Seed).flat_map(OpDesc::writes);
+        let starts = upstream.into_iter().zip(seeds).map(|((_, from), grad)| {
+            let name = self.flat.program.name(grad).to_string();
+            StepValue { name, from }
+        });
+        let starts = starts.collect();
+        let step = rnn.step();
+        Ok(GradStep { net: NetOp::gradient(step.name(), self.tree(step.ops())), starts, parts })
     }
 
-    fn accumulate(&mut self, gradient: Operator, arrivals: &[Var], open: &[Var]) -> AccumulatedNet {
-        let grads: FxHashSet<Var> = self.grads.values().copied().collect();
-        accumulate(&mut self.names, |var| grads.contains(&var), gradient, arrivals, open)
+    /// The contributions of a step to a gradient. They are not summed here if those of all steps are.
+    fn parts(&mut self, result: &StepsGradient) -> Vec<String> {
+        let var = self.flat.program.find(&result.value);
+        let Some(grad) = var.and_then(|var| self.names.known(var)) else { return vec![] };
+        let Some(at) = self.emitted.iter().rposition(|op| op.writes().any(|v| v == grad)) else {
+            return vec![];
+        };
+        let summed =
+            result.kind == StepsGradientKind::Summed && self.emitted[at].origin == Origin::Accumulate;
+        let parts = if summed { self.emitted.remove(at).reads().collect() } else { vec![grad] };
+        parts.into_iter().map(|part| self.flat.program.name(part).to_string()).collect()
     }
+}
+
+/// Keeps the items whose flag is set.
+fn retain<T>(items: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    items.retain(|_| kept.next().is_some_and(|kept| *kept));
 }

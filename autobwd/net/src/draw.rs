@@ -3,9 +3,9 @@
 use rustc_hash::FxHashSet;
 
 use super::{
-    Operator, RnnGradOp, RnnOp,
+    NetOp, Operator, RnnGradOp, RnnOp,
     lower::NameScope,
-    rnn::{GradStep, UpstreamSource},
+    rnn::{StepSource, StepValue, StepsGradientKind},
 };
 use autobwd_core::{
     Attr, BlockId, Name, Op, OpDesc, Origin, Program, Var,
@@ -119,33 +119,44 @@ impl NetOutline {
         self.push(OpDesc::new(ty).input("X", reads).output("Out", writes), block);
     }
 
+    /// Adds the values that a step starts with, and its net.
+    fn step(
+        &mut self,
+        (starts, net): (&[StepValue], &NetOp),
+        block: BlockId,
+        names: &NameScope<'_>,
+        step: &NameScope<'_>,
+    ) {
+        for start in starts {
+            let ty = match start.from {
+                StepSource::Sequence(_) => "step_input",
+                StepSource::Memory { boot: Some(_), .. } => "memory",
+                StepSource::Memory { boot: None, .. } => "next_step",
+            };
+            let (from, to) = (self.vars(start.outer(), names), self.vars([&*start.name], step));
+            self.link(ty, from, to, block);
+        }
+        self.list(net.ops(), block, step);
+    }
+
     fn rnn(&mut self, rnn: &RnnOp, block: BlockId, names: &NameScope<'_>) {
         let title = format!("{}, every step", rnn.name());
         let inner = self.frame(rnn.name(), title, (rnn.inputs(), rnn.outputs()), block, names);
-        let step = names.any_step(rnn, rnn.locals());
-        for link in rnn.step_inputs() {
-            let (from, to) = (self.vars([&*link.outer], names), self.vars([&*link.inner], &step));
-            self.link("step_input", from, to, inner);
-        }
-        for memory in rnn.memories() {
-            let (from, to) = (self.vars([&*memory.boot], names), self.vars([&*memory.pre], &step));
-            self.link("memory", from, to, inner);
-        }
-        self.list(rnn.step().ops(), inner, &step);
-        for memory in rnn.memories() {
-            let state = self.vars([&*memory.state], &step);
+        let step = names.step(rnn, "t", rnn.locals());
+        self.step((&rnn.starts, rnn.step()), inner, names, &step);
+        for state in rnn.starts.iter().filter_map(StepValue::state) {
+            let state = self.vars([state], &step);
             self.link("next_step", state, vec![], inner);
         }
-        for link in rnn.step_outputs() {
-            let (from, to) = (self.vars([&*link.inner], &step), self.vars([&*link.outer], names));
+        for output in &rnn.outputs {
+            let (from, to) = (self.vars([&*output.value], &step), self.vars([&*output.sequence], names));
             self.link("step_output", from, to, inner);
         }
     }
 
     fn rnn_grad(&mut self, grad: &RnnGradOp, block: BlockId, names: &NameScope<'_>) {
-        let (rnn, last) = (grad.forward(), grad.steps.len().saturating_sub(1));
-        for (i, grad_step) in grad.steps.iter().enumerate() {
-            let GradStep { op, arrivals, parts } = grad_step;
+        let (rnn, last) = (grad.forward(), grad.steps.len() - 1);
+        for (i, own) in grad.steps.iter().enumerate() {
             let title = match (last, i) {
                 (0, _) => format!("{}, every step, the last first", rnn.name()),
                 (_, 0) => format!("{}, the last step", rnn.name()),
@@ -153,32 +164,21 @@ impl NetOutline {
                 _ => format!("{}, all steps before", rnn.name()),
             };
             let outputs = if i == last { grad.outputs() } else { vec![] };
-            let inner =
-                self.frame(&format!("{}_grad", rnn.name()), title, (grad.inputs(), outputs), block, names);
-            let step = names.any_step(rnn, grad.locals(grad_step));
-            for (from, name) in arrivals {
-                let to = self.vars([&**name], &step);
-                match *from {
-                    UpstreamSource::Output(i) => {
-                        let from = self.vars(grad.output_grads[i].as_deref(), names);
-                        self.link("step_input", from, to, inner);
-                    }
-                    UpstreamSource::Memory(_) => self.link("next_step", vec![], to, inner),
-                }
-            }
-            self.list(op.list(), inner, &step);
-            for ((_, to), parts) in grad.shared_grads.iter().zip(parts).filter(|(_, parts)| !parts.is_empty())
+            let ty = format!("{}_grad", rnn.name());
+            let inner = self.frame(&ty, title, (grad.inputs(), outputs), block, names);
+            let step = names.step(rnn, "t", rnn.locals().chain(own.locals()));
+            self.step((&own.starts, &own.net), inner, names, &step);
+            for (result, parts) in grad.results.iter().zip(&own.parts).filter(|(_, parts)| !parts.is_empty())
             {
-                let (from, to) =
-                    (self.vars(parts.iter().map(String::as_str), &step), self.vars([&**to], names));
-                self.link(Sum::SCHEMA.name, from, to, inner);
-            }
-            let sequences = grad.input_links().map(|(link, to)| ("step_output", &link.inner, to));
-            let boots = grad.boot_links().map(|(memory, to)| ("memory", &memory.pre, to));
-            for (ty, value, to) in sequences.chain(boots.filter(|_| i == last)) {
-                let from = self.vars([&*format!("{value}{GRAD}")], &step);
-                let to = self.vars([to], names);
-                self.link(ty, from, to, inner);
+                let ty = match result.kind {
+                    StepsGradientKind::Stacked => "step_output",
+                    StepsGradientKind::First if i == last => "memory",
+                    StepsGradientKind::First => continue,
+                    StepsGradientKind::Summed => Sum::SCHEMA.name,
+                };
+                let parts = self.vars(parts.iter().map(String::as_str), &step);
+                let to = self.vars([&*result.grad], names);
+                self.link(ty, parts, to, inner);
             }
         }
     }

@@ -202,9 +202,10 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 
-mod accumulate;
 mod backward;
 mod draw;
+mod flat;
+mod gradient_tree;
 mod list;
 mod lower;
 mod missing;
@@ -214,16 +215,16 @@ mod rnn;
 mod run;
 mod text;
 
-use std::fmt;
-
 pub use backward::{backward, build_grad_op};
 pub use list::NetOp;
 pub use missing::missing;
 pub use op::NamedOp;
-pub use rnn::{RnnGradOp, RnnOp, StepLink, StepMemory};
-use text::Indented;
+pub use rnn::{RnnGradOp, RnnOp};
 
-use autobwd_core::{__private::internals::*, Describe, Error, ErrorKind, OpContext, OpInfoMap, Result};
+use autobwd_core::{
+    __private::internals::*, Describe, Error, ErrorKind, Name, OpContext, OpDesc, OpInfoMap, Result, Var,
+};
+use rnn::StepValue;
 
 /// A node of a tree of operators. Variables are names; their values are in a [`Scope`](autobwd_exec::Scope).
 #[derive(Clone, Debug, PartialEq)]
@@ -317,6 +318,26 @@ impl Operator {
         }
     }
 
+    /// The operator on the variables that `var` returns for names; a recurrent one stands for its steps.
+    fn desc(&self, var: &mut dyn FnMut(&str) -> Var) -> OpDesc {
+        let mut vars = |names: Vec<&str>| names.into_iter().map(&mut *var).collect::<Vec<Var>>();
+        match self {
+            Operator::Op(op) => op.desc(var),
+            Operator::Rnn(rnn) => {
+                let sequences = vars(rnn.starts.iter().filter_map(StepValue::sequence).collect());
+                let memories = rnn.starts.iter().filter(|start| start.sequence().is_none());
+                let boots = vars(memories.filter_map(StepValue::outer).collect());
+                let op =
+                    OpDesc::new(Name::new(rnn.name())).input("step input", sequences).input("memory", boots);
+                op.input("shared", vars(rnn.shared())).output("step output", vars(rnn.outputs()))
+            }
+            other => {
+                let op = OpDesc::new(Name::new(&other.label())).input("input", vars(other.inputs()));
+                op.output("output", vars(other.outputs()))
+            }
+        }
+    }
+
     fn depth(&self) -> usize {
         match self {
             Operator::Nop | Operator::Op(_) => 0,
@@ -346,7 +367,7 @@ impl Operator {
     fn steps(&self) -> Vec<&[Operator]> {
         match self {
             Operator::Rnn(rnn) => vec![rnn.step().ops()],
-            Operator::RnnGrad(grad) => grad.steps().map(std::slice::from_ref).collect(),
+            Operator::RnnGrad(grad) => grad.steps().map(NetOp::ops).collect(),
             _ => vec![],
         }
     }
@@ -373,7 +394,7 @@ fn faults_of(ops: &OpInfoMap, tree: &[Operator], faults: &mut Vec<String>) {
                 faults.extend(op.info(ops).err().map(|e| e.at_op(|| op.describe()).to_string()));
             }
             Operator::Rnn(rnn) => {
-                if rnn.step_inputs().is_empty() {
+                if rnn.starts.iter().all(|start| start.sequence().is_none()) {
                     faults.push(rnn.no_sequence().to_string());
                 }
                 if names.contains(&rnn.name().to_string()) {
@@ -386,10 +407,4 @@ fn faults_of(ops: &OpInfoMap, tree: &[Operator], faults: &mut Vec<String>) {
         op.steps().into_iter().for_each(|step| faults_of(ops, step, faults));
     };
     tree.iter().for_each(|op| op.each(&mut visit));
-}
-
-impl fmt::Display for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Indented(f, 0).operator(self)
-    }
 }

@@ -27,7 +27,7 @@ const DEEPEST: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetOp {
     name: String,
-    pub(super) ops: Vec<Operator>,
+    ops: Vec<Operator>,
     inputs: IndexSet<String>,
     outputs: IndexSet<String>,
     intermediates: IndexSet<String>,
@@ -40,21 +40,19 @@ impl NetOp {
     /// # Errors
     /// Nets nested more than 64 deep.
     pub fn new(name: impl Into<String>, ops: impl IntoIterator<Item = Operator>) -> Result<NetOp> {
-        let net = NetOp::draft(name, ops.into_iter().collect()).completed();
+        let net = NetOp::any_depth(name.into(), ops.into_iter().collect());
         within_depth(net.depth)?;
         Ok(net)
     }
 
-    /// A net whose variables are not determined yet.
-    pub(super) fn draft(name: impl Into<String>, ops: Vec<Operator>) -> NetOp {
-        let (inputs, outputs, intermediates) = Default::default();
-        NetOp { name: name.into(), ops, inputs, outputs, intermediates, depth: 0 }
+    /// The gradient of the net, or of the operator, of that name.
+    pub(super) fn gradient(name: &str, ops: Vec<Operator>) -> NetOp {
+        NetOp::any_depth(format!("{name}_grad"), ops)
     }
 
-    /// The draft with its variables determined.
-    pub(super) fn completed(self) -> NetOp {
+    fn any_depth(name: String, ops: Vec<Operator>) -> NetOp {
         let mut uses: IndexMap<&str, VariableUse> = IndexMap::new();
-        for op in &self.ops {
+        for op in &ops {
             for name in op.inputs() {
                 let known = uses.entry(name).or_default();
                 known.needed |= !known.written;
@@ -71,8 +69,8 @@ impl NetOp {
         };
         let inputs = all(|known| known.needed);
         let (outputs, intermediates) = (all(|known| known.open), all(|known| known.written && !known.open));
-        let depth = 1 + self.ops.iter().map(Operator::depth).max().unwrap_or(0);
-        NetOp { inputs, outputs, intermediates, depth, ..self }
+        let depth = 1 + ops.iter().map(Operator::depth).max().unwrap_or(0);
+        NetOp { name, ops, inputs, outputs, intermediates, depth }
     }
 
     /// Restricts the outputs to these: the others are not needed outside, and get no upstream gradient.
@@ -121,6 +119,11 @@ impl NetOp {
 
     pub(super) fn writes(&self, name: &str) -> bool {
         self.outputs.contains(name) || self.intermediates.contains(name)
+    }
+
+    /// All variables that it writes.
+    pub(super) fn written(&self) -> impl Iterator<Item = &str> {
+        self.outputs.iter().chain(&self.intermediates).map(String::as_str)
     }
 
     pub(super) fn depth(&self) -> usize {

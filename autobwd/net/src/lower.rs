@@ -1,8 +1,13 @@
 //! Lowering of trees to programs, with step nets unrolled.
 
-use rustc_hash::FxHashSet;
+use std::fmt::Display;
 
-use super::{NamedOp, Operator, RnnGradOp, RnnOp, rnn::UpstreamSource};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    NamedOp, Operator, RnnGradOp, RnnOp,
+    rnn::{StepSource, StepValue, StepsGradientKind},
+};
 use autobwd_core::{
     __private::internals::*,
     BlockId, Dim, Dims, Error, ErrorKind, Meta, OpContext, OpDesc, OpInfoMap, Program, Result, Var, VarDesc,
@@ -49,31 +54,33 @@ pub(super) struct NameScope<'a> {
     outer: Option<&'a NameScope<'a>>,
     /// Prefix of the step's names.
     prefix: String,
-    /// Names of the step.
-    local: FxHashSet<&'a str>,
-    /// Outer names that the steps have a copy of, and the prefix of the copy.
-    shared: FxHashSet<&'a str>,
-    copies: String,
+    /// The full names of the scope's variables; other names are those of the outer scope.
+    names: FxHashMap<&'a str, String>,
 }
 
 impl<'a> NameScope<'a> {
     pub(super) fn full_name(&self, name: &str) -> String {
-        match self.outer {
-            None => name.into(),
-            Some(_) if self.local.contains(name) => format!("{}{name}", self.prefix),
-            Some(_) if self.shared.contains(name) => format!("{}{name}", self.copies),
-            Some(outer) => outer.full_name(name),
+        match (self.names.get(name), self.outer) {
+            (Some(full), _) => full.clone(),
+            (None, Some(outer)) => outer.full_name(name),
+            (None, None) => name.into(),
         }
     }
 
-    /// The names of any step of a recurrent operator in this scope.
-    pub(super) fn any_step(&'a self, rnn: &RnnOp, local: FxHashSet<&'a str>) -> NameScope<'a> {
-        let prefix = format!("{}{}@t/", self.prefix, rnn.name());
-        NameScope { outer: Some(self), prefix, local, ..NameScope::default() }
+    /// The names of step `t` of a recurrent operator in this scope.
+    pub(super) fn step(
+        &'a self,
+        rnn: &RnnOp,
+        t: impl Display,
+        local: impl Iterator<Item = &'a str>,
+    ) -> NameScope<'a> {
+        let prefix = self.prefix(rnn, t);
+        let names = local.map(|name| (name, format!("{prefix}{name}"))).collect();
+        NameScope { outer: Some(self), prefix, names }
     }
 
-    /// The prefix of the names of a step of a recurrent operator in this scope.
-    fn step(&self, rnn: &RnnOp, t: usize) -> String {
+    /// The prefix of the names of that step.
+    fn prefix(&self, rnn: &RnnOp, t: impl Display) -> String {
         format!("{}{}@{t}/", self.prefix, rnn.name())
     }
 }
@@ -176,37 +183,32 @@ impl<'a> NetLowering<'a> {
     /// The number of steps, which may be 0.
     fn count_steps(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<usize> {
         let mut found: Option<(usize, &str)> = None;
-        for link in rnn.step_inputs() {
-            let var = self.program.var(&names.full_name(&link.outer));
+        for sequence in rnn.starts.iter().filter_map(StepValue::sequence) {
+            let var = self.program.var(&names.full_name(sequence));
             self.declared(var)?;
             let dims = self.program.root().vars.get(&var).map(|desc| desc.dims.clone()).unwrap_or_default();
-            let steps = dims.first().and_then(|dim| dim.get());
-            let steps = steps.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Shape,
-                    format!("`{}` of shape {dims} is not a sequence of steps", link.outer),
-                )
-            })?;
-            match found {
-                Some((other, name)) if other != steps => {
-                    let text = format!("`{}` has {steps} steps, but `{name}` has {other}", link.outer);
-                    return Err(Error::new(ErrorKind::Shape, text));
+            let text = match (dims.first().and_then(|dim| dim.get()), found) {
+                (None, _) => format!("`{sequence}` of shape {dims} is not a sequence of steps"),
+                (Some(steps), Some((other, name))) if other != steps => {
+                    format!("`{sequence}` has {steps} steps, but `{name}` has {other}")
                 }
-                _ => found = Some((steps, &link.outer)),
-            }
+                (Some(steps), _) => {
+                    found = Some((steps, sequence));
+                    continue;
+                }
+            };
+            return Err(Error::new(ErrorKind::Shape, text));
         }
-        match found {
-            None => Err(rnn.no_sequence()),
-            Some((steps, name)) if steps > MOST_STEPS => {
-                let text = format!("`{name}` has {steps} steps; a net unrolls at most {MOST_STEPS}");
-                Err(Error::new(ErrorKind::Shape, text))
-            }
-            Some((steps, _)) => Ok(steps),
+        let (steps, name) = found.ok_or_else(|| rnn.no_sequence())?;
+        if steps <= MOST_STEPS {
+            return Ok(steps);
         }
+        let text = format!("`{name}` has {steps} steps; a net unrolls at most {MOST_STEPS}");
+        Err(Error::new(ErrorKind::Shape, text))
     }
 
     fn rnn(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<()> {
-        if !self.scopes.insert(names.step(rnn, 0)) {
+        if !self.scopes.insert(names.prefix(rnn, 0)) {
             return Err(rnn.same_name());
         }
         let place = |e: Error| e.at_op(|| OpContext::new("recurrent operator", rnn.name()));
@@ -214,38 +216,37 @@ impl<'a> NetLowering<'a> {
         if steps == 0 {
             return self.no_steps(rnn, names);
         }
-        let every = |name: &str| (0..steps).map(|t| names.step(rnn, t) + name).collect();
-        for link in rnn.step_inputs() {
-            self.unstack(names.full_name(&link.outer), every(&link.inner))?;
+        let at = |t: usize, name: &str| names.prefix(rnn, t) + name;
+        let every = |name: &str| (0..steps).map(|t| at(t, name)).collect();
+        for StepValue { name, from } in &rnn.starts {
+            match from {
+                StepSource::Sequence(outer) => self.unstack(names.full_name(outer), every(name))?,
+                StepSource::Memory { boot, .. } => {
+                    self.copy(names.full_name(boot.as_deref().unwrap_or_default()), at(0, name))?;
+                }
+            }
         }
         let copies = format!("{}{}/", names.prefix, rnn.name());
         for name in rnn.shared() {
             self.copy(names.full_name(name), format!("{copies}{name}"))?;
         }
         for t in 0..steps {
-            let prefix = names.step(rnn, t);
-            for memory in rnn.memories() {
-                let before = match t {
-                    0 => names.full_name(&memory.boot),
-                    _ => names.step(rnn, t - 1) + &memory.state,
-                };
-                self.copy(before, format!("{prefix}{}", memory.pre))?;
+            for start in rnn.starts.iter().filter(|_| t > 0) {
+                if let Some(state) = start.state() {
+                    self.copy(at(t - 1, state), at(t, &start.name))?;
+                }
             }
-            let local = rnn.locals();
-            let shared = rnn.shared().into_iter().collect();
-            let inside = NameScope { outer: Some(names), prefix, local, shared, copies: copies.clone() };
+            let mut inside = names.step(rnn, t, rnn.locals());
+            inside.names.extend(rnn.shared().into_iter().map(|name| (name, format!("{copies}{name}"))));
             rnn.step().ops().iter().try_for_each(|op| self.operator(op, &inside))?;
         }
-        for link in rnn.step_outputs() {
-            self.stack(every(&link.inner), names.full_name(&link.outer))?;
-        }
-        Ok(())
+        rnn.outputs.iter().try_for_each(|out| self.stack(every(&out.value), names.full_name(&out.sequence)))
     }
 
     /// Sequences of length 0, with the shapes that one step would give them.
     fn no_steps(&mut self, rnn: &RnnOp, names: &NameScope<'_>) -> Result<()> {
         let sequences: FxHashSet<String> =
-            rnn.step_inputs().iter().map(|link| names.full_name(&link.outer)).collect();
+            rnn.starts.iter().filter_map(StepValue::sequence).map(|name| names.full_name(name)).collect();
         let known = |name: &str| {
             let declared = self.program.find(name).and_then(|var| self.program.lookup(BlockId::ROOT, var));
             let meta = declared.map(VarDesc::meta).or_else(|| (self.known)(name))?;
@@ -256,8 +257,8 @@ impl<'a> NetLowering<'a> {
         let mut one = NetLowering::new(self.ops, &known);
         one.rnn(rnn, names)?;
         let mut empty = vec![];
-        for link in rnn.step_outputs() {
-            let name = names.full_name(&link.outer);
+        for output in &rnn.outputs {
+            let name = names.full_name(&output.sequence);
             let meta = one.program.find(&name).and_then(|var| one.program.lookup(BlockId::ROOT, var));
             let meta = meta.map(VarDesc::meta).ok_or_else(|| Error::internal("a sequence without shape"))?;
             empty.push((name, meta));
@@ -270,76 +271,54 @@ impl<'a> NetLowering<'a> {
         Ok(())
     }
 
-    /// The gradient of no steps: zeros, because no output depends on an input.
-    fn no_steps_grad(&mut self, grad: &RnnGradOp, names: &NameScope<'_>) -> Result<()> {
-        let sequences = grad.input_links().map(|(link, to)| (&link.outer, to));
-        let boots = grad.boot_links().map(|(memory, to)| (&memory.boot, to));
-        let shared = grad.shared_grads.iter().map(|(name, to)| (name, &**to));
-        let mut values = sequences.chain(boots).chain(shared);
-        values.try_for_each(|(value, to)| self.zeros(names.full_name(value), names.full_name(to)))
-    }
-
     fn rnn_grad(&mut self, grad: &RnnGradOp, names: &NameScope<'_>) -> Result<()> {
         let rnn = grad.forward();
         let place = |e: Error| e.at_op(|| OpContext::new("the gradient of recurrent operator", rnn.name()));
         let steps = self.count_steps(rnn, names).map_err(place)?;
-        if steps == 0 {
-            return self.no_steps_grad(grad, names);
-        }
-        let step = |t: usize, name: &str| names.step(rnn, t) + name;
-        let grad_name = |name: &str| format!("{name}{GRAD}");
-        let gradient = |t: usize| &grad.steps[(steps - 1 - t).min(grad.steps.len() - 1)];
-        for (i, outer) in grad.output_grads.iter().enumerate() {
-            let slice_name = |t: usize| {
-                let mut arrivals = gradient(t).arrivals.iter();
-                let own =
-                    arrivals.find(|(from, _)| *from == UpstreamSource::Output(i)).map(|(_, name)| &**name);
-                own.map(|name| step(t, name))
-            };
-            if let Some(outer) = outer
-                && let Some(parts) = (0..steps).map(slice_name).collect()
+        let at = |t: usize, name: &str| names.prefix(rnn, t) + name;
+        let step = |t: usize| &grad.steps[(steps - 1 - t).min(grad.steps.len() - 1)];
+        for start in grad.steps[0].starts.iter().filter(|_| steps > 0) {
+            let own = |t: usize| step(t).starts.iter().find(|own| own.from == start.from);
+            if let Some(outer) = start.sequence()
+                && let Some(parts) = (0..steps).map(|t| Some(at(t, &own(t)?.name))).collect()
             {
                 self.unstack(names.full_name(outer), parts)?;
             }
         }
         for t in (0..steps).rev() {
-            let grad_step = gradient(t);
-            for (from, name) in &grad_step.arrivals {
-                if let UpstreamSource::Memory(i) = from {
-                    self.copy(step(t + 1, &grad_name(&rnn.memories()[*i].pre)), step(t, name))?;
+            for start in &step(t).starts {
+                if let Some(state) = start.state() {
+                    self.copy(at(t + 1, state), at(t, &start.name))?;
                 }
             }
-            let local = grad.locals(grad_step);
-            let inside =
-                NameScope { outer: Some(names), prefix: names.step(rnn, t), local, ..NameScope::default() };
-            self.operator(&grad_step.op, &inside)?;
+            let inside = names.step(rnn, t, rnn.locals().chain(step(t).locals()));
+            step(t).net.ops().iter().try_for_each(|op| self.operator(op, &inside))?;
         }
         // A gradient that no step has computed is zero.
-        for (link, outer) in grad.input_links() {
-            for t in (0..steps).filter(|t| !gradient(*t).writes(&grad_name(&link.inner))) {
-                self.zeros(step(t, &link.inner), step(t, &grad_name(&link.inner)))?;
+        for (i, result) in grad.results.iter().enumerate() {
+            let own = |t: usize| step(t).parts[i].iter().map(move |part| at(t, part));
+            let element = |t: usize| at(t, &format!("{}{GRAD}", result.value));
+            let (of, to) = (names.full_name(&result.of), names.full_name(&result.grad));
+            let mut parts: Vec<String> = match result.kind {
+                StepsGradientKind::Stacked => (0..steps).map(element).collect(),
+                StepsGradientKind::First => (0..steps.min(1)).flat_map(own).collect(),
+                StepsGradientKind::Summed => (0..steps).rev().flat_map(own).collect(),
+            };
+            match result.kind {
+                _ if parts.is_empty() => self.zeros(of, to)?,
+                StepsGradientKind::Stacked => {
+                    for t in (0..steps).filter(|t| step(*t).parts[i].is_empty()) {
+                        self.zeros(at(t, &result.value), element(t))?;
+                    }
+                    self.stack(parts, to)?;
+                }
+                StepsGradientKind::First => self.copy(parts.swap_remove(0), to)?,
+                StepsGradientKind::Summed => {
+                    let parts: Vec<Var> = parts.iter().map(|part| self.program.var(part)).collect();
+                    let to = self.program.var(&to);
+                    self.push(sum(parts, to))?;
+                }
             }
-            self.stack(
-                (0..steps).map(|t| step(t, &grad_name(&link.inner))).collect(),
-                names.full_name(outer),
-            )?;
-        }
-        for (memory, outer) in grad.boot_links() {
-            match gradient(0).writes(&grad_name(&memory.pre)) {
-                true => self.copy(step(0, &grad_name(&memory.pre)), names.full_name(outer))?,
-                false => self.zeros(names.full_name(&memory.boot), names.full_name(outer))?,
-            }
-        }
-        for (i, (name, outer)) in grad.shared_grads.iter().enumerate() {
-            let in_step = |t: usize| gradient(t).parts[i].iter().map(move |part| step(t, part));
-            let parts: Vec<String> = (0..steps).rev().flat_map(in_step).collect();
-            if parts.is_empty() {
-                self.zeros(names.full_name(name), names.full_name(outer))?;
-                continue;
-            }
-            let parts: Vec<Var> = parts.iter().map(|part| self.program.var(part)).collect();
-            let outer = self.program.var(&names.full_name(outer));
-            self.push(sum(parts, outer))?;
         }
         Ok(())
     }

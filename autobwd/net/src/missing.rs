@@ -2,12 +2,9 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Operator, RnnOp};
+use super::{Operator, flat::FlatScope, reachability::unknown};
 use autobwd_backward as backward;
-use autobwd_core::{
-    __private::did_you_mean, BlockId, Error, ErrorKind, Name, OpDesc, OpInfoMap, Program, Result, Var,
-    desc::GRAD,
-};
+use autobwd_core::{OpInfoMap, Result, Var, desc::GRAD};
 
 /// The reason why [`backward`](super::backward()) with the same arguments computes no gradient of `name`: a sentence,
 /// or `None` if it computes one. Steps over time count as one operator.
@@ -29,14 +26,10 @@ use autobwd_core::{
 /// # Errors
 /// Those of [`backward`](super::backward()); a variable that does not occur in the tree outside of its steps.
 pub fn missing(op: &Operator, no_grad_vars: &[&str], name: &str) -> Result<Option<String>> {
-    let ops = OpInfoMap::linked()?;
     let gradient = super::backward(op, no_grad_vars)?;
-    let program = flat(op);
+    let program = FlatScope::new(std::slice::from_ref(op)).program;
     let vars: Vec<Var> = program.root().ops.iter().flat_map(|op| op.reads().chain(op.writes())).collect();
-    let Some(var) = program.find(name) else {
-        let hint = did_you_mean(name, vars.iter().map(|v| program.name(*v)));
-        return Err(Error::new(ErrorKind::UnknownVar, format!("the net has no variable `{name}`{hint}")));
-    };
+    let var = program.find(name).ok_or_else(|| unknown(name, vars.iter().map(|v| program.name(*v))))?;
     let mut computed = FxHashSet::default();
     gradient.each(&mut |op| computed.extend(op.outputs()));
     let has_gradient = |v: &Var| computed.contains(&*format!("{}{GRAD}", program.name(*v)));
@@ -45,40 +38,8 @@ pub fn missing(op: &Operator, no_grad_vars: &[&str], name: &str) -> Result<Optio
         return Ok(None);
     }
     let mut no_grad = vec![false; program.name_count()];
-    vars.iter().for_each(|v| no_grad[v.index()] = no_grad_vars.contains(&program.name(*v)));
+    no_grad_vars.iter().filter_map(|name| program.find(name)).for_each(|v| no_grad[v.index()] = true);
     let having = vars.iter().copied().filter(has_gradient);
-    let found = backward::missing(&program, &targets, &no_grad, having, Some(ops), &[var]);
+    let found = backward::missing(&program, &targets, &no_grad, having, Some(OpInfoMap::linked()?), &[var]);
     Ok(found.first().map(ToString::to_string))
-}
-
-/// The operators of a tree in execution order, steps over time as one operator each.
-fn flat(tree: &Operator) -> Program {
-    let (mut program, mut ops) = (Program::new(), vec![]);
-    tree.each(&mut |op| {
-        let mut var = |name: &str| program.var(name);
-        ops.extend(match op {
-            Operator::Nop | Operator::Net(_) => None,
-            Operator::Op(op) => Some(op.desc(&mut var)),
-            Operator::Rnn(rnn) => Some(single(rnn, &mut var)),
-            Operator::RnnGrad(grad) => {
-                let desc = OpDesc::new(Name::new(&op.label()));
-                let inputs: Vec<Var> = grad.inputs().into_iter().map(&mut var).collect();
-                let outputs: Vec<Var> = grad.outputs().into_iter().map(&mut var).collect();
-                Some(desc.input("input", inputs).output("output", outputs))
-            }
-        });
-    });
-    if let Some(block) = program.block_mut(BlockId::ROOT) {
-        block.ops = ops;
-    }
-    program
-}
-
-fn single(rnn: &RnnOp, var: &mut dyn FnMut(&str) -> Var) -> OpDesc {
-    let sequences: Vec<Var> = rnn.step_inputs().iter().map(|link| var(&link.outer)).collect();
-    let boots: Vec<Var> = rnn.memories().iter().map(|memory| var(&memory.boot)).collect();
-    let shared: Vec<Var> = rnn.shared().into_iter().map(&mut *var).collect();
-    let outputs: Vec<Var> = rnn.outputs().into_iter().map(var).collect();
-    let op = OpDesc::new(Name::new(rnn.name())).input("step input", sequences).input("memory", boots);
-    op.input("shared", shared).output("step output", outputs)
 }

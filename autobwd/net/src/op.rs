@@ -100,10 +100,6 @@ impl NamedOp {
         self.outputs.values().flatten().map(String::as_str).filter(|name| *name != EMPTY)
     }
 
-    pub(super) fn writes_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        self.outputs.values_mut().flatten().filter(|name| *name != EMPTY)
-    }
-
     /// The operator on the variables that `var` returns for names.
     pub(super) fn desc(&self, var: &mut dyn FnMut(&str) -> Var) -> OpDesc {
         let mut desc = OpDesc { attrs: self.attrs.clone(), site: self.site, ..OpDesc::new(self.ty) };

@@ -11,32 +11,29 @@ use autobwd_core::{
 };
 
 /// Variables by name.
-pub(super) type VariableNames = FxHashSet<String>;
+pub(super) type VariableNames<'a> = FxHashSet<&'a str>;
 
 /// Rejects names that the tree, steps included, does not have.
 pub(super) fn check_known(tree: &Operator, names: &[&str]) -> Result<()> {
-    let mut known = FxHashSet::default();
+    let mut known = VariableNames::default();
     collect(tree, &mut known);
-    match names.iter().find(|name| !known.contains(*name)) {
-        None => Ok(()),
-        Some(name) => {
-            let hint = did_you_mean(name, known.iter().copied());
-            Err(Error::new(ErrorKind::UnknownVar, format!("the net has no variable `{name}`{hint}")))
-        }
-    }
+    names.iter().find(|name| !known.contains(*name)).map_or(Ok(()), |name| Err(unknown(name, known)))
 }
 
-fn collect<'a>(tree: &'a Operator, known: &mut FxHashSet<&'a str>) {
-    let mut visit = |op: &'a Operator| {
-        known.extend(op.inputs());
-        known.extend(op.outputs());
+/// The error of a name that no variable has.
+pub(super) fn unknown<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Error {
+    let hint = did_you_mean(name, known);
+    Error::new(ErrorKind::UnknownVar, format!("the net has no variable `{name}`{hint}"))
+}
+
+fn collect<'a>(tree: &'a Operator, known: &mut VariableNames<'a>) {
+    tree.each(&mut |op| {
+        known.extend(op.inputs().into_iter().chain(op.outputs()));
         if let Operator::Rnn(rnn) = op {
-            known.extend(rnn.step_inputs().iter().map(|link| &*link.inner));
-            known.extend(rnn.memories().iter().map(|memory| &*memory.pre));
+            known.extend(rnn.locals());
         }
         op.steps().into_iter().flatten().for_each(|op| collect(op, known));
-    };
-    tree.each(&mut visit);
+    });
 }
 
 /// Rejects operators that overwrite an earlier input or output: its gradient may need the older value.
@@ -71,23 +68,24 @@ pub(super) fn check_written_once(tree: &[Operator]) -> Result<()> {
 ///
 /// # Errors
 /// Unknown operators.
-pub(super) fn reach(
+pub(super) fn reach<'a>(
     ops: &OpInfoMap,
-    tree: &[Operator],
-    no_grad: &VariableNames,
-    reached: &mut VariableNames,
+    tree: &'a [Operator],
+    no_grad: &VariableNames<'_>,
+    reached: &mut VariableNames<'a>,
 ) -> Result<()> {
     for op in tree {
-        match op {
-            Operator::Nop => {}
-            Operator::Net(net) => reach(ops, net.ops(), no_grad, reached)?,
+        let written = match op {
+            Operator::Net(net) => {
+                reach(ops, net.ops(), no_grad, reached)?;
+                continue;
+            }
             Operator::Rnn(rnn) => {
                 let inner = reach_step(ops, rnn, no_grad, reached)?;
-                let links = rnn.step_outputs().iter().filter(|link| inner.contains(&link.inner));
-                let outer = links.map(|link| link.outer.clone());
-                reached.extend(outer.filter(|name| !no_grad.contains(name)));
+                let outputs = rnn.outputs.iter().filter(|out| inner.contains(&*out.value));
+                outputs.map(|out| &*out.sequence).collect()
             }
-            Operator::Op(_) | Operator::RnnGrad(_) => {
+            _ => {
                 let dead = match op {
                     Operator::Op(op) => {
                         let info = ops.get(&op.ty).map_err(|e| e.at_op(|| op.describe()))?;
@@ -95,12 +93,11 @@ pub(super) fn reach(
                     }
                     _ => false,
                 };
-                if !dead && op.inputs().into_iter().any(|name| reached.contains(name)) {
-                    let written = op.outputs().into_iter().filter(|name| !no_grad.contains(*name));
-                    reached.extend(written.map(String::from));
-                }
+                let depends = !dead && op.inputs().into_iter().any(|name| reached.contains(name));
+                if depends { op.outputs() } else { vec![] }
             }
-        }
+        };
+        reached.extend(written.into_iter().filter(|name| !no_grad.contains(name)));
     }
     Ok(())
 }
@@ -109,26 +106,23 @@ pub(super) fn reach(
 ///
 /// # Errors
 /// Unknown operators.
-pub(super) fn reach_step(
+pub(super) fn reach_step<'a>(
     ops: &OpInfoMap,
-    rnn: &RnnOp,
-    no_grad: &VariableNames,
-    outer: &VariableNames,
-) -> Result<VariableNames> {
-    let mut inner: VariableNames =
-        rnn.shared().into_iter().filter(|n| outer.contains(*n)).map(String::from).collect();
-    let links = rnn.step_inputs().iter().filter(|link| outer.contains(&link.outer));
-    let boots = rnn.memories().iter().filter(|memory| outer.contains(&memory.boot));
-    let given = links.map(|link| &link.inner).chain(boots.map(|memory| &memory.pre));
-    inner.extend(given.filter(|name| !no_grad.contains(*name)).cloned());
+    rnn: &'a RnnOp,
+    no_grad: &VariableNames<'_>,
+    outer: &VariableNames<'_>,
+) -> Result<VariableNames<'a>> {
+    let mut inner: VariableNames<'a> = rnn.shared().into_iter().filter(|name| outer.contains(name)).collect();
     loop {
-        reach(ops, rnn.step().ops(), no_grad, &mut inner)?;
         let before = inner.len();
-        for memory in rnn.memories() {
-            if inner.contains(&memory.state) && !no_grad.contains(&memory.pre) {
-                inner.insert(memory.pre.clone());
+        for start in rnn.starts.iter().filter(|start| !no_grad.contains(&*start.name)) {
+            let arrives = start.outer().is_some_and(|name| outer.contains(name))
+                || start.state().is_some_and(|name| inner.contains(name));
+            if arrives {
+                inner.insert(&start.name);
             }
         }
+        reach(ops, rnn.step().ops(), no_grad, &mut inner)?;
         if inner.len() == before {
             return Ok(inner);
         }

@@ -1,12 +1,12 @@
 //! `RnnOp`: a net that runs over time, and its gradient.
 
 use indexmap::IndexSet;
-use rustc_hash::FxHashSet;
 
-use super::{NetOp, Operator, list::within_depth};
+use super::{NetOp, list::within_depth};
 use autobwd_core::{
     __private::{did_you_mean, internals::*},
     Error, ErrorKind, OpContext, Result,
+    desc::GRAD,
 };
 
 /// A step net that runs over time: once for every element of its sequences along their first dimension.
@@ -39,29 +39,58 @@ use autobwd_core::{
 pub struct RnnOp {
     name: String,
     step: NetOp,
-    step_inputs: Vec<StepLink>,
-    memories: Vec<StepMemory>,
-    step_outputs: Vec<StepLink>,
+    pub(super) starts: Vec<StepValue>,
+    pub(super) outputs: Vec<StepOutput>,
 }
 
-/// An outer sequence, and its element in every step.
+/// A value that a step starts with.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepLink {
-    /// The sequence.
-    pub outer: String,
-    /// The name of the element in the step net.
-    pub inner: String,
+pub(super) struct StepValue {
+    /// Its name in the step.
+    pub(super) name: String,
+    pub(super) from: StepSource,
 }
 
-/// A value carried from step to step (memory).
+/// The source of a value that a step starts with.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepMemory {
-    /// The outer variable with the initial value.
-    pub boot: String,
-    /// The name of the previous value in the step net.
-    pub pre: String,
-    /// The name of the new value in the step net.
-    pub state: String,
+pub(super) enum StepSource {
+    /// The step's element of an outer sequence.
+    Sequence(String),
+    /// A value of the step that ran before; in the first step, an outer variable, the boot memory.
+    Memory { state: String, boot: Option<String> },
+}
+
+/// An outer sequence, and the step's value that is its element.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StepOutput {
+    pub(super) value: String,
+    pub(super) sequence: String,
+}
+
+impl StepValue {
+    /// The outer variable: the sequence or boot memory.
+    pub(super) fn outer(&self) -> Option<&str> {
+        match &self.from {
+            StepSource::Sequence(outer) => Some(outer),
+            StepSource::Memory { boot, .. } => boot.as_deref(),
+        }
+    }
+
+    /// The outer sequence, if it is an element of one.
+    pub(super) fn sequence(&self) -> Option<&str> {
+        match &self.from {
+            StepSource::Sequence(outer) => Some(outer),
+            StepSource::Memory { .. } => None,
+        }
+    }
+
+    /// The value of the step before, if it is a memory.
+    pub(super) fn state(&self) -> Option<&str> {
+        match &self.from {
+            StepSource::Sequence(_) => None,
+            StepSource::Memory { state, .. } => Some(state),
+        }
+    }
 }
 
 impl RnnOp {
@@ -70,8 +99,7 @@ impl RnnOp {
     /// # Errors
     /// Nets nested more than 64 deep.
     pub fn new(name: impl Into<String>, step: NetOp) -> Result<RnnOp> {
-        let (step_inputs, memories, step_outputs) = Default::default();
-        let rnn = RnnOp { name: name.into(), step, step_inputs, memories, step_outputs };
+        let rnn = RnnOp { name: name.into(), step, starts: vec![], outputs: vec![] };
         within_depth(rnn.depth())?;
         Ok(rnn)
     }
@@ -80,11 +108,9 @@ impl RnnOp {
     ///
     /// # Errors
     /// The step net writes `inner`, or it is a step input or pre-memory already.
-    pub fn step_input(mut self, outer: impl Into<String>, inner: impl Into<String>) -> Result<RnnOp> {
-        let link = StepLink { outer: outer.into(), inner: inner.into() };
-        self.free("step input", &link.inner)?;
-        self.step_inputs.push(link);
-        Ok(self)
+    pub fn step_input(self, outer: impl Into<String>, inner: impl Into<String>) -> Result<RnnOp> {
+        let from = StepSource::Sequence(outer.into());
+        self.start("step input", StepValue { name: inner.into(), from })
     }
 
     /// Adds a memory that the step net writes as `state` and reads as `pre` in the next step; in the first step, `pre`
@@ -93,16 +119,15 @@ impl RnnOp {
     /// # Errors
     /// The step net writes `pre`, it is a step input or pre-memory already, or the step net does not write `state`.
     pub fn memory(
-        mut self,
+        self,
         boot: impl Into<String>,
         pre: impl Into<String>,
         state: impl Into<String>,
     ) -> Result<RnnOp> {
-        let memory = StepMemory { boot: boot.into(), pre: pre.into(), state: state.into() };
-        self.free("pre-memory", &memory.pre)?;
-        self.written("memory", &memory.state)?;
-        self.memories.push(memory);
-        Ok(self)
+        let state = state.into();
+        self.written("memory", &state)?;
+        let from = StepSource::Memory { state, boot: Some(boot.into()) };
+        self.start("pre-memory", StepValue { name: pre.into(), from })
     }
 
     /// Adds a step output: the values of `inner` are stacked to the sequence `outer`.
@@ -110,30 +135,34 @@ impl RnnOp {
     /// # Errors
     /// The step net does not write `inner`; the sequence is a step output already.
     pub fn step_output(mut self, inner: impl Into<String>, outer: impl Into<String>) -> Result<RnnOp> {
-        let link = StepLink { outer: outer.into(), inner: inner.into() };
-        self.written("step output", &link.inner)?;
-        if self.step_outputs.iter().any(|known| known.outer == link.outer) {
-            return Err(self.error(format!("`{}` is a step output already", link.outer)));
+        let output = StepOutput { value: inner.into(), sequence: outer.into() };
+        self.written("step output", &output.value)?;
+        if self.outputs().contains(&&*output.sequence) {
+            return Err(self.error(format!("`{}` is a step output already", output.sequence)));
         }
-        self.step_outputs.push(link);
+        self.outputs.push(output);
         Ok(self)
     }
 
-    fn free(&self, role: &str, inner: &str) -> Result<()> {
-        let why = match self.given().any(|known| known == inner) {
+    fn start(mut self, role: &str, start: StepValue) -> Result<RnnOp> {
+        let name = &start.name;
+        let is_given = self.given().any(|known| known == name);
+        let why = match is_given {
             true => "is a step input or pre-memory already",
-            false if self.step.writes(inner) => "is written by the step net",
-            false => return Ok(()),
+            false if self.step.writes(name) => "is written by the step net",
+            false => {
+                self.starts.push(start);
+                return Ok(self);
+            }
         };
-        Err(self.error(format!("`{inner}` cannot be a {role}: it {why}")))
+        Err(self.error(format!("`{name}` cannot be a {role}: it {why}")))
     }
 
     fn written(&self, role: &str, inner: &str) -> Result<()> {
         if self.step.writes(inner) {
             return Ok(());
         }
-        let known = self.step.outputs().into_iter().chain(self.step.intermediates());
-        let hint = did_you_mean(inner, known);
+        let hint = did_you_mean(inner, self.step.written());
         Err(self.error(format!("`{inner}` cannot be a {role}: the step net does not write it{hint}")))
     }
 
@@ -161,31 +190,31 @@ impl RnnOp {
         &self.step
     }
 
-    /// Sequences whose elements the steps read.
-    pub fn step_inputs(&self) -> &[StepLink] {
-        &self.step_inputs
-    }
-
-    /// Values carried from step to step.
-    pub fn memories(&self) -> &[StepMemory] {
-        &self.memories
-    }
-
-    /// Sequences whose elements the steps write.
-    pub fn step_outputs(&self) -> &[StepLink] {
-        &self.step_outputs
-    }
-
     /// The variables given to the step net in every step.
-    pub(super) fn given(&self) -> impl Iterator<Item = &str> {
-        let links = self.step_inputs.iter().map(|link| &*link.inner);
-        links.chain(self.memories.iter().map(|memory| &*memory.pre))
+    fn given(&self) -> impl Iterator<Item = &str> {
+        self.starts.iter().map(|start| &*start.name)
     }
 
     /// Names of the step net that belong to the step.
-    pub(super) fn locals(&self) -> FxHashSet<&str> {
-        let written = self.step.outputs().into_iter().chain(self.step.intermediates());
-        written.chain(self.given()).collect()
+    pub(super) fn locals(&self) -> impl Iterator<Item = &str> {
+        self.step.written().chain(self.given())
+    }
+
+    /// The gradients of outer variables, if all are computed.
+    pub(super) fn gradients(&self) -> Vec<StepsGradient> {
+        let gradient = |of: &str, value: &str, kind| StepsGradient {
+            grad: format!("{of}{GRAD}"),
+            of: of.into(),
+            value: value.into(),
+            kind,
+        };
+        let starts = self.starts.iter().filter_map(|start| Some((start, start.outer()?)));
+        let starts = starts.map(|(start, outer)| match start.from {
+            StepSource::Sequence(_) => gradient(outer, &start.name, StepsGradientKind::Stacked),
+            StepSource::Memory { .. } => gradient(outer, &start.name, StepsGradientKind::First),
+        });
+        let shared = self.shared().into_iter();
+        starts.chain(shared.map(|name| gradient(name, name, StepsGradientKind::Summed))).collect()
     }
 
     /// Outer variables that are the same in every step.
@@ -194,17 +223,16 @@ impl RnnOp {
         self.step.inputs().into_iter().filter(|name| !given.contains(name)).collect()
     }
 
-    /// Outer variables that it reads.
+    /// Outer variables that it reads: sequences and boot memories, then shared variables.
     pub fn inputs(&self) -> Vec<&str> {
-        let sequences = self.step_inputs.iter().map(|link| &*link.outer);
-        let boots = self.memories.iter().map(|memory| &*memory.boot);
-        let all: IndexSet<&str> = sequences.chain(boots).chain(self.shared()).collect();
+        let outer = self.starts.iter().filter_map(StepValue::outer);
+        let all: IndexSet<&str> = outer.chain(self.shared()).collect();
         all.into_iter().collect()
     }
 
-    /// Outer variables that it writes.
+    /// Outer variables that it writes: the sequences of its step outputs.
     pub fn outputs(&self) -> Vec<&str> {
-        self.step_outputs.iter().map(|link| &*link.outer).collect()
+        self.outputs.iter().map(|output| &*output.sequence).collect()
     }
 
     pub(super) fn depth(&self) -> usize {
@@ -221,39 +249,47 @@ pub struct RnnGradOp {
     pub(super) forward: RnnOp,
     /// The gradients of the last step, of the one before, …; the last entry serves all remaining steps.
     pub(super) steps: Vec<GradStep>,
-    /// By step output of the forward operator: its upstream gradient, if any.
-    pub(super) output_grads: Vec<Option<String>>,
-    /// By step input: the name of its gradient.
-    pub(super) input_grads: Vec<Option<String>>,
-    /// By memory: the name of the boot memory's gradient.
-    pub(super) boot_grads: Vec<Option<String>>,
-    /// Shared variables, and the names of their gradients.
-    pub(super) shared_grads: Vec<(String, String)>,
+    pub(super) results: Vec<StepsGradient>,
 }
 
 /// The gradient of a step net.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GradStep {
-    pub(super) op: Operator,
-    /// Upstream gradients, with their names in the step.
-    pub(super) arrivals: Vec<(UpstreamSource, String)>,
-    /// By shared variable: all contributions to its gradient.
+    pub(super) net: NetOp,
+    /// Upstream gradients.
+    pub(super) starts: Vec<StepValue>,
+    /// By result: the step's contributions.
     pub(super) parts: Vec<Vec<String>>,
 }
 
-impl GradStep {
-    pub(super) fn writes(&self, name: &str) -> bool {
-        self.op.outputs().contains(&name) || self.op.intermediates().contains(&name)
-    }
+/// The gradient of an outer variable, from the contributions of the steps.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StepsGradient {
+    /// Its name.
+    pub(super) grad: String,
+    /// The outer variable.
+    pub(super) of: String,
+    /// The name of the variable, or of its part, in the step.
+    pub(super) value: String,
+    pub(super) kind: StepsGradientKind,
 }
 
-/// The source of a step's upstream gradient.
+/// The way in which an outer variable's gradient follows from the contributions of the steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum UpstreamSource {
-    /// The gradient of that step output.
-    Output(usize),
-    /// The gradient of that pre-memory in the following step.
-    Memory(usize),
+pub(super) enum StepsGradientKind {
+    /// The contributions are the elements of a sequence.
+    Stacked,
+    /// It is the contribution of the first step.
+    First,
+    /// It is the sum of all contributions.
+    Summed,
+}
+
+impl GradStep {
+    /// Names that belong to the step, besides those of the forward operator.
+    pub(super) fn locals(&self) -> impl Iterator<Item = &str> {
+        self.starts.iter().map(|start| &*start.name).chain(self.net.written())
+    }
 }
 
 impl RnnGradOp {
@@ -263,50 +299,22 @@ impl RnnGradOp {
     }
 
     /// The gradients of the step net, that of the last step first; the last one serves all remaining steps.
-    pub fn steps(&self) -> impl Iterator<Item = &Operator> {
-        self.steps.iter().map(|step| &step.op)
+    pub fn steps(&self) -> impl Iterator<Item = &NetOp> {
+        self.steps.iter().map(|step| &step.net)
     }
 
     /// Outer variables that it reads, apart from the saved state of the forward operator's steps.
     pub fn inputs(&self) -> Vec<&str> {
-        let arriving = self.output_grads.iter().flatten().map(String::as_str);
-        arriving.chain(self.forward.inputs()).collect()
+        let starts = self.steps.first().into_iter().flat_map(|step| &step.starts);
+        starts.filter_map(StepValue::sequence).chain(self.forward.inputs()).collect()
     }
 
     /// Outer variables that it writes.
     pub fn outputs(&self) -> Vec<&str> {
-        let links = self.input_links().map(|(_, grad)| grad).chain(self.boot_links().map(|(_, grad)| grad));
-        links.chain(self.shared_grads.iter().map(|(_, grad)| &**grad)).collect()
-    }
-
-    /// Sequences whose gradients it writes, with the names of these.
-    pub(super) fn input_links(&self) -> impl Iterator<Item = (&StepLink, &str)> {
-        let links = self.forward.step_inputs.iter().zip(&self.input_grads);
-        links.filter_map(|(link, grad)| Some((link, grad.as_deref()?)))
-    }
-
-    /// Memories whose boot gradients it writes, with the names of these.
-    pub(super) fn boot_links(&self) -> impl Iterator<Item = (&StepMemory, &str)> {
-        let memories = self.forward.memories.iter().zip(&self.boot_grads);
-        memories.filter_map(|(memory, grad)| Some((memory, grad.as_deref()?)))
-    }
-
-    /// Names that belong to one step of the gradient.
-    pub(super) fn locals<'a>(&'a self, step: &'a GradStep) -> FxHashSet<&'a str> {
-        let mut local = self.forward.locals();
-        local.extend(step.arrivals.iter().map(|(_, name)| &**name));
-        local.extend(step.op.outputs().into_iter().chain(step.op.intermediates()));
-        local
-    }
-
-    /// Its outputs, in the order in which a program's gradient writes them.
-    pub(super) fn writes_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let shared = self.shared_grads.iter_mut().rev().map(|(_, grad)| grad);
-        let boots = self.boot_grads.iter_mut().rev().flatten();
-        boots.chain(shared).chain(self.input_grads.iter_mut().rev().flatten())
+        self.results.iter().map(|result| &*result.grad).collect()
     }
 
     pub(super) fn depth(&self) -> usize {
-        1 + self.steps().map(Operator::depth).max().unwrap_or(0)
+        1 + self.steps().map(NetOp::depth).max().unwrap_or(0)
     }
 }

@@ -1,12 +1,12 @@
-//! Execution of trees as programs, with a cache of sessions in the executor.
+//! Execution of trees as programs, whose plans the executor caches.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashSet;
 
 use super::Operator;
-use autobwd_core::{Meta, OpDesc, Result};
-use autobwd_exec::{Executor, Scope, Session};
+use autobwd_core::{Meta, OpDesc, Program, Result};
+use autobwd_exec::{Executor, Feed, Scope};
 
 /// Maximum number of cached trees.
 const MOST: usize = 16;
@@ -15,13 +15,13 @@ const MOST: usize = 16;
 #[derive(Default)]
 struct TreeCache(VecDeque<PreparedTree>);
 
-/// A tree with the session that runs its program.
+/// A tree with its program, for the dtypes and shapes of its inputs.
 struct PreparedTree {
     tree: Operator,
     inputs: Vec<(String, Meta)>,
     outputs: Vec<String>,
-    session: Session,
-    /// The session's own scope, without values.
+    program: Program,
+    /// The program's own scope, without values.
     scope: Scope,
 }
 
@@ -35,7 +35,7 @@ impl Operator {
     /// Those of [`lower`](Operator::lower) and of running a program.
     pub fn run(&self, executor: &mut Executor, scope: &mut Scope) -> Result<()> {
         let mut prepared: TreeCache = executor.take_attached();
-        let outcome = prepared.tree(self, executor, scope).and_then(|tree| tree.run(scope));
+        let outcome = prepared.tree(self, executor, scope).and_then(|tree| tree.run(executor, scope));
         executor.attach(prepared);
         outcome
     }
@@ -61,13 +61,8 @@ impl PreparedTree {
         let written = program.root().ops.iter().flat_map(OpDesc::writes).filter(|var| seen.insert(*var));
         let outputs: Vec<String> = written.map(|var| program.name(var).to_string()).collect();
         let inputs = inputs.into_iter().map(|var| program.name(var).to_string());
-        let inputs: Vec<(String, Meta)> =
-            inputs.filter_map(|name| values.meta(&name).map(|meta| (name, meta))).collect();
-        let feeds: Vec<(&str, Meta)> = inputs.iter().map(|(name, meta)| (&**name, meta.clone())).collect();
-        let fetches: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        let mut scope = Scope::new();
-        let session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
-        Ok(PreparedTree { tree: tree.clone(), inputs, outputs, session, scope })
+        let inputs = inputs.filter_map(|name| values.meta(&name).map(|meta| (name, meta))).collect();
+        Ok(PreparedTree { tree: tree.clone(), inputs, outputs, program, scope: Scope::new() })
     }
 
     /// Whether it is that tree, for the current dtypes and shapes.
@@ -75,12 +70,11 @@ impl PreparedTree {
         self.inputs.iter().all(|(name, meta)| scope.meta(name).as_ref() == Some(meta)) && self.tree == *tree
     }
 
-    fn run(&mut self, values: &mut Scope) -> Result<()> {
-        for (name, _) in &self.inputs {
-            self.session.feed(name, values.get(name)?)?;
-        }
-        self.session.run(&mut self.scope)?;
-        let fetched = self.outputs.iter().map(|name| self.session.fetch(name)).collect::<Result<Vec<_>>>()?;
+    fn run(&mut self, executor: &mut Executor, values: &mut Scope) -> Result<()> {
+        let inputs = self.inputs.iter().map(|(name, _)| Ok((&**name, values.get(name)? as &dyn Feed)));
+        let feeds = inputs.collect::<Result<Vec<_>>>()?;
+        let fetches: Vec<&str> = self.outputs.iter().map(String::as_str).collect();
+        let fetched = executor.run(&self.program, &mut self.scope, &feeds, &fetches)?;
         self.outputs.iter().zip(fetched).for_each(|(name, value)| values.set(name, value));
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     NetOp, Operator, RnnGradOp, RnnOp,
-    rnn::{GradStep, UpstreamSource},
+    rnn::{StepSource, StepValue, StepsGradient, StepsGradientKind},
 };
 use autobwd_core::desc::GRAD;
 
@@ -35,30 +35,38 @@ impl<'f> Indented<'_, 'f> {
         }
     }
 
-    pub(super) fn net(&mut self, net: &NetOp) -> fmt::Result {
+    fn net(&mut self, net: &NetOp) -> fmt::Result {
         self.head("net", net.name(), net.inputs(), net.outputs())?;
         net.ops().iter().try_for_each(|op| self.indented().operator(op))
     }
 
-    pub(super) fn rnn(&mut self, rnn: &RnnOp) -> fmt::Result {
-        self.head("rnn", rnn.name(), rnn.inputs(), rnn.outputs())?;
-        let mut inside = self.indented();
-        for link in rnn.step_inputs() {
-            inside.line(format_args!("{} = {}[t]", link.inner, link.outer))?;
+    /// The values that a step starts with, and its net. `before` is the step that ran before step `t`.
+    fn step(&mut self, starts: &[StepValue], net: &NetOp, before: &str) -> fmt::Result {
+        for StepValue { name, from } in starts {
+            match from {
+                StepSource::Sequence(outer) => self.line(format_args!("{name} = {outer}[t]"))?,
+                StepSource::Memory { state, boot: None } => {
+                    self.line(format_args!("{name} = {state}[{before}]"))?;
+                }
+                StepSource::Memory { state, boot: Some(boot) } => {
+                    self.line(format_args!("{name} = {state}[{before}], at first {boot}"))?;
+                }
+            }
         }
-        for memory in rnn.memories() {
-            inside.line(format_args!("{} = {}[t-1], at first {}", memory.pre, memory.state, memory.boot))?;
-        }
-        inside.net(rnn.step())?;
-        for link in rnn.step_outputs() {
-            inside.line(format_args!("{}[t] = {}", link.outer, link.inner))?;
-        }
-        Ok(())
+        self.net(net)
     }
 
-    pub(super) fn rnn_grad(&mut self, grad: &RnnGradOp) -> fmt::Result {
-        let forward = grad.forward();
-        self.head("rnn_grad", forward.name(), grad.inputs(), grad.outputs())?;
+    fn rnn(&mut self, rnn: &RnnOp) -> fmt::Result {
+        self.head("rnn", rnn.name(), rnn.inputs(), rnn.outputs())?;
+        let mut inside = self.indented();
+        inside.step(&rnn.starts, rnn.step(), "t-1")?;
+        let outputs = &rnn.outputs;
+        outputs.iter().try_for_each(|out| inside.line(format_args!("{}[t] = {}", out.sequence, out.value)))
+    }
+
+    fn rnn_grad(&mut self, grad: &RnnGradOp) -> fmt::Result {
+        let name = grad.forward.name();
+        self.head("rnn_grad", name, grad.inputs(), grad.outputs())?;
         let mut inside = self.indented();
         for (i, step) in grad.steps.iter().enumerate() {
             match (i + 1 == grad.steps.len(), i) {
@@ -66,36 +74,29 @@ impl<'f> Indented<'_, 'f> {
                 (true, _) => inside.line(format_args!("for t = T-{}, …, 0", i + 1))?,
                 (false, _) => inside.line(format_args!("for t = T-{}", i + 1))?,
             }
-            inside.indented().grad_step(grad, step)?;
-        }
-        for (link, to) in grad.input_links() {
-            inside.line(format_args!("{to}[t] = {}{GRAD}", link.inner))?;
-        }
-        for (memory, to) in grad.boot_links() {
-            inside.line(format_args!("{to} = {}{GRAD}[0]", memory.pre))?;
-        }
-        Ok(())
-    }
-
-    fn grad_step(&mut self, grad: &RnnGradOp, step: &GradStep) -> fmt::Result {
-        for (from, name) in &step.arrivals {
-            match *from {
-                UpstreamSource::Output(i) => {
-                    let outer = grad.output_grads[i].as_deref().unwrap_or_default();
-                    self.line(format_args!("{name} = {outer}[t]"))?;
-                }
-                UpstreamSource::Memory(i) => {
-                    self.line(format_args!("{name} = {}{GRAD}[t+1]", grad.forward.memories()[i].pre))?;
+            let mut inside = inside.indented();
+            inside.step(&step.starts, &step.net, "t+1")?;
+            for (result, parts) in grad.results.iter().zip(&step.parts) {
+                if result.kind == StepsGradientKind::Summed && !parts.is_empty() {
+                    let parts: Vec<String> = parts.iter().map(|part| format!("{name}@t/{part}")).collect();
+                    inside.line(format_args!("{} += {}", result.grad, parts.join(" + ")))?;
                 }
             }
         }
-        self.operator(&step.op)?;
-        for ((_, to), parts) in grad.shared_grads.iter().zip(&step.parts).filter(|(_, p)| !p.is_empty()) {
-            let name = grad.forward.name();
-            let parts: Vec<String> = parts.iter().map(|part| format!("{name}@t/{part}")).collect();
-            self.line(format_args!("{to} += {}", parts.join(" + ")))?;
+        for StepsGradient { grad, value, kind, .. } in &grad.results {
+            match kind {
+                StepsGradientKind::Stacked => inside.line(format_args!("{grad}[t] = {value}{GRAD}"))?,
+                StepsGradientKind::First => inside.line(format_args!("{grad} = {value}{GRAD}[0]"))?,
+                StepsGradientKind::Summed => {}
+            }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Indented(f, 0).operator(self)
     }
 }
 
