@@ -9,12 +9,12 @@ use super::{
     flat::FlatScope,
     gradient_tree::GradientTree,
     reachability::{VariableNames, check_known, check_written_once, reach, reach_step},
-    rnn::{GradStep, StepOutput, StepSource, StepValue, StepsGradient, StepsGradientKind},
+    rnn::{GradStep, StepOutput, StepValue, StepsGradient, StepsGradientKind},
 };
 use autobwd_backward::__private::{GradNames, accumulate, prune};
 use autobwd_core::{
     __private::{OperatorGradients, internals::*},
-    BlockId, Error, ErrorKind, GradKind, Name, OpDesc, OpInfoMap, Origin, Result, Var,
+    BlockId, Error, ErrorKind, GradKind, Name, OpDesc, OpInfoMap, Origin, Result, Slots, Var,
     desc::GRAD,
     operators::Assign,
 };
@@ -49,8 +49,8 @@ pub fn build_grad_op(op: &NamedOp) -> Result<Operator> {
 /// - An operator without upstream gradient, or without wanted gradient, yields [`Nop`](Operator::Nop).
 /// - A net yields the gradients of its operators, including nested nets, in reverse.
 /// - Several contributions to one gradient, in any nested net, are called `w@GRAD@RENAME@0`, `@1`, … in the order of
-///   computation. Their sum follows the last of them, in the innermost net that contains them all; if an operator of a
-///   net in it reads the gradient after the last of them, then in that net.
+///   computation. Their sum follows the last of them in the innermost net that contains them all, or, if that is deeper,
+///   in the innermost net that contains the last of them and the reader of the gradient.
 /// - `fill_zeros_like` supplies a needed gradient without writer.
 /// - A step net yields a step net over the steps in reverse; its memories pass gradients to the previous step.
 ///
@@ -106,13 +106,13 @@ impl<'a> ScopeGradient<'a> {
         excluded: &'a VariableNames<'a>,
         reached: &'a VariableNames<'a>,
     ) -> ScopeGradient<'a> {
-        let mut flat = FlatScope::new(tree);
+        let flat = FlatScope::new(tree);
         let model = flat.program.name_count();
         let mut no_grad = vec![false; model];
         for var in flat.program.root().ops.iter().flat_map(|op| op.reads().chain(op.writes())) {
             no_grad[var.index()] = !reached.contains(flat.program.name(var));
         }
-        let (emitted, rnns, names) = (vec![], FxHashMap::default(), GradNames::new(&mut flat.program));
+        let (emitted, rnns, names) = (vec![], FxHashMap::default(), GradNames::new(&flat.program));
         ScopeGradient { ops, flat, model, excluded, reached, no_grad, names, emitted, rnns }
     }
 
@@ -214,7 +214,7 @@ impl<'a> ScopeGradient<'a> {
         loop {
             let scope = ScopeGradient::new(self.ops, rnn.step().ops(), self.excluded, &inner);
             let step = scope.step(rnn, &arriving, &carried, &results)?;
-            let memories = rnn.starts.iter().map(|start| start.state().is_some());
+            let memories = rnn.starts.iter().map(|start| start.state.is_some());
             let known = memories.zip(&step.parts).zip(&carried);
             let next = known.map(|((memory, parts), known)| *known || (memory && !parts.is_empty()));
             let next: Vec<bool> = next.collect();
@@ -253,41 +253,45 @@ impl<'a> ScopeGradient<'a> {
         results: &[StepsGradient],
     ) -> Result<GradStep> {
         // In the order of a program's gradient.
-        let outputs = arriving.iter().rev().map(|out| {
-            let from = StepSource::Sequence(format!("{}{GRAD}", out.sequence));
-            (&*out.value, from)
-        });
+        let outputs = arriving.iter().rev().map(|out| (&*out.value, None, Some(&out.sequence)));
         let memories = rnn.starts.iter().zip(carried).rev().filter(|(_, carried)| **carried);
-        let memories = memories.filter_map(|(start, _)| {
-            let from = StepSource::Memory { state: format!("{}{GRAD}", start.name), boot: None };
-            Some((start.state()?, from))
-        });
-        let upstream: Vec<_> = outputs.chain(memories).filter(|(v, _)| self.reached.contains(v)).collect();
-        upstream.iter().try_for_each(|(value, _)| self.seed(value))?;
+        let memories =
+            memories.filter_map(|(start, _)| Some((&**start.state.as_ref()?, Some(&start.name), None)));
+        let upstream: Vec<_> = outputs.chain(memories).filter(|(v, ..)| self.reached.contains(v)).collect();
+        upstream.iter().try_for_each(|(value, ..)| self.seed(value))?;
         self.differentiate()?;
         self.accumulate();
         self.prune();
-        let parts = results.iter().map(|result| self.parts(result)).collect();
+        let mut writer = FxHashMap::default();
+        for (at, op) in self.emitted.iter().enumerate() {
+            op.writes().for_each(|var| _ = writer.insert(var, at));
+        }
+        let parts = results.iter().map(|result| self.parts(result, &writer)).collect();
+        self.emitted.retain(|op| op.writes().next().is_some());
         let seeds = self.emitted.iter().filter(|op| op.origin == Origin::Seed).flat_map(OpDesc::writes);
-        let starts = upstream.into_iter().zip(seeds).map(|((_, from), grad)| {
+        let gradient = |name: &String| format!("{name}{GRAD}");
+        let starts = upstream.into_iter().zip(seeds).map(|((_, state, outer), grad)| {
             let name = self.flat.program.name(grad).to_string();
-            StepValue { name, from }
+            StepValue { name, state: state.map(gradient), outer: outer.map(gradient) }
         });
         let starts = starts.collect();
         let step = rnn.step();
         Ok(GradStep { net: NetOp::gradient(step.name(), self.tree(step.ops())), starts, parts })
     }
 
-    /// The contributions of a step to a gradient. They are not summed here if those of all steps are.
-    fn parts(&mut self, result: &StepsGradient) -> Vec<String> {
-        let var = self.flat.program.find(&result.value);
-        let Some(grad) = var.and_then(|var| self.names.known(var)) else { return vec![] };
-        let Some(at) = self.emitted.iter().rposition(|op| op.writes().any(|v| v == grad)) else {
-            return vec![];
+    /// The contributions of a step to a gradient, by the operators that write them. If the contributions of all steps
+    /// are summed, the sum of the step loses its output.
+    fn parts(&mut self, result: &StepsGradient, writer: &FxHashMap<Var, usize>) -> Vec<String> {
+        let grad = self.flat.program.find(&result.value).and_then(|var| self.names.known(var));
+        let Some((grad, at)) = grad.and_then(|grad| Some((grad, *writer.get(&grad)?))) else { return vec![] };
+        let op = &mut self.emitted[at];
+        let parts = match result.kind == StepsGradientKind::Summed && op.origin == Origin::Accumulate {
+            true => {
+                op.outputs = Slots::default();
+                op.reads().collect()
+            }
+            false => vec![grad],
         };
-        let summed =
-            result.kind == StepsGradientKind::Summed && self.emitted[at].origin == Origin::Accumulate;
-        let parts = if summed { self.emitted.remove(at).reads().collect() } else { vec![grad] };
         parts.into_iter().map(|part| self.flat.program.name(part).to_string()).collect()
     }
 }

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use super::{
     NetOp, Operator, RnnGradOp, RnnOp,
     lower::NameScope,
-    rnn::{StepSource, StepValue, StepsGradientKind},
+    rnn::{StepValue, StepsGradientKind},
 };
 use autobwd_core::{
     Attr, BlockId, Name, Op, OpDesc, Origin, Program, Var,
@@ -128,12 +128,12 @@ impl NetOutline {
         step: &NameScope<'_>,
     ) {
         for start in starts {
-            let ty = match start.from {
-                StepSource::Sequence(_) => "step_input",
-                StepSource::Memory { boot: Some(_), .. } => "memory",
-                StepSource::Memory { boot: None, .. } => "next_step",
+            let ty = match (&start.state, &start.outer) {
+                (None, _) => "step_input",
+                (Some(_), Some(_)) => "memory",
+                (Some(_), None) => "next_step",
             };
-            let (from, to) = (self.vars(start.outer(), names), self.vars([&*start.name], step));
+            let (from, to) = (self.vars(start.outer.as_deref(), names), self.vars([&*start.name], step));
             self.link(ty, from, to, block);
         }
         self.list(net.ops(), block, step);
@@ -144,7 +144,7 @@ impl NetOutline {
         let inner = self.frame(rnn.name(), title, (rnn.inputs(), rnn.outputs()), block, names);
         let step = names.step(rnn, "t", rnn.locals());
         self.step((&rnn.starts, rnn.step()), inner, names, &step);
-        for state in rnn.starts.iter().filter_map(StepValue::state) {
+        for state in rnn.starts.iter().filter_map(|start| start.state.as_deref()) {
             let state = self.vars([state], &step);
             self.link("next_step", state, vec![], inner);
         }

@@ -219,12 +219,12 @@ pub use backward::{backward, build_grad_op};
 pub use list::NetOp;
 pub use missing::missing;
 pub use op::NamedOp;
+use rnn::StepValue;
 pub use rnn::{RnnGradOp, RnnOp};
 
 use autobwd_core::{
     __private::internals::*, Describe, Error, ErrorKind, Name, OpContext, OpDesc, OpInfoMap, Result, Var,
 };
-use rnn::StepValue;
 
 /// A node of a tree of operators. Variables are names; their values are in a [`Scope`](autobwd_exec::Scope).
 #[derive(Clone, Debug, PartialEq)]
@@ -325,8 +325,8 @@ impl Operator {
             Operator::Op(op) => op.desc(var),
             Operator::Rnn(rnn) => {
                 let sequences = vars(rnn.starts.iter().filter_map(StepValue::sequence).collect());
-                let memories = rnn.starts.iter().filter(|start| start.sequence().is_none());
-                let boots = vars(memories.filter_map(StepValue::outer).collect());
+                let memories = rnn.starts.iter().filter(|start| start.state.is_some());
+                let boots = vars(memories.filter_map(|start| start.outer.as_deref()).collect());
                 let op =
                     OpDesc::new(Name::new(rnn.name())).input("step input", sequences).input("memory", boots);
                 op.input("shared", vars(rnn.shared())).output("step output", vars(rnn.outputs()))

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     NamedOp, Operator, RnnGradOp, RnnOp,
-    rnn::{StepSource, StepValue, StepsGradientKind},
+    rnn::{StepValue, StepsGradientKind},
 };
 use autobwd_core::{
     __private::internals::*,
@@ -218,12 +218,11 @@ impl<'a> NetLowering<'a> {
         }
         let at = |t: usize, name: &str| names.prefix(rnn, t) + name;
         let every = |name: &str| (0..steps).map(|t| at(t, name)).collect();
-        for StepValue { name, from } in &rnn.starts {
-            match from {
-                StepSource::Sequence(outer) => self.unstack(names.full_name(outer), every(name))?,
-                StepSource::Memory { boot, .. } => {
-                    self.copy(names.full_name(boot.as_deref().unwrap_or_default()), at(0, name))?;
-                }
+        for StepValue { name, state, outer } in &rnn.starts {
+            let outer = names.full_name(outer.as_deref().unwrap_or_default());
+            match state {
+                None => self.unstack(outer, every(name))?,
+                Some(_) => self.copy(outer, at(0, name))?,
             }
         }
         let copies = format!("{}{}/", names.prefix, rnn.name());
@@ -232,7 +231,7 @@ impl<'a> NetLowering<'a> {
         }
         for t in 0..steps {
             for start in rnn.starts.iter().filter(|_| t > 0) {
-                if let Some(state) = start.state() {
+                if let Some(state) = &start.state {
                     self.copy(at(t - 1, state), at(t, &start.name))?;
                 }
             }
@@ -278,7 +277,7 @@ impl<'a> NetLowering<'a> {
         let at = |t: usize, name: &str| names.prefix(rnn, t) + name;
         let step = |t: usize| &grad.steps[(steps - 1 - t).min(grad.steps.len() - 1)];
         for start in grad.steps[0].starts.iter().filter(|_| steps > 0) {
-            let own = |t: usize| step(t).starts.iter().find(|own| own.from == start.from);
+            let own = |t: usize| step(t).starts.iter().find(|own| own.sequence() == start.sequence());
             if let Some(outer) = start.sequence()
                 && let Some(parts) = (0..steps).map(|t| Some(at(t, &own(t)?.name))).collect()
             {
@@ -287,7 +286,7 @@ impl<'a> NetLowering<'a> {
         }
         for t in (0..steps).rev() {
             for start in &step(t).starts {
-                if let Some(state) = start.state() {
+                if let Some(state) = &start.state {
                     self.copy(at(t + 1, state), at(t, &start.name))?;
                 }
             }

@@ -116,8 +116,8 @@ pub(super) fn reach_step<'a>(
     loop {
         let before = inner.len();
         for start in rnn.starts.iter().filter(|start| !no_grad.contains(&*start.name)) {
-            let arrives = start.outer().is_some_and(|name| outer.contains(name))
-                || start.state().is_some_and(|name| inner.contains(name));
+            let arrives = start.outer.as_deref().is_some_and(|name| outer.contains(name))
+                || start.state.as_deref().is_some_and(|name| inner.contains(name));
             if arrives {
                 inner.insert(&start.name);
             }

@@ -43,21 +43,15 @@ pub struct RnnOp {
     pub(super) outputs: Vec<StepOutput>,
 }
 
-/// A value that a step starts with.
+/// A value that a step starts with: an element of a sequence, or a value of the step that ran before, a memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StepValue {
     /// Its name in the step.
     pub(super) name: String,
-    pub(super) from: StepSource,
-}
-
-/// The source of a value that a step starts with.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum StepSource {
-    /// The step's element of an outer sequence.
-    Sequence(String),
-    /// A value of the step that ran before; in the first step, an outer variable, the boot memory.
-    Memory { state: String, boot: Option<String> },
+    /// For a memory: its name in the step that ran before.
+    pub(super) state: Option<String>,
+    /// The outer sequence, or the value of a memory in the first step, the boot memory.
+    pub(super) outer: Option<String>,
 }
 
 /// An outer sequence, and the step's value that is its element.
@@ -68,28 +62,9 @@ pub(super) struct StepOutput {
 }
 
 impl StepValue {
-    /// The outer variable: the sequence or boot memory.
-    pub(super) fn outer(&self) -> Option<&str> {
-        match &self.from {
-            StepSource::Sequence(outer) => Some(outer),
-            StepSource::Memory { boot, .. } => boot.as_deref(),
-        }
-    }
-
     /// The outer sequence, if it is an element of one.
     pub(super) fn sequence(&self) -> Option<&str> {
-        match &self.from {
-            StepSource::Sequence(outer) => Some(outer),
-            StepSource::Memory { .. } => None,
-        }
-    }
-
-    /// The value of the step before, if it is a memory.
-    pub(super) fn state(&self) -> Option<&str> {
-        match &self.from {
-            StepSource::Sequence(_) => None,
-            StepSource::Memory { state, .. } => Some(state),
-        }
+        self.outer.as_deref().filter(|_| self.state.is_none())
     }
 }
 
@@ -109,8 +84,7 @@ impl RnnOp {
     /// # Errors
     /// The step net writes `inner`, or it is a step input or pre-memory already.
     pub fn step_input(self, outer: impl Into<String>, inner: impl Into<String>) -> Result<RnnOp> {
-        let from = StepSource::Sequence(outer.into());
-        self.start("step input", StepValue { name: inner.into(), from })
+        self.start("step input", StepValue { name: inner.into(), state: None, outer: Some(outer.into()) })
     }
 
     /// Adds a memory that the step net writes as `state` and reads as `pre` in the next step; in the first step, `pre`
@@ -126,8 +100,8 @@ impl RnnOp {
     ) -> Result<RnnOp> {
         let state = state.into();
         self.written("memory", &state)?;
-        let from = StepSource::Memory { state, boot: Some(boot.into()) };
-        self.start("pre-memory", StepValue { name: pre.into(), from })
+        let value = StepValue { name: pre.into(), state: Some(state), outer: Some(boot.into()) };
+        self.start("pre-memory", value)
     }
 
     /// Adds a step output: the values of `inner` are stacked to the sequence `outer`.
@@ -202,16 +176,14 @@ impl RnnOp {
 
     /// The gradients of outer variables, if all are computed.
     pub(super) fn gradients(&self) -> Vec<StepsGradient> {
-        let gradient = |of: &str, value: &str, kind| StepsGradient {
-            grad: format!("{of}{GRAD}"),
-            of: of.into(),
-            value: value.into(),
-            kind,
+        let gradient = |of: &str, value: &str, kind| {
+            let [grad, of, value] = [format!("{of}{GRAD}"), of.into(), value.into()];
+            StepsGradient { grad, of, value, kind }
         };
-        let starts = self.starts.iter().filter_map(|start| Some((start, start.outer()?)));
-        let starts = starts.map(|(start, outer)| match start.from {
-            StepSource::Sequence(_) => gradient(outer, &start.name, StepsGradientKind::Stacked),
-            StepSource::Memory { .. } => gradient(outer, &start.name, StepsGradientKind::First),
+        let starts = self.starts.iter().filter_map(|start| {
+            let kind =
+                if start.state.is_some() { StepsGradientKind::First } else { StepsGradientKind::Stacked };
+            Some(gradient(start.outer.as_deref()?, &start.name, kind))
         });
         let shared = self.shared().into_iter();
         starts.chain(shared.map(|name| gradient(name, name, StepsGradientKind::Summed))).collect()
@@ -225,7 +197,7 @@ impl RnnOp {
 
     /// Outer variables that it reads: sequences and boot memories, then shared variables.
     pub fn inputs(&self) -> Vec<&str> {
-        let outer = self.starts.iter().filter_map(StepValue::outer);
+        let outer = self.starts.iter().filter_map(|start| start.outer.as_deref());
         let all: IndexSet<&str> = outer.chain(self.shared()).collect();
         all.into_iter().collect()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     NetOp, Operator, RnnGradOp, RnnOp,
-    rnn::{StepSource, StepValue, StepsGradient, StepsGradientKind},
+    rnn::{StepValue, StepsGradient, StepsGradientKind},
 };
 use autobwd_core::desc::GRAD;
 
@@ -42,15 +42,12 @@ impl<'f> Indented<'_, 'f> {
 
     /// The values that a step starts with, and its net. `before` is the step that ran before step `t`.
     fn step(&mut self, starts: &[StepValue], net: &NetOp, before: &str) -> fmt::Result {
-        for StepValue { name, from } in starts {
-            match from {
-                StepSource::Sequence(outer) => self.line(format_args!("{name} = {outer}[t]"))?,
-                StepSource::Memory { state, boot: None } => {
-                    self.line(format_args!("{name} = {state}[{before}]"))?;
-                }
-                StepSource::Memory { state, boot: Some(boot) } => {
-                    self.line(format_args!("{name} = {state}[{before}], at first {boot}"))?;
-                }
+        for StepValue { name, state, outer } in starts {
+            let outer = outer.as_deref().unwrap_or_default();
+            match state {
+                None => self.line(format_args!("{name} = {outer}[t]"))?,
+                Some(state) if outer.is_empty() => self.line(format_args!("{name} = {state}[{before}]"))?,
+                Some(state) => self.line(format_args!("{name} = {state}[{before}], at first {outer}"))?,
             }
         }
         self.net(net)
