@@ -50,7 +50,8 @@ impl Kernel for SigmoidCrossEntropyWithLogits<Buf<'_>> {
             cx.chunks_mut(out.inout::<T>(x)?.copied(), PART, |part, out| {
                 let label = nth_part(label, part, out.len());
                 for (x, label) in out.iter_mut().zip(label) {
-                    let loss = x.max(0.0) - *x * label + (-x.abs()).exp().ln_1p();
+                    let rest = KernelFloat::ln_1p(KernelFloat::exp(-x.abs()));
+                    let loss = x.max(0.0) - *x * label + rest;
                     *x = counted.scaled(*label, loss);
                 }
             });
@@ -142,7 +143,7 @@ impl Kernel for SigmoidCrossEntropyWithLogitsGrad<Buf<'_>> {
                 });
                 Ok(())
             };
-            fill(dx, |x, label| 1.0 / (1.0 + (-x).exp()) - label)?;
+            fill(dx, |x, label| 1.0 / (1.0 + KernelFloat::exp(-x)) - label)?;
             fill(dlabel, |x, _| -x)
         })
     }

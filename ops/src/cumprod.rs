@@ -248,7 +248,7 @@ impl Kernel for Logcumsumexp<Buf<'_>> {
 fn log_add(a: f64, b: f64) -> f64 {
     let (low, high) = if a < b { (a, b) } else { (b, a) };
     // The difference of two infinities is NaN.
-    if low == high { high + std::f64::consts::LN_2 } else { high + (low - high).exp().ln_1p() }
+    if low == high { high + std::f64::consts::LN_2 } else { high + libm::log1p(libm::exp(low - high)) }
 }
 impl Composition for Logcumsumexp<Expr> {
     fn compose(&mut self) {
@@ -354,12 +354,12 @@ impl Kernel for LogcumsumexpGrad<Buf<'_>> {
                     let at = first + if reverse { n - 1 - i } else { i } * inner;
                     let (x, out, dout) = (wide(x[row + at]), wide(out[row + at]), wide(dout[row + at]));
                     if exclusive {
-                        dx[at] = T::of(if rest == 0.0 { 0.0 } else { rest * (x - log).exp() });
+                        dx[at] = T::of(if rest == 0.0 { 0.0 } else { rest * libm::exp(x - log) });
                     }
-                    rest = if rest == 0.0 { dout } else { dout + rest * (out - log).exp() };
+                    rest = if rest == 0.0 { dout } else { dout + rest * libm::exp(out - log) };
                     log = out;
                     if !exclusive {
-                        dx[at] = T::of(rest * (x - log).exp());
+                        dx[at] = T::of(rest * libm::exp(x - log));
                     }
                 }
             });

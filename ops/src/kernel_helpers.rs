@@ -12,14 +12,23 @@ use autobwd::{
     tensor::Element,
 };
 
-/// Floating-point types that kernels compute with: `f32` and `f64`.
+/// Floating-point types that kernels compute with: `f32` and `f64`. Functions are those of the crate `libm`, so that their
+/// bits do not depend on the system.
 pub(crate) trait KernelFloat:
-    GemmElement + Vectorised + num_traits::Float + AddAssign + Into<f64>
+    GemmElement + Vectorised + num_traits::float::FloatCore + AddAssign + Into<f64>
 {
     /// The nearest representable number.
     fn of(x: f64) -> Self;
     /// The number itself if `is` holds, else 0, without a branch.
     fn or_zero(self, is: bool) -> Self;
+    /// `e^x`.
+    fn exp(self) -> Self;
+    /// The natural logarithm.
+    fn ln(self) -> Self;
+    /// `ln(1 + x)`.
+    fn ln_1p(self) -> Self;
+    /// The square root, correctly rounded.
+    fn sqrt(self) -> Self;
 }
 impl KernelFloat for f32 {
     fn of(x: f64) -> f32 {
@@ -29,6 +38,19 @@ impl KernelFloat for f32 {
     fn or_zero(self, is: bool) -> f32 {
         f32::from_bits(self.to_bits() & u32::from(is).wrapping_neg())
     }
+    fn exp(self) -> f32 {
+        libm::expf(self)
+    }
+    fn ln(self) -> f32 {
+        libm::logf(self)
+    }
+    fn ln_1p(self) -> f32 {
+        libm::log1pf(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> f32 {
+        self.sqrt()
+    }
 }
 impl KernelFloat for f64 {
     fn of(x: f64) -> f64 {
@@ -37,6 +59,19 @@ impl KernelFloat for f64 {
     #[inline(always)]
     fn or_zero(self, is: bool) -> f64 {
         f64::from_bits(self.to_bits() & u64::from(is).wrapping_neg())
+    }
+    fn exp(self) -> f64 {
+        libm::exp(self)
+    }
+    fn ln(self) -> f64 {
+        libm::log(self)
+    }
+    fn ln_1p(self) -> f64 {
+        libm::log1p(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> f64 {
+        self.sqrt()
     }
 }
 

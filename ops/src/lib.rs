@@ -12,6 +12,8 @@
 //! Slots marked `?` are optional; slots marked `*` hold any number of variables.
 //!
 #![doc = include_str!("../OPERATORS.md")]
+// Kernels have the same bits on every system.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod activation;
 pub mod array;

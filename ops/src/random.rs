@@ -408,7 +408,7 @@ fn normal(rng: &mut impl Rng) -> f64 {
         let v = 1.7156 * (unit(rng) - 0.5);
         let (x, y) = (u - 0.449871, v.abs() + 0.386595);
         let q = x * x + y * (0.19600 * y - 0.25472 * x);
-        if q < 0.27597 || (q <= 0.27846 && v * v <= -4.0 * u * u * u.ln()) {
+        if q < 0.27597 || (q <= 0.27846 && v * v <= -4.0 * u * u * libm::log(u)) {
             return v / u;
         }
     }

@@ -179,7 +179,7 @@ impl Kernel for LogSoftmaxGrad<Buf<'_>> {
                     return T::vectorised(LogSoftmaxBackward { dx, out });
                 }
                 let total = T::of(sum(dx.view(), dx.view(), |dout, _| dout));
-                dx.zip_mut_with(&out, |dx, out: &T| *dx -= out.exp() * total);
+                dx.zip_mut_with(&out, |dx, out: &T| *dx -= KernelFloat::exp(*out) * total);
             });
             Ok(())
         })
@@ -326,7 +326,7 @@ fn log_softmax<T: KernelFloat>(mut x: ArrayViewMut1<'_, T>) {
         return T::vectorised(LogSoftmaxForward(x));
     }
     let top = largest(x.view());
-    let rest = T::of(sum(x.view(), x.view(), |x, _| (x - top.into()).exp()).ln());
+    let rest = T::of(libm::log(sum(x.view(), x.view(), |x, _| libm::exp(x - top.into()))));
     x.mapv_inplace(|x| x - top - rest);
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn rotary_embedding(x: &Expr, positions: &Expr, base: f64) -> Expr {
         );
         return failed(&[x, positions], text);
     };
-    let frequencies: Vec<f64> = (0..half).map(|i| base.powf(-(i as f64) / half as f64)).collect();
+    let frequencies: Vec<f64> = (0..half).map(|i| libm::pow(base, -(i as f64) / half as f64)).collect();
     let frequencies = constants(x, &frequencies);
     // [.., length, 1, d / 2], for all heads.
     let angles = (positions.cast(x.dtype()).unsqueeze(&[-1]) * frequencies).unsqueeze(&[-2]);

@@ -76,7 +76,7 @@ impl Kernel for KldivLoss<Buf<'_>> {
         let (reduction, divisor) = (self.reduction, self.reduction.divisor(&self.x));
         with_float!(self.x, T => {
             let (x, target, loss) = (self.x.slice::<T>()?, self.target.slice::<T>()?, self.loss.slice_mut::<T>()?);
-            let one = |x: T, target: T| if target > 0.0 { target * (target.ln() - x) } else { 0.0 };
+            let one = |x: T, target: T| if target > 0.0 { target * (KernelFloat::ln(target) - x) } else { 0.0 };
             if reduction != DivergenceReduction::None {
                 let sum = x.iter().zip(target).fold(0.0, |sum, (x, target)| sum + wide(one(*x, *target)));
                 loss.fill(T::of(sum / divisor));

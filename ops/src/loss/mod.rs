@@ -155,7 +155,7 @@ impl<T: KernelFloat> LossTarget<'_, T> {
         match self {
             LossTarget::Hard(labels) => labels.class(i).map_or(T::ZERO, |class| -p[class].ln()),
             LossTarget::Soft(labels) => {
-                T::of(-sum(p, lanes.lane(labels, i), |p, label| weighted(label, p.ln())))
+                T::of(-sum(p, lanes.lane(labels, i), |p, label| weighted(label, libm::log(p))))
             }
         }
     }

@@ -85,10 +85,10 @@ impl Schedule {
         let progress = |steps: u64| if step < steps { step as f64 / steps as f64 } else { 1.0 };
         match &self.0 {
             ScheduleCurve::Constant(rate) => *rate,
-            ScheduleCurve::Step { rate, gamma, every } => rate * gamma.powf((step / every) as f64),
+            ScheduleCurve::Step { rate, gamma, every } => rate * libm::pow(*gamma, (step / every) as f64),
             ScheduleCurve::Linear { from, to, steps } => from + (to - from) * progress(*steps),
             ScheduleCurve::Cosine { from, to, steps } => {
-                to + (from - to) * (1.0 + (PI * progress(*steps)).cos()) / 2.0
+                to + (from - to) * (1.0 + libm::cos(PI * progress(*steps))) / 2.0
             }
             ScheduleCurve::Warmup { steps, then } if step < *steps => {
                 then.rate(0) * ((step + 1) as f64 / *steps as f64)

@@ -53,7 +53,7 @@ impl Kernel for Logsumexp<Buf<'_>> {
                 let top = terms.clone().fold(f64::NEG_INFINITY, f64::max);
                 // The difference of two infinities is NaN.
                 let top = if top.is_finite() { top } else { 0.0 };
-                T::of(add_up(terms.map(|x| (x - top).exp())).ln() + top)
+                T::of(libm::log(add_up(terms.map(|x| libm::exp(x - top)))) + top)
             });
             Ok(())
         })
@@ -114,7 +114,7 @@ impl Kernel for LogsumexpGrad<Buf<'_>> {
         let cut = cut(&self.x, axes, self.reduce_all || self.axis.is_empty());
         with_float!(self.dout, T => {
             let results = (self.out.slice::<T>()?, self.dout.slice()?);
-            cut.zip_back(cx, self.x.slice()?, results, self.dx.slice_mut()?, |x, out, dout| dout * (x - out).exp());
+            cut.zip_back(cx, self.x.slice()?, results, self.dx.slice_mut()?, |x, out, dout| dout * KernelFloat::exp(x - out));
             Ok(())
         })
     }

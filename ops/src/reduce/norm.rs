@@ -81,7 +81,7 @@ fn norm(sizes: impl Iterator<Item = f64>, p: f64) -> f64 {
         2.0 => add_up(sizes.map(|x| x * x)).sqrt(),
         f64::INFINITY => sizes.fold(0.0, larger),
         f64::NEG_INFINITY => -sizes.map(|x| -x).fold(f64::NEG_INFINITY, larger),
-        p => add_up(sizes.map(|x| x.powf(p))).powf(1.0 / p),
+        p => libm::pow(add_up(sizes.map(|x| libm::pow(x, p))), 1.0 / p),
     }
 }
 
@@ -190,7 +190,7 @@ fn slope(x: f64, out: f64, p: f64) -> f64 {
     } else if p == 2.0 {
         x / out
     } else {
-        sign * (x.abs() / out).powf(p - 1.0)
+        sign * libm::pow(x.abs() / out, p - 1.0)
     }
 }
 
