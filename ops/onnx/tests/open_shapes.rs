@@ -1,5 +1,7 @@
 //! Programs with unknown dimensions, written for any size and read again for some.
 
+mod graphs;
+
 use autobwd::{BlockId, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
@@ -89,6 +91,24 @@ fn gradients_of_a_text_recogniser_are_written_for_any_size() -> Result<()> {
     let scope = model(&net, &[], vec![])?.scope;
     let mut model = Model { program, feeds: vec!["x".into()], fetches, scope };
     assert_same(&mut model, &[vec![numbers(&[1, 1, 8, 16])?], vec![numbers(&[3, 1, 8, 30])?]])
+}
+
+#[test]
+fn gather_takes_indices_of_any_dimensions() -> Result<()> {
+    // An embedding, as PyTorch exports it; 7 is the code of int64.
+    let table: Vec<f32> = (0..21).map(|i| i as f32).collect();
+    let nodes = vec![graphs::node("Gather", &["table", "ids"], &["out"])];
+    let ids = graphs::typed_value("ids", 7, &[-1, -1]);
+    let bytes =
+        graphs::model(graphs::graph(&[ids], &["out"], nodes, vec![graphs::floats("table", &[7, 3], &table)]));
+    let mut read = from_bytes(&bytes, &LoadOptions::default())?;
+    for dims in [[2, 3], [4, 1]] {
+        let ids = labels(&dims, 7)?;
+        let out = read.run(&mut Executor::with_threads(1), &[&ids])?.remove(0);
+        let rows = ids.slice::<i64>()?.iter().flat_map(|id| &table[3 * *id as usize..][..3]);
+        assert_eq!(out, Tensor::from_vec([dims[0], dims[1], 3], rows.copied().collect())?);
+    }
+    Ok(())
 }
 
 #[test]

@@ -60,22 +60,9 @@ fn gather(n: &mut NodeContext<'_, '_>) -> Outputs {
         return one(x.index_select(&index, axis as i32));
     }
     let taken = x.index_select(&reshape(&index, &[-1]), axis as i32);
-    let own = x.dims();
-    let dims: Vec<autobwd::tensor::Dim> =
-        own[..axis].iter().chain(&shape[..]).chain(&own[axis + 1..]).copied().collect();
-    one(with_dims(&taken, &dims)?)
-}
-
-/// Reshapes to dimensions; at most one may be unknown.
-fn with_dims(x: &Expr, dims: &[autobwd::tensor::Dim]) -> Result<Expr> {
-    let dims: Vec<i64> = dims.iter().map(|dim| dim.get().map_or(-1, |dim| dim as i64)).collect();
-    if dims.iter().filter(|dim| **dim == -1).count() > 1 {
-        return Err(refuse(format!("a reshape to {dims:?} needs known dimensions")));
-    }
-    if dims.contains(&0) && dims.contains(&-1) {
-        return Err(refuse(format!("a reshape to {dims:?} is not unique")));
-    }
-    Ok(reshape(x, &dims))
+    let sizes = |x: &Expr, axes: std::ops::Range<usize>| axes.map(|i| x.dim(i as i32)).collect::<Vec<_>>();
+    let [before, after] = [0..axis, axis + 1..x.dims().len()].map(|axes| sizes(&x, axes));
+    one(taken.reshape_to(&[before, sizes(&index, 0..shape.len()), after].concat()))
 }
 
 /// Indices along an axis of the first input, none of them negative.
