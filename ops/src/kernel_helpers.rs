@@ -12,8 +12,8 @@ use autobwd::{
     tensor::Element,
 };
 
-/// Floating-point types that kernels compute with: `f32` and `f64`. Functions are those of the crate `libm`, so that their
-/// bits do not depend on the system.
+/// Floating-point types that kernels compute with: `f32` and `f64`. Functions come from the crate `libm`, so that their bits
+/// do not depend on the system.
 pub(crate) trait KernelFloat:
     GemmElement + Vectorised + num_traits::float::FloatCore + AddAssign + Into<f64>
 {

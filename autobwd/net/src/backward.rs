@@ -199,7 +199,7 @@ impl<'a> ScopeGradient<'a> {
         self.emitted = prune(self.flat.program.name_count(), &self.names, &given, &self.no_grad, emitted);
     }
 
-    /// The gradient operators as a tree like that of the scope.
+    /// The gradient operators as a tree of the same form as the scope.
     fn tree(self, tree: &[Operator]) -> Vec<Operator> {
         GradientTree::new(self.emitted, self.flat.nodes.len(), self.rnns, &self.flat.program).list_of(tree)
     }

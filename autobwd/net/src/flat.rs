@@ -3,7 +3,7 @@
 use super::Operator;
 use autobwd_core::Program;
 
-/// The operators of one scope in execution order: those of its tree, without nets. A recurrent operator stands for its
+/// The operators of one scope in execution order: the operators of its tree, without nets. A recurrent operator stands for its
 /// steps, which have scopes of their own.
 pub(super) struct FlatScope<'a> {
     pub(super) nodes: Vec<&'a Operator>,

@@ -10,7 +10,7 @@ use autobwd_core::{OpDesc, Origin, Program, Var};
 pub(super) struct GradientTree {
     /// By node: its gradient operators.
     of_node: Vec<Vec<Operator>>,
-    /// By node: the sums whose last part it writes; after the last node, those of upstream gradients alone.
+    /// By node: the sums whose last part it writes; after the last node, the sums of upstream gradients alone.
     sums: Vec<Vec<GradientSum>>,
     /// Sums that are not in a net yet.
     pending: Vec<GradientSum>,

@@ -54,7 +54,7 @@ pub(super) struct NameScope<'a> {
     outer: Option<&'a NameScope<'a>>,
     /// Prefix of the step's names.
     prefix: String,
-    /// The full names of the scope's variables; other names are those of the outer scope.
+    /// The full names of the scope's variables; other names belong to the outer scope.
     names: FxHashMap<&'a str, String>,
 }
 

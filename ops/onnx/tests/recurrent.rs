@@ -183,6 +183,19 @@ fn lstm_is_a_node() -> Result<()> {
 }
 
 #[test]
+fn lstm_of_two_layers_is_two_nodes() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[-1, -1, INPUTS as i64]);
+    let lstm = Lstm::builder(&net, INPUTS, UNITS).layers(2).dtype(DType::F64).seed(1).build();
+    // Operators follow the layers.
+    let out = (lstm.forward_with(&x, None, None).0 * 2.0).tanh().sum(&[0]) + 1.0;
+    let inputs = |[steps, batch]: [usize; 2]| vec![numbers(&[steps, batch, INPUTS])];
+    let read = assert_same(model(net.program()?.clone(), &["x"], vec![out.name()]), inputs)?;
+    assert_eq!(counts(&read.program, &["rnn", "recurrent"]), [2, 0]);
+    Ok(())
+}
+
+#[test]
 fn gradients_of_an_lstm() -> Result<()> {
     let net = Builder::new();
     let (program, fetches) = gradients_of(&net, &lstm(&net)[..1], &["x"])?;

@@ -9,7 +9,7 @@ const NAMES: [&str; 2] = ["ex_states", "states"];
 
 impl OpSequence {
     /// Completes operators that replace `op` in a block of a program: declares what they write, and copies the blocks
-    /// that they run. `names` has the variables of the program by those of the composition.
+    /// that they run. `names` maps variables of the composition to variables of the program.
     pub(super) fn complete(
         &self,
         (program, block): (&mut Program, BlockId),

@@ -254,7 +254,7 @@ impl OpSequence {
     }
 
     /// The operators that `results` need, in terms of outer variables: `bound` maps these to variables here, `fresh`
-    /// creates new ones. Each result is written to its variable. Also returns the outer variables by those of the line.
+    /// creates new ones. Each result is written to its variable. Also returns the map from variables of the line to outer variables.
     pub(crate) fn splice(
         &self,
         ops: &OpInfoMap,
@@ -397,8 +397,8 @@ impl OpInfoMap {
 }
 
 impl OpSequence {
-    /// Its operators, in terms of the variables of the operator that it is the composition of; and the program's variables
-    /// by its own.
+    /// Its operators, in terms of the variables of the operator that it is the composition of; and the map from its
+    /// own variables to variables of the program.
     fn in_place_of(
         &self,
         ops: &OpInfoMap,

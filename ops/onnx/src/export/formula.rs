@@ -94,7 +94,7 @@ impl Space {
         Ok(if added.is_empty() { x } else { x.unsqueeze(&added) })
     }
 
-    /// A value that broadcasts, in all of the space: that of all operands.
+    /// A value that broadcasts, expanded to the space of all operands.
     fn expanded(&self, value: Onnx, operands: &[Onnx]) -> Result<Onnx> {
         let known: Option<Vec<i64>> = self.0.dims.iter().map(|dim| dim.get().map(|dim| dim as i64)).collect();
         if let Some(dims) = known {

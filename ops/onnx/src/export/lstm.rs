@@ -56,7 +56,8 @@ pub(super) fn as_layers(program: &Program, is_read: impl Fn(Var) -> bool) -> Res
         let Some(projection) = Projection::of(program, &program.root().ops[..at], lstm.gates) else {
             continue;
         };
-        let count = program.root().ops.len();
+        // Layers that have been put into the program are longer than what they replace.
+        let count = net.program()?.root().ops.len();
         if layer(&net, &lstm, &projection) {
             net.edit(|program| {
                 let mut layer = program.root_mut().ops.split_off(count);

@@ -29,7 +29,7 @@ fn stacked(values: &[Onnx]) -> Option<Onnx> {
     Some(first.concat(&others.iter().collect::<Vec<_>>(), 0))
 }
 
-/// Weights or biases, whose rows are those of each gate, in the order of ONNX.
+/// Weights or biases with the rows of each gate in the order of ONNX.
 fn reordered(x: &Onnx, rnn: &RnnAttrs) -> Onnx {
     let (gates, units) = (onnx_gates(rnn.mode), i64::from(rnn.hidden_size));
     let parts: Vec<Onnx> = gates.iter().map(|gate| rows(x, gate * units, (gate + 1) * units)).collect();
