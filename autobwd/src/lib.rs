@@ -240,6 +240,8 @@ pub use autobwd_viewer as viewer;
 /// Execution of programs, and reports of their plans.
 pub mod exec {
     #[doc(inline)]
+    pub use autobwd_core::ARITHMETIC_VERSION;
+    #[doc(inline)]
     pub use autobwd_exec::{
         Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MismatchedValue, Monitor, Predictor,
         SCHEDULE_STEP, Scope, Session,

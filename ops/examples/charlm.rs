@@ -169,6 +169,9 @@ impl Model {
             Some(path) => {
                 let mut values = Scope::new();
                 let checkpoint = Checkpoint::load(path, &self.training, &mut values)?;
+                if let Some(warning) = checkpoint.warning() {
+                    eprintln!("warning: {warning}");
+                }
                 let saved = checkpoint.note("data")?;
                 if saved != data {
                     let text = format!("`{}` is for {saved}, not {data}", path.display());

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use autobwd::{
     Attr, Builder, DType, Dims, ErrorKind, Executor, Program, Result, Scope, Tensor, Var,
-    exec::Checkpoint,
+    exec::{ARITHMETIC_VERSION, Checkpoint},
     program::{OpDesc, Origin, ProgramSnapshot, VarKind},
 };
 use autobwd_ops::{
@@ -163,6 +163,41 @@ fn files_without_a_checkpoint_are_refused() -> Result<()> {
         replaced("\\\"step\\\":1", "\\\"stop\\\":1")
             .starts_with("`run`: not a checkpoint: missing field `step`")
     );
+    Ok(())
+}
+
+#[test]
+fn checkpoint_of_another_arithmetic_loads_with_a_warning() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let net = model(8, &adam)?;
+    let scope = started(&net)?;
+    Checkpoint::new(1).save(&path, &net.program()?, &scope)?;
+    let current = Checkpoint::load(&path, &net.program()?, &mut Scope::new())?;
+    assert_eq!((current.arithmetic(), current.warning()), (Some(ARITHMETIC_VERSION), None));
+    let bytes = without_checksum(fs::read(&path).unwrap());
+    let written = format!("\\\"arithmetic\\\":{ARITHMETIC_VERSION}");
+    let at = bytes.windows(written.len()).position(|window| window == written.as_bytes()).unwrap();
+    // The same length, so that the offsets in the file stay right.
+    let digit = |digit: &str| written.replace(&ARITHMETIC_VERSION.to_string(), digit);
+    for (entry, version, said) in [
+        (digit("0"), Some(0), "written with version 0 of the arithmetic, and this autobwd has version 1: "),
+        (
+            written.replace("arithmetic", "unknown___"),
+            None,
+            "written before arithmetic had versions, and this ",
+        ),
+    ] {
+        fs::write(&path, [&bytes[..at], entry.as_bytes(), &bytes[at + entry.len()..]].concat()).unwrap();
+        let mut loaded = Scope::new();
+        let checkpoint = Checkpoint::load(&path, &net.program()?, &mut loaded)?;
+        assert_eq!(checkpoint.arithmetic(), version);
+        assert!(checkpoint.warning().unwrap().contains(said), "{:?}", checkpoint.warning());
+        assert_eq!(bits(&loaded), bits(&scope));
+        // Values that nothing has computed since then are still those of the other version.
+        checkpoint.save(&path, &net.program()?, &loaded)?;
+        assert_eq!(Checkpoint::load(&path, &net.program()?, &mut Scope::new())?, checkpoint);
+    }
     Ok(())
 }
 

@@ -2,7 +2,11 @@
 
 use std::{fs, path::Path};
 
-use autobwd::{Builder, DType, ErrorKind, Executor, Result, Scope, exec::Monitor, program::ProgramSnapshot};
+use autobwd::{
+    Builder, DType, ErrorKind, Executor, Result, Scope,
+    exec::{ARITHMETIC_VERSION, Monitor},
+    program::ProgramSnapshot,
+};
 use autobwd_ops::{
     Init, Math,
     optim::{Optimizer, Sgd},
@@ -64,6 +68,27 @@ fn resumed_run_goes_on_with_its_log() -> Result<()> {
     // All whole lines are kept.
     assert_eq!(Monitor::resume(&path, &program, &[&loss], u64::MAX)?.last_step(), Some(6));
     assert_eq!(lines(&path).len(), 6);
+    Ok(())
+}
+
+#[test]
+fn log_of_another_arithmetic_goes_on_with_a_warning() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.jsonl");
+    let (net, program, loss) = model()?;
+    record(&mut Monitor::create(&path, &program, &[&loss])?, &net, &program, &[1, 2])?;
+    let written = fs::read_to_string(&path).unwrap();
+    assert_eq!(Monitor::resume(&path, &program, &[&loss], 2)?.warning(), None);
+    for (entry, said) in [(",\"arithmetic\":0", "version 0"), ("", "before arithmetic had versions")] {
+        let other = written.replace(&format!(",\"arithmetic\":{ARITHMETIC_VERSION}"), entry);
+        fs::write(&path, &other).unwrap();
+        let mut log = Monitor::resume(&path, &program, &[&loss], 1)?;
+        assert!(log.warning().unwrap().contains(said), "{:?}", log.warning());
+        record(&mut log, &net, &program, &[2])?;
+        let resumed = fs::read_to_string(&path).unwrap();
+        assert_eq!(resumed.lines().count(), 3);
+        assert_eq!(resumed.lines().next(), other.lines().next());
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@
 extern crate self as autobwd;
 
 mod arith;
+mod arithmetic;
 mod checksum;
 pub mod composition;
 mod debug;
@@ -30,6 +31,7 @@ pub mod schema;
 pub mod tensor;
 pub mod verify;
 
+pub use arithmetic::ARITHMETIC_VERSION;
 pub use autobwd_macros::{Attrs, register_op};
 pub use composition::{AnyRule, Composed, Composition, Rule, Rules};
 pub use desc::{

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, path::Path};
 
 use autobwd_core::{
     __private::internals::*,
-    Error, ErrorKind, Program, Result, Tensor, VarKind,
+    ARITHMETIC_VERSION, Error, ErrorKind, Program, Result, Tensor, VarKind,
     tensor::{load_tensors_with, save_tensors_with},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Scope;
+use crate::{Scope, arithmetic};
 
 /// The key of a checkpoint in the metadata of its safetensors file.
 const KEY: &str = "autobwd.checkpoint";
@@ -23,6 +23,7 @@ const VERSION: u32 = 1;
 /// statistics, and the counters from which the random numbers of a step follow. So a run that loads a checkpoint and
 /// goes on is bit-identical to one that was never interrupted, on any number of threads. Random numbers that the
 /// program does not make, and the position in the data, are the caller's: `Loader::state` of `autobwd-data` is a note.
+/// A checkpoint of another [version of the arithmetic](ARITHMETIC_VERSION) loads, with a [warning](Checkpoint::warning).
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, exec::Checkpoint};
@@ -52,10 +53,17 @@ const VERSION: u32 = 1;
 /// whole by [`write_atomically`](autobwd_core::tensor::write_atomically): if the process is killed, the disk is full or
 /// the power fails, the path holds the last complete checkpoint. A temporary file that a killed process leaves is
 /// removed when the next checkpoint is saved there. Equal states give equal files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     step: u64,
     notes: BTreeMap<String, String>,
+    arithmetic: Option<u32>,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Checkpoint {
+        Checkpoint::new(0)
+    }
 }
 
 /// What the metadata of a file hold, as JSON.
@@ -64,6 +72,9 @@ struct CheckpointJson {
     version: u32,
     /// The fingerprint of the program, in hexadecimal digits.
     program: String,
+    /// Files from before the versions of the arithmetic have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arithmetic: Option<u32>,
     step: u64,
     notes: BTreeMap<String, String>,
 }
@@ -73,9 +84,9 @@ fn refuse(kind: ErrorKind, path: &Path, text: impl std::fmt::Display) -> Error {
 }
 
 impl Checkpoint {
-    /// A checkpoint after this many steps, without notes.
+    /// A checkpoint after this many steps of a run with this version of the arithmetic, without notes.
     pub fn new(step: u64) -> Checkpoint {
-        Checkpoint { step, notes: BTreeMap::new() }
+        Checkpoint { step, notes: BTreeMap::new(), arithmetic: Some(ARITHMETIC_VERSION) }
     }
 
     /// Adds a note, or replaces the one of this name.
@@ -88,6 +99,18 @@ impl Checkpoint {
     /// The number of steps.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// The [version of the arithmetic](ARITHMETIC_VERSION) of the run that wrote it; `None` for files from before the
+    /// versions.
+    pub fn arithmetic(&self) -> Option<u32> {
+        self.arithmetic
+    }
+
+    /// A sentence for the user if the run that wrote the checkpoint had another version of the arithmetic: a run that
+    /// goes on with it need not have the bits of the unbroken one.
+    pub fn warning(&self) -> Option<String> {
+        arithmetic::warning("the checkpoint", self.arithmetic)
     }
 
     /// The note of this name.
@@ -116,6 +139,7 @@ impl Checkpoint {
         let metadata = CheckpointJson {
             version: VERSION,
             program: hexadecimal(program.fingerprint()),
+            arithmetic: self.arithmetic,
             step: self.step,
             notes: self.notes.clone(),
         };
@@ -159,7 +183,8 @@ impl Checkpoint {
             ));
         }
         values.into_iter().for_each(|(name, value)| scope.set(&name, value));
-        Ok(Checkpoint { step: metadata.step, notes: metadata.notes })
+        let CheckpointJson { step, notes, arithmetic, .. } = metadata;
+        Ok(Checkpoint { step, notes, arithmetic })
     }
 }
 

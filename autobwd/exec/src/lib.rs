@@ -18,6 +18,7 @@
 //! kept.
 
 mod anomaly;
+mod arithmetic;
 mod bind;
 mod checkpoint;
 mod executor;

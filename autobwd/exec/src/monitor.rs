@@ -8,10 +8,10 @@ use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
 use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 
-use crate::{Session, norm::l2_norm, optimizer_state::RATE_SLOT};
+use crate::{Session, arithmetic, norm::l2_norm, optimizer_state::RATE_SLOT};
 use autobwd_core::{
     __private::internals::*,
-    Error, ErrorKind, Meta, Op, OpDesc, Program, Result, Tensor, Var,
+    ARITHMETIC_VERSION, Error, ErrorKind, Meta, Op, OpDesc, Program, Result, Tensor, Var,
     operators::{Cast, Reshape2},
     with_dtype,
 };
@@ -48,7 +48,7 @@ const CONVERSIONS: [&str; 2] = [Cast::<Var>::SCHEMA.name, Reshape2::<Var>::SCHEM
 /// let lines: Vec<&str> = log.lines().collect();
 /// assert_eq!(
 ///     lines[0],
-///     r#"{"schema":"autobwd.log/1","values":["mean_0"],"learning_rates":["learning_rate_0"],"parameters":[{"name":"w","gradient":"w@GRAD"}]}"#
+///     r#"{"schema":"autobwd.log/1","values":["mean_0"],"learning_rates":["learning_rate_0"],"parameters":[{"name":"w","gradient":"w@GRAD"}],"arithmetic":1}"#
 /// );
 /// assert!(lines[1].starts_with(r#"{"step":1,"time_s":"#));
 /// assert!(lines[1].contains(r#""values":{"mean_0":9.0},"learning_rates":{"learning_rate_0":0.5},"gradient_norms":{"w":4.24"#));
@@ -84,6 +84,8 @@ pub struct Monitor<W> {
     /// Seconds of the runs before this one in the same log.
     earlier: f64,
     last_step: Option<u64>,
+    /// The version of the arithmetic in the first line of the log.
+    arithmetic: Option<u32>,
     /// Whether the log has its first line.
     has_header: bool,
     /// Whether a write failed: the log may end within a line then.
@@ -150,6 +152,7 @@ struct LogHeader<'a> {
     values: &'a [String],
     learning_rates: &'a [String],
     parameters: Vec<LoggedParameter<'a>>,
+    arithmetic: u32,
 }
 
 #[derive(Serialize)]
@@ -231,12 +234,19 @@ impl<W: Write> Monitor<W> {
     /// A monitor of a log that has its header.
     fn over(log: W, watched: Watched) -> Monitor<W> {
         let (start, earlier, last_step) = (Instant::now(), 0.0, None);
-        Monitor { log, watched, start, earlier, last_step, has_header: true, is_broken: false }
+        let arithmetic = Some(ARITHMETIC_VERSION);
+        Monitor { log, watched, start, earlier, last_step, arithmetic, has_header: true, is_broken: false }
     }
 
     /// The number of the last step in the log.
     pub fn last_step(&self) -> Option<u64> {
         self.last_step
+    }
+
+    /// A sentence for the user if the run that began the log had another
+    /// [version of the arithmetic](ARITHMETIC_VERSION): steps that are repeated may differ in their last bits.
+    pub fn warning(&self) -> Option<String> {
+        arithmetic::warning("the log", self.arithmetic)
     }
 
     /// The variables that a run must fetch for [`record`](Monitor::record): values, learning rates and gradients.
@@ -365,6 +375,7 @@ fn header(watched: &Watched, program: &Program) -> Result<Vec<u8>> {
         values: &watched.values,
         learning_rates: &watched.learning_rates,
         parameters: program.parameters().map(parameter).collect(),
+        arithmetic: ARITHMETIC_VERSION,
     })
 }
 

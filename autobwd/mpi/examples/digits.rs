@@ -97,6 +97,9 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
         loader.resume(checkpoint.note("data")?)?;
         first += checkpoint.step() as usize;
         if rank == 0 {
+            if let Some(warning) = checkpoint.warning() {
+                eprintln!("warning: {warning}");
+            }
             println!("resumed after epoch {}", first - 1);
         }
     }

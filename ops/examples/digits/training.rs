@@ -65,6 +65,9 @@ pub(crate) fn train(
         Some(file) => {
             let mut values = Scope::new();
             let checkpoint = Checkpoint::load(&file.path, &network.training, &mut values)?;
+            if let Some(warning) = checkpoint.warning() {
+                eprintln!("warning: {warning}");
+            }
             backend.set_values(&values)?;
             loader.resume(checkpoint.note("data")?)?;
             (step, epochs) = (checkpoint.step(), from_note(checkpoint.note("epochs")?)?);

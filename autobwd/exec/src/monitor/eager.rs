@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use autobwd_core::{Error, ErrorKind, Expr, Result, with_dtype};
+use autobwd_core::{ARITHMETIC_VERSION, Error, ErrorKind, Expr, Result, with_dtype};
 
 use super::{LogHeader, LoggedParameter, Monitor, SCHEMA, Watched, line};
 use crate::norm::l2_norm;
@@ -96,5 +96,6 @@ fn header<'a>(watched: &Watched, mut all: impl Iterator<Item = &'a Expr>) -> Res
         values: &watched.values,
         learning_rates: &watched.learning_rates,
         parameters: with.chain(without).collect(),
+        arithmetic: ARITHMETIC_VERSION,
     })
 }

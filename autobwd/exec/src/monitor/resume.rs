@@ -8,6 +8,7 @@ use std::{
 
 use autobwd_core::{Error, ErrorKind, Program, Result};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Monitor, Watched, header};
 
@@ -26,13 +27,16 @@ struct KeptRecords {
     /// The end of the last one in the file, or of the header; 0 without a whole header.
     end: u64,
     last: Option<LoggedStep>,
+    /// The version of the arithmetic in the header.
+    arithmetic: Option<u32>,
 }
 
 impl Monitor<File> {
     /// A monitor that goes on with the log of a run which is resumed after that many steps,
     /// [`Checkpoint::step`](crate::Checkpoint::step). Records of later steps, which the interrupted run has made and the
     /// resumed run repeats, are removed, and so is a last line without its end; `u64::MAX` keeps all whole lines. Times
-    /// go on from the last record. Without a file, or without its whole first line, it is a new log.
+    /// go on from the last record. Without a file, or without its whole first line, it is a new log. A log of another
+    /// version of the arithmetic goes on, with a [warning](Monitor::warning).
     ///
     /// ```
     /// use autobwd::exec::Monitor;
@@ -80,12 +84,13 @@ impl Monitor<File> {
         let mut file = open().map_err(fault)?;
         let refuse = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
         let header = header(&watched, program)?;
-        let KeptRecords { end, last } = records(&file, &header, step).map_err(fault)?.map_err(refuse)?;
+        let KeptRecords { end, last, arithmetic } =
+            records(&file, &header, step).map_err(fault)?.map_err(refuse)?;
         file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))).map_err(fault)?;
         if end == 0 {
             return Monitor::begin(file, program, watched);
         }
-        let mut monitor = Monitor::over(file, watched);
+        let mut monitor = Monitor { arithmetic, ..Monitor::over(file, watched) };
         if let Some(last) = last {
             (monitor.last_step, monitor.earlier) = (Some(last.step), last.time_s);
         }
@@ -102,13 +107,14 @@ fn records(file: &File, header: &[u8], step: u64) -> io::Result<Result<KeptRecor
     };
     let (_, is_whole) = next(&mut line)?;
     if !is_whole && header.starts_with(&line) {
-        return Ok(Ok(KeptRecords { end: 0, last: None }));
+        return Ok(Ok(KeptRecords { end: 0, last: None, arithmetic: None }));
     }
-    if line != header {
+    let (found, arithmetic) = without_arithmetic(&line);
+    if found.is_none() || found != without_arithmetic(header).0 {
         let text = "not a log of the same variables: a resumed run records what the run before it did";
         return Ok(Err(text.into()));
     }
-    let mut kept = KeptRecords { end: header.len() as u64, last: None };
+    let mut kept = KeptRecords { end: line.len() as u64, last: None, arithmetic };
     loop {
         let (count, is_whole) = next(&mut line)?;
         number += 1;
@@ -122,8 +128,15 @@ fn records(file: &File, header: &[u8], step: u64) -> io::Result<Result<KeptRecor
         }
         match serde_json::from_slice::<LoggedStep>(&line) {
             Ok(record) if record.step > step => return Ok(Ok(kept)),
-            Ok(record) => kept = KeptRecords { end: kept.end + count, last: Some(record) },
+            Ok(record) => kept = KeptRecords { end: kept.end + count, last: Some(record), ..kept },
             Err(e) => return Ok(Err(format!("line {number} is not the record of a step: {e}"))),
         }
     }
+}
+
+/// A header without its version of the arithmetic, and the version; `None` if the line is no header.
+fn without_arithmetic(line: &[u8]) -> (Option<Value>, Option<u32>) {
+    let mut header: Option<Value> = serde_json::from_slice(line).ok();
+    let version = header.as_mut().and_then(Value::as_object_mut).and_then(|keys| keys.remove("arithmetic"));
+    (header, version.as_ref().and_then(Value::as_u64).and_then(|version| version.try_into().ok()))
 }

@@ -121,6 +121,9 @@ impl RunCommand {
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
         let fetches = fetches(&program, if self.fetch.is_empty() { &model.fetches } else { &self.fetch });
         let monitor = self.monitor(&program, &fetches)?;
+        if let Some(warning) = monitor.as_ref().and_then(Monitor::warning) {
+            terminal.warn(&warning);
+        }
         let mut watched = fetches.clone();
         for name in monitor.iter().flat_map(Monitor::fetches) {
             if !watched.contains(&name) {
