@@ -210,7 +210,7 @@ impl Model {
                 let checkpoint = Checkpoint::new(epoch as u64).with_note("data", &data);
                 checkpoint.save(path, &self.training, &backend.values()?)?;
             }
-            let bits = sum / (part / WINDOW) as f64 / f64::ln(2.0);
+            let bits = sum / (part / WINDOW) as f64 / std::f64::consts::LN_2;
             if epoch % 5 == 0 {
                 bar.suspend(|| println!("epoch {epoch:3}  bits per character {bits:.3}"));
             }
@@ -233,7 +233,8 @@ impl Model {
         let (scores, _) = self.read(backend, now, &Tensor::zeros(DType::F32, &[1, UNITS])?)?;
         let scores = scores.slice::<f32>()?;
         let rows = scores.chunks(scores.len() / next.len());
-        let bits = rows.zip(next).map(|(scores, next)| -probabilities(scores, 1.0)[*next as usize].log2());
+        let bits =
+            rows.zip(next).map(|(scores, next)| -libm::log2(probabilities(scores, 1.0)[*next as usize]));
         Ok(bits.sum::<f64>() / next.len() as f64)
     }
 
@@ -270,7 +271,7 @@ impl Model {
 /// Softmax of scores divided by a temperature.
 fn probabilities(scores: &[f32], temperature: f64) -> Vec<f64> {
     let max = scores.iter().copied().fold(f32::MIN, f32::max);
-    let powers: Vec<f64> = scores.iter().map(|s| (f64::from(s - max) / temperature).exp()).collect();
+    let powers: Vec<f64> = scores.iter().map(|s| libm::exp(f64::from(s - max) / temperature)).collect();
     let sum: f64 = powers.iter().sum();
     powers.iter().map(|power| power / sum).collect()
 }
@@ -283,7 +284,7 @@ fn bigram_bits(training: &[i64], held_out: &[i64], characters: usize) -> f64 {
     }
     let bits = held_out.windows(2).map(|pair| {
         let counts = &counts[pair[0] as usize];
-        -(counts[pair[1] as usize] / counts.iter().sum::<f64>()).log2()
+        -libm::log2(counts[pair[1] as usize] / counts.iter().sum::<f64>())
     });
     bits.sum::<f64>() / (held_out.len() - 1) as f64
 }

@@ -61,7 +61,8 @@ fn check_variant(ops: &OpInfoMap, sample: &Sample, function: &ProgramFunction, b
     let largest =
         function.inputs.iter().flat_map(|(_, tensor)| tensor.to_f64s()).fold(0.0, |m: f64, x| m.max(x.abs()));
     // The sample's author has not seen how the function bends here.
-    let bound = bound.max((STEP * largest).powi(2));
+    let change = STEP * largest;
+    let bound = bound.max(change * change);
     let bytes = |(_, meta): &(String, Meta)| meta.bytes().unwrap_or(0);
     if function.outputs.iter().map(bytes).fold(0, usize::saturating_add) > BYTES {
         return Ok(());

@@ -34,7 +34,7 @@ pub(crate) fn boundary(
             .caption(name, ("sans-serif", 18))
             .build_cartesian_2d(0.0..1.0_f32, 0.0..1.0_f32)?;
         chart.draw_series(grid.iter().zip(odds).map(|(Point { x, y, .. }, odds)| {
-            let sure = 1.0 / (1.0 + (-odds).exp());
+            let sure = 1.0 / (1.0 + libm::exp(-odds));
             let color = if sure > 0.5 { SECOND } else { FIRST };
             let half = side / 2.0;
             Rectangle::new(

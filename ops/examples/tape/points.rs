@@ -16,7 +16,7 @@ pub(crate) const SETS: [(&str, Set); 6] = [
     ("diagonal", |n, rng| random(n, rng, |x, y| x + y < 0.5)),
     ("split", |n, rng| random(n, rng, |x, _| !(0.2..=0.8).contains(&x))),
     ("xor", |n, rng| random(n, rng, |x, y| (x < 0.5) != (y < 0.5))),
-    ("circle", |n, rng| random(n, rng, |x, y| (x - 0.5).powi(2) + (y - 0.5).powi(2) > 0.1)),
+    ("circle", |n, rng| random(n, rng, |x, y| (x - 0.5) * (x - 0.5) + (y - 0.5) * (y - 0.5) > 0.1)),
     ("spiral", |n, _| spiral(n)),
 ];
 
@@ -33,7 +33,7 @@ fn random(n: usize, rng: &mut dyn Rng, second: fn(f32, f32) -> bool) -> Vec<Poin
 fn spiral(n: usize) -> Vec<Point> {
     let half = n / 2;
     let turn = |i: usize| 10.0 * i as f32 / half as f32;
-    let (across, up) = (|t: f32| t * t.cos() / 20.0, |t: f32| t * t.sin() / 20.0);
+    let (across, up) = (|t: f32| t * libm::cosf(t) / 20.0, |t: f32| t * libm::sinf(t) / 20.0);
     let first = (5..5 + half).map(|i| (across(turn(i)), up(turn(i)), false));
     let second = (5..5 + half).map(|i| (up(-turn(i)), across(-turn(i)), true));
     first.chain(second).map(|(x, y, second)| Point { x: x + 0.5, y: y + 0.5, second }).collect()

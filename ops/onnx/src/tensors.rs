@@ -182,10 +182,10 @@ fn require_small(mut elements: impl Iterator<Item = u64>) -> Result<()> {
 pub(crate) fn from_half(bits: u16) -> f32 {
     let (sign, exponent, fraction) = (bits >> 15, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
     let size = match exponent {
-        0 => fraction * 2_f32.powi(-24),
+        0 => libm::ldexpf(fraction, -24),
         31 if fraction == 0.0 => f32::INFINITY,
         31 => f32::NAN,
-        _ => (1024.0 + fraction) * 2_f32.powi(exponent - 25),
+        _ => libm::ldexpf(1024.0 + fraction, exponent - 25),
     };
     if sign == 1 { -size } else { size }
 }

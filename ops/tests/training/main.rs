@@ -1,4 +1,5 @@
 //! What a training loop is made of, each part by itself.
+#![allow(clippy::disallowed_methods, reason = "inputs and expected values")]
 
 mod clipping;
 mod hyperparameters;

@@ -39,6 +39,7 @@ fn number(x: f64) -> Value {
 }
 
 /// A loss that falls, with a wave.
+#[expect(clippy::disallowed_methods, reason = "a picture")]
 pub(crate) fn falling(steps: u32) -> Vec<f64> {
     (1..=steps).map(|step| 3.0 / f64::from(step).sqrt() + 0.2 * f64::from(step).sin() + 0.3).collect()
 }

@@ -48,7 +48,7 @@ fn fourier(
         let elements = (0..length).flat_map(|j| (0..count).map(move |k| factor * f(angle(j, k))));
         table(n, [length, count], elements.collect(), real.dtype())
     };
-    let (cos, sin) = (matrix(f64::cos, 1.0)?, matrix(f64::sin, sign)?);
+    let (cos, sin) = (matrix(libm::cos, 1.0)?, matrix(libm::sin, sign)?);
     let (mut re, mut im) = (real.matmul(&cos), real.matmul(&sin));
     if let Some(imaginary) = imaginary {
         (re, im) = (&re - &imaginary.matmul(&sin), &im + &imaginary.matmul(&cos));
@@ -169,7 +169,7 @@ fn window(n: &mut NodeContext<'_, '_>, factors: &[f64]) -> Outputs {
         return Err(refuse(format!("operator `{}` of size {size} is not supported", n.op())));
     }
     let period = if periodic { size } else { (size - 1).max(1) } as f64;
-    let term = |i: i64, k: usize| factors[k] * (2.0 * PI * k as f64 * i as f64 / period).cos();
+    let term = |i: i64, k: usize| factors[k] * libm::cos(2.0 * PI * k as f64 * i as f64 / period);
     let elements = (0..size).map(|i| (0..factors.len()).map(|k| term(i, k)).sum::<f64>()).collect();
     known(n, element, [size as usize].to_vec(), elements)
 }
@@ -209,11 +209,11 @@ fn mel_weights(n: &mut NodeContext<'_, '_>) -> Outputs {
         )));
     }
     let rows = length / 2 + 1;
-    let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let mel = |hertz: f64| 2595.0 * libm::log10(1.0 + hertz / 700.0);
     let (low, high) = (mel(low), mel(high));
     let step = (high - low) / (bins + 2) as f64;
     let place = |i: i64| {
-        let hertz = 700.0 * (10_f64.powf((i as f64 * step + low) / 2595.0) - 1.0);
+        let hertz = 700.0 * (libm::pow(10.0, (i as f64 * step + low) / 2595.0) - 1.0);
         let at = ((length + 1) as f64 * hertz / rate as f64).floor();
         at.clamp(-1e9, 1e9) as i64
     };

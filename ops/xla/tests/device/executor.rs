@@ -23,6 +23,7 @@ fn regression(net: &Builder) -> Expr {
 }
 
 /// So many examples.
+#[expect(clippy::disallowed_methods, reason = "inputs")]
 fn examples(n: usize) -> [Tensor; 2] {
     let numbers = |columns: usize, factor: f32| {
         let values = (0..n * columns).map(|i| (factor * i as f32).sin()).collect();
