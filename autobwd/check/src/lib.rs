@@ -16,6 +16,7 @@ mod kernels;
 mod package;
 mod panics;
 mod precision;
+mod results;
 mod rewrites;
 mod shapes;
 mod sparse;
@@ -30,3 +31,4 @@ pub use autobwd_core::sample::{
 pub use checks::{CheckedSample, check_sample, check_sample_alone};
 pub use function::sample_program;
 pub use package::{CheckReport, Coverage, check_coverage, check_crate, check_within};
+pub use results::{enlarged_sample, resized_samples, sample_results};

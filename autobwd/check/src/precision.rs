@@ -6,7 +6,7 @@ use super::{
 };
 use autobwd_core::__private::internals::*;
 use autobwd_core::sample::Sample;
-use autobwd_core::{DType, GradKind, OpInfoMap, Result, Tensor, VarDesc};
+use autobwd_core::{Cost, DType, GradKind, OpInfo, OpInfoMap, Result, Tensor, VarDesc};
 
 /// Bound for |a − b| / (1 + max |b|) between outputs in `f32` and `f64`.
 const SINGLE: f64 = 1e-5;
@@ -14,9 +14,9 @@ const SINGLE: f64 = 1e-5;
 const GRADIENT: f64 = 1e-4;
 /// Number of elements of the first input at the large size.
 const LARGE: usize = 1 << 20;
-/// Bounds of the work at the large size.
-const FLOPS: u64 = 1 << 28;
-const BYTES: u64 = 1 << 27;
+/// Bounds of the work at the large size, for each element.
+const FLOPS: u64 = 1 << 8;
+const BYTES: u64 = 1 << 7;
 
 /// The `f64` function with the numbers of the `f32` function, which are rounded.
 fn rounded(ops: &OpInfoMap, single: &ProgramFunction, double: &ProgramFunction) -> Result<ProgramFunction> {
@@ -85,17 +85,12 @@ fn compare(single: &ProgramFunction, double: &ProgramFunction, bound: f64, what:
 /// Compares `f32` with `f64` for inputs of about a million elements, where errors that grow with the size show.
 pub(super) fn check_large(ops: &OpInfoMap, sample: &Sample, bound: f64) -> Result<()> {
     let continuous = Some(sample).filter(|sample| sample.discontinuous.is_none());
-    let Some(large) = continuous.and_then(enlarged) else { return Ok(()) };
+    let Some(large) = continuous.and_then(|sample| enlarged(sample, LARGE)) else { return Ok(()) };
     let of = |dtype| ProgramFunction::of(ops, &large, dtype, None);
     let (Ok(double), Ok(single)) = (of(DType::F64), of(DType::F32)) else { return Ok(()) };
     let info = ops.get(sample.op())?;
-    let meta =
-        |var| double.program.root().vars.get(&var).map(VarDesc::meta).ok_or_else(|| failure("no shape"));
-    for op in &double.program.root().ops {
-        let Ok(cost) = info.cost(op, &meta) else { return Ok(()) };
-        if cost.flops > FLOPS || cost.bytes > BYTES {
-            return Ok(());
-        }
+    if !is_affordable(info, &double, LARGE) {
+        return Ok(());
     }
     if double.run().is_err() {
         return Ok(());
@@ -110,12 +105,28 @@ pub(super) fn check_large(ops: &OpInfoMap, sample: &Sample, bound: f64) -> Resul
     }
 }
 
-/// The sample with the last dimension of its first input changed, so that it has about a million elements.
-fn enlarged(sample: &Sample) -> Option<Sample> {
+/// Whether the operators of a function, all of one type, are cheap for so many elements.
+pub(super) fn is_affordable(info: &OpInfo, function: &ProgramFunction, elements: usize) -> bool {
+    let root = function.program.root();
+    let meta = |var| root.vars.get(&var).map(VarDesc::meta).ok_or_else(|| failure("no shape"));
+    let most = |each: u64| each * elements as u64;
+    let is_cheap = |cost: Cost| cost.flops <= most(FLOPS) && cost.bytes <= most(BYTES);
+    root.ops.iter().all(|op| info.cost(op, &meta).is_ok_and(is_cheap))
+}
+
+/// The sample with the longest dimensions of its first floating point input changed, so that it has about so many
+/// elements.
+pub(super) fn enlarged(sample: &Sample, elements: usize) -> Option<Sample> {
     let dims = sample.draws.iter().find(|draw| draw.is_of_float() && !draw.dims().is_empty())?.dims();
     let from = *dims.iter().max()?;
     let count = dims.iter().filter(|n| **n == from).count();
     let others: usize = dims.iter().filter(|n| **n != from).product();
-    let to = ((LARGE / others.max(1)) as f64).powf(1.0 / count as f64) as usize;
+    let to = root(elements / others.max(1), count as u32);
     if from < 2 || to <= from { None } else { sample.resized(from, to) }
+}
+
+/// The largest integer whose power is at most `n`.
+fn root(n: usize, power: u32) -> usize {
+    let fits = |x: &usize| x.checked_pow(power).is_some_and(|y| y <= n);
+    if power == 1 { n } else { (1..).take_while(fits).last().unwrap_or(0) }
 }
