@@ -10,7 +10,6 @@ use super::{
 use autobwd_core::{
     __private::{Implementation, Memory, internals::*},
     Cx, DType, Dim, Error, ErrorKind, Meta, OpInfoMap, Result, Role, Tensor, Var,
-    runtime::products_allocate,
     tensor::padded,
     with_dtype,
 };
@@ -129,7 +128,7 @@ impl SingleKernel<'_> {
                 "the kernel of `{ty}` declares {said} bytes in `scratch_bytes`, but uses {asked}"
             ));
         }
-        if second.allocations > 0 && !products_allocate() {
+        if second.allocations > 0 {
             let n = second.allocations;
             return Err(failure(format!(
                 "the kernel allocates memory {n} times; take it from `Cx::scratch` instead"

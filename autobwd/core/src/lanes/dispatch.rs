@@ -6,7 +6,7 @@
 use crate::{
     Element,
     numbers::{Float, Lane},
-    runtime::{Isa, isa},
+    runtime::{FUSED, Isa, isa},
 };
 
 /// A lane that represents an element of a slice.
@@ -235,7 +235,7 @@ macro_rules! vectorised {
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: as above.
                     Isa::Avx2 => unsafe { avx2::<$t, Lane<$t, true>, L>(loops) },
-                    _ => loops.run::<Lane<$t, false>>(),
+                    _ => loops.run::<Lane<$t, FUSED>>(),
                 }
             }
         }

@@ -4,11 +4,11 @@ use std::ops;
 
 use super::{
     float::{Float, Lane, SelectMask, refuse_comparisons},
-    math,
+    fused, math,
 };
 
 macro_rules! lanes {
-    ($($t:ident, $tanh:ident, $sin:ident, $cos:ident, $pow:ident;)*) => {$(
+    ($($t:ident, $mul_add:path, $tanh:ident, $sin:ident, $cos:ident, $pow:ident;)*) => {$(
         lanes!(@ops $t, Add add, Sub sub, Mul mul, Div div);
         lanes!(@from $t, f32, f64);
         refuse_comparisons!([const FMA: bool] Lane<$t, FMA>);
@@ -26,7 +26,7 @@ macro_rules! lanes {
 
             #[inline(always)]
             fn mul_add(self, b: Self, c: Self) -> Self {
-                if FMA { Lane(self.0.mul_add(b.0, c.0)) } else { Lane(self.0 * b.0 + c.0) }
+                Lane(if FMA { self.0.mul_add(b.0, c.0) } else { $mul_add(self.0, b.0, c.0) })
             }
             #[inline(always)]
             fn gt(self, other: Self) -> SelectMask<Self> {
@@ -136,6 +136,6 @@ macro_rules! lanes {
     )*};
 }
 lanes! {
-    f32, tanh, sin, cos, pow_in_double;
-    f64, tanh_by_exp, sin_in_double, cos_in_double, pow;
+    f32, fused::mul_add_f32, tanh, sin, cos, pow_in_double;
+    f64, fused::mul_add_f64, tanh_by_exp, sin_in_double, cos_in_double, pow;
 }

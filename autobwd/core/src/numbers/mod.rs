@@ -4,6 +4,7 @@
 
 mod dual;
 mod float;
+pub(crate) mod fused;
 mod integer;
 mod lane;
 mod math;

@@ -13,7 +13,6 @@ mod product;
 pub(crate) mod scratch;
 mod transport;
 
-pub use gemm::products_allocate;
 pub use gemm::{GemmElement, Mat, Strided};
 pub use isa::{FUSED, Isa, isa};
 pub use owned_thread::OwnedThread;

@@ -263,7 +263,7 @@ fn take_parts(shared: &PoolState, job: Job, worker: usize) {
 }
 
 fn help(shared: &PoolState, worker: usize) {
-    super::gemm::warm_up();
+    super::gemm::reserve();
     shared.ready.fetch_add(1, Ordering::Release);
     let mut seen = 0;
     loop {

@@ -1,6 +1,4 @@
-//! Matrix products of kernels, divided between workers.
-//!
-//! A product is always divided into the same parts, so that its bits do not depend on the number of workers.
+//! Matrix products of kernels, divided between workers: the bits of an element do not depend on the elements around it.
 #![allow(unsafe_code)]
 
 use super::{
@@ -12,10 +10,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// The number of multiplications from which a product is divided between workers; it takes some ten microseconds.
 const SHARED: usize = 1 << 20;
-/// Parts are divided at multiples of this many rows or columns.
-const GRAIN: usize = 16;
-/// The number of multiplications up to which calling a library takes longer than the product.
-const TINY: usize = 512;
+/// Parts are divided at multiples of this many rows or columns, which are whole tiles.
+const GRAIN: usize = 192;
 
 impl Cx {
     /// `out = x · y`, or with `add`, `out += x · y`, in row-major order.
@@ -94,10 +90,6 @@ impl Cx {
             return Ok(());
         }
         let work = m.saturating_mul(n).saturating_mul(k);
-        if work <= TINY && !y.mat.transposed {
-            tiny(out, (n, stride), (add, scale), x, y);
-            return Ok(());
-        }
         let ((x_row, x_col), (y_row, y_col)) = (x.strides(), y.strides());
         let start = SharedStart(out.as_mut_ptr());
         let part = |rows: (usize, usize), cols: (usize, usize)| {
@@ -127,65 +119,15 @@ impl Cx {
             part((0, m), (0, n));
             return Ok(());
         }
-        let cut = |len: usize| (len / 2).next_multiple_of(GRAIN).min(len);
-        let half = |len: usize, i: usize| if i == 0 { (0, cut(len)) } else { (cut(len), len) };
-        self.parts(2, 2, &|i, _| if m >= n { part(half(m, i), (0, n)) } else { part((0, m), half(n, i)) });
+        let (parts, by_rows) = (self.threads().min(2 * work / SHARED), m >= n);
+        let len = if by_rows { m } else { n };
+        let cut = |part: usize| (len * part / parts).next_multiple_of(GRAIN).min(len);
+        self.parts(parts, parts, &|i, _| {
+            let piece = (if i == 0 { 0 } else { cut(i) }, if i + 1 == parts { len } else { cut(i + 1) });
+            if by_rows { part(piece, (0, n)) } else { part((0, m), piece) }
+        });
         Ok(())
     }
-}
-
-/// The product of a few rows and columns; rows of `y` are contiguous.
-fn tiny<T: GemmElement>(
-    out: &mut [T],
-    (n, stride): (usize, usize),
-    onto: (bool, T),
-    x: Strided<'_, T>,
-    y: Strided<'_, T>,
-) {
-    let ((m, k), (row, col)) = (x.mat.shape(), x.strides());
-    let (mut i, y) = (0, |at: usize| (&y.mat.data[at..], y.stride));
-    while i < m {
-        let x = |r: usize, l: usize| x.mat.data[(i + r) * row as usize + l * col as usize];
-        let rows = if m - i < 4 { 1 } else { 4 };
-        let mut at = 0;
-        while at < n {
-            let (out, y) = ((&mut out[i * stride + at..], stride), y(at));
-            at += match (rows, n - at) {
-                (1, 8..) => strip::<T, 1, 8>(out, onto, k, x, y),
-                (1, 4..8) => strip::<T, 1, 4>(out, onto, k, x, y),
-                (1, _) => strip::<T, 1, 1>(out, onto, k, x, y),
-                (_, 8..) => strip::<T, 4, 8>(out, onto, k, x, y),
-                (_, 4..8) => strip::<T, 4, 4>(out, onto, k, x, y),
-                (..) => strip::<T, 4, 1>(out, onto, k, x, y),
-            };
-        }
-        i += rows;
-    }
-}
-
-/// A block of `ROWS` by `N` elements of a product; returns `N`.
-#[inline(always)]
-fn strip<T: GemmElement, const ROWS: usize, const N: usize>(
-    (out, out_stride): (&mut [T], usize),
-    (add, scale): (bool, T),
-    k: usize,
-    x: impl Fn(usize, usize) -> T,
-    (y, y_stride): (&[T], usize),
-) -> usize {
-    let mut sums = [[T::ZERO; N]; ROWS];
-    for l in 0..k {
-        let y = &y[l * y_stride..][..N];
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let x = x(r, l);
-            sums.iter_mut().zip(y).for_each(|(sum, y)| *sum = *sum + x * *y);
-        }
-    }
-    for (r, sums) in sums.into_iter().enumerate() {
-        for (out, sum) in out[r * out_stride..][..N].iter_mut().zip(sums) {
-            *out = if add { *out + scale * sum } else { scale * sum };
-        }
-    }
-    N
 }
 
 #[cold]

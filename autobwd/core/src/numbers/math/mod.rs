@@ -70,8 +70,6 @@ pub(super) trait MathFloat: Float<Mask = bool> {
     fn times_power_of_2(self, shifted: Self) -> Self;
     /// A positive normal number as m · 2^e, with m between √½ and √2.
     fn split(self) -> (Self, Self);
-    /// Rounds to half of the digits: products of two such numbers are exact, and so is the rounding error.
-    fn upper(self) -> Self;
     /// The product and its rounding error.
     fn exact_product(self, other: Self) -> (Self, Self);
 }
@@ -113,20 +111,9 @@ macro_rules! real {
                 (Lane($t::from_bits(mantissa)), Lane(exponent - (WHOLE + ($t::MAX_EXP - 1) as $t)))
             }
             #[inline(always)]
-            fn upper(self) -> Self {
-                const LOWER: u32 = $mantissa / 2 + 1;
-                Lane($t::from_bits(self.0.to_bits().wrapping_add(1 << (LOWER - 1)) >> LOWER << LOWER))
-            }
-            #[inline(always)]
             fn exact_product(self, other: Self) -> (Self, Self) {
                 let product = self * other;
-                if FMA {
-                    return (product, self.mul_add(other, -product));
-                }
-                // Dekker's algorithm.
-                let (a, b) = (self.upper(), other.upper());
-                let (c, d) = (self - a, other - b);
-                (product, ((a * b - product) + a * d + c * b) + c * d)
+                (product, self.mul_add(other, -product))
             }
         }
     };

@@ -1,300 +1,227 @@
-//! Products in which one factor has few rows: the other factor is read once, in the order of its memory, whose bandwidth
-//! bounds the time. The blocks of a general product would read it in strips, line by line from distant pages.
-// Indexed loops are unrolled and vectorised.
-#![allow(clippy::needless_range_loop)]
+//! Products with few rows: the right factor is read once, in the order of its memory, whose bandwidth bounds the time.
 
-use std::hint::black_box;
+use super::{
+    GemmElement, Onto,
+    blocks::{Panels, Product, TERMS, grown},
+    vector::{Vector, VectorWork},
+};
 
-use super::{GemmElement, Matrix};
-use crate::runtime::{Isa, isa};
+/// The most rows for which the loops are faster than blocks.
+pub(super) const FEW: usize = 8;
+/// Rows whose sums are added to at a time.
+const ROWS: usize = 4;
+/// The most elements of a square of vectors.
+const SQUARE: usize = 16 * 16;
+/// Columns whose sums stay in the nearest cache; rows of sums do not share its lines.
+const COLUMNS: usize = 1024 + 16;
 
-/// The number of rows up to which these loops are faster: for rows of the other factor that are reduced, and for those
-/// that are added up.
-const DOT_ROWS: usize = 4;
-const SUM_ROWS: usize = 2;
-/// Terms of a sum from which the loops pay.
-const TERMS: usize = 64;
-/// Terms of the few rows that are copied at a time.
-const PIECE: usize = 256;
-/// Columns that are read together.
-const COLUMNS: usize = 4;
-/// Accumulators of a sum.
-const LANES: usize = 8;
-
-/// A product with few rows, `out = scale · few · many`, or with `add`, `out += scale · few · many`.
-pub(super) struct FewRows<T> {
-    /// Rows of `few`, columns of `many`, and terms of each sum.
-    size: (usize, usize, usize),
-    /// The result, and its strides.
-    out: (*mut T, isize, isize),
-    onto: (bool, T),
-    few: Matrix<T>,
-    many: Matrix<T>,
+/// A product of [`FEW`] rows at most, whose right factor has contiguous rows.
+pub(super) struct FewRows<'a, T> {
+    pub(super) product: Product<T>,
+    pub(super) panels: &'a mut Panels<T>,
 }
 
-impl<T: GemmElement> FewRows<T> {
-    /// The product of `x` and `y`, or its transpose, if the loops pay.
-    pub(super) fn new(
-        (m, n, k): (usize, usize, usize),
-        (out, out_row): (*mut T, isize),
-        onto: (bool, T),
-        x: Matrix<T>,
-        y: Matrix<T>,
-    ) -> Option<FewRows<T>> {
-        if isa() == Isa::Baseline || k < TERMS {
-            return None;
-        }
-        let transposed = |(start, row, col): Matrix<T>| (start, col, row);
-        let (rows, columns) = (
-            FewRows { size: (m, n, k), out: (out, out_row, 1), onto, few: x, many: y },
-            FewRows {
-                size: (n, m, k),
-                out: (out, 1, out_row),
-                onto,
-                few: transposed(y),
-                many: transposed(x),
-            },
-        );
-        [rows, columns].into_iter().find(FewRows::pays)
-    }
-
-    fn pays(&self) -> bool {
-        let (rows, columns, _) = self.size;
-        // With as few columns, either factor is small.
-        columns > 2 * rows
-            && match self.many {
-                (_, 1, _) => rows <= DOT_ROWS,
-                (_, _, 1) => rows <= SUM_ROWS && self.out.2 == 1,
-                _ => false,
-            }
-    }
-
-    /// # Safety
-    /// The pointers lead to matrices of these sizes with these strides; nothing else uses that rectangle of `out`
-    /// meanwhile.
-    pub(super) unsafe fn run(&self) {
-        // SAFETY: the machine has these instructions, and the caller's promise.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            match isa() {
-                Isa::Baseline => self.all_rows(),
-                Isa::Avx2 => self.run_avx2(),
-                Isa::Avx512 => self.run_avx512(),
-            }
-        }
-        // SAFETY: the caller's promise.
-        #[cfg(not(target_arch = "x86_64"))]
-        unsafe {
-            self.all_rows()
-        }
-    }
-
-    /// # Safety
-    /// As [`run`](FewRows::run).
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn run_avx2(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.all_rows() }
-    }
-
-    /// # Safety
-    /// As [`run`](FewRows::run).
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-    unsafe fn run_avx512(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.all_rows() }
-    }
-
-    /// # Safety
-    /// As [`run`](FewRows::run).
+impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for FewRows<'_, T> {
     #[inline(always)]
-    unsafe fn all_rows(&self) {
-        // SAFETY: the caller's promise; `pays` has accepted the size and the strides.
-        unsafe {
-            match (self.size.0, self.many.1) {
-                (1, 1) => self.dots::<1>(),
-                (2, 1) => self.dots::<2>(),
-                (3, 1) => self.dots::<3>(),
-                (_, 1) => self.dots::<4>(),
-                (1, _) => self.sums::<1, 8>(),
-                _ => self.sums::<2, 4>(),
-            }
-        }
-    }
-
-    /// Copies the terms of a row of `few` from `at` on, as many as there are; the rest is 0.
-    ///
-    /// # Safety
-    /// As [`run`](FewRows::run), for a row of the matrix.
-    #[inline(always)]
-    unsafe fn copy<const N: usize>(&self, row: usize, at: usize, to: &mut [T; N]) {
-        let (start, row_step, step) = self.few;
-        let left = self.size.2 - at;
-        for (l, to) in to.iter_mut().enumerate() {
-            let offset = row as isize * row_step + (at + l) as isize * step;
-            // SAFETY: the caller's promise: this term exists.
-            *to = if l < left { unsafe { *start.offset(offset) } } else { T::ZERO };
-        }
-    }
-
-    /// Sets or adds to an element of `out`.
-    ///
-    /// # Safety
-    /// As [`run`](FewRows::run), for an element of the matrix.
-    #[inline(always)]
-    unsafe fn put(&self, row: usize, column: usize, first: bool, sum: T) {
-        let (out, row_step, column_step) = self.out;
-        let (add, scale) = self.onto;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let out = out.offset(row as isize * row_step + column as isize * column_step);
-            *out = if first && !add { scale * sum } else { *out + scale * sum };
-        }
-    }
-
-    /// The terms of a column of `many` are contiguous: dot products with four columns at a time, from the
-    /// cache but for the first row.
-    ///
-    /// # Safety
-    /// As [`run`](FewRows::run), with `R` rows.
-    #[inline(always)]
-    unsafe fn dots<const R: usize>(&self) {
-        let (_, columns, terms) = self.size;
-        for at in (0..terms).step_by(PIECE) {
-            let n = PIECE.min(terms - at);
-            let mut few = [[T::ZERO; PIECE]; R];
-            for (row, few) in few.iter_mut().enumerate() {
-                // SAFETY: there are `R` rows, and terms from `at` on.
-                unsafe { self.copy(row, at, few) };
-            }
-            let column = |column: usize| {
-                // SAFETY: the column exists, and has `n` terms from `at` on, one after the other.
-                unsafe {
-                    let start = self.many.0.offset(column as isize * self.many.2).add(at);
-                    std::slice::from_raw_parts(start, n)
-                }
-            };
-            let whole = columns / COLUMNS * COLUMNS;
-            for first in (0..whole).step_by(COLUMNS) {
-                let many = [0, 1, 2, 3].map(|i| column(first + i));
-                for (row, few) in few.iter().enumerate() {
-                    for (i, sum) in dots::<T, COLUMNS>(few, many).into_iter().enumerate() {
-                        // SAFETY: there are `R` rows and, below `whole`, `COLUMNS` columns from `first` on.
-                        unsafe { self.put(row, first + i, at == 0, sum) };
+    unsafe fn run(self) {
+        let (m, n, k) = self.product.size;
+        let rows = m.div_ceil(m.div_ceil(ROWS));
+        let sums = grown(&mut self.panels.columns, ROWS * COLUMNS);
+        for first_column in (0..n).step_by(COLUMNS) {
+            let columns = (first_column, COLUMNS.min(n - first_column));
+            for first_term in (0..k).step_by(TERMS) {
+                let terms = (first_term, TERMS.min(k - first_term));
+                for first_row in (0..m).step_by(rows) {
+                    let block = RowBlock { product: &self.product, first_row, columns, terms };
+                    // SAFETY: the caller's promise; rows, terms and columns exist.
+                    unsafe {
+                        match rows.min(m - first_row) {
+                            1 => block.add::<V, 1, 8>(sums),
+                            2 => block.add::<V, 2, 8>(sums),
+                            3 => block.add::<V, 3, 4>(sums),
+                            _ => block.add::<V, ROWS, 4>(sums),
+                        }
                     }
                 }
             }
-            for last in whole..columns {
-                for (row, few) in few.iter().enumerate() {
-                    let [sum] = dots(few, [column(last)]);
-                    // SAFETY: there are `R` rows, and `last` is a column.
-                    unsafe { self.put(row, last, at == 0, sum) };
+        }
+    }
+}
+
+/// Some rows, over a block of terms, for columns whose sums stay in the nearest cache.
+struct RowBlock<'a, T> {
+    product: &'a Product<T>,
+    first_row: usize,
+    /// The first column, and the number of columns.
+    columns: (usize, usize),
+    /// The first term, and the number of terms.
+    terms: (usize, usize),
+}
+
+impl<T: GemmElement> RowBlock<'_, T> {
+    /// Computes `M` rows, with `N` rows of the right factor at a time.
+    ///
+    /// # Safety
+    /// As [`Product::run`], with a right factor of contiguous rows; rows, columns and terms exist.
+    #[inline(always)]
+    unsafe fn add<V: Vector<Element = T>, const M: usize, const N: usize>(&self, sums: &mut [T]) {
+        let ((first_column, columns), (first_term, terms)) = (self.columns, self.terms);
+        for row in 0..M {
+            sums[row * COLUMNS..][..columns].fill(T::ZERO);
+        }
+        let whole = terms / N * N;
+        let (out, out_row, out_col) = self.product.out;
+        let onto = Onto { add: self.product.onto.add || first_term > 0, ..self.product.onto };
+        // SAFETY: the caller's promise.
+        unsafe {
+            for term in (0..whole).step_by(N) {
+                self.add_terms::<V, M, N>(sums.as_mut_ptr(), first_term + term);
+            }
+            for term in whole..terms {
+                self.add_terms::<V, M, 1>(sums.as_mut_ptr(), first_term + term);
+            }
+            for row in 0..M {
+                let to = out.offset((self.first_row + row) as isize * out_row);
+                for column in 0..columns {
+                    let to = to.offset((first_column + column) as isize * out_col);
+                    onto.put_element(sums[row * COLUMNS + column], to);
                 }
             }
         }
     }
 
-    /// The elements of a row of `many` and of `out` are contiguous: adds `L` rows of `many` at a time, scaled, to the `R`
-    /// rows of `out`.
+    /// Adds the products of `N` terms.
     ///
     /// # Safety
-    /// As [`run`](FewRows::run), with `R` rows.
+    /// As [`add`](RowBlock::add).
     #[inline(always)]
-    unsafe fn sums<const R: usize, const L: usize>(&self) {
-        let terms = self.size.2;
-        if !self.onto.0 {
-            // SAFETY: there are `R` rows.
-            (0..R).for_each(|row| unsafe { self.out_row(row) }.fill(T::ZERO));
-        }
-        let whole = terms / L * L;
-        // Loops, not closures: only what is inlined has the instructions of the caller.
-        for at in (0..whole).step_by(L) {
-            // SAFETY: the caller's promise; there are `L` terms from `at` on.
-            unsafe { self.add_terms::<R, L>(at) };
-        }
-        for at in whole..terms {
-            // SAFETY: the caller's promise; there is a term at `at`.
-            unsafe { self.add_terms::<R, 1>(at) };
-        }
-    }
-
-    /// Adds `L` rows of `many`, from `at` on.
-    ///
-    /// # Safety
-    /// As [`sums`](FewRows::sums), and there are as many terms.
-    #[inline(always)]
-    unsafe fn add_terms<const R: usize, const L: usize>(&self, at: usize) {
-        let (columns, (_, scale)) = (self.size.1, self.onto);
-        // SAFETY: each term has a row of contiguous elements.
-        let many = |l: usize| unsafe {
-            std::slice::from_raw_parts(self.many.0.offset((at + l) as isize * self.many.1), columns)
-        };
-        let mut rows = [many(0); L];
-        for (l, row) in rows.iter_mut().enumerate() {
-            *row = many(l);
-        }
-        for row in 0..R {
-            let mut factors = [T::ZERO; L];
-            // SAFETY: there are `R` rows, and terms from `at` on.
-            unsafe { self.copy(row, at, &mut factors) };
-            factors.iter_mut().for_each(|factor| *factor = scale * *factor);
-            // SAFETY: there are `R` rows of contiguous elements; one slice at a time is in use.
-            let out = unsafe { self.out_row(row) };
-            add_rows(out, &factors, &rows);
-        }
-    }
-
-    /// A row of `out`.
-    ///
-    /// # Safety
-    /// As [`sums`](FewRows::sums), for a row of the matrix; no other slice of it is in use.
-    #[inline(always)]
-    #[allow(clippy::mut_from_ref)] // It borrows the caller's matrix, not `self`.
-    unsafe fn out_row(&self, row: usize) -> &mut [T] {
-        // SAFETY: the caller's promise: elements of a row are contiguous.
-        unsafe { std::slice::from_raw_parts_mut(self.out.0.offset(row as isize * self.out.1), self.size.1) }
-    }
-}
-
-/// Dot products of `few` with each of `many`, up to the length of these.
-#[inline(always)]
-fn dots<T: GemmElement, const C: usize>(few: &[T; PIECE], many: [&[T]; C]) -> [T; C] {
-    let n = many[0].len();
-    let mut lanes = [[T::ZERO; LANES]; C];
-    let (few_chunks, chunks) = (few.as_chunks::<LANES>().0, many.map(|many| many.as_chunks::<LANES>().0));
-    for (i, few) in few_chunks[..n / LANES].iter().enumerate() {
-        for c in 0..C {
-            let many = &chunks[c][i];
-            for l in 0..LANES {
-                lanes[c][l] = few[l].mul_add(many[l], lanes[c][l]);
+    unsafe fn add_terms<V: Vector<Element = T>, const M: usize, const N: usize>(
+        &self,
+        sums: *mut T,
+        term: usize,
+    ) {
+        let ((x, x_row, x_term), (y, y_row, _)) = (self.product.x, self.product.y);
+        let (first_column, columns) = self.columns;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut factors = [[T::ZERO; N]; M];
+            for (row, factors) in factors.iter_mut().enumerate() {
+                let x = x.offset((self.first_row + row) as isize * x_row);
+                for (l, factor) in factors.iter_mut().enumerate() {
+                    *factor = *x.offset((term + l) as isize * x_term);
+                }
+            }
+            let y = y.offset(term as isize * y_row).add(first_column);
+            let whole = columns / V::LANES * V::LANES;
+            for column in (0..whole).step_by(V::LANES) {
+                add_vector::<V, M, N>(&factors, (y.add(column), y_row), sums.add(column));
+            }
+            for column in whole..columns {
+                add_vector::<V::Array<1>, M, N>(&factors, (y.add(column), y_row), sums.add(column));
             }
         }
     }
-    // Without this, the compiler keeps a column in each lane, and shuffles all elements.
-    let lanes = black_box(lanes);
-    let mut sums = [T::ZERO; C];
-    for c in 0..C {
-        let [x0, x1, x2, x3, x4, x5, x6, x7] = lanes[c];
-        sums[c] = ((x0 + x4) + (x2 + x6)) + ((x1 + x5) + (x3 + x7));
-        for l in n / LANES * LANES..n {
-            sums[c] = few[l].mul_add(many[c][l], sums[c]);
-        }
-    }
-    sums
 }
 
-/// `out += Σ factor * row`
+/// # Safety
+/// As [`RowBlock::add_terms`], for a vector of columns.
 #[inline(always)]
-fn add_rows<T: GemmElement, const L: usize>(out: &mut [T], factors: &[T; L], rows: &[&[T]; L]) {
-    let rows = rows.map(|row| &row[..out.len()]);
-    for i in 0..out.len() {
-        let mut sum = out[i];
-        for l in 0..L {
-            sum = factors[l].mul_add(rows[l][i], sum);
+unsafe fn add_vector<V: Vector, const M: usize, const N: usize>(
+    factors: &[[V::Element; N]; M],
+    (y, y_row): (*const V::Element, isize),
+    sums: *mut V::Element,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sum: [V; M] = std::array::from_fn(|row| V::load(sums.add(row * COLUMNS)));
+        for l in 0..N {
+            let y = V::load(y.offset(l as isize * y_row));
+            for row in 0..M {
+                sum[row] = V::splat(factors[row][l]).mul_add(y, sum[row]);
+            }
         }
-        out[i] = sum;
+        for row in 0..M {
+            sum[row].store(sums.add(row * COLUMNS));
+        }
+    }
+}
+
+/// A product of [`FEW`] rows at most, whose right factor has contiguous columns: squares of it are transposed.
+pub(super) struct FewDots<T>(pub(super) Product<T>);
+
+impl<T> FewDots<T> {
+    /// The most rows whose sums stay in registers, next to a square.
+    pub(super) fn most_rows<V: Vector>() -> usize {
+        FEW.min(2 * V::TILE)
+    }
+}
+
+impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for FewDots<T> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.0.size.0 {
+                1 => self.rows::<V, 1>(),
+                2 => self.rows::<V, 2>(),
+                3 => self.rows::<V, 3>(),
+                4 => self.rows::<V, 4>(),
+                5 => self.rows::<V, 5>(),
+                6 => self.rows::<V, 6>(),
+                7 => self.rows::<V, 7>(),
+                _ => self.rows::<V, FEW>(),
+            }
+        }
+    }
+}
+
+impl<T: GemmElement> FewDots<T> {
+    /// # Safety
+    /// As [`Product::run`], with `M` rows, and a right factor of contiguous columns.
+    #[inline(always)]
+    unsafe fn rows<V: Vector<Element = T>, const M: usize>(self) {
+        let Product {
+            size: (_, n, k),
+            out: (out, out_row, out_col),
+            onto,
+            x: (x, x_row, x_term),
+            y: (y, _, y_col),
+        } = self.0;
+        // SAFETY: the caller's promise; rows, columns and terms exist.
+        unsafe {
+            for column in (0..n).step_by(V::LANES) {
+                let columns = V::LANES.min(n - column);
+                for first_term in (0..k).step_by(TERMS) {
+                    let mut sums = [V::splat(T::ZERO); M];
+                    let mut square = [T::ZERO; SQUARE];
+                    for term in (first_term..k.min(first_term + TERMS)).step_by(V::LANES) {
+                        let terms = V::LANES.min(k - term);
+                        let from = (y.offset(column as isize * y_col).add(term), y_col as usize);
+                        V::transpose(from, (columns, terms), (square.as_mut_ptr(), V::LANES));
+                        for l in 0..terms {
+                            let y = V::load(square.as_ptr().add(l * V::LANES));
+                            let x = x.offset((term + l) as isize * x_term);
+                            for row in 0..M {
+                                sums[row] = V::splat(*x.offset(row as isize * x_row)).mul_add(y, sums[row]);
+                            }
+                        }
+                    }
+                    let onto = Onto { add: onto.add || first_term > 0, ..onto };
+                    let out = out.offset(column as isize * out_col);
+                    for row in 0..M {
+                        let out = out.offset(row as isize * out_row);
+                        if out_col == 1 && columns == V::LANES {
+                            onto.put(sums[row], out);
+                            continue;
+                        }
+                        sums[row].store(square.as_mut_ptr());
+                        for column in 0..columns {
+                            onto.put_element(square[column], out.offset(column as isize * out_col));
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 

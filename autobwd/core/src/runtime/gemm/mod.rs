@@ -1,15 +1,31 @@
-//! Matrix products (GEMM) on one thread, by a library.
+//! Matrix products (GEMM) on one thread.
+//!
+//! The bits of an element depend on its row, its column and the scale, on nothing else: see [`blocks::TERMS`]. Vectors,
+//! tiles, panels and loops for few rows are choices of speed.
 #![allow(unsafe_code)]
+// Indexed loops over arrays are unrolled, and need no closures, which would lack the instructions of their caller.
+#![allow(clippy::needless_range_loop)]
 
-#[cfg(all(feature = "asm", target_arch = "x86_64"))]
-mod assembly;
+mod blocks;
 mod few_rows;
+#[cfg(test)]
+mod tests;
+mod tile;
+mod tiny;
+mod vector;
 
-use std::ops;
+use std::{cell::RefCell, ops, thread::LocalKey};
 
-use few_rows::FewRows;
+use blocks::{IN_PLACE, Panels, Product};
+use few_rows::{FEW, FewDots, FewRows};
+use tiny::Tiny;
+use vector::{Lanes, Vector};
 
-use crate::{Buf, Element, Result};
+use crate::{
+    Buf, Element, Result,
+    numbers::fused,
+    runtime::{FUSED, Isa, isa},
+};
 
 /// A matrix in row-major order, possibly read as its transpose.
 #[derive(Clone, Copy, Debug)]
@@ -98,57 +114,98 @@ impl Buf<'_> {
     }
 }
 
-/// A pointer to the first element of a matrix, and the strides of its rows and columns.
+/// A pointer to the first element of a matrix, and the distances of its rows and columns.
 type Matrix<T> = (*const T, isize, isize);
 
-/// Seals [`GemmElement`]: the libraries support no other types.
+/// What becomes of a sum: `out = scale · sum`, or with `add`, `out += scale · sum`.
+#[derive(Clone, Copy)]
+struct Onto<T> {
+    add: bool,
+    scale: T,
+}
+
+impl<T: GemmElement> Onto<T> {
+    /// # Safety
+    /// As of [`Vector::store`].
+    #[inline(always)]
+    unsafe fn put<V: Vector<Element = T>>(self, sum: V, out: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sum = V::splat(self.scale).mul(sum);
+            let sum = if self.add { V::load(out).add(sum) } else { sum };
+            sum.store(out);
+        }
+    }
+
+    /// # Safety
+    /// As of [`Vector::store_first`].
+    #[inline(always)]
+    unsafe fn put_first<V: Vector<Element = T>>(self, sum: V, out: *mut T, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sum = V::splat(self.scale).mul(sum);
+            let sum = if self.add { V::load_first(out, n).add(sum) } else { sum };
+            sum.store_first(out, n);
+        }
+    }
+
+    /// # Safety
+    /// `out` is an element.
+    #[inline(always)]
+    unsafe fn put_element(self, sum: T, out: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe { *out = if self.add { *out + self.scale * sum } else { self.scale * sum } }
+    }
+}
+
+/// Seals [`GemmElement`]: there are vectors for no other types.
 mod sealed {
-    use super::Matrix;
+    use super::{FUSED, Isa, Lanes, LocalKey, Panels, Product, RefCell, fused, isa, multiply};
 
-    pub trait GemmKernel: Sized {
-        /// `self * x + y`, rounded once.
-        fn mul_add(self, x: Self, y: Self) -> Self;
+    pub trait GemmKernel: Sized + 'static {
+        /// `self · x + y`, rounded once; `FUSED` if there is an instruction for it.
+        fn mul_add<const FUSED: bool>(self, x: Self, y: Self) -> Self;
 
-        /// `out = scale · x · y`, or with `add`, `out += scale · x · y`; columns of `out` are contiguous.
-        ///
+        /// The memory of this thread.
+        #[allow(private_interfaces)]
+        fn panels() -> &'static LocalKey<RefCell<Panels<Self>>>;
+
         /// # Safety
-        /// As `gemm_into`.
-        unsafe fn fallback(
-            size: (usize, usize, usize),
-            out: (*mut Self, isize),
-            onto: (bool, Self),
-            x: Matrix<Self>,
-            y: Matrix<Self>,
-        );
+        /// As [`Product::run`].
+        #[allow(private_interfaces)]
+        unsafe fn multiply(product: Product<Self>);
     }
     macro_rules! product {
-        ($t:ident, $gemm:ident) => {
+        ($t:ident, $fused:path, $avx512:ident, $avx2:ident) => {
+            #[allow(private_interfaces)]
             impl GemmKernel for $t {
                 #[inline(always)]
-                fn mul_add(self, x: $t, y: $t) -> $t {
-                    self.mul_add(x, y)
+                fn mul_add<const FUSED: bool>(self, x: $t, y: $t) -> $t {
+                    if FUSED { self.mul_add(x, y) } else { $fused(self, x, y) }
                 }
 
-                unsafe fn fallback(
-                    (m, n, k): (usize, usize, usize),
-                    (out, out_row): (*mut $t, isize),
-                    (add, scale): (bool, $t),
-                    (x, x_row, x_col): Matrix<$t>,
-                    (y, y_row, y_col): Matrix<$t>,
-                ) {
-                    let beta = if add { 1.0 } else { 0.0 };
-                    // SAFETY: the caller's promises; if `beta` is 0, `out` is only written.
+                fn panels() -> &'static LocalKey<RefCell<Panels<$t>>> {
+                    thread_local!(static PANELS: RefCell<Panels<$t>> = RefCell::default());
+                    &PANELS
+                }
+
+                unsafe fn multiply(product: Product<$t>) {
+                    // SAFETY: the caller's promise; the machine has these instructions.
                     unsafe {
-                        matrixmultiply::$gemm(
-                            m, k, n, scale, x, x_row, x_col, y, y_row, y_col, beta, out, out_row, 1,
-                        )
+                        match isa() {
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx512 => multiply::<std::arch::x86_64::$avx512>(product),
+                            #[cfg(target_arch = "x86_64")]
+                            Isa::Avx2 => multiply::<std::arch::x86_64::$avx2>(product),
+                            _ => multiply::<Lanes<$t, { 16 / size_of::<$t>() }, FUSED>>(product),
+                        }
                     }
                 }
             }
         };
     }
-    product!(f32, sgemm);
-    product!(f64, dgemm);
+    product!(f32, fused::mul_add_f32, __m512, __m256);
+    product!(f64, fused::mul_add_f64, __m512d, __m256d);
 }
 
 /// Element types of matrix products: `f32` and `f64`.
@@ -169,64 +226,52 @@ impl GemmElement for f64 {
     const ZERO: f64 = 0.0;
 }
 
-/// Whether the library in use allocates memory for each product; the fallback does.
-pub fn products_allocate() -> bool {
-    #[cfg(all(feature = "asm", target_arch = "x86_64"))]
-    return assembly::instructions().is_none();
-    #[cfg(not(all(feature = "asm", target_arch = "x86_64")))]
-    true
+/// Columns from which vectors along columns are better than vectors along rows.
+const COLUMNS: usize = 8;
+
+/// Chooses the loops of a product.
+///
+/// # Safety
+/// As [`Product::run`], and the machine has the instructions of the vector.
+unsafe fn multiply<V: Vector<Element: GemmElement>>(product: Product<V::Element>) {
+    let (m, n, k) = product.size;
+    if tiny::pays(&product) {
+        // SAFETY: the caller's promise.
+        return unsafe { V::with_instructions(Tiny(product)) };
+    }
+    let product = if n < COLUMNS && m > n { product.transposed() } else { product };
+    let ((few, many, _), (_, y_row, y_col)) = (product.size, product.y);
+    <V::Element as sealed::GemmKernel>::panels().with_borrow_mut(|panels| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if few <= FEW && y_col == 1 && many.saturating_mul(k) > IN_PLACE {
+                V::with_instructions(FewRows { product, panels });
+            } else if few <= FewDots::<V::Element>::most_rows::<V>() && y_row == 1 && y_col != 1 {
+                V::with_instructions(FewDots(product));
+            } else {
+                product.run::<V>(panels);
+            }
+        }
+    });
 }
 
-/// Makes the libraries allocate their thread-local memory.
-pub(super) fn warm_up() {
-    fn warm_up_library<T: GemmElement>() {
-        let (x, y, mut out) = ([T::ONE; 256], [T::ONE; 256], [T::ZERO; 256]);
-        // SAFETY: three matrices of 16 by 16 in row-major order; nothing else writes `out`.
-        unsafe {
-            gemm_into::<T>(
-                (16, 16, 16),
-                (out.as_mut_ptr(), 16),
-                (false, T::ONE),
-                (x.as_ptr(), 16, 1),
-                (y.as_ptr(), 16, 1),
-            )
-        };
-    }
-    warm_up_library::<f32>();
-    warm_up_library::<f64>();
+/// Reserves the memory of this thread.
+pub(super) fn reserve() {
+    <f32 as sealed::GemmKernel>::panels().with_borrow_mut(Panels::reserve);
+    <f64 as sealed::GemmKernel>::panels().with_borrow_mut(Panels::reserve);
 }
 
 /// # Safety
-/// The pointers lead to matrices of these sizes with these strides; nothing else uses the rectangle of `out` meanwhile.
+/// The pointers lead to matrices of these sizes with these strides, one of which is 1; nothing else uses the rectangle of
+/// `out` meanwhile.
 pub(super) unsafe fn gemm_into<T: GemmElement>(
-    (m, n, k): (usize, usize, usize),
+    size: (usize, usize, usize),
     (out, out_row): (*mut T, isize),
     (add, scale): (bool, T),
     x: Matrix<T>,
     y: Matrix<T>,
 ) {
-    if m == 0 || n == 0 {
-        return;
-    }
-    if let Some(few) = FewRows::new((m, n, k), (out, out_row), (add, scale), x, y) {
-        // SAFETY: the caller's promise.
-        return unsafe { few.run() };
-    }
-    let ((x, x_row, x_col), (y, y_row, y_col)) = (x, y);
-    #[cfg(all(feature = "asm", target_arch = "x86_64"))]
-    if let Some(instructions) = assembly::instructions() {
-        // SAFETY: the caller's promise; the machine has these instructions.
-        return unsafe {
-            assembly::gemm_into(
-                instructions,
-                (m, n, k),
-                (out, out_row),
-                (add, scale),
-                (x, x_row, x_col),
-                (y, y_row, y_col),
-            )
-        };
-    }
+    let product = Product { size, out: (out, out_row, 1), onto: Onto { add, scale }, x, y };
     // SAFETY: the caller's promise.
-    unsafe { T::fallback((m, n, k), (out, out_row), (add, scale), (x, x_row, x_col), (y, y_row, y_col)) }
+    unsafe { T::multiply(product) }
 }

@@ -1,0 +1,311 @@
+//! Products in blocks: of 512 terms, which the arithmetic fixes, and of rows and columns, which caches suggest.
+
+use super::{
+    GemmElement, Matrix, Onto,
+    tile::{ROWS, Tile},
+    vector::{Vector, VectorWork},
+};
+
+/// Terms of a block. Each block is one chain of fused multiply-adds, in the order of its terms, from 0 on; the sums of
+/// blocks are scaled, and added one after the other. The bits of every product depend on it.
+pub(super) const TERMS: usize = 512;
+/// Rows whose copy stays in the cache of a core, next to a panel of columns.
+const BLOCK_ROWS: usize = 16 * ROWS;
+/// Bytes of packed columns.
+const COLUMN_BYTES: usize = 2 << 20;
+/// Elements between copied rows: not a power of two, since rows would share lines of the cache.
+const ROW_STRIDE: usize = TERMS + 16;
+/// The most columns of a tile.
+const TILE_COLUMNS: usize = 64;
+/// Elements of the right factor up to which it is read in place.
+pub(super) const IN_PLACE: usize = 1 << 14;
+/// Terms that are few.
+const FEW_TERMS: usize = 32;
+/// Columns from which a copy of rows pays, and the distance of rows.
+const COPY_COLUMNS: usize = 256;
+const COPY_STRIDE: isize = 512;
+
+/// Memory for parts of factors.
+#[derive(Debug, Default)]
+pub(super) struct Panels<T> {
+    pub(super) columns: Vec<T>,
+    rows: Vec<T>,
+}
+
+impl<T: GemmElement> Panels<T> {
+    /// Reserves what the largest product needs.
+    pub(super) fn reserve(&mut self) {
+        self.columns.reserve(COLUMN_BYTES / size_of::<T>());
+        self.rows.reserve(BLOCK_ROWS * ROW_STRIDE);
+    }
+}
+
+/// The first elements of a buffer, which grows if it must.
+pub(super) fn grown<T: GemmElement>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::ZERO);
+    }
+    &mut buffer[..len]
+}
+
+/// A product of matrices: `out = scale · x · y`, or with `add`, `out += scale · x · y`.
+#[derive(Clone, Copy)]
+pub(super) struct Product<T> {
+    /// Rows, columns and terms.
+    pub(super) size: (usize, usize, usize),
+    /// The result, with the distances of its rows and columns.
+    pub(super) out: (*mut T, isize, isize),
+    pub(super) onto: Onto<T>,
+    pub(super) x: Matrix<T>,
+    pub(super) y: Matrix<T>,
+}
+
+impl<T: GemmElement> Product<T> {
+    /// The product of the transposes, which is the transpose.
+    pub(super) fn transposed(self) -> Self {
+        let Product { size: (m, n, k), out: (out, out_row, out_col), onto, x, y } = self;
+        let transposed = |(start, row, col): Matrix<T>| (start, col, row);
+        Product { size: (n, m, k), out: (out, out_col, out_row), onto, x: transposed(y), y: transposed(x) }
+    }
+
+    /// # Safety
+    /// The machine has the instructions of the vector. The pointers lead to matrices of these sizes with these strides,
+    /// one of which is 1; nothing else uses the elements of `out` meanwhile.
+    pub(super) unsafe fn run<V: Vector<Element = T>>(self, panels: &mut Panels<T>) {
+        let (m, n, k) = self.size;
+        let width = V::TILE * V::LANES;
+        // Without other rows that use them, packed columns are used at once, from the nearest cache.
+        let columns = match m <= ROWS {
+            true => width,
+            false => (COLUMN_BYTES / (TERMS * size_of::<T>())).next_multiple_of(width),
+        };
+        // Columns are packed unless the nearest caches hold them all.
+        let read_in_place = self.y.2 == 1 && n * k <= IN_PLACE;
+        for first_column in (0..n).step_by(columns) {
+            let columns = columns.min(n - first_column);
+            // One partial tile is faster than two.
+            let whole = if columns.is_multiple_of(V::LANES) { columns } else { columns / width * width };
+            let in_place = if read_in_place { whole } else { 0 };
+            for first_term in (0..k).step_by(TERMS) {
+                let terms = TERMS.min(k - first_term);
+                let block = Block { first_column, columns, in_place, first_term, terms };
+                let packed =
+                    grown(&mut panels.columns, terms * (columns - in_place).next_multiple_of(V::LANES));
+                let packed = packed.as_mut_ptr();
+                if in_place < columns {
+                    // SAFETY: the caller's promise; there is memory for columns in whole vectors.
+                    unsafe { V::with_instructions(PackColumns { y: self.y, block, to: packed }) };
+                }
+                // With few terms the time is for the result, which is written row after row.
+                let block_rows =
+                    if terms <= FEW_TERMS && columns >= COPY_COLUMNS { ROWS } else { BLOCK_ROWS };
+                for first_row in (0..m).step_by(block_rows) {
+                    let rows = block_rows.min(m - first_row);
+                    // SAFETY: the caller's promise; the block lies in the matrices.
+                    unsafe { self.rows::<V>(block, (first_row, rows), packed, &mut panels.rows) };
+                }
+            }
+        }
+    }
+
+    /// Some rows of a block.
+    ///
+    /// # Safety
+    /// As [`run`](Product::run); the block and the rows lie in the matrices. `packed` are the columns that are not read
+    /// in place.
+    unsafe fn rows<V: Vector<Element = T>>(
+        &self,
+        block: Block,
+        (first_row, rows): (usize, usize),
+        packed: *const T,
+        copy: &mut Vec<T>,
+    ) {
+        let Block { first_column, columns, in_place, first_term, terms } = block;
+        // SAFETY: the rows lie in the matrix.
+        let mut x = (unsafe { at(self.x, first_row, first_term) }, self.x.1, self.x.2);
+        if columns >= COPY_COLUMNS && terms > FEW_TERMS && x.1.max(x.2) >= COPY_STRIDE {
+            // SAFETY: as above.
+            x = unsafe { copy_rows(x, rows, terms, copy) };
+        }
+        let onto = Onto { add: self.onto.add || first_term > 0, ..self.onto };
+        let (out, out_row, out_col) = self.out;
+        let tile_rows = rows.div_ceil(rows.div_ceil(ROWS));
+        let mut column = 0;
+        while column < columns {
+            let end = if column < in_place { in_place } else { columns };
+            let vectors = vectors::<V>(end - column);
+            let width = (vectors * V::LANES).min(end - column);
+            // SAFETY: the column lies in the block; packed panels lie one after the other.
+            let y = unsafe {
+                match column < in_place {
+                    true => (at(self.y, first_term, first_column + column), self.y.1 as usize),
+                    false => (packed.add((column - in_place) * terms), vectors * V::LANES),
+                }
+            };
+            for row in (0..rows).step_by(tile_rows) {
+                let height = tile_rows.min(rows - row);
+                // SAFETY: the row and the column lie in the matrices; the tile has as many rows and columns, or it is
+                // computed in memory for the largest one.
+                unsafe {
+                    let x = (x.0.offset(row as isize * x.1), x.1, x.2);
+                    let to = out
+                        .offset((first_row + row) as isize * out_row)
+                        .offset((first_column + column) as isize * out_col);
+                    if out_col == 1 {
+                        let last = width % V::LANES;
+                        Tile { terms, x, y, out: (to, out_row as usize), last, onto }
+                            .run::<V>(height, vectors);
+                        continue;
+                    }
+                    let mut sums = [T::ZERO; ROWS * TILE_COLUMNS];
+                    let sum = Onto { add: false, scale: T::ONE };
+                    let sums_row = vectors * V::LANES;
+                    Tile { terms, x, y, out: (sums.as_mut_ptr(), sums_row), last: 0, onto: sum }
+                        .run::<V>(height, vectors);
+                    for row in 0..height {
+                        for column in 0..width {
+                            let to = to.offset(row as isize * out_row + column as isize * out_col);
+                            onto.put_element(sums[row * sums_row + column], to);
+                        }
+                    }
+                }
+            }
+            column += width;
+        }
+    }
+}
+
+/// Vectors of the next tile, with as many columns left: what [`Tile::run`] takes.
+fn vectors<V: Vector>(columns: usize) -> usize {
+    match columns.div_ceil(V::LANES) {
+        left if left >= V::TILE => V::TILE,
+        1 => 1,
+        _ => 2,
+    }
+}
+
+/// The element of a matrix.
+///
+/// # Safety
+/// It exists.
+unsafe fn at<T>((start, row, col): Matrix<T>, i: usize, j: usize) -> *const T {
+    // SAFETY: the caller's promise.
+    unsafe { start.offset(i as isize * row + j as isize * col) }
+}
+
+/// Columns and terms of a product.
+#[derive(Clone, Copy)]
+struct Block {
+    first_column: usize,
+    columns: usize,
+    /// The first of them, in whole vectors, are read in place.
+    in_place: usize,
+    first_term: usize,
+    terms: usize,
+}
+
+/// Packs a block of the right factor into panels as wide as tiles, one after the other: the terms of a panel follow each
+/// other, each in whole vectors.
+struct PackColumns<T> {
+    y: Matrix<T>,
+    block: Block,
+    to: *mut T,
+}
+
+impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for PackColumns<T> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Block { first_column, columns, in_place, first_term, terms } = self.block;
+        let mut column = in_place;
+        while column < columns {
+            let width = vectors::<V>(columns - column) * V::LANES;
+            let used = width.min(columns - column);
+            // SAFETY: the caller's promise; panels follow each other.
+            unsafe {
+                let from = at(self.y, first_term, first_column + column);
+                let to = self.to.add((column - in_place) * terms);
+                if self.y.2 == 1 {
+                    pack_rows::<V>((from, self.y.1 as usize), to, terms, (used, width));
+                } else {
+                    pack_transposed::<V>((from, self.y.2 as usize), to, terms, (used, width));
+                }
+            }
+            column += used;
+        }
+    }
+}
+
+/// # Safety
+/// There are as many terms of `used` columns each, and memory for `width` columns, which are whole vectors.
+#[inline(always)]
+unsafe fn pack_rows<V: Vector<Element: GemmElement>>(
+    (from, from_row): (*const V::Element, usize),
+    to: *mut V::Element,
+    terms: usize,
+    (used, width): (usize, usize),
+) {
+    let whole = used / V::LANES * V::LANES;
+    for term in 0..terms {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (from, to) = (from.add(term * from_row), to.add(term * width));
+            for column in (0..whole).step_by(V::LANES) {
+                V::load(from.add(column)).store(to.add(column));
+            }
+            if whole < width {
+                V::load_first(from.add(whole), used - whole).store(to.add(whole));
+            }
+        }
+    }
+}
+
+/// As [`pack_rows`], for columns whose terms are contiguous.
+///
+/// # Safety
+/// As there; columns are `from_col` elements apart.
+#[inline(always)]
+unsafe fn pack_transposed<V: Vector<Element: GemmElement>>(
+    (from, from_col): (*const V::Element, usize),
+    to: *mut V::Element,
+    terms: usize,
+    (used, width): (usize, usize),
+) {
+    for column in (0..width).step_by(V::LANES) {
+        let columns = V::LANES.min(used - column.min(used));
+        for term in (0..terms).step_by(V::LANES) {
+            let size = (columns, V::LANES.min(terms - term));
+            // SAFETY: the caller's promise.
+            unsafe {
+                V::transpose(
+                    (from.add(column * from_col + term), from_col),
+                    size,
+                    (to.add(term * width + column), width),
+                );
+            }
+        }
+    }
+}
+
+/// Copies a block of the left factor, since distant rows share lines of the cache; returns the copy.
+///
+/// # Safety
+/// There are as many rows and terms, [`BLOCK_ROWS`] and [`TERMS`] at most.
+unsafe fn copy_rows<T: GemmElement>(
+    (x, x_row, x_term): Matrix<T>,
+    rows: usize,
+    terms: usize,
+    copy: &mut Vec<T>,
+) -> Matrix<T> {
+    let (lines, len, stride, from_stride) = match x_term {
+        1 => (rows, terms, ROW_STRIDE, x_row),
+        _ => (terms, rows, BLOCK_ROWS, x_term),
+    };
+    let to = grown(copy, lines * stride);
+    for (line, to) in to.chunks_exact_mut(stride).enumerate() {
+        // SAFETY: the caller's promise: elements of a row, or of a term, are contiguous.
+        let from = unsafe { std::slice::from_raw_parts(x.offset(line as isize * from_stride), len) };
+        to[..len].copy_from_slice(from);
+    }
+    let stride = stride as isize;
+    (copy.as_ptr(), if x_term == 1 { stride } else { 1 }, if x_term == 1 { 1 } else { stride })
+}
