@@ -10,8 +10,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// The number of multiplications from which a product is divided between workers; it takes some ten microseconds.
 const SHARED: usize = 1 << 20;
-/// Parts are divided at multiples of this many rows or columns, which are whole tiles.
-const GRAIN: usize = 192;
+/// Parts are divided at multiples of this many rows or columns.
+const GRAIN: usize = 16;
 
 impl Cx {
     /// `out = x · y`, or with `add`, `out += x · y`, in row-major order.
