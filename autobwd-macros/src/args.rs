@@ -7,7 +7,7 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::ErrorSink, options, text};
 
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "grad",
     "grad_of",
     "name",
@@ -19,11 +19,12 @@ const KNOWN: [&str; 14] = [
     "decomposed",
     "inferred",
     "infallible",
+    "any_dtype",
     "elementwise_update",
     "peephole",
     "primitive",
 ];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `elementwise_update`, `peephole = Type` and `primitive`";
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `any_dtype`, `elementwise_update`, `peephole = Type` and `primitive`";
 
 pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
@@ -47,6 +48,8 @@ pub(crate) struct MacroArgs {
     pub(crate) inferred: Option<Ident>,
     /// `infallible`, as written.
     pub(crate) infallible: Option<Ident>,
+    /// `any_dtype`, as written.
+    pub(crate) any_dtype: Option<Ident>,
     /// `elementwise_update`, as written.
     pub(crate) elementwise_update: Option<Ident>,
     /// The operator that one operator replaces together with this one.
@@ -68,6 +71,7 @@ struct ParsedArg {
     decomposed: Option<Ident>,
     inferred: Option<Ident>,
     infallible: Option<Ident>,
+    any_dtype: Option<Ident>,
     elementwise_update: Option<Ident>,
     peephole: Option<Type>,
     primitive: Option<Ident>,
@@ -96,6 +100,7 @@ impl MacroArgs {
             decomposed,
             inferred,
             infallible,
+            any_dtype,
             elementwise_update,
             peephole,
             primitive,
@@ -113,6 +118,7 @@ impl MacroArgs {
             decomposed,
             inferred,
             infallible,
+            any_dtype,
             elementwise_update,
             peephole,
             primitive,
@@ -168,6 +174,7 @@ impl ParsedArg {
             "decomposed" => &mut self.decomposed,
             "inferred" => &mut self.inferred,
             "infallible" => &mut self.infallible,
+            "any_dtype" => &mut self.any_dtype,
             "elementwise_update" => &mut self.elementwise_update,
             "primitive" => &mut self.primitive,
             _ => return None,

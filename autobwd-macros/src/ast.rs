@@ -31,6 +31,8 @@ pub(crate) struct OperatorDecl<'a> {
     pub(crate) inferred: Option<&'a Ident>,
     /// `infallible`, as written.
     pub(crate) infallible: Option<&'a Ident>,
+    /// `any_dtype`, as written.
+    pub(crate) any_dtype: Option<&'a Ident>,
     /// `elementwise_update`, as written.
     pub(crate) elementwise_update: Option<&'a Ident>,
     /// The operator that one operator replaces together with this one.

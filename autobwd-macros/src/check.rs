@@ -31,7 +31,7 @@ pub(crate) fn check(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     integers_are_beside_one_output(op, cx);
     decomposed_has_a_kernel(op, cx);
     composed_is_alone(op, cx);
-    infallible_has_a_kernel(op, cx);
+    facts_have_a_kernel(op, cx);
     derived_is_pointwise(op, cx);
     inferred_is_of_a_gradient(op, cx);
     pointwise_has_no_lists(op, cx);
@@ -301,12 +301,13 @@ fn derived_is_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     }
 }
 
-/// A formula and a composition have no kernel that could fail.
-fn infallible_has_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
-    let Some(infallible) = op.infallible else { return };
+/// A formula and a composition have no kernel that could fail, or compute in a dtype.
+fn facts_have_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let has_kernel = op.has_kernel() || op.has_sparse_input() || op.integers.is_some();
-    if op.composed.is_some() || op.has_block() || !has_kernel {
-        cx.error(infallible, "`infallible` belongs to operators with a kernel; this one has none");
+    for fact in op.infallible.into_iter().chain(op.any_dtype) {
+        if op.composed.is_some() || op.has_block() || !has_kernel {
+            cx.error(fact, &format!("`{fact}` belongs to operators with a kernel; this one has none"));
+        }
     }
 }
 

@@ -32,6 +32,7 @@ impl<'a> OperatorDecl<'a> {
             decomposed: args.decomposed.as_ref(),
             inferred: args.inferred.as_ref(),
             infallible: args.infallible.as_ref(),
+            any_dtype: args.any_dtype.as_ref(),
             elementwise_update: args.elementwise_update.as_ref(),
             peephole: args.peephole.as_ref(),
             primitive: args.primitive.as_ref(),

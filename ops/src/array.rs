@@ -20,7 +20,7 @@ fn index(i: &Buf<'_>) -> Result<usize> {
 }
 
 /// Sets an element of a tensor array: `out[i] = x`. The other elements are unchanged.
-#[register_op(grad = WriteToArrayGrad)]
+#[register_op(grad = WriteToArrayGrad, any_dtype)]
 pub struct WriteToArray<V = Var> {
     /// A tensor of any shape.
     #[input]
@@ -87,7 +87,7 @@ impl GradRule<WriteToArray> for WriteToArrayGrad {
 }
 
 /// Reads an element of a tensor array: `out = x[i]`.
-#[register_op(grad = ReadFromArrayGrad)]
+#[register_op(grad = ReadFromArrayGrad, any_dtype)]
 pub struct ReadFromArray<V = Var> {
     /// The tensor array.
     #[input(array)]
@@ -159,7 +159,7 @@ impl GradRule<ReadFromArray> for ReadFromArrayGrad {
 }
 
 /// Length of a tensor array: the last position written plus one.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, any_dtype)]
 pub struct LodArrayLength<V = Var> {
     /// The tensor array.
     #[input(array)]

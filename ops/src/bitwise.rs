@@ -46,7 +46,7 @@ macro_rules! bitwise {
                     DType::U8 => zip_broadcast(cx, (x, y), out, -1, u8::$f),
                     DType::I32 => zip_broadcast(cx, (x, y), out, -1, i32::$f),
                     DType::I64 => zip_broadcast(cx, (x, y), out, -1, i64::$f),
-                    DType::F32 | DType::F64 => Err(x.wrong("integers or bools are needed")),
+                    _ => Err(x.wrong("integers or bools are needed")),
                 }
             }
         }

@@ -268,7 +268,7 @@ impl Composition for Logcumsumexp<Expr> {
 }
 /// The lowest finite number in the shape of `x`.
 fn lowest(x: &Expr) -> Expr {
-    let value = if x.dtype() == DType::F32 { f32::MIN.into() } else { f64::MIN };
+    let value = if x.dtype().arithmetic() == DType::F32 { f32::MIN.into() } else { f64::MIN };
     like(x, value)
 }
 impl Logcumsumexp<Expr> {

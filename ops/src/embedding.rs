@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Embedding look-up: `out = w[ids]`, for indices with a last dimension of 1.
-#[register_op(grad = LookupTableGrad)]
+#[register_op(grad = LookupTableGrad, any_dtype)]
 pub struct LookupTable<V = Var> {
     /// The table, `[rows, width]`, any dtype.
     #[input]
@@ -148,7 +148,7 @@ fn add_up(cx: &Cx, pick: &Pick<'_>, dout: &Buf<'_>, dw: &mut Buf<'_>) -> Result<
 }
 
 /// Embedding look-up: `out = w[ids]`.
-#[register_op(grad = LookupTableV2Grad)]
+#[register_op(grad = LookupTableV2Grad, any_dtype)]
 pub struct LookupTableV2<V = Var> {
     /// Row indices, int64 or int32, any shape.
     #[input]

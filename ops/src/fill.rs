@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A constant tensor with one dimension of another tensor: `out = value`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype)]
 pub struct FillConstantBatchSizeLike<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]
@@ -131,13 +131,13 @@ pub struct AssignValue<V = Var> {
     /// Dimensions.
     #[attr]
     pub shape: Vec<i32>,
-    /// Element type: bool, int32, int64, float32 or float64.
+    /// Element type: bool, int32, int64, or a floating point type.
     #[attr]
     pub dtype: DType,
     /// Elements of a bool tensor: 0 is false.
     #[attr(default = [])]
     pub bool_values: Vec<i32>,
-    /// Elements of a float32 tensor.
+    /// Elements of a float32, float16 or bfloat16 tensor.
     #[attr(default = [])]
     pub fp32_values: Vec<f32>,
     /// Elements of an int32 tensor.
@@ -155,7 +155,7 @@ impl<V> AssignValue<V> {
     fn list(&self) -> Option<(&'static str, usize)> {
         match self.dtype {
             DType::Bool => Some(("bool_values", self.bool_values.len())),
-            DType::F32 => Some(("fp32_values", self.fp32_values.len())),
+            DType::F16 | DType::BF16 | DType::F32 => Some(("fp32_values", self.fp32_values.len())),
             DType::I32 => Some(("int32_values", self.int32_values.len())),
             DType::I64 => Some(("int64_values", self.int64_values.len())),
             DType::F64 => Some(("fp64_values", self.fp64_values.len())),
@@ -179,7 +179,9 @@ impl Infer for AssignValue<Meta> {
 impl Kernel for AssignValue<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
         match self.dtype {
-            DType::F32 => self.out.slice_mut::<f32>()?.copy_from_slice(&self.fp32_values),
+            DType::F16 | DType::BF16 | DType::F32 => {
+                self.out.slice_mut::<f32>()?.copy_from_slice(&self.fp32_values);
+            }
             DType::F64 => self.out.slice_mut::<f64>()?.copy_from_slice(&self.fp64_values),
             DType::I32 => self.out.slice_mut::<i32>()?.copy_from_slice(&self.int32_values),
             DType::I64 => self.out.slice_mut::<i64>()?.copy_from_slice(&self.int64_values),
@@ -221,7 +223,7 @@ fn assign_value(shape: Vec<i32>, dtype: DType) -> AssignValue<Draw> {
 }
 
 /// A matrix with ones on its diagonal: `out[i, i] = 1`, 0 elsewhere.
-#[register_op(grad = NoGrad, infallible)]
+#[register_op(grad = NoGrad, infallible, any_dtype)]
 pub struct Eye<V = Var> {
     /// `[num_rows, num_columns]`, of the dtype of the attribute.
     #[output]

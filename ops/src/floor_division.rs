@@ -77,7 +77,7 @@ macro_rules! division {
                     DType::I64 => divide(cx, (x, y), out, *axis, i64::$f),
                     DType::F32 => divide(cx, (x, y), out, *axis, f32::$f),
                     DType::F64 => divide(cx, (x, y), out, *axis, f64::$f),
-                    DType::Bool | DType::U8 => Err(x.wrong("signed or floating point numbers are needed")),
+                    _ => Err(x.wrong("signed or floating point numbers are needed")),
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// One-hot encoding: `out[.., j] = 1` where `x = j`, else 0.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, any_dtype)]
 pub struct OneHotV2<V = Var> {
     /// Indices from 0 to `depth`, exclusive, int64 or int32.
     #[input]
@@ -194,7 +194,7 @@ impl<'a> Pick<'a> {
 }
 
 /// Slices of a tensor by their indices along an axis: `out[.., i, ..] = x[.., index[i], ..]`.
-#[register_op(grad = GatherGrad, primitive)]
+#[register_op(grad = GatherGrad, any_dtype, primitive)]
 pub struct Gather<V = Var> {
     /// At least one dimension, any dtype.
     #[input]

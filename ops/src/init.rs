@@ -59,7 +59,7 @@ impl Init {
         let meta = parameter.meta();
         let (fan_in, fan_out) = fans(&meta);
         // Single-precision samples have single-precision bounds.
-        let exact = |x: f64| if meta.dtype == DType::F32 { f64::from(x as f32) } else { x };
+        let exact = |x: f64| if meta.dtype.arithmetic() == DType::F32 { f64::from(x as f32) } else { x };
         let uniform = |limit: f64| Init::Uniform(-limit, limit);
         let normal = |variance: f64| Init::Normal(0.0, variance.sqrt());
         let shape: Vec<i64> = meta.dims.iter().map(|d| d.wire()).collect();

@@ -23,7 +23,7 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
 }
 
 /// Selection by a mask: `out = x` where the condition holds, else `y`.
-#[register_op(grad = WhereGrad, pointwise, kernel)]
+#[register_op(grad = WhereGrad, pointwise, kernel, any_dtype)]
 pub struct Where<V = Var> {
     /// Bool, any shape.
     #[input]

@@ -58,7 +58,7 @@ impl Range<Meta> {
             return Err(refuse(&self.step, format!("{step} does not lead from {start} to {end}")));
         }
         // In the precision of the dtype, as in the reference.
-        let count = match self.start.dtype {
+        let count = match self.start.dtype.arithmetic() {
             DType::F32 => f64::from(((end as f32 - start as f32) / step as f32).abs().ceil()),
             DType::F64 => ((end - start) / step).abs().ceil(),
             _ => {

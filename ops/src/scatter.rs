@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Slices of a tensor by multi-dimensional indices: `out[i, ..] = x[index[i], ..]`.
-#[register_op(grad = GatherNdGrad, primitive)]
+#[register_op(grad = GatherNdGrad, any_dtype, primitive)]
 pub struct GatherNd<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
@@ -162,7 +162,7 @@ impl Composition for GatherNdGrad<Expr> {
 }
 
 /// Elements by their positions along an axis: `result[.., i, ..] = input[.., index[.., i, ..], ..]`.
-#[register_op(grad = TakeAlongAxisGrad, primitive)]
+#[register_op(grad = TakeAlongAxisGrad, any_dtype, primitive)]
 pub struct TakeAlongAxis<V = Var> {
     /// At least one dimension, any dtype.
     #[input]

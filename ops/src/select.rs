@@ -25,7 +25,7 @@ fn is_chosen(mask: &Expr, i: usize, x: &Expr) -> Expr {
 }
 
 /// Selects one of several tensors: `out = x[mask]`.
-#[register_op(grad = SelectInputGrad)]
+#[register_op(grad = SelectInputGrad, any_dtype)]
 pub struct SelectInput<V = Var> {
     /// Tensors of one dtype and shape; an absent one stands for zeros.
     #[input]
@@ -110,7 +110,7 @@ impl GradRule<SelectInput> for SelectInputGrad {
 }
 
 /// Writes a tensor to one of several outputs: `out[mask] = x`, zeros in the others.
-#[register_op(grad = SelectOutputGrad)]
+#[register_op(grad = SelectOutputGrad, any_dtype)]
 pub struct SelectOutput<V = Var> {
     /// Any shape.
     #[input]

@@ -31,6 +31,7 @@ mod formulas;
 mod fusion;
 mod gradients_at_kinks;
 mod gradients_at_ties;
+mod half_precision;
 mod higher_order;
 mod identifiers;
 mod layers;

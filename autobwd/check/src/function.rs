@@ -358,7 +358,7 @@ impl ProgramFunction {
     }
 }
 
-fn executor(ops: &OpInfoMap) -> Executor {
+pub(super) fn executor(ops: &OpInfoMap) -> Executor {
     Executor::with_threads(1).with_ops(ops.clone()).loop_limit(LOOP)
 }
 

@@ -10,6 +10,7 @@ mod composition;
 mod coverage;
 mod derivatives;
 mod function;
+mod halves;
 mod hostile;
 mod integers;
 mod kernels;

@@ -38,6 +38,8 @@ pub use desc::{
     SignatureEntry, Site, SlotVars, Slots, Var, VarDesc, VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, OpContext, Result};
+/// The version of `half` that this crate uses, with the 16-bit elements [`f16`](half::f16) and [`bf16`](half::bf16).
+pub use half;
 pub use graph_builder::{
     Arg, Builder, Expr, NameScopeGuard, New, ProgramSnapshot, SiteGuard, Transaction, Value, emit,
 };
@@ -82,6 +84,7 @@ pub mod __private {
     pub use crate::lanes::formula_space::FormulaSpace;
     pub use crate::lanes::fused_kernel::{FusedKernel, FusedKernelSpec, FusedOp, OperandLocation};
     pub use crate::lanes::fused_kernels::FusedKernels;
+    pub use crate::lanes::half_copy::copy_converted;
     pub use crate::lanes::scalar_path::FormulaCall;
     pub use crate::obstacles::Obstacles;
     pub use crate::op::backward_ops::{check_emitted, part};
@@ -94,6 +97,7 @@ pub mod __private {
     pub use crate::runtime::scratch::ScratchUse;
     pub use crate::tensor::array::{SavedStep, SavedSteps, ValueCell};
     pub use crate::tensor::densify::dense_bytes;
+    pub use crate::tensor::half_float::HalfFloat;
     pub use crate::tensor::memory::{
         AccessMode, Binder, Lease, Memory, Place, bytes_of, bytes_of_mut, dimension,
     };

@@ -3,7 +3,7 @@
 use rand::{Rng, RngExt, SeedableRng, seq::SliceRandom};
 use rand_pcg::Pcg64Mcg;
 
-use crate::{Bool, Builder, DType, Describe, Expr, Op, OpDesc, Result, Role, Shape, Tensor, Var};
+use crate::{Builder, DType, Describe, Expr, Op, OpDesc, Result, Role, Shape, Tensor, Var};
 
 /// The distribution of an input of a sample, or a placeholder for an output.
 #[derive(Clone, Debug)]
@@ -163,15 +163,7 @@ impl Draw {
 
     /// The tensor for a check in dtype `float`.
     pub(crate) fn tensor(&self, float: DType, rng: &mut impl Rng) -> Result<Tensor> {
-        let (x, dims) = (self.elements(rng), &self.dims);
-        match self.dtype(float) {
-            DType::Bool => Tensor::from_vec(dims, x.into_iter().map(|x| Bool::from(x != 0.0)).collect()),
-            DType::U8 => Tensor::from_vec(dims, x.into_iter().map(|x| x as u8).collect()),
-            DType::I32 => Tensor::from_vec(dims, x.into_iter().map(|x| x as i32).collect()),
-            DType::I64 => Tensor::from_vec(dims, x.into_iter().map(|x| x as i64).collect()),
-            DType::F32 => Tensor::from_vec(dims, x.into_iter().map(|x| x as f32).collect()),
-            DType::F64 => Tensor::from_vec(dims, x),
-        }
+        Tensor::from_f64s(self.dtype(float), &self.dims, &self.elements(rng))
     }
 }
 

@@ -77,7 +77,7 @@ impl ValueRange {
     /// `from -1.5 to 2.0, 3 NaN`
     fn text(&self, dtype: DType) -> String {
         let number = |x: f64| match dtype {
-            DType::F32 => format!("{:?}", x as f32),
+            DType::F16 | DType::BF16 | DType::F32 => format!("{:?}", x as f32),
             DType::F64 => format!("{x:?}"),
             _ => x.to_string(),
         };

@@ -9,7 +9,10 @@ use std::{mem, ops::Range};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts};
+use crate::{
+    value_graph::{Graph, Instruction, ValueId, decompose::parts},
+    widening,
+};
 use autobwd_core::{
     __private, __private::internals::*, DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var,
     runtime::CHUNK, tensor::LINE,
@@ -93,7 +96,7 @@ fn iteration_spaces(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpa
     if let Some(part) = node.part.as_ref().filter(|part| !part.aligned.is_empty()) {
         let mut wires = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
         let full = wires.find(|v| part.aligned.iter().all(|(id, _)| id != v));
-        return full.map_or(smallvec![], |full| of(&[meta(full).dtype], meta(full).dims.known()));
+        return full.map_or(smallvec![], |full| of(&[meta(full).dtype.arithmetic()], meta(full).dims.known()));
     }
     let mut floats: SmallVec<[DType; 2]> = smallvec![];
     let mut others: SmallVec<[DType; 2]> = smallvec![];
@@ -104,10 +107,17 @@ fn iteration_spaces(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpa
             known.push(dtype);
         }
     }
-    // A bool is 1 or 0 in any type. Other conversions are for operators that allow them.
-    let converted = floats.len() > 1 || others.iter().any(|dtype| *dtype != DType::Bool);
+    // A bool is 1 or 0 in any type. Other conversions are for operators that allow them. Values between the parts of an
+    // operator have more bits than its operands of 16.
+    let converted =
+        floats.len() > 1 && node.part.is_none() || others.iter().any(|dtype| *dtype != DType::Bool);
     if converted && !info.has_kernel() {
         return smallvec![];
+    }
+    if floats.iter().any(|dtype| dtype.is_half()) {
+        // Rounded to `f32` first, a double would be rounded twice.
+        let has_double = floats.contains(&DType::F64);
+        floats = smallvec![if has_double { DType::F64 } else { DType::F32 }];
     }
     if floats.is_empty() && !converted {
         floats.push(DType::Bool);
@@ -142,7 +152,7 @@ fn check_alignment(graph: &Graph, part: &Instruction) -> Result<()> {
         let dims = operand_dims(graph, part, value, &space).ok_or_else(wrong)?;
         let mut pairs = dims.iter().zip(&space.dims);
         let fits = dims.len() == space.dims.len() && pairs.all(|(own, full)| own == full || *own == 1);
-        if !fits || graph.values[value].meta.dtype != space.dtype {
+        if !fits || graph.values[value].meta.dtype.arithmetic() != space.dtype {
             return Err(wrong());
         }
     }
@@ -192,6 +202,9 @@ pub fn group(graph: &mut Graph, ops: &OpInfoMap, unoptimized: bool) -> Result<(V
         let space = draft.space.into_iter().next().filter(|_| !alone);
         graph.instructions.extend(draft.nodes);
         groups.push(FusionGroup { nodes: start..graph.instructions.len(), space, shares_instruction: false });
+    }
+    for group in groups.iter().filter(|group| group.space.is_none()) {
+        group.nodes.clone().for_each(|position| widening::add(graph, position));
     }
     graph.index_writers();
     Ok((groups, constants))
@@ -328,9 +341,11 @@ impl GroupBuilder {
 
     fn can_fuse(&self, graph: &Graph, node: &Instruction, space: &IterationSpace, at: usize) -> bool {
         // Within the fused kernel that writes it, a sum is incomplete, a broadcast operand partial, and a converted
-        // number not converted.
-        let is_converted =
-            |v: ValueId| graph.values[v].meta.dtype == DType::Bool || is_native(graph, v, space);
+        // number not converted, unless it is rounded to 16 bits.
+        let is_converted = |v: ValueId| {
+            let dtype = graph.values[v].meta.dtype;
+            dtype == DType::Bool || dtype.is_half() || is_native(graph, v, space)
+        };
         let is_there = |v: ValueId| match self.written[v] {
             Some((writer, whole)) if writer == at => {
                 whole && is_whole(graph, node, v, space) && is_converted(v)

@@ -2,17 +2,18 @@
 //!
 //! Must not decide anything: groups and locations are given.
 
-use std::{slice, sync::Arc};
+use std::{iter, slice, sync::Arc};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use crate::{Graph, Instruction, IterationSpace, ValueId, extent, is_native, operand_dims};
+use crate::{Graph, Instruction, IterationSpace, ValueId, Wires, extent, is_native, operand_dims};
 use autobwd_core::{
     __private::{
         AccessMode, Binder, BroadcastMap, FusedKernel, FusedKernelSpec, FusedKernels, FusedOp,
-        Implementation, OperandLocation, Place, ValueCell, internals::*,
+        Implementation, OperandLocation, Place, ValueCell, copy_converted, internals::*,
     },
-    Buf, Cx, DType, Error, Kernel, Result, Role, Var,
+    Buf, Cx, DType, Error, Kernel, Meta, Result, Role, Var,
 };
 
 /// Returns the location of a value; `None` for a block register.
@@ -34,10 +35,16 @@ pub fn kernel(
     let mut binder = Binder::default();
     // The conversion requests slots in the schema's order, which the wires also have.
     let schema = node.info.schema();
-    let mut inputs = node.inputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
-    let mut outputs = node.outputs.iter().filter_map(|(slot, v)| Some(((*slot)?, (*v)?)));
+    let widened = node.widened.iter().copied().chain(iter::repeat(None));
+    let wires = |wires: &Wires, first: usize| {
+        let wires = wires.clone().into_iter().zip(widened.clone().skip(first));
+        wires.filter_map(|((slot, v), wide)| Some((slot?, v?, wide)))
+    };
+    let (mut inputs, mut outputs) = (wires(&node.inputs, 0), wires(&node.outputs, node.inputs.len()));
+    let overwritten = &node.widened[node.inputs.len().min(node.widened.len())..];
     let mut scratch = node.scratch.iter().copied();
-    let mut sparse = vec![];
+    let (mut sparse, mut widening, mut rounding) = (vec![], vec![], vec![]);
+    let mut ready: SmallVec<[ValueId; 4]> = SmallVec::new();
     let kernel = make(&node.desc, binder.lease(), &mut |role, slot, var| {
         if var == Var::EMPTY {
             let value =
@@ -48,15 +55,22 @@ pub fn kernel(
             Role::Input => (schema.inputs, inputs.next()),
             Role::Output => (schema.outputs, outputs.next()),
         };
-        let next = next.filter(|(number, _)| slots[*number].name == slot);
-        let (number, value) = next.ok_or_else(|| Error::internal("slots out of order"))?;
-        let meta = graph.values[value].meta.clone().in_slot(slot);
+        let next = next.filter(|(number, ..)| slots[*number].name == slot);
+        let (number, value, wide) = next.ok_or_else(|| Error::internal("slots out of order"))?;
+        let mut meta = graph.values[value].meta.clone().in_slot(slot);
         if let Some((_, cell)) = cells.iter().find(|(id, _)| *id == value) {
             return Ok(binder.cell(&meta, cell.clone()));
         }
+        let narrow = meta.clone();
+        if !node.info.takes_any_dtype() {
+            meta.dtype = meta.dtype.arithmetic();
+        }
         match role {
             Role::Output => {
-                let at = place(value)?;
+                let at = place(wide.unwrap_or(value))?;
+                if wide.is_some() {
+                    rounding.push(HalfCopy::new((&meta, at), (&narrow, place(value)?))?);
+                }
                 if meta.rows.is_some() {
                     // A binder of its own: it is read when the kernel has finished.
                     sparse.push(Binder::default().input(&meta, at, AccessMode::Read)?);
@@ -66,14 +80,62 @@ pub fn kernel(
             // Its memory may hold another value by now.
             Role::Input if slots[number].shape_only => binder.shape_only(&meta),
             Role::Input => {
-                let at = place(value)?;
-                let taken = shares_memory(graph, node, number, at, &mut place)?;
+                let at = place(wide.unwrap_or(value))?;
+                if let Some(wide) = wide.filter(|wide| !ready.contains(wide)) {
+                    widening.push(HalfCopy::new((&narrow, place(value)?), (&meta, at))?);
+                    ready.push(wide);
+                }
+                let taken = match wide {
+                    Some(_) => overwritten.contains(&wide),
+                    None => shares_memory(graph, node, number, at, &mut place)?,
+                };
                 binder.input(&meta, at, if taken { AccessMode::TakenOver } else { AccessMode::Read })
             }
         }
     })?;
     binder.finish()?;
-    Ok(if sparse.is_empty() { kernel } else { Box::new(SparseKernel { kernel, sparse }) })
+    let kernel = if sparse.is_empty() { kernel } else { Box::new(SparseKernel { kernel, sparse }) };
+    let is_widened = !(widening.is_empty() && rounding.is_empty());
+    Ok(if is_widened { Box::new(WideningKernel { kernel, widening, rounding }) } else { kernel })
+}
+
+/// A kernel that computes in `f32`, on values of 16 bits: inputs are widened before it, results rounded after it.
+struct WideningKernel {
+    kernel: Box<dyn Kernel + Send>,
+    widening: Vec<HalfCopy>,
+    rounding: Vec<HalfCopy>,
+}
+impl Kernel for WideningKernel {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.widening.iter_mut().try_for_each(|copy| copy.run(cx))?;
+        self.kernel.run(cx)?;
+        self.rounding.iter_mut().try_for_each(|copy| copy.run(cx))
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        self.kernel.scratch_bytes(workers)
+    }
+}
+
+/// A copy from 16 bits to `f32`, or back.
+struct HalfCopy {
+    from: Buf<'static>,
+    to: Buf<'static>,
+}
+
+impl HalfCopy {
+    fn new(from: (&Meta, Place), to: (&Meta, Place)) -> Result<HalfCopy> {
+        // A binder of its own: it runs before the kernel, or after it.
+        let mut binder = Binder::default();
+        let from = binder.input(from.0, from.1, AccessMode::Read)?;
+        let to = binder.output(to.0, to.1)?;
+        binder.finish()?;
+        Ok(HalfCopy { from, to })
+    }
+
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        copy_converted(cx, &self.from, &mut self.to)
+    }
 }
 
 /// A kernel with row-sparse outputs, whose row indices are checked after it.
@@ -146,7 +208,7 @@ pub fn fused_kernel(
             }
             let dtype = graph.values[value].meta.dtype;
             values.push(match (place(value)?, &key.1) {
-                (None, _) => OperandLocation::Register,
+                (None, _) => OperandLocation::Register(dtype),
                 (Some(place), spread) if !is_native(graph, value, space) => {
                     let whole = || self::spread(space, &space.dims);
                     OperandLocation::Converted(place, spread.clone().map_or_else(whole, Ok)?, dtype)

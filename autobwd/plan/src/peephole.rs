@@ -21,7 +21,7 @@ pub(super) fn join(graph: &mut Graph, ops: &OpInfoMap) -> Result<()> {
     let mut taken = gone.clone();
     for at in 0..graph.instructions.len() {
         let Some((first, node)) = partner(graph, ops, at, &readers, &taken, &touched)? else { continue };
-        let scratch = scratch_values(&mut graph.values, node.info.schema(), &node.inputs, &node.outputs);
+        let scratch = scratch_values(&mut graph.values, node.info, &node.inputs, &node.outputs);
         graph.instructions[first] = Instruction { scratch, ..node };
         (taken[first], taken[at], gone[at]) = (true, true, true);
     }
@@ -44,7 +44,11 @@ fn partner(
     let whole = |n: &Instruction| {
         n.inputs.iter().chain(&n.outputs).all(|(_, v)| v.is_none_or(|v| graph.is_whole_tensor(v)))
     };
-    for value in then.reads().filter(|v| readers[*v] == 1 && !graph.values[*v].in_scope) {
+    // One operator would not round a result of 16 bits that two operators hand over.
+    let hands_over = |v: &ValueId| {
+        readers[*v] == 1 && !graph.values[*v].in_scope && !graph.values[*v].meta.dtype.is_half()
+    };
+    for value in then.reads().filter(hands_over) {
         let ValueSource::Instruction(first) = graph.values[value].source else { continue };
         let before = &graph.instructions[first];
         let types = (before.info.schema().name, then.info.schema().name);

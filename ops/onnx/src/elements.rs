@@ -1,7 +1,7 @@
 //! Types of elements: those of ONNX, and the dtypes that hold them.
 //!
-//! Integers and halves that autobwd lacks are held in a wider dtype. The table of import rules says for which operators
-//! that is exact; results of integers are wrapped.
+//! Integers that autobwd lacks are held in a wider dtype. The table of import rules says for which operators that is
+//! exact; results are wrapped.
 
 use autobwd::DType;
 
@@ -34,6 +34,8 @@ impl ElementType {
             DType::U8 => DataType::Uint8,
             DType::I32 => DataType::Int32,
             DType::I64 => DataType::Int64,
+            DType::F16 => DataType::Float16,
+            DType::BF16 => DataType::Bfloat16,
             DType::F32 => DataType::Float,
             DType::F64 => DataType::Double,
         })
@@ -46,7 +48,9 @@ impl ElementType {
             DataType::Uint8 => DType::U8,
             DataType::Int8 | DataType::Int16 | DataType::Uint16 | DataType::Int32 => DType::I32,
             DataType::Uint32 | DataType::Uint64 | DataType::Int64 => DType::I64,
-            DataType::Float | DataType::Float16 | DataType::Bfloat16 => DType::F32,
+            DataType::Float16 => DType::F16,
+            DataType::Bfloat16 => DType::BF16,
+            DataType::Float => DType::F32,
             DataType::Double => DType::F64,
             _ => return None,
         })

@@ -2,6 +2,7 @@
 
 use autobwd::{
     DType, Error, ErrorKind, Result, Tensor,
+    half::{bf16, f16},
     tensor::{Bool, Element},
 };
 use prost::Message;
@@ -123,8 +124,8 @@ fn from_raw(raw: &[u8], element: ElementType, dims: &[usize]) -> Result<Tensor> 
         DataType::Int8 => all(raw, dims, |[x]| i32::from(x as i8)),
         DataType::Int16 => all(raw, dims, |x| i32::from(i16::from_le_bytes(x))),
         DataType::Uint16 => all(raw, dims, |x| i32::from(u16::from_le_bytes(x))),
-        DataType::Float16 => all(raw, dims, |x| from_half(u16::from_le_bytes(x))),
-        DataType::Bfloat16 => all(raw, dims, |x| from_bfloat(u16::from_le_bytes(x))),
+        DataType::Float16 => all(raw, dims, f16::from_le_bytes),
+        DataType::Bfloat16 => all(raw, dims, bf16::from_le_bytes),
         DataType::Int32 => all(raw, dims, i32::from_le_bytes),
         DataType::Uint32 => all(raw, dims, |x| i64::from(u32::from_le_bytes(x))),
         DataType::Float => all(raw, dims, f32::from_le_bytes),
@@ -152,8 +153,6 @@ fn typed_count(message: &TensorProto, element: ElementType) -> usize {
 fn from_fields(message: &TensorProto, dtype: DType, element: ElementType, dims: &[usize]) -> Result<Tensor> {
     let small = message.int32_data.iter();
     match (element.data_type(), dtype) {
-        (DataType::Float16, _) => Tensor::from_vec(dims, small.map(|x| from_half(*x as u16)).collect()),
-        (DataType::Bfloat16, _) => Tensor::from_vec(dims, small.map(|x| from_bfloat(*x as u16)).collect()),
         (DataType::Uint32 | DataType::Uint64, _) => {
             require_small(message.uint64_data.iter().copied())?;
             Tensor::from_vec(dims, message.uint64_data.iter().map(|x| *x as i64).collect())
@@ -165,6 +164,8 @@ fn from_fields(message: &TensorProto, dtype: DType, element: ElementType, dims: 
         (_, DType::U8) => Tensor::from_vec(dims, small.map(|x| *x as u8).collect()),
         (_, DType::I32) => Tensor::from_vec(dims, message.int32_data.clone()),
         (_, DType::I64) => Tensor::from_vec(dims, message.int64_data.clone()),
+        (_, DType::F16) => Tensor::from_vec(dims, small.map(|x| f16::from_bits(*x as u16)).collect()),
+        (_, DType::BF16) => Tensor::from_vec(dims, small.map(|x| bf16::from_bits(*x as u16)).collect()),
         (_, DType::F32) => Tensor::from_vec(dims, message.float_data.clone()),
         (_, DType::F64) => Tensor::from_vec(dims, message.double_data.clone()),
     }
@@ -175,42 +176,5 @@ fn require_small(mut elements: impl Iterator<Item = u64>) -> Result<()> {
     match elements.find(|x| i64::try_from(*x).is_err()) {
         Some(x) => Err(refuse(format!("{x} exceeds int64, which holds elements of uint64"))),
         None => Ok(()),
-    }
-}
-
-/// The number with these bits in IEEE 754's binary16.
-pub(crate) fn from_half(bits: u16) -> f32 {
-    let (sign, exponent, fraction) = (bits >> 15, i32::from(bits >> 10 & 31), f32::from(bits & 1023));
-    let size = match exponent {
-        0 => libm::ldexpf(fraction, -24),
-        31 if fraction == 0.0 => f32::INFINITY,
-        31 => f32::NAN,
-        _ => libm::ldexpf(1024.0 + fraction, exponent - 25),
-    };
-    if sign == 1 { -size } else { size }
-}
-
-/// The number with these bits in bfloat16, the upper half of float32.
-fn from_bfloat(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::from_half;
-
-    #[test]
-    fn halves_are_exact() {
-        for (bits, value) in [
-            (0x3c00, 1.0),
-            (0xc000, -2.0),
-            (0x7bff, 65504.0),
-            (0x0001, 5.960_464_5e-8),
-            (0x03ff, 6.097_555e-5),
-            (0x7c00, f32::INFINITY),
-        ] {
-            assert_eq!(from_half(bits), value, "{bits:#x}");
-        }
-        assert!(from_half(0x7e00).is_nan());
     }
 }

@@ -20,6 +20,8 @@ pub(crate) fn element_type(dtype: DType) -> Type {
         DType::U8 => Type::Uint8,
         DType::I32 => Type::Int32,
         DType::I64 => Type::Int64,
+        DType::F16 => Type::Fp16,
+        DType::BF16 => Type::Bf16,
         DType::F32 => Type::Fp32,
         DType::F64 => Type::Fp64,
     }

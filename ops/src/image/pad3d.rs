@@ -40,7 +40,7 @@ autobwd::op::attr_enum! {
 }
 
 /// Padding of volumes in depth, height and width.
-#[register_op(grad = Pad3dGrad, infallible)]
+#[register_op(grad = Pad3dGrad, infallible, any_dtype)]
 pub struct Pad3d<V = Var> {
     /// Volumes, in the order that `data_format` says; any dtype.
     #[input]

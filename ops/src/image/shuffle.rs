@@ -96,7 +96,7 @@ fn mixing(x: &Buf<'_>, groups: i32, format: DataLayout) -> Result<Permutation<us
 
 /// Moves groups of channels to pixels: with `r = upscale_factor`,
 /// `out[c, h * r + i, w * r + j] = x[(c * r + i) * r + j, h, w]`.
-#[register_op(grad = PixelShuffleGrad, infallible)]
+#[register_op(grad = PixelShuffleGrad, infallible, any_dtype)]
 pub struct PixelShuffle<V = Var> {
     /// Images, in the order that `data_format` says; any dtype.
     #[input]
@@ -154,7 +154,7 @@ fn pixel_shuffle(x: Draw, upscale_factor: i32) -> PixelShuffle<Draw> {
 }
 
 /// `dx` = `dout`, moved back.
-#[register_op(grad_of = PixelShuffle, grad = Multilinear, infallible)]
+#[register_op(grad_of = PixelShuffle, grad = Multilinear, infallible, any_dtype)]
 pub struct PixelShuffleGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -182,7 +182,7 @@ impl Composition for PixelShuffleGrad<Expr> {
 
 /// Moves groups of pixels to channels: with `r = downscale_factor`,
 /// `out[(c * r + i) * r + j, h, w] = x[c, h * r + i, w * r + j]`.
-#[register_op(grad = PixelUnshuffleGrad, infallible)]
+#[register_op(grad = PixelUnshuffleGrad, infallible, any_dtype)]
 pub struct PixelUnshuffle<V = Var> {
     /// Images, in the order that `data_format` says; any dtype.
     #[input]
@@ -238,7 +238,7 @@ fn pixel_unshuffle(x: Draw, downscale_factor: i32) -> PixelUnshuffle<Draw> {
 }
 
 /// `dx` = `dout`, moved back.
-#[register_op(grad_of = PixelUnshuffle, grad = Multilinear, infallible)]
+#[register_op(grad_of = PixelUnshuffle, grad = Multilinear, infallible, any_dtype)]
 pub struct PixelUnshuffleGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -266,7 +266,7 @@ impl Composition for PixelUnshuffleGrad<Expr> {
 }
 
 /// Mixes groups of channels: with `n` channels in a group, `out[i * groups + g] = x[g * n + i]`.
-#[register_op(grad = ChannelShuffleGrad, infallible)]
+#[register_op(grad = ChannelShuffleGrad, infallible, any_dtype)]
 pub struct ChannelShuffle<V = Var> {
     /// Images, in the order that `data_format` says; any dtype.
     #[input]
@@ -324,7 +324,7 @@ fn check_groups(x: &Meta, groups: i32, format: DataLayout) -> Result<()> {
 }
 
 /// `dx` = `dout`, moved back.
-#[register_op(grad_of = ChannelShuffle, grad = Multilinear, infallible)]
+#[register_op(grad_of = ChannelShuffle, grad = Multilinear, infallible, any_dtype)]
 pub struct ChannelShuffleGrad<V = Var> {
     pub dout: V,
     #[output]

@@ -15,7 +15,7 @@ use crate::{
 
 /// Shifts the first part of the channels of a video to the next frame, and an equal part to the previous one; frames
 /// without a neighbour get 0.
-#[register_op(grad = TemporalShiftGrad, infallible)]
+#[register_op(grad = TemporalShiftGrad, infallible, any_dtype)]
 pub struct TemporalShift<V = Var> {
     /// Frames of videos, `seg_num` of each video one behind the other, in the order that `data_format` says; any dtype.
     #[input]
@@ -142,7 +142,7 @@ impl FrameShift {
 }
 
 /// `dx` = `dout`, shifted back.
-#[register_op(grad_of = TemporalShift, grad = Multilinear, infallible)]
+#[register_op(grad_of = TemporalShift, grad = Multilinear, infallible, any_dtype)]
 pub struct TemporalShiftGrad<V = Var> {
     pub dout: V,
     #[output]

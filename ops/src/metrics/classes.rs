@@ -28,16 +28,16 @@ fn integers(x: &Tensor) -> Result<Vec<i64>> {
 
 /// Floating point numbers, row by row.
 pub(super) fn floats(x: &Tensor) -> Result<Vec<f64>> {
-    match x.dtype() {
-        DType::F32 => Ok(x.slice::<f32>()?.iter().map(|x| (*x).into()).collect()),
-        _ => Ok(x.slice::<f64>()?.to_vec()),
+    match x.dtype().is_float() {
+        true => Ok(x.to_f64s()),
+        false => Ok(x.slice::<f64>()?.to_vec()),
     }
 }
 
 /// The predicted classes: integers of shape `[n]` or `[n, 1]` as they are, or the position of the largest of the scores
 /// `[n, classes]`; of equal ones the first.
 pub(super) fn predictions(x: &Tensor) -> Result<Vec<i64>> {
-    if !matches!(x.dtype(), DType::F32 | DType::F64) {
+    if !x.dtype().is_float() {
         return integers(x);
     }
     let classes = match *x.dims() {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use autobwd::{DType, Error, ErrorKind, Executor, Expr, Feed, Program, Result, Scope};
+use autobwd::{Error, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor};
 
 /// Steps are halved so often at most.
 const HALVINGS: usize = 40;
@@ -186,10 +186,8 @@ fn set_point(scope: &mut Scope, names: &[String], mut point: &[f64]) -> Result<(
     for name in names {
         let count = scope.get(name)?.numel();
         let (own, rest) = point.split_at(count.min(point.len()));
-        match scope.get(name)?.dtype() {
-            DType::F64 => scope.slice_mut::<f64>(name)?.copy_from_slice(own),
-            _ => scope.slice_mut::<f32>(name)?.iter_mut().zip(own).for_each(|(to, x)| *to = *x as f32),
-        }
+        let value = scope.get(name)?.meta();
+        scope.set(name, Tensor::from_f64s(value.dtype, value.dims.known().unwrap_or_default(), own)?);
         point = rest;
     }
     Ok(())

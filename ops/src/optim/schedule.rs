@@ -2,7 +2,10 @@
 
 use std::{f64::consts::PI, fmt};
 
-use autobwd::{DType, Error, ErrorKind, Result, Scope};
+use autobwd::{
+    DType, Error, ErrorKind, Result, Scope,
+    half::{bf16, f16},
+};
 
 use super::hyperparameters::at_least_zero;
 
@@ -163,7 +166,12 @@ impl<T: Copy + Into<f64> + fmt::Display + fmt::LowerExp> fmt::Display for Number
 /// number.
 pub fn set_rate(scope: &mut Scope, name: &str, rate: f64) -> Result<()> {
     let meta = scope.get(name)?.meta();
-    let largest = if meta.dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
+    let largest = match meta.dtype {
+        DType::F64 => f64::MAX,
+        DType::F16 => f16::MAX.into(),
+        DType::BF16 => bf16::MAX.into(),
+        _ => f32::MAX.into(),
+    };
     if !(0.0..=largest).contains(&rate) {
         let text = format!("{rate} is not a finite number from 0 on, so `{name}` stays");
         return Err(Error::attr("rate", text));
@@ -171,6 +179,8 @@ pub fn set_rate(scope: &mut Scope, name: &str, rate: f64) -> Result<()> {
     let is_set = match meta.dtype {
         DType::F32 => scope.slice_mut::<f32>(name).map(|all| set_one(all, rate as f32)),
         DType::F64 => scope.slice_mut::<f64>(name).map(|all| set_one(all, rate)),
+        DType::F16 => scope.slice_mut(name).map(|all| set_one(all, f16::from_f64(rate))),
+        DType::BF16 => scope.slice_mut(name).map(|all| set_one(all, bf16::from_f64(rate))),
         _ => Ok(false),
     }?;
     if !is_set {

@@ -111,7 +111,7 @@ macro_rules! logical_samples {
 }
 
 /// Whether any element is true: `out = x[0] | x[1] | …`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype)]
 pub struct ReduceAny<V = Var> {
     /// Any shape and dtype; values other than 0 are true.
     #[input]
@@ -141,7 +141,7 @@ impl Composition for ReduceAny<Expr> {
 logical_samples!(ReduceAny);
 
 /// Whether all elements are true: `out = x[0] & x[1] & …`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype)]
 pub struct ReduceAll<V = Var> {
     /// Any shape and dtype; values other than 0 are true.
     #[input]

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Drops dimensions of size 1: `out = x`.
-#[register_op(grad = Squeeze2Grad, infallible, primitive)]
+#[register_op(grad = Squeeze2Grad, infallible, any_dtype, primitive)]
 pub struct Squeeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -75,7 +75,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Squeeze2, grad = Multilinear, infallible)]
+#[register_op(grad_of = Squeeze2, grad = Multilinear, infallible, any_dtype)]
 pub struct Squeeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -97,7 +97,7 @@ impl Composition for Squeeze2Grad<Expr> {
 }
 
 /// Merges adjacent dimensions: `out = x`.
-#[register_op(grad = FlattenContiguousRangeGrad, infallible)]
+#[register_op(grad = FlattenContiguousRangeGrad, infallible, any_dtype)]
 pub struct FlattenContiguousRange<V = Var> {
     /// Any shape, any dtype; a scalar counts as one dimension of size 1.
     #[input]
@@ -172,7 +172,7 @@ fn flatten(x: Draw, start_axis: i32, stop_axis: i32) -> FlattenContiguousRange<D
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = FlattenContiguousRange, grad = Multilinear, infallible)]
+#[register_op(grad_of = FlattenContiguousRange, grad = Multilinear, infallible, any_dtype)]
 pub struct FlattenContiguousRangeGrad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,

@@ -12,7 +12,7 @@ use crate::{
 /// The number of elements of a tensor: `out = n₀ · n₁ · …`.
 ///
 /// It is known when a program is planned, so it may be a dimension of another operator.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype)]
 pub struct Size<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]

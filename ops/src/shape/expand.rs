@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
-#[register_op(grad = ExpandV2Grad, infallible, primitive)]
+#[register_op(grad = ExpandV2Grad, infallible, any_dtype, primitive)]
 pub struct ExpandV2<V = Var> {
     /// Any shape that broadcasts to `shape`, any dtype.
     #[input]
@@ -187,7 +187,7 @@ pub(super) fn sum_to(cx: &Cx, x: &[usize], dout: &Buf<'_>, dx: &mut Buf<'_>) -> 
 }
 
 /// Repeats a tensor along its dimensions: `out[i] = x[i mod n]`.
-#[register_op(grad = TileGrad, infallible)]
+#[register_op(grad = TileGrad, infallible, any_dtype)]
 pub struct Tile<V = Var> {
     /// Any shape, any dtype.
     #[input]

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Broadcasts to a shape: repeats dimensions of size 1 and adds dimensions in front.
-#[register_op(grad = ExpandAsV2Grad, infallible)]
+#[register_op(grad = ExpandAsV2Grad, infallible, any_dtype)]
 pub struct ExpandAsV2<V = Var> {
     /// Any shape that broadcasts to the result's, any dtype.
     #[input]

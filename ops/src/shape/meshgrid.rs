@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The coordinates of a grid: `out[k][i₀, i₁, …] = x[k][iₖ]`.
-#[register_op(grad = MeshgridGrad, infallible)]
+#[register_op(grad = MeshgridGrad, infallible, any_dtype)]
 pub struct Meshgrid<V = Var> {
     /// At most 9 vectors or scalars of one dtype, any; a scalar counts as a vector of one element.
     #[input]

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Padding with a constant.
-#[register_op(grad = PadGrad, infallible, primitive)]
+#[register_op(grad = PadGrad, infallible, any_dtype, primitive)]
 pub struct Pad<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -97,7 +97,7 @@ fn inner(frame: &[usize], dims: &[usize], paddings: &[i32]) -> StridedLayout {
 }
 
 /// `dx` = the unpadded part of `dout`.
-#[register_op(grad_of = Pad, grad = Multilinear, infallible)]
+#[register_op(grad_of = Pad, grad = Multilinear, infallible, any_dtype)]
 pub struct PadGrad<V = Var> {
     pub dout: V,
     #[output]
@@ -135,7 +135,7 @@ impl Composition for PadGrad<Expr> {
 
 /// Triangular part of matrices, with 0 elsewhere: keeps `x[i][j]` where `j ≤ i + diagonal` if `lower`, else where
 /// `j ≥ i + diagonal`.
-#[register_op(grad = TrilTriuGrad, infallible)]
+#[register_op(grad = TrilTriuGrad, infallible, any_dtype)]
 pub struct TrilTriu<V = Var> {
     /// At least two dimensions, the last two for matrices; any dtype.
     #[input]

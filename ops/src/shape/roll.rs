@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Rotates elements along dimensions: `out[i] = x[(i - shift) mod n]`.
-#[register_op(grad = RollGrad, infallible)]
+#[register_op(grad = RollGrad, infallible, any_dtype)]
 pub struct Roll<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -144,7 +144,7 @@ fn rotate(
 }
 
 /// `dx` = `dout` rotated back.
-#[register_op(grad_of = Roll, grad = Multilinear, infallible)]
+#[register_op(grad_of = Roll, grad = Multilinear, infallible, any_dtype)]
 pub struct RollGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,

@@ -9,7 +9,7 @@ use autobwd::{
 };
 
 /// Splits a tensor along an axis: `out[0], out[1], … = x`.
-#[register_op(grad = SplitGrad, infallible, primitive)]
+#[register_op(grad = SplitGrad, infallible, any_dtype, primitive)]
 pub struct Split<V = Var> {
     /// Any shape, any dtype.
     #[input]

@@ -33,7 +33,7 @@ macro_rules! given_ranges {
 /// Negative bounds count from the end, and bounds out of range are clamped. With a negative stride, the end −1 means
 /// below the first element, as `None` does in Python. A range beyond the tensor is empty; the reference reads
 /// outside of the tensor there.
-#[register_op(grad = StridedSliceGrad, infallible, primitive)]
+#[register_op(grad = StridedSliceGrad, infallible, any_dtype, primitive)]
 pub struct StridedSlice<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -206,7 +206,7 @@ fn layout(
 }
 
 /// `dinput = dout` in the slice, 0 elsewhere.
-#[register_op(grad_of = StridedSlice, grad = Multilinear, inferred, infallible, primitive)]
+#[register_op(grad_of = StridedSlice, grad = Multilinear, inferred, infallible, any_dtype, primitive)]
 pub struct StridedSliceGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,

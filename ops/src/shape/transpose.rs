@@ -25,7 +25,7 @@ macro_rules! copies {
 pub(super) use copies;
 
 /// Permutes dimensions: dimension `i` of `out` is dimension `axis[i]` of `x`.
-#[register_op(grad = Transpose2Grad, infallible, primitive)]
+#[register_op(grad = Transpose2Grad, infallible, any_dtype, primitive)]
 pub struct Transpose2<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -103,7 +103,7 @@ fn permutation(axis: &[i32], rank: usize) -> Result<Vec<usize>> {
 }
 
 /// `dx` = `dout` with the inverse permutation.
-#[register_op(grad_of = Transpose2, grad = Multilinear, infallible)]
+#[register_op(grad_of = Transpose2, grad = Multilinear, infallible, any_dtype)]
 pub struct Transpose2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,
@@ -147,7 +147,7 @@ impl Composition for Transpose2Grad<Expr> {
 }
 
 /// Reverses dimensions: `out[i] = x[n - 1 - i]` along each `axis`.
-#[register_op(grad = SelfAdjoint, infallible)]
+#[register_op(grad = SelfAdjoint, infallible, any_dtype)]
 pub struct Flip<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]

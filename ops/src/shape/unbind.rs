@@ -9,7 +9,7 @@ use autobwd::{
 };
 
 /// Slices along a dimension: `out[i] = x[.., i, ..]`.
-#[register_op(grad = UnbindGrad, infallible)]
+#[register_op(grad = UnbindGrad, infallible, any_dtype)]
 pub struct Unbind<V = Var> {
     /// Any shape, any dtype.
     #[input]

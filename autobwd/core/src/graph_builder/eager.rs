@@ -11,7 +11,7 @@ use super::{
     expr::ExprValue,
     value::{SourceValue, Value},
 };
-use crate::{Builder, DType, Error, ErrorKind, Expr, Meta, Result, Tensor};
+use crate::{Builder, Error, ErrorKind, Expr, Meta, Result, Tensor, tensor::ToF64, with_dtype};
 
 impl Builder {
     /// A leaf: a value whose gradient is wanted. The name is for messages and programs.
@@ -284,11 +284,8 @@ impl Expr {
 
 /// The gradient of a value with respect to itself.
 fn ones(meta: &Meta) -> Result<Tensor> {
+    meta.float()?;
     let mut ones = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
-    match meta.dtype {
-        DType::F32 => ones.slice_mut::<f32>()?.fill(1.0),
-        DType::F64 => ones.slice_mut::<f64>()?.fill(1.0),
-        _ => return Err(meta.wrong("floating point numbers are needed")),
-    }
+    with_dtype!(meta.dtype, T => ones.slice_mut()?.fill(T::nearest(1.0)));
     Ok(ones)
 }

@@ -219,10 +219,11 @@ impl Expr {
         }
     }
 
-    /// A number as an attribute of an operator on this expression: rounded to single precision for float32, else exact.
+    /// A number as an attribute of an operator on this expression: rounded to single precision if operators compute in
+    /// it, else exact.
     #[inline]
     pub fn literal(&self, number: f64) -> f64 {
-        if self.dtype() == DType::F32 { f64::from(number as f32) } else { number }
+        if self.dtype().arithmetic() == DType::F32 { f64::from(number as f32) } else { number }
     }
 
     /// Dimensions, −1 where unknown; for a failed expression as in [`meta`](Expr::meta).

@@ -69,6 +69,7 @@ impl BroadcastMap {
     }
 
     /// Writes the operand's elements for `first..first + block.len()` of the full shape, converted by `of`.
+    #[inline(always)]
     pub(super) fn load<S: Copy, T: Copy>(
         &self,
         operand: &[S],

@@ -4,7 +4,9 @@
 //! outputs with the shape of a broadcast operand are summed chunk by chunk.
 //!
 //! A fused kernel computes in one floating point type. Operands of another dtype are converted when they are loaded or
-//! stored, bool to 1 and 0. Except for bool, a converted output may not be read inside the same fused kernel.
+//! stored, bool to 1 and 0. A value of a 16-bit dtype is also rounded in its register, so that operators of the same
+//! fused kernel read the bits that they would find in memory. Other converted outputs, except for bool, may not be read
+//! inside the same fused kernel.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -16,7 +18,7 @@ use super::{
     block_args::{BlockArg, BlockFn},
     block_function::LaneAttrs,
     broadcast_map::BroadcastMap,
-    load_store::{LaneType, LoadedOperand, store},
+    load_store::{LaneType, LoadedOperand, round, store},
 };
 use crate::{
     Arity, DType, Error, ErrorKind, OpDesc, Result,
@@ -37,8 +39,8 @@ const SKEW: usize = 3 * LINE;
 /// The location of a value of a fused kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperandLocation {
-    /// In a block register: an intermediate value.
-    Register,
+    /// In a block register: an intermediate value of this dtype.
+    Register(DType),
     /// In memory, with the full shape.
     FullShape(Place),
     /// In memory, with fewer elements: broadcast when read, summed when written.
@@ -81,6 +83,8 @@ enum BlockAction {
     Run { block: BlockFn, attrs: *const (), args: usize },
     /// Load a broadcast or converted operand into a register.
     Load { operand: usize, register: usize },
+    /// Round a register to the numbers of a 16-bit dtype.
+    Round { dtype: DType, register: usize },
     /// Store a register as another dtype.
     Store { place: Place, dtype: DType, register: usize },
     /// Add a register to a summed output.
@@ -96,23 +100,45 @@ enum ArgLocation {
     Whole(Place),
 }
 
-/// A summed output: chunk 0 adds to the output itself, the others to partial sums.
+/// A summed output: chunk 0 adds to the total, the others to partial sums.
 struct SummedOutput {
-    place: Place,
+    /// The output itself, or the first bytes of `own`.
+    total: Place,
     spread: BroadcastMap,
     partial: Memory,
     /// Bytes between two partial sums; 0 if chunks add to the output sequentially.
     stride: usize,
+    /// For an output of a 16-bit dtype, which is rounded at the end: the output, and memory for the total.
+    rounded: Option<(Place, DType, Memory)>,
 }
 
 impl SummedOutput {
     /// Each chunk but the first has a partial sum, unless those would take more memory than the summed values.
-    fn new(place: Place, spread: BroadcastMap, numel: usize, size: usize) -> Result<SummedOutput> {
+    fn new(fold: FoldedOutput, numel: usize, size: usize) -> Result<SummedOutput> {
+        let FoldedOutput { place, spread, half } = fold;
         let chunks = numel.div_ceil(CHUNK).max(1);
         let partials = spread.numel().saturating_mul(chunks) <= numel.max(1) || chunks == 1;
         let stride = if partials { padded(spread.numel() * size) } else { 0 };
-        Ok(SummedOutput { place, partial: Memory::zeroed((chunks - 1) * stride)?, stride, spread })
+        let partial = Memory::zeroed((chunks - 1) * stride)?;
+        let (mut total, mut rounded) = (place, None);
+        if let Some(dtype) = half {
+            let bytes = spread.numel() * size;
+            let own = Memory::zeroed(bytes)?;
+            (total, rounded) = (own.place_inside(0, bytes)?, Some((place, dtype, own)));
+        }
+        Ok(SummedOutput { total, spread, partial, stride, rounded })
     }
+
+    fn bytes(&self) -> usize {
+        self.partial.len() + self.rounded.as_ref().map_or(0, |(_, _, own)| own.len())
+    }
+}
+
+/// An output that is summed, and its dtype if that has 16 bits.
+struct FoldedOutput {
+    place: Place,
+    spread: BroadcastMap,
+    half: Option<DType>,
 }
 
 /// A fused kernel: elementwise operators that run block by block.
@@ -161,7 +187,7 @@ impl FusedKernel {
         let touched = touched(&values, &steps, numel, whole_bytes, size)?;
 
         let chunks = numel.div_ceil(CHUNK).max(1);
-        let sums = folds.into_iter().map(|(place, spread)| SummedOutput::new(place, spread, numel, size));
+        let sums = folds.into_iter().map(|fold| SummedOutput::new(fold, numel, size));
         let sums = sums.collect::<Result<Vec<_>>>()?;
         let parallel = chunks == 1 || sums.iter().all(|sum| sum.stride > 0);
 
@@ -205,7 +231,7 @@ impl FusedKernel {
 
     /// Size of the partial sums and registers, in bytes.
     pub fn scratch_bytes(&self) -> usize {
-        self.sums.iter().map(|s| s.partial.len()).chain(self.workers.iter().map(|(_, m)| m.len())).sum()
+        self.sums.iter().map(SummedOutput::bytes).chain(self.workers.iter().map(|(_, m)| m.len())).sum()
     }
 
     /// # Safety
@@ -242,6 +268,10 @@ impl FusedKernel {
                             self.loads[operand].load(first, block);
                         }
                     }
+                    // SAFETY: the register is this worker's own and holds a block.
+                    BlockAction::Round { dtype, register } => unsafe {
+                        round(std::slice::from_raw_parts_mut(register_at(register), real), dtype);
+                    },
                     // SAFETY: as above; the place holds an element for each of `numel` (`FusedKernelBuilder::step`
                     // accepts no other), and these are of this chunk alone.
                     BlockAction::Store { place, dtype, register } => unsafe {
@@ -251,8 +281,8 @@ impl FusedKernel {
                     BlockAction::Add { sum, register } => {
                         let sum = &self.sums[sum];
                         let target = match chunk {
-                            0 => Ok(sum.place),
-                            _ if sum.stride == 0 => Ok(sum.place),
+                            0 => Ok(sum.total),
+                            _ if sum.stride == 0 => Ok(sum.total),
                             c => sum.partial.place_inside((c - 1) * sum.stride, sum.stride),
                         };
                         let Ok(target) = target else { return };
@@ -335,9 +365,9 @@ impl FusedKernel {
 
     fn clear_sums<T: LaneType>(&mut self) {
         for sum in &mut self.sums {
-            // SAFETY: the place holds that many elements (`touched`), and no part runs: the fused kernel is borrowed
-            // mutably.
-            unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), sum.spread.numel()) }
+            // SAFETY: the place holds that many elements (`touched`, or `SummedOutput::new`), and no part runs: the fused
+            // kernel is borrowed mutably.
+            unsafe { std::slice::from_raw_parts_mut(sum.total.ptr().cast::<T>(), sum.spread.numel()) }
                 .fill(T::default());
             let n = sum.partial.len() / size_of::<T>();
             sum.partial.slice_mut::<T>(0, n).fill(T::default());
@@ -348,11 +378,15 @@ impl FusedKernel {
         let chunks = self.numel.div_ceil(CHUNK);
         for sum in &self.sums {
             let n = sum.spread.numel();
+            // SAFETY: as in `clear_sums`; the partial sums are separate memory.
+            let total = unsafe { std::slice::from_raw_parts_mut(sum.total.ptr().cast::<T>(), n) };
             for partial in 0..if sum.stride > 0 { chunks.saturating_sub(1) } else { 0 } {
-                // SAFETY: as in `clear_sums`; the partial sums are separate memory.
-                let out = unsafe { std::slice::from_raw_parts_mut(sum.place.ptr().cast::<T>(), n) };
                 let partial = sum.partial.slice::<T>(partial * sum.stride, n);
-                out.iter_mut().zip(partial).for_each(|(o, x)| *o = *o + *x);
+                total.iter_mut().zip(partial).for_each(|(o, x)| *o = *o + *x);
+            }
+            if let Some((place, dtype, _)) = &sum.rounded {
+                // SAFETY: the place holds that many elements (`touched`), and no part runs.
+                unsafe { store(total, *place, *dtype, 0) };
             }
         }
     }
@@ -371,7 +405,7 @@ struct FusedKernelBuilder {
     actions: Vec<BlockAction>,
     args: Vec<ArgLocation>,
     loads: Vec<LoadedOperand>,
-    folds: Vec<(Place, BroadcastMap)>,
+    folds: Vec<FoldedOutput>,
     attrs: Vec<LaneAttrs>,
 }
 
@@ -430,23 +464,35 @@ impl FusedKernelBuilder {
                 None => return Err(missing()),
                 Some(v) => match self.values[*v].clone() {
                     OperandLocation::FullShape(place) => ArgLocation::Whole(place),
-                    OperandLocation::Register => {
+                    OperandLocation::Register(dtype) => {
                         let register = self.take_register();
                         self.register_of.insert(*v, register);
+                        if dtype.is_half() {
+                            stores.push(BlockAction::Round { dtype, register });
+                        }
                         ArgLocation::Register(register)
                     }
                     OperandLocation::Spread(place, spread) => {
                         let register = self.take_register();
                         folds.push(register);
-                        self.folds.push((place, spread));
+                        self.folds.push(FoldedOutput { place, spread, half: None });
                         ArgLocation::Register(register)
                     }
-                    OperandLocation::Converted(place, spread, dtype) => {
-                        if spread.numel() != self.numel {
+                    OperandLocation::Converted(place, spread, dtype) if spread.numel() != self.numel => {
+                        if !dtype.is_half() {
                             return Err(Error::internal("a converted output is not summed"));
                         }
                         let register = self.take_register();
+                        folds.push(register);
+                        self.folds.push(FoldedOutput { place, spread, half: Some(dtype) });
+                        ArgLocation::Register(register)
+                    }
+                    OperandLocation::Converted(place, _, dtype) => {
+                        let register = self.take_register();
                         self.register_of.insert(*v, register);
+                        if dtype.is_half() && self.last_use[*v] > index {
+                            stores.push(BlockAction::Round { dtype, register });
+                        }
                         stores.push(BlockAction::Store { place, dtype, register });
                         ArgLocation::Register(register)
                     }
@@ -479,7 +525,7 @@ impl FusedKernelBuilder {
     fn read(&mut self, value: usize, dtype: DType) -> Result<ArgLocation> {
         Ok(match self.values[value].clone() {
             OperandLocation::FullShape(place) => ArgLocation::Whole(place),
-            OperandLocation::Register => match self.register_of.get(&value) {
+            OperandLocation::Register(_) => match self.register_of.get(&value) {
                 Some(r) => ArgLocation::Register(*r),
                 None => return Err(Error::internal("a fused kernel reads a register before it is written")),
             },
@@ -524,7 +570,7 @@ fn touched(
     steps.iter().flat_map(|s| s.outputs.iter().flatten()).for_each(|v| written[*v] = true);
     let touched = values.iter().zip(written).filter_map(|(value, written)| {
         let (place, bytes, whole) = match value {
-            OperandLocation::Register => return None,
+            OperandLocation::Register(_) => return None,
             OperandLocation::FullShape(place) => (place, whole_bytes, true),
             OperandLocation::Spread(place, spread) => (place, spread.numel().saturating_mul(size), false),
             OperandLocation::Converted(place, spread, dtype) => {

@@ -17,6 +17,7 @@ mod formula;
 pub(crate) mod formula_space;
 pub(crate) mod fused_kernel;
 pub(crate) mod fused_kernels;
+pub(crate) mod half_copy;
 mod integer;
 mod interpreter;
 mod load_store;

@@ -90,6 +90,7 @@ pub struct OpInfo {
     composing: Option<CompositionEntry>,
     forward: Option<&'static Schema>,
     infallible: bool,
+    any_dtype: bool,
     elementwise_update: bool,
     primitive: bool,
     peephole: Option<PeepholeEntry>,
@@ -220,6 +221,12 @@ impl OpInfo {
         OpInfo { infallible: true, ..self }
     }
 
+    /// Records that its kernel takes elements of every dtype as they are.
+    #[must_use]
+    pub const fn any_dtype(self) -> OpInfo {
+        OpInfo { any_dtype: true, ..self }
+    }
+
     /// Records that it is an update which treats every element of a parameter alone.
     #[must_use]
     pub const fn elementwise_update(self) -> OpInfo {
@@ -261,6 +268,7 @@ impl OpInfo {
             composing: None,
             forward: None,
             infallible: false,
+            any_dtype: false,
             elementwise_update: false,
             primitive: false,
             peephole: None,
@@ -356,6 +364,12 @@ impl OpInfo {
     /// Whether its kernel may fail on its data: it is not declared `infallible`.
     pub fn may_fail(&self) -> bool {
         !self.infallible
+    }
+
+    /// Whether its kernel takes elements of every dtype as they are: it is declared `any_dtype`. Other kernels get 16-bit
+    /// floating point numbers as `f32`, and their results are rounded.
+    pub fn takes_any_dtype(&self) -> bool {
+        self.any_dtype
     }
 
     /// Whether it is declared an `elementwise_update`: with a part of parameter, gradient and state in its slots, it

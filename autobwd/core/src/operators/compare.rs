@@ -1,8 +1,10 @@
 //! Comparisons of two tensors of one dtype, which broadcast as in `elementwise_add`.
 
+use half::{bf16, f16};
+
 use crate::{
     Bool, Buf, Cx, DType, Element, Float, Infer, Kernel, Meta, Pointwise, Result, Var, ZeroGrad,
-    numbers::SelectMask, register_op, sample::*, with_dtype,
+    numbers::SelectMask, register_op, sample::*, tensor::half_float::HalfFloat, with_dtype,
 };
 
 use super::{broadcast, zip_broadcast};
@@ -24,7 +26,16 @@ macro_rules! ordered {
         }
     )*};
 }
-ordered!(Bool => bool, Bool::get; u8 => u8, |x| x; i32 => i32, |x| x; i64 => i64, |x| x; f32 => f32, |x| x; f64 => f64, |x| x);
+ordered!(
+    Bool => bool, Bool::get;
+    u8 => u8, |x| x;
+    i32 => i32, |x| x;
+    i64 => i64, |x| x;
+    f16 => f32, HalfFloat::single;
+    bf16 => f32, HalfFloat::single;
+    f32 => f32, |x| x;
+    f64 => f64, |x| x
+);
 
 /// A bool as formulas write it.
 #[inline(always)]
@@ -36,7 +47,7 @@ fn one_where<F: Float>(mask: SelectMask<F>) -> F {
 macro_rules! comparison {
     ($(#[doc = $doc:literal])* $op:ident, $holds:tt, |$x:ident, $y:ident| $formula:expr) => {
         $(#[doc = $doc])*
-        #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast)]
+        #[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, any_dtype)]
         pub struct $op<V = Var> {
             /// Any shape, any dtype.
             #[input]

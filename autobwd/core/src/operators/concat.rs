@@ -7,7 +7,7 @@ use crate::{
 use super::{constant_int, known_int};
 
 /// Concatenation of tensors along an axis: `out = x[0], x[1], …`.
-#[register_op(grad = ConcatGrad, infallible, primitive)]
+#[register_op(grad = ConcatGrad, infallible, any_dtype, primitive)]
 pub struct Concat<V = Var> {
     /// At least one, all of one dtype, any; shapes differ in dimension `axis` only.
     #[input]
@@ -114,7 +114,7 @@ pub fn slice_part(
 }
 
 /// `dx[i]` = the part of `dout` that comes from `x[i]`.
-#[register_op(grad_of = Concat, grad = Multilinear, inferred, infallible, primitive)]
+#[register_op(grad_of = Concat, grad = Multilinear, inferred, infallible, any_dtype, primitive)]
 pub struct ConcatGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,

@@ -2,13 +2,16 @@
 
 use crate::{
     Buf, Cx, DType, Float, GradCx, GradRule, Infer, Kernel, Meta, Pointwise, Result, SelfAdjoint, Var,
-    register_op, sample::*, with_dtype,
+    lanes::half_copy::{converts, copy_converted},
+    register_op,
+    sample::*,
+    with_dtype,
 };
 
 use super::convert;
 
 /// A copy: `out = x`.
-#[register_op(grad = SelfAdjoint, pointwise, kernel, infallible)]
+#[register_op(grad = SelfAdjoint, pointwise, kernel, infallible, any_dtype)]
 pub struct Assign<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -39,8 +42,9 @@ crate::samples!(
 /// Conversion to another dtype: `out = x`.
 ///
 /// Integers wrap around. Floating point numbers are truncated to integers; those out of range become the nearest
-/// integer of the dtype, NaN becomes 0. A number other than 0 is true.
-#[register_op(grad = CastGrad, pointwise, kernel, infallible)]
+/// integer of the dtype, NaN becomes 0. A number other than 0 is true. Numbers that exceed a floating point dtype become
+/// infinite.
+#[register_op(grad = CastGrad, pointwise, kernel, infallible, any_dtype)]
 pub struct Cast<V = Var> {
     /// Any shape.
     #[input]
@@ -66,6 +70,9 @@ impl Infer for Cast<Meta> {
 }
 impl Kernel for Cast<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
+        if converts(self.x.dtype(), self.out_dtype) {
+            return copy_converted(cx, &self.x, &mut self.out);
+        }
         with_dtype!(self.out_dtype, T => convert::<T>(cx, &self.x, self.out.slice_mut()?))
     }
 }

@@ -1,7 +1,7 @@
 //! Elements of any dtype as numbers, and conversions between dtypes.
 
 use super::PART;
-use crate::{Bool, Buf, Cx, DType, Element, Error, Result, with_dtype};
+use crate::{Bool, Buf, Cx, DType, Element, Error, Result, tensor::half_float::HalfFloat, with_dtype};
 
 /// A number that represents every element of every dtype exactly.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,19 @@ macro_rules! numbers {
     )*};
 }
 numbers!(u8 => Int, i32 => Int, i64 => Int, f32 => Float, f64 => Float);
+impl<T: HalfFloat> ConvertElement for T {
+    #[inline(always)]
+    fn widen(self) -> AnyNumber {
+        AnyNumber::Float(self.single().into())
+    }
+    #[inline(always)]
+    fn narrow(wide: AnyNumber) -> T {
+        match wide {
+            AnyNumber::Int(x) => T::round(x as f32),
+            AnyNumber::Float(x) => T::round_double(x),
+        }
+    }
+}
 impl ConvertElement for Bool {
     #[inline(always)]
     fn widen(self) -> AnyNumber {

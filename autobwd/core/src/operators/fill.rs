@@ -8,7 +8,7 @@ use crate::{
 use super::{AnyNumber, ElementwiseAddGrad, check_number, constant_ints_of_tensor, fill_with};
 
 /// A constant tensor: `out = value`.
-#[register_op(grad = FillConstantGrad, infallible, primitive)]
+#[register_op(grad = FillConstantGrad, infallible, any_dtype, primitive)]
 pub struct FillConstant<V = Var> {
     /// The number, in place of attributes `value` and `str_value`: one element of the dtype.
     #[input]

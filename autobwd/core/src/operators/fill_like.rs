@@ -8,7 +8,7 @@ use crate::{
 use super::{AnyNumber, FillConstant, ShapeOp, check_number, fill_with};
 
 /// Zeros: `out = 0`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype)]
 pub struct FillZerosLike<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]
@@ -37,7 +37,7 @@ crate::samples!(
 );
 
 /// A constant tensor: `out = value`.
-#[register_op(grad = ZeroGrad, infallible)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype)]
 pub struct FillAnyLike<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]

@@ -8,7 +8,7 @@ use crate::{
 use super::{ConstantInts, FillConstant, ShapeOp, Slice, constant_ints};
 
 /// Reshape to another shape with the same elements: `out = x`.
-#[register_op(grad = Reshape2Grad, infallible, primitive)]
+#[register_op(grad = Reshape2Grad, infallible, any_dtype, primitive)]
 pub struct Reshape2<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -191,7 +191,7 @@ pub fn infer_from_x_shape(
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Reshape2, grad = Multilinear, infallible)]
+#[register_op(grad_of = Reshape2, grad = Multilinear, infallible, any_dtype)]
 pub struct Reshape2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,

@@ -5,7 +5,7 @@ use crate::{Buf, Cx, DType, Dim, Infer, Kernel, Meta, Result, Var, ZeroGrad, reg
 /// The shape of a tensor: `out = [n₀, n₁, …]`.
 ///
 /// It is known when a program is planned, so it may be the shape of another operator.
-#[register_op(grad = ZeroGrad, infallible, primitive)]
+#[register_op(grad = ZeroGrad, infallible, any_dtype, primitive)]
 pub struct ShapeOp<V = Var> {
     /// Any shape, any dtype.
     #[input(shape_only)]

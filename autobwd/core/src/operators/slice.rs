@@ -18,7 +18,7 @@ macro_rules! given_bounds {
 ///
 /// As in NumPy: negative bounds count from the end, bounds out of range are clamped, and a slice that ends before its
 /// start is empty.
-#[register_op(grad = SliceGrad, infallible, primitive)]
+#[register_op(grad = SliceGrad, infallible, any_dtype, primitive)]
 pub struct Slice<V = Var> {
     /// Any shape of at most 9 dimensions, any dtype.
     #[input]
@@ -246,7 +246,7 @@ fn part(whole: &Buf<'_>, axes: &[i32], [starts, ends]: [&ConstantInts; 2]) -> Re
 }
 
 /// `dinput = dout` in the slice, 0 elsewhere.
-#[register_op(grad_of = Slice, grad = Multilinear, inferred, infallible, primitive)]
+#[register_op(grad_of = Slice, grad = Multilinear, inferred, infallible, any_dtype, primitive)]
 pub struct SliceGrad<V = Var> {
     #[input(shape_only)]
     pub input: V,

@@ -8,7 +8,7 @@ use crate::{
 use super::{Concat, Slice, Unsqueeze2, same_count};
 
 /// Stack of tensors along a new dimension: `y[.., i, ..] = x[i]`.
-#[register_op(grad = StackGrad, infallible)]
+#[register_op(grad = StackGrad, infallible, any_dtype)]
 pub struct Stack<V = Var> {
     /// At least one, of one shape and dtype, any.
     #[input]
@@ -102,7 +102,7 @@ fn take_out(whole: &Buf<'_>, width: usize, (i, n): (usize, usize), piece: &mut B
 }
 
 /// `dx[i] = dy[.., i, ..]`.
-#[register_op(grad_of = Stack, grad = Multilinear, inferred, infallible)]
+#[register_op(grad_of = Stack, grad = Multilinear, inferred, infallible, any_dtype)]
 pub struct StackGrad<V = Var> {
     #[input(shape_only)]
     pub x: Vec<V>,
@@ -127,7 +127,7 @@ impl Composition for StackGrad<Expr> {
 }
 
 /// Unstacking of a tensor along a dimension, which is dropped: `y[i] = x[.., i, ..]`.
-#[register_op(grad = UnstackGrad, infallible)]
+#[register_op(grad = UnstackGrad, infallible, any_dtype)]
 pub struct Unstack<V = Var> {
     /// At least one dimension, any dtype.
     #[input]
@@ -191,7 +191,7 @@ crate::samples!(
 );
 
 /// `dx[.., i, ..] = dy[i]`.
-#[register_op(grad_of = Unstack, grad = Multilinear, infallible)]
+#[register_op(grad_of = Unstack, grad = Multilinear, infallible, any_dtype)]
 pub struct UnstackGrad<V = Var> {
     pub dy: Vec<V>,
     #[output]

@@ -8,7 +8,7 @@ use crate::{
 use super::{constant_ints_of_tensor, in_stored_shape, infer_from_x_shape, set_x_shape};
 
 /// Inserts dimensions of size 1: `out = x`.
-#[register_op(grad = Unsqueeze2Grad, infallible, primitive)]
+#[register_op(grad = Unsqueeze2Grad, infallible, any_dtype, primitive)]
 pub struct Unsqueeze2<V = Var> {
     /// Any shape, any dtype.
     #[input]
@@ -95,7 +95,7 @@ fn unsqueeze2(x: Draw, axes: Vec<i32>) -> Unsqueeze2<Draw> {
 }
 
 /// `dx = dout` in the shape of `x`.
-#[register_op(grad_of = Unsqueeze2, grad = Multilinear, infallible)]
+#[register_op(grad_of = Unsqueeze2, grad = Multilinear, infallible, any_dtype)]
 pub struct Unsqueeze2Grad<V = Var> {
     #[input(shape_only)]
     pub x_shape: V,

@@ -11,6 +11,7 @@ pub(crate) mod densify;
 mod dim;
 mod dtype;
 mod file;
+pub(crate) mod half_float;
 pub(crate) mod memory;
 mod optional;
 mod rows;

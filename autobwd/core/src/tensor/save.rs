@@ -37,6 +37,8 @@ fn to_file_dtype(dtype: DType) -> Dtype {
         DType::U8 => Dtype::U8,
         DType::I32 => Dtype::I32,
         DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
     }

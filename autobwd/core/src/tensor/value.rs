@@ -4,7 +4,10 @@ use std::{fmt, ops::AddAssign};
 
 use ndarray::{Array, ArrayBase, ArrayD, ArrayView, ArrayViewMut, Data, Dimension, IxDyn};
 
-use super::{DType, Dims, Element, Memory, Meta, Shape, Vector, dimension};
+use super::{
+    DType, Dims, Element, Memory, Meta, Shape, Vector, dimension,
+    half_float::{HalfFloat, with_half},
+};
 use crate::{Error, ErrorKind, Result, with_dtype};
 
 /// An owned, row-major tensor: fed, fetched, or stored in a `Scope`.
@@ -61,6 +64,22 @@ impl Tensor {
             return Err(Error::new(ErrorKind::Shape, format!("{n} elements do not fill shape {dims:?}")));
         }
         Ok(Tensor { dtype: T::DTYPE, dims: dims.into(), elements: TensorData::Vector(elements.into()) })
+    }
+
+    /// A tensor of any dtype, with the nearest elements to numbers: floating point numbers are rounded once, integers
+    /// truncated, and a number other than 0 is true.
+    ///
+    /// ```
+    /// use autobwd::{DType, Tensor};
+    /// let x = Tensor::from_f64s(DType::F16, [2], &[0.1, 1e6])?;
+    /// assert_eq!(x.to_f64s(), [0.0999755859375, f64::INFINITY]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_vec`](Tensor::from_vec).
+    pub fn from_f64s(dtype: DType, dims: impl AsRef<[usize]>, numbers: &[f64]) -> Result<Tensor> {
+        with_dtype!(dtype, T => Tensor::from_vec(dims, numbers.iter().map(|x| T::nearest(*x)).collect()))
     }
 
     /// One element, rank 0.
@@ -308,17 +327,26 @@ pub fn add_up(sum: &mut Tensor, x: &Tensor) -> Result<()> {
         sum.slice_mut::<T>()?.iter_mut().zip(x.slice::<T>()?).for_each(|(sum, x)| *sum += *x);
         Ok(())
     }
+    fn add_halves<H: HalfFloat>(sum: &mut Tensor, x: &Tensor) -> Result<()> {
+        let pairs = sum.slice_mut::<H>()?.iter_mut().zip(x.slice::<H>()?);
+        pairs.for_each(|(sum, x)| *sum = H::round(sum.single() + x.single()));
+        Ok(())
+    }
     match sum.dtype {
         DType::F32 => add::<f32>(sum, x),
         DType::F64 => add::<f64>(sum, x),
-        dtype => Err(Error::new(ErrorKind::DType, format!("floating point numbers are needed, not {dtype}"))),
+        dtype => with_half!(dtype, T => add_halves::<T>(sum, x), _ => {
+            Err(Error::new(ErrorKind::DType, format!("floating point numbers are needed, not {dtype}")))
+        }),
     }
 }
 
-/// Conversion of any `Element` to `f64`.
+/// Conversion of any `Element` to `f64`, and back.
 pub trait ToF64 {
     /// The number.
     fn to_f64(&self) -> f64;
+    /// The nearest element; a number other than 0 is true.
+    fn nearest(x: f64) -> Self;
 }
 macro_rules! to_f64 {
     ($($t:ty),*) => {$(
@@ -326,13 +354,27 @@ macro_rules! to_f64 {
             fn to_f64(&self) -> f64 {
                 *self as f64
             }
+            fn nearest(x: f64) -> $t {
+                x as $t
+            }
         }
     )*};
 }
 to_f64!(u8, i32, i64, f32, f64);
+impl<T: HalfFloat> ToF64 for T {
+    fn to_f64(&self) -> f64 {
+        self.single().into()
+    }
+    fn nearest(x: f64) -> T {
+        T::round_double(x)
+    }
+}
 impl ToF64 for super::Bool {
     fn to_f64(&self) -> f64 {
         f64::from(u8::from(self.get()))
+    }
+    fn nearest(x: f64) -> super::Bool {
+        (x != 0.0).into()
     }
 }
 

@@ -53,7 +53,7 @@ impl Header {
         let name = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next()).unwrap_or(descr);
         let known = DTYPES.iter().find(|(_, known)| *known == name);
         let (dtype, _) = known.ok_or_else(|| {
-            let known = DTYPES.map(|(dtype, _)| dtype.to_string()).join(", ");
+            let known = DType::ALL.map(DType::name).join(", ");
             format!("dtype `{}` is not known; convert it to one of {known}", name.trim_end())
         })?;
         let is_column_major = value("fortran_order")?.starts_with("True");
@@ -103,7 +103,7 @@ mod tests {
         let many = Header { dtype: DType::F32, dims: vec![1; 65], is_column_major: false };
         assert!(many.to_bytes().unwrap_err().starts_with("65 dimensions"));
         let refused = |text: &str| Header::parse(text).unwrap_err();
-        assert!(refused("{'descr': '<f2', 'fortran_order': False, 'shape': ()}").starts_with("dtype `<f2`"));
+        assert!(refused("{'descr': '<c8', 'fortran_order': False, 'shape': ()}").starts_with("dtype `<c8`"));
         assert!(refused("{'descr': [('a', '<f4')], 'shape': ()}").starts_with("dtype `[('a'"));
         assert!(refused("{}").contains("no `descr`"));
         assert!(refused("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}").contains("`shape`"));

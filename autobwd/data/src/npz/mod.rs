@@ -111,12 +111,16 @@ pub fn save_npz<'a>(
     write_atomically(path, file.get_ref())
 }
 
-/// The dtypes of arrays with their names in NumPy.
-const DTYPES: [(DType, &str); 6] = [
+/// The dtypes of arrays with their names in NumPy. NumPy has no bfloat16: `ml_dtypes` writes such arrays as untyped
+/// elements of two bytes, as which NumPy reads them, for `array.view(ml_dtypes.bfloat16)`.
+const DTYPES: [(DType, &str); 9] = [
     (DType::Bool, "|b1"),
     (DType::U8, "|u1"),
     (DType::I32, "<i4"),
     (DType::I64, "<i8"),
+    (DType::F16, "<f2"),
+    (DType::BF16, "<V2"),
+    (DType::BF16, "|V2"),
     (DType::F32, "<f4"),
     (DType::F64, "<f8"),
 ];

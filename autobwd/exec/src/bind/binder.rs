@@ -299,7 +299,10 @@ impl InstructionBinder<'_, '_> {
         let outputs = outputs.map(|v| self.output(&mut binder, v)).collect::<Result<Vec<_>>>()?;
         binder.finish()?;
         let inputs = BoundInputs::new(&plan.inputs, inputs)?;
-        BlockCallKernel::new(plan, step, inputs, outputs, self.options.loop_limit.unwrap_or(u64::MAX))
+        let limit = self.options.loop_limit.unwrap_or(u64::MAX);
+        let kernel = BlockCallKernel::new(plan, step, inputs, outputs, limit)?;
+        self.count_bytes(kernel.total_bytes());
+        Ok(kernel)
     }
 
     /// A captured outer value of a sub-block or of operators of dynamic shape.

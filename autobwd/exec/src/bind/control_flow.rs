@@ -45,6 +45,11 @@ impl BlockCallKernel {
         Ok(BlockCallKernel { steps, block })
     }
 
+    /// Bytes of memory of its own.
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.block.total_bytes()
+    }
+
     /// Sets it up to rerun the steps of another operator, which saved the inputs of every n-th step.
     pub(crate) fn set_replay(&mut self, kernel: BlockCallKernel, plan: &ReplayPlan) -> Result<()> {
         self.steps.replay = Some(Replay {

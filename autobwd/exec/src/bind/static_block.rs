@@ -5,8 +5,9 @@ use crate::bind::{
     bound_step::{BoundInputs, BoundStep, StateHandling, StepBlock},
 };
 use autobwd_core::{
-    __private::{Memory, ValueCell, dense_bytes, internals::*},
+    __private::{HalfFloat, Memory, ValueCell, dense_bytes, internals::*},
     Bool, Buf, Cx, DType, Error, Meta, Result,
+    half::{bf16, f16},
 };
 use autobwd_plan::SubBlockPlan;
 
@@ -20,6 +21,8 @@ pub(crate) struct StaticBlock {
     final_values: Vec<Option<Buf<'static>>>,
     stacks: Vec<Buf<'static>>,
     sums: Vec<Buf<'static>>,
+    /// By sum: for 16-bit floating point numbers, the sum in `f32`, so that steps are not lost by rounding.
+    totals: Vec<Memory>,
     /// The values that a step saves.
     saved: Vec<SavedRange>,
     saved_bytes: usize,
@@ -39,16 +42,28 @@ impl StaticBlock {
             let last = input.carried.last.map(|_| output()).transpose()?;
             final_values.push(last.filter(|_| !input.is_list()));
         }
+        let stacks = step.ends.stacks.iter().map(|_| output()).collect::<Result<_>>()?;
+        let sums: Vec<Buf<'static>> = step.ends.sums.iter().map(|_| output()).collect::<Result<_>>()?;
+        let total = |sum: &Buf<'_>| match sum.dtype().is_half() {
+            true => Memory::zeroed(sum.numel() * size_of::<f32>()),
+            false => Ok(Memory::default()),
+        };
         Ok(StaticBlock {
+            totals: sums.iter().map(total).collect::<Result<_>>()?,
             condition: plan.inputs.repeat.and_then(|k| step.ends.carried[k]),
             final_values,
-            stacks: step.ends.stacks.iter().map(|_| output()).collect::<Result<_>>()?,
-            sums: step.ends.sums.iter().map(|_| output()).collect::<Result<_>>()?,
+            stacks,
+            sums,
             saved: SavedRange::of(&plan.step.plan, &plan.saved)?,
             saved_bytes: plan.saved_bytes,
             inputs,
             step,
         })
+    }
+
+    /// Bytes of the sums in `f32`.
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.totals.iter().map(Memory::len).sum()
     }
 
     /// Copies the initial carried values to the inputs of the first step.
@@ -118,7 +133,7 @@ impl StaticBlock {
             let bytes = dense_bytes(meta);
             arena.copy_whole(range.at, meta, &mut stack.bytes_mut()?[index * bytes..][..bytes]);
         }
-        for (end, sum) in ends.sums.iter().zip(&mut self.sums) {
+        for ((end, sum), total) in ends.sums.iter().zip(&mut self.sums).zip(&mut self.totals) {
             let end = end.map(|k| &values[k]);
             if ran == 0 && end.is_none_or(|end| end.cell.is_some()) {
                 clear(sum)?;
@@ -129,7 +144,7 @@ impl StaticBlock {
                         sum.array()?.add(list)?;
                     }
                 }
-                Some(BlockEnd { range, meta, .. }) => add(cx, sum, arena, range.at, meta, ran == 0)?,
+                Some(BlockEnd { range, meta, .. }) => add(cx, (sum, total), arena, range.at, meta, ran == 0)?,
                 None => {}
             }
         }
@@ -167,8 +182,15 @@ fn clear(sum: &mut Buf<'_>) -> Result<()> {
 /// Number of elements added at a time.
 const PART: usize = 1 << 14;
 
-/// Adds a value in an arena to a sum; the first one is copied.
-fn add(cx: &Cx, sum: &mut Buf<'_>, arena: &Memory, at: usize, meta: &Meta, first: bool) -> Result<()> {
+/// Adds a value in an arena to a sum; the first one is copied. `total` is the sum of 16-bit numbers in `f32`.
+fn add(
+    cx: &Cx,
+    (sum, total): (&mut Buf<'_>, &mut Memory),
+    arena: &Memory,
+    at: usize,
+    meta: &Meta,
+    first: bool,
+) -> Result<()> {
     macro_rules! add {
         ($t:ty) => {{
             let sum = sum.slice_mut::<$t>()?;
@@ -197,6 +219,36 @@ fn add(cx: &Cx, sum: &mut Buf<'_>, arena: &Memory, at: usize, meta: &Meta, first
     match meta.dtype {
         DType::F32 => add!(f32),
         DType::F64 => add!(f64),
+        DType::F16 => add_rounding::<f16>((sum, total), arena, at, meta, first),
+        DType::BF16 => add_rounding::<bf16>((sum, total), arena, at, meta, first),
         _ => Err(sum.wrong("floating point numbers are needed")),
     }
+}
+
+/// Adds 16-bit numbers to the total, and rounds that to the sum.
+fn add_rounding<T: HalfFloat>(
+    (sum, total): (&mut Buf<'_>, &mut Memory),
+    arena: &Memory,
+    at: usize,
+    meta: &Meta,
+    first: bool,
+) -> Result<()> {
+    let sum = sum.slice_mut::<T>()?;
+    let total = total.slice_mut::<f32>(0, sum.len());
+    if first {
+        total.fill(0.0);
+    }
+    let add = |total: &mut [f32], term: &[T]| {
+        total.iter_mut().zip(term).for_each(|(total, x)| *total += x.single());
+    };
+    match meta.rows {
+        Some(_) => {
+            for (row, values) in arena.rows::<T>(at, meta).iter() {
+                add(&mut total[row * values.len()..][..values.len()], values);
+            }
+        }
+        None => add(total, arena.slice::<T>(at, sum.len())),
+    }
+    sum.iter_mut().zip(total).for_each(|(sum, total)| *sum = T::round(*total));
+    Ok(())
 }

@@ -8,7 +8,7 @@ use super::{CReducescatter, expected, transport, with_rows};
 use crate::collective::all_gather;
 
 /// Joins the tensors of all ranks along the first axis, in the order of ranks.
-#[register_op(grad = CAllgatherGrad, primitive)]
+#[register_op(grad = CAllgatherGrad, any_dtype, primitive)]
 pub struct CAllgather<V = Var> {
     /// At least one dimension; the same shape on all ranks.
     #[input]

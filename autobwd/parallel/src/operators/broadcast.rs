@@ -6,7 +6,7 @@ use super::{CReduceSum, existing_rank, transport};
 use crate::collective::broadcast;
 
 /// Copies the tensor of one rank to all others: `out = x` of rank `root`.
-#[register_op(grad = CBroadcastGrad, primitive)]
+#[register_op(grad = CBroadcastGrad, any_dtype, primitive)]
 pub struct CBroadcast<V = Var> {
     /// Any shape, the same on all ranks.
     #[input]

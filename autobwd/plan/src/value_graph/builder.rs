@@ -189,7 +189,7 @@ impl GraphBuilder<'_> {
             self.check_output(var, &meta)?;
             Ok(self.define(var, meta, ValueSource::Instruction(self.graph.instructions.len())))
         })?;
-        let scratch = scratch_values(&mut self.graph.values, info.schema(), &inputs, &outputs);
+        let scratch = scratch_values(&mut self.graph.values, info, &inputs, &outputs);
         let node = Instruction { scratch, ..Instruction::new(index, desc, info, inputs, outputs) };
         self.graph.instructions.push(node);
         Ok(())

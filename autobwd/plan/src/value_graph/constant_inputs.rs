@@ -8,6 +8,8 @@ use std::{rc::Rc, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
+use crate::widening;
+
 use super::{
     ValueId, ValueSource, Wires,
     builder::GraphBuilder,
@@ -150,6 +152,7 @@ impl GraphBuilder<'_> {
 
     /// Runs an operator whose inputs are known.
     fn evaluate(&mut self, position: usize) -> Result<()> {
+        widening::add(&mut self.graph, position);
         let (graph, constants) = (&self.graph, &mut self.constants);
         let node = &graph.instructions[position];
         let bytes = |value: ValueId| graph.values[value].meta.bytes().unwrap_or(0);

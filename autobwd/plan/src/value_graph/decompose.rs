@@ -3,7 +3,10 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires};
+use crate::{
+    value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires},
+    widening::WidenedValues,
+};
 use autobwd_core::{
     __private::{Decomposition, internals::*},
     Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Result, Shape, SlotDef, Slots, Var,
@@ -62,6 +65,11 @@ pub(crate) fn parts(
         let writes = wires(schema.outputs, &desc.outputs, |var| {
             let end = *outputs.get(&var).ok_or_else(|| wrong("writes what the operator does not"))?;
             let id = if last_writer.get(&var) == Some(&i) { end } else { graph.redefine(end) };
+            if id != end {
+                // The operator rounds its results only.
+                let meta = &mut graph.values[id].meta;
+                meta.dtype = meta.dtype.arithmetic();
+            }
             now.insert(var, id);
             Ok(id)
         })?;
@@ -84,6 +92,7 @@ pub(crate) fn parts(
             inputs: reads,
             outputs: writes,
             scratch: ScratchValues::new(),
+            widened: WidenedValues::new(),
             part: Some(Box::new(part)),
             sub_block: None,
             in_composition: node.in_composition,

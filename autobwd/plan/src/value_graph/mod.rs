@@ -22,16 +22,19 @@ use smallvec::SmallVec;
 use crate::value_graph::decompose::DecomposedOp;
 use autobwd_core::{
     __private::{Lookup, internals::*},
-    Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, Schema, ScratchDef, SlotDef,
+    Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, ScratchDef, SlotDef,
     Slots, Var,
     tensor::padded,
 };
 
-use crate::value_graph::{
-    builder::GraphBuilder,
-    constants::{Constants, RunInstruction},
-    step_state::StepStateLayout,
-    sub_block::{DynamicTail, SubBlockPlan},
+use crate::{
+    value_graph::{
+        builder::GraphBuilder,
+        constants::{Constants, RunInstruction},
+        step_state::StepStateLayout,
+        sub_block::{DynamicTail, SubBlockPlan},
+    },
+    widening::WidenedValues,
 };
 
 /// Index of a value.
@@ -106,8 +109,10 @@ pub struct Instruction {
     pub info: &'static OpInfo,
     pub inputs: Wires,
     pub outputs: Wires,
-    /// Scratch memory of its kernel, in the order of the schema.
+    /// Scratch memory: of its kernel, in the order of the schema, and of widened values.
     pub scratch: ScratchValues,
+    /// The part of scratch memory in which its kernel finds 16-bit values as `f32`; empty if it has none.
+    pub(crate) widened: WidenedValues,
     /// The elementwise operator that runs instead, as a part of the decomposition of `desc`.
     pub(crate) part: Option<Box<DecomposedOp>>,
     /// Its sub-block, if it runs one.
@@ -133,6 +138,7 @@ impl Instruction {
             inputs,
             outputs,
             scratch,
+            widened: WidenedValues::new(),
             part: None,
             sub_block: None,
             in_composition: false,
@@ -189,17 +195,21 @@ pub struct Graph {
 /// New values for the scratch memory of a kernel with these slot values.
 pub(crate) fn scratch_values(
     values: &mut Vec<GraphValue>,
-    schema: &Schema,
+    info: &OpInfo,
     inputs: &Wires,
     outputs: &Wires,
 ) -> ScratchValues {
+    let (schema, takes_any_dtype) = (info.schema(), info.takes_any_dtype());
     let define = |scratch: &ScratchDef| {
         let (slots, wires) = match scratch.role {
             Role::Input => (schema.inputs, inputs),
             Role::Output => (schema.outputs, outputs),
         };
         let number = slots.iter().position(|slot| slot.name == scratch.like)?;
-        let meta = values[first_in(wires, number)?].meta.clone().dense().in_slot(scratch.field);
+        let mut meta = values[first_in(wires, number)?].meta.clone().dense().in_slot(scratch.field);
+        if !takes_any_dtype {
+            meta.dtype = meta.dtype.arithmetic();
+        }
         values.push(GraphValue {
             var: Var::EMPTY,
             meta,
@@ -248,7 +258,7 @@ impl Graph {
         let writes = wires(info.schema().outputs, &desc.outputs, number)?;
         let fetches = (0..metas.len()).filter(|k| !inputs[*k]).collect();
         let mut values = metas.iter().zip(inputs).enumerate().map(value).collect();
-        let scratch = scratch_values(&mut values, info.schema(), &reads, &writes);
+        let scratch = scratch_values(&mut values, info, &reads, &writes);
         let node = Instruction { scratch, ..Instruction::new(0, desc, info, reads, writes) };
         Ok(Graph { instructions: vec![node], values, feeds: vec![], fetches, ends: vec![], tail: None })
     }

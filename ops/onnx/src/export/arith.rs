@@ -20,7 +20,10 @@ impl Rule<Onnx> for AssignValue<Onnx> {
             DType::Bool => {
                 Tensor::from_vec(dims, self.bool_values.iter().map(|x| Bool::from(*x != 0)).collect())
             }
-            DType::F32 => Tensor::from_vec(dims, self.fp32_values.clone()),
+            DType::F16 | DType::BF16 | DType::F32 => {
+                let numbers: Vec<f64> = self.fp32_values.iter().map(|x| f64::from(*x)).collect();
+                Tensor::from_f64s(self.dtype, dims, &numbers)
+            }
             DType::F64 => Tensor::from_vec(dims, self.fp64_values.clone()),
             DType::I32 => Tensor::from_vec(dims, self.int32_values.clone()),
             DType::I64 => Tensor::from_vec(dims, self.int64_values.clone()),

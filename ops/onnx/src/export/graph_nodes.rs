@@ -8,7 +8,6 @@ use std::{
 
 use autobwd::{
     DType, Error, ErrorKind, Result, Tensor,
-    tensor::{Bool, Element},
 };
 
 use super::nodes::{OnnxNode, SubGraph};
@@ -169,18 +168,7 @@ impl GraphNodes {
 
     /// A constant scalar.
     pub(super) fn scalar(&self, dtype: DType, x: f64) -> Result<OnnxValue> {
-        fn of<T: Element>(x: T) -> Result<Tensor> {
-            Tensor::from_vec([], vec![x])
-        }
-        let tensor = match dtype {
-            DType::Bool => of(Bool::from(x != 0.0)),
-            DType::U8 => of(x as u8),
-            DType::I32 => of(x as i32),
-            DType::I64 => of(x as i64),
-            DType::F32 => of(x as f32),
-            DType::F64 => of(x),
-        };
-        Ok(self.tensor(&tensor?))
+        Ok(self.tensor(&Tensor::from_f64s(dtype, [], &[x])?))
     }
 
     /// A value in another dtype.

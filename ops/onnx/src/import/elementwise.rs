@@ -437,13 +437,6 @@ fn convert(n: &mut NodeContext<'_, '_>, to: ElementType) -> Outputs {
     if from == to {
         return identity(n);
     }
-    if to.is_half() {
-        return Err(refuse(format!(
-            "dtype {} is not supported as the result of operator `{}`",
-            to.name(),
-            n.op()
-        )));
-    }
     let x = n.input(0)?;
     let out = if x.dtype() == dtype { x } else { cast_to(&x, dtype) };
     one(super::rules::wrap(&out, to))

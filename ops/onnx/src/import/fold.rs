@@ -211,7 +211,9 @@ pub(super) fn assign_value<V>(tensor: &Tensor, shape: Vec<i32>, out: V) -> Resul
         DType::Bool => op.bool_values = tensor.slice::<Bool>()?.iter().map(|x| x.get().into()).collect(),
         DType::I32 => op.int32_values = tensor.slice()?.to_vec(),
         DType::I64 => op.int64_values = tensor.slice()?.to_vec(),
-        DType::F32 => op.fp32_values = tensor.slice()?.to_vec(),
+        DType::F16 | DType::BF16 | DType::F32 => {
+            op.fp32_values = tensor.to_f64s().into_iter().map(|x| x as f32).collect();
+        }
         DType::F64 | DType::U8 => op.fp64_values = tensor.slice()?.to_vec(),
     }
     Ok(op)
@@ -230,10 +232,7 @@ pub(super) fn constant(net: &Builder, tensor: &Tensor) -> Result<Expr> {
         // Programs with NaN in attributes cannot be compared: log(−1) is NaN.
         let of = |number: fn(f64) -> f64| {
             let numbers: Vec<f64> = tensor.to_f64s().into_iter().map(number).collect();
-            match tensor.dtype() {
-                DType::F32 => Tensor::from_vec(tensor.dims(), numbers.iter().map(|x| *x as f32).collect()),
-                _ => Tensor::from_vec(tensor.dims(), numbers),
-            }
+            Tensor::from_f64s(tensor.dtype(), tensor.dims(), &numbers)
         };
         let numbers = of(|x| if x.is_nan() { 0.0 } else { x })?;
         let signs = of(|x| if x.is_nan() { -1.0 } else { 1.0 })?;

@@ -161,8 +161,7 @@ fn check_element(elements: Elements, element: ElementType, op: &str) -> Result<(
         _ if element.is_native() => true,
         All => element.dtype().is_some(),
         Native => false,
-        Integers => element.narrow_integer().is_some(),
-        Wrapping => element.narrow_integer().is_some() || element.is_half(),
+        Integers | Wrapping => element.narrow_integer().is_some(),
     };
     if exact {
         return Ok(());

@@ -184,13 +184,11 @@ fn output_type(n: &mut NodeContext<'_, '_>) -> Result<ElementType> {
 }
 
 fn known(n: &NodeContext<'_, '_>, element: ElementType, dims: Vec<usize>, elements: Vec<f64>) -> Outputs {
-    Ok(vec![NodeOutput::Known(match n.dtype(element)? {
-        DType::F64 => Tensor::from_vec(dims, elements)?,
-        DType::F32 => Tensor::from_vec(dims, elements.into_iter().map(|x| x as f32).collect())?,
-        dtype => {
-            return Err(refuse(format!("operator `{}` with results of {dtype} is not supported", n.op())));
-        }
-    })])
+    let dtype = n.dtype(element)?;
+    if !dtype.is_float() {
+        return Err(refuse(format!("operator `{}` with results of {dtype} is not supported", n.op())));
+    }
+    Ok(vec![NodeOutput::Known(Tensor::from_f64s(dtype, dims, &elements)?)])
 }
 
 /// Triangular filters whose centres are evenly spaced in mel.

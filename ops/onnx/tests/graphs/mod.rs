@@ -16,6 +16,8 @@ use proto::{
 /// A tensor with its elements as bytes.
 pub fn tensor(name: &str, tensor: &Tensor) -> TensorProto {
     let code = match tensor.dtype() {
+        DType::F16 => DataType::Float16,
+        DType::BF16 => DataType::Bfloat16,
         DType::F32 => DataType::Float,
         DType::F64 => DataType::Double,
         DType::I32 => DataType::Int32,

@@ -309,8 +309,10 @@ fn element_code(dtype: DType) -> u32 {
         DType::I32 => 4,
         DType::I64 => 5,
         DType::U8 => 6,
+        DType::F16 => 10,
         DType::F32 => 11,
         DType::F64 => 12,
+        DType::BF16 => 13,
     }
 }
 

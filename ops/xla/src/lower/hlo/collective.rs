@@ -90,6 +90,10 @@ impl Hlo {
     pub fn of_replica(&self, replica: usize) -> Hlo {
         // The sum of the bits with zeros: that of the numbers would lose the sign of −0.
         let bits = match self.dtype() {
+            // 16 bits fit into single precision, and come back.
+            HloDType::F16 | HloDType::BF16 => {
+                return self.convert(HloDType::F32).of_replica(replica).convert(self.dtype());
+            }
             HloDType::F32 => self.bitcast(HloDType::U32),
             HloDType::F64 => self.bitcast(HloDType::U64),
             _ => self.clone(),

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use autobwd::{DType, Meta};
+use autobwd::{
+    DType, Meta,
+    half::{bf16, f16},
+};
 
 /// The element type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +22,10 @@ pub enum HloDType {
     I32,
     /// Integers of 64 bits.
     I64,
+    /// Half precision.
+    F16,
+    /// The upper half of single precision.
+    BF16,
     /// Single precision.
     F32,
     /// Double precision.
@@ -32,6 +39,8 @@ impl From<DType> for HloDType {
             DType::U8 => HloDType::U8,
             DType::I32 => HloDType::I32,
             DType::I64 => HloDType::I64,
+            DType::F16 => HloDType::F16,
+            DType::BF16 => HloDType::BF16,
             DType::F32 => HloDType::F32,
             DType::F64 => HloDType::F64,
         }
@@ -41,13 +50,13 @@ impl From<DType> for HloDType {
 impl HloDType {
     /// Whether it is a floating point type.
     pub fn is_float(self) -> bool {
-        matches!(self, HloDType::F32 | HloDType::F64)
+        matches!(self, HloDType::F16 | HloDType::BF16 | HloDType::F32 | HloDType::F64)
     }
 
     /// The smallest number.
     pub fn lowest(self) -> f64 {
         match self {
-            HloDType::F32 | HloDType::F64 => f64::NEG_INFINITY,
+            HloDType::F16 | HloDType::BF16 | HloDType::F32 | HloDType::F64 => f64::NEG_INFINITY,
             HloDType::I32 => f64::from(i32::MIN),
             HloDType::I64 => i64::MIN as f64,
             HloDType::Bool | HloDType::U8 | HloDType::U32 | HloDType::U64 => 0.0,
@@ -57,7 +66,7 @@ impl HloDType {
     /// The largest number.
     pub fn highest(self) -> f64 {
         match self {
-            HloDType::F32 | HloDType::F64 => f64::INFINITY,
+            HloDType::F16 | HloDType::BF16 | HloDType::F32 | HloDType::F64 => f64::INFINITY,
             HloDType::Bool => 1.0,
             HloDType::U8 => f64::from(u8::MAX),
             HloDType::U32 => f64::from(u32::MAX),
@@ -75,6 +84,8 @@ impl HloDType {
             HloDType::U64 => "ui64",
             HloDType::I32 => "i32",
             HloDType::I64 => "i64",
+            HloDType::F16 => "f16",
+            HloDType::BF16 => "bf16",
             HloDType::F32 => "f32",
             HloDType::F64 => "f64",
         }
@@ -83,7 +94,7 @@ impl HloDType {
     /// The kind of a comparison.
     pub(super) fn comparison(self) -> &'static str {
         match self {
-            HloDType::F32 | HloDType::F64 => "FLOAT",
+            HloDType::F16 | HloDType::BF16 | HloDType::F32 | HloDType::F64 => "FLOAT",
             HloDType::I32 | HloDType::I64 => "SIGNED",
             HloDType::Bool | HloDType::U8 | HloDType::U32 | HloDType::U64 => "UNSIGNED",
         }
@@ -98,6 +109,8 @@ impl HloDType {
             HloDType::U64 => (x as u64).to_string(),
             HloDType::I32 => (x as i32).to_string(),
             HloDType::I64 => (x as i64).to_string(),
+            HloDType::F16 => format!("0x{:04X}", f16::from_f64(x).to_bits()),
+            HloDType::BF16 => format!("0x{:04X}", bf16::from_f64(x).to_bits()),
             HloDType::F32 => format!("0x{:08X}", (x as f32).to_bits()),
             HloDType::F64 => format!("0x{:016X}", x.to_bits()),
         }
