@@ -38,11 +38,11 @@ pub use desc::{
     SignatureEntry, Site, SlotVars, Slots, Var, VarDesc, VarKind, Vars, diff,
 };
 pub use error::{Error, ErrorKind, OpContext, Result};
-/// The version of `half` that this crate uses, with the 16-bit elements [`f16`](half::f16) and [`bf16`](half::bf16).
-pub use half;
 pub use graph_builder::{
     Arg, Builder, Expr, NameScopeGuard, New, ProgramSnapshot, SiteGuard, Transaction, Value, emit,
 };
+/// The version of `half` that this crate uses, with the 16-bit elements [`f16`](half::f16) and [`bf16`](half::bf16).
+pub use half;
 pub use lanes::{LaneOf, VectorLoops, Vectorised, fold_lanes, map_fold_lanes, map_lanes};
 /// The version of `ndarray` that this crate uses for conversions to and from tensors and for the views that kernels
 /// get.
@@ -53,7 +53,7 @@ pub use op::{
     NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, ZeroGrad,
 };
 pub use operators::{Multilinear, SelfAdjoint};
-pub use runtime::{Cx, GemmElement, Mat, Strided, Transport};
+pub use runtime::{Cx, Factor, GemmElement, Mat, Strided, Transport};
 pub use schema::{
     Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit, CarriedValue,
     Control, Cost, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, ScratchDef,

@@ -96,7 +96,8 @@ fn iteration_spaces(graph: &Graph, node: &Instruction) -> SmallVec<[IterationSpa
     if let Some(part) = node.part.as_ref().filter(|part| !part.aligned.is_empty()) {
         let mut wires = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
         let full = wires.find(|v| part.aligned.iter().all(|(id, _)| id != v));
-        return full.map_or(smallvec![], |full| of(&[meta(full).dtype.arithmetic()], meta(full).dims.known()));
+        return full
+            .map_or(smallvec![], |full| of(&[meta(full).dtype.arithmetic()], meta(full).dims.known()));
     }
     let mut floats: SmallVec<[DType; 2]> = smallvec![];
     let mut others: SmallVec<[DType; 2]> = smallvec![];

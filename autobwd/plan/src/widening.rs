@@ -19,7 +19,8 @@ pub(crate) fn add(graph: &mut Graph, position: usize) {
     }
     let (mut widened, mut added) = (WidenedValues::new(), ScratchValues::new());
     let mut known: SmallVec<[(ValueId, ValueId); 4]> = SmallVec::new();
-    let shape_only = |slot: &Option<usize>| slot.is_some_and(|slot| node.info.schema().inputs[slot].shape_only);
+    let shape_only =
+        |slot: &Option<usize>| slot.is_some_and(|slot| node.info.schema().inputs[slot].shape_only);
     let mut wide = |values: &mut Vec<GraphValue>, value: ValueId| {
         let mut meta = values[value].meta.clone();
         if !meta.dtype.is_half() || meta.array {

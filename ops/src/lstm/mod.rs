@@ -65,7 +65,8 @@ impl Kernel for LstmSequence<Buf<'_>> {
             let sizes = LstmSizes::of(&self.hidden);
             let LstmSizes { steps, units, state, part } = sizes;
             let weight = self.weight.mat::<T>()?;
-            let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
+            let (initial_hidden, initial_cell) =
+                (self.initial_hidden.slice::<T>()?, self.initial_cell.slice::<T>()?);
             let activations = self.activations.inout::<T>(&self.gates)?.copied();
             let (hidden, cell) = (self.hidden.slice_mut::<T>()?, self.cell.slice_mut::<T>()?);
             cx.scratch(units, |zeros| {
@@ -155,7 +156,8 @@ impl Kernel for LstmSequenceGrad<Buf<'_>> {
             let (sizes, scratch) = (LstmSizes::of(&self.hidden), self.scratch());
             let LstmSizes { steps, units, state, part } = sizes;
             let (weight, hidden, cell) = (self.weight.slice::<T>()?, self.hidden.slice::<T>()?, self.cell.slice::<T>()?);
-            let (initial_hidden, initial_cell) = (self.initial_hidden.slice()?, self.initial_cell.slice()?);
+            let (initial_hidden, initial_cell) =
+                (self.initial_hidden.slice::<T>()?, self.initial_cell.slice::<T>()?);
             let dhidden = self.dhidden.slice::<T>()?;
             let (dcell, dactivations) = (self.dcell.slice()?, self.dactivations.slice()?);
             let transposed = self.transposed.slice_mut::<T>()?;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// The instructions of every machine of the target.
     Baseline,
-    /// AVX2 and FMA.
+    /// AVX2, FMA and F16C.
     Avx2,
     /// AVX-512 F, VL, DQ and BW.
     Avx512,
@@ -31,7 +31,9 @@ pub fn isa() -> Isa {
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Isa {
     // Every feature in the `target_feature` lists.
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")

@@ -3,7 +3,7 @@
 
 use super::{
     Cx,
-    gemm::{self, GemmElement, Mat, Strided, gemm_into},
+    gemm::{self, Factor, GemmElement, Mat, Strided, gemm_into},
     pool::SharedStart,
 };
 use crate::{Error, ErrorKind, Result};
@@ -14,16 +14,16 @@ const SHARED: usize = 1 << 20;
 const GRAIN: usize = 16;
 
 impl Cx {
-    /// `out = x · y`, or with `add`, `out += x · y`, in row-major order.
+    /// `out = x · y`, or with `add`, `out += x · y`, in row-major order. Factors of 16 bits are summed in `f32`.
     ///
     /// # Errors
     /// Incompatible sizes.
-    pub fn product<T: GemmElement>(
+    pub fn product<X: Factor, Y: Factor<Sum = X::Sum>>(
         &self,
-        out: &mut [T],
+        out: &mut [X::Sum],
         add: bool,
-        x: Mat<'_, T>,
-        y: Mat<'_, T>,
+        x: Mat<'_, X>,
+        y: Mat<'_, Y>,
     ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.shape(), y.shape());
         let whole = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
@@ -37,12 +37,12 @@ impl Cx {
     ///
     /// # Errors
     /// Incompatible sizes.
-    pub fn product_add<T: GemmElement>(
+    pub fn product_add<X: Factor, Y: Factor<Sum = X::Sum>>(
         &self,
-        out: &mut [T],
-        scale: T,
-        x: Mat<'_, T>,
-        y: Mat<'_, T>,
+        out: &mut [X::Sum],
+        scale: X::Sum,
+        x: Mat<'_, X>,
+        y: Mat<'_, Y>,
     ) -> Result<()> {
         let cols = y.shape().1;
         self.product_scaled(out, cols, (true, scale), x.into(), y.into())
@@ -53,25 +53,25 @@ impl Cx {
     ///
     /// # Errors
     /// As [`product`](Cx::product); a row that is longer than its stride.
-    pub fn product_strided<T: GemmElement>(
+    pub fn product_strided<X: Factor, Y: Factor<Sum = X::Sum>>(
         &self,
-        out: &mut [T],
+        out: &mut [X::Sum],
         stride: usize,
         add: bool,
-        x: Strided<'_, T>,
-        y: Strided<'_, T>,
+        x: Strided<'_, X>,
+        y: Strided<'_, Y>,
     ) -> Result<()> {
-        self.product_scaled(out, stride, (add, T::ONE), x, y)
+        self.product_scaled(out, stride, (add, X::Sum::ONE), x, y)
     }
 
     /// `out = scale · x · y`, or with `add`, `out += scale · x · y`.
-    pub(super) fn product_scaled<T: GemmElement>(
+    pub(super) fn product_scaled<X: Factor, Y: Factor<Sum = X::Sum>>(
         &self,
-        out: &mut [T],
+        out: &mut [X::Sum],
         stride: usize,
-        (add, scale): (bool, T),
-        x: Strided<'_, T>,
-        y: Strided<'_, T>,
+        (add, scale): (bool, X::Sum),
+        x: Strided<'_, X>,
+        y: Strided<'_, Y>,
     ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.mat.shape(), y.mat.shape());
         let fitting = (x.checked_len(), y.checked_len(), gemm::stride(out.len(), m, n, stride));
@@ -86,7 +86,7 @@ impl Cx {
             return Ok(());
         }
         if k == 0 {
-            out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(T::ZERO));
+            out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(X::Sum::ZERO));
             return Ok(());
         }
         let work = m.saturating_mul(n).saturating_mul(k);
@@ -100,13 +100,12 @@ impl Cx {
             }
             // SAFETY: the first elements of these rows and columns exist, since none of them is empty, and offsets are
             // below the lengths of slices: `stride` has checked that the last element of each matrix is within its
-            // slice. Parts write disjoint rectangles of `out`, which is borrowed for the whole call. `T` is `f32` or
-            // `f64`.
+            // slice. Parts write disjoint rectangles of `out`, which is borrowed for the whole call.
             unsafe {
                 let out = start.0.add(rows.0 * stride + cols.0);
                 let x = x.mat.data.as_ptr().offset(rows.0 as isize * x_row);
                 let y = y.mat.data.as_ptr().offset(cols.0 as isize * y_col);
-                gemm_into::<T>(
+                gemm_into(
                     (rows.1 - rows.0, cols.1 - cols.0, k),
                     (out, stride as isize),
                     (add, scale),
@@ -131,7 +130,7 @@ impl Cx {
 }
 
 #[cold]
-fn no_product<T>(x: &Mat<'_, T>, y: &Mat<'_, T>, out: usize) -> Error {
+fn no_product<X, Y>(x: &Mat<'_, X>, y: &Mat<'_, Y>, out: usize) -> Error {
     let text = format!("no product of {:?} and {:?} with {out} elements", x.shape(), y.shape());
     Error::new(ErrorKind::Shape, text)
 }

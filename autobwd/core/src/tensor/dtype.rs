@@ -39,16 +39,8 @@ pub enum DType {
 
 impl DType {
     /// All dtypes.
-    pub const ALL: [DType; 8] = [
-        DType::Bool,
-        DType::U8,
-        DType::I32,
-        DType::I64,
-        DType::F16,
-        DType::BF16,
-        DType::F32,
-        DType::F64,
-    ];
+    pub const ALL: [DType; 8] =
+        [DType::Bool, DType::U8, DType::I32, DType::I64, DType::F16, DType::BF16, DType::F32, DType::F64];
 
     /// Size of one element in bytes.
     pub fn size(self) -> usize {

@@ -138,7 +138,12 @@ mod tests {
             assert!(is_same(H::round(single(half as f32, 1)), next), "{half:e}");
             assert!(is_same(H::round(single(half as f32, u32::MAX)), x), "{half:e}");
         }
-        for (x, bits) in [(f64::MAX, f64::INFINITY), (-1e-300, -0.0), (1e-300, 0.0), (f64::NEG_INFINITY, f64::NEG_INFINITY)] {
+        for (x, bits) in [
+            (f64::MAX, f64::INFINITY),
+            (-1e-300, -0.0),
+            (1e-300, 0.0),
+            (f64::NEG_INFINITY, f64::NEG_INFINITY),
+        ] {
             assert_eq!(widen(H::round_double(x)).to_bits(), bits.to_bits());
             assert_eq!(widen(H::round(x as f32)).to_bits(), bits.to_bits());
         }

@@ -22,8 +22,8 @@ use smallvec::SmallVec;
 use crate::value_graph::decompose::DecomposedOp;
 use autobwd_core::{
     __private::{Lookup, internals::*},
-    Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, ScratchDef, SlotDef,
-    Slots, Var,
+    Error, ErrorKind, Meta, OpDesc, OpInfo, OpInfoMap, Program, Result, Role, ScratchDef, SlotDef, Slots,
+    Var,
     tensor::padded,
 };
 

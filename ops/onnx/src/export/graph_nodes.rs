@@ -6,9 +6,7 @@ use std::{
     rc::Rc,
 };
 
-use autobwd::{
-    DType, Error, ErrorKind, Result, Tensor,
-};
+use autobwd::{DType, Error, ErrorKind, Result, Tensor};
 
 use super::nodes::{OnnxNode, SubGraph};
 use crate::{

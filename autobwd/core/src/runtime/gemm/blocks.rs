@@ -1,8 +1,8 @@
 //! Products in blocks: of 512 terms, which the arithmetic fixes, and of rows and columns, which caches suggest.
 
 use super::{
-    GemmElement, Matrix, Onto,
-    tile::{ROWS, Tile},
+    Factor, GemmElement, Matrix, Onto, Storage,
+    tile::{Multiplier, ROWS, Tile},
     vector::{Vector, VectorWork},
 };
 
@@ -10,11 +10,11 @@ use super::{
 /// blocks are scaled, and added one after the other. The bits of every product depend on it.
 pub(super) const TERMS: usize = 512;
 /// Rows whose copy stays in the cache of a core, next to a panel of columns.
-const BLOCK_ROWS: usize = 16 * ROWS;
+pub(super) const BLOCK_ROWS: usize = 16 * ROWS;
 /// Bytes of packed columns.
 const COLUMN_BYTES: usize = 2 << 20;
 /// Elements between copied rows: not a power of two, since rows would share lines of the cache.
-const ROW_STRIDE: usize = TERMS + 16;
+pub(super) const ROW_STRIDE: usize = TERMS + 16;
 /// The most columns of a tile.
 const TILE_COLUMNS: usize = 64;
 /// Elements of the right factor up to which it is read in place.
@@ -50,37 +50,41 @@ pub(super) fn grown<T: GemmElement>(buffer: &mut Vec<T>, len: usize) -> &mut [T]
 
 /// A product of matrices: `out = scale · x · y`, or with `add`, `out += scale · x · y`.
 #[derive(Clone, Copy)]
-pub(super) struct Product<T> {
+pub(super) struct Product<X: Factor, Y> {
     /// Rows, columns and terms.
     pub(super) size: (usize, usize, usize),
     /// The result, with the distances of its rows and columns.
-    pub(super) out: (*mut T, isize, isize),
-    pub(super) onto: Onto<T>,
-    pub(super) x: Matrix<T>,
-    pub(super) y: Matrix<T>,
+    pub(super) out: (*mut X::Sum, isize, isize),
+    pub(super) onto: Onto<X::Sum>,
+    pub(super) x: Matrix<X>,
+    pub(super) y: Matrix<Y>,
 }
 
-impl<T: GemmElement> Product<T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
     /// The product of the transposes, which is the transpose.
-    pub(super) fn transposed(self) -> Self {
+    pub(super) fn transposed(self) -> Product<Y, X> {
         let Product { size: (m, n, k), out: (out, out_row, out_col), onto, x, y } = self;
-        let transposed = |(start, row, col): Matrix<T>| (start, col, row);
-        Product { size: (n, m, k), out: (out, out_col, out_row), onto, x: transposed(y), y: transposed(x) }
+        let (x, y) = ((y.0, y.2, y.1), (x.0, x.2, x.1));
+        Product { size: (n, m, k), out: (out, out_col, out_row), onto, x, y }
     }
 
     /// # Safety
     /// The machine has the instructions of the vector. The pointers lead to matrices of these sizes with these strides,
     /// one of which is 1; nothing else uses the elements of `out` meanwhile.
-    pub(super) unsafe fn run<V: Vector<Element = T>>(self, panels: &mut Panels<T>) {
+    pub(super) unsafe fn run<V: Vector<Element = X::Sum>, P: Packing<V, X, Y>>(
+        self,
+        panels: &mut Panels<X::Sum>,
+    ) {
+        const { assert!(size_of::<P::Unit>() == size_of::<X::Sum>()) }
         let (m, n, k) = self.size;
         let width = V::TILE * V::LANES;
         // Without other rows that use them, packed columns are used at once, from the nearest cache.
         let columns = match m <= ROWS {
             true => width,
-            false => (COLUMN_BYTES / (TERMS * size_of::<T>())).next_multiple_of(width),
+            false => (COLUMN_BYTES / (TERMS * size_of::<X::Sum>())).next_multiple_of(width),
         };
-        // Columns are packed unless the nearest caches hold them all.
-        let read_in_place = self.y.2 == 1 && n * k <= IN_PLACE;
+        // Columns are packed unless the nearest caches hold them all as they are.
+        let read_in_place = P::COLUMNS_IN_PLACE && self.y.2 == 1 && n * k <= IN_PLACE;
         for first_column in (0..n).step_by(columns) {
             let columns = columns.min(n - first_column);
             // One partial tile is faster than two.
@@ -89,12 +93,20 @@ impl<T: GemmElement> Product<T> {
             for first_term in (0..k).step_by(TERMS) {
                 let terms = TERMS.min(k - first_term);
                 let block = Block { first_column, columns, in_place, first_term, terms };
+                let units = terms.div_ceil(P::TERMS);
                 let packed =
-                    grown(&mut panels.columns, terms * (columns - in_place).next_multiple_of(V::LANES));
-                let packed = packed.as_mut_ptr();
-                if in_place < columns {
-                    // SAFETY: the caller's promise; there is memory for columns in whole vectors.
-                    unsafe { V::with_instructions(PackColumns { y: self.y, block, to: packed }) };
+                    grown(&mut panels.columns, units * (columns - in_place).next_multiple_of(V::LANES));
+                let packed: *mut P::Unit = packed.as_mut_ptr().cast();
+                let mut column = in_place;
+                while column < columns {
+                    let width = vectors::<V>(columns - column) * V::LANES;
+                    let used = width.min(columns - column);
+                    // SAFETY: the caller's promise; panels follow each other.
+                    unsafe {
+                        let y = (at(self.y, first_term, first_column + column), self.y.1, self.y.2);
+                        P::pack_columns(y, terms, (used, width), packed.add((column - in_place) * units));
+                    }
+                    column += used;
                 }
                 // With few terms the time is for the result, which is written row after row.
                 let block_rows =
@@ -102,7 +114,7 @@ impl<T: GemmElement> Product<T> {
                 for first_row in (0..m).step_by(block_rows) {
                     let rows = block_rows.min(m - first_row);
                     // SAFETY: the caller's promise; the block lies in the matrices.
-                    unsafe { self.rows::<V>(block, (first_row, rows), packed, &mut panels.rows) };
+                    unsafe { self.rows::<V, P>(block, (first_row, rows), packed, &mut panels.rows) };
                 }
             }
         }
@@ -113,20 +125,28 @@ impl<T: GemmElement> Product<T> {
     /// # Safety
     /// As [`run`](Product::run); the block and the rows lie in the matrices. `packed` are the columns that are not read
     /// in place.
-    unsafe fn rows<V: Vector<Element = T>>(
+    unsafe fn rows<V: Vector<Element = X::Sum>, P: Packing<V, X, Y>>(
         &self,
         block: Block,
         (first_row, rows): (usize, usize),
-        packed: *const T,
-        copy: &mut Vec<T>,
+        packed: *const P::Unit,
+        copy: &mut Vec<X::Sum>,
     ) {
         let Block { first_column, columns, in_place, first_term, terms } = block;
         // SAFETY: the rows lie in the matrix.
-        let mut x = (unsafe { at(self.x, first_row, first_term) }, self.x.1, self.x.2);
-        if columns >= COPY_COLUMNS && terms > FEW_TERMS && x.1.max(x.2) >= COPY_STRIDE {
-            // SAFETY: as above.
-            x = unsafe { copy_rows(x, rows, terms, copy) };
-        }
+        let x = (unsafe { at(self.x, first_row, first_term) }, self.x.1, self.x.2);
+        let distant = columns >= COPY_COLUMNS && terms > FEW_TERMS && x.1.max(x.2) >= COPY_STRIDE;
+        let units = terms.div_ceil(P::TERMS);
+        let x = if distant || !P::ROWS_IN_PLACE {
+            let (lines, stride) = if x.2 == 1 { (rows, ROW_STRIDE) } else { (units, BLOCK_ROWS) };
+            let to: *mut P::Unit = grown(copy, lines * stride).as_mut_ptr().cast();
+            // SAFETY: as above; there is memory for as many lines.
+            unsafe { P::copy_rows(x, (rows, terms), to) };
+            let stride = stride as isize;
+            (to.cast_const(), if x.2 == 1 { stride } else { 1 }, if x.2 == 1 { 1 } else { stride })
+        } else {
+            (x.0.cast(), x.1, x.2)
+        };
         let onto = Onto { add: self.onto.add || first_term > 0, ..self.onto };
         let (out, out_row, out_col) = self.out;
         let tile_rows = rows.div_ceil(rows.div_ceil(ROWS));
@@ -138,8 +158,8 @@ impl<T: GemmElement> Product<T> {
             // SAFETY: the column lies in the block; packed panels lie one after the other.
             let y = unsafe {
                 match column < in_place {
-                    true => (at(self.y, first_term, first_column + column), self.y.1 as usize),
-                    false => (packed.add((column - in_place) * terms), vectors * V::LANES),
+                    true => (at(self.y, first_term, first_column + column).cast(), self.y.1 as usize),
+                    false => (packed.add((column - in_place) * units), vectors * V::LANES),
                 }
             };
             for row in (0..rows).step_by(tile_rows) {
@@ -153,15 +173,15 @@ impl<T: GemmElement> Product<T> {
                         .offset((first_column + column) as isize * out_col);
                     if out_col == 1 {
                         let last = width % V::LANES;
-                        Tile { terms, x, y, out: (to, out_row as usize), last, onto }
-                            .run::<V>(height, vectors);
+                        Tile { units, x, y, out: (to, out_row as usize), last, onto }
+                            .run::<V, P>(height, vectors);
                         continue;
                     }
-                    let mut sums = [T::ZERO; ROWS * TILE_COLUMNS];
-                    let sum = Onto { add: false, scale: T::ONE };
+                    let mut sums = [X::Sum::ZERO; ROWS * TILE_COLUMNS];
+                    let sum = Onto { add: false, scale: X::Sum::ONE };
                     let sums_row = vectors * V::LANES;
-                    Tile { terms, x, y, out: (sums.as_mut_ptr(), sums_row), last: 0, onto: sum }
-                        .run::<V>(height, vectors);
+                    Tile { units, x, y, out: (sums.as_mut_ptr(), sums_row), last: 0, onto: sum }
+                        .run::<V, P>(height, vectors);
                     for row in 0..height {
                         for column in 0..width {
                             let to = to.offset(row as isize * out_row + column as isize * out_col);
@@ -204,33 +224,93 @@ struct Block {
     terms: usize,
 }
 
-/// Packs a block of the right factor into panels as wide as tiles, one after the other: the terms of a panel follow each
-/// other, each in whole vectors.
-struct PackColumns<T> {
-    y: Matrix<T>,
-    block: Block,
-    to: *mut T,
+/// How parts of factors are packed for a [`Multiplier`].
+///
+/// # Safety
+/// Of its functions: the machine has the instructions. There are as many rows, columns and terms, [`BLOCK_ROWS`] and
+/// [`TERMS`] at most, and memory for them.
+pub(super) unsafe trait Packing<V: Vector, X, Y>: Multiplier<V> {
+    /// Terms of a unit; the last one may have fewer.
+    const TERMS: usize;
+    /// Whether rows of the left factor can be multiplied where they are.
+    const ROWS_IN_PLACE: bool;
+    /// Whether columns of the right factor can be multiplied where they are, if rows are contiguous.
+    const COLUMNS_IN_PLACE: bool;
+
+    /// Packs some columns, with zeros up to a number that is whole vectors: the units of all columns, then the next units.
+    unsafe fn pack_columns(y: Matrix<Y>, terms: usize, used_of_width: (usize, usize), to: *mut Self::Unit);
+    /// Copies rows and terms: if terms are contiguous, row after row, [`ROW_STRIDE`] units apart; else unit after unit of
+    /// all rows, [`BLOCK_ROWS`] units apart. Distant rows would share lines of the cache.
+    unsafe fn copy_rows(x: Matrix<X>, size: (usize, usize), to: *mut Self::Unit);
 }
 
-impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for PackColumns<T> {
+/// Fused multiply-adds of widened elements.
+pub(super) struct Widened;
+
+// SAFETY: units are elements.
+unsafe impl<V: Vector> Multiplier<V> for Widened {
+    type Unit = V::Element;
+    type Units = V;
+
+    #[inline(always)]
+    unsafe fn splat(x: *const V::Element) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(*x) }
+    }
+    #[inline(always)]
+    unsafe fn load(y: *const V::Element) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(y) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(x: V, y: V, sum: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { x.mul_add(y, sum) }
+    }
+    #[inline(always)]
+    unsafe fn with_instructions<W: VectorWork<V>>(work: W) {
+        // SAFETY: the caller's promise.
+        unsafe { V::with_instructions(work) }
+    }
+}
+
+// SAFETY: elements are copied within the sizes.
+unsafe impl<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>> Packing<V, X, Y>
+    for Widened
+{
+    const TERMS: usize = 1;
+    const ROWS_IN_PLACE: bool = matches!(X::STORAGE, Storage::InPlace);
+    const COLUMNS_IN_PLACE: bool = matches!(Y::STORAGE, Storage::InPlace);
+
+    unsafe fn pack_columns(y: Matrix<Y>, terms: usize, size: (usize, usize), to: *mut V::Element) {
+        // SAFETY: the caller's promise.
+        unsafe { V::with_instructions(PackColumns { y, terms, size, to }) }
+    }
+
+    unsafe fn copy_rows(x: Matrix<X>, size: (usize, usize), to: *mut V::Element) {
+        // SAFETY: the caller's promise.
+        unsafe { V::with_instructions(CopyRows { x, size, to }) }
+    }
+}
+
+/// [`Packing::pack_columns`] of widened elements.
+struct PackColumns<Y: Factor> {
+    y: Matrix<Y>,
+    terms: usize,
+    size: (usize, usize),
+    to: *mut Y::Sum,
+}
+
+impl<Y: Factor, V: Vector<Element = Y::Sum>> VectorWork<V> for PackColumns<Y> {
     #[inline(always)]
     unsafe fn run(self) {
-        let Block { first_column, columns, in_place, first_term, terms } = self.block;
-        let mut column = in_place;
-        while column < columns {
-            let width = vectors::<V>(columns - column) * V::LANES;
-            let used = width.min(columns - column);
-            // SAFETY: the caller's promise; panels follow each other.
-            unsafe {
-                let from = at(self.y, first_term, first_column + column);
-                let to = self.to.add((column - in_place) * terms);
-                if self.y.2 == 1 {
-                    pack_rows::<V>((from, self.y.1 as usize), to, terms, (used, width));
-                } else {
-                    pack_transposed::<V>((from, self.y.2 as usize), to, terms, (used, width));
-                }
+        let PackColumns { y: (from, row, col), terms, size, to } = self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match col {
+                1 => pack_rows::<V, Y>((from, row as usize), to, terms, size),
+                _ => pack_transposed::<V, Y>((from, col as usize), to, terms, size),
             }
-            column += used;
         }
     }
 }
@@ -238,8 +318,8 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for PackColumns<T> {
 /// # Safety
 /// There are as many terms of `used` columns each, and memory for `width` columns, which are whole vectors.
 #[inline(always)]
-unsafe fn pack_rows<V: Vector<Element: GemmElement>>(
-    (from, from_row): (*const V::Element, usize),
+unsafe fn pack_rows<V: Vector, Y: Factor<Sum = V::Element>>(
+    (from, from_row): (*const Y, usize),
     to: *mut V::Element,
     terms: usize,
     (used, width): (usize, usize),
@@ -250,10 +330,10 @@ unsafe fn pack_rows<V: Vector<Element: GemmElement>>(
         unsafe {
             let (from, to) = (from.add(term * from_row), to.add(term * width));
             for column in (0..whole).step_by(V::LANES) {
-                V::load(from.add(column)).store(to.add(column));
+                V::widen(from.add(column)).store(to.add(column));
             }
             if whole < width {
-                V::load_first(from.add(whole), used - whole).store(to.add(whole));
+                V::widen_first(from.add(whole), used - whole).store(to.add(whole));
             }
         }
     }
@@ -264,8 +344,8 @@ unsafe fn pack_rows<V: Vector<Element: GemmElement>>(
 /// # Safety
 /// As there; columns are `from_col` elements apart.
 #[inline(always)]
-unsafe fn pack_transposed<V: Vector<Element: GemmElement>>(
-    (from, from_col): (*const V::Element, usize),
+unsafe fn pack_transposed<V: Vector, Y: Factor<Sum = V::Element>>(
+    (from, from_col): (*const Y, usize),
     to: *mut V::Element,
     terms: usize,
     (used, width): (usize, usize),
@@ -286,26 +366,33 @@ unsafe fn pack_transposed<V: Vector<Element: GemmElement>>(
     }
 }
 
-/// Copies a block of the left factor, since distant rows share lines of the cache; returns the copy.
-///
-/// # Safety
-/// There are as many rows and terms, [`BLOCK_ROWS`] and [`TERMS`] at most.
-unsafe fn copy_rows<T: GemmElement>(
-    (x, x_row, x_term): Matrix<T>,
-    rows: usize,
-    terms: usize,
-    copy: &mut Vec<T>,
-) -> Matrix<T> {
-    let (lines, len, stride, from_stride) = match x_term {
-        1 => (rows, terms, ROW_STRIDE, x_row),
-        _ => (terms, rows, BLOCK_ROWS, x_term),
-    };
-    let to = grown(copy, lines * stride);
-    for (line, to) in to.chunks_exact_mut(stride).enumerate() {
-        // SAFETY: the caller's promise: elements of a row, or of a term, are contiguous.
-        let from = unsafe { std::slice::from_raw_parts(x.offset(line as isize * from_stride), len) };
-        to[..len].copy_from_slice(from);
+/// [`Packing::copy_rows`] of widened elements.
+struct CopyRows<X: Factor> {
+    x: Matrix<X>,
+    size: (usize, usize),
+    to: *mut X::Sum,
+}
+
+impl<X: Factor, V: Vector<Element = X::Sum>> VectorWork<V> for CopyRows<X> {
+    #[inline(always)]
+    unsafe fn run(self) {
+        let ((x, x_row, x_term), (rows, terms)) = (self.x, self.size);
+        let (lines, len, stride, from_stride) = match x_term {
+            1 => (rows, terms, ROW_STRIDE, x_row),
+            _ => (terms, rows, BLOCK_ROWS, x_term),
+        };
+        for line in 0..lines {
+            // SAFETY: the caller's promise: elements of a row, or of a term, are contiguous.
+            unsafe {
+                let (from, to) = (x.offset(line as isize * from_stride), self.to.add(line * stride));
+                let whole = len / V::LANES * V::LANES;
+                for at in (0..whole).step_by(V::LANES) {
+                    V::widen(from.add(at)).store(to.add(at));
+                }
+                if whole < len {
+                    V::widen_first(from.add(whole), len - whole).store_first(to.add(whole), len - whole);
+                }
+            }
+        }
     }
-    let stride = stride as isize;
-    (copy.as_ptr(), if x_term == 1 { stride } else { 1 }, if x_term == 1 { 1 } else { stride })
 }

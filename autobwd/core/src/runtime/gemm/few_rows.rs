@@ -1,9 +1,9 @@
 //! Products with few rows: the right factor is read once, in the order of its memory, whose bandwidth bounds the time.
 
 use super::{
-    GemmElement, Onto,
+    Factor, GemmElement, Onto,
     blocks::{Panels, Product, TERMS, grown},
-    vector::{Vector, VectorWork},
+    vector::{MOST_LANES, Vector, VectorWork},
 };
 
 /// The most rows for which the loops are faster than blocks.
@@ -11,17 +11,17 @@ pub(super) const FEW: usize = 8;
 /// Rows whose sums are added to at a time.
 const ROWS: usize = 4;
 /// The most elements of a square of vectors.
-const SQUARE: usize = 16 * 16;
+const SQUARE: usize = MOST_LANES * MOST_LANES;
 /// Columns whose sums stay in the nearest cache; rows of sums do not share its lines.
 const COLUMNS: usize = 1024 + 16;
 
 /// A product of [`FEW`] rows at most, whose right factor has contiguous rows.
-pub(super) struct FewRows<'a, T> {
-    pub(super) product: Product<T>,
-    pub(super) panels: &'a mut Panels<T>,
+pub(super) struct FewRows<'a, X: Factor, Y> {
+    pub(super) product: Product<X, Y>,
+    pub(super) panels: &'a mut Panels<X::Sum>,
 }
 
-impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for FewRows<'_, T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWork<V> for FewRows<'_, X, Y> {
     #[inline(always)]
     unsafe fn run(self) {
         let (m, n, k) = self.product.size;
@@ -49,8 +49,8 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for FewRows<'_, T> {
 }
 
 /// Some rows, over a block of terms, for columns whose sums stay in the nearest cache.
-struct RowBlock<'a, T> {
-    product: &'a Product<T>,
+struct RowBlock<'a, X: Factor, Y> {
+    product: &'a Product<X, Y>,
     first_row: usize,
     /// The first column, and the number of columns.
     columns: (usize, usize),
@@ -58,16 +58,16 @@ struct RowBlock<'a, T> {
     terms: (usize, usize),
 }
 
-impl<T: GemmElement> RowBlock<'_, T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>> RowBlock<'_, X, Y> {
     /// Computes `M` rows, with `N` rows of the right factor at a time.
     ///
     /// # Safety
     /// As [`Product::run`], with a right factor of contiguous rows; rows, columns and terms exist.
     #[inline(always)]
-    unsafe fn add<V: Vector<Element = T>, const M: usize, const N: usize>(&self, sums: &mut [T]) {
+    unsafe fn add<V: Vector<Element = X::Sum>, const M: usize, const N: usize>(&self, sums: &mut [X::Sum]) {
         let ((first_column, columns), (first_term, terms)) = (self.columns, self.terms);
         for row in 0..M {
-            sums[row * COLUMNS..][..columns].fill(T::ZERO);
+            sums[row * COLUMNS..][..columns].fill(X::Sum::ZERO);
         }
         let whole = terms / N * N;
         let (out, out_row, out_col) = self.product.out;
@@ -95,29 +95,29 @@ impl<T: GemmElement> RowBlock<'_, T> {
     /// # Safety
     /// As [`add`](RowBlock::add).
     #[inline(always)]
-    unsafe fn add_terms<V: Vector<Element = T>, const M: usize, const N: usize>(
+    unsafe fn add_terms<V: Vector<Element = X::Sum>, const M: usize, const N: usize>(
         &self,
-        sums: *mut T,
+        sums: *mut X::Sum,
         term: usize,
     ) {
         let ((x, x_row, x_term), (y, y_row, _)) = (self.product.x, self.product.y);
         let (first_column, columns) = self.columns;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut factors = [[T::ZERO; N]; M];
+            let mut factors = [[X::Sum::ZERO; N]; M];
             for (row, factors) in factors.iter_mut().enumerate() {
                 let x = x.offset((self.first_row + row) as isize * x_row);
                 for (l, factor) in factors.iter_mut().enumerate() {
-                    *factor = *x.offset((term + l) as isize * x_term);
+                    *factor = (*x.offset((term + l) as isize * x_term)).widened();
                 }
             }
             let y = y.offset(term as isize * y_row).add(first_column);
             let whole = columns / V::LANES * V::LANES;
             for column in (0..whole).step_by(V::LANES) {
-                add_vector::<V, M, N>(&factors, (y.add(column), y_row), sums.add(column));
+                add_vector::<V, Y, M, N>(&factors, (y.add(column), y_row), sums.add(column));
             }
             for column in whole..columns {
-                add_vector::<V::Array<1>, M, N>(&factors, (y.add(column), y_row), sums.add(column));
+                add_vector::<V::Array<1>, Y, M, N>(&factors, (y.add(column), y_row), sums.add(column));
             }
         }
     }
@@ -126,16 +126,16 @@ impl<T: GemmElement> RowBlock<'_, T> {
 /// # Safety
 /// As [`RowBlock::add_terms`], for a vector of columns.
 #[inline(always)]
-unsafe fn add_vector<V: Vector, const M: usize, const N: usize>(
+unsafe fn add_vector<V: Vector, Y: Factor<Sum = V::Element>, const M: usize, const N: usize>(
     factors: &[[V::Element; N]; M],
-    (y, y_row): (*const V::Element, isize),
+    (y, y_row): (*const Y, isize),
     sums: *mut V::Element,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut sum: [V; M] = std::array::from_fn(|row| V::load(sums.add(row * COLUMNS)));
         for l in 0..N {
-            let y = V::load(y.offset(l as isize * y_row));
+            let y = V::widen(y.offset(l as isize * y_row));
             for row in 0..M {
                 sum[row] = V::splat(factors[row][l]).mul_add(y, sum[row]);
             }
@@ -147,16 +147,14 @@ unsafe fn add_vector<V: Vector, const M: usize, const N: usize>(
 }
 
 /// A product of [`FEW`] rows at most, whose right factor has contiguous columns: squares of it are transposed.
-pub(super) struct FewDots<T>(pub(super) Product<T>);
+pub(super) struct FewDots<X: Factor, Y>(pub(super) Product<X, Y>);
 
-impl<T> FewDots<T> {
-    /// The most rows whose sums stay in registers, next to a square.
-    pub(super) fn most_rows<V: Vector>() -> usize {
-        FEW.min(2 * V::TILE)
-    }
+/// The most rows whose sums stay in registers, next to a square.
+pub(super) fn most_dot_rows<V: Vector>() -> usize {
+    FEW.min(2 * V::TILE)
 }
 
-impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for FewDots<T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWork<V> for FewDots<X, Y> {
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the caller's promise.
@@ -175,11 +173,11 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for FewDots<T> {
     }
 }
 
-impl<T: GemmElement> FewDots<T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>> FewDots<X, Y> {
     /// # Safety
     /// As [`Product::run`], with `M` rows, and a right factor of contiguous columns.
     #[inline(always)]
-    unsafe fn rows<V: Vector<Element = T>, const M: usize>(self) {
+    unsafe fn rows<V: Vector<Element = X::Sum>, const M: usize>(self) {
         let Product {
             size: (_, n, k),
             out: (out, out_row, out_col),
@@ -192,8 +190,8 @@ impl<T: GemmElement> FewDots<T> {
             for column in (0..n).step_by(V::LANES) {
                 let columns = V::LANES.min(n - column);
                 for first_term in (0..k).step_by(TERMS) {
-                    let mut sums = [V::splat(T::ZERO); M];
-                    let mut square = [T::ZERO; SQUARE];
+                    let mut sums = [V::splat(X::Sum::ZERO); M];
+                    let mut square = [X::Sum::ZERO; SQUARE];
                     for term in (first_term..k.min(first_term + TERMS)).step_by(V::LANES) {
                         let terms = V::LANES.min(k - term);
                         let from = (y.offset(column as isize * y_col).add(term), y_col as usize);
@@ -202,7 +200,8 @@ impl<T: GemmElement> FewDots<T> {
                             let y = V::load(square.as_ptr().add(l * V::LANES));
                             let x = x.offset((term + l) as isize * x_term);
                             for row in 0..M {
-                                sums[row] = V::splat(*x.offset(row as isize * x_row)).mul_add(y, sums[row]);
+                                sums[row] = V::splat((*x.offset(row as isize * x_row)).widened())
+                                    .mul_add(y, sums[row]);
                             }
                         }
                     }

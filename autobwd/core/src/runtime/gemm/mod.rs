@@ -8,16 +8,18 @@
 
 mod blocks;
 mod few_rows;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod tiny;
 mod vector;
 
-use std::{cell::RefCell, ops, thread::LocalKey};
+use std::ops;
 
-use blocks::{IN_PLACE, Panels, Product};
-use few_rows::{FEW, FewDots, FewRows};
+use blocks::{IN_PLACE, Panels, Product, Widened};
+use few_rows::{FEW, FewDots, FewRows, most_dot_rows};
 use tiny::Tiny;
 use vector::{Lanes, Vector};
 
@@ -158,9 +160,27 @@ impl<T: GemmElement> Onto<T> {
     }
 }
 
-/// Seals [`GemmElement`]: there are vectors for no other types.
+/// How the elements of a factor are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Storage {
+    /// As those of sums.
+    InPlace,
+    /// The upper halves of single precision numbers.
+    Bf16,
+    /// Half precision numbers.
+    F16,
+}
+
+/// Seals [`Factor`] and [`GemmElement`]: there are vectors for no other types.
 mod sealed {
-    use super::{FUSED, Isa, Lanes, LocalKey, Panels, Product, RefCell, fused, isa, multiply};
+    use std::{cell::RefCell, thread::LocalKey};
+
+    use super::{FUSED, Factor, Isa, Lanes, Panels, Product, Storage, fused, isa, multiply};
+
+    #[allow(private_interfaces)]
+    pub trait Stored {
+        const STORAGE: Storage;
+    }
 
     pub trait GemmKernel: Sized + 'static {
         /// `self · x + y`, rounded once; `FUSED` if there is an instruction for it.
@@ -173,10 +193,15 @@ mod sealed {
         /// # Safety
         /// As [`Product::run`].
         #[allow(private_interfaces)]
-        unsafe fn multiply(product: Product<Self>);
+        unsafe fn multiply<X: Factor<Sum = Self>, Y: Factor<Sum = Self>>(product: Product<X, Y>);
     }
     macro_rules! product {
         ($t:ident, $fused:path, $avx512:ident, $avx2:ident) => {
+            #[allow(private_interfaces)]
+            impl Stored for $t {
+                const STORAGE: Storage = Storage::InPlace;
+            }
+
             #[allow(private_interfaces)]
             impl GemmKernel for $t {
                 #[inline(always)]
@@ -189,15 +214,15 @@ mod sealed {
                     &PANELS
                 }
 
-                unsafe fn multiply(product: Product<$t>) {
+                unsafe fn multiply<X: Factor<Sum = $t>, Y: Factor<Sum = $t>>(product: Product<X, Y>) {
                     // SAFETY: the caller's promise; the machine has these instructions.
                     unsafe {
                         match isa() {
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx512 => multiply::<std::arch::x86_64::$avx512>(product),
+                            Isa::Avx512 => multiply::<std::arch::x86_64::$avx512, X, Y>(product),
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx2 => multiply::<std::arch::x86_64::$avx2>(product),
-                            _ => multiply::<Lanes<$t, { 16 / size_of::<$t>() }, FUSED>>(product),
+                            Isa::Avx2 => multiply::<std::arch::x86_64::$avx2, X, Y>(product),
+                            _ => multiply::<Lanes<$t, { 16 / size_of::<$t>() }, FUSED>, X, Y>(product),
                         }
                     }
                 }
@@ -206,25 +231,70 @@ mod sealed {
     }
     product!(f32, fused::mul_add_f32, __m512, __m256);
     product!(f64, fused::mul_add_f64, __m512d, __m256d);
+
+    #[allow(private_interfaces)]
+    impl Stored for half::bf16 {
+        const STORAGE: Storage = Storage::Bf16;
+    }
+    #[allow(private_interfaces)]
+    impl Stored for half::f16 {
+        const STORAGE: Storage = Storage::F16;
+    }
 }
 
-/// Element types of matrix products: `f32` and `f64`.
+/// Element types of factors of matrix products, which are widened exactly before they are multiplied: `f32`, `f64`,
+/// `bf16` and `f16`.
+pub trait Factor: sealed::Stored + Element {
+    /// The type in which products are summed: `f32` for factors of 16 bits.
+    type Sum: GemmElement;
+
+    /// The number.
+    fn widened(self) -> Self::Sum;
+}
+impl Factor for half::bf16 {
+    type Sum = f32;
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+impl Factor for half::f16 {
+    type Sum = f32;
+
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// Element types in which products are summed: `f32` and `f64`.
 pub trait GemmElement:
-    sealed::GemmKernel + Element + ops::Add<Output = Self> + ops::Mul<Output = Self>
+    sealed::GemmKernel + Factor<Sum = Self> + ops::Add<Output = Self> + ops::Mul<Output = Self>
 {
     /// 1.
     const ONE: Self;
     /// 0.
     const ZERO: Self;
 }
-impl GemmElement for f32 {
-    const ONE: f32 = 1.0;
-    const ZERO: f32 = 0.0;
+macro_rules! elements {
+    ($($t:ident),*) => {$(
+        impl Factor for $t {
+            type Sum = $t;
+
+            #[inline(always)]
+            fn widened(self) -> $t {
+                self
+            }
+        }
+
+        impl GemmElement for $t {
+            const ONE: $t = 1.0;
+            const ZERO: $t = 0.0;
+        }
+    )*};
 }
-impl GemmElement for f64 {
-    const ONE: f64 = 1.0;
-    const ZERO: f64 = 0.0;
-}
+elements!(f32, f64);
 
 /// Columns from which vectors along columns are better than vectors along rows.
 const COLUMNS: usize = 8;
@@ -233,23 +303,41 @@ const COLUMNS: usize = 8;
 ///
 /// # Safety
 /// As [`Product::run`], and the machine has the instructions of the vector.
-unsafe fn multiply<V: Vector<Element: GemmElement>>(product: Product<V::Element>) {
-    let (m, n, k) = product.size;
-    if tiny::pays(&product) {
-        // SAFETY: the caller's promise.
-        return unsafe { V::with_instructions(Tiny(product)) };
+unsafe fn multiply<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
+    product: Product<X, Y>,
+) {
+    let (m, n, _) = product.size;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if tiny::pays(&product) {
+            V::with_instructions(Tiny(product));
+        } else if n < COLUMNS && m > n {
+            multiply_rows::<V, Y, X>(product.transposed());
+        } else {
+            multiply_rows::<V, X, Y>(product);
+        }
     }
-    let product = if n < COLUMNS && m > n { product.transposed() } else { product };
-    let ((few, many, _), (_, y_row, y_col)) = (product.size, product.y);
+}
+
+/// # Safety
+/// As [`multiply`].
+unsafe fn multiply_rows<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
+    product: Product<X, Y>,
+) {
+    let ((m, n, k), (_, y_row, y_col)) = (product.size, product.y);
     <V::Element as sealed::GemmKernel>::panels().with_borrow_mut(|panels| {
         // SAFETY: the caller's promise.
         unsafe {
-            if few <= FEW && y_col == 1 && many.saturating_mul(k) > IN_PLACE {
+            if m <= FEW && y_col == 1 && n.saturating_mul(k) > IN_PLACE {
                 V::with_instructions(FewRows { product, panels });
-            } else if few <= FewDots::<V::Element>::most_rows::<V>() && y_row == 1 && y_col != 1 {
+            } else if m <= most_dot_rows::<V>() && y_row == 1 && y_col != 1 {
                 V::with_instructions(FewDots(product));
             } else {
-                product.run::<V>(panels);
+                #[cfg(target_arch = "x86_64")]
+                if let Some((product, panels)) = pairs::of::<V, X, Y>(product, panels) {
+                    return product.run::<std::arch::x86_64::__m512, pairs::Pairs>(panels);
+                }
+                product.run::<V, Widened>(panels);
             }
         }
     });
@@ -264,14 +352,18 @@ pub(super) fn reserve() {
 /// # Safety
 /// The pointers lead to matrices of these sizes with these strides, one of which is 1; nothing else uses the rectangle of
 /// `out` meanwhile.
-pub(super) unsafe fn gemm_into<T: GemmElement>(
+pub(super) unsafe fn gemm_into<X: Factor, Y: Factor<Sum = X::Sum>>(
     size: (usize, usize, usize),
-    (out, out_row): (*mut T, isize),
-    (add, scale): (bool, T),
-    x: Matrix<T>,
-    y: Matrix<T>,
+    (out, out_row): (*mut X::Sum, isize),
+    (add, scale): (bool, X::Sum),
+    x: Matrix<X>,
+    y: Matrix<Y>,
 ) {
     let product = Product { size, out: (out, out_row, 1), onto: Onto { add, scale }, x, y };
+    #[cfg(target_arch = "x86_64")]
+    let _flushing = (X::STORAGE == Storage::Bf16 && Y::STORAGE == Storage::Bf16).then(pairs::Flushing::new);
+    // Its address hides the function from the compiler, which must not compute anything of it before or after.
+    let multiply = std::hint::black_box(<X::Sum as sealed::GemmKernel>::multiply::<X, Y> as unsafe fn(_));
     // SAFETY: the caller's promise.
-    unsafe { T::multiply(product) }
+    unsafe { multiply(product) }
 }

@@ -3,22 +3,22 @@
 use super::{blocks::TERMS, vector::Lanes, *};
 use crate::runtime::{Isa, isa};
 
-type Multiply<T> = unsafe fn(Product<T>);
+type Multiply<X> = unsafe fn(Product<X, X>);
 
 /// The instruction sets of this machine, and software.
 macro_rules! instruction_sets {
-    ($t:ident, $avx512:ident, $avx2:ident) => {{
+    ($t:ty, $avx512:ident, $avx2:ident) => {{
         let mut sets: Vec<(&str, Multiply<$t>)> = vec![
-            ("software", multiply::<Lanes<$t, 4, false>>),
-            ("baseline", multiply::<Lanes<$t, 4, FUSED>>),
+            ("software", multiply::<Lanes<_, 4, false>, $t, $t>),
+            ("baseline", multiply::<Lanes<_, 4, FUSED>, $t, $t>),
         ];
         #[cfg(target_arch = "x86_64")]
         {
             if isa() != Isa::Baseline {
-                sets.push(("avx2", multiply::<std::arch::x86_64::$avx2>));
+                sets.push(("avx2", multiply::<std::arch::x86_64::$avx2, $t, $t>));
             }
             if isa() == Isa::Avx512 {
-                sets.push(("avx512", multiply::<std::arch::x86_64::$avx512>));
+                sets.push(("avx512", multiply::<std::arch::x86_64::$avx512, $t, $t>));
             }
         }
         sets
@@ -115,4 +115,54 @@ fn check_all<T: GemmElement + From<f32>>(sets: &[(&str, Multiply<T>)]) {
 fn products_are_chains_of_fused_multiply_adds_in_blocks() {
     check_all(&instruction_sets!(f32, __m512, __m256));
     check_all(&instruction_sets!(f64, __m512d, __m256d));
+}
+
+/// Factors of 16 bits whose products, and whose sums, are often subnormal.
+fn halves<H>(n: usize, seed: u32, of: fn(f32) -> H) -> Vec<H> {
+    let number = |(i, x): (usize, f32)| of(x * 2_f32.powi(if i % 3 == 0 { -63 } else { -70 }));
+    numbers::<f32>(n, seed).into_iter().enumerate().map(number).collect()
+}
+
+/// Products of factors of 16 bits, on this machine and by the sets.
+fn check_halves<H: Factor<Sum = f32>>(of: fn(f32) -> H, flushes: bool, sets: &[(&str, Multiply<H>)]) {
+    for (m, n, k) in [(1, 17, 9), (3, 40, 1100), (7, 33, 65), (20, 70, 600), (9, 20, 31), (40, 5, 33)] {
+        for [x_transposed, y_transposed] in [[false, false], [false, true], [true, false], [true, true]] {
+            let (x, y) = (halves(m * k, 1, of), halves(k * n, 2, of));
+            let strides = |columns: usize, rows: usize, transposed: bool| match transposed {
+                true => (1, rows as isize),
+                false => (columns as isize, 1),
+            };
+            let ((x_row, x_col), (y_row, y_col)) = (strides(k, m, x_transposed), strides(n, k, y_transposed));
+            let results = sets.iter().map(|(name, multiply)| {
+                let mut out = vec![0.0_f32; m * n];
+                let product = Product {
+                    size: (m, n, k),
+                    out: (out.as_mut_ptr(), n as isize, 1),
+                    onto: Onto { add: false, scale: 1.0 },
+                    x: (x.as_ptr(), x_row, x_col),
+                    y: (y.as_ptr(), y_row, y_col),
+                };
+                #[cfg(target_arch = "x86_64")]
+                let _flushing = flushes.then(pairs::Flushing::new);
+                // SAFETY: three matrices of these sizes; the machine has these instructions.
+                unsafe { std::hint::black_box(*multiply)(product) };
+                (name, out.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            });
+            let results: Vec<_> = results.collect();
+            for (name, other) in &results[1..] {
+                assert!(*other == results[0].1, "{name}, {m} × {k} × {n}, {x_transposed} {y_transposed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_16_bits_have_the_same_bits_on_all_instruction_sets() {
+    check_halves(
+        half::bf16::from_f32,
+        cfg!(target_arch = "x86_64"),
+        &instruction_sets!(half::bf16, __m512, __m256),
+    );
+    let small = |x: f32| half::f16::from_f32(x * 2_f32.powi(60));
+    check_halves(small, false, &instruction_sets!(half::f16, __m512, __m256));
 }

@@ -1,7 +1,7 @@
 //! Products of so few multiplications that the preparation of others would take longer.
 
 use super::{
-    GemmElement,
+    Factor, GemmElement,
     blocks::Product,
     vector::{Vector, VectorWork},
 };
@@ -10,15 +10,15 @@ use super::{
 const TINY: usize = 512;
 
 /// A product of at most [`TINY`] multiplications, whose columns are contiguous.
-pub(super) struct Tiny<T>(pub(super) Product<T>);
+pub(super) struct Tiny<X: Factor, Y>(pub(super) Product<X, Y>);
 
 /// Whether a product is tiny.
-pub(super) fn pays<T>(product: &Product<T>) -> bool {
+pub(super) fn pays<X: Factor, Y>(product: &Product<X, Y>) -> bool {
     let (m, n, k) = product.size;
     product.y.2 == 1 && product.out.2 == 1 && m.saturating_mul(n).saturating_mul(k) <= TINY
 }
 
-impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Tiny<T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWork<V> for Tiny<X, Y> {
     #[inline(always)]
     unsafe fn run(self) {
         let (m, n, _) = self.0.size;
@@ -44,24 +44,24 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Tiny<T> {
     }
 }
 
-impl<T: GemmElement> Tiny<T> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>> Tiny<X, Y> {
     /// Computes `M` rows and a vector of columns; returns the number of columns.
     ///
     /// # Safety
     /// As [`Product::run`]; the rows and columns exist.
     #[inline(always)]
-    unsafe fn strip<V: Vector<Element = T>, const M: usize>(&self, row: usize, column: usize) -> usize {
+    unsafe fn strip<V: Vector<Element = X::Sum>, const M: usize>(&self, row: usize, column: usize) -> usize {
         let Product { size: (.., k), out: (out, out_row, _), onto, x: (x, x_row, x_term), y: (y, y_row, _) } =
             self.0;
         // SAFETY: the caller's promise.
         unsafe {
             let (x, y) = (x.offset(row as isize * x_row), y.add(column));
-            let mut sums = [V::splat(T::ZERO); M];
+            let mut sums = [V::splat(X::Sum::ZERO); M];
             for term in 0..k as isize {
-                let y = V::load(y.offset(term * y_row));
+                let y = V::widen(y.offset(term * y_row));
                 let x = x.offset(term * x_term);
                 for r in 0..M {
-                    sums[r] = V::splat(*x.offset(r as isize * x_row)).mul_add(y, sums[r]);
+                    sums[r] = V::splat((*x.offset(r as isize * x_row)).widened()).mul_add(y, sums[r]);
                 }
             }
             for r in 0..M {

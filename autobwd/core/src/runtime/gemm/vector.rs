@@ -1,6 +1,9 @@
 //! Vectors of an instruction set: what the loops of products are written in.
 
-use super::GemmElement;
+use super::{Factor, GemmElement, Storage};
+
+/// The most elements of a vector.
+pub(super) const MOST_LANES: usize = 16;
 
 /// A vector register.
 ///
@@ -8,9 +11,9 @@ use super::GemmElement;
 /// Of an implementation: `LANES` elements are loaded, stored and transposed, and no more.
 ///
 /// Of its functions: the machine has the instructions of the vector, and pointers lead to as many elements.
-pub(super) unsafe trait Vector: Copy {
+pub(super) unsafe trait Vector: Copy + 'static {
     /// The type of an element.
-    type Element: Copy;
+    type Element: GemmElement;
     /// Some elements as an array, for what is left next to vectors.
     type Array<const N: usize>: Vector<Element = Self::Element>;
     /// Elements of a vector.
@@ -26,6 +29,25 @@ pub(super) unsafe trait Vector: Copy {
     unsafe fn store(self, to: *mut Self::Element);
     /// The first `n` elements at `from`, fewer than a vector, and zeros.
     unsafe fn load_first(from: *const Self::Element, n: usize) -> Self;
+    /// The elements of a factor at `from`, widened.
+    unsafe fn widen<S: Factor<Sum = Self::Element>>(from: *const S) -> Self;
+    /// The first `n` elements of a factor, fewer than a vector, and zeros.
+    #[inline(always)]
+    unsafe fn widen_first<S: Factor<Sum = Self::Element>>(from: *const S, n: usize) -> Self {
+        // SAFETY: the caller's promise; in place, a factor has the type of sums.
+        unsafe {
+            match S::STORAGE {
+                Storage::InPlace => Self::load_first(from.cast(), n),
+                _ => {
+                    let mut part = [S::default(); MOST_LANES];
+                    for l in 0..n {
+                        part[l] = *from.add(l);
+                    }
+                    Self::widen(part.as_ptr())
+                }
+            }
+        }
+    }
     /// Writes the first `n` elements, fewer than a vector.
     unsafe fn store_first(self, to: *mut Self::Element, n: usize);
     /// `self · y + sum`, rounded once.
@@ -34,10 +56,10 @@ pub(super) unsafe trait Vector: Copy {
     unsafe fn mul(self, y: Self) -> Self;
     /// `self + y`.
     unsafe fn add(self, y: Self) -> Self;
-    /// Transposes a block of `rows` by `columns`, [`LANES`](Vector::LANES) at most; writes `columns` whole vectors, which
+    /// Transposes and widens a block of `rows` by `columns`, [`LANES`](Vector::LANES) at most; writes `columns` whole vectors, which
     /// end with zeros. Rows of both are as many elements apart as their pointers say.
-    unsafe fn transpose(
-        from: (*const Self::Element, usize),
+    unsafe fn transpose<S: Factor<Sum = Self::Element>>(
+        from: (*const S, usize),
         size: (usize, usize),
         to: (*mut Self::Element, usize),
     );
@@ -109,8 +131,13 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for Lanes<
         Lanes(std::array::from_fn(|l| self.0[l] + y.0[l]))
     }
     #[inline(always)]
-    unsafe fn transpose(
-        (from, from_row): (*const T, usize),
+    unsafe fn widen<S: Factor<Sum = T>>(from: *const S) -> Self {
+        // SAFETY: the caller's promise.
+        Lanes(std::array::from_fn(|l| unsafe { *from.add(l) }.widened()))
+    }
+    #[inline(always)]
+    unsafe fn transpose<S: Factor<Sum = T>>(
+        (from, from_row): (*const S, usize),
         (rows, columns): (usize, usize),
         (to, to_row): (*mut T, usize),
     ) {
@@ -118,7 +145,8 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for Lanes<
             for j in 0..columns {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    *to.add(j * to_row + i) = if i < rows { *from.add(i * from_row + j) } else { T::ZERO }
+                    *to.add(j * to_row + i) =
+                        if i < rows { (*from.add(i * from_row + j)).widened() } else { T::ZERO }
                 };
             }
         }
@@ -131,16 +159,20 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for Lanes<
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::transpose_16;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Lanes, Vector, VectorWork};
+    use super::{Factor, Lanes, Storage, Vector, VectorWork};
 
     macro_rules! vector {
         (
             $vector:ident of $lanes:literal $t:ty, $features:literal, $tile:literal vectors, $transpose:ident,
             $splat:ident, $load:ident, $store:ident, $mul_add:ident, $mul:ident, $add:ident,
-            $mask:expr, $load_masked:expr, $store_masked:ident
+            $mask:expr, $load_masked:expr, $store_masked:ident,
+            $widen_bf16:expr, $widen_f16:expr
         ) => {
             // SAFETY: a register of as many elements.
             unsafe impl Vector for $vector {
@@ -190,8 +222,19 @@ mod x86 {
                     unsafe { $add(self, y) }
                 }
                 #[inline(always)]
-                unsafe fn transpose(
-                    (from, from_row): (*const $t, usize),
+                unsafe fn widen<S: Factor<Sum = $t>>(from: *const S) -> Self {
+                    // SAFETY: the caller's promise: the storage says what the elements are.
+                    unsafe {
+                        match S::STORAGE {
+                            Storage::InPlace => Self::load(from.cast()),
+                            Storage::Bf16 => $widen_bf16(from.cast()),
+                            Storage::F16 => $widen_f16(from.cast()),
+                        }
+                    }
+                }
+                #[inline(always)]
+                unsafe fn transpose<S: Factor<Sum = $t>>(
+                    (from, from_row): (*const S, usize),
                     (rows, columns): (usize, usize),
                     (to, to_row): (*mut $t, usize),
                 ) {
@@ -200,7 +243,7 @@ mod x86 {
                         if rows == $lanes && columns == $lanes {
                             let mut block = [Self::splat(0.0); $lanes];
                             for i in 0..$lanes {
-                                block[i] = Self::load(from.add(i * from_row));
+                                block[i] = Self::widen(from.add(i * from_row));
                             }
                             let block = $transpose(block);
                             for i in 0..$lanes {
@@ -213,8 +256,8 @@ mod x86 {
                         for i in 0..rows {
                             let from = from.add(i * from_row);
                             part[i] = match columns {
-                                $lanes => Self::load(from),
-                                _ => Self::load_first(from, columns),
+                                $lanes => Self::widen(from),
+                                _ => Self::widen_first(from, columns),
                             };
                         }
                         let part = $transpose(part);
@@ -237,26 +280,32 @@ mod x86 {
         };
     }
     vector!(
-        __m512 of 16 f32, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", 4 vectors, transpose_16,
+        __m512 of 16 f32, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c", 4 vectors, transpose_16,
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps,
-        |n: usize| (1_u16 << n) - 1, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps
+        |n: usize| (1_u16 << n) - 1, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps,
+        |from| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)))),
+        |from| _mm512_cvtph_ps(_mm256_loadu_si256(from))
     );
     vector!(
-        __m512d of 8 f64, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", 4 vectors, transpose_8_doubles,
+        __m512d of 8 f64, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c", 4 vectors, transpose_8_doubles,
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_add_pd,
-        |n: usize| (1_u8 << n) - 1, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd
+        |n: usize| (1_u8 << n) - 1, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd,
+        Self::load, Self::load
     );
     vector!(
-        __m256 of 8 f32, "avx2,fma", 2 vectors, transpose_8,
+        __m256 of 8 f32, "avx2,fma,f16c", 2 vectors, transpose_8,
         _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps,
         |n: usize| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
-        |mask, from| _mm256_maskload_ps(from, mask), _mm256_maskstore_ps
+        |mask, from| _mm256_maskload_ps(from, mask), _mm256_maskstore_ps,
+        |from| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from)))),
+        |from| _mm256_cvtph_ps(_mm_loadu_si128(from))
     );
     vector!(
-        __m256d of 4 f64, "avx2,fma", 2 vectors, transpose_4_doubles,
+        __m256d of 4 f64, "avx2,fma,f16c", 2 vectors, transpose_4_doubles,
         _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd, _mm256_add_pd,
         |n: usize| _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)),
-        |mask, from| _mm256_maskload_pd(from, mask), _mm256_maskstore_pd
+        |mask, from| _mm256_maskload_pd(from, mask), _mm256_maskstore_pd,
+        Self::load, Self::load
     );
 
     /// Transposes four rows in each 128 bits: columns 0, 4, 8, … of the first result, 1, 5, 9, … of the second, and so on.
@@ -299,7 +348,7 @@ mod x86 {
     /// # Safety
     /// The machine has AVX-512.
     #[inline(always)]
-    unsafe fn transpose_16(rows: [__m512; 16]) -> [__m512; 16] {
+    pub(in super::super) unsafe fn transpose_16(rows: [__m512; 16]) -> [__m512; 16] {
         let (groups, _) = rows.as_chunks::<4>();
         let mut columns = rows;
         // SAFETY: the caller's promise.
