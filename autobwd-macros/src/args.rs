@@ -7,7 +7,7 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::ErrorSink, options, text};
 
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
     "grad",
     "grad_of",
     "name",
@@ -20,11 +20,12 @@ const KNOWN: [&str; 15] = [
     "inferred",
     "infallible",
     "any_dtype",
+    "factors",
     "elementwise_update",
     "peephole",
     "primitive",
 ];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `any_dtype`, `elementwise_update`, `peephole = Type` and `primitive`";
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `any_dtype`, `factors`, `elementwise_update`, `peephole = Type` and `primitive`";
 
 pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
@@ -50,6 +51,8 @@ pub(crate) struct MacroArgs {
     pub(crate) infallible: Option<Ident>,
     /// `any_dtype`, as written.
     pub(crate) any_dtype: Option<Ident>,
+    /// `factors`, as written.
+    pub(crate) factors: Option<Ident>,
     /// `elementwise_update`, as written.
     pub(crate) elementwise_update: Option<Ident>,
     /// The operator that one operator replaces together with this one.
@@ -72,6 +75,7 @@ struct ParsedArg {
     inferred: Option<Ident>,
     infallible: Option<Ident>,
     any_dtype: Option<Ident>,
+    factors: Option<Ident>,
     elementwise_update: Option<Ident>,
     peephole: Option<Type>,
     primitive: Option<Ident>,
@@ -101,6 +105,7 @@ impl MacroArgs {
             inferred,
             infallible,
             any_dtype,
+            factors,
             elementwise_update,
             peephole,
             primitive,
@@ -119,6 +124,7 @@ impl MacroArgs {
             inferred,
             infallible,
             any_dtype,
+            factors,
             elementwise_update,
             peephole,
             primitive,
@@ -175,6 +181,7 @@ impl ParsedArg {
             "inferred" => &mut self.inferred,
             "infallible" => &mut self.infallible,
             "any_dtype" => &mut self.any_dtype,
+            "factors" => &mut self.factors,
             "elementwise_update" => &mut self.elementwise_update,
             "primitive" => &mut self.primitive,
             _ => return None,

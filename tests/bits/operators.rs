@@ -23,12 +23,13 @@ pub(crate) fn accepted() -> Vec<(String, Sample)> {
     all.filter(|(_, sample)| sample.error.is_none()).collect()
 }
 
-/// Every sample in float32 and float64, with gradients up to second order; and with dimensions made 0 and 1.
+/// Every sample in float32 and float64, with gradients up to second order, and in 16 bits, with those of first order; and
+/// with dimensions made 0 and 1.
 pub(crate) fn samples(executors: &[Executor]) -> Result<Vec<BitResult>> {
     let mut results = vec![];
     for (name, sample) in accepted() {
-        for dtype in [DType::F32, DType::F64] {
-            let found = sample_results(&sample, dtype, 2, executors)?;
+        for (dtype, order) in [(DType::F32, 2), (DType::F64, 2), (DType::F16, 1), (DType::BF16, 1)] {
+            let found = sample_results(&sample, dtype, order, executors)?;
             results.extend(by_threads(&format!("{name} {dtype} "), executors, &found)?);
         }
         for (case, small) in resized_samples(&sample) {

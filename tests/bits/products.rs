@@ -1,12 +1,16 @@
 //! Products of awkward shapes, by the operators that compute products.
 
-use autobwd::{DType, Executor, New, Result, emit};
+use autobwd::{DType, Executor, Expr, New, Result, emit};
+use autobwd_benches::workload::numbers;
 use autobwd_ops::{
     Math,
     matmul::{Addmm, Matmul, MatmulV2, Mv},
 };
 
-use crate::{collection::Collection, parts::BitResult};
+use crate::{
+    collection::{Collection, tensor},
+    parts::BitResult,
+};
 
 const ROWS: [usize; 8] = [1, 2, 3, 5, 8, 17, 64, 100];
 /// Terms of a sum; one chain of multiply-adds has 512.
@@ -15,8 +19,8 @@ const COLUMNS: [usize; 3] = [1, 5, 40];
 
 pub(crate) fn products(executors: &[Executor]) -> Result<Vec<BitResult>> {
     let mut results = vec![];
-    for dtype in [DType::F32, DType::F64] {
-        for part in [matrices, batches, attention, convolutions] {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for part in [matrices, subnormal, batches, attention, convolutions] {
             results.extend(part(dtype)?.compare(executors)?);
         }
     }
@@ -52,6 +56,22 @@ fn matrices(dtype: DType) -> Result<Collection> {
             let product = emit(Mv { x: (&x).into(), vec: (&vec).into(), out: New }).out;
             all.differentiate(format!("mv/{m}x{k} {dtype}"), &product, &[&x, &vec]);
         }
+    }
+    Ok(all)
+}
+
+/// Products whose terms and sums are near the smallest normal number of float32 and of 16 bits.
+fn subnormal(dtype: DType) -> Result<Collection> {
+    let mut all = Collection::new();
+    let small = |all: &mut Collection, dims: [usize; 2], scale: f32| -> Result<Expr> {
+        let elements = numbers(dims[0] as u32, dims[0] * dims[1], 1.0);
+        let elements = elements.iter().enumerate().map(|(i, x)| x * scale / [1.0, 200.0][i % 2]).collect();
+        Ok(all.input(tensor(dtype, &dims, elements)?))
+    };
+    let scale = if dtype == DType::F16 { 1e-4 } else { 1e-19 };
+    for (m, k, n) in [(1, 40, 17), (7, 65, 33), (20, 600, 70)] {
+        let (x, y) = (small(&mut all, [m, k], scale)?, small(&mut all, [k, n], scale)?);
+        all.add(format!("matmul_v2/subnormal {m}x{k}x{n} {dtype}"), &x.matmul(&y));
     }
     Ok(all)
 }

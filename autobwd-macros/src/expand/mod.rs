@@ -418,6 +418,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let composition = composition(op);
     let infallible = op.infallible.map(|_| quote_spanned!(at=> .infallible()));
     let any_dtype = op.any_dtype.map(|_| quote_spanned!(at=> .any_dtype()));
+    let factors = op.factors.map(|_| quote_spanned!(at=> .factors()));
     let update = op.elementwise_update.map(|_| quote_spanned!(at=> .elementwise_update()));
     let primitive = op.primitive.map(|_| quote_spanned!(at=> .primitive()));
     let peephole = op.peephole.map(|then| {
@@ -439,7 +440,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::__private::Var> #(, #forward)*>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )#formula #decomposed #composition #infallible #any_dtype #update #primitive #peephole
+        )#formula #decomposed #composition #infallible #any_dtype #factors #update #primitive #peephole
     };
     quote! {
         const _: () = {

@@ -62,7 +62,11 @@ pub fn kernel(
             return Ok(binder.cell(&meta, cell.clone()));
         }
         let narrow = meta.clone();
-        if !node.info.takes_any_dtype() {
+        let as_stored = match role {
+            Role::Input => node.info.takes_halves(),
+            Role::Output => node.info.takes_any_dtype(),
+        };
+        if !as_stored {
             meta.dtype = meta.dtype.arithmetic();
         }
         match role {

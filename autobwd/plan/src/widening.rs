@@ -36,13 +36,15 @@ pub(crate) fn add(graph: &mut Graph, position: usize) {
         added.push(values.len() - 1);
         Some(values.len() - 1)
     };
-    let values = &mut graph.values;
+    let (values, takes_halves) = (&mut graph.values, node.info.takes_halves());
     for (slot, value) in &node.inputs {
-        widened.push(value.filter(|_| !shape_only(slot)).and_then(|value| wide(values, value)));
+        let converted = value.filter(|_| !takes_halves && !shape_only(slot));
+        widened.push(converted.and_then(|value| wide(values, value)));
     }
     for (slot, value) in &node.outputs {
-        let partner = slot.and_then(|slot| shared(node, values, slot, (*value)?)).map(|input| widened[input]);
-        widened.push(partner.unwrap_or_else(|| value.and_then(|value| wide(values, value))));
+        let partner = slot.and_then(|slot| shared(node, values, slot, (*value)?));
+        let partner = partner.and_then(|input| widened[input]);
+        widened.push(partner.or_else(|| value.and_then(|value| wide(values, value))));
     }
     if widened.iter().any(Option::is_some) {
         let node = &mut graph.instructions[position];

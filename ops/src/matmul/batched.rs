@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Products of two batches of matrices: `out[i] = x[i] · y[i]`.
-#[register_op(grad = BmmGrad, infallible)]
+#[register_op(grad = BmmGrad, infallible, factors)]
 pub struct Bmm<V = Var> {
     /// Left factors, `[batch, m, k]`.
     #[input]
@@ -67,7 +67,7 @@ autobwd::samples!(
 );
 
 /// `dx[i] = dout[i] · y[i]ᵀ`, `dy[i] = x[i]ᵀ · dout[i]`.
-#[register_op(grad_of = Bmm, grad = Multilinear, inferred, infallible)]
+#[register_op(grad_of = Bmm, grad = Multilinear, inferred, infallible, factors)]
 pub struct BmmGrad<V = Var> {
     pub x: V,
     pub y: V,
@@ -88,7 +88,7 @@ impl Kernel for BmmGrad<Buf<'_>> {
 ///
 /// The dimensions before them are batch dimensions, which broadcast. A vector on the left is a row, a vector on the
 /// right a column; neither has a dimension in `out`.
-#[register_op(grad = MatmulGrad, infallible)]
+#[register_op(grad = MatmulGrad, infallible, factors)]
 pub struct Matmul<V = Var> {
     /// Left factors, `[.., m, k]` or `[k]`.
     #[input]
@@ -160,7 +160,7 @@ fn matmul(x: Draw, y: Draw, alpha: f32) -> Matmul<Draw> {
 
 /// `dx = alpha * dout · yᵀ`, `dy = alpha * xᵀ · dout`, each summed over the broadcast batch dimensions of its factor;
 /// the gradient of a factor that is stored transposed is transposed, too.
-#[register_op(grad_of = Matmul, grad = Multilinear, inferred, infallible)]
+#[register_op(grad_of = Matmul, grad = Multilinear, inferred, infallible, factors)]
 pub struct MatmulGrad<V = Var> {
     pub x: V,
     pub y: V,

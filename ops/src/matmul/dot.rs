@@ -110,7 +110,7 @@ impl Kernel for DotGrad<Buf<'_>> {
 }
 
 /// Product of a matrix and a vector: `out = x · vec`.
-#[register_op(grad = MvGrad, infallible)]
+#[register_op(grad = MvGrad, infallible, factors)]
 pub struct Mv<V = Var> {
     /// A matrix, `[m, n]`.
     #[input]
@@ -163,7 +163,7 @@ autobwd::samples!(
 );
 
 /// `dx = dout · vecᵀ`, `dvec = xᵀ · dout`.
-#[register_op(grad_of = Mv, grad = Multilinear, inferred, infallible)]
+#[register_op(grad_of = Mv, grad = Multilinear, inferred, infallible, factors)]
 pub struct MvGrad<V = Var> {
     pub x: V,
     pub vec: V,

@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Composition, Cx, Dims, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
-    op::{GemmElement, Mat, with_float},
+    op::{Factor, Mat, with_factor},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -13,7 +13,7 @@ use crate::{Math, math::all_sizes};
 /// Matrix product of flattened operands: `out = x · y`.
 ///
 /// The first `x_num_col_dims` dimensions of `x` are the rows of its matrix, the others the columns; `y` likewise.
-#[register_op(grad = MulGrad, infallible)]
+#[register_op(grad = MulGrad, infallible, factors)]
 pub struct Mul<V = Var> {
     /// Left factor; the size of its columns equals the size of the rows of `y`.
     #[input]
@@ -43,7 +43,7 @@ impl Infer for Mul<Meta> {
 }
 impl Kernel for Mul<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
+        with_factor!(self.x, T => {
             let x = flat::<T>(&self.x, self.x_num_col_dims)?;
             let y = flat::<T>(&self.y, self.y_num_col_dims)?;
             cx.product(self.out.slice_mut()?, false, x, y)
@@ -83,7 +83,7 @@ fn mul(x: Draw, y: Draw, x_num_col_dims: i32) -> Mul<Draw> {
 }
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`.
-#[register_op(grad_of = Mul, grad = Multilinear, inferred, infallible)]
+#[register_op(grad_of = Mul, grad = Multilinear, inferred, infallible, factors)]
 pub struct MulGrad<V = Var> {
     pub x: V,
     pub y: V,
@@ -97,7 +97,7 @@ pub struct MulGrad<V = Var> {
 }
 impl Kernel for MulGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.dout, T => {
+        with_factor!(self.dout, T => {
             let x = flat::<T>(&self.x, self.x_num_col_dims)?;
             let y = flat::<T>(&self.y, self.y_num_col_dims)?;
             let dout = Mat { data: self.dout.slice::<T>()?, rows: x.rows, cols: y.cols, transposed: false };
@@ -133,7 +133,7 @@ fn cut_at(x: &Meta, rows: i32) -> Result<usize> {
     at.ok_or_else(|| x.wrong(&format!("more than {rows} dimensions are needed")))
 }
 
-fn flat<'a, T: GemmElement>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
+fn flat<'a, T: Factor>(x: &'a Buf<'_>, rows: i32) -> Result<Mat<'a, T>> {
     let (rows, cols) = x.dims().split_at(rows as usize);
     Ok(Mat { data: x.slice()?, rows: rows.iter().product(), cols: cols.iter().product(), transposed: false })
 }

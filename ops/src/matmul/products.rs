@@ -2,7 +2,7 @@
 
 use autobwd::{
     Buf, Cx, Dims, Meta, Result,
-    op::{GemmElement, Mat, with_float},
+    op::{Factor, GemmElement, Mat, with_factor},
     tensor::{Dim, OptionalBuf},
 };
 
@@ -60,13 +60,13 @@ pub(super) fn multiply(
     alpha: f32,
     out: &mut Buf<'_>,
 ) -> Result<()> {
-    with_float!(x, T => {
+    with_factor!(x, T => {
         let all = Products::<T>::new((x.slice()?, x.dims()), trans_x, (y.slice()?, y.dims()), trans_y);
         all.each(cx, out.slice_mut()?, |i, out| {
             let (x, y) = all.at(i);
             cx.product(out, false, all.x.matrix(x), all.y.matrix(y))
         })?;
-        scale(cx, out.slice_mut::<T>()?, alpha);
+        scale(cx, out.slice_mut()?, alpha);
         Ok(())
     })
 }
@@ -80,7 +80,7 @@ pub(super) fn multiply_grad(
     dout: &Buf<'_>,
     [dx, dy]: [&mut Option<Buf<'_>>; 2],
 ) -> Result<()> {
-    with_float!(dout, T => {
+    with_factor!(dout, T => {
         let all = Products::<T>::new((x.slice()?, x.dims()), trans_x, (y.slice()?, y.dims()), trans_y);
         let dout = dout.slice::<T>()?;
         if let Some(dx) = dx.slice_mut()? {
@@ -105,12 +105,12 @@ pub(super) fn scale<T: KernelFloat>(cx: &Cx, x: &mut [T], alpha: f32) {
 
 /// Both factors of broadcast products.
 pub(super) struct Products<'a, T> {
-    pub(super) x: Factor<'a, T>,
-    pub(super) y: Factor<'a, T>,
+    pub(super) x: Matrices<'a, T>,
+    pub(super) y: Matrices<'a, T>,
 }
 
 /// The matrices of one factor, in memory order.
-pub(super) struct Factor<'a, T> {
+pub(super) struct Matrices<'a, T> {
     data: &'a [T],
     batch: &'a [usize],
     rows: usize,
@@ -118,7 +118,7 @@ pub(super) struct Factor<'a, T> {
     transposed: bool,
 }
 
-impl<'a, T: GemmElement> Products<'a, T> {
+impl<'a, T: Factor> Products<'a, T> {
     /// From elements with their dimensions.
     pub(super) fn new(
         x: (&'a [T], &'a [usize]),
@@ -128,13 +128,17 @@ impl<'a, T: GemmElement> Products<'a, T> {
     ) -> Products<'a, T> {
         let (data, vector) = (x.0, x.1.len() < 2);
         let mut x = match x.1 {
-            [batch @ .., rows, cols] => Factor { data, batch, rows: *rows, cols: *cols, transposed: trans_x },
-            _ => Factor { data, batch: &[], rows: 1, cols: data.len(), transposed: false },
+            [batch @ .., rows, cols] => {
+                Matrices { data, batch, rows: *rows, cols: *cols, transposed: trans_x }
+            }
+            _ => Matrices { data, batch: &[], rows: 1, cols: data.len(), transposed: false },
         };
         let data = y.0;
         let mut y = match y.1 {
-            [batch @ .., rows, cols] => Factor { data, batch, rows: *rows, cols: *cols, transposed: trans_y },
-            _ => Factor { data, batch: &[], rows: data.len(), cols: 1, transposed: false },
+            [batch @ .., rows, cols] => {
+                Matrices { data, batch, rows: *rows, cols: *cols, transposed: trans_y }
+            }
+            _ => Matrices { data, batch: &[], rows: data.len(), cols: 1, transposed: false },
         };
         // One matrix on the right and contiguous rows on the left make one product.
         if !vector && !x.transposed && y.count() == 1 {
@@ -155,8 +159,8 @@ impl<'a, T: GemmElement> Products<'a, T> {
     pub(super) fn each(
         &self,
         cx: &Cx,
-        out: &mut [T],
-        product: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
+        out: &mut [T::Sum],
+        product: impl Fn(usize, &mut [T::Sum]) -> Result<()> + Sync,
     ) -> Result<()> {
         let count = self.count();
         if count == 1 {
@@ -164,7 +168,7 @@ impl<'a, T: GemmElement> Products<'a, T> {
         }
         // Empty products have no part of `out`.
         let len = (out.len() / count.max(1)).max(1);
-        let some = |first: usize, out: &mut [T]| {
+        let some = |first: usize, out: &mut [T::Sum]| {
             (first..).zip(out.chunks_mut(len)).try_for_each(|(i, out)| product(i, out))
         };
         let work = self.x.len().saturating_mul(self.out_shape().1).max(1);
@@ -176,7 +180,7 @@ impl<'a, T: GemmElement> Products<'a, T> {
     }
 
     /// `dx = dout · yᵀ`.
-    pub(super) fn left_gradient(&self, cx: &Cx, dout: &'a [T], dx: &mut [T]) -> Result<()> {
+    pub(super) fn left_gradient(&self, cx: &Cx, dout: &'a [T], dx: &mut [T::Sum]) -> Result<()> {
         let term = |i: usize, y: usize| {
             let (dout, y) = (self.nth_of(dout, i), self.y.matrix(y));
             if self.x.transposed { (y, dout.t()) } else { (dout, y.t()) }
@@ -195,7 +199,7 @@ impl<'a, T: GemmElement> Products<'a, T> {
     }
 
     /// `dy = xᵀ · dout`.
-    pub(super) fn right_gradient(&self, cx: &Cx, dout: &'a [T], dy: &mut [T]) -> Result<()> {
+    pub(super) fn right_gradient(&self, cx: &Cx, dout: &'a [T], dy: &mut [T::Sum]) -> Result<()> {
         if self.start_sums(dy, &self.y) {
             return self.right_gradients(dout, |y, left, right| {
                 cx.product(nth_mut(dy, y, self.y.len()), true, left, right)
@@ -261,15 +265,15 @@ impl<'a, T: GemmElement> Products<'a, T> {
     }
 
     /// Zeroes a gradient that several products add to; returns whether it is one.
-    pub(super) fn start_sums(&self, grads: &mut [T], of: &Factor<'_, T>) -> bool {
+    pub(super) fn start_sums(&self, grads: &mut [T::Sum], of: &Matrices<'_, T>) -> bool {
         let shared = of.count() != self.count();
         if shared {
-            grads.fill(T::ZERO);
+            grads.fill(T::Sum::ZERO);
         }
         shared
     }
 }
-impl<'a, T> Factor<'a, T> {
+impl<'a, T> Matrices<'a, T> {
     pub(super) fn len(&self) -> usize {
         self.rows * self.cols
     }
@@ -280,7 +284,7 @@ impl<'a, T> Factor<'a, T> {
 
     /// The `i`-th matrix.
     pub(super) fn matrix(&self, i: usize) -> Mat<'a, T> {
-        let Factor { rows, cols, transposed, .. } = *self;
+        let Matrices { rows, cols, transposed, .. } = *self;
         Mat { data: nth(self.data, i, self.len()), rows, cols, transposed }
     }
 }

@@ -12,7 +12,7 @@ use crate::{Math, math::sum_to, update::SgdOp};
 ///
 /// The dimensions before them are batch dimensions, which broadcast. A vector on the left is a row, a vector on the
 /// right a column; neither is transposed or has a dimension in `out`.
-#[register_op(grad = MatmulV2Grad, infallible, primitive)]
+#[register_op(grad = MatmulV2Grad, infallible, factors, primitive)]
 pub struct MatmulV2<V = Var> {
     /// Left factors, `[.., m, k]` or `[k]`.
     #[input]
@@ -78,7 +78,7 @@ fn matmul_v2(x: Draw, y: Draw) -> MatmulV2<Draw> {
 
 /// `dx = dout · yᵀ`, `dy = xᵀ · dout`, each summed over the broadcast batch dimensions of its factor; the gradient of a
 /// factor that is stored transposed is transposed, too.
-#[register_op(grad_of = MatmulV2, grad = Multilinear, inferred, infallible, peephole = SgdOp)]
+#[register_op(grad_of = MatmulV2, grad = Multilinear, inferred, infallible, factors, peephole = SgdOp)]
 pub struct MatmulV2Grad<V = Var> {
     pub x: V,
     pub y: V,

@@ -91,6 +91,7 @@ pub struct OpInfo {
     forward: Option<&'static Schema>,
     infallible: bool,
     any_dtype: bool,
+    factors: bool,
     elementwise_update: bool,
     primitive: bool,
     peephole: Option<PeepholeEntry>,
@@ -227,6 +228,12 @@ impl OpInfo {
         OpInfo { any_dtype: true, ..self }
     }
 
+    /// Records that its inputs are factors of products, which take 16 bits as they are.
+    #[must_use]
+    pub const fn factors(self) -> OpInfo {
+        OpInfo { factors: true, ..self }
+    }
+
     /// Records that it is an update which treats every element of a parameter alone.
     #[must_use]
     pub const fn elementwise_update(self) -> OpInfo {
@@ -269,6 +276,7 @@ impl OpInfo {
             forward: None,
             infallible: false,
             any_dtype: false,
+            factors: false,
             elementwise_update: false,
             primitive: false,
             peephole: None,
@@ -370,6 +378,12 @@ impl OpInfo {
     /// floating point numbers as `f32`, and their results are rounded.
     pub fn takes_any_dtype(&self) -> bool {
         self.any_dtype
+    }
+
+    /// Whether its kernel takes inputs of 16 bits as they are: it is declared to take `any_dtype`, or to multiply
+    /// `factors`.
+    pub fn takes_halves(&self) -> bool {
+        self.any_dtype || self.factors
     }
 
     /// Whether it is declared an `elementwise_update`: with a part of parameter, gradient and state in its slots, it

@@ -14,7 +14,16 @@ pub enum Isa {
     Avx512,
 }
 
-/// The instruction set that block functions use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
+impl Isa {
+    /// What users should know about runs with this instruction set, if it has no fused multiply-add.
+    pub fn warning(self) -> Option<&'static str> {
+        (self == Isa::Baseline && !FUSED).then_some(
+            "this machine has no AVX2 and FMA, which are emulated exactly: results are the same, but take much longer",
+        )
+    }
+}
+
+/// The instruction set that block functions and products use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
 pub fn isa() -> Isa {
     static ISA: OnceLock<Isa> = OnceLock::new();
     *ISA.get_or_init(|| {

@@ -259,3 +259,22 @@ macro_rules! with_float {
         }
     };
 }
+
+/// Runs `$body` with `$t` as `f32`, `f64`, `f16` or `bf16`, which products multiply; for another dtype the enclosing
+/// function returns an error that names the slot of `$buf`.
+#[macro_export]
+macro_rules! with_factor {
+    ($buf:expr, $t:ident => $body:expr) => {
+        match $buf.dtype() {
+            $crate::DType::F16 => {
+                type $t = $crate::half::f16;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $t = $crate::half::bf16;
+                $body
+            }
+            _ => $crate::with_float!($buf, $t => $body),
+        }
+    };
+}

@@ -358,8 +358,8 @@ impl Session {
     }
 
     /// Bytes of tensor memory of a run, known before it runs: [`arena_bytes`](Session::arena_bytes) and
-    /// [`scratch_bytes`](Session::scratch_bytes). It excludes values in the scope, scratch memory that the matrix
-    /// product library allocates itself, tensor arrays, and saved step state of loops with unknown trip count, such as
+    /// [`scratch_bytes`](Session::scratch_bytes). It excludes values in the scope, packed parts of factors of
+    /// matrix products (5 MB at most for each thread), tensor arrays, and saved step state of loops with unknown trip count, such as
     /// a `while`.
     ///
     /// For operators of dynamic shape, it counts the memory in use now.

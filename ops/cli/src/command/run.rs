@@ -4,7 +4,7 @@ mod stepper;
 
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
-use autobwd::{Error, Executor, Program, Result, Scope, Tensor, exec::Monitor};
+use autobwd::{Error, Executor, Program, Result, Scope, Tensor, exec::Monitor, op::isa};
 use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;
 use autobwd_xla::Backend;
@@ -123,6 +123,9 @@ impl RunCommand {
         let monitor = self.monitor(&program, &fetches)?;
         if let Some(warning) = monitor.as_ref().and_then(Monitor::warning) {
             terminal.warn(&warning);
+        }
+        if let Some(warning) = isa().warning().filter(|_| self.device.is_none()) {
+            terminal.warn(warning);
         }
         let mut watched = fetches.clone();
         for name in monitor.iter().flat_map(Monitor::fetches) {
