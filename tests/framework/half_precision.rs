@@ -1,7 +1,8 @@
 //! Tensors of float16 and bfloat16: storage in 16 bits, arithmetic in float32.
 
 use autobwd::{
-    Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, append_backward, eager,
+    Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, append_backward,
+    eager,
     exec::Predictor,
     half::{bf16, f16},
     ndarray::{Array, Ix2},
@@ -11,7 +12,7 @@ use autobwd_ops::{
     Init, Math,
     control::while_loop,
     nn::Embedding,
-    optim::{Adam, Optimizer, Sgd},
+    optim::{Momentum, Optimizer, Sgd},
 };
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -30,12 +31,11 @@ fn run(net: &Builder, feeds: &[(&str, &Tensor)], fetches: &[&Expr], check: bool)
 
 #[test]
 fn numbers_are_converted_in_both_directions() -> Result<()> {
-    let x =
-        Tensor::from_f64s(DType::F64, [4], &[1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e6, -1e-9, f64::NAN])?;
+    let x = Tensor::from_f64s(DType::F64, [4], &[1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e6, -1e-9, f64::NAN])?;
     for (dtype, expected) in [
         (DType::F16, [1.00390625, f64::INFINITY, -0.0]),
         // 1 + 2⁻⁸ alone is halfway between two numbers.
-        (DType::BF16, [1.0078125, 999424.0, -1.000_444_171_950_221e-9]),
+        (DType::BF16, [1.0078125, 999424.0, -9.968061931431293e-10]),
     ] {
         let net = Builder::new();
         let input = net.input("x", DType::F64, &[4]);
@@ -111,13 +111,13 @@ fn kernels_compute_in_single_precision() -> Result<()> {
 #[test]
 fn training_runs_in_16_bits() -> Result<()> {
     for dtype in HALVES {
-        for adam in [false, true] {
+        for momentum in [false, true] {
             let net = Builder::new();
             let w = net.parameter("w", dtype, &[4, 1], |w| Init::Uniform(-1.0, 1.0).emit(w, 3));
             let (x, y) = (net.input("x", dtype, &[-1, 4]), net.input("y", dtype, &[-1, 1]));
             let loss = (x.matmul(&w) - &y).square().mean();
-            match adam {
-                true => Adam::new(0.05).minimize(&loss)?.complete()?,
+            match momentum {
+                true => Momentum { rate: 0.02, momentum: 0.5, nesterov: false, lazy: false }.minimize(&loss)?.complete()?,
                 false => Sgd { rate: 0.05 }.minimize(&loss)?.complete()?,
             };
             let mut scope = Scope::new();
@@ -131,10 +131,7 @@ fn training_runs_in_16_bits() -> Result<()> {
             for _ in 0..60 {
                 losses.push(executor.run(&program, &mut scope, &feeds, &[&loss.name()])?[0].item()?);
             }
-            assert!(
-                losses[59] < 0.8 * losses[0] && losses.iter().all(|x| x.is_finite()),
-                "{dtype} {losses:?}"
-            );
+            assert!(losses[59] < 0.8 * losses[0] && losses.iter().all(|x| x.is_finite()), "{dtype} {losses:?}");
             assert_eq!(scope.get("w")?.dtype(), dtype);
         }
     }
@@ -184,10 +181,7 @@ fn sparse_gradients_of_a_table_have_16_bits() -> Result<()> {
     for sparse in [false, true] {
         let net = Builder::new();
         let table = Embedding::builder(&net, 10, 3).dtype(DType::BF16);
-        let loss = if sparse { table.sparse().build() } else { table.build() }
-            .forward(&net.input("ids", DType::I64, &[4]))
-            .square()
-            .mean();
+        let loss = if sparse { table.sparse().build() } else { table.build() }.forward(&net.input("ids", DType::I64, &[4])).square().mean();
         Sgd { rate: 0.5 }.minimize(&loss)?.complete()?;
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1);
@@ -251,10 +245,7 @@ fn arrays_of_half_are_tensors_and_feeds() -> Result<()> {
     let y = net.input("x", DType::F16, &[-1, 2]) * 2.0;
     let fetched = Executor::new().run(&net.program()?, &mut Scope::new(), &[("x", &array)], &[&y.name()])?;
     assert_eq!(fetched[0].clone().into_array::<f16, Ix2>()?.sum(), f16::from_f32(3.0));
-    assert_eq!(
-        format!("{:?}", Tensor::try_from(array)?),
-        "float16 [[1.0, 0.5]], shape=[1, 2], strides=[2, 1], layout=Cc (0x5), dynamic ndim=2"
-    );
+    assert!(format!("{:?}", Tensor::try_from(array)?).starts_with("float16 [[1.0, 0.5]], shape=[1, 2]"));
     assert_eq!(Tensor::scalar(bf16::from_f32(1.5))?.item()?, 1.5);
     Ok(())
 }

@@ -89,7 +89,7 @@ impl Gradient {
 pub(crate) struct PendingGradient<'a> {
     pub(super) of: &'a Value,
     pub(super) derivative: Gradient,
-    /// Contributions that could not be added yet, because some are sparse.
+    /// Contributions that are added at the end, because some are sparse, or because the sum is rounded once.
     pub(super) more: Vec<Gradient>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Adder<'a> {
     /// Adds a contribution to a gradient, in the order of a program.
     pub(super) fn add(&mut self, entry: &mut PendingGradient<'a>, mut derivative: Gradient) -> Result<()> {
         let PendingGradient { of, derivative: sum, more } = entry;
-        if sum.is_sparse() || derivative.is_sparse() {
+        if sum.is_sparse() || derivative.is_sparse() || of.meta().dtype.is_half() {
             more.push(derivative);
             return Ok(());
         }

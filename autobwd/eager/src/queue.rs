@@ -118,7 +118,7 @@ impl<'q> QueueEntry<'q> {
         self.0.of.name()
     }
 
-    /// The contributions so far, to be summed: one tensor, or several if some are sparse.
+    /// The contributions so far, to be summed: one tensor, or several if some are sparse or have 16 bits.
     ///
     /// # Errors
     /// No memory.

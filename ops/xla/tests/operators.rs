@@ -26,10 +26,12 @@ fn main() {
         rules_have_the_known_text,
         operators_have_the_known_lowering,
         refusals_name_the_operator_and_the_reason,
+        operators_are_also_lowered_for_16_bits,
     ];
     let on_devices = tests![
         operators_compute_the_same_in_single_precision,
         operators_compute_the_same_in_double_precision,
+        operators_compute_nearly_the_same_in_16_bits,
     ];
     run(tests, on_devices)
 }
@@ -292,6 +294,30 @@ fn operators_compute_the_same_in_single_precision() -> Result<()> {
 
 fn operators_compute_the_same_in_double_precision() -> Result<()> {
     compare_values(DType::F64, 1e-11)
+}
+
+/// Devices sum in another order, and may round between operators that the host fuses.
+fn operators_compute_nearly_the_same_in_16_bits() -> Result<()> {
+    compare_values(DType::BF16, 5e-2)?;
+    compare_values(DType::F16, 1e-2)
+}
+
+/// What is lowered in single precision is also lowered in 16 bits.
+fn operators_are_also_lowered_for_16_bits() -> Result<()> {
+    for sample in check::samples() {
+        for float in [DType::F16, DType::BF16] {
+            let [half, single] = [float, DType::F32].map(|float| Case::forward(&sample, float));
+            let (Some(half), Some(single)) = (half, single) else { continue };
+            let gradients = (half.backward(), single.backward());
+            let cases = [(Some(half), Some(single)), gradients];
+            for (half, single) in cases.into_iter().filter_map(|(half, single)| half.zip(single)) {
+                if single.lowered().is_ok() && half.expected().is_ok() {
+                    half.lowered()?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn refusals_name_the_operator_and_the_reason() -> Result<()> {

@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 
 use autobwd::{
-    Attr, BlockId, DType, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Var, op::Role, program::Site,
+    Attr, BlockId, DType, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, op::Role,
+    program::Site,
 };
 use autobwd_core::__private::{Obstacles, internals::*};
+use autobwd_ops::{
+    conv::{Conv2dOp, Conv3dOp},
+    matmul::MatmulV2,
+};
 use autobwd_plan::{Graph, Instruction, ValueId};
 
 use super::{
@@ -188,6 +193,15 @@ impl<'a> GraphLowering<'a> {
     fn by_rule(&mut self, node: &Instruction) -> Result<bool> {
         let Some(rule) = linked_rules().get(&*node.desc.ty) else { return Ok(false) };
         let schema = node.info.schema();
+        // 16 bits are for storage, as on the host; products of 16 bits are sums of 32 bits on devices.
+        let is_native = node.info.takes_any_dtype() || is_product(&node.desc);
+        let widened = |id: ValueId| {
+            let mut meta = self.graph.values[id].meta.clone();
+            if !is_native {
+                meta.dtype = meta.dtype.arithmetic();
+            }
+            meta
+        };
         let mut filled = vec![];
         let mut fill = |role: Role, slot: &'static str, _: Var| {
             let (slots, wires) = match role {
@@ -199,8 +213,11 @@ impl<'a> GraphLowering<'a> {
             let seen = filled.iter().filter(|filled| **filled == (role, slot)).count();
             filled.push((role, slot));
             match wired.nth(seen) {
-                Some(id) if role == Role::Input => Ok(self.read(id)),
-                Some(id) => Ok(Hlo::unset(self.f, &self.graph.values[id].meta)),
+                Some(id) if role == Role::Input && self.values[id].is_some() => {
+                    let meta = widened(id);
+                    Ok(self.read(id).convert(meta.dtype).with_known(meta.constant()))
+                }
+                Some(id) => Ok(Hlo::unset(self.f, &widened(id))),
                 // Scratch memory.
                 None => Ok(Hlo::unset(self.f, &Meta::new(DType::F32, []))),
             }
@@ -217,10 +234,17 @@ impl<'a> GraphLowering<'a> {
             let values = outputs.iter().filter(|(n, _)| *n == slot).map(|(_, value)| value);
             for (id, value) in ids.collect::<Vec<_>>().into_iter().zip(values) {
                 if value.is_set() {
-                    self.write(id, value.clone())?;
+                    let dtype = self.graph.values[id].meta.dtype;
+                    let value = if dtype.is_half() { value.convert(dtype) } else { value.clone() };
+                    self.write(id, value)?;
                 }
             }
         }
         Ok(true)
     }
+}
+
+/// Whether an operator is a product or a convolution.
+fn is_product(desc: &OpDesc) -> bool {
+    desc.is::<MatmulV2>() || desc.is::<Conv2dOp>() || desc.is::<Conv3dOp>()
 }

@@ -4,7 +4,6 @@
 use autobwd::{
     Builder, DType, Executor, Expr, Meta, New, OpInfoMap, Program, Result, Scope, Tensor, emit,
     parallel::{CAllgather, CAllreduceSum, CBroadcast, CReduceSum, CReducescatter, threads},
-    tensor::Bool,
 };
 use autobwd_xla::{
     DeviceScope, Lowered,
@@ -94,14 +93,13 @@ fn reduce_scatter(x: &[Expr]) -> Vec<Expr> {
 fn pair(dtype: DType, dims: &[usize]) -> Result<[Tensor; 2]> {
     let len: usize = dims.iter().product();
     let numbers = |rank: usize| (0..len).map(move |i| (7 * i + 5 * rank + 3) % 11);
-    let of = |rank: usize| match dtype {
-        DType::Bool => Tensor::from_vec(dims, numbers(rank).map(|x| Bool::from(x > 5)).collect::<Vec<_>>()),
-        DType::U8 => Tensor::from_vec(dims, numbers(rank).map(|x| x as u8).collect::<Vec<_>>()),
-        DType::I32 => Tensor::from_vec(dims, numbers(rank).map(|x| x as i32 - 5).collect::<Vec<_>>()),
-        DType::I64 => Tensor::from_vec(dims, numbers(rank).map(|x| x as i64 - 5).collect::<Vec<_>>()),
-        DType::F32 => Tensor::from_vec(dims, numbers(rank).map(|x| x as f32 / 3.0 - 1.0).collect::<Vec<_>>()),
-        DType::F64 => Tensor::from_vec(dims, numbers(rank).map(|x| x as f64 / 3.0 - 1.0).collect::<Vec<_>>()),
+    let number = |x: usize| match dtype {
+        DType::Bool => f64::from(x > 5),
+        DType::U8 => x as f64,
+        dtype if dtype.is_float() => x as f64 / 3.0 - 1.0,
+        _ => x as f64 - 5.0,
     };
+    let of = |rank: usize| Tensor::from_f64s(dtype, dims, &numbers(rank).map(number).collect::<Vec<_>>());
     Ok([of(0)?, of(1)?])
 }
 

@@ -34,9 +34,7 @@ impl Rule<Hlo> for Seed<Hlo> {
 impl Rule<Hlo> for AssignValue<Hlo> {
     fn apply(&mut self) {
         let numbers: Vec<f64> = match self.out.dtype() {
-            HloDType::F16 | HloDType::BF16 | HloDType::F32 => {
-                self.fp32_values.iter().map(|x| f64::from(*x)).collect()
-            }
+            HloDType::F32 => self.fp32_values.iter().map(|x| f64::from(*x)).collect(),
             HloDType::F64 => self.fp64_values.clone(),
             HloDType::I32 => self.int32_values.iter().map(|x| f64::from(*x)).collect(),
             HloDType::I64 => {
