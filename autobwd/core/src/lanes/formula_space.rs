@@ -6,7 +6,7 @@ use crate::{DType, Dim, Dims, Error, Meta, OpDesc, Result, Schema};
 /// The dtype and the broadcast dimensions of a formula whose operands and results have known types.
 #[derive(Clone, Debug)]
 pub struct FormulaSpace {
-    /// The first floating point dtype, or else the first one that is not bool, or else float32.
+    /// The arithmetic of the first floating point dtype, or else the first one that is not bool, or else float32.
     pub dtype: DType,
     /// The dimensions that all operands broadcast to.
     pub dims: Dims,
@@ -20,7 +20,7 @@ impl FormulaSpace {
     /// An operand that does not broadcast.
     pub fn of(schema: &Schema, desc: &OpDesc, types: &[Meta]) -> Result<FormulaSpace> {
         let dtypes = || types.iter().map(|meta| meta.dtype);
-        let dtype = dtypes().find(|dtype| dtype.is_float());
+        let dtype = dtypes().find(|dtype| dtype.is_float()).map(DType::arithmetic);
         let dtype = dtype.or(dtypes().find(|dtype| *dtype != DType::Bool)).unwrap_or(DType::F32);
         let (rank, one) = (types.iter().map(Meta::rank).max().unwrap_or(0), Dim::from(1));
         let dims = std::iter::repeat_n(one, rank).collect();

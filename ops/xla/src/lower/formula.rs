@@ -33,7 +33,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     let ids = (0..schema.inputs.len()).filter_map(read).chain(outputs.iter().map(|(_, id, _)| *id));
     let types: Vec<Meta> = ids.map(|id| meta(id).clone()).collect();
     let space = FormulaSpace::of(schema, &node.desc, &types)?;
-    let unset = Hlo::unset(work.f, &Meta::new(space.dtype.arithmetic(), []));
+    let unset = Hlo::unset(work.f, &Meta::new(space.dtype, []));
     let dims = known(&space.dims);
     let mut lanes =
         HloLanes { nodes: formula.nodes(), dtype: unset.dtype(), of: unset, space: dims, values: vec![] };
