@@ -1,8 +1,8 @@
-//! Products of square matrices, relative to the peak rate of fused multiply-adds at the same time.
+//! Products of square matrices in 32 and 16 bits, relative to the peak rate of fused multiply-adds at the same time.
 
 use std::{hint::black_box, thread, time::Instant};
 
-use autobwd::{Builder, DType, Executor, Expr, Scope, Tensor};
+use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor};
 use autobwd_benches::{BenchResult, ms, quantile, round, workload::numbers};
 use autobwd_ops::Math;
 use pulp::{Arch, Simd, WithSimd};
@@ -12,21 +12,30 @@ const SIZES: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 
 pub(crate) fn run(threads: Option<usize>, seconds: f64, check: bool) -> BenchResult<()> {
     for threads in threads.map_or(vec![1, 2], |threads| vec![threads]) {
-        for n in SIZES {
-            println!("{}", measure(n, threads, seconds, check)?);
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            for n in SIZES {
+                println!("{}", measure(n, dtype, threads, seconds, check)?);
+            }
         }
     }
     Ok(())
 }
 
 /// Products and multiply-adds in turn, so that other load slows both.
-fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> BenchResult<serde_json::Value> {
+fn measure(
+    n: usize,
+    dtype: DType,
+    threads: usize,
+    seconds: f64,
+    check: bool,
+) -> BenchResult<serde_json::Value> {
     let (net, mut scope) = (Builder::new(), Scope::new());
     let mut factor = |name: &str, seed| {
-        scope.set(name, Tensor::from_vec([n, n], numbers(seed, n * n, 1.0)).unwrap());
-        net.persistable(name, DType::F32, &[n, n], Expr::clone)
+        let elements: Vec<f64> = numbers(seed, n * n, 1.0).into_iter().map(f64::from).collect();
+        scope.set(name, Tensor::from_f64s(dtype, &[n, n], &elements)?);
+        Result::Ok(net.persistable(name, dtype, &[n, n], Expr::clone))
     };
-    let out = factor("x", 1).matmul(&factor("y", 2)).name();
+    let out = factor("x", 1)?.matmul(&factor("y", 2)?).name();
     let mut session = Executor::with_threads(threads).prepare(&net.program()?, &mut scope, &[], &[&out])?;
     let flops = 2.0 * (n as f64).powi(3);
     // About a millisecond between two readings of the clock.
@@ -43,13 +52,14 @@ fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> BenchResult<s
         shares.push(product / peak);
     }
     if check {
-        is_product(&scope, session.slice(&out)?, n)?;
+        is_product(&scope, &session.fetch(&out)?, n)?;
     }
     let reps = gflops.len();
     let best = |of: &mut Vec<f64>| quantile(of, 1.0 - 0.5 / reps as f64);
     Ok(json!({
         "lib": "autobwd",
         "workload": "gemm",
+        "dtype": dtype.name(),
         "n": n,
         "threads": threads,
         "median_gflops": round(quantile(&mut gflops, 0.5), 1),
@@ -62,15 +72,15 @@ fn measure(n: usize, threads: usize, seconds: f64, check: bool) -> BenchResult<s
 }
 
 /// Checks `out = x · y` against f64 for some of the elements.
-fn is_product(scope: &Scope, out: &[f32], n: usize) -> BenchResult<()> {
-    let (x, y) = (scope.get("x")?, scope.get("y")?);
-    let (x, y) = (x.slice::<f32>()?, y.slice::<f32>()?);
+fn is_product(scope: &Scope, out: &Tensor, n: usize) -> BenchResult<()> {
+    let [x, y, out] = [scope.get("x")?, scope.get("y")?, out].map(Tensor::to_f64s);
+    let rounding = if scope.get("x")?.dtype() == DType::F32 { 1e-5 } else { 1e-2 };
     // Every row, every column.
     for (i, j) in (0..n).map(|i| (i, (i * 7 + 3) % n)) {
-        let terms = (0..n).map(|k| f64::from(x[i * n + k]) * f64::from(y[k * n + j]));
+        let terms = (0..n).map(|k| x[i * n + k] * y[k * n + j]);
         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-        let found = f64::from(out[i * n + j]);
-        if (found - sum).abs() > 1e-5 * size {
+        let found = out[i * n + j];
+        if (found - sum).abs() > rounding * size {
             return Err(format!("element {i}, {j} of the product of {n} by {n} is {found}, not {sum}").into());
         }
     }

@@ -3,7 +3,6 @@
 use autobwd::{
     Builder, DType, Executor, Expr, Result, Scope, Tensor,
     backward::{GradientOptions, gradients},
-    half::{bf16, f16},
 };
 use autobwd_benches::workload::numbers;
 use autobwd_ops::Math;
@@ -89,10 +88,5 @@ impl Collection {
 
 /// A tensor of these numbers, rounded to 16 bits if it has such.
 pub(crate) fn tensor(dtype: DType, dims: &[usize], elements: Vec<f32>) -> Result<Tensor> {
-    match dtype {
-        DType::F64 => Tensor::from_vec(dims, elements.into_iter().map(f64::from).collect()),
-        DType::F16 => Tensor::from_vec(dims, elements.into_iter().map(f16::from_f32).collect()),
-        DType::BF16 => Tensor::from_vec(dims, elements.into_iter().map(bf16::from_f32).collect()),
-        _ => Tensor::from_vec(dims, elements),
-    }
+    Tensor::from_f64s(dtype, dims, &elements.into_iter().map(f64::from).collect::<Vec<_>>())
 }

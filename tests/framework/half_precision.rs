@@ -1,8 +1,7 @@
 //! Tensors of float16 and bfloat16: storage in 16 bits, arithmetic in float32.
 
 use autobwd::{
-    Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, append_backward,
-    eager,
+    Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, append_backward, eager,
     exec::Predictor,
     half::{bf16, f16},
     ndarray::{Array, Ix2},
@@ -31,7 +30,8 @@ fn run(net: &Builder, feeds: &[(&str, &Tensor)], fetches: &[&Expr], check: bool)
 
 #[test]
 fn numbers_are_converted_in_both_directions() -> Result<()> {
-    let x = Tensor::from_f64s(DType::F64, [4], &[1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e6, -1e-9, f64::NAN])?;
+    let x =
+        Tensor::from_f64s(DType::F64, [4], &[1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e6, -1e-9, f64::NAN])?;
     for (dtype, expected) in [
         (DType::F16, [1.00390625, f64::INFINITY, -0.0]),
         // 1 + 2⁻⁸ alone is halfway between two numbers.
@@ -117,7 +117,9 @@ fn training_runs_in_16_bits() -> Result<()> {
             let (x, y) = (net.input("x", dtype, &[-1, 4]), net.input("y", dtype, &[-1, 1]));
             let loss = (x.matmul(&w) - &y).square().mean();
             match momentum {
-                true => Momentum { rate: 0.02, momentum: 0.5, nesterov: false, lazy: false }.minimize(&loss)?.complete()?,
+                true => Momentum { rate: 0.02, momentum: 0.5, nesterov: false, lazy: false }
+                    .minimize(&loss)?
+                    .complete()?,
                 false => Sgd { rate: 0.05 }.minimize(&loss)?.complete()?,
             };
             let mut scope = Scope::new();
@@ -131,7 +133,10 @@ fn training_runs_in_16_bits() -> Result<()> {
             for _ in 0..60 {
                 losses.push(executor.run(&program, &mut scope, &feeds, &[&loss.name()])?[0].item()?);
             }
-            assert!(losses[59] < 0.8 * losses[0] && losses.iter().all(|x| x.is_finite()), "{dtype} {losses:?}");
+            assert!(
+                losses[59] < 0.8 * losses[0] && losses.iter().all(|x| x.is_finite()),
+                "{dtype} {losses:?}"
+            );
             assert_eq!(scope.get("w")?.dtype(), dtype);
         }
     }
@@ -181,7 +186,10 @@ fn sparse_gradients_of_a_table_have_16_bits() -> Result<()> {
     for sparse in [false, true] {
         let net = Builder::new();
         let table = Embedding::builder(&net, 10, 3).dtype(DType::BF16);
-        let loss = if sparse { table.sparse().build() } else { table.build() }.forward(&net.input("ids", DType::I64, &[4])).square().mean();
+        let loss = if sparse { table.sparse().build() } else { table.build() }
+            .forward(&net.input("ids", DType::I64, &[4]))
+            .square()
+            .mean();
         Sgd { rate: 0.5 }.minimize(&loss)?.complete()?;
         let mut scope = Scope::new();
         let mut executor = Executor::with_threads(1);

@@ -64,7 +64,9 @@ pub(crate) fn with_constants(
             int64_values: vec![],
         };
         match value.dtype() {
-            DType::F16 | DType::BF16 | DType::F32 => op.fp32_values = numbers.iter().map(|x| *x as f32).collect(),
+            DType::F16 | DType::BF16 | DType::F32 => {
+                op.fp32_values = numbers.iter().map(|x| *x as f32).collect()
+            }
             DType::F64 => op.fp64_values = numbers.clone(),
             DType::I32 => op.int32_values = integers().map(|x| x as i32).collect(),
             _ => op.int64_values = integers().collect(),

@@ -62,11 +62,12 @@ pub(super) fn multiply(
 ) -> Result<()> {
     with_factor!(x, T => {
         let all = Products::<T>::new((x.slice()?, x.dims()), trans_x, (y.slice()?, y.dims()), trans_y);
-        all.each(cx, out.slice_mut()?, |i, out| {
+        let out = out.slice_mut()?;
+        all.each(cx, out, |i, out| {
             let (x, y) = all.at(i);
             cx.product(out, false, all.x.matrix(x), all.y.matrix(y))
         })?;
-        scale(cx, out.slice_mut()?, alpha);
+        scale(cx, out, alpha);
         Ok(())
     })
 }

@@ -48,8 +48,7 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     let Some(parts) = work.ops.composition_in(&mut program, BlockId::ROOT, &desc)? else { return Ok(false) };
     program.root_mut().ops = parts;
     infer_shapes(&mut program, work.ops);
-    let metas: Vec<(&str, Meta)> =
-        feeds.iter().map(|(var, id)| (program.name(*var), type_of(*id))).collect();
+    let metas: Vec<(&str, Meta)> = feeds.iter().map(|(var, id)| (program.name(*var), type_of(*id))).collect();
     let names: Vec<&str> = fetches.iter().map(|(var, _)| program.name(*var)).collect();
     let plan = Plan::new(&program, work.ops, &PlanRequest::graph_only(&metas, &|_| None, &names))?;
     let mut inner = GraphLowering::new(&program, work.ops, work.f, &plan.graph);
@@ -57,7 +56,8 @@ pub(super) fn lower(work: &mut GraphLowering<'_>, node: &Instruction) -> Result<
     for (value, (_, id)) in plan.graph.feeds.iter().zip(&feeds) {
         let (outer, meta) = (work.read(*id), type_of(*id));
         let is_set = outer.is_set();
-        inner.values[*value] = Some(if is_set { outer.convert(meta.dtype) } else { Hlo::unset(work.f, &meta) });
+        inner.values[*value] =
+            Some(if is_set { outer.convert(meta.dtype) } else { Hlo::unset(work.f, &meta) });
     }
     inner.lower_or_fail()?;
     for (end, (_, id)) in plan.graph.ends.iter().zip(fetches) {

@@ -81,12 +81,9 @@ pub(in super::super) fn tanh_by_exp<F: MathFloat>(x: F) -> F {
 
 /// `2 t / (1 + t²)` with `t = tanh(x/2)`, computed by a rational function up to where the result rounds to 1:
 /// `2t = (x + x³ P(x²)) / (1 + x² Q(x²))`, fitted by Lawson's algorithm, error 2^-27. Rounding errors of t hardly
-/// affect large results. Without fused operations, they would be too large in small ones.
+/// affect large results.
 #[inline(always)]
 pub(in super::super) fn tanh<const FMA: bool>(x: Lane<f32, FMA>) -> Lane<f32, FMA> {
-    if !FMA {
-        return tanh_by_exp(x);
-    }
     let end = Lane::<f32, FMA>::TANH_END;
     let x = clamped(x, (-end, end));
     let z = x * x;

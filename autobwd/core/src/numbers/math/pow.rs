@@ -79,10 +79,6 @@ fn with_sign<const FMA: bool>(x: F<FMA>, y: F<FMA>, power: F<FMA>) -> F<FMA> {
 
 #[inline(always)]
 pub(in super::super) fn pow<const FMA: bool>(x: F<FMA>, y: F<FMA>) -> F<FMA> {
-    // This much work for two lanes pays off with fused operations only.
-    if !FMA {
-        return Lane(libm::pow(x.0, y.0));
-    }
     let (log, log_rest) = precise_log(x.abs());
     // For larger exponents, the result is 0, 1 or infinite, and products could overflow.
     let near = clamped(y, (-1e300, 1e300));

@@ -44,8 +44,10 @@ pub(super) unsafe fn of<'a, V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Su
     Some((Product { size, out: (out.cast(), out_row, out_col), onto, x, y }, panels.downcast_mut()?))
 }
 
-/// The lower half of a pair without a second term: -0, whose product with 0 leaves every sum as it is, also -0.
-const NO_TERM: u16 = 1 << 15;
+/// The lower halves of pairs without a second term, of the left and of the right factor: 0 and -0, whose product leaves
+/// every sum as it is, also -0.
+const NO_LEFT: u16 = 0;
+const NO_RIGHT: u16 = 1 << 15;
 
 fn pair(earlier: u16, later: u16) -> u32 {
     u32::from(earlier) << 16 | u32::from(later)
@@ -99,6 +101,7 @@ unsafe impl Packing<__m512, bf16, bf16> for Pairs {
         unsafe {
             match col {
                 1 => Self::with_instructions(JoinLines {
+                    no_term: NO_RIGHT,
                     from: (y, row),
                     lines: terms,
                     used,
@@ -120,6 +123,7 @@ unsafe impl Packing<__m512, bf16, bf16> for Pairs {
                 _ => {
                     let (used, stride) = (rows, BLOCK_ROWS);
                     Self::with_instructions(JoinLines {
+                        no_term: NO_LEFT,
                         from: (x, term),
                         lines: terms,
                         used,
@@ -135,6 +139,8 @@ unsafe impl Packing<__m512, bf16, bf16> for Pairs {
 
 /// Joins each two lines of `used` elements to a line of pairs.
 struct JoinLines {
+    /// The second term of the last line, if there is none.
+    no_term: u16,
     /// The first line, and the distance of lines.
     from: (*const u16, usize),
     lines: usize,
@@ -148,7 +154,7 @@ struct JoinLines {
 impl VectorWork<__m512> for JoinLines {
     #[inline(always)]
     unsafe fn run(self) {
-        let JoinLines { from: (from, distance), lines, used, width, to, stride } = self;
+        let JoinLines { no_term, from: (from, distance), lines, used, width, to, stride } = self;
         let whole = used / 16 * 16;
         for line in (0..lines).step_by(2) {
             // SAFETY: the caller's promise.
@@ -159,14 +165,14 @@ impl VectorWork<__m512> for JoinLines {
                 for at in (0..whole).step_by(16) {
                     let upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(earlier.add(at).cast()));
                     let lower = match last {
-                        true => _mm512_set1_epi32(NO_TERM.into()),
+                        true => _mm512_set1_epi32(no_term.into()),
                         false => _mm512_cvtepu16_epi32(_mm256_loadu_si256(later.add(at).cast())),
                     };
                     let pairs = _mm512_or_si512(_mm512_slli_epi32::<16>(upper), lower);
                     _mm512_storeu_si512(to.add(at).cast(), pairs);
                 }
                 for at in whole..used {
-                    *to.add(at) = pair(*earlier.add(at), if last { NO_TERM } else { *later.add(at) });
+                    *to.add(at) = pair(*earlier.add(at), if last { no_term } else { *later.add(at) });
                 }
                 for at in used..width {
                     *to.add(at) = 0;
@@ -198,7 +204,7 @@ impl VectorWork<__m512> for CopyPairs {
                     _mm512_storeu_si512(to.add(term / 2).cast(), pairs);
                 }
                 for term in (whole..terms).step_by(2) {
-                    let later = if term + 1 < terms { *from.add(term + 1) } else { NO_TERM };
+                    let later = if term + 1 < terms { *from.add(term + 1) } else { NO_LEFT };
                     *to.add(term / 2) = pair(*from.add(term), later);
                 }
             }
@@ -241,7 +247,7 @@ impl VectorWork<__m512> for TransposePairs {
                     let later = if term + 1 < terms { 1 } else { 0 };
                     *to.add(term / 2 * width + column) = match (column < used, later) {
                         (false, _) => 0,
-                        (true, 0) => pair(*at, NO_TERM),
+                        (true, 0) => pair(*at, NO_RIGHT),
                         (true, _) => pair(*at, *at.add(1)),
                     };
                 }
