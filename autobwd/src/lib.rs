@@ -211,8 +211,6 @@ pub use autobwd_backward::{Backward, append_backward, explain, gradients};
 #[doc(inline)]
 pub use autobwd_check as check;
 pub use autobwd_check::check_all;
-/// The `half` crate in the version used here: the elements `f16` and `bf16` of tensors.
-pub use autobwd_core::half;
 /// The `ndarray` crate in the version used here: tensors convert to and from its arrays, and kernels get its views.
 pub use autobwd_core::ndarray;
 /// The operators that the library itself emits or recognises.
@@ -264,6 +262,9 @@ pub mod program {
 
 /// Tensors: dtypes, shapes, values, and the views that kernels get.
 pub mod tensor {
+    /// The 16-bit elements, of the crate `half`.
+    #[doc(no_inline)]
+    pub use autobwd_core::half::{bf16, f16};
     #[doc(inline)]
     pub use autobwd_core::tensor::{
         Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,

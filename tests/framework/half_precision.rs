@@ -3,9 +3,8 @@
 use autobwd::{
     Builder, DType, ErrorKind, Executor, Expr, Feed, Program, Result, Scope, Tensor, append_backward, eager,
     exec::Predictor,
-    half::{bf16, f16},
     ndarray::{Array, Ix2},
-    tensor::{load_tensors, save_tensors},
+    tensor::{bf16, f16, load_tensors, save_tensors},
 };
 use autobwd_ops::{
     Init, Math,

@@ -78,8 +78,8 @@ fn foreign_json_is_refused() {
         (r#"{"blocks": [{"idx": 1, "parent_idx": -1, "vars": [], "ops": []}]}"#, "block 1 is at position 0"),
         (
             r#"{"blocks": [{"idx": 0, "parent_idx": -1, "ops": [], "vars": [{"name": "x", "type": "lod_tensor",
-               "dtype": "float16", "shape": [], "persistable": false, "stop_gradient": true, "is_parameter": false}]}]}"#,
-            "variable `x`: unknown dtype `float16`",
+               "dtype": "float8", "shape": [], "persistable": false, "stop_gradient": true, "is_parameter": false}]}]}"#,
+            "variable `x`: unknown dtype `float8`",
         ),
         (
             r#"{"blocks": [{"idx": 0, "parent_idx": -1, "vars": [], "ops": [{"type": "while", "inputs": {},

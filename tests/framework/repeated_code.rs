@@ -48,10 +48,6 @@ const EXEMPT: &[(&[&str], &str)] = &[
         &["autobwd/core/src/runtime/gemm/few_rows.rs: numbers", "ops/src/conv/winograd/mod.rs: numbers"],
         "numbers for unit tests",
     ),
-    (
-        &["autobwd/core/src/tensor/dtype.rs: name", "ops/xla/src/lower/hlo/reduce.rs: operation"],
-        "a text for each of six variants",
-    ),
 ];
 
 /// A word that means something by itself.

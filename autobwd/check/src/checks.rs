@@ -6,7 +6,7 @@ use super::{
     composition::check_composition,
     derivatives::{GradientFunction, change, check_derivatives},
     function::{ProgramFunction, failure, in_case},
-    halves::check_halves,
+    half_precision::check_halves,
     hostile::{check_attributes, check_integers, check_ranks, is_representative},
     integers::check_integers_agree,
     kernels::check_kernels,

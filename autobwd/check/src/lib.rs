@@ -10,7 +10,7 @@ mod composition;
 mod coverage;
 mod derivatives;
 mod function;
-mod halves;
+mod half_precision;
 mod hostile;
 mod integers;
 mod kernels;

@@ -9,10 +9,7 @@ use std::{mem, ops::Range};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use crate::{
-    value_graph::{Graph, Instruction, ValueId, decompose::parts},
-    widening,
-};
+use crate::value_graph::{Graph, Instruction, ValueId, decompose::parts, widening};
 use autobwd_core::{
     __private, __private::internals::*, DType, Dims, Error, ErrorKind, OpInfoMap, Origin, Result, Shape, Var,
     runtime::CHUNK, tensor::LINE,

@@ -44,7 +44,6 @@ mod peephole;
 mod relevance;
 mod report;
 mod value_graph;
-mod widening;
 
 pub use feeds::cut;
 pub use fusion::{FusionGroup, IterationSpace, extent, group, is_native, operand_dims};

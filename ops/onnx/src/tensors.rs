@@ -2,8 +2,7 @@
 
 use autobwd::{
     DType, Error, ErrorKind, Result, Tensor,
-    half::{bf16, f16},
-    tensor::{Bool, Element},
+    tensor::{Bool, Element, bf16, f16},
 };
 use prost::Message;
 

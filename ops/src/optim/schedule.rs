@@ -4,7 +4,7 @@ use std::{f64::consts::PI, fmt};
 
 use autobwd::{
     DType, Error, ErrorKind, Result, Scope,
-    half::{bf16, f16},
+    tensor::{bf16, f16},
 };
 
 use super::hyperparameters::at_least_zero;

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 /// nearest number, ties to even. Fusion does not change results.
 ///
 /// ```
-/// use autobwd::{Tensor, half::bf16};
+/// use autobwd::{Tensor, tensor::bf16};
 /// let x = Tensor::from_vec([2], vec![bf16::from_f32(1.0), bf16::from_f32(0.1)])?;
 /// assert_eq!(x.dtype().name(), "bfloat16");
 /// assert_eq!(x.to_f64s(), [1.0, 0.10009765625]);

@@ -8,12 +8,11 @@ use std::{rc::Rc, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use crate::widening;
-
 use super::{
     ValueId, ValueSource, Wires,
     builder::GraphBuilder,
     constants::{Evaluated, Unknown},
+    widening,
 };
 use autobwd_core::{
     __private::{MAX_CONSTANT, Memory, internals::*},

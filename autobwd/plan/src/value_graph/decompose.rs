@@ -3,10 +3,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::{
-    value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, wires},
-    widening::WidenedValues,
-};
+use crate::value_graph::{Graph, Instruction, ScratchValues, ValueId, Wires, widening::WidenedValues, wires};
 use autobwd_core::{
     __private::{Decomposition, internals::*},
     Error, ErrorKind, OpDesc, OpInfo, OpInfoMap, Result, Shape, SlotDef, Slots, Var,

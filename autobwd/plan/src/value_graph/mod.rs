@@ -12,6 +12,7 @@ mod dynamic_shapes;
 mod request;
 pub(crate) mod step_state;
 pub(crate) mod sub_block;
+pub(crate) mod widening;
 
 pub use request::{InitialValue, PlanRequest};
 
@@ -27,13 +28,11 @@ use autobwd_core::{
     tensor::padded,
 };
 
-use crate::{
-    value_graph::{
-        builder::GraphBuilder,
-        constants::{Constants, RunInstruction},
-        step_state::StepStateLayout,
-        sub_block::{DynamicTail, SubBlockPlan},
-    },
+use crate::value_graph::{
+    builder::GraphBuilder,
+    constants::{Constants, RunInstruction},
+    step_state::StepStateLayout,
+    sub_block::{DynamicTail, SubBlockPlan},
     widening::WidenedValues,
 };
 

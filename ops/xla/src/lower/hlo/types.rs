@@ -4,7 +4,7 @@ use std::fmt;
 
 use autobwd::{
     DType, Meta,
-    half::{bf16, f16},
+    tensor::{bf16, f16},
 };
 
 /// The element type of a value.

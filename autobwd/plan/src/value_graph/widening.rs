@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::value_graph::{Graph, GraphValue, Instruction, ScratchValues, ValueId, ValueSource};
+use super::{Graph, GraphValue, Instruction, ScratchValues, ValueId, ValueSource};
 use autobwd_core::Var;
 
 /// By input, then by output: the scratch value that a kernel uses instead.
