@@ -306,7 +306,7 @@ fn facts_have_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let has_kernel = op.has_kernel() || op.has_sparse_input() || op.integers.is_some();
     for fact in op.infallible.into_iter().chain(op.any_dtype).chain(op.factors) {
         if op.composed.is_some() || op.has_block() || !has_kernel {
-            cx.error(fact, &format!("`{fact}` belongs to operators with a kernel; this one has none"));
+            cx.error(fact, format!("`{fact}` belongs to operators with a kernel; this one has none"));
         }
     }
 }

@@ -63,7 +63,7 @@ impl HalfFloat for f16 {
         let one = f32::from_bits(REBIAS + (1 << 23));
         let subnormal = (f32::from_bits(size + one.to_bits()) - one).to_bits();
         let quiet = u32::from(size > 31 << 23) << 22;
-        let special = size + 2 * REBIAS | quiet;
+        let special = (size + 2 * REBIAS) | quiet;
         let size = match size {
             0..0x0080_0000 => subnormal,
             0x0f80_0000.. => special,

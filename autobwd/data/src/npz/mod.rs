@@ -111,8 +111,8 @@ pub fn save_npz<'a>(
     write_atomically(path, file.get_ref())
 }
 
-/// The dtypes of arrays with their names in NumPy. NumPy has no bfloat16: the extension that has it, ml_dtypes,
-/// writes untyped elements of two bytes, which NumPy reads, and of which a view is an array of bfloat16.
+/// The dtypes of arrays with their names in NumPy. NumPy has no bfloat16. Its extension ml_dtypes writes bfloat16 as
+/// untyped elements of two bytes. NumPy reads such files, and a view of the array has the dtype again.
 const DTYPES: [(DType, &str); 9] = [
     (DType::Bool, "|b1"),
     (DType::U8, "|u1"),
