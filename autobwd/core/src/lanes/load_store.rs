@@ -39,9 +39,16 @@ impl LoadedOperand {
         unsafe {
             match self.dtype == T::DTYPE {
                 true => self.read::<T, T>(first, block, |x| x),
-                false => T::vectorised(ConvertingLoad { operand: self, first, block }),
+                false => self.convert(first, block),
             }
         }
+    }
+
+    /// # Safety
+    /// As [`load`](LoadedOperand::load).
+    #[inline(never)]
+    unsafe fn convert<T: LaneType>(&self, first: usize, block: &mut [T]) {
+        T::vectorised(ConvertingLoad { operand: self, first, block });
     }
 
     /// # Safety
@@ -82,6 +89,7 @@ impl<T: LaneType> VectorLoops<T> for ConvertingLoad<'_, T> {
 ///
 /// # Safety
 /// The place holds that many elements, and nothing else uses these meanwhile.
+#[inline(never)]
 pub(super) unsafe fn store<T: LaneType>(block: &[T], place: Place, dtype: DType, first: usize) {
     with_dtype!(dtype, U => {
         // SAFETY: the caller's promise.
@@ -105,6 +113,7 @@ impl<T: LaneType + StoredAs<U>, U: Element> VectorLoops<T> for ConvertingStore<'
 }
 
 /// Rounds a block register to the numbers of a 16-bit dtype.
+#[inline(never)]
 pub(super) fn round<T: LaneType>(block: &mut [T], dtype: DType) {
     with_half!(dtype, U => T::vectorised(Rounding::<T, U>(block, PhantomData)), _ => {});
 }

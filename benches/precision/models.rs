@@ -1,0 +1,133 @@
+//! The models: GPT-2 of 124 million parameters, an encoder of the shape of BERT's base model, and ResNet-18.
+
+use autobwd::{Builder, DType, Expr, New, Result, Scope, Tensor, emit};
+use autobwd_benches::workload::{integers, numbers};
+use autobwd_ops::{
+    Math,
+    matmul::MatmulV2,
+    nn::{BatchNorm, Conv2d, Embedding, LayerNorm, Linear, MultiHeadAttention},
+    optim::{AdamW, Momentum, Optimizer},
+};
+use clap::ValueEnum;
+
+/// A model with its data.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Model {
+    /// GPT-2: 12 layers of 768 units, 50,257 words, 4 × 64 words, AdamW.
+    Gpt2,
+    /// An encoder: 12 layers of 768 units, 30,522 words, 4 × 128 words, AdamW.
+    Bert,
+    /// ResNet-18: 8 images of 112 × 112, 1,000 classes, momentum.
+    Resnet18,
+}
+
+/// A training step whose data is in the scope.
+pub(crate) struct TrainingStep {
+    pub(crate) net: Builder,
+    pub(crate) scope: Scope,
+    pub(crate) loss: String,
+}
+
+impl Model {
+    pub(crate) fn step(self, dtype: DType) -> Result<TrainingStep> {
+        let (net, mut scope) = (Builder::new(), Scope::new());
+        let loss = match self {
+            Model::Gpt2 => {
+                Transformer { words: 50_257, batch: 4, length: 64, causal: true }.loss(&net, &mut scope)
+            }
+            Model::Bert => {
+                Transformer { words: 30_522, batch: 4, length: 128, causal: false }.loss(&net, &mut scope)
+            }
+            Model::Resnet18 => resnet18(&net, &mut scope),
+        }?;
+        match self {
+            Model::Resnet18 => {
+                minimize(Momentum { rate: 0.01, momentum: 0.9, nesterov: false, lazy: false }, &loss, dtype)
+            }
+            _ => minimize(AdamW::new(1e-4), &loss, dtype),
+        }?;
+        let loss = loss.name();
+        Ok(TrainingStep { net, scope, loss })
+    }
+}
+
+fn minimize(optimizer: impl Optimizer, loss: &Expr, dtype: DType) -> Result<()> {
+    match dtype {
+        DType::F32 => optimizer.minimize(loss)?.complete()?,
+        _ => optimizer.mixed_precision(dtype).minimize(loss)?.complete()?,
+    };
+    Ok(())
+}
+
+const WIDTH: usize = 768;
+const HEADS: usize = 12;
+const LAYERS: u64 = 12;
+
+/// Layers of attention and of two linear layers, normalised before each, with words as input and output.
+struct Transformer {
+    words: usize,
+    batch: usize,
+    length: usize,
+    causal: bool,
+}
+
+impl Transformer {
+    fn loss(&self, net: &Builder, scope: &mut Scope) -> Result<Expr> {
+        let n = self.batch * self.length;
+        let ids = |name: &str, seed: u32, dims: &[usize], bound: usize, scope: &mut Scope| {
+            scope.set(name, Tensor::from_vec(dims, integers(seed, dims.iter().product(), bound as u32))?);
+            Result::Ok(net.persistable(name, DType::I64, dims, Expr::clone))
+        };
+        let words = ids("words", 1, &[self.batch, self.length], self.words, scope)?;
+        let next = ids("next", 2, &[n, 1], self.words, scope)?;
+        let positions: Vec<i64> = (0..self.length as i64).collect();
+        scope.set("positions", Tensor::from_vec([self.length], positions)?);
+        let positions = net.persistable("positions", DType::I64, &[self.length], Expr::clone);
+        let table = Embedding::builder(net, self.words, WIDTH).seed(1).build();
+        let mut x =
+            table.forward(&words) + Embedding::builder(net, 1024, WIDTH).seed(2).build().forward(&positions);
+        for layer in 0..LAYERS {
+            let attention = MultiHeadAttention::builder(net, WIDTH, HEADS).seed(10 * layer + 3);
+            let attention = if self.causal { attention.causal() } else { attention }.build();
+            x = &x + attention.forward(&LayerNorm::builder(net, WIDTH).build().forward(&x));
+            let hidden = LayerNorm::builder(net, WIDTH).build().forward(&x);
+            let wide = Linear::builder(net, WIDTH, 4 * WIDTH).seed(10 * layer + 4).build();
+            let narrow = Linear::builder(net, 4 * WIDTH, WIDTH).seed(10 * layer + 5).build();
+            x = &x + narrow.forward(&wide.forward(&hidden).gelu(true));
+        }
+        let x = LayerNorm::builder(net, WIDTH).build().forward(&x).reshape(&[n as i64, WIDTH as i64]);
+        let (x, y) = ((&x).into(), (&table.weight).into());
+        let scores = emit(MatmulV2 { x, y, out: New, trans_x: false, trans_y: true }).out;
+        Ok(scores.cross_entropy(&next).mean())
+    }
+}
+
+/// The residual network of He et al., "Deep Residual Learning for Image Recognition", 2016.
+fn resnet18(net: &Builder, scope: &mut Scope) -> Result<Expr> {
+    let (batch, size) = (8, 112);
+    scope.set("images", Tensor::from_vec([batch, 3, size, size], numbers(1, batch * 3 * size * size, 1.0))?);
+    scope.set("labels", Tensor::from_vec([batch, 1], integers(2, batch, 1000))?);
+    let x = net.persistable("images", DType::F32, &[batch, 3, size, size], Expr::clone);
+    let labels = net.persistable("labels", DType::I64, &[batch, 1], Expr::clone);
+    let mut seed = 0;
+    let mut conv = |x: &Expr, inputs: usize, outputs: usize, window: usize, stride: usize| {
+        seed += 1;
+        let conv = Conv2d::builder(net, inputs, outputs, window).stride(stride).padding(window as i32 / 2);
+        let y = conv.seed(seed).build().forward(x);
+        BatchNorm::builder(net, outputs).build().forward(&y)
+    };
+    let mut x = conv(&x, 3, 64, 7, 2).relu().max_pool2d(3, 2);
+    let mut channels = 64;
+    for (stage, outputs) in [64, 128, 256, 512].into_iter().enumerate() {
+        for block in 0..2 {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let y = conv(&x, channels, outputs, 3, stride).relu();
+            let y = conv(&y, outputs, outputs, 3, 1);
+            let shortcut = if channels == outputs { x } else { conv(&x, channels, outputs, 1, stride) };
+            (x, channels) = ((&y + &shortcut).relu(), outputs);
+        }
+    }
+    let features = x.mean_over(&[2, 3]);
+    let scores = Linear::builder(net, 512, 1000).seed(100).build().forward(&features);
+    Ok(scores.cross_entropy(&labels).mean())
+}
