@@ -21,6 +21,9 @@ const TILE_COLUMNS: usize = 64;
 pub(super) const IN_PLACE: usize = 1 << 14;
 /// Terms that are few.
 const FEW_TERMS: usize = 32;
+/// The same for so many rows, for which a copy would take a large part of the time.
+const IN_PLACE_FOR_SOME_ROWS: usize = 1 << 17;
+const SOME_ROWS: usize = 48;
 /// Columns from which a copy of rows pays, and the distance of rows.
 const COPY_COLUMNS: usize = 256;
 const COPY_STRIDE: isize = 512;
@@ -84,7 +87,8 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
             false => (COLUMN_BYTES / (TERMS * size_of::<X::Sum>())).next_multiple_of(width),
         };
         // Columns are packed unless the nearest caches hold them all as they are.
-        let read_in_place = P::COLUMNS_IN_PLACE && self.y.2 == 1 && n * k <= IN_PLACE;
+        let small = n * k <= if m <= SOME_ROWS { IN_PLACE_FOR_SOME_ROWS } else { IN_PLACE };
+        let read_in_place = P::COLUMNS_IN_PLACE && self.y.2 == 1 && small;
         for first_column in (0..n).step_by(columns) {
             let columns = columns.min(n - first_column);
             // One partial tile is faster than two.
