@@ -46,6 +46,7 @@ mod math;
 pub mod matmul;
 pub mod metrics;
 pub mod min_max_pow;
+pub mod mixed_precision;
 pub mod model;
 pub mod nn;
 pub mod norm;

@@ -73,6 +73,7 @@ fn hyperparameters_are_checked_when_described() {
         moment2: (&x).into(),
         beta1_pow: (&one).into(),
         beta2_pow: (&one).into(),
+        skip_update: None,
         param_out: New,
         moment1_out: New,
         moment2_out: New,

@@ -58,6 +58,7 @@ impl Optimizer for Adam {
             moment2: Arg::from(&moment2),
             beta1_pow: Arg::from(&beta1_pow),
             beta2_pow: Arg::from(&beta2_pow),
+            skip_update: None,
             param_out: parameter.into(),
             moment1_out: moment1.into(),
             moment2_out: moment2.into(),

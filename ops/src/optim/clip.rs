@@ -5,7 +5,7 @@ use std::panic::Location;
 use autobwd::{Expr, New, Result, emit};
 
 use super::{
-    Optimizer, Schedule, hyperparameters,
+    MixedPrecision, Optimizer, Schedule, hyperparameters,
     state::{cast, fit},
 };
 use crate::{
@@ -121,6 +121,10 @@ impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {
 
     fn schedule(&self) -> Option<&Schedule> {
         self.optimizer.schedule()
+    }
+
+    fn precision(&self) -> Option<&MixedPrecision> {
+        self.optimizer.precision()
     }
 
     fn state_prefix(&self) -> &str {

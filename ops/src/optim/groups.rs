@@ -4,7 +4,7 @@ use std::fmt;
 
 use autobwd::{Builder, Error, ErrorKind, Expr, New, Result, emit};
 
-use super::{Optimizer, Schedule, hyperparameters};
+use super::{MixedPrecision, Optimizer, Schedule, hyperparameters};
 use crate::{
     model::{matches, require_matches},
     sum::Sum,
@@ -27,6 +27,10 @@ impl<O: Optimizer> Optimizer for WeightDecay<O> {
 
     fn schedule(&self) -> Option<&Schedule> {
         self.optimizer.schedule()
+    }
+
+    fn precision(&self) -> Option<&MixedPrecision> {
+        self.optimizer.precision()
     }
 
     fn state_prefix(&self) -> &str {
@@ -127,6 +131,10 @@ impl Optimizer for ParameterGroups {
         self.others.schedule()
     }
 
+    fn precision(&self) -> Option<&MixedPrecision> {
+        self.others.precision()
+    }
+
     fn state_prefix(&self) -> &str {
         self.others.state_prefix()
     }
@@ -140,6 +148,12 @@ impl Optimizer for ParameterGroups {
                     "group `{pattern}` has a schedule of its own; give one to the optimizer of all groups instead"
                 );
                 return Err(Error::attr("schedule", text));
+            }
+            if optimizer.precision().is_some() {
+                let text = format!(
+                    "group `{pattern}` has a precision of its own; give one to the optimizer of all groups instead"
+                );
+                return Err(Error::attr("mixed_precision", text));
             }
             let (own, all) = (optimizer.learning_rate(), self.learning_rate());
             if own != all && all == 0.0 {

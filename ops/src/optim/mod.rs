@@ -3,7 +3,7 @@
 //! [`Optimizer::minimize`] is [`compute_gradients`] and [`Optimizer::apply_gradients`]. [`GradientClip`], [`WeightDecay`] and
 //! [`ParameterGroups`] go with every optimizer, [`freeze`] excludes parameters. [`Schedule`] and [`Plateau`] give the
 //! learning rate of a step, and [`ScheduledOptimizer`] lets the program compute it; [`EarlyStopping`] ends a run.
-//! [`OptimizerSpec`] is an optimizer as text. [`Lbfgs`] runs a program by itself.
+//! [`MixedPrecision`] trains in 16 bits, with [`LossScaling`]. [`OptimizerSpec`] is an optimizer as text. [`Lbfgs`] runs a program by itself.
 
 mod adam;
 mod adaptive;
@@ -13,6 +13,8 @@ mod gradients;
 mod groups;
 mod hyperparameters;
 mod lbfgs;
+mod loss_scaling;
+mod mixed_precision;
 mod progress;
 mod schedule;
 mod scheduled;
@@ -28,6 +30,8 @@ pub use descent::{Momentum, Sgd};
 pub use gradients::{MinimizeResult, UntrainedParameter, compute_gradients};
 pub use groups::{ParameterGroups, WeightDecay, freeze};
 pub use lbfgs::Lbfgs;
+pub use loss_scaling::LossScaling;
+pub use mixed_precision::{MixedPrecision, MixedPrecisionOptimizer};
 pub use progress::{EarlyStopping, Plateau};
 pub use schedule::{Schedule, set_rate};
 pub use scheduled::ScheduledOptimizer;
@@ -64,6 +68,12 @@ pub trait Optimizer {
     /// The schedule by which the program computes the learning rate of each step; by default, the rate stays until the
     /// variable is set. An optimizer that wraps another one has its schedule.
     fn schedule(&self) -> Option<&Schedule> {
+        None
+    }
+
+    /// The precision in which the model is trained; by default, the precision of the model as it is described. An
+    /// optimizer that wraps another one has its precision.
+    fn precision(&self) -> Option<&MixedPrecision> {
         None
     }
 
@@ -126,6 +136,31 @@ pub trait Optimizer {
         Self: Sized,
     {
         WeightDecay { optimizer: self, decay }
+    }
+
+    /// This optimizer in [mixed precision](crate::mixed_precision): before the backward pass, `minimize` changes the
+    /// model, so that it computes in float16 or bfloat16 where that is fast. Parameters, their gradients and the loss
+    /// stay float32. With float16, the loss is [scaled](LossScaling).
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// # use autobwd_ops::{Math, nn::Linear};
+    /// use autobwd_ops::optim::{Adam, Optimizer};
+    /// # let net = Builder::new();
+    /// # let x = net.input("x", DType::F32, &[-1, 8]);
+    /// let scores = Linear::builder(&net, 8, 4).build().forward(&x);
+    /// let loss = scores.mean_cross_entropy(&net.input("labels", DType::I64, &[-1, 1]));
+    /// Adam::new(0.01).mixed_precision(DType::BF16).minimize(&loss)?.complete()?;
+    /// let step = net.program()?.to_string();
+    /// assert!(step.contains("linear_0.w.cast_bf16 = cast(X=linear_0.w, in_dtype=5, out_dtype=22)"));
+    /// assert!(step.contains("linear_0.w@GRAD = cast(X=linear_0.w.cast_bf16@GRAD, in_dtype=22, out_dtype=5)"));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    fn mixed_precision(self, precision: impl Into<MixedPrecision>) -> MixedPrecisionOptimizer<Self>
+    where
+        Self: Sized,
+    {
+        MixedPrecisionOptimizer { optimizer: self, precision: precision.into() }
     }
 
     /// This optimizer for all parameters except those whose names match `pattern`, in which `*` stands for any text:
@@ -195,12 +230,13 @@ pub trait Optimizer {
         let (net, at) = (loss.builder(), Location::caller());
         let transaction = state::transaction(net);
         // Not in a closure, so that operators record the caller's line.
-        let outcome = match state::require_new(net, self) {
-            Ok(()) => compute_gradients(loss, backward),
-            Err(e) => Err(e),
-        };
+        let outcome =
+            match state::require_new(net, self).and_then(|()| mixed_precision::start(self, loss, at)) {
+                Ok(scaled) => compute_gradients(&scaled, backward),
+                Err(e) => Err(e),
+            };
         let outcome = match outcome {
-            Ok(updates) => self.apply_gradients(&updates.trained).map(|()| updates),
+            Ok(updates) => mixed_precision::finish(net, self, updates, at),
             Err(e) => Err(e),
         };
         state::settle(transaction, outcome, at)
@@ -224,17 +260,16 @@ pub trait Optimizer {
     /// ```
     ///
     /// # Errors
-    /// Hyperparameters out of bounds; a program that has an optimizer of this name. The program is then as it was.
+    /// Hyperparameters out of bounds; a program that has an optimizer of this name; [mixed
+    /// precision](Optimizer::mixed_precision), which comes before the gradients. The program is then as it was.
     #[track_caller]
     fn apply_gradients(&self, gradients: &[(Expr, Expr)]) -> Result<()> {
         let Some((first, _)) = gradients.first() else { return Ok(()) };
         let (net, at) = (first.builder(), Location::caller());
         let transaction = state::transaction(net);
-        let outcome = state::require_new(net, self).and_then(|()| {
-            let _site = net.called_at(at);
-            let _scope = net.set_name_scope(self.state_prefix().into());
-            state::append_updates(net, self, gradients)
-        });
+        let outcome = state::require_new(net, self)
+            .and_then(|()| mixed_precision::refuse(self))
+            .and_then(|()| state::append_updates(net, self, gradients, at));
         state::settle(transaction, outcome, at)
     }
 }

@@ -8,7 +8,7 @@ use autobwd::{
     operators::{Assign, Increment},
 };
 
-use super::{Optimizer, Schedule, schedule::ScheduleCurve, state::cast};
+use super::{MixedPrecision, Optimizer, Schedule, schedule::ScheduleCurve, state::cast};
 use crate::{Init, Math};
 
 /// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
@@ -52,6 +52,10 @@ impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
 
     fn schedule(&self) -> Option<&Schedule> {
         Some(&self.schedule)
+    }
+
+    fn precision(&self) -> Option<&MixedPrecision> {
+        self.optimizer.precision()
     }
 
     fn state_prefix(&self) -> &str {

@@ -7,8 +7,8 @@ use std::{fmt, str::FromStr};
 use autobwd::{Error, ErrorKind, Expr, Result};
 
 use super::{
-    Adagrad, Adam, AdamW, ClippedOptimizer, GradientClip, Lamb, Momentum, Optimizer, RmsProp, Schedule,
-    ScheduledOptimizer, Sgd, schedule::Number,
+    Adagrad, Adam, AdamW, ClippedOptimizer, GradientClip, Lamb, MixedPrecision, Momentum, Optimizer, RmsProp,
+    Schedule, ScheduledOptimizer, Sgd, schedule::Number,
 };
 use parser::{number, split, whole};
 
@@ -346,6 +346,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn schedule(&self) -> Option<&Schedule> {
         (**self).schedule()
+    }
+
+    fn precision(&self) -> Option<&MixedPrecision> {
+        (**self).precision()
     }
 
     fn state_prefix(&self) -> &str {

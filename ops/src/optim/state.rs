@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Tensor, program::Transaction};
 
-use super::{Optimizer, Schedule, scheduled::set_rate};
+use super::{MixedPrecision, Optimizer, Schedule, scheduled::set_rate};
 use crate::{Init, Math};
 
 /// An optimizer with a name; made by [`Optimizer::name`].
@@ -27,6 +27,10 @@ impl<O: Optimizer> Optimizer for NamedOptimizer<O> {
 
     fn schedule(&self) -> Option<&Schedule> {
         self.optimizer.schedule()
+    }
+
+    fn precision(&self) -> Option<&MixedPrecision> {
+        self.optimizer.precision()
     }
 
     fn state_prefix(&self) -> &str {
@@ -87,7 +91,10 @@ pub(super) fn append_updates(
     net: &Builder,
     optimizer: &(impl Optimizer + ?Sized),
     gradients: &[(Expr, Expr)],
+    at: &'static Location<'static>,
 ) -> Result<()> {
+    let _site = net.called_at(at);
+    let _scope = net.set_name_scope(optimizer.state_prefix().into());
     let gradients = net.no_grad(|| optimizer.transform(gradients.to_vec()))?;
     let dtypes = || gradients.iter().map(|(parameter, _)| parameter.dtype());
     let Some(dtype) = dtypes().find(|dtype| *dtype == DType::F64).or_else(|| dtypes().next()) else {

@@ -6,10 +6,12 @@ use autobwd::{
     op::{LaneOf, VectorLoops, map_lanes, with_float},
     operators::update_rows,
     register_op,
-    tensor::Bool,
 };
 
-use super::{advance, moving_mean, next_power, number, one, same_as_param, scalars_of_param, unless};
+use super::{
+    advance, is_skipped, moving_mean, next_power, number, one, same_as_param, scalars_of_param, skip_rule,
+    unless,
+};
 use crate::{
     Math,
     kernel_helpers::{KernelFloat, PART, nth_part, wide},
@@ -43,6 +45,9 @@ pub struct AdamOp<V = Var> {
     /// `beta2` to the power of the step number, one element.
     #[input]
     pub beta2_pow: V,
+    /// One bool: whether to leave everything as it is; no if absent.
+    #[input]
+    pub skip_update: Option<V>,
     /// Same shape as `param`.
     #[output(inplace = param)]
     pub param_out: V,
@@ -75,6 +80,7 @@ impl Infer for AdamOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         same_as_param(&self.param, [&self.grad, &self.moment1, &self.moment2])?;
         scalars_of_param(&self.param, [&self.learning_rate, &self.beta1_pow, &self.beta2_pow])?;
+        skip_rule(&self.skip_update)?;
         for out in [&mut self.param_out, &mut self.moment1_out, &mut self.moment2_out] {
             out.like(&self.param);
         }
@@ -86,13 +92,18 @@ impl Infer for AdamOp<Meta> {
 impl Kernel for AdamOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.param, T => {
-            let (beta1, beta2) = (T::of(self.beta1.into()), T::of(self.beta2.into()));
-            let pow1 = advance(self.beta1_pow_out.inout(&self.beta1_pow)?, beta1);
-            let pow2 = advance(self.beta2_pow_out.inout(&self.beta2_pow)?, beta2);
-            let rates = AdamRates::new(one(&self.learning_rate)?, [beta1, beta2], [pow1, pow2], self.epsilon.into());
-            let m = self.moment1_out.inout(&self.moment1)?.copied();
+            let m = self.moment1_out.inout::<T>(&self.moment1)?.copied();
             let v = self.moment2_out.inout(&self.moment2)?.copied();
             let param = self.param_out.inout(&self.param)?.copied();
+            let (pow1, pow2) = (self.beta1_pow_out.inout(&self.beta1_pow)?, self.beta2_pow_out.inout(&self.beta2_pow)?);
+            if is_skipped(&self.skip_update)? {
+                pow1.copied();
+                pow2.copied();
+                return Ok(());
+            }
+            let beta = [self.beta1, self.beta2].map(|beta| T::of(beta.into()));
+            let powers = [advance(pow1, beta[0]), advance(pow2, beta[1])];
+            let rates = AdamRates::new(one(&self.learning_rate)?, beta, powers, self.epsilon.into());
             rates.step(cx, &self.grad, [param, m, v], self.lazy_mode)
         })
     }
@@ -169,10 +180,14 @@ impl Composition for AdamOp<Expr> {
         let powers = [&self.beta1_pow, &self.beta2_pow].map(|power| number(power, &self.param));
         let rates = AdamExprs { rate, beta: [&beta1, &beta2], powers, epsilon };
         let state = [&self.param, &self.moment1, &self.moment2];
-        [self.param_out, self.moment1_out, self.moment2_out] = rates.step(&self.grad, state);
+        let after = rates.step(&self.grad, state);
+        let skip = &self.skip_update;
+        let [param, m, v] = after;
+        [self.param_out, self.moment1_out, self.moment2_out] =
+            [unless(skip, state[0], param), unless(skip, state[1], m), unless(skip, state[2], v)];
         // Last, since powers may be advanced in place.
-        self.beta1_pow_out = next_power(&self.beta1_pow, &beta1);
-        self.beta2_pow_out = next_power(&self.beta2_pow, &beta2);
+        self.beta1_pow_out = unless(skip, &self.beta1_pow, next_power(&self.beta1_pow, &beta1));
+        self.beta2_pow_out = unless(skip, &self.beta2_pow, next_power(&self.beta2_pow, &beta2));
     }
 }
 
@@ -201,6 +216,10 @@ autobwd::samples!(
         AdamOp { learning_rate: positive([]), lazy_mode: true, ..adam(0.9, 0.999, 1e-8) },
         AdamOp { moment2: uniform([3, 2]), ..adam(0.9, 0.999, 1e-8) }.fails("`Moment2`: shape [3, 2]"),
         AdamOp { beta1_pow: uniform([2]), ..adam(0.9, 0.999, 1e-8) }.fails("`Beta1Pow`: one element"),
+        AdamOp { skip_update: Some(given([1], [1.0]).of(DType::Bool)), ..adam(0.9, 0.999, 1e-8) },
+        AdamOp { skip_update: Some(given([1], [0.0]).of(DType::Bool)), ..adam(0.9, 0.999, 1e-8) },
+        AdamOp { skip_update: Some(uniform([1])), ..adam(0.9, 0.999, 1e-8) }
+            .fails("`SkipUpdate`: bool is needed"),
         adam(1.0, 0.999, 1e-8).fails("attribute `beta1`"),
     ]
 );
@@ -214,6 +233,7 @@ fn adam(beta1: f32, beta2: f32, epsilon: f32) -> AdamOp<Draw> {
         moment2: positive([2, 3]),
         beta1_pow: between(0.1, 0.9, [1]),
         beta2_pow: between(0.1, 0.9, [1]),
+        skip_update: None,
         param_out: out(),
         moment1_out: out(),
         moment2_out: out(),
@@ -304,10 +324,7 @@ impl Infer for AdamwOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         same_as_param(&self.param, [&self.grad, &self.moment1, &self.moment2])?;
         scalars_of_param(&self.param, [&self.learning_rate, &self.beta1_pow, &self.beta2_pow])?;
-        if let Some(skip) = &self.skip_update {
-            skip.require(skip.dtype == DType::Bool, || "bool is needed".into())?;
-            skip.one_element()?;
-        }
+        skip_rule(&self.skip_update)?;
         for number in [&self.beta1_tensor, &self.beta2_tensor, &self.epsilon_tensor].into_iter().flatten() {
             number.float()?;
             number.one_element()?;
@@ -322,10 +339,6 @@ impl Infer for AdamwOp<Meta> {
 }
 impl Kernel for AdamwOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let skip = match &self.skip_update {
-            Some(skip) => skip.slice::<Bool>()?.iter().any(|skip| skip.get()),
-            None => false,
-        };
         let beta1 = number_or(&self.beta1_tensor, self.beta1)?;
         let beta2 = number_or(&self.beta2_tensor, self.beta2)?;
         let epsilon = number_or(&self.epsilon_tensor, self.epsilon)?;
@@ -334,7 +347,7 @@ impl Kernel for AdamwOp<Buf<'_>> {
             let v = self.moment2_out.inout(&self.moment2)?.copied();
             let param = self.param_out.inout(&self.param)?.copied();
             let (pow1, pow2) = (self.beta1_pow_out.inout(&self.beta1_pow)?, self.beta2_pow_out.inout(&self.beta2_pow)?);
-            if skip {
+            if is_skipped(&self.skip_update)? {
                 pow1.copied();
                 pow2.copied();
                 return Ok(());

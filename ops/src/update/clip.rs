@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The shape rule: `out` is like `x`, with the same rows if it is sparse.
-fn infer(x: &Meta, out: &mut Meta) -> Result<()> {
+pub(super) fn infer(x: &Meta, out: &mut Meta) -> Result<()> {
     x.float()?;
     out.like(x);
     out.rows = x.rows;
@@ -24,7 +24,12 @@ fn infer(x: &Meta, out: &mut Meta) -> Result<()> {
 }
 
 /// `out = f(x)`, in the rows of `x` if it is sparse.
-fn map<T: Element>(cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>, f: impl Fn(T) -> T + Sync) -> Result<()> {
+pub(super) fn map<T: Element>(
+    cx: &Cx,
+    x: &Buf<'_>,
+    out: &mut Buf<'_>,
+    f: impl Fn(T) -> T + Sync,
+) -> Result<()> {
     let out = if x.is_sparse() {
         let (numbers, values) = out.rows_mut::<T>()?;
         let indices = x.rows::<T>()?.indices();

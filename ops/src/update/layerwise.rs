@@ -2,11 +2,12 @@
 
 use autobwd::{
     Buf, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, NoGrad, Result, Var, check::*,
-    op::with_float, register_op, tensor::Bool,
+    op::with_float, register_op,
 };
 
 use super::{
-    advance, if_positive, moving_mean, next_power, norm, number, one, same_as_param, scalars_of_param, unless,
+    advance, if_positive, is_skipped, moving_mean, next_power, norm, number, one, same_as_param,
+    scalars_of_param, skip_rule, unless,
 };
 use crate::{
     Math,
@@ -84,10 +85,7 @@ impl Infer for LambOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         same_as_param(&self.param, [&self.grad, &self.moment1, &self.moment2])?;
         scalars_of_param(&self.param, [&self.learning_rate, &self.beta1_pow, &self.beta2_pow])?;
-        if let Some(skip) = &self.skip_update {
-            skip.require(skip.dtype == DType::Bool, || "bool is needed".into())?;
-            skip.one_element()?;
-        }
+        skip_rule(&self.skip_update)?;
         for out in [&mut self.param_out, &mut self.moment1_out, &mut self.moment2_out] {
             out.like(&self.param);
         }
@@ -98,16 +96,12 @@ impl Infer for LambOp<Meta> {
 }
 impl Kernel for LambOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let skip = match &self.skip_update {
-            Some(skip) => skip.slice::<Bool>()?.iter().any(|skip| skip.get()),
-            None => false,
-        };
         with_float!(self.param, T => {
             let param = self.param_out.inout::<T>(&self.param)?.copied();
             let m = self.moment1_out.inout::<T>(&self.moment1)?.copied();
             let v = self.moment2_out.inout::<T>(&self.moment2)?.copied();
             let (pow1, pow2) = (self.beta1_pow_out.inout(&self.beta1_pow)?, self.beta2_pow_out.inout(&self.beta2_pow)?);
-            if skip {
+            if is_skipped(&self.skip_update)? {
                 pow1.copied();
                 pow2.copied();
                 return Ok(());

@@ -9,14 +9,19 @@ mod adaptive;
 mod clip;
 mod descent;
 mod layerwise;
+mod loss_scaling;
 
 pub use adam::{AdamOp, AdamwOp};
 pub use adaptive::{AdadeltaOp, AdagradOp, AdamaxOp, DecayedAdagradOp, RmspropOp};
 pub use clip::{ClipByNorm, ClipGradient, ScaleGradient};
 pub use descent::{MomentumOp, Regularization, SgdOp};
 pub use layerwise::{LambOp, LarsMomentumOp};
+pub use loss_scaling::{CheckFiniteAndUnscale, UpdateLossScaling};
 
-use autobwd::{Buf, Expr, Meta, New, Result, emit, tensor::InOut};
+use autobwd::{
+    Buf, DType, Expr, Meta, New, Result, emit,
+    tensor::{Bool, InOut},
+};
 
 use crate::{
     Math,
@@ -53,6 +58,21 @@ fn scalars_of_param<const N: usize>(param: &Meta, slots: [&Meta; N]) -> Result<(
         slot.same_dtype(param)?;
         slot.one_element()
     })
+}
+
+/// Checks the slot that says whether to leave everything as it is.
+fn skip_rule(skip: &Option<Meta>) -> Result<()> {
+    let Some(skip) = skip else { return Ok(()) };
+    skip.require(skip.dtype == DType::Bool, || "bool is needed".into())?;
+    skip.one_element()
+}
+
+/// Whether to leave everything as it is.
+fn is_skipped(skip: &Option<Buf<'_>>) -> Result<bool> {
+    match skip {
+        Some(skip) => Ok(skip.slice::<Bool>()?.iter().any(|skip| skip.get())),
+        None => Ok(false),
+    }
 }
 
 /// A tensor of one element, in a shape that broadcasts with `with`.
