@@ -40,6 +40,7 @@ mod loss_broadcasting;
 mod lost_gradients;
 mod malformed_programs;
 mod messages;
+mod mixed_precision;
 mod monitor;
 mod ndarray_interop;
 mod net_empty_sequences;

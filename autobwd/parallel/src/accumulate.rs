@@ -87,6 +87,7 @@ pub fn accumulate(program: &impl AsRef<Program>, batches: usize) -> Result<Accum
     update.root_mut().ops.extend(sums.iter().map(|(_, sum)| FillZerosLike { x: *sum, out: *sum }.into()));
     let added = sums.iter().map(|(gradient, sum)| Sum { x: vec![*sum, *gradient], out: *sum }.into());
     gradients.root_mut().ops.extend(added);
+    declare_dense(ops, &mut update)?;
     for program in [&mut gradients, &mut update] {
         declare_used(program);
         require_valid(ops, program)?;
@@ -167,6 +168,28 @@ enum OpUse {
     Shared,
     /// Once for all batches.
     Update,
+}
+
+/// Declares results of the sums as dense, where they are row-sparse results of sparse gradients.
+fn declare_dense(ops: &OpInfoMap, update: &mut Program) -> Result<()> {
+    for i in 0..update.root().ops.len() {
+        let root = update.root();
+        let op = &root.ops[i];
+        let is_sparse = |var: &Var| root.vars.get(var).is_some_and(|desc| desc.kind == VarKind::SelectedRows);
+        if !op.writes().any(|var| is_sparse(&var)) {
+            continue;
+        }
+        let of =
+            |var: Var| root.vars.get(&var).map(VarDesc::meta).ok_or_else(|| Error::internal("not declared"));
+        let mut dense = vec![];
+        ops.get(&op.ty)?.infer(op, &of, &mut |var, meta| dense.extend(meta.rows.is_none().then_some(var)))?;
+        for var in dense {
+            if let Some(desc) = update.root_mut().vars.get_mut(&var) {
+                desc.kind = VarKind::Tensor;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes the declarations of variables that no operator uses.

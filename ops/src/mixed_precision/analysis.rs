@@ -27,7 +27,7 @@ enum Source {
 struct Uses {
     /// The number of operators that write it.
     writes: usize,
-    /// Whether an operator reads it.
+    /// Whether an operator reads it, or only the gradient of its operator is going to.
     read: bool,
     /// Whether an operator reads it in float32.
     read_in_single: bool,
@@ -96,6 +96,8 @@ impl Analysis<'_> {
             op.reads().for_each(|var| self.note_read(var, half.is_none()));
             for var in op.writes() {
                 self.note_write(id, var);
+                let is_result = op.outputs.get(info.schema().outputs[0].name).contains(&var);
+                self.uses[var.index()].read |= !is_result;
                 let is_half = half.as_ref().is_some_and(|half| half.contains(&var));
                 let declared = program.lookup(id, var).is_some_and(|desc| desc.dtype.is_half());
                 self.sources[var.index()] = if is_half || declared { Source::Half } else { source };
@@ -107,11 +109,13 @@ impl Analysis<'_> {
 
     /// An operator that runs blocks: values that go in or out are float32.
     fn control(&mut self, id: BlockId, op: &OpDesc) -> Result<()> {
-        op.reads().for_each(|var| self.note_read(var, true));
-        let states = op.as_op::<Recurrent>().map(|op| op.ex_states).unwrap_or_default();
-        let carried = states.iter().filter_map(|name| self.program.find(name)).chain(op.writes());
-        let carried: Vec<Var> = carried.collect();
-        carried.iter().for_each(|var| self.sources[var.index()] = Source::Single);
+        let [before, after] = op.as_op::<Recurrent>().map(|op| [op.ex_states, op.states]).unwrap_or_default();
+        let named = |names: &[String]| names.iter().filter_map(|name| self.program.find(name)).collect();
+        let [before, after]: [Vec<Var>; 2] = [named(&before), named(&after)];
+        op.reads().chain(after).for_each(|var| self.note_read(var, true));
+        for var in op.writes().chain(before) {
+            self.sources[var.index()] = Source::Single;
+        }
         for block in op.attrs.blocks() {
             self.block(block)?;
         }

@@ -11,7 +11,8 @@ use super::{hyperparameters, state::fit};
 use crate::{
     Init, Math, concat,
     logic::Where,
-    shape::{ExpandV2, Reshape2},
+    reduce::{LogicalReduceAttrs, ReduceAny},
+    shape::ExpandV2,
     update::{CheckFiniteAndUnscale, UpdateLossScaling},
 };
 
@@ -201,7 +202,7 @@ fn expanded(program: &mut Program, x: Var, dims: Dims, site: Option<Site>) -> Va
     let name = program.name(x).to_string();
     let out = program.fresh(&name);
     let op: OpDesc = if shape.is_empty() {
-        Reshape2::of(x, out, Var::EMPTY, shape).into()
+        ReduceAny { x, out, reduce: LogicalReduceAttrs::over(&[]) }.into()
     } else {
         ExpandV2 { x, shape_input: None, expand_shapes_tensor: vec![], out, shape }.into()
     };
