@@ -8,7 +8,7 @@ use autobwd::{
 use autobwd_ops::{
     Init, Math,
     control::{cond, scan, while_loop},
-    mixed_precision::{PrecisionLists, mixed_precision},
+    mixed_precision::{PrecisionLists, lower_master_weights, mixed_precision},
     nn::{BatchNorm, Conv2d, Linear},
     optim::{
         Adagrad, Adam, AdamW, GradientClip, Lamb, LossScaling, MixedPrecision, Momentum, Optimizer, RmsProp,
@@ -310,20 +310,12 @@ fn step_with_infinities_changes_the_scale_alone() -> Result<()> {
 fn fixed_scale_stays() -> Result<()> {
     let precision = MixedPrecision { scaling: Some(LossScaling::fixed(128.0)), ..DType::F16.into() };
     let net = overflowing(&Sgd { rate: 0.25 }.mixed_precision(precision))?;
-    let plain = overflowing(&Sgd { rate: 0.25 })?;
-    let mut weights = vec![];
-    for net in [&net, &plain] {
-        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
-        changes(net, &mut executor, &mut scope, 0.5)?;
-        assert!(
-            changes(net, &mut executor, &mut scope, f32::INFINITY)?.is_empty()
-                || net.expr("loss_scaling_0").check().is_err()
-        );
-        weights.push(scope.get("w")?.to_f64s());
-    }
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    assert_eq!(changes(&net, &mut executor, &mut scope, 0.5)?, ["b", "w"]);
     // All numbers of this step are exact.
-    assert_eq!(weights[0], [0.5 - 0.25 * 0.75; 4]);
+    assert_eq!(scope.get("w")?.to_f64s(), [0.5 - 0.25 * 0.75; 4]);
+    assert!(changes(&net, &mut executor, &mut scope, f32::INFINITY)?.is_empty());
     Ok(())
 }
 
@@ -498,5 +490,105 @@ fn casts_are_in_files() -> Result<()> {
     let case = TrainingCase::digits(&Adam::new(0.01).mixed_precision(DType::F16))?;
     assert_eq!(Program::from_json(&case.program.to_json())?, case.program);
     assert_eq!(count(&case.program, "update_loss_scaling"), 1);
+    Ok(())
+}
+
+/// An update of the reference with master weights is the update of these, rounded.
+#[test]
+fn updates_with_master_weights_are_lowered() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[3], |w| Init::Uniform(-1.0, 1.0).emit(w, 5));
+    let loss = (&w * &net.input("x", DType::F32, &[3])).square().mean();
+    Adam::new(0.1).minimize(&loss)?.complete()?;
+    // As in a file: the parameter is float16, and the update has the master weights.
+    let mut program = net.program()?.clone();
+    let half = program.var("w.half");
+    let desc = VarDesc { persistable: true, ..VarDesc::data(DType::F16, [3].into()) };
+    program.root_mut().vars.insert(half, desc);
+    for op in program.root_mut().ops.iter_mut().filter(|op| op.ty == "adam") {
+        let master = op.inputs.get("Param").to_vec();
+        op.inputs.set("MasterParam", master.clone());
+        op.outputs.set("MasterParamOut", master);
+        op.inputs.set("Param", [half]);
+        op.outputs.set("ParamOut", [half]);
+        op.attrs.set("multi_precision", autobwd::Attr::Bool(true));
+    }
+    assert!(autobwd::verify(&program).is_err());
+    let lowered = lower_master_weights(&program)?;
+    autobwd::verify(&lowered)?;
+    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    scope.set("w.half", Tensor::zeros(DType::F16, &[3])?);
+    let x = Tensor::from_vec([3], vec![1.0_f32, 2.0, 3.0])?;
+    executor.run(&lowered, &mut scope, &[("x", &x)], &[])?;
+    let mut plain = Scope::new();
+    executor.run(&net.startup().program()?, &mut plain, &[], &[])?;
+    executor.run(&net.program()?, &mut plain, &[("x", &x)], &[])?;
+    assert_eq!(scope.get("w")?, plain.get("w")?);
+    let rounded = Tensor::from_f64s(DType::F16, [3], &plain.get("w")?.to_f64s())?;
+    assert_eq!(*scope.get("w.half")?, rounded);
+    for op in program.root_mut().ops.iter_mut() {
+        op.outputs.set("MasterParamOut", []);
+    }
+    expect(lower_master_weights(&program), ErrorKind::Slot, "1 of `MasterParam` and 0 of `MasterParamOut`");
+    Ok(())
+}
+
+#[test]
+fn every_optimizer_keeps_master_weights() -> Result<()> {
+    let momentum = Momentum { rate: 0.001, momentum: 0.5, nesterov: false, lazy: false };
+    let groups = Sgd { rate: 0.001 }.master_weights().group("*.b", momentum.master_weights());
+    let optimizers: Vec<Box<dyn Optimizer>> = vec![
+        Box::new(Sgd { rate: 0.001 }.master_weights()),
+        Box::new(momentum.weight_decay(0.1).master_weights()),
+        Box::new(Adam::new(0.001).clip(GradientClip::GlobalNorm(1.0)).master_weights()),
+        Box::new(AdamW::new(0.001).master_weights().clip(GradientClip::Value(1.0))),
+        Box::new(Lamb::new(0.001).master_weights().name("o")),
+        Box::new(Adagrad { rate: 0.001, epsilon: 1e-6, initial: 0.1 }.master_weights()),
+        Box::new(RmsProp::new(0.001).master_weights()),
+        Box::new(groups),
+    ];
+    for (i, optimizer) in optimizers.into_iter().enumerate() {
+        let net = Builder::new();
+        let init = |w: &Expr| Init::Constant(1.0).emit(w, 0);
+        let (w, b) =
+            (net.parameter("x.w", DType::BF16, &[2], init), net.parameter("x.b", DType::BF16, &[], init));
+        let loss = (&w * &w).sum(&[]) * 0.25 + &b * 0.5;
+        optimizer.minimize(&loss)?.complete()?;
+        let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+        executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+        let prefix = optimizer.state_prefix();
+        for _ in 0..3 {
+            executor.run(&net.program()?, &mut scope, &[], &[])?;
+            for (name, value) in scope.iter() {
+                let is_parameter = ["x.w", "x.b"].contains(&name);
+                assert_eq!(value.dtype(), if is_parameter { DType::BF16 } else { DType::F32 }, "{i}: {name}");
+            }
+        }
+        for name in ["x.w", "x.b"] {
+            let master = scope.get(&format!("{prefix}{name}.master"))?;
+            assert!(master.to_f64s().iter().all(|x| *x < 1.0), "{i}: {master:?}");
+            let rounded = Tensor::from_f64s(DType::BF16, master.dims(), &master.to_f64s())?;
+            assert_eq!(*scope.get(name)?, rounded, "{i}: {name}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn eager_steps_keep_master_weights() -> Result<()> {
+    let tape = eager();
+    let w = tape.parameter("w", DType::BF16, &[1], |w| Init::Constant(1.0).emit(w, 0));
+    for _ in 0..8 {
+        Sgd { rate: 0.001 }.master_weights().minimize(&w.sum(&[]))?.complete()?;
+    }
+    assert_eq!(w.tensor()?.to_f64s(), [0.9921875]);
+    Ok(())
+}
+
+#[test]
+fn sparse_gradients_of_merged_batches_are_clipped() -> Result<()> {
+    let case = TrainingCase::gpt(&Sgd { rate: 0.1 }.clip(GradientClip::GlobalNorm(0.5)), true)?;
+    assert!(case.merged(2).is_ok());
     Ok(())
 }

@@ -6,11 +6,13 @@
 
 mod analysis;
 mod lists;
+mod master_weights;
 mod rewrite;
 
 use autobwd::{DType, Error, ErrorKind, OpInfoMap, Program, Result, program::Origin};
 
 pub use lists::PrecisionLists;
+pub use master_weights::lower_master_weights;
 
 /// The program in mixed precision: operators compute in `dtype`, float16 or bfloat16, or in float32, and casts connect
 /// them.

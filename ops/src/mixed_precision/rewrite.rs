@@ -138,11 +138,7 @@ impl Rewriter<'_> {
     fn declare_half_in(&mut self, block: BlockId, var: Var) -> Var {
         let suffix = if self.dtype == DType::BF16 { "bf16" } else { "fp16" };
         let name = format!("{}.cast_{suffix}", self.program.name(var));
-        let half = if self.program.find(&name).is_none() {
-            self.program.var(&name)
-        } else {
-            self.program.fresh(&name)
-        };
+        let half = new_var(self.program, &name);
         let desc = self.program.lookup(block, var);
         let (dims, stop_gradient) =
             desc.map(|desc| (desc.dims.clone(), desc.stop_gradient)).unwrap_or_default();
@@ -152,6 +148,11 @@ impl Rewriter<'_> {
         }
         half
     }
+}
+
+/// A new variable of this name, or with a number after it.
+pub(super) fn new_var(program: &mut Program, name: &str) -> Var {
+    if program.find(name).is_none() { program.var(name) } else { program.fresh(name) }
 }
 
 fn cast(x: Var, in_dtype: DType, out: Var, out_dtype: DType, site: Option<Site>) -> OpDesc {

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use autobwd::{Expr, New, Result, emit};
+use autobwd::{DType, Expr, New, Result, emit};
 
 use super::{
     MixedPrecision, Optimizer, Schedule, hyperparameters,
@@ -117,6 +117,10 @@ pub struct ClippedOptimizer<O> {
 impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        self.optimizer.update_dtype(parameter)
     }
 
     fn schedule(&self) -> Option<&Schedule> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use autobwd::{Builder, Error, ErrorKind, Expr, New, Result, emit};
+use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
 
 use super::{MixedPrecision, Optimizer, Schedule, hyperparameters};
 use crate::{
@@ -23,6 +23,10 @@ pub struct WeightDecay<O> {
 impl<O: Optimizer> Optimizer for WeightDecay<O> {
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
+    }
+
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        self.optimizer.update_dtype(parameter)
     }
 
     fn schedule(&self) -> Option<&Schedule> {
@@ -125,6 +129,10 @@ impl ParameterGroups {
 impl Optimizer for ParameterGroups {
     fn learning_rate(&self) -> f32 {
         self.others.learning_rate()
+    }
+
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        self.optimizer(self.group_of(parameter)).update_dtype(parameter)
     }
 
     fn schedule(&self) -> Option<&Schedule> {

@@ -59,6 +59,10 @@ impl<O: Optimizer> Optimizer for MixedPrecisionOptimizer<O> {
         self.optimizer.learning_rate()
     }
 
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        self.optimizer.update_dtype(parameter)
+    }
+
     fn schedule(&self) -> Option<&Schedule> {
         self.optimizer.schedule()
     }

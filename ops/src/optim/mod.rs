@@ -14,6 +14,7 @@ mod groups;
 mod hyperparameters;
 mod lbfgs;
 mod loss_scaling;
+mod master_weights;
 mod mixed_precision;
 mod progress;
 mod schedule;
@@ -31,6 +32,7 @@ pub use gradients::{MinimizeResult, UntrainedParameter, compute_gradients};
 pub use groups::{ParameterGroups, WeightDecay, freeze};
 pub use lbfgs::Lbfgs;
 pub use loss_scaling::LossScaling;
+pub use master_weights::MasterWeights;
 pub use mixed_precision::{MixedPrecision, MixedPrecisionOptimizer};
 pub use progress::{EarlyStopping, Plateau};
 pub use schedule::{Schedule, set_rate};
@@ -40,7 +42,7 @@ pub use state::NamedOptimizer;
 
 use std::panic::Location;
 
-use autobwd::{Backward, Expr, Result};
+use autobwd::{Backward, DType, Expr, Result};
 
 use state::state;
 
@@ -55,6 +57,12 @@ pub trait Optimizer {
 
     /// The learning rate at the start.
     fn learning_rate(&self) -> f32;
+
+    /// The dtype of the learning rate that [`update`](Optimizer::update) gets for a parameter; by default, the dtype of
+    /// the parameter. An optimizer that wraps another one has its dtype.
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        parameter.dtype()
+    }
 
     /// Checks the hyperparameters, before anything is appended. By default, the learning rate is a finite number, not
     /// below 0.
@@ -136,6 +144,15 @@ pub trait Optimizer {
         Self: Sized,
     {
         WeightDecay { optimizer: self, decay }
+    }
+
+    /// This optimizer with a float32 copy of each parameter of 16 bits, which it updates (`multi_precision` in the
+    /// reference): small steps do not vanish in the parameter's rounding, and the state is float32.
+    fn master_weights(self) -> MasterWeights<Self>
+    where
+        Self: Sized,
+    {
+        MasterWeights { optimizer: self }
     }
 
     /// This optimizer in [mixed precision](crate::mixed_precision): before the backward pass, `minimize` changes the

@@ -50,6 +50,10 @@ impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
         self.schedule.rate(0) as f32
     }
 
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        self.optimizer.update_dtype(parameter)
+    }
+
     fn schedule(&self) -> Option<&Schedule> {
         Some(&self.schedule)
     }

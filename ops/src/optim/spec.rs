@@ -4,7 +4,7 @@ mod parser;
 
 use std::{fmt, str::FromStr};
 
-use autobwd::{Error, ErrorKind, Expr, Result};
+use autobwd::{DType, Error, ErrorKind, Expr, Result};
 
 use super::{
     Adagrad, Adam, AdamW, ClippedOptimizer, GradientClip, Lamb, MixedPrecision, Momentum, Optimizer, RmsProp,
@@ -342,6 +342,10 @@ impl Optimizer for OptimizerSpec {
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     fn learning_rate(&self) -> f32 {
         (**self).learning_rate()
+    }
+
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        (**self).update_dtype(parameter)
     }
 
     fn schedule(&self) -> Option<&Schedule> {

@@ -25,6 +25,10 @@ impl<O: Optimizer> Optimizer for NamedOptimizer<O> {
         self.optimizer.learning_rate()
     }
 
+    fn update_dtype(&self, parameter: &Expr) -> DType {
+        self.optimizer.update_dtype(parameter)
+    }
+
     fn schedule(&self) -> Option<&Schedule> {
         self.optimizer.schedule()
     }
@@ -96,7 +100,7 @@ pub(super) fn append_updates(
     let _site = net.called_at(at);
     let _scope = net.set_name_scope(optimizer.state_prefix().into());
     let gradients = net.no_grad(|| optimizer.transform(gradients.to_vec()))?;
-    let dtypes = || gradients.iter().map(|(parameter, _)| parameter.dtype());
+    let dtypes = || gradients.iter().map(|(parameter, _)| optimizer.update_dtype(parameter));
     let Some(dtype) = dtypes().find(|dtype| *dtype == DType::F64).or_else(|| dtypes().next()) else {
         return Ok(());
     };
@@ -108,10 +112,10 @@ pub(super) fn append_updates(
     // By dtype, and whether it is for a parameter of rank 0.
     let mut rates: Vec<((DType, bool), Expr)> = vec![((dtype, false), rate.clone())];
     for (parameter, gradient) in &gradients {
-        let key = (parameter.dtype(), parameter.dims().is_empty());
+        let key = (optimizer.update_dtype(parameter), parameter.dims().is_empty());
         let known = rates.iter().find(|(known, _)| *known == key).map(|(_, rate)| rate.clone());
         let rate = known.unwrap_or_else(|| {
-            let fitted = net.no_grad(|| fit(&rate, parameter));
+            let fitted = net.no_grad(|| fit_to(&rate, key));
             rates.push((key, fitted.clone()));
             fitted
         });
@@ -136,8 +140,14 @@ fn learning_rate(net: &Builder, name: &str, dtype: DType, rate: f32) -> Expr {
 /// result has the shape of the other.
 #[track_caller]
 pub(super) fn fit(number: &Expr, other: &Expr) -> Expr {
-    let number = cast(number, other.dtype());
-    if other.dims().is_empty() { number.reshape(&[]) } else { number }
+    fit_to(number, (other.dtype(), other.dims().is_empty()))
+}
+
+/// A number of shape `[1]` in a dtype, and of rank 0 if that is asked for.
+#[track_caller]
+fn fit_to(number: &Expr, (dtype, is_scalar): (DType, bool)) -> Expr {
+    let number = cast(number, dtype);
+    if is_scalar { number.reshape(&[]) } else { number }
 }
 
 #[track_caller]

@@ -1,7 +1,7 @@
 //! Loss scaling: gradients of a scaled loss, and the scale of the next step.
 
 use autobwd::{
-    Buf, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*, emit, op::with_float, operators::same_count, register_op, tensor::Bool,
 };
 
@@ -25,7 +25,7 @@ fn one_of(x: &Meta, dtype: DType) -> Result<()> {
 
 /// Divides gradients by the scale of their loss: `out[i] = x[i] * (1 / scale)`, and `found_infinite` is whether an element
 /// of `x` is infinite or NaN.
-#[register_op(grad = NoGrad)]
+#[register_op(grad = Composed)]
 pub struct CheckFiniteAndUnscale<V = Var> {
     /// At least one gradient, of any shapes, whole or sparse.
     #[input(sparse)]
@@ -84,8 +84,9 @@ autobwd::samples!(
     [
         unscale(vec![uniform([2, 3]), uniform([4])]),
         unscale(vec![uniform([]), uniform([0, 3])]),
-        unscale(vec![uniform([3]), given([2], [0.5, f64::INFINITY])]),
-        unscale(vec![given([2], [f64::NAN, 1.0])]),
+        unscale(vec![uniform([3]), given([2], [0.5, f64::INFINITY])])
+            .not_a_derivative("infinite elements have no differences"),
+        unscale(vec![given([2], [f64::NAN, 1.0])]).not_a_derivative("NaN has no differences"),
         CheckFiniteAndUnscale { scale: positive([]), ..unscale(vec![uniform([2])]) },
         unscale(vec![]).fails("`X`: at least one variable is needed"),
         unscale(vec![integers_below(9, [2])]).fails("`X`: floating point numbers are needed"),
@@ -105,7 +106,7 @@ fn unscale(x: Vec<Draw>) -> CheckFiniteAndUnscale<Draw> {
 /// changed: `loss_scaling = max(prev_loss_scaling * decr_ratio, 1)` after `decr_every_n_nan_or_inf` bad steps in
 /// succession, `prev_loss_scaling * incr_ratio` after `incr_every_n_steps` good ones if that is finite.
 /// `out[i] = 0` if `found_infinite`, else `x[i]`.
-#[register_op(grad = NoGrad, composed)]
+#[register_op(grad = Composed, composed)]
 pub struct UpdateLossScaling<V = Var> {
     /// Gradients of any shapes.
     #[input]

@@ -3,11 +3,14 @@
 use std::path::Path;
 
 use autobwd::{
-    Backward, Builder, Executor, Program, append_backward,
+    Backward, Builder, DType, Executor, Program, append_backward,
     backward::Recompute,
     program::{BlockId, Site},
 };
-use autobwd_ops::optim::{Optimizer, OptimizerSpec};
+use autobwd_ops::{
+    mixed_precision::{PrecisionLists, mixed_precision},
+    optim::{Optimizer, OptimizerSpec},
+};
 use clap::Args;
 
 use super::ModelPath;
@@ -51,6 +54,9 @@ pub(crate) struct GradCommand {
     /// The optimizer with its learning rate and options, such as `sgd:0.1` or `adamw:0.001,decay=0.05`
     #[arg(long, value_name = "OPTIMIZER", long_help = optimizer_help())]
     optimizer: Option<OptimizerSpec>,
+    /// Compute in 16 bits where that is fast: `bfloat16`, or `float16`, for which an optimizer scales the loss
+    #[arg(long, value_name = "DTYPE", value_parser = half_dtype)]
+    mixed_precision: Option<DType>,
     /// The file for the program that initialises the optimizer, for `run --startup`
     #[arg(long, value_name = "FILE", requires = "optimizer")]
     startup: Option<String>,
@@ -137,7 +143,14 @@ impl GradCommand {
         model: &Program,
         backward: &Backward<'_>,
     ) -> CommandResult<(Program, Vec<String>)> {
-        let mut program = model.clone();
+        let mut program = match self.mixed_precision {
+            Some(dtype) => {
+                let lists =
+                    PrecisionLists { single_variables: vec![self.loss.clone()], ..Default::default() };
+                mixed_precision(model, dtype, &lists)?
+            }
+            None => model.clone(),
+        };
         let found = append_backward(&mut program, &self.loss, backward)?;
         let trained = found.pairs.iter().map(|(var, _)| program.name(*var).to_string());
         self.note_trained(terminal, &program, trained);
@@ -160,7 +173,11 @@ impl GradCommand {
     ) -> CommandResult<(Program, Program)> {
         let net = Builder::new();
         net.set_program(model.clone());
-        let updates = optimizer.minimize_with(&net.expr(&self.loss), backward)?;
+        let loss = net.expr(&self.loss);
+        let updates = match self.mixed_precision {
+            Some(dtype) => optimizer.clone().mixed_precision(dtype).minimize_with(&loss, backward)?,
+            None => optimizer.minimize_with(&loss, backward)?,
+        };
         self.note_trained(terminal, model, updates.trained.iter().map(|(parameter, _)| parameter.name()));
         updates.untrained.iter().for_each(|untrained| terminal.warn(&untrained.reason()));
         if !self.checkpoints.is_empty() {
@@ -168,6 +185,11 @@ impl GradCommand {
         }
         Ok((net.program()?.clone(), net.startup().program()?.clone()))
     }
+}
+
+fn half_dtype(text: &str) -> Result<DType, String> {
+    let known = DType::from_name(text).filter(|dtype| dtype.is_half());
+    known.ok_or_else(|| "known are float16 and bfloat16".into())
 }
 
 /// The grammar of optimizers.
