@@ -1,4 +1,4 @@
-//! Training in 16 bits beside training in float32.
+//! Training in 16 bits, compared with training in float32.
 //!
 //! ```text
 //! cargo run --release --example mixed_precision -- [--steps N] [--seeds N] [--model NAME]
@@ -146,7 +146,7 @@ fn gpt(net: &Builder, classes: usize, rng: &mut Pcg64Mcg) -> Expr {
         x = &x + &attention.forward(&normed);
         let normed = LayerNorm::builder(net, WIDTH).build().forward(&x);
         let hidden =
-            Linear::builder(net, WIDTH, 4 * WIDTH).seed(rng.random()).build().forward(&normed).gelu();
+            Linear::builder(net, WIDTH, 4 * WIDTH).seed(rng.random()).build().forward(&normed).gelu(false);
         x = &x + &Linear::builder(net, 4 * WIDTH, WIDTH).seed(rng.random()).build().forward(&hidden);
     }
     let normed = LayerNorm::builder(net, WIDTH).build().forward(&x);

@@ -39,7 +39,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
             "pjrt_c_api_cpu_plugin",
         ],
     ),
-    ("PaddlePaddle", &["GradOpDescMaker"]),
+    ("PaddlePaddle", &["GradOpDescMaker", "GradScaler"]),
     ("PyTorch", &["Hardtanh", "ReduceLROnPlateau", "bias_hh", "bias_ih", "weight_hh", "weight_ih"]),
     ("the C library and ndarray", &["e_log", "e_pow", "general_mat_mul", "linalg", "slice_each_axis"]),
     ("symbols of equations", &["artanh", "cdf", "d2_x", "D2_X", "input_j", "polynomial", "vector_j"]),

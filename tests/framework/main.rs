@@ -37,6 +37,7 @@ mod identifiers;
 mod layers;
 mod linear_time;
 mod loss_broadcasting;
+mod loss_scaling;
 mod lost_gradients;
 mod malformed_programs;
 mod messages;

@@ -14,6 +14,8 @@ use autobwd_ops::{
 };
 use autobwd_tests::training_case::{TrainedValues, TrainingCase};
 
+use crate::support::kept;
+
 /// The values after training on several ranks, by rank.
 fn on_ranks(model: &TrainingCase, ranks: usize, bucket_bytes: usize) -> Result<Vec<TrainedValues>> {
     threads::run(ranks, |transport| model.train(transport, bucket_bytes))
@@ -240,14 +242,6 @@ fn deadline_of_ranks_is_an_option() -> Result<()> {
     assert!(e.contains("rank 1 has not answered within 50ms"), "{e}");
     assert_eq!(run(60_000)?, [7, 7]);
     Ok(())
-}
-
-/// The values of a scope without sums of gradients, by name.
-fn kept(scope: &Scope) -> Vec<(String, Vec<f64>)> {
-    let own = scope.iter().filter(|(name, _)| !name.ends_with("@MERGED"));
-    let mut all: Vec<_> = own.map(|(name, value)| (name.to_string(), value.to_f64s())).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all
 }
 
 #[test]

@@ -9,7 +9,7 @@ use autobwd::{
     program::{Var, VarKind},
 };
 
-use super::lists::{Precision, PrecisionLists, Precisions};
+use super::lists::{Precision, PrecisionLists, Precisions, narrows};
 
 /// Where a value comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Analysis<'_> {
                 Error::new(e.kind(), format!("{op} is listed to compute in {dtype}, but cannot: {e}"))
             })?;
             let source = self.source(id, op, info);
-            op.reads().for_each(|var| self.note_read(var, half.is_none()));
+            op.reads().for_each(|var| self.note_read(var, half.is_none() || !narrows(op, var)));
             for var in op.writes() {
                 self.note_write(id, var);
                 let is_result = op.outputs.get(info.schema().outputs[0].name).contains(&var);
@@ -145,7 +145,8 @@ impl Analysis<'_> {
         let stays = |var: Var| {
             self.single.contains(&var) || desc(var).is_some_and(|desc| desc.kind != VarKind::Tensor)
         };
-        if op.is::<Cast>() || !op.reads().any(|var| is_single(desc(var))) {
+        let narrowed = || op.reads().filter(|var| narrows(op, *var));
+        if op.is::<Cast>() || !narrowed().any(|var| is_single(desc(var))) {
             return Ok(None);
         }
         if op.reads().chain(op.writes()).any(stays) {
@@ -153,7 +154,7 @@ impl Analysis<'_> {
         }
         let (precision, is_listed) = self.precisions.of(op, info);
         let is_from =
-            |source| op.reads().any(|var| self.sources[var.index()] == source && is_float(desc(var)));
+            |source| narrowed().any(|var| self.sources[var.index()] == source && is_float(desc(var)));
         let is_half = match precision {
             Precision::Half => true,
             Precision::Single => false,
@@ -163,7 +164,9 @@ impl Analysis<'_> {
             return Ok(None);
         }
         let of = |var: Var| match desc(var) {
-            Some(desc) if is_single(Some(desc)) => Ok(Meta::new(self.dtype, desc.dims.clone())),
+            Some(desc) if is_single(Some(desc)) && narrows(op, var) => {
+                Ok(Meta::new(self.dtype, desc.dims.clone()))
+            }
             Some(desc) => Ok(desc.meta()),
             None => Err(Error::new(ErrorKind::UnknownVar, "not declared")),
         };

@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use autobwd::{
     Error, ErrorKind, OpDesc, OpInfoMap, Result,
     op::{Op, OpInfo},
+    program::Var,
 };
 
 use crate::{
     activation::*, attention::ScaledDotProductAttention, conv::*, dropout::DropoutOp, elementwise::*,
-    embedding::*, image::*, index::*, matmul::*, min_max_pow::*, pool::Pool2dOp, rounding::*,
+    embedding::*, image::*, index::*, matmul::*, min_max_pow::*, norm::BatchNormOp, pool::Pool2dOp,
+    rounding::*,
 };
 
 /// How an operator computes in a mixed precision program.
@@ -83,6 +85,12 @@ const EITHER: [&str; 34] = names![
 
 /// Operators that take any dtype, but whose results start a stream of values that are added up: a table of embeddings.
 const SINGLE: [&str; 2] = names![LookupTable, LookupTableV2];
+
+/// Whether an operator that computes in 16 bits reads this variable in 16 bits: batch normalization keeps its statistics in
+/// float32.
+pub(super) fn narrows(op: &OpDesc, var: Var) -> bool {
+    !op.is::<BatchNormOp>() || op.inputs.get("X").contains(&var)
+}
 
 /// Operators whose precision differs from the default, by name.
 ///

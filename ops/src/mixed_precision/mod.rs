@@ -19,8 +19,9 @@ pub use master_weights::lower_master_weights;
 ///
 /// By default, products, convolutions and attention compute in 16 bits. Arithmetic, activations, pooling, dropout and
 /// operators that move data compute in 16 bits if an input has 16 bits and no input comes from an operator that computes
-/// in float32. All others compute in float32: losses, reductions, normalisation, softmax, exponentials, powers, tables of
-/// embeddings. `lists` changes that by the names of operators. An operator whose shape rule needs float32 computes in
+/// in float32; so does batch normalisation, whose scale, bias and statistics stay float32. All others compute in float32:
+/// losses, reductions, other norms, softmax, exponentials, powers, tables of embeddings. `lists` changes that by the names
+/// of operators. An operator whose shape rule needs float32 computes in
 /// float32.
 ///
 /// Parameters stay float32: they are the master weights, and their gradients and the optimizer's state are float32. A

@@ -9,7 +9,10 @@ use autobwd::{
     program::{Site, Var},
 };
 
-use super::analysis::{Decisions, is_single};
+use super::{
+    analysis::{Decisions, is_single},
+    lists::narrows,
+};
 
 /// Rewrites all blocks as decided.
 pub(super) fn rewrite(program: &mut Program, dtype: DType, decisions: &Decisions) {
@@ -70,7 +73,8 @@ impl Rewriter<'_> {
         let mut widened = vec![];
         let written: Vec<Var> = op.writes().collect();
         if let Some(halves) = half_outputs {
-            for var in op.inputs.args_mut() {
+            let narrowed: Vec<Var> = op.reads().filter(|var| narrows(&op, *var)).collect();
+            for var in op.inputs.args_mut().filter(|var| narrowed.contains(var)) {
                 *var = self.half(*var, op.site);
             }
             for var in op.outputs.args_mut().filter(|var| halves.contains(var)) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
+    Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     op::{LaneOf, VectorLoops, Vectorised, map_lanes, with_float},
     register_op,
@@ -19,6 +19,7 @@ use crate::{
     Math,
     fill::FillConstant,
     kernel_helpers::{KernelFloat, wide},
+    math::in_dtype,
 };
 
 /// Batch normalisation of each channel: `y = scale * (x - m) / √(v + epsilon) + bias`.
@@ -29,7 +30,7 @@ use crate::{
 /// (unless `trainable_statistics`) or `use_global_stats`, `m` and `v` are `mean` and `variance`, which are unchanged.
 #[register_op(grad = BatchNormRule, infallible)]
 pub struct BatchNormOp<V = Var> {
-    /// Two to five dimensions.
+    /// Two to five dimensions. If it has 16 bits, the numbers of the channels may be float32.
     #[input]
     pub x: V,
     /// Scale, one for each channel; 1 if absent.
@@ -87,7 +88,7 @@ impl Infer for BatchNormOp<Meta> {
         check_channels(&self.x, self.data_layout, vectors.into_iter().flatten())?;
         for saved in [&mut self.saved_mean, &mut self.saved_variance] {
             if self.is_test && !self.trainable_statistics {
-                saved.set(self.x.dtype, []);
+                saved.set(self.mean.dtype, []);
             } else {
                 saved.like(&self.mean);
             }
@@ -167,33 +168,36 @@ impl Composition for BatchNormOp<Expr> {
     fn compose(&mut self) {
         let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
         let (test, given) = self.modes();
+        let [x, running_mean, running_variance] = [&self.x, &self.mean, &self.variance].map(widened);
         let (mean, variance) = match given {
-            true => (self.mean.clone(), self.variance.clone()),
-            false => moments(&self.x, &over, axis),
+            true => (running_mean.clone(), running_variance.clone()),
+            false => moments(&x, &over, axis),
         };
         let factor = factor(&variance, self.epsilon);
-        let normal = mul(&sub(&self.x, &mean, axis), &factor, axis);
-        self.y = affine(normal, &self.scale, &self.bias, axis);
-        let momentum = f64::from(self.momentum);
+        let normal = mul(&sub(&x, &mean, axis), &factor, axis);
+        let [scale, bias] = [&self.scale, &self.bias].map(|x| x.as_ref().map(widened));
+        self.y = in_dtype(&affine(normal, &scale, &bias, axis), self.x.dtype());
+        let (momentum, dtype) = (f64::from(self.momentum), self.mean.dtype());
+        let kept = |x: &Expr| in_dtype(x, dtype);
         let is_empty = self.x.dims().iter().any(|dim| *dim == 0);
         if is_empty {
             (self.mean_out, self.variance_out) = (self.mean.clone(), self.variance.clone());
         } else if !given {
-            self.mean_out = &self.mean * momentum + &mean * (1.0 - momentum);
-            self.variance_out = &self.variance * momentum + &variance * (1.0 - momentum);
+            self.mean_out = kept(&(running_mean * momentum + &mean * (1.0 - momentum)));
+            self.variance_out = kept(&(running_variance * momentum + &variance * (1.0 - momentum)));
         } else {
-            (self.mean_out, self.variance_out) = (mean.clone(), variance);
+            (self.mean_out, self.variance_out) = (kept(&mean), kept(&variance));
         }
-        let fill = |shape: Vec<i64>| {
-            let (dtype, value, str_value) = (self.x.dtype(), 0.0, String::new());
+        let fill = |shape: Vec<i64>, dtype: DType| {
+            let (value, str_value) = (0.0, String::new());
             self.x
                 .builder()
                 .emit(FillConstant { shape, dtype, value, str_value, ..FillConstant::of(New) })
                 .out
         };
         (self.saved_mean, self.saved_variance) =
-            if test { (fill(vec![]), fill(vec![])) } else { (mean, factor) };
-        self.reserve_space = Some(fill(vec![0]));
+            if test { (fill(vec![], dtype), fill(vec![], dtype)) } else { (kept(&mean), kept(&factor)) };
+        self.reserve_space = Some(fill(vec![0], self.x.dtype()));
     }
 }
 autobwd::samples!(
@@ -222,6 +226,8 @@ autobwd::samples!(
         batch_norm(uniform([0, 3, 2]), 3),
         batch_norm(uniform([2, 0, 3]), 0),
         batch_norm(uniform([2, 3, 0]), 3),
+        BatchNormOp { mean: uniform([3]).of(DType::I64), ..batch_norm(uniform([2, 3]), 3) }
+            .fails("`Mean`: dtype int64 does not match"),
         batch_norm(uniform([3]), 3).fails("`X`: two to five dimensions are needed"),
         batch_norm(uniform([1, 3, 1, 1, 1, 1]), 3).fails("`X`: two to five dimensions are needed"),
         batch_norm(uniform([2, 3, 4]), 4).fails("`Mean`: [3] is needed, a number for each channel"),
@@ -262,7 +268,9 @@ fn check_channels<'a>(
     x.require((2..=5).contains(&x.rank()), || "two to five dimensions are needed".into())?;
     let channels = x.dims[layout.channels(x.rank())];
     for vector in vectors {
-        vector.same_dtype(x)?;
+        if vector.dtype != x.dtype.arithmetic() {
+            vector.same_dtype(x)?;
+        }
         let fits = vector.dims.agrees(&[channels]);
         vector.require(fits, || format!("[{channels}] is needed, a number for each channel"))?;
     }
@@ -431,21 +439,28 @@ impl Composition for BatchNormGrad<Expr> {
     fn compose(&mut self) {
         let (axis, over) = (self.data_layout.axis(), self.data_layout.but_channels(self.x.dims().len()));
         let given = self.given();
+        let [x, dy] = [&self.x, &self.dy].map(widened);
         let (mean, variance) = match (&self.mean, &self.variance) {
-            (Some(mean), Some(variance)) if given => (mean.clone(), variance.clone()),
-            _ => moments(&self.x, &over, axis),
+            (Some(mean), Some(variance)) if given => (widened(mean), widened(variance)),
+            _ => moments(&x, &over, axis),
         };
         let factor = factor(&variance, self.epsilon);
-        let normal = mul(&sub(&self.x, &mean, axis), &factor, axis);
-        let mut dx = affine(self.dy.clone(), &self.scale, &None, axis);
+        let normal = mul(&sub(&x, &mean, axis), &factor, axis);
+        let mut dx = affine(dy.clone(), &self.scale.as_ref().map(widened), &None, axis);
         if !given {
             let slope = decomposition::mean(&(&dx * &normal), &over, false);
             dx = sub(&dx, &decomposition::mean(&dx, &over, false), axis) - mul(&normal, &slope, axis);
         }
-        self.dx = Some(mul(&dx, &factor, axis));
-        self.dscale = Some((&self.dy * &normal).sum(&over));
-        self.dbias = Some(self.dy.sum(&over));
+        self.dx = Some(in_dtype(&mul(&dx, &factor, axis), self.x.dtype()));
+        let dtype = self.mean_out.dtype();
+        self.dscale = Some(in_dtype(&(&dy * &normal).sum(&over), dtype));
+        self.dbias = Some(in_dtype(&dy.sum(&over), dtype));
     }
+}
+
+/// A tensor in the dtype that kernels compute in.
+fn widened(x: &Expr) -> Expr {
+    in_dtype(x, x.dtype().arithmetic())
 }
 
 /// `1 / √(variance + epsilon)`

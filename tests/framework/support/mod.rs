@@ -21,3 +21,11 @@ pub(crate) use autobwd_tests::compare;
 pub(crate) fn is_of_library(info: &autobwd::op::OpInfo) -> bool {
     info.crate_name() == "autobwd-ops" || info.schema().file.contains("/operators/")
 }
+
+/// The values of a scope without sums of gradients, by name.
+pub(crate) fn kept(scope: &autobwd::Scope) -> Vec<(String, Vec<f64>)> {
+    let own = scope.iter().filter(|(name, _)| !name.ends_with("@MERGED"));
+    let mut all: Vec<_> = own.map(|(name, value)| (name.to_string(), value.to_f64s())).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}

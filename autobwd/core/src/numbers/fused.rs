@@ -31,7 +31,7 @@ pub(crate) fn mul_add_f64(x: f64, y: f64, z: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Numbers of all magnitudes, many of which nearly cancel, overflow or are subnormal.
+    /// Random bits: numbers of all magnitudes.
     fn bits(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
