@@ -84,7 +84,7 @@ autobwd::samples!(
     [
         unscale(vec![uniform([2, 3]), uniform([4])]),
         unscale(vec![uniform([]), uniform([0, 3])]),
-        unscale(vec![uniform([3]), given([2], [0.5, f64::INFINITY])])
+        unscale(vec![given([2], [0.5, f64::INFINITY])])
             .not_a_derivative("infinite elements have no differences"),
         unscale(vec![given([2], [f64::NAN, 1.0])]).not_a_derivative("NaN has no differences"),
         CheckFiniteAndUnscale { scale: positive([]), ..unscale(vec![uniform([2])]) },
