@@ -72,8 +72,8 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
     }
 
     /// # Safety
-    /// The machine has the instructions of the vector. The pointers lead to matrices of these sizes with these strides,
-    /// one of which is 1; nothing else uses the elements of `out` meanwhile.
+    /// The machine has the instructions of the vector. The pointers lead to matrices of these sizes with these strides;
+    /// one stride of each is 1. Nothing else uses the elements of `out` meanwhile.
     pub(super) unsafe fn run<V: Vector<Element = X::Sum>, P: Packing<V, X, Y>>(
         self,
         panels: &mut Panels<X::Sum>,
@@ -81,7 +81,7 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
         const { assert!(size_of::<P::Unit>() == size_of::<X::Sum>()) }
         let (m, n, k) = self.size;
         let width = V::TILE * V::LANES;
-        // Without other rows that use them, packed columns are used at once, from the nearest cache.
+        // Without other rows that use them, packed columns are used immediately, from the nearest cache.
         let columns = match m <= ROWS {
             true => width,
             false => (COLUMN_BYTES / (TERMS * size_of::<X::Sum>())).next_multiple_of(width),

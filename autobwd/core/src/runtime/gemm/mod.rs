@@ -350,8 +350,8 @@ pub(super) fn reserve() {
 }
 
 /// # Safety
-/// The pointers lead to matrices of these sizes with these strides, one of which is 1; nothing else uses the rectangle of
-/// `out` meanwhile.
+/// The pointers lead to matrices of these sizes with these strides; one stride of each is 1. Nothing else uses the
+/// rectangle of `out` meanwhile.
 pub(super) unsafe fn gemm_into<X: Factor, Y: Factor<Sum = X::Sum>>(
     size: (usize, usize, usize),
     (out, out_row): (*mut X::Sum, isize),

@@ -1,4 +1,4 @@
-//! Products of `bf16` by `VDPBF16PS`, twice as fast as in single precision.
+//! Products of `bf16` by VDPBF16PS, twice as fast as in single precision.
 //!
 //! For each of 16 sums the instruction adds the product of the upper halves of two 32-bit numbers, then the product of
 //! the lower halves, each by a fused multiply-add that takes and gives 0 for subnormal numbers. That is a chain in the
@@ -256,10 +256,10 @@ impl VectorWork<__m512> for TransposePairs {
     }
 }
 
-/// While it lives, this thread takes and gives 0 for subnormal numbers, as `VDPBF16PS` does on every machine.
+/// While it lives, this thread takes and gives 0 for subnormal numbers, as VDPBF16PS does on every machine.
 pub(super) struct Flushing(u32);
 
-/// Bits of `MXCSR`: flush to zero, and denormals are zero.
+/// Bits of MXCSR: flush to zero, and denormals are zero.
 const FLUSH: u32 = 1 << 15 | 1 << 6;
 
 impl Flushing {
