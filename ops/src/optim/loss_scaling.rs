@@ -26,7 +26,7 @@ const SKIP_UPDATE: &str = "SkipUpdate";
 /// schedule, but the scale alone. [`UpdateLossScaling`] changes the scale, after steps without infinities upwards. As in
 /// the reference, statistics that the model itself keeps (of batch normalization) are those of every step.
 ///
-/// The fields have the names and values of the reference's GradScaler.
+/// The fields have the names and values of the reference's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
     /// The scale at the start.
