@@ -81,7 +81,8 @@ impl LossScaling {
 
     /// The scaled loss.
     pub(super) fn scaled(&self, net: &Builder, loss: &Expr) -> Expr {
-        loss * fit(&self.scale(net), loss)
+        // No gradient flows to the scale.
+        loss * fit(&self.scale(net), loss).freeze()
     }
 
     /// The scale, a variable that is kept.
@@ -202,7 +203,7 @@ fn expanded(program: &mut Program, x: Var, dims: Dims, site: Option<Site>) -> Va
     let name = program.name(x).to_string();
     let out = program.fresh(&name);
     let op: OpDesc = if shape.is_empty() {
-        ReduceAny { x, out, reduce: LogicalReduceAttrs::over(&[]) }.into()
+        ReduceAny { x, out, reduce: LogicalReduceAttrs::over([]) }.into()
     } else {
         ExpandV2 { x, shape_input: None, expand_shapes_tensor: vec![], out, shape }.into()
     };
