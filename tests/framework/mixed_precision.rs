@@ -10,10 +10,7 @@ use autobwd_ops::{
     control::{cond, scan, while_loop},
     mixed_precision::{PrecisionLists, mixed_precision},
     nn::{BatchNorm, Conv2d, Linear},
-    optim::{
-        Adagrad, Adam, AdamW, GradientClip, Lamb, LossScaling, MixedPrecision, Momentum, Optimizer, RmsProp,
-        Schedule, ScheduledOptimizer, Sgd, compute_gradients,
-    },
+    optim::{Adam, GradientClip, LossScaling, MixedPrecision, Optimizer, Sgd, compute_gradients},
 };
 use autobwd_tests::training_case::TrainingCase;
 
