@@ -155,7 +155,8 @@ pub(super) fn cast(number: &Expr, dtype: DType) -> Expr {
     if number.dtype() == dtype { number.clone() } else { number.cast(dtype) }
 }
 
-/// A state of an optimizer for a parameter, kept in the scope like the parameter.
+/// A state of an optimizer for a parameter, kept in the scope like the parameter. A state of other dimensions counts
+/// steps: 16 bits would not hold a power of 0.999.
 pub(super) fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value: f32) -> Expr {
     let (meta, net) = (parameter.meta(), parameter.builder());
     let own = meta.dims.known().unwrap_or_default();
@@ -166,6 +167,7 @@ pub(super) fn state(parameter: &Expr, what: &str, dims: Option<&[usize]>, value:
             return known;
         }
     }
+    let dtype = if dims.is_some() { meta.dtype.arithmetic() } else { meta.dtype };
     let dims = dims.unwrap_or(&own);
-    net.persistable(&name, meta.dtype, dims, |s| Init::Constant(value.into()).emit(s, 0))
+    net.persistable(&name, dtype, dims, |s| Init::Constant(value.into()).emit(s, 0))
 }

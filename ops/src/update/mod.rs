@@ -27,7 +27,7 @@ use crate::{
     Math,
     kernel_helpers::KernelFloat,
     logic::Where,
-    math::{all_sizes, like},
+    math::{all_sizes, in_dtype, like},
 };
 
 /// The only element of a slot.
@@ -52,10 +52,12 @@ fn same_as_param<const N: usize>(param: &Meta, slots: [&Meta; N]) -> Result<()> 
     slots.into_iter().try_for_each(|slot| slot.same_as(param))
 }
 
-/// Checks that the slots have one element of the dtype of the parameter.
+/// Checks that the slots have one element of the dtype of the parameter, or float32 if that has 16 bits.
 fn scalars_of_param<const N: usize>(param: &Meta, slots: [&Meta; N]) -> Result<()> {
     slots.into_iter().try_for_each(|slot| {
-        slot.same_dtype(param)?;
+        if slot.dtype != param.dtype.arithmetic() {
+            slot.same_dtype(param)?;
+        }
         slot.one_element()
     })
 }
@@ -75,8 +77,9 @@ fn is_skipped(skip: &Option<Buf<'_>>) -> Result<bool> {
     }
 }
 
-/// A tensor of one element, in a shape that broadcasts with `with`.
+/// A tensor of one element, in a shape that broadcasts with `with`, and in its dtype if it is a number.
 fn number(x: &Expr, with: &Expr) -> Expr {
+    let x = &if x.dtype().is_float() { in_dtype(x, with.dtype()) } else { x.clone() };
     let shape: &[i32] = if with.dims().is_empty() { &[] } else { &[1] };
     let fits = x.dims().len() == shape.len() && x.dims().iter().all(|dim| *dim == 1);
     if fits { x.clone() } else { x.reshape(shape) }
