@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, fs, sync::Mutex};
 
-use autobwd::{DType, Executor, Result, Tensor, exec::ARITHMETIC_VERSION};
+use autobwd::{
+    DType, Executor, Result, Tensor,
+    exec::ARITHMETIC_VERSION,
+    tensor::{bf16, f16},
+};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::parts::BitResult;
@@ -14,15 +18,19 @@ pub(crate) fn hash(tensor: &Tensor) -> Result<u64> {
     let mut hash = Xxh3::new();
     hash.update(tensor.dtype().name().as_bytes());
     tensor.dims().iter().for_each(|n| hash.update(&(*n as u64).to_le_bytes()));
+    macro_rules! update {
+        ($t:ident) => {
+            tensor.slice::<$t>()?.iter().for_each(|x| {
+                let x = if x.is_nan() { $t::NAN } else { *x };
+                hash.update(&x.to_bits().to_le_bytes());
+            })
+        };
+    }
     match tensor.dtype() {
-        DType::F32 => tensor.slice::<f32>()?.iter().for_each(|x| {
-            let x = if x.is_nan() { f32::NAN } else { *x };
-            hash.update(&x.to_bits().to_le_bytes());
-        }),
-        DType::F64 => tensor.slice::<f64>()?.iter().for_each(|x| {
-            let x = if x.is_nan() { f64::NAN } else { *x };
-            hash.update(&x.to_bits().to_le_bytes());
-        }),
+        DType::F16 => update!(f16),
+        DType::BF16 => update!(bf16),
+        DType::F32 => update!(f32),
+        DType::F64 => update!(f64),
         _ => hash.update(tensor.bytes()),
     }
     Ok(hash.digest())

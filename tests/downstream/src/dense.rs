@@ -31,7 +31,7 @@ impl Infer for Dense<Meta> {
 }
 impl Kernel for Dense<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => cx.product(self.out.slice_mut::<T>()?, false, self.x.mat()?, self.w.mat()?))
+        with_float!(self.x, T => cx.product(self.out.slice_mut::<T>()?, false, self.x.mat::<T>()?, self.w.mat::<T>()?))
     }
 }
 autobwd::samples!(
@@ -61,7 +61,7 @@ pub struct DenseGrad<V = Var> {
 impl Kernel for DenseGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.dout, T => {
-            let (x, w, dout) = (self.x.mat::<T>()?, self.w.mat()?, self.dout.mat()?);
+            let (x, w, dout) = (self.x.mat::<T>()?, self.w.mat::<T>()?, self.dout.mat::<T>()?);
             self.dx.iter_mut().try_for_each(|dx| cx.product(dx.slice_mut()?, false, dout, w.t()))?;
             self.dw.iter_mut().try_for_each(|dw| cx.product(dw.slice_mut()?, false, x.t(), dout))
         })

@@ -26,10 +26,10 @@ pub(super) struct Pairs;
 ///
 /// # Safety
 /// As [`Product::run`].
-pub(super) unsafe fn of<'a, V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
+pub(super) unsafe fn of<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
     product: Product<X, Y>,
-    panels: &'a mut Panels<X::Sum>,
-) -> Option<(Product<bf16, bf16>, &'a mut Panels<f32>)> {
+    panels: &mut Panels<X::Sum>,
+) -> Option<(Product<bf16, bf16>, &mut Panels<f32>)> {
     let vectors = TypeId::of::<V>() == TypeId::of::<__m512>();
     let factors = [TypeId::of::<X>(), TypeId::of::<Y>()] == [TypeId::of::<bf16>(); 2];
     if !vectors || !factors || !is_x86_feature_detected!("avx512bf16") {
