@@ -1,7 +1,7 @@
 //! Training steps of models of published sizes, in single and in mixed precision.
 //!
 //! `cargo run --release -p autobwd-benches --bin precision -- gpt2 --dtype bfloat16` prints one JSON line: the median time
-//! of a step, the losses, and the peak of resident memory. `torch.py` runs the same models in PyTorch.
+//! of a step, the losses, and the peak of resident memory. `torch_peer.py` runs the same models in PyTorch.
 
 mod models;
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> BenchResult<ExitCode> {
-    let executor = Executor::with_threads(args.threads);
+    let mut executor = Executor::with_threads(args.threads);
     let models::TrainingStep { net, mut scope, loss } = args.model.step(args.dtype)?;
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let mut session = executor.prepare(&net.program()?, &mut scope, &[], &[&loss])?;

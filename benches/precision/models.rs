@@ -61,7 +61,7 @@ fn minimize(optimizer: impl Optimizer, loss: &Expr, dtype: DType) -> Result<()> 
 
 const WIDTH: usize = 768;
 const HEADS: usize = 12;
-const LAYERS: u64 = 12;
+const LAYERS: i32 = 12;
 
 /// Layers of attention and of two linear layers, normalised before each, with words as input and output.
 struct Transformer {
@@ -95,7 +95,7 @@ impl Transformer {
             let narrow = Linear::builder(net, 4 * WIDTH, WIDTH).seed(10 * layer + 5).build();
             x = &x + narrow.forward(&wide.forward(&hidden).gelu(true));
         }
-        let x = LayerNorm::builder(net, WIDTH).build().forward(&x).reshape(&[n as i64, WIDTH as i64]);
+        let x = LayerNorm::builder(net, WIDTH).build().forward(&x).reshape(&[n as i32, WIDTH as i32]);
         let (x, y) = ((&x).into(), (&table.weight).into());
         let scores = emit(MatmulV2 { x, y, out: New, trans_x: false, trans_y: true }).out;
         Ok(scores.cross_entropy(&next).mean())
@@ -110,7 +110,7 @@ fn resnet18(net: &Builder, scope: &mut Scope) -> Result<Expr> {
     let x = net.persistable("images", DType::F32, &[batch, 3, size, size], Expr::clone);
     let labels = net.persistable("labels", DType::I64, &[batch, 1], Expr::clone);
     let mut seed = 0;
-    let mut conv = |x: &Expr, inputs: usize, outputs: usize, window: usize, stride: usize| {
+    let mut conv = |x: &Expr, inputs: usize, outputs: usize, window: usize, stride: i32| {
         seed += 1;
         let conv = Conv2d::builder(net, inputs, outputs, window).stride(stride).padding(window as i32 / 2);
         let y = conv.seed(seed).build().forward(x);

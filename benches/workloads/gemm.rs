@@ -32,7 +32,7 @@ fn measure(
     let (net, mut scope) = (Builder::new(), Scope::new());
     let mut factor = |name: &str, seed| -> Result<Expr> {
         let elements: Vec<f64> = numbers(seed, n * n, 1.0).into_iter().map(f64::from).collect();
-        scope.set(name, Tensor::from_f64s(dtype, &[n, n], &elements)?);
+        scope.set(name, Tensor::from_f64s(dtype, [n, n], &elements)?);
         Ok(net.persistable(name, dtype, &[n, n], Expr::clone))
     };
     let out = factor("x", 1)?.matmul(&factor("y", 2)?).name();
