@@ -58,7 +58,11 @@ const KNOWN: &[(&str, &str)] = &[
     // It counts the labels.
     ("accuracy", "no input changes output `Total`"),
     ("rnn", "no input changes output `DropoutState`"),
+    // Scales are positive.
+    ("check_finite_and_unscale", "input `Scale` has no negative numbers"),
+    ("update_loss_scaling", "input `PrevLossScaling` has no negative numbers"),
     // A changed number stays finite, or not.
+    ("check_finite_and_unscale", "no input changes output `FoundInfinite`"),
     ("isfinite_v2", "input `X` has no effect"),
     ("isinf_v2", "input `X` has no effect"),
     ("isnan_v2", "input `X` has no effect"),

@@ -7,7 +7,7 @@ use super::{
     derivatives::GradientFunction,
     function::{ProgramFunction, executor, failure, in_case},
     rewrites::check_fused,
-    values::{check_eager, check_threads},
+    values::{check_eager, check_threads, same_numbers},
 };
 use autobwd_core::sample::Sample;
 use autobwd_core::{Cx, DType, ErrorKind, GradKind, OpInfoMap, Result, Tensor};
@@ -85,10 +85,4 @@ fn check_same(ops: &OpInfoMap, function: &ProgramFunction, many: &Arc<Cx>) -> Re
         }
     }
     Ok(())
-}
-
-/// Whether two tensors have the same bits, apart from those of NaN.
-fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
-    let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
-    a.meta() == b.meta() && a.to_f64s().iter().zip(&b.to_f64s()).all(same)
 }

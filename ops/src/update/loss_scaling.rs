@@ -219,6 +219,7 @@ autobwd::samples!(
             ..scaling(0.0, 8.0, [2.0, 0.0])
         },
         UpdateLossScaling { x: vec![], out: vec![], ..scaling(0.0, 8.0, [2.0, 0.0]) },
+        UpdateLossScaling { decr_every_n_nan_or_inf: 1, ..scaling(1.0, 8.0, [2.0, 0.0]) },
         UpdateLossScaling { found_infinite: uniform([1]), ..scaling(0.0, 8.0, [2.0, 0.0]) }
             .fails("`FoundInfinite`: bool is needed"),
         UpdateLossScaling {

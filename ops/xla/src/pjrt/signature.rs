@@ -38,11 +38,13 @@ impl fmt::Display for Parameter {
 }
 
 /// The names of dtypes in StableHLO.
-const ELEMENTS: [(DType, &str); 6] = [
+const ELEMENTS: [(DType, &str); 8] = [
     (DType::Bool, "i1"),
     (DType::U8, "ui8"),
     (DType::I32, "i32"),
     (DType::I64, "i64"),
+    (DType::F16, "f16"),
+    (DType::BF16, "bf16"),
     (DType::F32, "f32"),
     (DType::F64, "f64"),
 ];
