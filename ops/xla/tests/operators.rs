@@ -290,7 +290,11 @@ fn compare_values(float: DType, tolerance: f64, step: usize, exempt: &[&str]) ->
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n\n"));
-    assert!(exempt.iter().all(|ty| differing.contains(ty)), "of {exempt:?}, only {differing:?} differ");
+    // A part of the samples may leave them out.
+    assert!(
+        step > 1 || exempt.iter().all(|ty| differing.contains(ty)),
+        "of {exempt:?}, only {differing:?} differ"
+    );
     Ok(())
 }
 
@@ -308,7 +312,7 @@ fn operators_compute_nearly_the_same_in_16_bits() -> Result<()> {
     let sensitive = ["layer_norm", "logcumsumexp", "rnn"];
     compare_values(DType::BF16, 5e-2, 1, &sensitive)?;
     // Rules are the same for both; all samples would take minutes.
-    compare_values(DType::F16, 1e-2, 8, &[])
+    compare_values(DType::F16, 1e-2, 8, &sensitive)
 }
 
 /// What is lowered in single precision is also lowered in 16 bits.
