@@ -2,10 +2,10 @@
 
 use std::panic::Location;
 
-use autobwd::{DType, Expr, New, Result, emit};
+use autobwd::{Expr, New, Result, emit};
 
 use super::{
-    MixedPrecision, Optimizer, Schedule, hyperparameters,
+    Optimizer, hyperparameters,
     state::{cast, fit},
 };
 use crate::{
@@ -115,24 +115,12 @@ pub struct ClippedOptimizer<O> {
 }
 
 impl<O: Optimizer> Optimizer for ClippedOptimizer<O> {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.optimizer)
+    }
+
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
-    }
-
-    fn update_dtype(&self, parameter: &Expr) -> DType {
-        self.optimizer.update_dtype(parameter)
-    }
-
-    fn schedule(&self) -> Option<&Schedule> {
-        self.optimizer.schedule()
-    }
-
-    fn precision(&self) -> Option<&MixedPrecision> {
-        self.optimizer.precision()
-    }
-
-    fn state_prefix(&self) -> &str {
-        self.optimizer.state_prefix()
     }
 
     fn validate(&self) -> Result<()> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, New, Result, emit};
 
-use super::{MixedPrecision, Optimizer, Schedule, hyperparameters};
+use super::{Optimizer, hyperparameters};
 use crate::{
     model::{matches, require_matches},
     sum::Sum,
@@ -21,34 +21,17 @@ pub struct WeightDecay<O> {
 }
 
 impl<O: Optimizer> Optimizer for WeightDecay<O> {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.optimizer)
+    }
+
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
-    }
-
-    fn update_dtype(&self, parameter: &Expr) -> DType {
-        self.optimizer.update_dtype(parameter)
-    }
-
-    fn schedule(&self) -> Option<&Schedule> {
-        self.optimizer.schedule()
-    }
-
-    fn precision(&self) -> Option<&MixedPrecision> {
-        self.optimizer.precision()
-    }
-
-    fn state_prefix(&self) -> &str {
-        self.optimizer.state_prefix()
     }
 
     fn validate(&self) -> Result<()> {
         hyperparameters::at_least_zero("decay", self.decay)?;
         self.optimizer.validate()
-    }
-
-    #[track_caller]
-    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
-        self.optimizer.transform(gradients)
     }
 
     #[track_caller]
@@ -127,24 +110,16 @@ impl ParameterGroups {
 }
 
 impl Optimizer for ParameterGroups {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&*self.others)
+    }
+
     fn learning_rate(&self) -> f32 {
         self.others.learning_rate()
     }
 
     fn update_dtype(&self, parameter: &Expr) -> DType {
         self.optimizer(self.group_of(parameter)).update_dtype(parameter)
-    }
-
-    fn schedule(&self) -> Option<&Schedule> {
-        self.others.schedule()
-    }
-
-    fn precision(&self) -> Option<&MixedPrecision> {
-        self.others.precision()
-    }
-
-    fn state_prefix(&self) -> &str {
-        self.others.state_prefix()
     }
 
     fn validate(&self) -> Result<()> {

@@ -24,7 +24,7 @@ const SKIP_UPDATE: &str = "SkipUpdate";
 /// The backward pass starts from `loss * loss_scaling_0`. Then, gradients are divided by the scale
 /// ([`CheckFiniteAndUnscale`]). If one is infinite or NaN, the step changes no parameter, no state of the optimizer and no
 /// schedule, but the scale alone. [`UpdateLossScaling`] changes the scale, after steps without infinities upwards. As in
-/// the reference, statistics that the model itself keeps (of batch normalization) are those of every step.
+/// the reference, statistics that the model itself keeps (of batch normalization) change in every step.
 ///
 /// The fields have the names and values of the reference's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use autobwd::{DType, Expr, Result, VarDesc, emit, operators::Cast};
 
-use super::{MixedPrecision, Optimizer, Schedule};
+use super::Optimizer;
 use crate::Math;
 
 /// An optimizer that updates a float32 copy of each 16-bit parameter, and rounds the parameter from it; made by
@@ -35,33 +35,16 @@ pub struct MasterWeights<O> {
 }
 
 impl<O: Optimizer> Optimizer for MasterWeights<O> {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.optimizer)
+    }
+
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
     }
 
     fn update_dtype(&self, parameter: &Expr) -> DType {
         self.optimizer.update_dtype(parameter).arithmetic()
-    }
-
-    fn schedule(&self) -> Option<&Schedule> {
-        self.optimizer.schedule()
-    }
-
-    fn precision(&self) -> Option<&MixedPrecision> {
-        self.optimizer.precision()
-    }
-
-    fn state_prefix(&self) -> &str {
-        self.optimizer.state_prefix()
-    }
-
-    fn validate(&self) -> Result<()> {
-        self.optimizer.validate()
-    }
-
-    #[track_caller]
-    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
-        self.optimizer.transform(gradients)
     }
 
     #[track_caller]

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result};
 
-use super::{LossScaling, MinimizeResult, Optimizer, Schedule, loss_scaling::skip_updates, state};
+use super::{LossScaling, MinimizeResult, Optimizer, loss_scaling::skip_updates, state};
 use crate::mixed_precision::{PrecisionLists, mixed_precision};
 
 /// How an optimizer trains a model in mixed precision.
@@ -55,24 +55,16 @@ pub struct MixedPrecisionOptimizer<O> {
 }
 
 impl<O: Optimizer> Optimizer for MixedPrecisionOptimizer<O> {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.optimizer)
+    }
+
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
     }
 
-    fn update_dtype(&self, parameter: &Expr) -> DType {
-        self.optimizer.update_dtype(parameter)
-    }
-
-    fn schedule(&self) -> Option<&Schedule> {
-        self.optimizer.schedule()
-    }
-
     fn precision(&self) -> Option<&MixedPrecision> {
         Some(&self.precision)
-    }
-
-    fn state_prefix(&self) -> &str {
-        self.optimizer.state_prefix()
     }
 
     fn validate(&self) -> Result<()> {
@@ -80,11 +72,6 @@ impl<O: Optimizer> Optimizer for MixedPrecisionOptimizer<O> {
             scaling.validate()?;
         }
         self.optimizer.validate()
-    }
-
-    #[track_caller]
-    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
-        self.optimizer.transform(gradients)
     }
 
     #[track_caller]

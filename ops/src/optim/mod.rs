@@ -58,10 +58,15 @@ pub trait Optimizer {
     /// The learning rate at the start.
     fn learning_rate(&self) -> f32;
 
+    /// The optimizer that this one wraps: what this one does not say itself, that one says.
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        None
+    }
+
     /// The dtype of the learning rate that [`update`](Optimizer::update) gets for a parameter; by default, the dtype of
-    /// the parameter. An optimizer that wraps another one has its dtype.
+    /// the parameter.
     fn update_dtype(&self, parameter: &Expr) -> DType {
-        parameter.dtype()
+        self.inner().map_or_else(|| parameter.dtype(), |inner| inner.update_dtype(parameter))
     }
 
     /// Checks the hyperparameters, before anything is appended. By default, the learning rate is a finite number, not
@@ -70,24 +75,26 @@ pub trait Optimizer {
     /// # Errors
     /// Hyperparameters out of bounds.
     fn validate(&self) -> Result<()> {
-        hyperparameters::at_least_zero("rate", self.learning_rate())
+        match self.inner() {
+            Some(inner) => inner.validate(),
+            None => hyperparameters::at_least_zero("rate", self.learning_rate()),
+        }
     }
 
     /// The schedule by which the program computes the learning rate of each step; by default, the rate stays until the
-    /// variable is set. An optimizer that wraps another one has its schedule.
+    /// variable is set.
     fn schedule(&self) -> Option<&Schedule> {
-        None
+        self.inner()?.schedule()
     }
 
-    /// The precision in which the model is trained; by default, the precision of the model as it is described. An
-    /// optimizer that wraps another one has its precision.
+    /// The precision in which the model is trained; by default, the precision of the model as it is described.
     fn precision(&self) -> Option<&MixedPrecision> {
-        None
+        self.inner()?.precision()
     }
 
     /// The prefix of the names of the learning rate and of all state: empty, or the [`name`](Optimizer::name) and a dot.
     fn state_prefix(&self) -> &str {
-        ""
+        self.inner().map_or("", |inner| inner.state_prefix())
     }
 
     /// The name of the learning rate, a variable of the program: [`LEARNING_RATE`] after the
@@ -126,7 +133,10 @@ pub trait Optimizer {
     /// Hyperparameters out of bounds.
     #[track_caller]
     fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
-        Ok(gradients)
+        match self.inner() {
+            Some(inner) => inner.transform(gradients),
+            None => Ok(gradients),
+        }
     }
 
     /// This optimizer with clipped gradients.

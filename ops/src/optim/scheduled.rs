@@ -8,7 +8,7 @@ use autobwd::{
     operators::{Assign, Increment},
 };
 
-use super::{MixedPrecision, Optimizer, Schedule, schedule::ScheduleCurve, state::cast};
+use super::{Optimizer, Schedule, schedule::ScheduleCurve, state::cast};
 use crate::{Init, Math};
 
 /// An optimizer whose program computes the learning rate of each step by a [`Schedule`], from a counter that it keeps:
@@ -46,34 +46,21 @@ pub struct ScheduledOptimizer<O> {
 }
 
 impl<O: Optimizer> Optimizer for ScheduledOptimizer<O> {
-    fn learning_rate(&self) -> f32 {
-        self.schedule.rate(0) as f32
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.optimizer)
     }
 
-    fn update_dtype(&self, parameter: &Expr) -> DType {
-        self.optimizer.update_dtype(parameter)
+    fn learning_rate(&self) -> f32 {
+        self.schedule.rate(0) as f32
     }
 
     fn schedule(&self) -> Option<&Schedule> {
         Some(&self.schedule)
     }
 
-    fn precision(&self) -> Option<&MixedPrecision> {
-        self.optimizer.precision()
-    }
-
-    fn state_prefix(&self) -> &str {
-        self.optimizer.state_prefix()
-    }
-
     fn validate(&self) -> Result<()> {
         self.schedule.validate()?;
         self.optimizer.validate()
-    }
-
-    #[track_caller]
-    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
-        self.optimizer.transform(gradients)
     }
 
     #[track_caller]

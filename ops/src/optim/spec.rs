@@ -340,6 +340,10 @@ impl Optimizer for OptimizerSpec {
 }
 
 impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        (**self).inner()
+    }
+
     fn learning_rate(&self) -> f32 {
         (**self).learning_rate()
     }

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Tensor, program::Transaction};
 
-use super::{MixedPrecision, Optimizer, Schedule, scheduled::set_rate};
+use super::{Optimizer, scheduled::set_rate};
 use crate::{Init, Math};
 
 /// An optimizer with a name; made by [`Optimizer::name`].
@@ -21,20 +21,12 @@ impl<O> NamedOptimizer<O> {
 }
 
 impl<O: Optimizer> Optimizer for NamedOptimizer<O> {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.optimizer)
+    }
+
     fn learning_rate(&self) -> f32 {
         self.optimizer.learning_rate()
-    }
-
-    fn update_dtype(&self, parameter: &Expr) -> DType {
-        self.optimizer.update_dtype(parameter)
-    }
-
-    fn schedule(&self) -> Option<&Schedule> {
-        self.optimizer.schedule()
-    }
-
-    fn precision(&self) -> Option<&MixedPrecision> {
-        self.optimizer.precision()
     }
 
     fn state_prefix(&self) -> &str {
@@ -46,10 +38,6 @@ impl<O: Optimizer> Optimizer for NamedOptimizer<O> {
             return Err(Error::attr("name", "the name of an optimizer is empty"));
         }
         self.optimizer.validate()
-    }
-
-    fn transform(&self, gradients: Vec<(Expr, Expr)>) -> Result<Vec<(Expr, Expr)>> {
-        self.optimizer.transform(gradients)
     }
 
     fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
