@@ -10,14 +10,14 @@ use std::{process::ExitCode, time::Instant};
 use autobwd::{DType, Executor};
 use autobwd_benches::{BenchResult, finish, median, ms, peak_resident_bytes, round};
 use clap::{Parser, ValueEnum};
-use models::Model;
+use models::PublishedModel;
 use serde_json::json;
 
 /// Times training steps of a model in a precision.
 #[derive(Parser)]
 struct Args {
     /// The model.
-    model: Model,
+    model: PublishedModel,
     /// The dtype of products.
     #[arg(long, default_value = "float32", value_parser = dtype)]
     dtype: DType,

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 
 /// A model with its data.
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Model {
+pub(crate) enum PublishedModel {
     /// GPT-2: 12 layers of 768 units, 50,257 words, 4 × 64 words, AdamW.
     Gpt2,
     /// An encoder: 12 layers of 768 units, 30,522 words, 4 × 128 words, AdamW.
@@ -28,20 +28,20 @@ pub(crate) struct TrainingStep {
     pub(crate) loss: String,
 }
 
-impl Model {
+impl PublishedModel {
     pub(crate) fn step(self, dtype: DType) -> Result<TrainingStep> {
         let (net, mut scope) = (Builder::new(), Scope::new());
         let loss = match self {
-            Model::Gpt2 => {
+            PublishedModel::Gpt2 => {
                 Transformer { words: 50_257, batch: 4, length: 64, causal: true }.loss(&net, &mut scope)
             }
-            Model::Bert => {
+            PublishedModel::Bert => {
                 Transformer { words: 30_522, batch: 4, length: 128, causal: false }.loss(&net, &mut scope)
             }
-            Model::Resnet18 => resnet18(&net, &mut scope),
+            PublishedModel::Resnet18 => resnet18(&net, &mut scope),
         }?;
         match self {
-            Model::Resnet18 => {
+            PublishedModel::Resnet18 => {
                 minimize(Momentum { rate: 0.01, momentum: 0.9, nesterov: false, lazy: false }, &loss, dtype)
             }
             _ => minimize(AdamW::new(1e-4), &loss, dtype),

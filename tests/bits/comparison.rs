@@ -27,8 +27,8 @@ struct Compared {
 
 static TABLE: Mutex<Vec<Compared>> = Mutex::new(vec![]);
 
-/// Compares the results of a part with an instruction set: among numbers of threads, with those of the reference, and with
-/// the file.
+/// Compares the results of a part with an instruction set: among numbers of threads, with the results of the reference,
+/// and with the file.
 ///
 /// # Errors
 /// The first results that differ.

@@ -9,7 +9,7 @@ pub(crate) enum InstructionSet {
     Avx2,
     /// AVX-512.
     Avx512,
-    /// No instructions beyond those of all machines: fused multiply-adds are computed exactly by others.
+    /// The instructions that all machines have: fused multiply-adds are computed exactly by others.
     Baseline,
 }
 

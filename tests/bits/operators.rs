@@ -23,8 +23,8 @@ pub(crate) fn accepted() -> Vec<(String, Sample)> {
     all.filter(|(_, sample)| sample.error.is_none()).collect()
 }
 
-/// Every sample in float32 and float64, with gradients up to second order, and in 16 bits, with those of first order; and
-/// with dimensions made 0 and 1.
+/// Every sample in float32 and float64, with gradients up to second order, and in 16 bits, with gradients of first
+/// order; and with dimensions made 0 and 1.
 pub(crate) fn samples(executors: &[Executor]) -> Result<Vec<BitResult>> {
     let mut results = vec![];
     for (name, sample) in accepted() {

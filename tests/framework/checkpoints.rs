@@ -194,7 +194,7 @@ fn checkpoint_of_another_arithmetic_loads_with_a_warning() -> Result<()> {
         assert_eq!(checkpoint.arithmetic(), version);
         assert!(checkpoint.warning().unwrap().contains(said), "{:?}", checkpoint.warning());
         assert_eq!(bits(&loaded), bits(&scope));
-        // Values that nothing has computed since then are still those of the other version.
+        // Values that nothing has computed since then are still the values of the other version.
         checkpoint.save(&path, &net.program()?, &loaded)?;
         assert_eq!(Checkpoint::load(&path, &net.program()?, &mut Scope::new())?, checkpoint);
     }

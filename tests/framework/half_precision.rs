@@ -53,7 +53,7 @@ fn numbers_are_converted_in_both_directions() -> Result<()> {
     Ok(())
 }
 
-/// Fused operators round where they would store: results equal those of operators that run alone.
+/// Fused operators round where they would store: results equal the results of operators that run alone.
 #[test]
 fn fusion_changes_no_bit() -> Result<()> {
     for dtype in HALVES {

@@ -63,7 +63,7 @@ fn check_half(ops: &OpInfoMap, sample: &Sample, dtype: DType, many: &Arc<Cx>) ->
             }
         }
     }
-    // A loop sums the gradients of all steps before it rounds, a tape those of two steps.
+    // A loop sums the gradients of all steps before it rounds, a tape rounds after each two.
     let built = built.filter(|_| sample.program.is_none());
     match check_eager(ops, &half, built.as_ref()) {
         // Tensor arrays and hand-written blocks exist in programs only.

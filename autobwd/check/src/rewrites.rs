@@ -32,7 +32,7 @@ pub(super) fn check_fused(
             inputs.push((name.clone(), tensor.clone()));
             continue;
         }
-        // Halves and doubles are exact, apart from those of very small numbers and of very large ones.
+        // Halves and doubles are exact, unless the number is very small or very large.
         let half = program.fresh("half");
         program.root_mut().vars.insert(half, VarDesc::of(tensor.meta()));
         let numbers: Vec<f64> = tensor.to_f64s().iter().map(|x| x / 2.0).collect();

@@ -136,7 +136,7 @@ pub(super) fn check_eager(
     Ok(())
 }
 
-/// Whether two tensors have the same bits, apart from those of NaN.
+/// Whether two tensors have the same bits; the bits of NaN do not count.
 pub(super) fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
     let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     a.meta() == b.meta() && a.to_f64s().iter().zip(&b.to_f64s()).all(same)

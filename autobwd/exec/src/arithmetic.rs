@@ -12,6 +12,6 @@ pub(crate) fn warning(file: &str, version: Option<u32>) -> Option<String> {
     };
     Some(format!(
         "{file} was written {written}, and this autobwd has version {ARITHMETIC_VERSION}: results may differ in their last bits \
-         from those of the run that wrote it"
+         from the results of the run that wrote it"
     ))
 }

@@ -21,7 +21,7 @@ use std::ops;
 use blocks::{IN_PLACE, Panels, Product, Widened};
 use few_rows::{FEW, FewDots, FewRows, most_dot_rows};
 use tiny::Tiny;
-use vector::{Lanes, Vector};
+use vector::{ArrayVector, Vector};
 
 use crate::{
     Buf, Element, Result,
@@ -163,7 +163,7 @@ impl<T: GemmElement> Onto<T> {
 /// How the elements of a factor are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Storage {
-    /// As those of sums.
+    /// In the type of sums.
     InPlace,
     /// The upper halves of single precision numbers.
     Bf16,
@@ -175,7 +175,7 @@ enum Storage {
 mod sealed {
     use std::{cell::RefCell, thread::LocalKey};
 
-    use super::{FUSED, Factor, Isa, Lanes, Panels, Product, Storage, fused, isa, multiply};
+    use super::{ArrayVector, FUSED, Factor, Isa, Panels, Product, Storage, fused, isa, multiply};
 
     #[allow(private_interfaces)]
     pub trait Stored {
@@ -222,7 +222,7 @@ mod sealed {
                             Isa::Avx512 => multiply::<std::arch::x86_64::$avx512, X, Y>(product),
                             #[cfg(target_arch = "x86_64")]
                             Isa::Avx2 => multiply::<std::arch::x86_64::$avx2, X, Y>(product),
-                            _ => multiply::<Lanes<$t, { 16 / size_of::<$t>() }, FUSED>, X, Y>(product),
+                            _ => multiply::<ArrayVector<$t, { 16 / size_of::<$t>() }, FUSED>, X, Y>(product),
                         }
                     }
                 }

@@ -1,6 +1,6 @@
 //! All loops have the bits that the arithmetic defines, on all instruction sets of this machine.
 
-use super::{blocks::TERMS, vector::Lanes, *};
+use super::{blocks::TERMS, vector::ArrayVector, *};
 use crate::runtime::{Isa, isa};
 
 type Multiply<X> = unsafe fn(Product<X, X>);
@@ -9,8 +9,8 @@ type Multiply<X> = unsafe fn(Product<X, X>);
 macro_rules! instruction_sets {
     ($t:ty, $avx512:ident, $avx2:ident) => {{
         let mut sets: Vec<(&str, Multiply<$t>)> = vec![
-            ("software", multiply::<Lanes<_, 4, false>, $t, $t>),
-            ("baseline", multiply::<Lanes<_, 4, FUSED>, $t, $t>),
+            ("software", multiply::<ArrayVector<_, 4, false>, $t, $t>),
+            ("baseline", multiply::<ArrayVector<_, 4, FUSED>, $t, $t>),
         ];
         #[cfg(target_arch = "x86_64")]
         {

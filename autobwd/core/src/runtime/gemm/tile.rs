@@ -26,7 +26,7 @@ pub(super) unsafe trait Multiplier<V: Vector> {
     unsafe fn load(y: *const Self::Unit) -> Self::Units;
     /// `x · y + sum`, term after term, rounded for each term.
     unsafe fn mul_add(x: Self::Units, y: Self::Units, sum: V) -> V;
-    /// As [`Vector::with_instructions`], with those of the multiplication.
+    /// As [`Vector::with_instructions`], with the instructions of the multiplication.
     unsafe fn with_instructions<W: VectorWork<V>>(work: W);
 }
 
@@ -50,7 +50,7 @@ impl<U: Copy, T: GemmElement> Tile<U, T> {
     /// Computes `rows` rows and `vectors` vectors of columns: 1, 2 or as many as `V::TILE`.
     ///
     /// # Safety
-    /// The machine has the instructions. The pointers lead to as many elements; nothing else uses those of `out` meanwhile.
+    /// The machine has the instructions. The pointers lead to as many elements; nothing else uses the elements of `out` meanwhile.
     #[inline(always)]
     pub(super) unsafe fn run<V: Vector<Element = T>, M: Multiplier<V, Unit = U>>(
         self,

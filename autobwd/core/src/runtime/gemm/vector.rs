@@ -73,29 +73,29 @@ pub(super) trait VectorWork<V> {
     /// instructions.
     ///
     /// # Safety
-    /// The machine has the instructions of the vector; further promises are those of the work.
+    /// The machine has the instructions of the vector; the work may have further promises.
     unsafe fn run(self);
 }
 
 /// Vectors of any machine, as an array. Without `FUSED`, multiply-adds are computed exactly in software.
 #[derive(Clone, Copy)]
-pub(super) struct Lanes<T, const N: usize, const FUSED: bool>([T; N]);
+pub(super) struct ArrayVector<T, const N: usize, const FUSED: bool>([T; N]);
 
 // SAFETY: an array of as many elements.
-unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for Lanes<T, N, FUSED> {
+unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for ArrayVector<T, N, FUSED> {
     type Element = T;
-    type Array<const M: usize> = Lanes<T, M, FUSED>;
+    type Array<const M: usize> = ArrayVector<T, M, FUSED>;
     const LANES: usize = N;
     const TILE: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(x: T) -> Self {
-        Lanes([x; N])
+        ArrayVector([x; N])
     }
     #[inline(always)]
     unsafe fn load(from: *const T) -> Self {
         // SAFETY: the caller's promise.
-        Lanes(unsafe { from.cast::<[T; N]>().read() })
+        ArrayVector(unsafe { from.cast::<[T; N]>().read() })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut T) {
@@ -109,7 +109,7 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for Lanes<
             // SAFETY: the caller's promise.
             *element = unsafe { *from.add(l) };
         }
-        Lanes(vector)
+        ArrayVector(vector)
     }
     #[inline(always)]
     unsafe fn store_first(self, to: *mut T, n: usize) {
@@ -120,20 +120,20 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for Lanes<
     }
     #[inline(always)]
     unsafe fn mul_add(self, y: Self, sum: Self) -> Self {
-        Lanes(std::array::from_fn(|l| T::mul_add::<FUSED>(self.0[l], y.0[l], sum.0[l])))
+        ArrayVector(std::array::from_fn(|l| T::mul_add::<FUSED>(self.0[l], y.0[l], sum.0[l])))
     }
     #[inline(always)]
     unsafe fn mul(self, y: Self) -> Self {
-        Lanes(std::array::from_fn(|l| self.0[l] * y.0[l]))
+        ArrayVector(std::array::from_fn(|l| self.0[l] * y.0[l]))
     }
     #[inline(always)]
     unsafe fn add(self, y: Self) -> Self {
-        Lanes(std::array::from_fn(|l| self.0[l] + y.0[l]))
+        ArrayVector(std::array::from_fn(|l| self.0[l] + y.0[l]))
     }
     #[inline(always)]
     unsafe fn widen<S: Factor<Sum = T>>(from: *const S) -> Self {
         // SAFETY: the caller's promise.
-        Lanes(std::array::from_fn(|l| unsafe { *from.add(l) }.widened()))
+        ArrayVector(std::array::from_fn(|l| unsafe { *from.add(l) }.widened()))
     }
     #[inline(always)]
     unsafe fn transpose<S: Factor<Sum = T>>(
@@ -165,7 +165,7 @@ pub(super) use x86::transpose_16;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Factor, Lanes, Storage, Vector, VectorWork};
+    use super::{ArrayVector, Factor, Storage, Vector, VectorWork};
 
     macro_rules! vector {
         (
@@ -177,7 +177,7 @@ mod x86 {
             // SAFETY: a register of as many elements.
             unsafe impl Vector for $vector {
                 type Element = $t;
-                type Array<const N: usize> = Lanes<$t, N, true>;
+                type Array<const N: usize> = ArrayVector<$t, N, true>;
                 const LANES: usize = $lanes;
                 const TILE: usize = $tile;
 
