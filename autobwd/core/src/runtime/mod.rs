@@ -13,7 +13,7 @@ mod product;
 pub(crate) mod scratch;
 mod transport;
 
-pub use gemm::{Factor, GemmElement, Mat, Strided};
+pub use gemm::{Factor, GemmElement, Levels, Mat, QuantizedMat, Strided};
 pub use isa::{FUSED, Isa, isa};
 pub use owned_thread::OwnedThread;
 pub use pool::CHUNK;

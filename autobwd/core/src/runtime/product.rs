@@ -3,7 +3,7 @@
 
 use super::{
     Cx,
-    gemm::{self, Factor, GemmElement, Mat, Strided, gemm_into},
+    gemm::{self, Factor, GemmElement, Mat, QuantizedMat, Strided, gemm_into, gemm_quantized_into},
     pool::SharedStart,
 };
 use crate::{Error, ErrorKind, Result};
@@ -62,6 +62,52 @@ impl Cx {
         y: Strided<'_, Y>,
     ) -> Result<()> {
         self.product_scaled(out, stride, (add, X::Sum::ONE), x, y)
+    }
+
+    /// `out = x · y` in row-major order, for a left factor in row-major order; the numbers of `y` are computed from their
+    /// codes while the product reads them.
+    ///
+    /// # Errors
+    /// Incompatible sizes, a left factor that is read as its transpose.
+    pub fn product_quantized<X: Factor>(
+        &self,
+        out: &mut [X::Sum],
+        x: Mat<'_, X>,
+        y: QuantizedMat<'_, X::Sum>,
+    ) -> Result<()> {
+        let ((m, k), (k2, n)) = (x.shape(), y.shape());
+        let whole = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
+        let fits = whole(out.len(), m, n) && whole(x.data.len(), m, k) && k == k2;
+        if !fits || x.transposed || !y.is_whole() {
+            let text =
+                format!("no product of {:?} and quantised {:?} with {} elements", (m, k), (k2, n), out.len());
+            return Err(Error::new(ErrorKind::Shape, text));
+        }
+        if k == 0 {
+            out.fill(X::Sum::ZERO);
+        }
+        if m == 0 || n == 0 || k == 0 {
+            return Ok(());
+        }
+        let work = m.saturating_mul(n).saturating_mul(k);
+        let parts = if work < SHARED { 1 } else { self.threads().min(2 * work / SHARED) };
+        let cut = |part: usize| (n * part / parts).next_multiple_of(GRAIN).min(n);
+        let start = SharedStart(out.as_mut_ptr());
+        self.parts(parts, parts, &|i, _| {
+            let start = &start;
+            let first = if i == 0 { 0 } else { cut(i) };
+            let end = if i + 1 == parts { n } else { cut(i + 1) };
+            if first < end {
+                // SAFETY: the factors are whole. Parts write disjoint columns of `out`, which is borrowed for the whole
+                // call.
+                unsafe {
+                    let out = (start.0.add(first), n as isize);
+                    let x = (x.data.as_ptr(), k as isize, 1);
+                    gemm_quantized_into((m, end - first, k), out, x, y, first);
+                }
+            }
+        });
+        Ok(())
     }
 
     /// `out = scale · x · y`, or with `add`, `out += scale · x · y`.

@@ -2,6 +2,7 @@
 
 use super::{
     Factor, GemmElement, Matrix, Onto, Storage,
+    right_factor::RightFactor,
     tile::{Multiplier, ROWS, Tile},
     vector::{Vector, VectorWork},
 };
@@ -53,28 +54,30 @@ pub(super) fn grown<T: GemmElement>(buffer: &mut Vec<T>, len: usize) -> &mut [T]
 
 /// A product of matrices: `out = scale · x · y`, or with `add`, `out += scale · x · y`.
 #[derive(Clone, Copy)]
-pub(super) struct Product<X: Factor, Y> {
+pub(super) struct Product<X: Factor, R> {
     /// Rows, columns and terms.
     pub(super) size: (usize, usize, usize),
     /// The result, with the distances of its rows and columns.
     pub(super) out: (*mut X::Sum, isize, isize),
     pub(super) onto: Onto<X::Sum>,
     pub(super) x: Matrix<X>,
-    pub(super) y: Matrix<Y>,
+    pub(super) y: R,
 }
 
-impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
+impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Matrix<Y>> {
     /// The product of the transposes, which is the transpose.
-    pub(super) fn transposed(self) -> Product<Y, X> {
+    pub(super) fn transposed(self) -> Product<Y, Matrix<X>> {
         let Product { size: (m, n, k), out: (out, out_row, out_col), onto, x, y } = self;
         let (x, y) = ((y.0, y.2, y.1), (x.0, x.2, x.1));
         Product { size: (n, m, k), out: (out, out_col, out_row), onto, x, y }
     }
+}
 
+impl<X: Factor, R: RightFactor<Sum = X::Sum>> Product<X, R> {
     /// # Safety
     /// The machine has the instructions of the vector. The pointers lead to matrices of these sizes with these strides;
     /// one stride of each is 1. Nothing else uses the elements of `out` meanwhile.
-    pub(super) unsafe fn run<V: Vector<Element = X::Sum>, P: Packing<V, X, Y>>(
+    pub(super) unsafe fn run<V: Vector<Element = X::Sum>, P: Packing<V, X, R>>(
         self,
         panels: &mut Panels<X::Sum>,
     ) {
@@ -88,7 +91,7 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
         };
         // Columns are packed unless the nearest caches hold them all as they are.
         let small = n * k <= if m <= SOME_ROWS { IN_PLACE_FOR_SOME_ROWS } else { IN_PLACE };
-        let read_in_place = P::COLUMNS_IN_PLACE && self.y.2 == 1 && small;
+        let read_in_place = P::COLUMNS_IN_PLACE && self.y.is_row_major() && small;
         for first_column in (0..n).step_by(columns) {
             let columns = columns.min(n - first_column);
             // One partial tile is faster than two.
@@ -107,7 +110,7 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
                     let used = width.min(columns - column);
                     // SAFETY: the caller's promise; panels follow each other.
                     unsafe {
-                        let y = (at(self.y, first_term, first_column + column), self.y.1, self.y.2);
+                        let y = self.y.at(first_term, first_column + column);
                         P::pack_columns(y, terms, (used, width), packed.add((column - in_place) * units));
                     }
                     column += used;
@@ -129,7 +132,7 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
     /// # Safety
     /// As [`run`](Product::run); the block and the rows lie in the matrices. `packed` are the columns that are not read
     /// in place.
-    unsafe fn rows<V: Vector<Element = X::Sum>, P: Packing<V, X, Y>>(
+    unsafe fn rows<V: Vector<Element = X::Sum>, P: Packing<V, X, R>>(
         &self,
         block: Block,
         (first_row, rows): (usize, usize),
@@ -138,7 +141,7 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
     ) {
         let Block { first_column, columns, in_place, first_term, terms } = block;
         // SAFETY: the rows lie in the matrix.
-        let x = (unsafe { at(self.x, first_row, first_term) }, self.x.1, self.x.2);
+        let x = unsafe { self.x.at(first_row, first_term) };
         let distant = columns >= COPY_COLUMNS && terms > FEW_TERMS && x.1.max(x.2) >= COPY_STRIDE;
         let units = terms.div_ceil(P::TERMS);
         let x = if distant || !P::ROWS_IN_PLACE {
@@ -162,7 +165,10 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> Product<X, Y> {
             // SAFETY: the column lies in the block; packed panels lie one after the other.
             let y = unsafe {
                 match column < in_place {
-                    true => (at(self.y, first_term, first_column + column).cast(), self.y.1 as usize),
+                    true => {
+                        let (y, y_row) = self.y.at(first_term, first_column + column).in_place();
+                        (y.cast(), y_row)
+                    }
                     false => (packed.add((column - in_place) * units), vectors * V::LANES),
                 }
             };
@@ -208,15 +214,6 @@ fn vectors<V: Vector>(columns: usize) -> usize {
     }
 }
 
-/// The element of a matrix.
-///
-/// # Safety
-/// It exists.
-unsafe fn at<T>((start, row, col): Matrix<T>, i: usize, j: usize) -> *const T {
-    // SAFETY: the caller's promise.
-    unsafe { start.offset(i as isize * row + j as isize * col) }
-}
-
 /// Columns and terms of a product.
 #[derive(Clone, Copy)]
 struct Block {
@@ -233,7 +230,7 @@ struct Block {
 /// # Safety
 /// Of its functions: the machine has the instructions. There are as many rows, columns and terms, [`BLOCK_ROWS`] and
 /// [`TERMS`] at most, and memory for them.
-pub(super) unsafe trait Packing<V: Vector, X, Y>: Multiplier<V> {
+pub(super) unsafe trait Packing<V: Vector, X, R>: Multiplier<V> {
     /// Terms of a unit; the last one may have fewer.
     const TERMS: usize;
     /// Whether rows of the left factor can be multiplied where they are.
@@ -242,7 +239,7 @@ pub(super) unsafe trait Packing<V: Vector, X, Y>: Multiplier<V> {
     const COLUMNS_IN_PLACE: bool;
 
     /// Packs some columns, with zeros up to a number that is whole vectors: the units of all columns, then the next units.
-    unsafe fn pack_columns(y: Matrix<Y>, terms: usize, used_of_width: (usize, usize), to: *mut Self::Unit);
+    unsafe fn pack_columns(y: R, terms: usize, used_of_width: (usize, usize), to: *mut Self::Unit);
     /// Copies rows and terms: if terms are contiguous, row after row, [`ROW_STRIDE`] units apart; else unit after unit of
     /// all rows, [`BLOCK_ROWS`] units apart. Distant rows would share lines of the cache.
     unsafe fn copy_rows(x: Matrix<X>, size: (usize, usize), to: *mut Self::Unit);
@@ -279,14 +276,14 @@ unsafe impl<V: Vector> Multiplier<V> for Widened {
 }
 
 // SAFETY: elements are copied within the sizes.
-unsafe impl<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>> Packing<V, X, Y>
+unsafe impl<V: Vector, X: Factor<Sum = V::Element>, R: RightFactor<Sum = V::Element>> Packing<V, X, R>
     for Widened
 {
     const TERMS: usize = 1;
     const ROWS_IN_PLACE: bool = matches!(X::STORAGE, Storage::InPlace);
-    const COLUMNS_IN_PLACE: bool = matches!(Y::STORAGE, Storage::InPlace);
+    const COLUMNS_IN_PLACE: bool = R::IN_PLACE;
 
-    unsafe fn pack_columns(y: Matrix<Y>, terms: usize, size: (usize, usize), to: *mut V::Element) {
+    unsafe fn pack_columns(y: R, terms: usize, size: (usize, usize), to: *mut V::Element) {
         // SAFETY: the caller's promise.
         unsafe { V::with_instructions(PackColumns { y, terms, size, to }) }
     }
@@ -298,75 +295,18 @@ unsafe impl<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>
 }
 
 /// [`Packing::pack_columns`] of widened elements.
-struct PackColumns<Y: Factor> {
-    y: Matrix<Y>,
+struct PackColumns<R: RightFactor> {
+    y: R,
     terms: usize,
     size: (usize, usize),
-    to: *mut Y::Sum,
+    to: *mut R::Sum,
 }
 
-impl<Y: Factor, V: Vector<Element = Y::Sum>> VectorWork<V> for PackColumns<Y> {
+impl<R: RightFactor, V: Vector<Element = R::Sum>> VectorWork<V> for PackColumns<R> {
     #[inline(always)]
     unsafe fn run(self) {
-        let PackColumns { y: (from, row, col), terms, size, to } = self;
         // SAFETY: the caller's promise.
-        unsafe {
-            match col {
-                1 => pack_rows::<V, Y>((from, row as usize), to, terms, size),
-                _ => pack_transposed::<V, Y>((from, col as usize), to, terms, size),
-            }
-        }
-    }
-}
-
-/// # Safety
-/// There are as many terms of `used` columns each, and memory for `width` columns, which are whole vectors.
-#[inline(always)]
-unsafe fn pack_rows<V: Vector, Y: Factor<Sum = V::Element>>(
-    (from, from_row): (*const Y, usize),
-    to: *mut V::Element,
-    terms: usize,
-    (used, width): (usize, usize),
-) {
-    let whole = used / V::LANES * V::LANES;
-    for term in 0..terms {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (from, to) = (from.add(term * from_row), to.add(term * width));
-            for column in (0..whole).step_by(V::LANES) {
-                V::widen(from.add(column)).store(to.add(column));
-            }
-            if whole < width {
-                V::widen_first(from.add(whole), used - whole).store(to.add(whole));
-            }
-        }
-    }
-}
-
-/// As [`pack_rows`], for columns whose terms are contiguous.
-///
-/// # Safety
-/// As there; columns are `from_col` elements apart.
-#[inline(always)]
-unsafe fn pack_transposed<V: Vector, Y: Factor<Sum = V::Element>>(
-    (from, from_col): (*const Y, usize),
-    to: *mut V::Element,
-    terms: usize,
-    (used, width): (usize, usize),
-) {
-    for column in (0..width).step_by(V::LANES) {
-        let columns = V::LANES.min(used - column.min(used));
-        for term in (0..terms).step_by(V::LANES) {
-            let size = (columns, V::LANES.min(terms - term));
-            // SAFETY: the caller's promise.
-            unsafe {
-                V::transpose(
-                    (from.add(column * from_col + term), from_col),
-                    size,
-                    (to.add(term * width + column), width),
-                );
-            }
-        }
+        unsafe { self.y.pack::<V>(self.terms, self.size, self.to) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Products with few rows: the right factor is read once, in the order of its memory, whose bandwidth bounds the time.
 
 use super::{
-    Factor, GemmElement, Onto,
+    Factor, GemmElement, Matrix, Onto,
     blocks::{Panels, Product, TERMS, grown},
+    right_factor::{MOST_RUNS, RowMajor},
     vector::{MOST_LANES, Vector, VectorWork},
 };
 
@@ -11,24 +12,29 @@ pub(super) const FEW: usize = 8;
 /// Rows whose sums are added to at a time.
 const ROWS: usize = 4;
 /// The most elements of a square of vectors.
-const SQUARE: usize = MOST_LANES * MOST_LANES;
-/// Columns whose sums stay in the nearest cache; rows of sums do not share its lines.
-const COLUMNS: usize = 1024 + 16;
+pub(super) const SQUARE: usize = MOST_LANES * MOST_LANES;
+/// Sums that stay in the nearest cache.
+const SUMS: usize = ROWS * (1024 + 16);
+
+/// Elements between rows of sums, which do not share lines of the cache.
+const fn distance(rows: usize) -> usize {
+    ROWS / rows * 1024 + 16
+}
 
 /// A product of [`FEW`] rows at most, whose right factor has contiguous rows.
-pub(super) struct FewRows<'a, X: Factor, Y> {
-    pub(super) product: Product<X, Y>,
+pub(super) struct FewRows<'a, X: Factor, R> {
+    pub(super) product: Product<X, R>,
     pub(super) panels: &'a mut Panels<X::Sum>,
 }
 
-impl<X: Factor, Y: Factor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWork<V> for FewRows<'_, X, Y> {
+impl<X: Factor, R: RowMajor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWork<V> for FewRows<'_, X, R> {
     #[inline(always)]
     unsafe fn run(self) {
         let (m, n, k) = self.product.size;
         let rows = m.div_ceil(m.div_ceil(ROWS));
-        let sums = grown(&mut self.panels.columns, ROWS * COLUMNS);
-        for first_column in (0..n).step_by(COLUMNS) {
-            let columns = (first_column, COLUMNS.min(n - first_column));
+        let sums = grown(&mut self.panels.columns, SUMS);
+        for first_column in (0..n).step_by(distance(rows)) {
+            let columns = (first_column, distance(rows).min(n - first_column));
             for first_term in (0..k).step_by(TERMS) {
                 let terms = (first_term, TERMS.min(k - first_term));
                 for first_row in (0..m).step_by(rows) {
@@ -49,8 +55,8 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWork
 }
 
 /// Some rows, over a block of terms, for columns whose sums stay in the nearest cache.
-struct RowBlock<'a, X: Factor, Y> {
-    product: &'a Product<X, Y>,
+struct RowBlock<'a, X: Factor, R> {
+    product: &'a Product<X, R>,
     first_row: usize,
     /// The first column, and the number of columns.
     columns: (usize, usize),
@@ -58,7 +64,7 @@ struct RowBlock<'a, X: Factor, Y> {
     terms: (usize, usize),
 }
 
-impl<X: Factor, Y: Factor<Sum = X::Sum>> RowBlock<'_, X, Y> {
+impl<X: Factor, R: RowMajor<Sum = X::Sum>> RowBlock<'_, X, R> {
     /// Computes `M` rows, with `N` rows of the right factor at a time.
     ///
     /// # Safety
@@ -67,30 +73,34 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> RowBlock<'_, X, Y> {
     unsafe fn add<V: Vector<Element = X::Sum>, const M: usize, const N: usize>(&self, sums: &mut [X::Sum]) {
         let ((first_column, columns), (first_term, terms)) = (self.columns, self.terms);
         for row in 0..M {
-            sums[row * COLUMNS..][..columns].fill(X::Sum::ZERO);
+            sums[row * distance(M)..][..columns].fill(X::Sum::ZERO);
         }
-        let whole = terms / N * N;
         let (out, out_row, out_col) = self.product.out;
         let onto = Onto { add: self.product.onto.add || first_term > 0, ..self.product.onto };
         // SAFETY: the caller's promise.
         unsafe {
-            for term in (0..whole).step_by(N) {
-                self.add_terms::<V, M, N>(sums.as_mut_ptr(), first_term + term);
+            let mut term = 0;
+            if self.product.y.reads_together(N) {
+                while term + N <= terms {
+                    let runs = R::RUNS.min((terms - term) / N);
+                    self.add_terms::<V, M, N>(sums.as_mut_ptr(), first_term + term, runs);
+                    term += runs * N;
+                }
             }
-            for term in whole..terms {
-                self.add_terms::<V, M, 1>(sums.as_mut_ptr(), first_term + term);
+            for term in term..terms {
+                self.add_terms::<V, M, 1>(sums.as_mut_ptr(), first_term + term, 1);
             }
             for row in 0..M {
                 let to = out.offset((self.first_row + row) as isize * out_row);
                 for column in 0..columns {
                     let to = to.offset((first_column + column) as isize * out_col);
-                    onto.put_element(sums[row * COLUMNS + column], to);
+                    onto.put_element(sums[row * distance(M) + column], to);
                 }
             }
         }
     }
 
-    /// Adds the products of `N` terms.
+    /// Adds the products of some runs of `N` terms.
     ///
     /// # Safety
     /// As [`add`](RowBlock::add).
@@ -99,25 +109,31 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> RowBlock<'_, X, Y> {
         &self,
         sums: *mut X::Sum,
         term: usize,
+        runs: usize,
     ) {
-        let ((x, x_row, x_term), (y, y_row, _)) = (self.product.x, self.product.y);
+        let (x, x_row, x_term) = self.product.x;
         let (first_column, columns) = self.columns;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut factors = [[X::Sum::ZERO; N]; M];
-            for (row, factors) in factors.iter_mut().enumerate() {
-                let x = x.offset((self.first_row + row) as isize * x_row);
-                for (l, factor) in factors.iter_mut().enumerate() {
-                    *factor = (*x.offset((term + l) as isize * x_term)).widened();
+            let mut factors = [[[X::Sum::ZERO; N]; M]; MOST_RUNS];
+            let mut y = [self.product.y; MOST_RUNS];
+            for run in 0..runs {
+                let term = term + run * N;
+                y[run] = self.product.y.at(term, first_column);
+                for row in 0..M {
+                    let x = x.offset((self.first_row + row) as isize * x_row);
+                    for l in 0..N {
+                        factors[run][row][l] = (*x.offset((term + l) as isize * x_term)).widened();
+                    }
                 }
             }
-            let y = y.offset(term as isize * y_row).add(first_column);
+            let (factors, y) = (&factors[..runs], &y[..runs]);
             let whole = columns / V::LANES * V::LANES;
             for column in (0..whole).step_by(V::LANES) {
-                add_vector::<V, Y, M, N>(&factors, (y.add(column), y_row), sums.add(column));
+                add_vector::<V, R, M, N>(factors, y, column, sums);
             }
             for column in whole..columns {
-                add_vector::<V::Array<1>, Y, M, N>(&factors, (y.add(column), y_row), sums.add(column));
+                add_vector::<V::Array<1>, R, M, N>(factors, y, column, sums);
             }
         }
     }
@@ -126,28 +142,32 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> RowBlock<'_, X, Y> {
 /// # Safety
 /// As [`RowBlock::add_terms`], for a vector of columns.
 #[inline(always)]
-unsafe fn add_vector<V: Vector, Y: Factor<Sum = V::Element>, const M: usize, const N: usize>(
-    factors: &[[V::Element; N]; M],
-    (y, y_row): (*const Y, isize),
+unsafe fn add_vector<V: Vector, R: RowMajor<Sum = V::Element>, const M: usize, const N: usize>(
+    factors: &[[[V::Element; N]; M]],
+    y: &[R],
+    column: usize,
     sums: *mut V::Element,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sum: [V; M] = std::array::from_fn(|row| V::load(sums.add(row * COLUMNS)));
-        for l in 0..N {
-            let y = V::widen(y.offset(l as isize * y_row));
-            for row in 0..M {
-                sum[row] = V::splat(factors[row][l]).mul_add(y, sum[row]);
+        let sums = sums.add(column);
+        let mut sum: [V; M] = std::array::from_fn(|row| V::load(sums.add(row * distance(M))));
+        for run in 0..y.len() {
+            let y = y[run].rows::<V, N>(column);
+            for l in 0..N {
+                for row in 0..M {
+                    sum[row] = V::splat(factors[run][row][l]).mul_add(y[l], sum[row]);
+                }
             }
         }
         for row in 0..M {
-            sum[row].store(sums.add(row * COLUMNS));
+            sum[row].store(sums.add(row * distance(M)));
         }
     }
 }
 
 /// A product of [`FEW`] rows at most, whose right factor has contiguous columns: squares of it are transposed.
-pub(super) struct FewDots<X: Factor, Y>(pub(super) Product<X, Y>);
+pub(super) struct FewDots<X: Factor, Y>(pub(super) Product<X, Matrix<Y>>);
 
 /// The most rows whose sums stay in registers, next to a square.
 pub(super) fn most_dot_rows<V: Vector>() -> usize {

@@ -10,6 +10,8 @@ mod blocks;
 mod few_rows;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+mod quantized;
+mod right_factor;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -20,6 +22,8 @@ use std::ops;
 
 use blocks::{IN_PLACE, Panels, Product, Widened};
 use few_rows::{FEW, FewDots, FewRows, most_dot_rows};
+pub(super) use quantized::gemm_quantized_into;
+pub use quantized::{Levels, QuantizedMat};
 use tiny::Tiny;
 use vector::{ArrayVector, Vector};
 
@@ -175,7 +179,7 @@ enum Storage {
 mod sealed {
     use std::{cell::RefCell, thread::LocalKey};
 
-    use super::{ArrayVector, FUSED, Factor, Isa, Panels, Product, Storage, fused, isa, multiply};
+    use super::{AnyVectorWork, ArrayVector, FUSED, Isa, Panels, Storage, fused, isa};
 
     #[allow(private_interfaces)]
     pub trait Stored {
@@ -190,10 +194,12 @@ mod sealed {
         #[allow(private_interfaces)]
         fn panels() -> &'static LocalKey<RefCell<Panels<Self>>>;
 
+        /// Does work in the vectors of this machine.
+        ///
         /// # Safety
-        /// As [`Product::run`].
-        #[allow(private_interfaces)]
-        unsafe fn multiply<X: Factor<Sum = Self>, Y: Factor<Sum = Self>>(product: Product<X, Y>);
+        /// As of the work.
+        #[allow(private_bounds)]
+        unsafe fn in_vectors<W: AnyVectorWork<Self>>(work: W);
     }
     macro_rules! product {
         ($t:ident, $fused:path, $avx512:ident, $avx2:ident) => {
@@ -202,7 +208,7 @@ mod sealed {
                 const STORAGE: Storage = Storage::InPlace;
             }
 
-            #[allow(private_interfaces)]
+            #[allow(private_interfaces, private_bounds)]
             impl GemmKernel for $t {
                 #[inline(always)]
                 fn mul_add<const FUSED: bool>(self, x: $t, y: $t) -> $t {
@@ -214,15 +220,15 @@ mod sealed {
                     &PANELS
                 }
 
-                unsafe fn multiply<X: Factor<Sum = $t>, Y: Factor<Sum = $t>>(product: Product<X, Y>) {
+                unsafe fn in_vectors<W: AnyVectorWork<$t>>(work: W) {
                     // SAFETY: the caller's promise; the machine has these instructions.
                     unsafe {
                         match isa() {
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx512 => multiply::<std::arch::x86_64::$avx512, X, Y>(product),
+                            Isa::Avx512 => work.run::<std::arch::x86_64::$avx512>(),
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx2 => multiply::<std::arch::x86_64::$avx2, X, Y>(product),
-                            _ => multiply::<ArrayVector<$t, { 16 / size_of::<$t>() }, FUSED>, X, Y>(product),
+                            Isa::Avx2 => work.run::<std::arch::x86_64::$avx2>(),
+                            _ => work.run::<ArrayVector<$t, { 16 / size_of::<$t>() }, FUSED>>(),
                         }
                     }
                 }
@@ -270,7 +276,13 @@ impl Factor for half::f16 {
 
 /// Element types in which products are summed: `f32` and `f64`.
 pub trait GemmElement:
-    sealed::GemmKernel + Factor<Sum = Self> + ops::Add<Output = Self> + ops::Mul<Output = Self>
+    sealed::GemmKernel
+    + Factor<Sum = Self>
+    + ops::Add<Output = Self>
+    + ops::Mul<Output = Self>
+    + ops::Neg<Output = Self>
+    + From<u8>
+    + From<f32>
 {
     /// 1.
     const ONE: Self;
@@ -299,12 +311,26 @@ elements!(f32, f64);
 /// Columns from which vectors along columns are better than vectors along rows.
 const COLUMNS: usize = 8;
 
+/// Work in vectors of any type.
+trait AnyVectorWork<T> {
+    /// # Safety
+    /// The machine has the instructions of the vector; the work may have further promises.
+    unsafe fn run<V: Vector<Element = T>>(self);
+}
+
+impl<X: Factor, Y: Factor<Sum = X::Sum>> AnyVectorWork<X::Sum> for Product<X, Matrix<Y>> {
+    unsafe fn run<V: Vector<Element = X::Sum>>(self) {
+        // SAFETY: the caller's promise, as of [`Product::run`].
+        unsafe { multiply::<V, X, Y>(self) }
+    }
+}
+
 /// Chooses the loops of a product.
 ///
 /// # Safety
 /// As [`Product::run`], and the machine has the instructions of the vector.
 unsafe fn multiply<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
-    product: Product<X, Y>,
+    product: Product<X, Matrix<Y>>,
 ) {
     let (m, n, _) = product.size;
     // SAFETY: the caller's promise.
@@ -322,7 +348,7 @@ unsafe fn multiply<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::El
 /// # Safety
 /// As [`multiply`].
 unsafe fn multiply_rows<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
-    product: Product<X, Y>,
+    product: Product<X, Matrix<Y>>,
 ) {
     let ((m, n, k), (_, y_row, y_col)) = (product.size, product.y);
     <V::Element as sealed::GemmKernel>::panels().with_borrow_mut(|panels| {
@@ -363,7 +389,9 @@ pub(super) unsafe fn gemm_into<X: Factor, Y: Factor<Sum = X::Sum>>(
     #[cfg(target_arch = "x86_64")]
     let _flushing = (X::STORAGE == Storage::Bf16 && Y::STORAGE == Storage::Bf16).then(pairs::Flushing::new);
     // Its address hides the function from the compiler, which must not compute anything of it before or after.
-    let multiply = std::hint::black_box(<X::Sum as sealed::GemmKernel>::multiply::<X, Y> as unsafe fn(_));
+    let multiply = std::hint::black_box(
+        <X::Sum as sealed::GemmKernel>::in_vectors::<Product<X, Matrix<Y>>> as unsafe fn(_),
+    );
     // SAFETY: the caller's promise.
     unsafe { multiply(product) }
 }

@@ -27,9 +27,9 @@ pub(super) struct Pairs;
 /// # Safety
 /// As [`Product::run`].
 pub(super) unsafe fn of<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
-    product: Product<X, Y>,
+    product: Product<X, Matrix<Y>>,
     panels: &mut Panels<X::Sum>,
-) -> Option<(Product<bf16, bf16>, &mut Panels<f32>)> {
+) -> Option<(Product<bf16, Matrix<bf16>>, &mut Panels<f32>)> {
     let vectors = TypeId::of::<V>() == TypeId::of::<__m512>();
     let factors = [TypeId::of::<X>(), TypeId::of::<Y>()] == [TypeId::of::<bf16>(); 2];
     if !vectors || !factors || !is_x86_feature_detected!("avx512bf16") {
@@ -90,7 +90,7 @@ unsafe impl Multiplier<__m512> for Pairs {
 }
 
 // SAFETY: elements are copied within the sizes.
-unsafe impl Packing<__m512, bf16, bf16> for Pairs {
+unsafe impl Packing<__m512, bf16, Matrix<bf16>> for Pairs {
     const TERMS: usize = 2;
     const ROWS_IN_PLACE: bool = false;
     const COLUMNS_IN_PLACE: bool = false;

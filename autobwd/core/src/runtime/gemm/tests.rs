@@ -1,24 +1,42 @@
 //! All loops have the bits that the arithmetic defines, on all instruction sets of this machine.
 
-use super::{blocks::TERMS, vector::ArrayVector, *};
+use super::{blocks::TERMS, quantized::QuantizedProduct, vector::ArrayVector, *};
 use crate::runtime::{Isa, isa};
 
-type Multiply<X> = unsafe fn(Product<X, X>);
+type Multiply<X> = unsafe fn(Product<X, Matrix<X>>);
+
+/// A product of matrices in memory in vectors of a type.
+///
+/// # Safety
+/// As [`Product::run`].
+unsafe fn multiply_with<V: Vector, X: Factor<Sum = V::Element>>(product: Product<X, Matrix<X>>) {
+    // SAFETY: the caller's promise.
+    unsafe { multiply::<V, X, X>(product) }
+}
+
+/// A product with a quantised factor in vectors of a type.
+///
+/// # Safety
+/// As [`Product::run`].
+unsafe fn multiply_quantized_with<V: Vector, X: Factor<Sum = V::Element>>(product: QuantizedProduct<'_, X>) {
+    // SAFETY: the caller's promise.
+    unsafe { product.run::<V>() }
+}
 
 /// The instruction sets of this machine, and software.
 macro_rules! instruction_sets {
-    ($t:ty, $avx512:ident, $avx2:ident) => {{
-        let mut sets: Vec<(&str, Multiply<$t>)> = vec![
-            ("software", multiply::<ArrayVector<_, 4, false>, $t, $t>),
-            ("baseline", multiply::<ArrayVector<_, 4, FUSED>, $t, $t>),
+    ($multiply:ident as $function:ty, $t:ty, $avx512:ident, $avx2:ident) => {{
+        let mut sets: Vec<(&str, $function)> = vec![
+            ("software", $multiply::<ArrayVector<_, 4, false>, $t>),
+            ("baseline", $multiply::<ArrayVector<_, 4, FUSED>, $t>),
         ];
         #[cfg(target_arch = "x86_64")]
         {
             if isa() != Isa::Baseline {
-                sets.push(("avx2", multiply::<std::arch::x86_64::$avx2, $t, $t>));
+                sets.push(("avx2", $multiply::<std::arch::x86_64::$avx2, $t>));
             }
             if isa() == Isa::Avx512 {
-                sets.push(("avx512", multiply::<std::arch::x86_64::$avx512, $t, $t>));
+                sets.push(("avx512", $multiply::<std::arch::x86_64::$avx512, $t>));
             }
         }
         sets
@@ -113,8 +131,8 @@ fn check_all<T: GemmElement + From<f32>>(sets: &[(&str, Multiply<T>)]) {
 
 #[test]
 fn products_are_chains_of_fused_multiply_adds_in_blocks() {
-    check_all(&instruction_sets!(f32, __m512, __m256));
-    check_all(&instruction_sets!(f64, __m512d, __m256d));
+    check_all(&instruction_sets!(multiply_with as Multiply<_>, f32, __m512, __m256));
+    check_all(&instruction_sets!(multiply_with as Multiply<_>, f64, __m512d, __m256d));
 }
 
 /// Factors of 16 bits whose products, and whose sums, are often subnormal.
@@ -161,8 +179,120 @@ fn products_of_16_bits_have_the_same_bits_on_all_instruction_sets() {
     check_halves(
         half::bf16::from_f32,
         cfg!(target_arch = "x86_64"),
-        &instruction_sets!(half::bf16, __m512, __m256),
+        &instruction_sets!(multiply_with as Multiply<_>, half::bf16, __m512, __m256),
     );
     let small = |x: f32| half::f16::from_f32(x * 2_f32.powi(60));
-    check_halves(small, false, &instruction_sets!(half::f16, __m512, __m256));
+    check_halves(small, false, &instruction_sets!(multiply_with as Multiply<_>, half::f16, __m512, __m256));
+}
+
+/// A quantised matrix, and its numbers in row-major order.
+struct Quantized<T> {
+    rows: usize,
+    cols: usize,
+    group: usize,
+    codes: Vec<u8>,
+    table: Option<[T; 16]>,
+    scales: Vec<T>,
+    zero_points: Option<Vec<u8>>,
+}
+
+impl<T: GemmElement> Quantized<T> {
+    fn new(
+        (rows, cols): (usize, usize),
+        group: usize,
+        is_table: bool,
+        has_zero_points: bool,
+    ) -> Quantized<T> {
+        let byte = |seed: usize| move |i: usize| ((i * 37 + seed) % 251) as u8;
+        let per_cell = if is_table { 8 } else { 4 };
+        let groups = rows.div_ceil(group) * cols;
+        let table = is_table.then(|| std::array::from_fn(|i| T::from(i as f32 * 0.37 - 2.0)));
+        let codes = (0..4 * rows.div_ceil(per_cell) * cols).map(byte(3)).collect();
+        let zero_points = has_zero_points.then(|| (0..groups).map(byte(5)).collect());
+        Quantized { rows, cols, group, codes, table, scales: numbers(groups, 7), zero_points }
+    }
+
+    fn mat(&self, transposed: bool) -> QuantizedMat<'_, T> {
+        QuantizedMat {
+            rows: self.rows,
+            cols: self.cols,
+            codes: &self.codes,
+            levels: self.table.as_ref().map_or(Levels::Bytes, Levels::Table),
+            group: self.group,
+            scales: &self.scales,
+            zero_points: self.zero_points.as_deref(),
+            transposed,
+        }
+    }
+
+    fn number(&self, row: usize, col: usize) -> T {
+        let code = |per_cell: usize, bits: usize| {
+            let bit = row % per_cell * bits;
+            self.codes[(row / per_cell * self.cols + col) * 4 + bit / 8] >> (bit % 8)
+        };
+        let group = row / self.group * self.cols + col;
+        let zero_point = self.zero_points.as_ref().map(|zeros| T::from(zeros[group]));
+        let level = match &self.table {
+            Some(table) => table[usize::from(code(8, 4) & 15)] + -zero_point.unwrap_or(T::ZERO),
+            None => T::from(code(4, 8)) + -zero_point.unwrap_or(T::from(128_u8)),
+        };
+        level * self.scales[group]
+    }
+}
+
+type MultiplyQuantized<T> = unsafe fn(QuantizedProduct<'_, T>);
+
+fn check_quantized<T: GemmElement>(sets: &[(&str, MultiplyQuantized<T>)]) {
+    let kinds =
+        [(32, false, false), (16, false, true), (7, false, false), (32, true, false), (16, true, true)];
+    for (group, is_table, has_zero_points) in kinds.into_iter().chain([(6, true, true)]) {
+        for (m, rows, cols) in
+            [(1, 64, 40), (3, 1040, 21), (2, 72, 4200), (9, 600, 70), (20, 24, 1), (70, 48, 33)]
+        {
+            let y = Quantized::<T>::new((rows, cols), group, is_table, has_zero_points);
+            for transposed in [false, true] {
+                let (k, n) = if transposed { (cols, rows) } else { (rows, cols) };
+                let x = numbers::<T>(m * k, 1);
+                let mut wanted = vec![T::ZERO; m * n];
+                for (i, wanted) in wanted.iter_mut().enumerate() {
+                    for first in (0..k).step_by(TERMS) {
+                        let chain = (first..k.min(first + TERMS)).fold(T::ZERO, |sum, l| {
+                            let y = if transposed { y.number(i % n, l) } else { y.number(l, i % n) };
+                            sealed::GemmKernel::mul_add::<false>(x[i / n * k + l], y, sum)
+                        });
+                        *wanted = if first > 0 { *wanted + chain } else { chain };
+                    }
+                }
+                for (name, multiply) in sets {
+                    // In two parts, as by two threads.
+                    let (mut out, part) = (vec![T::ZERO; m * n], n / 2 / 8 * 8);
+                    for (first_column, n_part) in
+                        [(0, part), (part, n - part)].into_iter().filter(|part| part.1 > 0)
+                    {
+                        let product = QuantizedProduct {
+                            size: (m, n_part, k),
+                            out: (out[first_column..].as_mut_ptr(), n as isize),
+                            x: (x.as_ptr(), k as isize, 1),
+                            y: y.mat(transposed),
+                            first_column,
+                        };
+                        // SAFETY: matrices of these sizes; the machine has these instructions.
+                        unsafe { multiply(product) };
+                    }
+                    assert!(out == wanted, "{name}, {m} × {k} × {n}, {group} {is_table} {has_zero_points}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn quantised_factors_are_dequantised_with_one_rounding() {
+    check_quantized(&instruction_sets!(multiply_quantized_with as MultiplyQuantized<_>, f32, __m512, __m256));
+    check_quantized(&instruction_sets!(
+        multiply_quantized_with as MultiplyQuantized<_>,
+        f64,
+        __m512d,
+        __m256d
+    ));
 }

@@ -1,7 +1,7 @@
 //! Products of so few multiplications that the preparation of others would take longer.
 
 use super::{
-    Factor, GemmElement,
+    Factor, GemmElement, Matrix,
     blocks::Product,
     vector::{Vector, VectorWork},
 };
@@ -10,10 +10,10 @@ use super::{
 const TINY: usize = 512;
 
 /// A product of at most [`TINY`] multiplications, whose columns are contiguous.
-pub(super) struct Tiny<X: Factor, Y>(pub(super) Product<X, Y>);
+pub(super) struct Tiny<X: Factor, Y>(pub(super) Product<X, Matrix<Y>>);
 
 /// Whether a product is tiny.
-pub(super) fn pays<X: Factor, Y>(product: &Product<X, Y>) -> bool {
+pub(super) fn pays<X: Factor, Y>(product: &Product<X, Matrix<Y>>) -> bool {
     let (m, n, k) = product.size;
     product.y.2 == 1 && product.out.2 == 1 && m.saturating_mul(n).saturating_mul(k) <= TINY
 }

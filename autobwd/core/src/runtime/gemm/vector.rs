@@ -2,6 +2,8 @@
 
 use super::{Factor, GemmElement, Storage};
 
+/// 2²³, a number whose lowest bits are those of an integer that is added.
+pub(super) const BIAS: f32 = (1 << 23) as f32;
 /// The most elements of a vector.
 pub(super) const MOST_LANES: usize = 16;
 
@@ -47,6 +49,41 @@ pub(super) unsafe trait Vector: Copy + 'static {
                 }
             }
         }
+    }
+    /// Bytes as numbers.
+    #[inline(always)]
+    unsafe fn from_bytes(from: *const u8) -> Self {
+        let mut numbers = [Self::Element::ZERO; MOST_LANES];
+        for l in 0..Self::LANES {
+            // SAFETY: the caller's promise.
+            numbers[l] = Self::Element::from(unsafe { *from.add(l) });
+        }
+        // SAFETY: there are as many numbers.
+        unsafe { Self::load(numbers.as_ptr()) }
+    }
+    /// For 32-bit cells: [`BIAS`] more than eight bits of each, from a bit on.
+    #[inline(always)]
+    unsafe fn biased_bytes(cells: *const u32, bit: u32) -> Self {
+        let mut numbers = [Self::Element::ZERO; MOST_LANES];
+        for l in 0..Self::LANES {
+            // SAFETY: the caller's promise.
+            let cell = unsafe { cells.add(l).read_unaligned() };
+            numbers[l] = Self::Element::from((cell >> bit) as u8) + Self::Element::from(BIAS);
+        }
+        // SAFETY: there are as many numbers.
+        unsafe { Self::load(numbers.as_ptr()) }
+    }
+    /// For 32-bit cells: the number of a table at four bits of each, from a bit on.
+    #[inline(always)]
+    unsafe fn look_up(table: &[Self::Element; 16], cells: *const u32, bit: u32) -> Self {
+        let mut numbers = [Self::Element::ZERO; MOST_LANES];
+        for l in 0..Self::LANES {
+            // SAFETY: the caller's promise.
+            let cell = unsafe { cells.add(l).read_unaligned() };
+            numbers[l] = table[(cell >> bit & 15) as usize];
+        }
+        // SAFETY: there are as many numbers.
+        unsafe { Self::load(numbers.as_ptr()) }
     }
     /// Writes the first `n` elements, fewer than a vector.
     unsafe fn store_first(self, to: *mut Self::Element, n: usize);
@@ -165,7 +202,7 @@ pub(super) use x86::transpose_16;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{ArrayVector, Factor, Storage, Vector, VectorWork};
+    use super::{ArrayVector, BIAS, Factor, Storage, Vector, VectorWork};
 
     macro_rules! vector {
         (
@@ -173,6 +210,7 @@ mod x86 {
             $splat:ident, $load:ident, $store:ident, $mul_add:ident, $mul:ident, $add:ident,
             $mask:expr, $load_masked:expr, $store_masked:ident,
             $widen_bf16:expr, $widen_f16:expr
+            $(, $codes:item)*
         ) => {
             // SAFETY: a register of as many elements.
             unsafe impl Vector for $vector {
@@ -266,6 +304,7 @@ mod x86 {
                         }
                     }
                 }
+                $(#[inline(always)] $codes)*
                 #[inline(always)]
                 unsafe fn with_instructions<W: VectorWork<Self>>(work: W) {
                     #[target_feature(enable = $features)]
@@ -284,7 +323,28 @@ mod x86 {
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps,
         |n: usize| (1_u16 << n) - 1, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps,
         |from| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)))),
-        |from| _mm512_cvtph_ps(_mm256_loadu_si256(from))
+        |from| _mm512_cvtph_ps(_mm256_loadu_si256(from)),
+        unsafe fn from_bytes(from: *const u8) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
+        },
+        unsafe fn biased_bytes(cells: *const u32, bit: u32) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let cells = _mm512_srlv_epi32(_mm512_loadu_si512(cells.cast()), _mm512_set1_epi32(bit as i32));
+                // Eight bits, and those of the bias.
+                const AND_OR: i32 = 0b1110_1010;
+                let (mask, bias) = (_mm512_set1_epi32(255), _mm512_castps_si512(_mm512_set1_ps(BIAS)));
+                _mm512_castsi512_ps(_mm512_ternarylogic_epi32::<AND_OR>(cells, mask, bias))
+            }
+        },
+        unsafe fn look_up(table: &[f32; 16], cells: *const u32, bit: u32) -> Self {
+            // SAFETY: the caller's promise; the instruction ignores all but the lowest four bits of an index.
+            unsafe {
+                let cells = _mm512_srlv_epi32(_mm512_loadu_si512(cells.cast()), _mm512_set1_epi32(bit as i32));
+                _mm512_permutexvar_ps(cells, Self::load(table.as_ptr()))
+            }
+        }
     );
     vector!(
         __m512d of 8 f64, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c", 4 vectors, transpose_8_doubles,
@@ -298,7 +358,29 @@ mod x86 {
         |n: usize| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
         |mask, from| _mm256_maskload_ps(from, mask), _mm256_maskstore_ps,
         |from| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from)))),
-        |from| _mm256_cvtph_ps(_mm_loadu_si128(from))
+        |from| _mm256_cvtph_ps(_mm_loadu_si128(from)),
+        unsafe fn from_bytes(from: *const u8) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
+        },
+        unsafe fn biased_bytes(cells: *const u32, bit: u32) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let cells = _mm256_srlv_epi32(_mm256_loadu_si256(cells.cast()), _mm256_set1_epi32(bit as i32));
+                let bytes = _mm256_and_si256(cells, _mm256_set1_epi32(255));
+                _mm256_or_ps(_mm256_castsi256_ps(bytes), _mm256_set1_ps(BIAS))
+            }
+        },
+        unsafe fn look_up(table: &[f32; 16], cells: *const u32, bit: u32) -> Self {
+            // SAFETY: the caller's promise; permutations ignore all but the lowest three bits of an index, and the choice
+            // all but the highest bit.
+            unsafe {
+                let cells = _mm256_srlv_epi32(_mm256_loadu_si256(cells.cast()), _mm256_set1_epi32(bit as i32));
+                let first = _mm256_permutevar8x32_ps(Self::load(table.as_ptr()), cells);
+                let second = _mm256_permutevar8x32_ps(Self::load(table.as_ptr().add(8)), cells);
+                _mm256_blendv_ps(first, second, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(cells)))
+            }
+        }
     );
     vector!(
         __m256d of 4 f64, "avx2,fma,f16c", 2 vectors, transpose_4_doubles,

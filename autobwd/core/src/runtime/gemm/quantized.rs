@@ -1,0 +1,413 @@
+//! Products with quantised right factors: numbers are computed from their codes where a product packs or reads them.
+
+use super::{
+    AnyVectorWork, Factor, GemmElement, Matrix, Onto, Product,
+    blocks::Widened,
+    few_rows::{FEW, FewRows, SQUARE},
+    right_factor::{RightFactor, RowMajor},
+    sealed::GemmKernel,
+    vector::{BIAS, Vector},
+};
+
+/// What codes stand for before they are scaled.
+#[derive(Clone, Copy, Debug)]
+pub enum Levels<'a, T> {
+    /// Codes of 8 bits: the code minus its zero point, 128 if there are none.
+    Bytes,
+    /// Codes of 4 bits: the number at this place of a table, minus the zero point, if there are any.
+    Table(&'a [T; 16]),
+}
+
+impl<T> Levels<'_, T> {
+    /// Rows of a column whose codes share a cell of 32 bits.
+    pub fn rows(self) -> usize {
+        match self {
+            Levels::Bytes => 4,
+            Levels::Table(_) => 8,
+        }
+    }
+}
+
+/// A matrix of quantised numbers, possibly read as its transpose. A number is `level · scale`, rounded once; `group` rows
+/// of a column have a common scale.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizedMat<'a, T> {
+    /// Rows as stored.
+    pub rows: usize,
+    /// Columns as stored.
+    pub cols: usize,
+    /// The codes in row-major order. If a byte has two, it has those of two rows of a column, the first one in the low
+    /// half.
+    pub codes: &'a [u8],
+    /// What the codes stand for.
+    pub levels: Levels<'a, T>,
+    /// Rows with a common scale, at least one; the last ones may be fewer.
+    pub group: usize,
+    /// The scales of groups, a row of columns each.
+    pub scales: &'a [T],
+    /// The zero points of groups, a row of columns each.
+    pub zero_points: Option<&'a [u8]>,
+    /// Whether it is read as its transpose.
+    pub transposed: bool,
+}
+
+impl<T: GemmElement> QuantizedMat<'_, T> {
+    /// Rows and columns as read.
+    pub fn shape(&self) -> (usize, usize) {
+        if self.transposed { (self.cols, self.rows) } else { (self.rows, self.cols) }
+    }
+
+    /// Whether there are as many codes, scales and zero points as the shape needs.
+    pub(in super::super) fn is_whole(&self) -> bool {
+        let rows = self.rows;
+        let has = |len: usize, rows: usize| rows.checked_mul(self.cols) == Some(len);
+        self.group > 0
+            && has(self.codes.len(), 4 * rows.div_ceil(self.levels.rows()))
+            && has(self.scales.len(), rows.div_ceil(self.group))
+            && self.zero_points.is_none_or(|zeros| zeros.len() == self.scales.len())
+    }
+}
+
+/// The places of a quantised matrix from a row and a column on.
+#[derive(Clone, Copy)]
+struct Codes<T, L> {
+    levels: L,
+    cells: *const u32,
+    scales: *const T,
+    /// Null if there are none.
+    zero_points: *const u8,
+    /// The distance of rows.
+    stride: usize,
+    group: usize,
+    row: usize,
+}
+
+/// [`Levels`], as a type.
+trait LevelsOf<T: GemmElement>: Copy {
+    /// Bits of a code.
+    const BITS: u32;
+    /// Rows of a cell.
+    const ROWS: usize = (u32::BITS / Self::BITS) as usize;
+
+    /// A vector of levels, before the shift; their codes begin with this bit of cells.
+    ///
+    /// # Safety
+    /// There are as many cells.
+    unsafe fn load<V: Vector<Element = T>>(self, cells: *const u32, bit: u32) -> V;
+    /// What is added to levels for these zero points, or for none if the pointer is null.
+    ///
+    /// # Safety
+    /// There are as many zero points.
+    unsafe fn shift<V: Vector<Element = T>>(self, zero_points: *const u8) -> Option<V>;
+}
+
+/// # Safety
+/// There are as many zero points.
+#[inline(always)]
+unsafe fn negated<V: Vector>(zero_points: *const u8) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { V::from_bytes(zero_points).mul(V::splat(-V::Element::ONE)) }
+}
+
+#[derive(Clone, Copy)]
+struct Bytes;
+
+impl<T: GemmElement> LevelsOf<T> for Bytes {
+    const BITS: u32 = 8;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<Element = T>>(self, cells: *const u32, bit: u32) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::biased_bytes(cells, bit) }
+    }
+    #[inline(always)]
+    unsafe fn shift<V: Vector<Element = T>>(self, zero_points: *const u8) -> Option<V> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let zero = if zero_points.is_null() { V::splat(-T::from(128_u8)) } else { negated(zero_points) };
+            Some(zero.add(V::splat(-T::from(BIAS))))
+        }
+    }
+}
+
+/// Numbers of a table; `SHIFTED` if there are zero points.
+#[derive(Clone, Copy)]
+struct Table<'a, T, const SHIFTED: bool>(&'a [T; 16]);
+
+impl<T: GemmElement, const SHIFTED: bool> LevelsOf<T> for Table<'_, T, SHIFTED> {
+    const BITS: u32 = 4;
+
+    #[inline(always)]
+    unsafe fn load<V: Vector<Element = T>>(self, cells: *const u32, bit: u32) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::look_up(self.0, cells, bit) }
+    }
+    #[inline(always)]
+    unsafe fn shift<V: Vector<Element = T>>(self, zero_points: *const u8) -> Option<V> {
+        // SAFETY: the caller's promise.
+        unsafe { if SHIFTED { Some(negated(zero_points)) } else { None } }
+    }
+}
+
+impl<T: GemmElement, L: LevelsOf<T>> Codes<T, L> {
+    /// # Safety
+    /// The row and the column exist.
+    #[inline(always)]
+    unsafe fn from(self, rows: usize, columns: usize) -> Self {
+        let row = self.row + rows;
+        let cells = row / L::ROWS - self.row / L::ROWS;
+        let groups = row / self.group - self.row / self.group;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let cells = self.cells.add(cells * self.stride + columns);
+            let scales = self.scales.add(groups * self.stride + columns);
+            let zero_points = match self.zero_points.is_null() {
+                true => self.zero_points,
+                false => self.zero_points.add(groups * self.stride + columns),
+            };
+            Codes { cells, scales, zero_points, row, ..self }
+        }
+    }
+
+    /// Whether so many rows from this one on have a scale in common.
+    #[inline(always)]
+    fn are_in_group(self, rows: usize) -> bool {
+        self.group.is_multiple_of(rows) && self.row.is_multiple_of(rows)
+    }
+
+    /// A vector of columns, from this one on, of the next rows, which are in a group, or one row.
+    ///
+    /// # Safety
+    /// They exist; the machine has the instructions.
+    #[inline(always)]
+    unsafe fn rows<V: Vector<Element = T>, const N: usize>(self, column: usize) -> [V; N] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scales = V::load(self.scales.add(column));
+            let shift = self.levels.shift::<V>(match self.zero_points.is_null() {
+                true => self.zero_points,
+                false => self.zero_points.add(column),
+            });
+            let (cells, first) = (self.cells.add(column), if N < L::ROWS { self.row % L::ROWS } else { 0 });
+            let mut rows = [scales; N];
+            for l in 0..N {
+                let cells = cells.add(l / L::ROWS * self.stride);
+                let levels: V = self.levels.load::<V>(cells, (first + l % L::ROWS) as u32 * L::BITS);
+                let levels = match shift {
+                    Some(shift) => levels.add(shift),
+                    None => levels,
+                };
+                rows[l] = levels.mul(scales);
+            }
+            rows
+        }
+    }
+
+    /// Writes some rows of a number of columns, `stride` elements apart.
+    ///
+    /// # Safety
+    /// They exist, and there is memory for them; the machine has the instructions.
+    #[inline(always)]
+    unsafe fn write<V: Vector<Element = T>>(
+        self,
+        rows: usize,
+        columns: usize,
+        (to, stride): (*mut T, usize),
+    ) {
+        let together = if self.are_in_group(TOGETHER) { rows / TOGETHER * TOGETHER } else { 0 };
+        // SAFETY: the caller's promise.
+        unsafe {
+            for row in (0..together).step_by(TOGETHER) {
+                self.from(row, 0).write_rows::<V, TOGETHER>(columns, (to.add(row * stride), stride));
+            }
+            for row in together..rows {
+                self.from(row, 0).write_rows::<V, 1>(columns, (to.add(row * stride), stride));
+            }
+        }
+    }
+
+    /// # Safety
+    /// As of [`write`](Codes::write).
+    #[inline(always)]
+    unsafe fn write_rows<V: Vector<Element = T>, const N: usize>(
+        self,
+        columns: usize,
+        (to, stride): (*mut T, usize),
+    ) {
+        let whole = columns / V::LANES * V::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for column in (0..whole).step_by(V::LANES) {
+                let rows = self.rows::<V, N>(column);
+                for l in 0..N {
+                    rows[l].store(to.add(l * stride + column));
+                }
+            }
+            for column in whole..columns {
+                let rows = self.rows::<V::Array<1>, N>(column);
+                for l in 0..N {
+                    rows[l].store(to.add(l * stride + column));
+                }
+            }
+        }
+    }
+}
+
+/// Rows that are read together.
+const TOGETHER: usize = 8;
+
+// SAFETY: numbers are computed from as many codes.
+unsafe impl<T: GemmElement, L: LevelsOf<T>> RightFactor for Codes<T, L> {
+    type Sum = T;
+    const IN_PLACE: bool = false;
+
+    #[inline(always)]
+    fn is_row_major(self) -> bool {
+        true
+    }
+    #[inline(always)]
+    unsafe fn at(self, term: usize, column: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.from(term, column) }
+    }
+    #[inline(always)]
+    fn in_place(self) -> (*const T, usize) {
+        (std::ptr::null(), 0)
+    }
+    #[inline(always)]
+    unsafe fn pack<V: Vector<Element = T>>(self, terms: usize, (used, width): (usize, usize), to: *mut T) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.write::<V>(terms, used, (to, width));
+            for term in 0..terms {
+                for column in used..width {
+                    *to.add(term * width + column) = T::ZERO;
+                }
+            }
+        }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: GemmElement, L: LevelsOf<T>> RowMajor for Codes<T, L> {
+    const RUNS: usize = L::ROWS / 2;
+
+    #[inline(always)]
+    fn reads_together(self, terms: usize) -> bool {
+        self.are_in_group(terms)
+    }
+    #[inline(always)]
+    unsafe fn rows<V: Vector<Element = T>, const N: usize>(self, column: usize) -> [V; N] {
+        // SAFETY: the caller's promise.
+        unsafe { Codes::rows(self, column) }
+    }
+}
+
+/// The transpose of a quantised matrix.
+#[derive(Clone, Copy)]
+struct Transposed<T, L>(Codes<T, L>);
+
+// SAFETY: as above.
+unsafe impl<T: GemmElement, L: LevelsOf<T>> RightFactor for Transposed<T, L> {
+    type Sum = T;
+    const IN_PLACE: bool = false;
+
+    #[inline(always)]
+    fn is_row_major(self) -> bool {
+        false
+    }
+    #[inline(always)]
+    unsafe fn at(self, term: usize, column: usize) -> Self {
+        // SAFETY: the caller's promise.
+        Transposed(unsafe { self.0.from(column, term) })
+    }
+    #[inline(always)]
+    fn in_place(self) -> (*const T, usize) {
+        (std::ptr::null(), 0)
+    }
+    #[inline(always)]
+    unsafe fn pack<V: Vector<Element = T>>(self, terms: usize, (used, width): (usize, usize), to: *mut T) {
+        let mut square = [T::ZERO; SQUARE];
+        for column in (0..width).step_by(V::LANES) {
+            let columns = V::LANES.min(used - column.min(used));
+            for term in (0..terms).step_by(V::LANES) {
+                let terms = V::LANES.min(terms - term);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let square = square.as_mut_ptr();
+                    if columns > 0 {
+                        self.0.from(column, term).write::<V>(columns, terms, (square, V::LANES));
+                    }
+                    let to = to.add(term * width + column);
+                    V::transpose((square.cast_const(), V::LANES), (columns, terms), (to, width));
+                }
+            }
+        }
+    }
+}
+
+/// A product with a quantised right factor.
+pub(super) struct QuantizedProduct<'a, X: Factor> {
+    pub(super) size: (usize, usize, usize),
+    pub(super) out: (*mut X::Sum, isize),
+    pub(super) x: Matrix<X>,
+    pub(super) y: QuantizedMat<'a, X::Sum>,
+    /// The first column of the result.
+    pub(super) first_column: usize,
+}
+
+impl<X: Factor> QuantizedProduct<'_, X> {
+    /// # Safety
+    /// As of [`AnyVectorWork::run`].
+    unsafe fn run_with<V: Vector<Element = X::Sum>, L: LevelsOf<X::Sum>>(self, levels: L) {
+        let QuantizedMat { codes, scales, zero_points, cols: stride, group, transposed, .. } = self.y;
+        let zero_points = zero_points.map_or(std::ptr::null(), <[u8]>::as_ptr);
+        let (cells, scales) = (codes.as_ptr().cast(), scales.as_ptr());
+        let y = Codes { levels, cells, scales, zero_points, stride, group, row: 0 };
+        let onto = Onto { add: false, scale: X::Sum::ONE };
+        let (size, out, x) = (self.size, (self.out.0, self.out.1, 1), self.x);
+        <X::Sum as GemmKernel>::panels().with_borrow_mut(|panels| {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if transposed {
+                    let y = Transposed(y.from(self.first_column, 0));
+                    Product { size, out, onto, x, y }.run::<V, Widened>(panels);
+                } else {
+                    let product = Product { size, out, onto, x, y: y.from(0, self.first_column) };
+                    match size.0 <= FEW {
+                        true => V::with_instructions(FewRows { product, panels }),
+                        false => product.run::<V, Widened>(panels),
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl<X: Factor> AnyVectorWork<X::Sum> for QuantizedProduct<'_, X> {
+    unsafe fn run<V: Vector<Element = X::Sum>>(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.y.levels {
+                Levels::Bytes => self.run_with::<V, _>(Bytes),
+                Levels::Table(table) if self.y.zero_points.is_some() => {
+                    self.run_with::<V, _>(Table::<_, true>(table));
+                }
+                Levels::Table(table) => self.run_with::<V, _>(Table::<_, false>(table)),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The matrices have these sizes, and the first column exists. Nothing else uses the rectangle of `out` meanwhile.
+pub(in super::super) unsafe fn gemm_quantized_into<X: Factor>(
+    size: (usize, usize, usize),
+    out: (*mut X::Sum, isize),
+    x: Matrix<X>,
+    y: QuantizedMat<'_, X::Sum>,
+    first_column: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { X::Sum::in_vectors(QuantizedProduct { size, out, x, y, first_column }) }
+}
