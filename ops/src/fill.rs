@@ -1,7 +1,7 @@
 //! Constant tensors.
 
 use autobwd::{
-    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, NoGrad, Result, Var, ZeroGrad,
+    Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Var, ZeroGrad,
     check::*,
     op::with_dtype,
     operators::{check_number, fill_with, parse_number, shape_of_attr},
@@ -193,6 +193,27 @@ impl Kernel for AssignValue<Buf<'_>> {
         Ok(())
     }
 }
+/// Numbers of the dtype of `x`.
+#[track_caller]
+pub(crate) fn constants(x: &Expr, numbers: &[f64]) -> Expr {
+    let (mut fp32_values, mut fp64_values) = (vec![], vec![]);
+    match x.dtype() {
+        DType::F64 => fp64_values.extend(numbers),
+        _ => fp32_values.extend(numbers.iter().map(|number| *number as f32)),
+    }
+    let op = AssignValue {
+        out: New,
+        shape: vec![numbers.len() as i32],
+        dtype: x.dtype(),
+        bool_values: vec![],
+        fp32_values,
+        int32_values: vec![],
+        int64_values: vec![],
+        fp64_values,
+    };
+    x.builder().emit(op).out
+}
+
 autobwd::samples!(
     AssignValue,
     [

@@ -52,6 +52,7 @@ pub mod nn;
 pub mod norm;
 pub mod optim;
 pub mod pool;
+pub mod quantization;
 pub mod random;
 pub mod ranges;
 pub mod reduce;

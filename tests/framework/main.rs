@@ -67,6 +67,7 @@ mod program_pictures;
 mod programs;
 mod prose_words;
 mod public_interface;
+mod quantization;
 mod random_seeds;
 mod recompute;
 mod recompute_control_flow;

@@ -278,6 +278,9 @@ impl fmt::Display for StopReason {
         match self {
             StopReason::NoGradSet => write!(f, "is in the no-grad set"),
             StopReason::StopGradient => write!(f, "is marked `stop_gradient`"),
+            StopReason::DType(DType::U8) => {
+                write!(f, "holds uint8, not floating point numbers; quantised weights are frozen")
+            }
             StopReason::DType(dtype) => write!(f, "holds {dtype}, not floating point numbers"),
         }
     }

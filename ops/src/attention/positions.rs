@@ -4,7 +4,7 @@ use autobwd::{DType, Expr, New, emit};
 
 use crate::{
     Math, concat,
-    fill::AssignValue,
+    fill::constants,
     math::{failed, like},
     matmul::MatmulV2,
     shape::TrilTriu,
@@ -64,25 +64,4 @@ pub(crate) fn rotary_embedding(x: &Expr, positions: &Expr, base: f64) -> Expr {
     let parts = x.split(&[half as i32; 2], -1);
     let [first, second] = [0, 1].map(|part| parts[part].clone());
     concat(&[&(&first * &cos - &second * &sin), &(&second * &cos + &first * &sin)], -1)
-}
-
-/// Numbers of the dtype of `x`.
-#[track_caller]
-fn constants(x: &Expr, numbers: &[f64]) -> Expr {
-    let (mut fp32_values, mut fp64_values) = (vec![], vec![]);
-    match x.dtype() {
-        DType::F64 => fp64_values.extend(numbers),
-        _ => fp32_values.extend(numbers.iter().map(|number| *number as f32)),
-    }
-    let op = AssignValue {
-        out: New,
-        shape: vec![numbers.len() as i32],
-        dtype: x.dtype(),
-        bool_values: vec![],
-        fp32_values,
-        int32_values: vec![],
-        int64_values: vec![],
-        fp64_values,
-    };
-    x.builder().emit(op).out
 }

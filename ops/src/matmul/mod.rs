@@ -7,6 +7,7 @@ mod flattened;
 mod fused_sgd;
 mod kron;
 mod products;
+mod quantized;
 mod v2;
 
 pub use addmm::{Addmm, AddmmGrad};
@@ -15,4 +16,6 @@ pub use dot::{Dot, DotGrad, Mv, MvGrad};
 pub use flattened::{Mul, MulGrad};
 pub use fused_sgd::MatmulV2GradSgd;
 pub use kron::{Kron, KronGrad};
+pub(crate) use quantized::NF4;
+pub use quantized::{QuantizedKind, QuantizedMatmul};
 pub use v2::{MatmulV2, MatmulV2Grad};

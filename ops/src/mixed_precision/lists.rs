@@ -31,7 +31,7 @@ macro_rules! names {
 }
 
 /// Products, convolutions and attention.
-const HALF: [&str; 11] = names![
+const HALF: [&str; 12] = names![
     Addmm,
     Bmm,
     Conv2dOp,
@@ -42,6 +42,7 @@ const HALF: [&str; 11] = names![
     MatmulV2,
     Mul,
     Mv,
+    QuantizedMatmul,
     ScaledDotProductAttention
 ];
 
@@ -87,9 +88,9 @@ const EITHER: [&str; 34] = names![
 const SINGLE: [&str; 2] = names![LookupTable, LookupTableV2];
 
 /// Whether an operator that computes in 16 bits reads this variable in 16 bits: batch normalization keeps its statistics in
-/// float32.
+/// float32, and quantised weights their scales.
 pub(super) fn narrows(op: &OpDesc, var: Var) -> bool {
-    !op.is::<BatchNormOp>() || op.inputs.get("X").contains(&var)
+    !(op.is::<BatchNormOp>() || op.is::<QuantizedMatmul>()) || op.inputs.get("X").contains(&var)
 }
 
 /// Operators whose precision differs from the default, by name.

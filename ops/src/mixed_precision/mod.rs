@@ -13,6 +13,7 @@ use autobwd::{DType, Error, ErrorKind, OpInfoMap, Program, Result, program::Orig
 
 pub use lists::PrecisionLists;
 pub use master_weights::lower_master_weights;
+pub(crate) use rewrite::new_var;
 
 /// The program in mixed precision: operators compute in `dtype`, float16 or bfloat16, or in float32, and casts connect
 /// them.

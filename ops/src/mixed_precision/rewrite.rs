@@ -155,7 +155,7 @@ impl Rewriter<'_> {
 }
 
 /// A new variable of this name, or with a number after it.
-pub(super) fn new_var(program: &mut Program, name: &str) -> Var {
+pub(crate) fn new_var(program: &mut Program, name: &str) -> Var {
     if program.find(name).is_none() { program.var(name) } else { program.fresh(name) }
 }
 

@@ -109,7 +109,9 @@ impl GraphNodes {
         count: usize,
     ) -> Vec<OnnxValue> {
         let outputs: Vec<OnnxValue> = (0..count).map(|_| self.unnamed()).collect();
+        let (domain, op) = op.rsplit_once(':').map_or((None, op), |(domain, op)| (Some(domain.into()), op));
         let message = NodeProto {
+            domain,
             op_type: Some(op.into()),
             attribute: attrs.iter().map(|(name, attr)| attribute(name, attr)).collect(),
             ..NodeProto::default()

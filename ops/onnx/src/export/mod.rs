@@ -234,9 +234,17 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
     let next = state.iter().map(|var| entry("next", var, format!("{}{NEXT}", program.name(*var))));
     // Other initializers of floating point numbers are parameters.
     let constants = constants.iter().map(|var| entry("constant", var, String::new()));
+    let opset = |domain: &str, version: i64| OperatorSetIdProto {
+        domain: Some(domain.into()),
+        version: Some(version),
+    };
+    let mut opset_import = vec![opset("", OPSET)];
+    if file.node.iter().any(|node| node.domain() == MICROSOFT) {
+        opset_import.push(opset(MICROSOFT, 1));
+    }
     Ok(ModelProto {
         ir_version: Some(IR_VERSION),
-        opset_import: vec![OperatorSetIdProto { domain: Some(String::new()), version: Some(OPSET) }],
+        opset_import,
         producer_name: Some("autobwd".into()),
         producer_version: Some(env!("CARGO_PKG_VERSION").into()),
         metadata_props: next.chain(constants).collect(),
@@ -244,6 +252,9 @@ pub(crate) fn export(model: &Model) -> Result<ModelProto> {
         ..ModelProto::default()
     })
 }
+
+/// The domain of ONNX Runtime's own operators.
+const MICROSOFT: &str = "com.microsoft";
 
 /// What operators read that results and persistable variables depend on.
 fn live_reads(program: &Program, results: &[Var]) -> HashSet<Var> {

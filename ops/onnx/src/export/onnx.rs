@@ -127,7 +127,8 @@ impl Onnx {
         Onnx { dtype, ..self }
     }
 
-    /// Appends a node that reads this value, then others. The result has the same dtype; see [`typed`](Onnx::typed).
+    /// Appends a node that reads this value, then others. The result has the same dtype; see [`typed`](Onnx::typed). An
+    /// operator of another domain has its name in front: `com.microsoft:MatMulNBits`.
     pub fn node(&self, op: &str, others: &[&Onnx], attrs: &[(&str, NodeAttr<'_>)]) -> Onnx {
         let [result] = self.nodes(op, others, attrs);
         result

@@ -1,13 +1,19 @@
 //! Quantised numbers: integers with a scale and a zero point.
 
-use autobwd::{DType, Dims, Expr, Result};
-use autobwd_ops::Math;
+use std::rc::Rc;
+
+use autobwd::{DType, Dims, Expr, New, Result, Tensor, emit, tensor::Element};
+use autobwd_ops::{
+    Math,
+    matmul::{QuantizedKind, QuantizedMatmul},
+};
 
 use super::{
     arith::reshape,
     elementwise::round_to_even,
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     rules::{All, Native, NodeRules},
+    value::ValueContent,
 };
 use crate::{elements::ElementType, proto::tensor_proto::DataType};
 
@@ -17,6 +23,7 @@ pub(super) const RULES: NodeRules = &[
     ("DynamicQuantizeLinear", Native, dynamic_quantize),
     ("MatMulInteger", All, matmul_integer),
     ("QLinearMatMul", All, quantised_matmul),
+    ("com.microsoft:MatMulNBits", Native, matmul_n_bits),
 ];
 
 /// The smallest and the largest number of an integer type.
@@ -171,4 +178,93 @@ fn quantised_matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
     let zero = reshape(&n.input(7)?.cast(DType::F64), &[]);
     let one_scale = super::arith::scalar_like(&factor, 1.0);
     one(quantised(&(&a.matmul(&b) * &factor), &one_scale, Some(&zero), element, n.dtype(element)?)?)
+}
+
+/// A product with quantised weights, each of whose columns is contiguous in the file.
+fn matmul_n_bits(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.ignore(&["accuracy_level", "weight_prepacked"]);
+    let size = |n: &NodeContext<'_, '_>, name: &str| {
+        let size = n.int(name)?.and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+        size.ok_or_else(|| refuse(format!("operator `MatMulNBits` needs a positive attribute `{name}`")))
+    };
+    let (rows, columns, group) = (size(n, "K")?, size(n, "N")?, size(n, "block_size")?);
+    let (kind, per_cell) = match n.int_or("bits", 4)? {
+        4 => (QuantizedKind::Int4, 8),
+        8 => (QuantizedKind::Int8, 4),
+        bits => {
+            return Err(refuse(format!(
+                "attribute `bits` = {bits} of operator `MatMulNBits` is not supported"
+            )));
+        }
+    };
+    if !rows.is_multiple_of(per_cell) || !group.is_multiple_of(per_cell) {
+        let text =
+            format!("attributes `K` = {rows} and `block_size` = {group}: multiples of {per_cell} are needed");
+        return Err(refuse(format!("operator `MatMulNBits`: {text}")));
+    }
+    if n.has(4) {
+        return Err(refuse("input `g_idx` of operator `MatMulNBits` is not supported"));
+    }
+    let blocks = rows.div_ceil(group);
+    // A byte of two codes has those of an even row in the low half, as cells have.
+    let (codes, scales) = (weights(n, 1)?, weights(n, 2)?);
+    let cells = by_rows(codes.slice::<u8>()?, columns, rows / per_cell, 4)?;
+    let scales: Vec<f32> = scales.to_f64s().into_iter().map(|scale| scale as f32).collect();
+    let scales = by_rows(&scales, columns, blocks, 1)?;
+    let zero_points = match n.has(3) {
+        false => None,
+        true => {
+            let packed = weights(n, 3)?;
+            let packed = packed.slice::<u8>()?;
+            let unpacked: Vec<u8> = match kind {
+                QuantizedKind::Int8 => packed.to_vec(),
+                _ => packed.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect(),
+            };
+            Some(by_rows(&unpacked, columns, blocks, 1)?)
+        }
+    };
+    let codes = n.moved_weight(1, Tensor::from_vec([rows / per_cell, columns, 4], cells)?)?;
+    let scale = n.moved_weight(2, Tensor::from_vec([blocks, columns], scales)?)?;
+    let zero_points = zero_points.map(|zeros| Tensor::from_vec([blocks, columns], zeros)).transpose()?;
+    let zero_point = zero_points.map(|zeros| n.moved_weight(3, zeros)).transpose()?;
+    let (x, bias) = (n.input(0)?, n.optional(5)?);
+    let product = emit(QuantizedMatmul {
+        x: (&x).into(),
+        codes: (&codes).into(),
+        scale: (&scale).into(),
+        zero_point: zero_point.as_ref().map(Into::into),
+        out: New,
+        kind,
+        group_size: i32::try_from(group).map_err(|_| refuse("a block of more than 2³¹ rows"))?,
+        trans_y: false,
+    });
+    one(bias.map_or(product.out.clone(), |bias| &product.out + &bias))
+}
+
+/// The elements of an initializer.
+fn weights(n: &NodeContext<'_, '_>, i: usize) -> Result<Rc<Tensor>> {
+    match &n.required(i)?.content {
+        ValueContent::Known(known) => Ok(known.tensor.clone()),
+        ValueContent::Computed(_) => {
+            Err(refuse(format!("operator `{}`: weights that a node computes are not supported", n.op())))
+        }
+    }
+}
+
+/// `[columns, rows, size]` as `[rows, columns, size]`; lines of a column may be longer.
+fn by_rows<T: Element>(of_columns: &[T], columns: usize, rows: usize, size: usize) -> Result<Vec<T>> {
+    let line = of_columns.len() / columns;
+    if !of_columns.len().is_multiple_of(columns) || line < rows * size {
+        let (found, needed) = (of_columns.len(), columns * rows * size);
+        return Err(refuse(format!(
+            "operator `MatMulNBits`: {found} elements of weights, {needed} are needed"
+        )));
+    }
+    let mut moved = Vec::with_capacity(rows * columns * size);
+    for row in 0..rows {
+        for column in of_columns.chunks_exact(line) {
+            moved.extend_from_slice(&column[row * size..][..size]);
+        }
+    }
+    Ok(moved)
 }

@@ -1,0 +1,185 @@
+//! Quantised weights: products, gradients, files, and what is refused.
+
+use autobwd::{Backward, Builder, DType, Executor, Program, Result, Scope, Tensor, append_backward, emit};
+use autobwd_ops::{
+    Init, Math, Model,
+    matmul::MatmulV2,
+    mixed_precision::{PrecisionLists, mixed_precision},
+    optim::{Adam, Optimizer},
+    quantization::{Quantization, quantize},
+};
+
+/// Two layers, the second with transposed weights, after a table of embeddings.
+fn model() -> Result<Model> {
+    let net = Builder::new();
+    let parameter = |name: &str, dims: &[i64]| {
+        net.parameter(name, DType::F32, dims, |w| Init::Uniform(-0.5, 0.5).emit(w, 7))
+    };
+    let table = parameter("table", &[10, 64]);
+    let (w, bias, v) =
+        (parameter("first.w", &[64, 32]), parameter("first.b", &[32]), parameter("second.w", &[24, 32]));
+    let ids = net.input("ids", DType::I64, &[-1]);
+    let hidden = (ids.embedding(&table).matmul(&w) + &bias).relu();
+    let scores = emit(MatmulV2 {
+        x: (&hidden).into(),
+        y: (&v).into(),
+        out: autobwd::New,
+        trans_x: false,
+        trans_y: true,
+    })
+    .out;
+    net.set_signature(&[("ids", &ids)], &[("scores", &scores)])?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    Model::with_signature(net.program()?.clone(), scope)
+}
+
+fn scores(model: &mut Model) -> Result<Vec<f32>> {
+    let ids = Tensor::from_vec([5], vec![3_i64, 1, 4, 1, 5])?;
+    model.run(&mut Executor::new(), &[&ids])?.remove(0).into_vec()
+}
+
+fn largest_difference(x: &[f32], y: &[f32]) -> f32 {
+    x.iter().zip(y).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn products_are_near_and_others_stay_exact() -> Result<()> {
+    let exact = scores(&mut model()?)?;
+    // Half a step of a weight is at most 1/256 or 1/16 of the largest one; errors of 64 and 32 terms add up at random.
+    for (text, most) in [
+        ("int8", 0.02),
+        ("int4", 0.35),
+        ("int4:16:asymmetric", 0.25),
+        ("nf4", 0.35),
+        ("int8:8:asymmetric", 0.02),
+    ] {
+        let mut model = model()?;
+        let report = quantize(&mut model, "*", text.parse()?)?;
+        assert_eq!(report.weights, ["first.w", "second.w"], "{text}");
+        let left: Vec<String> =
+            report.left.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+        assert_eq!(
+            left,
+            [
+                "table: `lookup_table_v2` reads it, which is no product",
+                "first.b: `elementwise_add` reads it, which is no product"
+            ]
+        );
+        assert_eq!(report.bytes_before, 4 * (64 * 32 + 24 * 32));
+        let kept: usize = ["first.w", "second.w"]
+            .iter()
+            .flat_map(|w| ["", ".scale", ".zero_point"].map(|of| format!("{w}{of}")))
+            .filter_map(|name| model.scope.find(&name).map(|value| value.bytes().len()))
+            .sum();
+        assert_eq!(report.bytes_after, kept);
+        let difference = largest_difference(&scores(&mut model)?, &exact);
+        assert!(difference > 0.0 && difference < most, "{text}: {difference}");
+    }
+    Ok(())
+}
+
+#[test]
+fn saved_models_have_the_same_bits() -> Result<()> {
+    let mut model = model()?;
+    quantize(&mut model, "*.w", "int4:16:asymmetric".parse()?)?;
+    let wanted = scores(&mut model)?;
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in ["weights.safetensors", "weights.npz"] {
+        let (program, weights) = (folder.path().join("model.json"), folder.path().join(file));
+        model.program.save(&program)?;
+        model.scope.save(&weights)?;
+        let mut scope = Scope::new();
+        scope.load(&weights)?;
+        let mut loaded = Model::with_signature(Program::load(&program)?, scope)?;
+        assert_eq!(scores(&mut loaded)?, wanted, "{file}");
+    }
+    Ok(())
+}
+
+/// A table and a bias are trained under frozen weights, as an adapter would be.
+#[test]
+fn other_parameters_are_trained() -> Result<()> {
+    let mut model = model()?;
+    quantize(&mut model, "*.w", Quantization::NF4)?;
+    assert_eq!(model.train(&[])?, ["table", "first.b"]);
+    let codes = model.scope.get("first.w")?.clone();
+    let net = model.builder();
+    let loss = net.expr("scores")?.square().mean();
+    Adam::new(0.01).minimize(&loss)?.complete()?;
+    let (mut executor, mut losses) = (Executor::new(), vec![]);
+    executor.run(&net.startup().program()?, &mut model.scope, &[], &[])?;
+    let ids = Tensor::from_vec([5], vec![3_i64, 1, 4, 1, 5])?;
+    let program = net.program()?.clone();
+    for _ in 0..20 {
+        let found = executor.run(&program, &mut model.scope, &[("ids", &ids)], &[&loss.name()])?;
+        losses.push(found[0].item()?);
+    }
+    assert!(losses[19] < 0.5 * losses[0], "{losses:?}");
+    assert_eq!(model.scope.get("first.w")?.bytes(), codes.bytes());
+    Ok(())
+}
+
+#[test]
+fn mixed_precision_keeps_scales() -> Result<()> {
+    let mut model = model()?;
+    quantize(&mut model, "*.w", Quantization::INT8)?;
+    let exact = scores(&mut model)?;
+    model.program = mixed_precision(&model.program, DType::BF16, &PrecisionLists::default())?;
+    let text = model.program.to_string();
+    assert!(text.contains("Scale=first.w.scale, X=lookup_table_v2_0.cast_bf16"), "{text}");
+    let difference = largest_difference(&scores(&mut model)?, &exact);
+    assert!(difference > 0.0 && difference < 0.03, "{difference}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_quantised_is_refused_with_its_reason() -> Result<()> {
+    let refused = |model: &mut Model, pattern: &str, quantization| {
+        let before = model.program.clone();
+        let error = quantize(model, pattern, quantization).expect_err("a refusal").to_string();
+        assert!(model.program == before, "{error}");
+        error
+    };
+    let odd = Quantization { group_size: 12, ..Quantization::INT4 };
+    for (pattern, quantization, text) in [
+        ("third.*", Quantization::INT8, "no parameter matches `third.*`"),
+        ("table", Quantization::INT8, "no parameter can be quantised: `table`: `lookup_table_v2` reads it"),
+        ("*", odd, "`int4:12`: the group size must be a multiple of 8, not 12"),
+        ("*", Quantization { zero_points: true, ..Quantization::NF4 }, "nf4 has no zero points"),
+    ] {
+        let error = refused(&mut model()?, pattern, quantization);
+        assert!(error.contains(text), "{error}");
+    }
+    for text in
+        ["int5", "int4:", "int4:x", "int4:32:sym", "nf4:64:asymmetric", "int8:32:asymmetric:1", "int8:0"]
+    {
+        assert!(text.parse::<Quantization>().is_err(), "{text}");
+    }
+
+    let mut infinite = model()?;
+    infinite.scope.slice_mut::<f32>("first.w")?[3] = f32::INFINITY;
+    let error = refused(&mut infinite, "first.w", Quantization::INT8);
+    assert!(error.contains("it has elements that are not finite"), "{error}");
+
+    let mut trained = model()?;
+    let net = trained.builder();
+    Adam::new(0.01).minimize(&net.expr("scores")?.mean())?.complete()?;
+    trained.program = net.program()?.clone();
+    let error = refused(&mut trained, "first.w", Quantization::INT8);
+    assert!(error.contains("`adam` writes it: trained parameters cannot be quantised"), "{error}");
+
+    // A gradient of codes.
+    let mut model = model()?;
+    quantize(&mut model, "*.w", Quantization::INT8)?;
+    let net = model.builder();
+    let loss = net.expr("scores")?.mean();
+    let mut program = net.program()?.clone();
+    let backward = Backward { parameters: Some(&["first.w"]), ..Backward::default() };
+    let error = append_backward(&mut program, &loss.name(), &backward).expect_err("codes").to_string();
+    assert!(
+        error.contains("`first.w` holds uint8, not floating point numbers; quantised weights are frozen"),
+        "{error}"
+    );
+    Ok(())
+}
