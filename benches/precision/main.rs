@@ -8,7 +8,7 @@ mod models;
 use std::{process::ExitCode, time::Instant};
 
 use autobwd::{DType, Executor};
-use autobwd_benches::{BenchResult, finish, median, ms, peak_resident_bytes, round};
+use autobwd_benches::{BenchResult, finish, median, ms, peak_resident_bytes, print_profile, round};
 use clap::{Parser, ValueEnum};
 use models::PublishedModel;
 use serde_json::json;
@@ -27,6 +27,9 @@ struct Args {
     /// Number of steps that are timed, after one that is not.
     #[arg(long, default_value_t = 5)]
     steps: usize,
+    /// Prints the times of operators for that many seconds first.
+    #[arg(long)]
+    profile: Option<f64>,
 }
 
 fn dtype(name: &str) -> Result<DType, String> {
@@ -43,6 +46,10 @@ fn run(args: &Args) -> BenchResult<ExitCode> {
     let models::TrainingStep { net, mut scope, loss } = args.model.step(args.dtype)?;
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let mut session = executor.prepare(&net.program()?, &mut scope, &[], &[&loss])?;
+    if let Some(seconds) = args.profile {
+        let title = format!("{} on {} threads", args.dtype.name(), args.threads);
+        print_profile(&title, seconds, &mut session, &mut scope, |_| Ok(()))?;
+    }
     let (mut times, mut losses) = (vec![], vec![]);
     for _ in 0..=args.steps {
         let start = Instant::now();
