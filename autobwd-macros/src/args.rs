@@ -7,7 +7,7 @@ use syn::{Error, Ident, LitStr, Result, Type, parse::ParseStream, parse_quote};
 
 use crate::{ctxt::ErrorSink, options, text};
 
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 17] = [
     "grad",
     "grad_of",
     "name",
@@ -21,11 +21,12 @@ const KNOWN: [&str; 16] = [
     "infallible",
     "any_dtype",
     "factors",
+    "halves",
     "elementwise_update",
     "peephole",
     "primitive",
 ];
-const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `any_dtype`, `factors`, `elementwise_update`, `peephole = Type` and `primitive`";
+const TAKES: &str = "`grad = Type`, `grad_of = Type`, `name = \"..\"`, `pointwise`, `kernel`, `composed`, `broadcast`, `integers`, `decomposed`, `inferred`, `infallible`, `any_dtype`, `factors`, `halves`, `elementwise_update`, `peephole = Type` and `primitive`";
 
 pub(crate) struct MacroArgs {
     /// The gradient rule. After a mistake, which is reported, a placeholder that is not expanded.
@@ -53,6 +54,8 @@ pub(crate) struct MacroArgs {
     pub(crate) any_dtype: Option<Ident>,
     /// `factors`, as written.
     pub(crate) factors: Option<Ident>,
+    /// `halves`, as written.
+    pub(crate) halves: Option<Ident>,
     /// `elementwise_update`, as written.
     pub(crate) elementwise_update: Option<Ident>,
     /// The operator that one operator replaces together with this one.
@@ -76,6 +79,7 @@ struct ParsedArg {
     infallible: Option<Ident>,
     any_dtype: Option<Ident>,
     factors: Option<Ident>,
+    halves: Option<Ident>,
     elementwise_update: Option<Ident>,
     peephole: Option<Type>,
     primitive: Option<Ident>,
@@ -106,6 +110,7 @@ impl MacroArgs {
             infallible,
             any_dtype,
             factors,
+            halves,
             elementwise_update,
             peephole,
             primitive,
@@ -125,6 +130,7 @@ impl MacroArgs {
             infallible,
             any_dtype,
             factors,
+            halves,
             elementwise_update,
             peephole,
             primitive,
@@ -182,6 +188,7 @@ impl ParsedArg {
             "infallible" => &mut self.infallible,
             "any_dtype" => &mut self.any_dtype,
             "factors" => &mut self.factors,
+            "halves" => &mut self.halves,
             "elementwise_update" => &mut self.elementwise_update,
             "primitive" => &mut self.primitive,
             _ => return None,

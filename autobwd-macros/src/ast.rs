@@ -35,6 +35,8 @@ pub(crate) struct OperatorDecl<'a> {
     pub(crate) any_dtype: Option<&'a Ident>,
     /// `factors`, as written.
     pub(crate) factors: Option<&'a Ident>,
+    /// `halves`, as written.
+    pub(crate) halves: Option<&'a Ident>,
     /// `elementwise_update`, as written.
     pub(crate) elementwise_update: Option<&'a Ident>,
     /// The operator that one operator replaces together with this one.

@@ -304,7 +304,7 @@ fn derived_is_pointwise(op: &OperatorDecl<'_>, cx: &ErrorSink) {
 /// A formula and a composition have no kernel that could fail, or compute in a dtype.
 fn facts_have_a_kernel(op: &OperatorDecl<'_>, cx: &ErrorSink) {
     let has_kernel = op.has_kernel() || op.has_sparse_input() || op.integers.is_some();
-    for fact in op.infallible.into_iter().chain(op.any_dtype).chain(op.factors) {
+    for fact in op.infallible.into_iter().chain(op.any_dtype).chain(op.factors).chain(op.halves) {
         if op.composed.is_some() || op.has_block() || !has_kernel {
             cx.error(fact, format!("`{fact}` belongs to operators with a kernel; this one has none"));
         }

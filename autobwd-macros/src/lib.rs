@@ -104,6 +104,7 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// | `infallible` | the kernel never fails on inputs that the shape rule accepts. A step commits as a whole: values of the scope that it overwrites before a kernel that may fail are copied first, in each run. Operators of backward passes are declared so, that in-place updates before them need no copy; formulas never fail |
 /// | `any_dtype` | the kernel moves or compares elements of every dtype, and computes nothing, so that 16-bit floating point numbers reach it as they are; every other kernel gets them as `f32`, and its results are rounded |
 /// | `factors` | the kernel multiplies its inputs by `Cx::product`, so that 16-bit floating point numbers reach it as they are; its results are `f32`, and rounded |
+/// | `halves` | the kernel widens 16-bit floating point numbers and rounds its results itself: both reach it as they are |
 /// | `elementwise_update` | an update of a parameter that treats every element alone: with a part of parameter, gradient and state in its slots, it computes that part of the result, so parts may be on different ranks |
 /// | `primitive` | backends have a rule for it: neither a formula nor a composition says what it means |
 /// | `peephole = Next` | `impl Peephole<Next>` gives one operator that replaces this one and a `Next` that reads its result |

@@ -34,6 +34,7 @@ impl<'a> OperatorDecl<'a> {
             infallible: args.infallible.as_ref(),
             any_dtype: args.any_dtype.as_ref(),
             factors: args.factors.as_ref(),
+            halves: args.halves.as_ref(),
             elementwise_update: args.elementwise_update.as_ref(),
             peephole: args.peephole.as_ref(),
             primitive: args.primitive.as_ref(),

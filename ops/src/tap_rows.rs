@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use autobwd::op::LaneOf;
+use autobwd::op::{Factor, LaneOf};
 
-use crate::{kernel_helpers::KernelFloat, windows::Windows};
+use crate::windows::Windows;
 
 /// Adjacent windows that are computed together: a cache line of `f32`.
 const BLOCK: usize = 16;
@@ -75,7 +75,7 @@ impl TapRows {
 
     /// Copies rows of `x`, with `S` as horizontal stride.
     #[inline(always)]
-    fn copy<T: KernelFloat, const S: usize>(&self, x: &[T], rows: Range<usize>, padding: T, copy: &mut [T]) {
+    fn copy<X: Factor, const S: usize>(&self, x: &[X], rows: Range<usize>, padding: X, copy: &mut [X::Sum]) {
         let (width, before, part) = (self.x[1], self.windows[1].before, self.part);
         let used = self.out[1] + (self.width() - 1) / S;
         // Start of a part, and the index of a column of `x` in it.
@@ -87,10 +87,10 @@ impl TapRows {
                 // The end of a block may belong to the next row: padding or the next part overwrites it.
                 if let Some(groups) = groups.get(at..).and_then(|groups| groups.first_chunk::<BLOCK>()) {
                     // Arrays of their own, since the compiler does not know that `x` and `copy` do not overlap.
-                    let mut parts = [[padding; BLOCK]; S];
+                    let mut parts = [[padding.widened(); BLOCK]; S];
                     for l in 0..BLOCK {
                         for phase in 0..S {
-                            parts[phase][l] = groups[l][phase];
+                            parts[phase][l] = groups[l][phase].widened();
                         }
                     }
                     for phase in 0..S {
@@ -100,16 +100,16 @@ impl TapRows {
                 } else {
                     for (x, value) in x.iter().enumerate().take(width).skip(at * S) {
                         let (start, k) = column(x);
-                        copy[start + k] = *value;
+                        copy[start + k] = value.widened();
                     }
                 }
             }
             for phase in 0..S {
                 let (start, first) = column(phase);
                 let copy = &mut copy[start..][..part];
-                copy[..first].fill(padding);
+                copy[..first].fill(padding.widened());
                 let end = first + width.saturating_sub(phase).div_ceil(S);
-                copy[end..used.max(end)].fill(padding);
+                copy[end..used.max(end)].fill(padding.widened());
             }
         }
     }
@@ -117,26 +117,26 @@ impl TapRows {
     /// Folds the elements under every window of a plane, row by row: `f(row)` returns the function that folds the
     /// elements in that row of a window. Padding above and below is left out, that at the sides is `padding`.
     #[inline(always)]
-    pub(crate) fn fold<T: KernelFloat, F: LaneOf<T>, G: Fn(F, [F; W]) -> F, const W: usize>(
+    pub(crate) fn fold<X: Factor, F: LaneOf<X::Sum>, G: Fn(F, [F; W]) -> F, const W: usize>(
         &self,
-        x: (&[T], T),
-        out: (&mut [T], F),
-        scratch: &mut [T],
+        x: (&[X], X),
+        out: (&mut [X::Sum], F),
+        scratch: &mut [X::Sum],
         f: impl Fn(usize) -> G,
     ) {
         match self.windows[1].stride {
-            1 => self.fold_by::<T, F, G, W, 1>(x, out, scratch, f),
-            _ => self.fold_by::<T, F, G, W, 2>(x, out, scratch, f),
+            1 => self.fold_by::<X, F, G, W, 1>(x, out, scratch, f),
+            _ => self.fold_by::<X, F, G, W, 2>(x, out, scratch, f),
         }
     }
 
     /// The same with `S` as horizontal stride.
     #[inline(always)]
-    fn fold_by<T: KernelFloat, F: LaneOf<T>, G: Fn(F, [F; W]) -> F, const W: usize, const S: usize>(
+    fn fold_by<X: Factor, F: LaneOf<X::Sum>, G: Fn(F, [F; W]) -> F, const W: usize, const S: usize>(
         &self,
-        (x, padding): (&[T], T),
-        (out, start): (&mut [T], F),
-        scratch: &mut [T],
+        (x, padding): (&[X], X),
+        (out, start): (&mut [X::Sum], F),
+        scratch: &mut [X::Sum],
         f: impl Fn(usize) -> G,
     ) {
         let ([height, width], [down, _]) = (self.out, &self.windows);
@@ -144,7 +144,7 @@ impl TapRows {
         for first in (0..height).step_by(self.band) {
             let band = first..height.min(first + self.band);
             let copied = self.under(&band);
-            self.copy::<T, S>(x, copied.clone(), padding, scratch);
+            self.copy::<X, S>(x, copied.clone(), padding, scratch);
             for y in band {
                 let under = self.under(&(y..y + 1));
                 let skipped = down.before.saturating_sub(y.saturating_mul(down.stride));

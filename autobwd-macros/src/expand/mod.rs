@@ -419,6 +419,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
     let infallible = op.infallible.map(|_| quote_spanned!(at=> .infallible()));
     let any_dtype = op.any_dtype.map(|_| quote_spanned!(at=> .any_dtype()));
     let factors = op.factors.map(|_| quote_spanned!(at=> .factors()));
+    let halves = op.halves.map(|_| quote_spanned!(at=> .halves()));
     let update = op.elementwise_update.map(|_| quote_spanned!(at=> .elementwise_update()));
     let primitive = op.primitive.map(|_| quote_spanned!(at=> .primitive()));
     let peephole = op.peephole.map(|then| {
@@ -440,7 +441,7 @@ fn registration(op: &OperatorDecl<'_>) -> TokenStream {
         ::autobwd::__private::OpInfo::#kind::<#ident<::autobwd::__private::Var> #(, #forward)*>(
             ::core::env!("CARGO_PKG_NAME"),
             ::core::env!("CARGO_PKG_VERSION"),
-        )#formula #decomposed #composition #infallible #any_dtype #factors #update #primitive #peephole
+        )#formula #decomposed #composition #infallible #any_dtype #factors #halves #update #primitive #peephole
     };
     quote! {
         const _: () = {

@@ -64,7 +64,7 @@ pub fn kernel(
         let narrow = meta.clone();
         let as_stored = match role {
             Role::Input => node.info.takes_halves(),
-            Role::Output => node.info.takes_any_dtype(),
+            Role::Output => node.info.gives_halves(),
         };
         if !as_stored {
             meta.dtype = meta.dtype.arithmetic();

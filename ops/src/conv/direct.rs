@@ -2,10 +2,10 @@
 
 use autobwd::{
     Cx,
-    op::{LaneOf, VectorLoops},
+    op::{Factor, GemmElement, LaneOf, VectorLoops, Vectorised},
 };
 
-use super::gemm_conv::Convolution;
+use super::{gemm_conv::Convolution, storage::Stored};
 use crate::{kernel_helpers::KernelFloat, norm::DataLayout, tap_rows::TapRows};
 
 impl Convolution {
@@ -17,11 +17,11 @@ impl Convolution {
 
     /// Sets `y` to the convolution of `x`, the only channel of a group, with the filters of the group. `y` is zero before
     /// if windows are not small.
-    pub(super) fn apply<T: KernelFloat>(&self, x: &[T], filters: &[T], y: &mut [T], scratch: &mut [T]) {
+    pub(super) fn apply<T: Stored>(&self, x: &[T], filters: &[T], y: &mut [T::Sum], scratch: &mut [T::Sum]) {
         if let Some(rows) = self.small() {
             let filters = filters.chunks(self.columns().window());
             for (filter, y) in filters.zip(y.chunks_mut(self.y.pixels())) {
-                T::vectorised(SmallFilter { rows, x, filter, y, scratch: &mut *scratch });
+                T::Sum::vectorised(SmallFilter { rows, x, filter, y, scratch: &mut *scratch });
             }
             return;
         }
@@ -31,7 +31,7 @@ impl Convolution {
     }
 
     /// Adds to `dx` the gradient of [`apply`](Convolution::apply).
-    pub(super) fn apply_back<T: KernelFloat>(&self, filters: &[T], dy: &[T], dx: &mut [T]) {
+    pub(super) fn apply_back<T: Stored>(&self, filters: &[T], dy: &[T], dx: &mut [T::Sum]) {
         self.each_row(filters, |weight, n, [from, y_step], [at, x_step]| {
             add_scaled((&mut dx[at..], x_step), (&dy[from..], y_step), n, weight);
         });
@@ -39,10 +39,10 @@ impl Convolution {
 
     /// Calls `each(weight, n, y, x)` for every filter element of a group and every row of `n` pixels for which it lies
     /// inside the image; `y` and `x` are start and stride of their elements.
-    fn each_row<T: KernelFloat>(
+    fn each_row<T: Factor>(
         &self,
         filters: &[T],
-        mut each: impl FnMut(T, usize, [usize; 2], [usize; 2]),
+        mut each: impl FnMut(T::Sum, usize, [usize; 2], [usize; 2]),
     ) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
@@ -50,14 +50,14 @@ impl Convolution {
             for (weight, block) in filter.iter().zip(columns.blocks(&whole)) {
                 let Some(block) = block else { continue };
                 for (at, x) in block.rows() {
-                    each(*weight, block.n, [i * channel + at * pixel, pixel], [x, step]);
+                    each(weight.widened(), block.n, [i * channel + at * pixel, pixel], [x, step]);
                 }
             }
         }
     }
 
     /// Computes the gradient of all filters.
-    pub(super) fn correlate<T: KernelFloat>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
+    pub(super) fn correlate<T: Stored>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
         cx.chunks_mut(dfilters, columns.window(), |filter, dfilter| {
@@ -73,68 +73,68 @@ impl Convolution {
                         }
                     }
                 }
-                *out = T::of(sum);
+                *out = T::rounded(T::Sum::of(sum));
             }
         });
     }
 }
 
 /// Sets `y` to the convolution of a plane with a filter.
-struct SmallFilter<'a, T> {
+struct SmallFilter<'a, T: Factor> {
     rows: TapRows,
     x: &'a [T],
     filter: &'a [T],
-    y: &'a mut [T],
-    scratch: &'a mut [T],
+    y: &'a mut [T::Sum],
+    scratch: &'a mut [T::Sum],
 }
 
-impl<T: KernelFloat> VectorLoops<T> for SmallFilter<'_, T> {
+impl<T: Stored> VectorLoops<T::Sum> for SmallFilter<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
+    fn run<F: LaneOf<T::Sum>>(self) {
         if self.rows.width() == 3 { self.convolve::<F, 3>() } else { self.convolve::<F, 5>() }
     }
 }
 
-impl<T: KernelFloat> SmallFilter<'_, T> {
+impl<T: Stored> SmallFilter<'_, T> {
     #[inline(always)]
-    fn convolve<F: LaneOf<T>, const W: usize>(self) {
+    fn convolve<F: LaneOf<T::Sum>, const W: usize>(self) {
         let filter = self.filter.as_chunks::<W>().0;
-        self.rows.fold((self.x, T::ZERO), (self.y, F::from(0.0)), self.scratch, |row| {
-            let weights = filter[row].map(F::new);
+        self.rows.fold((self.x, T::default()), (self.y, F::from(0.0)), self.scratch, |row| {
+            let weights = filter[row].map(|weight| F::new(weight.widened()));
             move |sum, x: [F; W]| weights.iter().zip(x).fold(sum, |sum, (weight, x)| sum + *weight * x)
         });
     }
 }
 
 /// `y += weight * x` for `n` elements with strides.
-fn add_scaled<T: KernelFloat>(
-    (y, y_step): (&mut [T], usize),
+fn add_scaled<T: Stored>(
+    (y, y_step): (&mut [T::Sum], usize),
     (x, x_step): (&[T], usize),
     n: usize,
-    weight: T,
+    weight: T::Sum,
 ) {
     match (y_step, x_step) {
-        (1, 1) => y[..n].iter_mut().zip(x).for_each(|(y, x)| *y += weight * *x),
+        (1, 1) => y[..n].iter_mut().zip(x).for_each(|(y, x)| *y += weight * x.widened()),
         _ => {
             let y = y.iter_mut().step_by(y_step).take(n);
-            y.zip(x.iter().step_by(x_step)).for_each(|(y, x)| *y += weight * *x);
+            y.zip(x.iter().step_by(x_step)).for_each(|(y, x)| *y += weight * x.widened());
         }
     }
 }
 
 /// Dot product of `n` elements with strides.
-fn dot<T: KernelFloat>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T {
+fn dot<T: Stored>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T::Sum {
     if (x_step, y_step) == (1, 1) {
         let ((x, x_rest), (y, y_rest)) = (x[..n].as_chunks::<8>(), y[..n].as_chunks::<8>());
-        let mut sums = [T::ZERO; 8];
+        let mut sums = [T::Sum::ZERO; 8];
         for (x, y) in x.iter().zip(y) {
-            sums.iter_mut().zip(x.iter().zip(y)).for_each(|(sum, (x, y))| *sum += *x * *y);
+            sums.iter_mut().zip(x.iter().zip(y)).for_each(|(sum, (x, y))| *sum += x.widened() * y.widened());
         }
-        let rest = x_rest.iter().zip(y_rest).map(|(x, y)| *x * *y);
-        return sums.into_iter().chain(rest).fold(T::ZERO, |sum, x| sum + x);
+        let rest = x_rest.iter().zip(y_rest).map(|(x, y)| x.widened() * y.widened());
+        return sums.into_iter().chain(rest).fold(T::Sum::ZERO, |sum, x| sum + x);
     }
     let pairs = x.iter().step_by(x_step).zip(y.iter().step_by(y_step)).take(n);
-    pairs.fold(T::ZERO, |sum, (x, y)| sum + *x * *y)
+    pairs.fold(T::Sum::ZERO, |sum, (x, y)| sum + x.widened() * y.widened())
 }

@@ -19,7 +19,7 @@ macro_rules! convolution {
         $(#[doc = $grad_doc:literal])* $grad:ident
     ) => {
         $(#[doc = $doc])*
-        #[register_op(grad = $grad, infallible $(, $fact)?)]
+        #[register_op(grad = $grad, infallible, halves $(, $fact)?)]
         pub struct $op<V = Var> {
             /// Images, in the order that `data_format` says.
             #[input]
@@ -52,7 +52,7 @@ macro_rules! convolution {
         }
 
         $(#[doc = $grad_doc])*
-        #[register_op(grad_of = $op, grad = Multilinear, inferred, infallible)]
+        #[register_op(grad_of = $op, grad = Multilinear, inferred, infallible, halves)]
         pub struct $grad<V = Var> {
             pub input: V,
             pub filter: V,

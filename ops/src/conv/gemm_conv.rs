@@ -2,12 +2,13 @@
 
 use autobwd::{
     Cx, Result,
-    op::{Mat, Strided},
+    op::{GemmElement, Mat, Strided},
+    tensor::Element,
 };
 
-use super::{im2col::Im2col, image_layout::ImageLayout};
+use super::{im2col::Im2col, image_layout::ImageLayout, storage::Stored};
 use crate::{
-    kernel_helpers::{KernelFloat, PART, nth},
+    kernel_helpers::{PART, nth},
     windows::Windows,
 };
 
@@ -23,6 +24,10 @@ const DIRECT: usize = 4;
 const BAND: usize = 64;
 /// The number of pixels for each filter from which packing the filters band by band pays.
 const PACKED: usize = 4;
+/// Sums of an image, or of some, that are rounded together, such that they stay in the cache that cores share.
+const ROUNDED: usize = 1 << 21;
+/// Elements of a filter gradient that are added up together.
+const LINE: usize = 64;
 
 /// A convolution from `x` to `y`, or its transpose.
 pub(super) struct Convolution {
@@ -110,31 +115,49 @@ impl Convolution {
         [self.images, self.filters(), self.x.pixels(), self.y.pixels()].contains(&0)
     }
 
-    /// Scratch elements of that part.
-    pub(super) fn scratch(&self, part: ConvPart, workers: usize) -> usize {
+    /// Scratch elements of that part: of the type of images, and of sums.
+    pub(super) fn scratch<T: Stored>(&self, part: ConvPart, workers: usize) -> (usize, usize) {
         if self.is_nothing() {
-            return 0;
+            return (0, 0);
         }
         if part == ConvPart::FilterGrad {
-            return if self.is_direct() { 0 } else { self.filter_scratch(workers) };
+            return if self.is_direct() { (0, 0) } else { self.filter_scratch::<T>(workers) };
         }
-        if let Some(winograd) = self.winograd(part == ConvPart::DataGrad) {
-            return winograd.scratch_len(workers);
+        if let Some(winograd) = self.winograd::<T>(part == ConvPart::DataGrad) {
+            return (0, winograd.scratch_len(workers));
         }
-        let small = self.small().filter(|_| part == ConvPart::Forward);
-        match self.is_direct() {
-            true => small.map_or(0, |rows| rows.scratch() * workers),
-            false => self.packed() + workers * self.bands().unfolded(),
+        let columns = workers.saturating_mul(self.bands().unfolded());
+        match (part, self.is_direct()) {
+            (ConvPart::Forward, true) => {
+                let rows = self.small().map_or(0, |rows| rows.scratch() * workers);
+                (0, self.rounded::<T>(&self.y).saturating_add(rows))
+            }
+            (ConvPart::Forward, false) => (self.packed().saturating_add(columns), self.rounded::<T>(&self.y)),
+            (_, true) => (0, self.rounded::<T>(&self.x)),
+            (_, false) => (self.packed(), self.rounded::<T>(&self.x).saturating_add(columns)),
         }
     }
 
     /// Scratch elements of `filter_grad`.
-    fn filter_scratch(&self, workers: usize) -> usize {
+    fn filter_scratch<T: Stored>(&self, workers: usize) -> (usize, usize) {
+        let len = self.groups * self.filters();
         let sums = match self.sums().0 {
-            1 => 0,
-            sums => sums * self.groups * self.filters(),
+            1 => T::sums(len),
+            sums => sums * len,
         };
-        workers * self.columns().unfolded() + sums
+        (workers * self.columns().unfolded(), sums)
+    }
+
+    /// Units on that side that are computed, and then rounded, together.
+    fn batch<T: Stored>(&self, side: &ImageLayout) -> usize {
+        let (units, share) = (self.images * self.units(), self.share());
+        if T::IN_PLACE { units } else { (ROUNDED / (share * side.len()).max(1)).max(1) * share }
+    }
+
+    /// Scratch elements for the sums of such units.
+    fn rounded<T: Stored>(&self, side: &ImageLayout) -> usize {
+        let units = self.batch::<T>(side).min(self.images * self.units());
+        T::sums(units.saturating_mul(side.len()))
     }
 
     /// Elements of the filters packed band by band.
@@ -143,7 +166,7 @@ impl Convolution {
     }
 
     /// Packs the filters band by band, each band as `[filters, column]`.
-    fn pack<T: KernelFloat>(&self, cx: &Cx, filters: &[T], packed: &mut [T]) {
+    fn pack<T: Element>(&self, cx: &Cx, filters: &[T], packed: &mut [T]) {
         let (columns, bands) = (self.columns(), self.bands());
         let (rows, across, share) = (self.y.channels, self.windows[1].size, PART.div_ceil(bands.column()));
         cx.chunks_mut(packed, share * bands.column(), |part, packed| {
@@ -156,40 +179,79 @@ impl Convolution {
         });
     }
 
+    /// The filters, packed band by band if there are several.
+    fn banded<'a, T: Element>(&self, cx: &Cx, filters: &'a [T], packed: &'a mut [T]) -> &'a [T] {
+        self.pack(cx, filters, packed);
+        if packed.is_empty() { filters } else { packed }
+    }
+
     /// One band of the filters of a group, `[filters, column]`.
     fn band_of<'a, T>(&self, columns: &Im2col<'_>, filters: &'a [T], band: usize) -> Strided<'a, T> {
         let (rows, cols) = (self.y.channels, columns.column());
         Mat { data: nth(filters, band, rows * cols), rows, cols, transposed: false }.into()
     }
 
-    /// Calls `work` with every group of all images, its filters, its part of the images `out` on one `side`, and its part
-    /// of `scratch` elements. `out` is zeroed first if `zeroed`, otherwise its contents are arbitrary.
-    fn each_group<T: KernelFloat>(
+    /// Calls `work` with every group of all images, its filters, the sums for its part of the images `out` on one `side`,
+    /// and its worker's part of `scratch`. The sums are zeroed first if `zeroed`, otherwise their contents are arbitrary.
+    fn each_group<T: Stored, S: Send>(
         &self,
         cx: &Cx,
         filters: &[T],
         (side, out, zeroed): (&ImageLayout, &mut [T], bool),
-        scratch: usize,
-        work: impl Fn(ConvGroup, &[T], &mut [T], &mut [T]) -> Result<()> + Sync,
+        (sums, scratch): (&mut [T::Sum], &mut [S]),
+        work: impl Fn(ConvGroup, &[T], &mut [T::Sum], &mut [S]) -> Result<()> + Sync,
     ) -> Result<()> {
+        let (len, share, units, each) = (side.len(), self.share(), self.units(), self.x.inside);
+        let batch = self.batch::<T>(side);
+        for (number, out) in out.chunks_mut(batch * len).enumerate() {
+            T::summed(cx, out, sums, |sums| {
+                cx.try_chunks_mut(sums, share * len, scratch, |part, sums, scratch| {
+                    for (sums, unit) in sums.chunks_mut(len).zip(number * batch + part * share..) {
+                        if zeroed {
+                            sums.fill(T::Sum::ZERO);
+                        }
+                        let numbers = unit % units * each..(unit % units + 1) * each;
+                        for group in numbers.map(|number| self.group(unit / units, number)) {
+                            let filters = nth(filters, group.number, self.filters());
+                            work(group, filters, &mut sums[side.start(group)..], scratch)?;
+                        }
+                    }
+                    Ok(())
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    /// `y` = the products of the filters with the columns of `x`.
+    pub(super) fn forward<T: Stored>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         if self.is_nothing() {
-            out.fill(T::ZERO);
+            y.fill(T::default());
             return Ok(());
         }
-        let (len, share, units, each) = (side.len(), self.share(), self.units(), self.x.inside);
-        cx.scratch(scratch, |scratch| {
-            let (packed, scratch) = scratch.split_at_mut(self.packed());
-            self.pack(cx, filters, packed);
-            let filters = if packed.is_empty() { filters } else { packed };
-            cx.try_chunks_mut(out, share * len, scratch, |part, out, scratch| {
-                for (out, unit) in out.chunks_mut(len).zip(part * share..) {
-                    if zeroed {
-                        out.fill(T::ZERO);
-                    }
-                    let numbers = unit % units * each..(unit % units + 1) * each;
-                    for group in numbers.map(|number| self.group(unit / units, number)) {
-                        let filters = nth(filters, group.number, self.filters());
-                        work(group, filters, &mut out[side.start(group)..], scratch)?;
+        if let Some(winograd) = self.winograd::<T>(false) {
+            return winograd.run(cx, x, filters, y);
+        }
+        cx.scratch_pair(self.scratch::<T>(ConvPart::Forward, cx.threads()), |columns, sums| {
+            let (sums, rows) = sums.split_at_mut(self.rounded::<T>(&self.y));
+            if self.is_direct() {
+                let out = (&self.y, y, self.small().is_none());
+                return self.each_group(cx, filters, out, (sums, rows), |group, filters, y, rows| {
+                    self.apply(self.x.group(x, group), filters, y, rows);
+                    Ok(())
+                });
+            }
+            let (packed, columns) = columns.split_at_mut(self.packed());
+            let (bands, filters) = (self.bands(), self.banded(cx, filters, packed));
+            let out = (&self.y, y, false);
+            self.each_group(cx, filters, out, (sums, columns), |group, filters, y, columns| {
+                let x = self.x.group(x, group);
+                for tile in bands.tiles() {
+                    let columns = bands.unfold(cx, x, &tile, columns);
+                    for band in 0..bands.count {
+                        let (filters, columns) =
+                            (self.band_of(&bands, filters, band), bands.band(columns, &tile, band));
+                        self.y.put(cx, y, tile.pixels.start, band > 0, filters, columns)?;
                     }
                 }
                 Ok(())
@@ -197,74 +259,49 @@ impl Convolution {
         })
     }
 
-    /// `y` = the products of the filters with the columns of `x`.
-    pub(super) fn forward<T: KernelFloat>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
-        if let Some(winograd) = self.winograd(false) {
-            return winograd.run(cx, x, filters, y);
-        }
-        let (bands, is_direct) = (self.bands(), self.is_direct());
-        let zeroed = is_direct && self.small().is_none();
-        let scratch = self.scratch(ConvPart::Forward, cx.threads());
-        self.each_group(cx, filters, (&self.y, y, zeroed), scratch, |group, filters, y, scratch| {
-            let x = self.x.group(x, group);
-            if is_direct {
-                self.apply(x, filters, y, scratch);
-                return Ok(());
-            }
-            for tile in bands.tiles() {
-                let columns = bands.unfold(cx, x, &tile, scratch);
-                for band in 0..bands.count {
-                    let (filters, columns) =
-                        (self.band_of(&bands, filters, band), bands.band(columns, &tile, band));
-                    self.y.put(cx, y, tile.pixels.start, band > 0, filters, columns)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
     /// `dx`, from `dy`: adds each element of `dy` times its filter at the window of the element.
-    pub(super) fn data_grad<T: KernelFloat>(
-        &self,
-        cx: &Cx,
-        filters: &[T],
-        dy: &[T],
-        dx: &mut [T],
-    ) -> Result<()> {
-        if let Some(winograd) = self.winograd(true) {
+    pub(super) fn data_grad<T: Stored>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
+        if self.is_nothing() {
+            dx.fill(T::default());
+            return Ok(());
+        }
+        if let Some(winograd) = self.winograd::<T>(true) {
             return winograd.run(cx, dy, filters, dx);
         }
-        let bands = self.bands();
-        let scratch = self.scratch(ConvPart::DataGrad, cx.threads());
-        self.each_group(cx, filters, (&self.x, dx, true), scratch, |group, filters, dx, scratch| {
-            let dy = self.y.group(dy, group);
-            if self.is_direct() {
-                self.apply_back(filters, dy, dx);
-                return Ok(());
-            }
-            let filters = |band| self.band_of(&bands, filters, band).t();
-            for tile in bands.tiles() {
-                let dy = self.y.matrix(dy, tile.pixels.clone());
-                if bands.is_plain() {
-                    self.x.put(cx, dx, tile.pixels.start, false, filters(0), dy)?;
-                    continue;
+        cx.scratch_pair(self.scratch::<T>(ConvPart::DataGrad, cx.threads()), |packed, sums| {
+            let (sums, columns) = sums.split_at_mut(self.rounded::<T>(&self.x));
+            let (bands, filters) = (self.bands(), self.banded(cx, filters, packed));
+            let out = (&self.x, dx, true);
+            self.each_group(cx, filters, out, (sums, columns), |group, filters, dx, columns| {
+                let dy = self.y.group(dy, group);
+                if self.is_direct() {
+                    self.apply_back(filters, dy, dx);
+                    return Ok(());
                 }
-                let n = bands.pixels(&tile);
-                let columns = &mut scratch[..bands.column() * n];
-                // Later bands only add to the pixels that the first band does not write.
-                columns.chunks_mut(n).for_each(|row| row[tile.pixels.len()..].fill(T::ZERO));
-                for band in 0..bands.count {
-                    let columns = &mut columns[bands.at(&tile, band)..];
-                    cx.product_strided(columns, n, band > 0, filters(band), dy)?;
+                let filters = |band| self.band_of(&bands, filters, band).t();
+                for tile in bands.tiles() {
+                    let dy = self.y.matrix(dy, tile.pixels.clone());
+                    if bands.is_plain() {
+                        self.x.put(cx, dx, tile.pixels.start, false, filters(0), dy)?;
+                        continue;
+                    }
+                    let n = bands.pixels(&tile);
+                    let columns = &mut columns[..bands.column() * n];
+                    // Later bands only add to the pixels that the first band does not write.
+                    columns.chunks_mut(n).for_each(|row| row[tile.pixels.len()..].fill(T::Sum::ZERO));
+                    for band in 0..bands.count {
+                        let columns = &mut columns[bands.at(&tile, band)..];
+                        cx.product_strided(columns, n, band > 0, filters(band), dy)?;
+                    }
+                    bands.fold(columns, &tile, dx);
                 }
-                bands.fold(columns, &tile, dx);
-            }
-            Ok(())
+                Ok(())
+            })
         })
     }
 
     /// `dfilters`, from `dy`: sums each element of `dy` times the elements under its window.
-    pub(super) fn filter_grad<T: KernelFloat>(
+    pub(super) fn filter_grad<T: Stored>(
         &self,
         cx: &Cx,
         x: &[T],
@@ -272,7 +309,7 @@ impl Convolution {
         dfilters: &mut [T],
     ) -> Result<()> {
         if self.is_nothing() {
-            dfilters.fill(T::ZERO);
+            dfilters.fill(T::default());
             return Ok(());
         }
         if self.is_direct() {
@@ -280,9 +317,9 @@ impl Convolution {
             return Ok(());
         }
         let ((sums, each), len, columns) = (self.sums(), dfilters.len(), self.columns());
-        let add_up = |parts: &mut [T], scratch: &mut [T]| {
+        let add_up = |parts: &mut [T::Sum], scratch: &mut [T]| {
             cx.try_chunks_mut(parts, len, scratch, |part, sum, scratch| {
-                sum.fill(T::ZERO);
+                sum.fill(T::Sum::ZERO);
                 let images = part * each..self.images.min((part + 1) * each);
                 for group in images.flat_map(|i| (0..self.groups).map(move |number| self.group(i, number))) {
                     let (x, dy) = (self.x.group(x, group), self.y.group(dy, group));
@@ -296,16 +333,18 @@ impl Convolution {
                 Ok(())
             })
         };
-        cx.scratch(self.filter_scratch(cx.threads()), |scratch| {
+        cx.scratch_pair(self.filter_scratch::<T>(cx.threads()), |scratch, parts| {
             if sums == 1 {
-                return add_up(dfilters, scratch);
+                return T::summed(cx, dfilters, parts, |sum| add_up(sum, scratch));
             }
-            let (parts, scratch) = scratch.split_at_mut(sums * len);
             add_up(parts, scratch)?;
             cx.chunks_mut(dfilters, PART, |part, out| {
-                out.fill(T::ZERO);
-                for sum in parts.chunks(len) {
-                    out.iter_mut().zip(&sum[part * PART..]).for_each(|(out, x)| *out += *x);
+                for (i, out) in out.chunks_mut(LINE).enumerate() {
+                    let mut line = [T::Sum::ZERO; LINE];
+                    for sum in parts.chunks(len) {
+                        line.iter_mut().zip(&sum[part * PART + i * LINE..]).for_each(|(out, x)| *out += *x);
+                    }
+                    out.iter_mut().zip(line).for_each(|(out, sum)| *out = T::rounded(sum));
                 }
             });
             Ok(())

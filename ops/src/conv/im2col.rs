@@ -5,6 +5,7 @@ use std::ops::Range;
 use autobwd::{
     Cx,
     op::{Mat, Strided},
+    tensor::Element,
 };
 
 use super::image_layout::ImageLayout;
@@ -180,7 +181,7 @@ impl<'a> Im2col<'a> {
     }
 
     /// The columns of a tile, `[column, pixels of all bands]`.
-    pub(super) fn unfold<'b, T: KernelFloat>(
+    pub(super) fn unfold<'b, T: Element>(
         &self,
         cx: &Cx,
         x: &'b [T],
@@ -199,7 +200,7 @@ impl<'a> Im2col<'a> {
                 for (of, rows) in data.chunks_mut(one).enumerate() {
                     let (x, row) = (&x[(part * share + of) * channel..], &mut rows[i * cols..][..cols]);
                     if block.as_ref().is_none_or(|block| block.n * block.rows < cols) {
-                        row.fill(T::ZERO);
+                        row.fill(T::default());
                     }
                     if let Some(block) = &block {
                         block.copy(row, x, step);

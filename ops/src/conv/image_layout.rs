@@ -7,11 +7,8 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use super::gemm_conv::ConvGroup;
-use crate::{
-    kernel_helpers::{KernelFloat, nth},
-    norm::DataLayout,
-};
+use super::{gemm_conv::ConvGroup, storage::Stored};
+use crate::{kernel_helpers::nth, norm::DataLayout};
 
 /// The images on one side. They are divided into units: an image, or, where the groups of channels are contiguous, one
 /// group of an image.
@@ -68,10 +65,10 @@ impl ImageLayout {
     }
 
     /// Writes or adds the product of `[channels, k]` and `[k, pixels]` to the pixels of a group from `first` on.
-    pub(super) fn put<T: KernelFloat>(
+    pub(super) fn put<T: Stored>(
         &self,
         cx: &Cx,
-        group: &mut [T],
+        group: &mut [T::Sum],
         first: usize,
         add: bool,
         x: Strided<'_, T>,

@@ -10,6 +10,7 @@ mod gemm_conv;
 mod gradients;
 mod im2col;
 mod image_layout;
+mod storage;
 mod transpose;
 mod volume;
 mod winograd;
@@ -18,7 +19,11 @@ pub use conv3d::{Conv3dAttrs, Conv3dGrad, Conv3dOp};
 pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
 pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule};
 
-use autobwd::{Attrs, Buf, Cx, Dims, Meta, Result, op::with_float, tensor::Dim};
+use autobwd::{
+    Attrs, Buf, Cx, Dims, Meta, Result,
+    op::{Factor, with_factor},
+    tensor::Dim,
+};
 
 use crate::{
     norm::DataLayout,
@@ -115,7 +120,7 @@ impl ConvAttrs {
 
     fn convolve(&self, cx: &Cx, input: &Buf<'_>, filter: &Buf<'_>, output: &mut Buf<'_>) -> Result<()> {
         let kernel = self.kernel([input, filter, output, input])?;
-        with_float!(input, T => kernel.forward::<T>(cx, input.slice()?, filter.slice()?, output.slice_mut()?))
+        with_factor!(input, T => kernel.forward::<T>(cx, input.slice()?, filter.slice()?, output.slice_mut()?))
     }
 
     /// Computes the wanted gradients, each from the two other slots; `dy` is that of a transposed convolution.
@@ -126,7 +131,7 @@ impl ConvAttrs {
         [dx, dy, dfilter]: [&mut Option<Buf<'_>>; 3],
     ) -> Result<()> {
         let kernel = self.kernel(slots)?;
-        with_float!(filter, T => {
+        with_factor!(filter, T => {
             let (x, filter, y) = (x.slice::<T>()?, filter.slice()?, y.slice()?);
             if let Some(dx) = dx {
                 kernel.data_grad(cx, filter, y, dx.slice_mut()?)?;
@@ -146,8 +151,13 @@ impl ConvAttrs {
         workers: usize,
     ) -> usize {
         let Ok(kernel) = self.kernel(slots) else { return 0 };
-        let most = parts.into_iter().map(|part| kernel.scratch(part, workers)).max();
-        most.unwrap_or(0).saturating_mul(slots[0].dtype().size())
+        let bytes = |part| {
+            with_factor!(slots[0], T => Result::Ok({
+                let (columns, sums) = kernel.scratch::<T>(part, workers);
+                Cx::scratch_pair_bytes::<T, <T as Factor>::Sum>(columns, sums)
+            }))
+        };
+        parts.into_iter().filter_map(|part| bytes(part).ok()).max().unwrap_or(0)
     }
 }
 

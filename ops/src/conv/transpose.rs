@@ -184,7 +184,7 @@ impl GradRule<Conv2dTransposeOp> for Conv2dTransposeRule {
 
 /// `dinput` = `conv2d` of `doutput` with `filter`; `dfilter` = the filter gradient of that `conv2d`, with `input` as
 /// gradient of its output.
-#[register_op(grad_of = Conv2dTransposeOp, grad = Multilinear, inferred, infallible)]
+#[register_op(grad_of = Conv2dTransposeOp, grad = Multilinear, inferred, infallible, halves)]
 pub struct Conv2dTransposeGrad<V = Var> {
     pub input: V,
     pub filter: V,

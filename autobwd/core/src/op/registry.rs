@@ -92,6 +92,7 @@ pub struct OpInfo {
     infallible: bool,
     any_dtype: bool,
     factors: bool,
+    halves: bool,
     elementwise_update: bool,
     primitive: bool,
     peephole: Option<PeepholeEntry>,
@@ -234,6 +235,12 @@ impl OpInfo {
         OpInfo { factors: true, ..self }
     }
 
+    /// Records that its kernel takes and gives 16-bit floating point numbers as they are.
+    #[must_use]
+    pub const fn halves(self) -> OpInfo {
+        OpInfo { halves: true, ..self }
+    }
+
     /// Records that it is an update which treats every element of a parameter alone.
     #[must_use]
     pub const fn elementwise_update(self) -> OpInfo {
@@ -277,6 +284,7 @@ impl OpInfo {
             infallible: false,
             any_dtype: false,
             factors: false,
+            halves: false,
             elementwise_update: false,
             primitive: false,
             peephole: None,
@@ -380,10 +388,15 @@ impl OpInfo {
         self.any_dtype
     }
 
-    /// Whether its kernel takes inputs of 16 bits as they are: it is declared to take `any_dtype`, or to multiply
-    /// `factors`.
+    /// Whether its kernel takes inputs of 16 bits as they are: it is declared to take `any_dtype` or `halves`, or to
+    /// multiply `factors`.
     pub fn takes_halves(&self) -> bool {
-        self.any_dtype || self.factors
+        self.any_dtype || self.factors || self.halves
+    }
+
+    /// Whether its kernel gives results of 16 bits as they are: it is declared to take `any_dtype` or `halves`.
+    pub fn gives_halves(&self) -> bool {
+        self.any_dtype || self.halves
     }
 
     /// Whether it is declared an `elementwise_update`: with a part of parameter, gradient and state in its slots, it

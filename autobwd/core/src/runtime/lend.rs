@@ -23,6 +23,32 @@ impl Cx {
         result
     }
 
+    /// As [`scratch`](Cx::scratch), for elements of two types; [`scratch_pair_bytes`](Cx::scratch_pair_bytes) says how many
+    /// bytes they take.
+    ///
+    /// # Errors
+    /// As [`scratch`](Cx::scratch).
+    pub fn scratch_pair<T: Element, U: Element, R>(
+        &self,
+        (n, m): (usize, usize),
+        work: impl FnOnce(&mut [T], &mut [U]) -> Result<R>,
+    ) -> Result<R> {
+        let bytes = Cx::scratch_pair_bytes::<T, U>(n, m);
+        if bytes == 0 {
+            return work(&mut [], &mut []);
+        }
+        let mut memory = self.scratch.take(bytes)?;
+        let (first, second) = memory.split_mut(n, whole_lines::<T>(n), m);
+        let result = work(first, second);
+        self.scratch.return_memory(memory, bytes);
+        result
+    }
+
+    /// The bytes of `n` elements of one type and `m` of another in [`scratch_pair`](Cx::scratch_pair).
+    pub fn scratch_pair_bytes<T, U>(n: usize, m: usize) -> usize {
+        whole_lines::<T>(n).saturating_add(m.saturating_mul(size_of::<U>()))
+    }
+
     /// Allocates enough memory to lend this many bytes, and returns the number of allocated bytes.
     pub(crate) fn reserve(&self, bytes: usize) -> Result<usize> {
         if bytes == 0 {
@@ -43,6 +69,12 @@ impl Cx {
     pub(crate) fn watched_scratch(&self) -> ScratchUse {
         self.scratch.watched()
     }
+}
+
+/// The bytes of the cache lines that `n` elements fill.
+fn whole_lines<T>(n: usize) -> usize {
+    let bytes = n.saturating_mul(size_of::<T>());
+    if bytes == 0 { 0 } else { bytes.checked_next_multiple_of(padded(1)).unwrap_or(usize::MAX) }
 }
 
 #[cfg(test)]

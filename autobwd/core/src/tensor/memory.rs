@@ -138,6 +138,25 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at).cast().as_ptr(), n) }
     }
 
+    /// The first `n` elements of one type, and the first `m` of another type from byte `at` on, which is behind them.
+    pub fn split_mut<T: Element, U: Element>(
+        &mut self,
+        n: usize,
+        at: usize,
+        m: usize,
+    ) -> (&mut [T], &mut [U]) {
+        self.assert_within::<T>(0, n);
+        self.assert_within::<U>(at, m);
+        assert!(n * size_of::<T>() <= at, "autobwd bug: memory");
+        // SAFETY: as in `slice_mut`; the parts do not overlap.
+        unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.ptr.cast().as_ptr(), n),
+                std::slice::from_raw_parts_mut(self.ptr.add(at).cast().as_ptr(), m),
+            )
+        }
+    }
+
     /// The rows of a row-sparse value at byte `at`, with every dimension known.
     pub fn rows<T: Element>(&self, at: usize, meta: &Meta) -> Rows<'_, T> {
         let dims = meta.dims.known().unwrap_or_default();

@@ -198,7 +198,7 @@ pub(crate) fn scratch_values(
     inputs: &Wires,
     outputs: &Wires,
 ) -> ScratchValues {
-    let (schema, takes_any_dtype) = (info.schema(), info.takes_any_dtype());
+    let (schema, gives_halves) = (info.schema(), info.gives_halves());
     let define = |scratch: &ScratchDef| {
         let (slots, wires) = match scratch.role {
             Role::Input => (schema.inputs, inputs),
@@ -206,7 +206,7 @@ pub(crate) fn scratch_values(
         };
         let number = slots.iter().position(|slot| slot.name == scratch.like)?;
         let mut meta = values[first_in(wires, number)?].meta.clone().dense().in_slot(scratch.field);
-        if !takes_any_dtype {
+        if !gives_halves {
             meta.dtype = meta.dtype.arithmetic();
         }
         values.push(GraphValue {

@@ -14,7 +14,7 @@ pub(crate) type WidenedValues = SmallVec<[Option<ValueId>; 6]>;
 /// Gives an instruction that runs as a kernel the scratch values that it needs.
 pub(crate) fn add(graph: &mut Graph, position: usize) {
     let node = &graph.instructions[position];
-    if node.sub_block.is_some() || node.info.takes_any_dtype() || !node.widened.is_empty() {
+    if node.sub_block.is_some() || node.info.gives_halves() || !node.widened.is_empty() {
         return;
     }
     let (mut widened, mut added) = (WidenedValues::new(), ScratchValues::new());

@@ -13,10 +13,10 @@ use std::{marker::PhantomData, ops::Range};
 
 use autobwd::{
     Cx, Result,
-    op::{Mat, Strided},
+    op::{Factor, GemmElement, LaneOf, Mat, Strided, VectorLoops, Vectorised},
 };
 
-use super::gemm_conv::Convolution;
+use super::{gemm_conv::Convolution, storage::Stored};
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth},
     norm::DataLayout,
@@ -60,9 +60,10 @@ pub(super) struct Winograd {
 
 impl Convolution {
     /// The convolution by Winograd's algorithm, or with `back`, the gradient of the images, if that pays.
-    pub(super) fn winograd(&self, back: bool) -> Option<Winograd> {
+    pub(super) fn winograd<T: Stored>(&self, back: bool) -> Option<Winograd> {
         let y = if back { &self.x } else { &self.y };
-        let pays = self.x.channels.min(self.y.channels) >= LEAST_CHANNELS
+        let pays = T::PREFERS_WINOGRAD
+            && self.x.channels.min(self.y.channels) >= LEAST_CHANNELS
             && self.images.saturating_mul(y.pixels()) >= LEAST_PIXELS;
         let winograd = if pays { self.as_winograd(back) } else { None };
         // One row of tiles at least is computed at a time.
@@ -127,7 +128,7 @@ impl Winograd {
     }
 
     /// `y` = the convolution of `x` with `filters`.
-    pub(super) fn run<T: KernelFloat>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
+    pub(super) fn run<T: Stored>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         let ([of_filters, of_x, of_y], _) = self.scratch();
         let ([down, across], [from, to]) = (self.tiles(), self.channels);
         cx.scratch(self.scratch_len(cx.threads()), |scratch| {
@@ -151,7 +152,7 @@ impl Winograd {
     }
 
     /// The values of the filters at the points, `[groups * filters, points, channels]`.
-    fn evaluate_filters<T: KernelFloat>(&self, cx: &Cx, filters: &[T], u: &mut [T]) {
+    fn evaluate_filters<T: Stored>(&self, cx: &Cx, filters: &[T], u: &mut [T::Sum]) {
         let ([channels, to], mirrored) = (self.channels, self.mirrored);
         let share = PART.div_ceil(POINTS_2D * channels);
         cx.chunks_mut(u, share * POINTS_2D * channels, |part, u| {
@@ -159,47 +160,48 @@ impl Winograd {
                 let (group, filter) = ((part * share + i) / to, (part * share + i) % to);
                 let filters = nth(filters, group, channels * to * WINDOW_2D);
                 let (start, step) = if mirrored { (filter, to) } else { (filter * channels, 1) };
-                let mut elements = [[T::ZERO; LANES]; WINDOW_2D];
+                let mut elements = [[T::Sum::ZERO; LANES]; WINDOW_2D];
                 for at in (0..channels).step_by(LANES) {
                     let n = LANES.min(channels - at);
                     let filters = &filters[(start + at * step) * WINDOW_2D..];
                     filter_elements(filters, step * WINDOW_2D, mirrored, &mut elements);
                     let from = elements.each_ref().map(|elements| &elements[..n]);
                     let to = slices_mut::<_, POINTS_2D>(u, channels).map(|to| &mut to[at..at + n]);
-                    T::vectorised(Squares { transform: PhantomData::<FilterAtPoints>, from, to });
+                    T::Sum::vectorised(Squares { transform: PhantomData::<FilterAtPoints>, from, to });
                 }
             }
         });
     }
 
     /// The values of a group of `x` at the points, `[points, channels, tiles]`, for some rows of tiles.
-    fn evaluate<T: KernelFloat>(
+    fn evaluate<T: Stored>(
         &self,
         cx: &Cx,
         x: &[T],
         (group, rows): (usize, &Range<usize>),
-        v: &mut [T],
-        scratch: &mut [T],
+        v: &mut [T::Sum],
+        scratch: &mut [T::Sum],
     ) -> Result<()> {
         let (from, across, [height, width]) = (self.channels[0], self.tiles()[1], self.padded());
         let tiles = rows.len() * across;
         let share = PART.div_ceil(POINTS_2D * tiles);
-        let points = slices_mut::<T, POINTS_2D>(v, from * tiles).map(|point| (point, share * tiles));
+        let points = slices_mut::<_, POINTS_2D>(v, from * tiles).map(|point| (point, share * tiles));
         cx.try_zip_chunks_mut(points, scratch, |part, mut points, scratch| {
             let (padded, elements) = scratch.split_at_mut(height * width);
             for channel in 0..points[0].len() / tiles {
                 let mut at = 0;
                 for (image, rows) in self.images_of(rows) {
                     let number = (image * self.groups + group) * from + part * share + channel;
-                    self.pad(nth(x, number, self.x[0] * self.x[1]), &rows, padded);
+                    let channel = nth(x, number, self.x[0] * self.x[1]);
+                    T::Sum::vectorised(Pad { winograd: self, channel, tiles: &rows, padded });
                     let end = at + rows.len() * across;
                     let elements =
                         slices_mut::<_, POINTS_2D>(elements, tiles).map(|elements| &mut elements[at..end]);
-                    T::vectorised(Deinterleave { padded, across, elements });
+                    T::Sum::vectorised(Deinterleave { padded, across, elements });
                     at = end;
                 }
                 let to = points.each_mut().map(|point| &mut point[channel * tiles..][..tiles]);
-                T::vectorised(Squares {
+                T::Sum::vectorised(Squares {
                     transform: PhantomData::<AtPoints>,
                     from: slices::<_, POINTS_2D>(elements, tiles),
                     to,
@@ -207,22 +209,6 @@ impl Winograd {
             }
             Ok(())
         })
-    }
-
-    /// Copies the rows of a channel that some rows of tiles need, with zeros around them.
-    fn pad<T: KernelFloat>(&self, channel: &[T], tiles: &Range<usize>, padded: &mut [T]) {
-        let (width, [above, left]) = (self.padded()[1], self.before);
-        let rows = tiles.start * TILE..tiles.end * TILE + WINDOW - 1;
-        for (row, to) in rows.zip(padded.chunks_mut(width)) {
-            let Some(row) = row.checked_sub(above).filter(|row| *row < self.x[0]) else {
-                to.fill(T::ZERO);
-                continue;
-            };
-            let len = self.x[1].min(width - left);
-            to[..left].fill(T::ZERO);
-            to[left..left + len].copy_from_slice(&channel[row * self.x[1]..][..len]);
-            to[left + len..].fill(T::ZERO);
-        }
     }
 
     /// For every point, `m = u · v`: `[points, filters, tiles]`.
@@ -237,13 +223,13 @@ impl Winograd {
     }
 
     /// The pixels of a group of `y` for some rows of tiles.
-    fn interpolate<T: KernelFloat>(
+    fn interpolate<T: Stored>(
         &self,
         cx: &Cx,
-        m: &[T],
+        m: &[T::Sum],
         (group, rows): (usize, &Range<usize>),
         y: &mut [T],
-        scratch: &mut [T],
+        scratch: &mut [T::Sum],
     ) -> Result<()> {
         let (to, across, pixels) = (self.channels[1], self.tiles()[1], self.y[0] * self.y[1]);
         let (tiles, mut at) = (rows.len() * across, 0);
@@ -255,13 +241,13 @@ impl Winograd {
                 for (i, plane) in planes.chunks_mut(pixels).enumerate() {
                     let start = (part * share + i) * tiles + at;
                     let from = slices::<_, POINTS_2D>(m, to * tiles).map(|point| &point[start..start + len]);
-                    T::vectorised(Squares {
+                    T::Sum::vectorised(Squares {
                         transform: PhantomData::<FromPoints>,
                         from,
                         to: slices_mut::<_, PIXELS_2D>(scratch, len),
                     });
                     let (pixels, y) = (slices(scratch, len), &mut plane[rows.start * TILE * self.y[1]..]);
-                    T::vectorised(Interleave { pixels, across, y, width: self.y[1] });
+                    T::Sum::vectorised(Interleave { pixels, across, y, width: self.y[1] });
                 }
                 Ok(())
             })?;
@@ -292,11 +278,40 @@ fn slices_mut<T, const N: usize>(all: &mut [T], len: usize) -> [&mut [T]; N] {
 }
 
 /// Copies elements of a filter for some channels, for each element those of all channels.
-fn filter_elements<T: KernelFloat>(filters: &[T], step: usize, mirrored: bool, elements: &mut [[T; LANES]]) {
+fn filter_elements<T: Factor>(filters: &[T], step: usize, mirrored: bool, elements: &mut [[T::Sum; LANES]]) {
     let n = elements.len();
     for (k, elements) in elements.iter_mut().enumerate() {
         let filters = filters[if mirrored { n - 1 - k } else { k }..].iter().step_by(step);
-        elements.iter_mut().zip(filters).for_each(|(to, from)| *to = *from);
+        elements.iter_mut().zip(filters).for_each(|(to, from)| *to = from.widened());
+    }
+}
+
+/// Copies the rows of a channel that some rows of tiles need, with zeros around them.
+struct Pad<'a, T: Factor> {
+    winograd: &'a Winograd,
+    channel: &'a [T],
+    tiles: &'a Range<usize>,
+    padded: &'a mut [T::Sum],
+}
+impl<T: Stored> VectorLoops<T::Sum> for Pad<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T::Sum>>(self) {
+        let Pad { winograd, channel, tiles, padded } = self;
+        let (width, [above, left], [height, len]) = (winograd.padded()[1], winograd.before, winograd.x);
+        let rows = tiles.start * TILE..tiles.end * TILE + WINDOW - 1;
+        for (row, to) in rows.zip(padded.chunks_mut(width)) {
+            let Some(row) = row.checked_sub(above).filter(|row| *row < height) else {
+                to.fill(T::Sum::ZERO);
+                continue;
+            };
+            let used = len.min(width - left);
+            to[..left].fill(T::Sum::ZERO);
+            let from = &channel[row * len..][..used];
+            to[left..left + used].iter_mut().zip(from).for_each(|(to, x)| *to = x.widened());
+            to[left + used..].fill(T::Sum::ZERO);
+        }
     }
 }
 

@@ -8,11 +8,11 @@ use std::{
 
 use autobwd::{
     Float,
-    op::{LaneOf, VectorLoops},
+    op::{Factor, LaneOf, VectorLoops},
 };
 
 use super::{LANES, PIXELS_2D, POINTS, POINTS_2D, TILE, WINDOW};
-use crate::kernel_helpers::KernelFloat;
+use crate::{conv::storage::Stored, kernel_helpers::KernelFloat};
 
 /// Divides padded rows into the elements under the windows of each tile: for each element, those of all tiles.
 pub(super) struct Deinterleave<'a, T> {
@@ -44,18 +44,18 @@ impl<T: KernelFloat> VectorLoops<T> for Deinterleave<'_, T> {
 }
 
 /// Writes the pixels of tiles to rows of `y`.
-pub(super) struct Interleave<'a, T> {
+pub(super) struct Interleave<'a, T: Factor> {
     /// For each pixel of a tile, those of all tiles.
-    pub(super) pixels: [&'a [T]; PIXELS_2D],
+    pub(super) pixels: [&'a [T::Sum]; PIXELS_2D],
     pub(super) across: usize,
     pub(super) y: &'a mut [T],
     pub(super) width: usize,
 }
-impl<T: KernelFloat> VectorLoops<T> for Interleave<'_, T> {
+impl<T: Stored> VectorLoops<T::Sum> for Interleave<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
+    fn run<F: LaneOf<T::Sum>>(self) {
         let rows = self.pixels[0].len() / self.across * TILE;
         for (row, y) in self.y.chunks_mut(self.width).take(rows).enumerate() {
             let pixels = &self.pixels[row % TILE * TILE..][..TILE];
@@ -65,9 +65,9 @@ impl<T: KernelFloat> VectorLoops<T> for Interleave<'_, T> {
             let whole = tiles.len().min(self.across);
             let (tiles, [a, b, c, d]) = (&mut tiles[..whole], [a, b, c, d].map(|pixels| &pixels[..whole]));
             for t in 0..whole {
-                tiles[t] = [a[t], b[t], c[t], d[t]];
+                tiles[t] = [a[t], b[t], c[t], d[t]].map(T::rounded);
             }
-            rest.iter_mut().zip([e, f, g]).for_each(|(y, pixels)| *y = pixels[whole]);
+            rest.iter_mut().zip([e, f, g]).for_each(|(y, pixels)| *y = T::rounded(pixels[whole]));
         }
     }
 }

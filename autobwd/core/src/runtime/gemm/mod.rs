@@ -31,6 +31,7 @@ use crate::{
     Buf, Element, Result,
     numbers::fused,
     runtime::{FUSED, Isa, isa},
+    tensor::half_float::HalfFloat,
 };
 
 /// A matrix in row-major order, possibly read as its transpose.
@@ -256,13 +257,21 @@ pub trait Factor: sealed::Stored + Element {
 
     /// The number.
     fn widened(self) -> Self::Sum;
+
+    /// The nearest number to a sum.
+    fn rounded(sum: Self::Sum) -> Self;
 }
 impl Factor for half::bf16 {
     type Sum = f32;
 
     #[inline(always)]
     fn widened(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
+        self.single()
+    }
+
+    #[inline(always)]
+    fn rounded(sum: f32) -> half::bf16 {
+        HalfFloat::round(sum)
     }
 }
 impl Factor for half::f16 {
@@ -270,7 +279,12 @@ impl Factor for half::f16 {
 
     #[inline(always)]
     fn widened(self) -> f32 {
-        self.to_f32()
+        self.single()
+    }
+
+    #[inline(always)]
+    fn rounded(sum: f32) -> half::f16 {
+        HalfFloat::round(sum)
     }
 }
 
@@ -297,6 +311,11 @@ macro_rules! elements {
             #[inline(always)]
             fn widened(self) -> $t {
                 self
+            }
+
+            #[inline(always)]
+            fn rounded(sum: $t) -> $t {
+                sum
             }
         }
 
