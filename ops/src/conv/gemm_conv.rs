@@ -58,7 +58,7 @@ pub(super) struct ConvGroup {
 
 impl Convolution {
     /// Elements of the filters of one group.
-    fn filters(&self) -> usize {
+    pub(super) fn filters(&self) -> usize {
         self.columns().column().saturating_mul(self.y.channels)
     }
 
@@ -69,7 +69,7 @@ impl Convolution {
 
     /// As [`columns`](Convolution::columns), split into bands where that pays. The filter gradient has no bands: its
     /// products would be as small as a band.
-    fn bands(&self) -> Im2col<'_> {
+    pub(super) fn bands(&self) -> Im2col<'_> {
         let ([down, across], columns) = (&self.windows, self.columns());
         let pays = self.x.channels.saturating_mul(across.size) >= BAND
             && self.images.saturating_mul(self.y.pixels()) >= self.y.channels.saturating_mul(PACKED);
@@ -81,7 +81,7 @@ impl Convolution {
     }
 
     /// Whether there are too few filters for each channel for products to pay.
-    fn is_direct(&self) -> bool {
+    pub(super) fn is_direct(&self) -> bool {
         self.x.channels == 1 && self.y.channels < DIRECT
     }
 
@@ -120,11 +120,16 @@ impl Convolution {
         if self.is_nothing() {
             return (0, 0);
         }
+        let winograd =
+            if part == ConvPart::FilterGrad { None } else { self.winograd::<T>(part == ConvPart::DataGrad) };
+        if let Some(winograd) = winograd {
+            return (0, winograd.scratch_len(workers));
+        }
+        if let Some(small) = self.small_images::<T>(part) {
+            return small.scratch::<T>(part);
+        }
         if part == ConvPart::FilterGrad {
             return if self.is_direct() { (0, 0) } else { self.filter_scratch::<T>(workers) };
-        }
-        if let Some(winograd) = self.winograd::<T>(part == ConvPart::DataGrad) {
-            return (0, winograd.scratch_len(workers));
         }
         let columns = workers.saturating_mul(self.bands().unfolded());
         match (part, self.is_direct()) {
@@ -232,6 +237,9 @@ impl Convolution {
         if let Some(winograd) = self.winograd::<T>(false) {
             return winograd.run(cx, x, filters, y);
         }
+        if let Some(small) = self.small_images::<T>(ConvPart::Forward) {
+            return small.forward(cx, x, filters, y);
+        }
         cx.scratch_pair(self.scratch::<T>(ConvPart::Forward, cx.threads()), |columns, sums| {
             let (sums, rows) = sums.split_at_mut(self.rounded::<T>(&self.y));
             if self.is_direct() {
@@ -268,6 +276,9 @@ impl Convolution {
         if let Some(winograd) = self.winograd::<T>(true) {
             return winograd.run(cx, dy, filters, dx);
         }
+        if let Some(small) = self.small_images::<T>(ConvPart::DataGrad) {
+            return small.data_grad(cx, filters, dy, dx);
+        }
         cx.scratch_pair(self.scratch::<T>(ConvPart::DataGrad, cx.threads()), |packed, sums| {
             let (sums, columns) = sums.split_at_mut(self.rounded::<T>(&self.x));
             let (bands, filters) = (self.bands(), self.banded(cx, filters, packed));
@@ -293,7 +304,7 @@ impl Convolution {
                         let columns = &mut columns[bands.at(&tile, band)..];
                         cx.product_strided(columns, n, band > 0, filters(band), dy)?;
                     }
-                    bands.fold(columns, &tile, dx);
+                    bands.fold((columns, n), &tile, dx);
                 }
                 Ok(())
             })
@@ -315,6 +326,9 @@ impl Convolution {
         if self.is_direct() {
             self.correlate(cx, x, dy, dfilters);
             return Ok(());
+        }
+        if let Some(small) = self.small_images::<T>(ConvPart::FilterGrad) {
+            return small.filter_grad(cx, x, dy, dfilters);
         }
         let ((sums, each), len, columns) = (self.sums(), dfilters.len(), self.columns());
         let add_up = |parts: &mut [T::Sum], scratch: &mut [T]| {

@@ -191,33 +191,63 @@ impl<'a> Im2col<'a> {
         if self.is_plain() {
             return self.x.matrix(x, tile.pixels.clone());
         }
-        let (rows, cols) = (self.column(), self.pixels(tile));
+        self.unfold_tile(cx, |_| x, 1, tile, columns).into()
+    }
+
+    /// The columns of all pixels of several images, `[column, pixels of all images]`.
+    pub(super) fn unfold_all<'c, 'b, T: Element>(
+        &self,
+        cx: &Cx,
+        x: impl Fn(usize) -> &'c [T] + Sync,
+        images: usize,
+        columns: &'b mut [T],
+    ) -> Mat<'b, T> {
+        self.unfold_tile(cx, x, images, &self.whole(), columns)
+    }
+
+    fn unfold_tile<'c, 'b, T: Element>(
+        &self,
+        cx: &Cx,
+        x: impl Fn(usize) -> &'c [T] + Sync,
+        images: usize,
+        tile: &ColumnTile,
+        columns: &'b mut [T],
+    ) -> Mat<'b, T> {
+        let pixels = self.pixels(tile);
+        let (rows, cols) = (self.column(), images * pixels);
         let data = &mut columns[..rows * cols];
         let ((channel, _), step, one) = (self.x.steps(), self.x_step(), self.window() * cols);
         let share = PART.div_ceil(one);
         cx.chunks_mut(data, share * one, |part, data| {
             for (i, block) in self.blocks(tile).enumerate() {
                 for (of, rows) in data.chunks_mut(one).enumerate() {
-                    let (x, row) = (&x[(part * share + of) * channel..], &mut rows[i * cols..][..cols]);
-                    if block.as_ref().is_none_or(|block| block.n * block.rows < cols) {
-                        row.fill(T::default());
-                    }
-                    if let Some(block) = &block {
-                        block.copy(row, x, step);
+                    let (channel, row) = ((part * share + of) * channel, &mut rows[i * cols..][..cols]);
+                    for (image, row) in row.chunks_mut(pixels).enumerate() {
+                        if block.as_ref().is_none_or(|block| block.n * block.rows < pixels) {
+                            row.fill(T::default());
+                        }
+                        if let Some(block) = &block {
+                            block.copy(row, &x(image)[channel..], step);
+                        }
                     }
                 }
             }
         });
-        Mat { data, rows, cols, transposed: false }.into()
+        Mat { data, rows, cols, transposed: false }
     }
 
-    /// Adds the columns of a tile to their elements in one group of `x` (col2im).
-    pub(super) fn fold<T: KernelFloat>(&self, columns: &[T], tile: &ColumnTile, x: &mut [T]) {
-        let ((channel, _), step, cols) = (self.x.steps(), self.x_step(), self.pixels(tile));
+    /// Adds the columns of a tile, whose rows are `cols` elements apart, to their elements in one group of `x` (col2im).
+    pub(super) fn fold<T: KernelFloat>(
+        &self,
+        (columns, cols): (&[T], usize),
+        tile: &ColumnTile,
+        x: &mut [T],
+    ) {
+        let ((channel, _), step, pixels) = (self.x.steps(), self.x_step(), self.pixels(tile));
         for (i, block) in self.blocks(tile).enumerate() {
             let Some(block) = block else { continue };
             for (of, rows) in columns.chunks(self.window() * cols).enumerate() {
-                block.add(&mut x[of * channel..], &rows[i * cols..][..cols], step);
+                block.add(&mut x[of * channel..], &rows[i * cols..][..pixels], step);
             }
         }
     }

@@ -10,6 +10,7 @@ mod gemm_conv;
 mod gradients;
 mod im2col;
 mod image_layout;
+mod small_images;
 mod storage;
 mod transpose;
 mod volume;
