@@ -1,15 +1,17 @@
 //! Mixed precision: programs with casts, loss scaling, and their composition with other passes.
 
 use autobwd::{
-    Backward, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Feed, OpDesc, Program, Result,
-    Scope, Tensor, append_backward, backward::Recompute, eager, explain, operators::Cast, parallel::threads,
-    program::VarDesc,
+    Backward, BlockId, Builder, DType, Error, ErrorKind, Executor, Expr, Feed, New, OpDesc, OpInfoMap,
+    Program, Result, Scope, Tensor, append_backward, backward::Recompute, eager, emit, explain,
+    operators::Cast, parallel::threads, program::VarDesc,
 };
 use autobwd_ops::{
     Init, Math,
     control::{cond, scan, while_loop},
     mixed_precision::{PrecisionLists, mixed_precision},
+    model::lower,
     nn::{BatchNorm, Conv2d, Linear},
+    norm::{InstanceNormOp, LayerNormOp},
     optim::{Adam, GradientClip, LossScaling, MixedPrecision, Optimizer, Sgd, compute_gradients},
 };
 use autobwd_tests::training_case::TrainingCase;
@@ -231,6 +233,64 @@ fn running_statistics_stay_float32() -> Result<()> {
     // The operator itself computes in 16 bits, so no cast stands between the convolutions.
     let text = net.program()?.to_string();
     assert!(text.contains("relu_0 = relu(X=batch_norm_0)") && !text.contains("batch_norm_0.cast"), "{text}");
+    Ok(())
+}
+
+/// Programs of PaddlePaddle keep scale and bias of 16-bit norms in float32.
+#[test]
+fn norms_of_16_bits_take_float32_parameters() -> Result<()> {
+    for dtype in HALVES {
+        let net = Builder::new();
+        let init = |w: &Expr| Init::Uniform(0.5, 1.5).emit(w, 7);
+        let parameter = |name: &str, n: usize| net.parameter(name, DType::F32, &[n], init);
+        let (x, scale, bias) =
+            (net.input("x", dtype, &[2, 3, 4]), parameter("scale", 12), parameter("bias", 12));
+        let layer = emit(LayerNormOp {
+            x: (&x).into(),
+            scale: Some((&scale).into()),
+            bias: Some((&bias).into()),
+            y: New,
+            mean: New,
+            variance: New,
+            begin_norm_axis: 1,
+            epsilon: 1e-5,
+        });
+        let (scale, bias) = (parameter("channel_scale", 3), parameter("channel_bias", 3));
+        let instance = emit(InstanceNormOp {
+            x: (&x).into(),
+            scale: Some((&scale).into()),
+            bias: Some((&bias).into()),
+            y: New,
+            saved_mean: New,
+            saved_variance: New,
+            epsilon: 1e-5,
+        });
+        let dtypes = [&layer.y, &layer.mean, &instance.y, &instance.saved_variance].map(|x| x.dtype());
+        assert_eq!(dtypes, [dtype, DType::F32, dtype, DType::F32]);
+        let loss =
+            ((&layer.y * &instance.y).cast(DType::F32) * layer.mean.reshape(&[2, 1, 1])).square().mean();
+        let mut program = net.program()?.clone();
+        append_backward(&mut program, &loss.name(), &Backward::default())?;
+        let is_known = |_: &Program, _: BlockId, op: &OpDesc| Ok(!op.ty.contains("_norm"));
+        let composed = lower(&program, OpInfoMap::linked()?, is_known)?;
+        assert_eq!((count(&program, "layer_norm_grad"), count(&composed, "layer_norm_grad")), (1, 0));
+        let x: Vec<f64> = (0..24).map(|i| f64::from(i * i % 7) - 2.5).collect();
+        let x = Tensor::from_f64s(dtype, [2, 3, 4], &x)?;
+        let names = ["scale@GRAD", "bias@GRAD", "channel_scale@GRAD", "channel_bias@GRAD"];
+        let run = |program: &Program| {
+            let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
+            executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+            executor.run(program, &mut scope, &[("x", &x)], &names)
+        };
+        for (kernel, composition) in run(&program)?.iter().zip(run(&composed)?) {
+            assert_eq!((kernel.dtype(), composition.dtype()), (DType::F32, DType::F32));
+            let largest = composition.to_f64s().iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+            // One rounding to 16 bits may differ where sums have another order.
+            for (x, y) in kernel.to_f64s().iter().zip(composition.to_f64s()) {
+                assert!((x - y).abs() <= 0.01 * largest, "{dtype}: {x}, not {y}");
+            }
+        }
+    }
     Ok(())
 }
 

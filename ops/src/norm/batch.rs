@@ -11,7 +11,7 @@ use autobwd::{
 };
 
 use super::{
-    DataLayout,
+    DataLayout, check_parameter_dtype,
     decomposition::{self, affine, mul, sub},
     tiling::{NormTiling, sums},
 };
@@ -268,9 +268,7 @@ fn check_channels<'a>(
     x.require((2..=5).contains(&x.rank()), || "two to five dimensions are needed".into())?;
     let channels = x.dims[layout.channels(x.rank())];
     for vector in vectors {
-        if vector.dtype != x.dtype.arithmetic() {
-            vector.same_dtype(x)?;
-        }
+        check_parameter_dtype(vector, x)?;
         let fits = vector.dims.agrees(&[channels]);
         vector.require(fits, || format!("[{channels}] is needed, a number for each channel"))?;
     }

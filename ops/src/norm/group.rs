@@ -9,7 +9,7 @@ use autobwd::{
 };
 
 use super::{
-    DataLayout,
+    DataLayout, check_parameter_dtype,
     decomposition::{NormRows, Reshaped, affine, mean},
     group_gradient::{ChannelTiling, GroupGradient, scratch_bytes},
     tiling::NormTiling,
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     Math,
     kernel_helpers::{KernelFloat, pieces, wide},
+    math::in_dtype,
 };
 
 /// Group normalisation of each sample: `y = scale * (x - mean) / √(variance + epsilon) + bias`.
@@ -53,7 +54,7 @@ pub struct GroupNormOp<V = Var> {
 impl Infer for GroupNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let (x, groups) = (&self.x, self.groups as usize);
-        let channels = channels(x, self.data_layout, [&self.scale, &self.bias])?;
+        let channels = channels(x, self.data_layout, [&self.scale, &self.bias], Meta::same_dtype)?;
         let divided = channels.get().is_none_or(|channels| channels.is_multiple_of(groups));
         x.require(divided, || format!("a number of channels divisible by {groups} groups is needed"))?;
         self.y.like(x);
@@ -178,13 +179,18 @@ impl Kernel for GroupNormGrad<Buf<'_>> {
     }
 }
 
-/// Returns the number of channels; checks that parameters have one element for each.
-fn channels(x: &Meta, layout: DataLayout, vectors: [&Option<Meta>; 2]) -> Result<Dim> {
+/// Returns the number of channels; checks that parameters have one element for each, of a dtype that fits `x`.
+fn channels(
+    x: &Meta,
+    layout: DataLayout,
+    vectors: [&Option<Meta>; 2],
+    check_dtype: fn(&Meta, &Meta) -> Result<()>,
+) -> Result<Dim> {
     x.float()?;
     x.require(x.rank() >= 2, || "two dimensions or more are needed".into())?;
     let channels = x.dims[layout.channels(x.rank())];
     for vector in vectors.into_iter().flatten() {
-        vector.same_dtype(x)?;
+        check_dtype(vector, x)?;
         let fits = vector.dims.agrees(&[channels]);
         vector.require(fits, || format!("[{channels}] is needed, a number for each channel"))?;
     }
@@ -245,7 +251,7 @@ impl<'a, T: KernelFloat> AffineKernel<'a, T> {
 /// `m` and variance `v`.
 #[register_op(grad = InstanceNormGrad, infallible)]
 pub struct InstanceNormOp<V = Var> {
-    /// At least two dimensions: samples, channels, positions.
+    /// At least two dimensions: samples, channels, positions. If it has 16 bits, scale and bias may both be float32.
     #[input]
     pub x: V,
     /// Scale, one for each channel; 1 if absent.
@@ -257,10 +263,10 @@ pub struct InstanceNormOp<V = Var> {
     /// Same shape as `x`.
     #[output]
     pub y: V,
-    /// `m`, one for each channel of each sample, in one dimension.
+    /// `m`, one for each channel of each sample, in one dimension; dtype of scale and bias, or of `x` without them.
     #[output]
     pub saved_mean: V,
-    /// `1 / √(v + epsilon)`, same shape as `saved_mean`.
+    /// `1 / √(v + epsilon)`, same shape and dtype as `saved_mean`.
     #[output]
     pub saved_variance: V,
     /// Added to the variance, so that the divisor stays above 0.
@@ -270,9 +276,13 @@ pub struct InstanceNormOp<V = Var> {
 impl Infer for InstanceNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let x = &self.x;
-        let channels = channels(x, DataLayout::Nchw, [&self.scale, &self.bias])?;
+        let channels = channels(x, DataLayout::Nchw, [&self.scale, &self.bias], check_parameter_dtype)?;
+        if let (Some(scale), Some(bias)) = (&self.scale, &self.bias) {
+            bias.same_dtype(scale)?;
+        }
         self.y.like(x);
-        self.saved_mean.set(x.dtype, Dims::from_iter([x.dims[0] * channels]));
+        let parameter = self.scale.as_ref().or(self.bias.as_ref()).unwrap_or(x);
+        self.saved_mean.set(parameter.dtype, Dims::from_iter([x.dims[0] * channels]));
         self.saved_variance.like(&self.saved_mean);
         Ok(())
     }
@@ -294,9 +304,11 @@ impl Kernel for InstanceNormOp<Buf<'_>> {
 }
 impl Composition for InstanceNormOp<Expr> {
     fn compose(&mut self) {
-        let channels = Reshaped::new(&self.x, vec![0, 0, -1]);
+        let dtype = self.scale.as_ref().or(self.bias.as_ref()).unwrap_or(&self.x).dtype();
+        let channels = Reshaped::new(&in_dtype(&self.x, dtype), vec![0, 0, -1]);
         let rows = NormRows::of(&channels.x, self.epsilon);
-        self.y = affine(channels.restore(&rows.normal), &self.scale, &self.bias, 1);
+        let y = affine(channels.restore(&rows.normal), &self.scale, &self.bias, 1);
+        self.y = in_dtype(&y, self.x.dtype());
         (self.saved_mean, self.saved_variance) = (rows.mean.flatten(0, -1), rows.factor.flatten(0, -1));
     }
 }
@@ -342,10 +354,10 @@ pub struct InstanceNormGrad<V = Var> {
 impl Infer for InstanceNormGrad<Meta> {
     fn infer(&mut self) -> Result<()> {
         let x = &self.x;
-        let channels = channels(x, DataLayout::Nchw, [&self.scale, &None])?;
+        let channels = channels(x, DataLayout::Nchw, [&self.scale, &None], check_parameter_dtype)?;
         self.dy.same_as(x)?;
         for saved in [&self.saved_mean, &self.saved_variance] {
-            saved.same_dtype(x)?;
+            check_parameter_dtype(saved, x)?;
             let count = x.dims[0] * channels;
             saved.require(saved.dims.agrees(&[count]), || {
                 format!("[{count}] is needed, a number for each channel of each sample")
@@ -355,7 +367,7 @@ impl Infer for InstanceNormGrad<Meta> {
         self.dscale
             .iter_mut()
             .chain(&mut self.dbias)
-            .for_each(|grad| grad.set(x.dtype, Dims::from_iter([channels])));
+            .for_each(|grad| grad.set(self.saved_mean.dtype, Dims::from_iter([channels])));
         Ok(())
     }
 }
@@ -383,13 +395,14 @@ impl Kernel for InstanceNormGrad<Buf<'_>> {
 }
 impl Composition for InstanceNormGrad<Expr> {
     fn compose(&mut self) {
-        let channels = Reshaped::new(&self.x, vec![0, 0, -1]);
+        let dtype = self.saved_mean.dtype();
+        let channels = Reshaped::new(&in_dtype(&self.x, dtype), vec![0, 0, -1]);
         let NormRows { factor, normal, .. } = NormRows::of(&channels.x, self.epsilon);
-        let dy = Reshaped::new(&self.dy, vec![0, 0, -1]).x;
+        let dy = Reshaped::new(&in_dtype(&self.dy, dtype), vec![0, 0, -1]).x;
         let g = affine(dy.clone(), &self.scale, &None, 1);
         let slope = mean(&(&g * &normal), &[-1], true);
         let dx = (&g - mean(&g, &[-1], true) - &normal * slope) * factor;
-        self.dx = Some(channels.restore(&dx));
+        self.dx = Some(in_dtype(&channels.restore(&dx), self.x.dtype()));
         self.dscale = Some((&dy * &normal).sum(&[0, 2]));
         self.dbias = Some(dy.sum(&[0, 2]));
     }

@@ -9,10 +9,14 @@ use autobwd::{
     tensor::{Dim, OptionalBuf},
 };
 
-use super::decomposition::{NormRows, affine};
+use super::{
+    check_parameter_dtype,
+    decomposition::{NormRows, affine},
+};
 use crate::{
     Math,
     kernel_helpers::{KernelFloat, nth, wide},
+    math::in_dtype,
     shape::{FlattenContiguousRange, FlattenContiguousRangeGrad},
     simd_loops,
 };
@@ -25,7 +29,7 @@ const PART: usize = 1 << 14;
 /// Dimensions before `begin_norm_axis` index the rows, the others are those of a row.
 #[register_op(grad = LayerNormGrad, infallible)]
 pub struct LayerNormOp<V = Var> {
-    /// At least one dimension.
+    /// At least one dimension. If it has 16 bits, scale and bias may be float32.
     #[input]
     pub x: V,
     /// Scale, one for each element of a row, in one dimension; 1 if absent.
@@ -37,10 +41,11 @@ pub struct LayerNormOp<V = Var> {
     /// Same shape as `x`.
     #[output(like = x)]
     pub y: V,
-    /// Mean of each row: the dimensions of `x` before `begin_norm_axis`.
+    /// Mean of each row: the dimensions of `x` before `begin_norm_axis`; dtype of the scale, else of the bias, else of
+    /// `x`.
     #[output]
     pub mean: V,
-    /// Variance of each row, the mean squared deviation, same shape as `mean`.
+    /// Variance of each row, the mean squared deviation, same shape and dtype as `mean`.
     #[output]
     pub variance: V,
     /// The first dimension of a row.
@@ -53,7 +58,8 @@ pub struct LayerNormOp<V = Var> {
 impl Infer for LayerNormOp<Meta> {
     fn infer(&mut self) -> Result<()> {
         let rows = rows(&self.x, self.begin_norm_axis, &[&self.scale, &self.bias])?;
-        self.mean.set(self.x.dtype, rows);
+        let parameter = self.scale.as_ref().or(self.bias.as_ref());
+        self.mean.set(parameter.unwrap_or(&self.x).dtype, rows);
         self.variance.like(&self.mean);
         Ok(())
     }
@@ -80,9 +86,12 @@ impl Composition for LayerNormOp<Expr> {
         let (start_axis, stop_axis) = (self.begin_norm_axis, -1);
         let x = (&self.x).into();
         let rows = emit(FlattenContiguousRange { x, out: New, x_shape: New, start_axis, stop_axis });
-        let NormRows { mean, variance, normal, .. } = NormRows::of(&rows.out, self.epsilon);
+        let dtype = self.scale.as_ref().or(self.bias.as_ref()).unwrap_or(&self.x).dtype();
+        let NormRows { mean, variance, normal, .. } = NormRows::of(&in_dtype(&rows.out, dtype), self.epsilon);
         (self.mean, self.variance) = (mean.squeeze(&[-1]), variance.squeeze(&[-1]));
-        let (x_shape, dout) = (rows.x_shape.into(), affine(normal, &self.scale, &self.bias, -1).into());
+        let bias = self.bias.as_ref().map(|bias| in_dtype(bias, dtype));
+        let y = in_dtype(&affine(normal, &self.scale, &bias, -1), self.x.dtype());
+        let (x_shape, dout) = (rows.x_shape.into(), y.into());
         self.y = emit(FlattenContiguousRangeGrad { x_shape, dout, dx: New, start_axis, stop_axis }).dx;
     }
 }
@@ -121,7 +130,7 @@ fn rows(x: &Meta, begin: i32, parameters: &[&Option<Meta>]) -> Result<Dims> {
     let (rows, row) = x.dims.split_at(x.axis("begin_norm_axis", begin.into())?);
     let width = row.iter().fold(Dim::from(1), |n, dim| n * *dim);
     for parameter in parameters.iter().filter_map(|parameter| parameter.as_ref()) {
-        parameter.same_dtype(x)?;
+        check_parameter_dtype(parameter, x)?;
         let fits = parameter.dims.agrees(&[width]);
         parameter.require(fits, || format!("[{width}] is needed, the elements of a row"))?;
     }

@@ -2,6 +2,8 @@
 //!
 //! Second derivatives, and gradients that gradient operators leave out, come from compositions.
 
+use autobwd::{Meta, Result};
+
 mod batch;
 mod decomposition;
 mod group;
@@ -14,6 +16,11 @@ pub(crate) use tiling::{NormTiling, sums};
 pub use batch::{BatchNormGrad, BatchNormOp, BatchNormRule};
 pub use group::{GroupNormGrad, GroupNormOp, InstanceNormGrad, InstanceNormOp};
 pub use layer::{LayerNormGrad, LayerNormOp};
+
+/// Checks that a parameter or statistic has the dtype of `x`, or float32 if `x` has 16 bits.
+fn check_parameter_dtype(parameter: &Meta, x: &Meta) -> Result<()> {
+    if parameter.dtype == x.dtype.arithmetic() { Ok(()) } else { parameter.same_dtype(x) }
+}
 
 autobwd::op::attr_enum! {
     /// Position of the channel dimension.
