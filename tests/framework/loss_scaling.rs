@@ -1,6 +1,9 @@
 //! Loss scaling of float16, and master weights of 16-bit parameters.
 
-use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Result, Scope, Tensor, eager, program::VarDesc};
+use autobwd::{
+    Builder, DType, ErrorKind, Executor, Expr, OpDesc, Program, Result, Scope, Tensor, eager,
+    program::VarDesc,
+};
 use autobwd_ops::{
     Init, Math,
     mixed_precision::lower_master_weights,
@@ -151,6 +154,36 @@ fn updates_with_master_weights_are_lowered() -> Result<()> {
     let e = lower_master_weights(&program).unwrap_err();
     assert!(e.kind() == ErrorKind::Slot, "{e}");
     assert!(e.to_string().contains("1 of `MasterParam` and 0 of `MasterParamOut`"), "{e}");
+    Ok(())
+}
+
+/// The reference has a float32 learning rate for parameters of 16 bits without master weights.
+#[test]
+fn updates_of_16_bits_with_a_float32_rate_are_lowered() -> Result<()> {
+    let mut program = Program::new();
+    let [w, rate, gradient] = ["w", "rate", "gradient"].map(|name| program.var(name));
+    for (var, dtype) in [(w, DType::BF16), (rate, DType::F32), (gradient, DType::BF16)] {
+        program.root_mut().vars.insert(var, VarDesc::parameter(dtype, [2].into()));
+    }
+    program.root_mut().vars.insert(rate, VarDesc::parameter(DType::F32, [1].into()));
+    let sgd = OpDesc::new("sgd").input("Param", [w]).input("Grad", [gradient]).input("LearningRate", [rate]);
+    program.root_mut().ops.push(sgd.output("ParamOut", [w]));
+    assert!(autobwd::verify(&program).is_err());
+    let lowered = lower_master_weights(&program)?;
+    autobwd::verify(&lowered)?;
+    let mut scope = Scope::new();
+    let values = [("w", DType::BF16, vec![1.0, 2.0]), ("gradient", DType::BF16, vec![0.5, -0.25])];
+    for (name, dtype, values) in values {
+        scope.set(name, Tensor::from_f64s(dtype, [2], &values)?);
+    }
+    // In 16 bits, the rate would be 0.10009765625.
+    scope.set("rate", Tensor::from_vec([1], vec![0.1_f32])?);
+    Executor::with_threads(1).run(&lowered, &mut scope, &[], &[])?;
+    assert_eq!(*scope.get("w")?, Tensor::from_f64s(DType::BF16, [2], &[0.95, 2.025])?);
+    // An update in 16 bits alone stays.
+    let rate = program.root_mut().vars.get_mut(&rate).unwrap();
+    rate.dtype = DType::BF16;
+    assert_eq!(lower_master_weights(&program)?, program);
     Ok(())
 }
 
