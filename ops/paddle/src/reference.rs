@@ -36,7 +36,8 @@ static REFERENCE: LazyLock<Result<BTreeMap<String, ReferenceOp>>> = LazyLock::ne
 });
 
 /// Attributes that select an implementation and change no result.
-const HINTS: [&str; 29] = [
+const HINTS: [&str; 30] = [
+    "dst_place_type",
     "epmap",
     "exhaustive_search",
     "force_cpu",
@@ -68,12 +69,28 @@ const HINTS: [&str; 29] = [
     "multi_precision",
 ];
 
+/// Operators that copy a tensor from one device to another: a program has one device.
+const COPIES: [&str; 3] = ["memcpy", "memcpy_d2h", "memcpy_h2d"];
+
+/// Slots of the float32 master weights in an update of 16-bit parameters.
+const MASTER_WEIGHTS: [&str; 2] = ["MasterParam", "MasterParamOut"];
+
 /// Slots with another name there: operator, name here, name there.
 const RENAMED_SLOTS: [(&str, &str, &str); 1] = [("meshgrid_grad", "Out@GRAD", "outputs@GRAD")];
 
 /// Outputs of another dtype than the reference declares: operator, slot, dtype of the values.
 const DECLARED_AS_FLOAT: [(&str, &str, DType); 2] =
     [("accuracy", "Correct", DType::I32), ("accuracy", "Total", DType::I32)];
+
+/// The type of an operator here, by that in the reference.
+pub(crate) fn op_here(there: &str) -> &str {
+    if COPIES.contains(&there) { "assign" } else { there }
+}
+
+/// The name of a slot of master weights, which registered updates do not have.
+pub(crate) fn master_weights(slot: &str) -> Option<&'static str> {
+    MASTER_WEIGHTS.into_iter().find(|name| *name == slot)
+}
 
 /// The name of a slot here, by that in the reference.
 pub(crate) fn slot_here<'a>(ty: &str, there: &'a str) -> &'a str {

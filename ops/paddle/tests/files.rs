@@ -1,12 +1,10 @@
 //! Models that PaddlePaddle 2.6.2 has exported (`fixtures.py`), and files that are broken.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+mod support;
 
-use autobwd::{Attr, DType, Executor, Feed, Result, Tensor, tensor::load_tensors};
+use std::{collections::BTreeMap, fs};
+
+use autobwd::{Attr, DType, Executor, Feed, Result, Tensor};
 use autobwd_ops::Model;
 use autobwd_ops::{
     Math, nn,
@@ -14,28 +12,11 @@ use autobwd_ops::{
 };
 use autobwd_paddle::load_program;
 
-fn models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
-}
-
-fn data(name: &str) -> Result<BTreeMap<String, Tensor>> {
-    Ok(load_tensors(models().join(name).with_extension("safetensors"))?.into_iter().collect())
-}
+use support::{assert_close, data, models};
 
 /// `KEY.0`, `KEY.1`, ….
 fn list<'a>(data: &'a BTreeMap<String, Tensor>, key: &str) -> Vec<&'a Tensor> {
     (0..).map_while(|i| data.get(&format!("{key}.{i}"))).collect()
-}
-
-/// Float32 results of other summation orders.
-const TOLERANCE: f64 = 1e-5;
-
-fn assert_close(x: &Tensor, y: &Tensor) {
-    assert_eq!((x.dtype(), x.dims()), (y.dtype(), y.dims()));
-    let largest = y.to_f64s().iter().fold(0.0, |m: f64, y| m.max(y.abs()));
-    for (x, y) in x.to_f64s().iter().zip(y.to_f64s()) {
-        assert!((x - y).abs() <= TOLERANCE * largest, "{x} is not {y}");
-    }
 }
 
 /// A new folder for what a test writes.

@@ -1,5 +1,7 @@
 """Writes the models of `tests/models`, as PaddlePaddle 2.6.2 exports them, with inputs and results.
 
+Programs of mixed precision are in `mixed_precision_fixtures.py`.
+
 Run with `pip install paddlepaddle==2.6.2 numpy==1.26.4 safetensors==0.4.5`: python3 fixtures.py models
 """
 import os

@@ -16,6 +16,8 @@ use autobwd::{
 use autobwd_core::__private::Obstacles;
 use autobwd_ops::model::lower;
 
+use roles::Roles;
+
 use crate::{
     attrs::write_attr,
     proto::{
@@ -56,9 +58,9 @@ pub(crate) fn export(
         }
     }
     obstacles.require_none(failed)?;
-    let losses = roles::losses(&program);
+    let roles = Roles::of(&program);
     let read = program.blocks().iter().flat_map(|block| &block.ops).flat_map(OpDesc::reads).collect();
-    let mut export = Export { program: &program, ops, losses, read, obstacles, types: BTreeSet::new() };
+    let mut export = Export { program: &program, ops, roles, read, obstacles, types: BTreeSet::new() };
     let blocks = (0..program.blocks().len()).map(|b| export.block(b)).collect::<Result<Vec<_>>>()?;
     let Export { obstacles, types, .. } = export;
     obstacles.require_none(failed)?;
@@ -113,7 +115,7 @@ fn add_feeds_and_fetches(root: &mut proto::BlockDesc, feeds: &[String], fetches:
 struct Export<'a> {
     program: &'a Program,
     ops: &'a OpInfoMap,
-    losses: HashSet<Var>,
+    roles: Roles<'a>,
     /// Variables with a reader.
     read: HashSet<Var>,
     obstacles: Obstacles,
@@ -129,7 +131,7 @@ impl Export<'_> {
         let vars = block.vars.iter().map(|(var, desc)| self.var(*var, desc)).collect();
         let ops = block.ops.iter().enumerate().map(|(i, op)| {
             let place = format!("block {index}, operator {i}");
-            self.op(&place, op)
+            self.op(&place, op, (index == 0).then_some(i))
         });
         Ok(proto::BlockDesc {
             idx: index as i32,
@@ -173,7 +175,8 @@ impl Export<'_> {
         }
     }
 
-    fn op(&mut self, place: &str, op: &OpDesc) -> Result<proto::OpDesc> {
+    /// The message of an operator, with its index if it stands in the root block.
+    fn op(&mut self, place: &str, op: &OpDesc, index: Option<usize>) -> Result<proto::OpDesc> {
         let info = self.ops.get(&op.ty)?;
         let schema = info.schema();
         self.types.insert(schema.name);
@@ -213,7 +216,7 @@ impl Export<'_> {
             let defaults = gradient_defaults(schema.name)?.into_iter().filter(absent);
             attrs.extend(defaults.filter_map(|(name, default)| write_attr(name, default, None)));
         }
-        attrs.extend(roles::role(self.program, &self.losses, op));
+        attrs.extend(self.roles.attrs(index, op));
         Ok(proto::OpDesc { r#type: op.ty.to_string(), inputs, outputs, attrs, is_target: None })
     }
 

@@ -14,37 +14,92 @@ const BACKWARD: i32 = 1;
 const OPTIMIZE: i32 = 2;
 const LOSS: i32 = 0x100;
 
-/// The variables at which the backward pass starts.
-pub(super) fn losses(program: &Program) -> HashSet<Var> {
-    let seeds = program.root().ops.iter().filter(|op| op.origin == Origin::Seed);
-    let of = |var: Var| program.find(program.name(var).strip_suffix("@GRAD")?);
-    seeds.flat_map(OpDesc::writes).filter_map(of).collect()
+/// The roles of a program's operators.
+pub(super) struct Roles<'a> {
+    program: &'a Program,
+    /// The variables at which the backward pass starts.
+    losses: HashSet<Var>,
+    /// The roles in the root block, in which forward pass, backward pass and updates follow each other.
+    root: Vec<i32>,
 }
 
-/// The attributes of an operator.
-pub(super) fn role(program: &Program, losses: &HashSet<Var>, op: &OpDesc) -> Vec<op_desc::Attr> {
-    let param = |slot: &str| op.inputs.get(slot).first().copied();
-    let (role, vars) = match (op.origin, param("Param"), param("Grad")) {
-        (_, Some(param), Some(grad)) if op.outputs.find("ParamOut").is_some() => {
-            (OPTIMIZE, vec![param, grad])
+impl<'a> Roles<'a> {
+    pub(super) fn of(program: &'a Program) -> Roles<'a> {
+        let ops = &program.root().ops;
+        let seeds = ops.iter().filter(|op| op.origin == Origin::Seed);
+        let of = |var: Var| program.find(program.name(var).strip_suffix("@GRAD")?);
+        let losses = seeds.flat_map(OpDesc::writes).filter_map(of).collect();
+        let mut roles = Roles { program, losses, root: vec![] };
+        let mut root: Vec<i32> = ops.iter().map(|op| roles.own(op)).collect();
+        let precedes_loss = feeding(ops, |i| root[i] == FORWARD | LOSS);
+        let precedes_backward = feeding(ops, |i| root[i] == BACKWARD);
+        // What is computed from gradients belongs to the backward pass or, after it, to the updates: clipping, unscaling.
+        let mut derived: HashSet<Var> = HashSet::new();
+        let is_parameter = |var: &Var| program.root().vars.get(var).is_some_and(|desc| desc.parameter);
+        for (i, op) in ops.iter().enumerate() {
+            if root[i] == FORWARD && !precedes_loss[i] && op.reads().any(|var| derived.contains(&var)) {
+                root[i] = if precedes_backward[i] { BACKWARD } else { OPTIMIZE };
+            }
+            if root[i] & (BACKWARD | OPTIMIZE) != 0 {
+                // A later forward pass reads updated parameters.
+                derived.extend(op.writes().filter(|var| !is_parameter(var)));
+            }
         }
-        (Origin::Model, ..) if op.ty.ends_with("_grad") => (BACKWARD, gradients(program, op)),
-        (Origin::Model, ..) if op.writes().any(|var| losses.contains(&var)) => (FORWARD | LOSS, vec![]),
-        (Origin::Model, ..) => (FORWARD, vec![]),
-        (Origin::Seed, ..) => (BACKWARD | LOSS, vec![]),
-        _ => (BACKWARD, gradients(program, op)),
-    };
-    let vars = vars.into_iter().map(|var| program.name(var).to_string()).collect();
-    let attrs = [("op_role", Attr::I32(role)), ("op_role_var", Attr::Strs(vars))];
-    attrs.into_iter().filter_map(|(name, value)| write_attr(name, value, None)).collect()
+        roles.root = root;
+        roles
+    }
+
+    /// The role of an operator by itself.
+    fn own(&self, op: &OpDesc) -> i32 {
+        match op.origin {
+            _ if is_update(op) => OPTIMIZE,
+            Origin::Model if op.ty.ends_with("_grad") => BACKWARD,
+            Origin::Model if op.writes().any(|var| self.losses.contains(&var)) => FORWARD | LOSS,
+            Origin::Model => FORWARD,
+            Origin::Seed => BACKWARD | LOSS,
+            _ => BACKWARD,
+        }
+    }
+
+    /// The attributes of an operator, with its index if it stands in the root block.
+    pub(super) fn attrs(&self, index: Option<usize>, op: &OpDesc) -> Vec<op_desc::Attr> {
+        let role = index.and_then(|i| self.root.get(i).copied()).unwrap_or_else(|| self.own(op));
+        let vars = match (role, op.inputs.get("Param"), op.inputs.get("Grad")) {
+            (OPTIMIZE, [param, ..], [grad, ..]) if is_update(op) => vec![*param, *grad],
+            (BACKWARD, ..) => self.gradients(op),
+            _ => vec![],
+        };
+        let vars = vars.into_iter().map(|var| self.program.name(var).to_string()).collect();
+        let attrs = [("op_role", Attr::I32(role)), ("op_role_var", Attr::Strs(vars))];
+        attrs.into_iter().filter_map(|(name, value)| write_attr(name, value, None)).collect()
+    }
+
+    /// Parameters whose gradients the operator writes, each followed by its gradient.
+    fn gradients(&self, op: &OpDesc) -> Vec<Var> {
+        let root = &self.program.root().vars;
+        let of = |var: Var| {
+            let parameter = root.get(&var)?.gradient_of?;
+            let is_parameter = root.get(&parameter).is_some_and(|desc| desc.parameter);
+            (is_parameter && self.program.gradient_name(parameter) == Some(var)).then_some([parameter, var])
+        };
+        op.writes().filter_map(of).flatten().collect()
+    }
 }
 
-/// Parameters whose gradients the operator writes, each followed by its gradient.
-fn gradients(program: &Program, op: &OpDesc) -> Vec<Var> {
-    let of = |var: Var| {
-        let parameter = program.root().vars.get(&var)?.gradient_of?;
-        let is_parameter = program.root().vars.get(&parameter).is_some_and(|desc| desc.parameter);
-        (is_parameter && program.gradient_name(parameter) == Some(var)).then_some([parameter, var])
-    };
-    op.writes().filter_map(of).flatten().collect()
+fn is_update(op: &OpDesc) -> bool {
+    let has = |slot: &str| !op.inputs.get(slot).is_empty();
+    has("Param") && has("Grad") && op.outputs.find("ParamOut").is_some()
+}
+
+/// Which operators write what a target reads, or what such an operator reads.
+fn feeding(ops: &[OpDesc], is_target: impl Fn(usize) -> bool) -> Vec<bool> {
+    let mut wanted: HashSet<Var> = HashSet::new();
+    let mut feeding = vec![false; ops.len()];
+    for (i, op) in ops.iter().enumerate().rev() {
+        feeding[i] = op.writes().filter(|var| wanted.remove(var)).count() > 0;
+        if feeding[i] || is_target(i) {
+            wanted.extend(op.reads());
+        }
+    }
+    feeding
 }

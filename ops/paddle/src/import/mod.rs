@@ -2,19 +2,20 @@
 //!
 //! Operators, slots and attributes are mapped to the registered ones; everything that cannot be mapped is one list.
 //! Declared shapes of intermediate values are replaced by inferred ones, because versions of PaddlePaddle declare them
-//! differently. Outputs that files for inference lack are added.
+//! differently. Outputs that files for inference lack are added. Updates with master weights become updates of these
+//! and casts to the parameters.
 
 mod op;
 
 use std::collections::HashMap;
 
 use autobwd::{
-    BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
+    Attr, BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
     op::OpInfo,
     program::{OpDesc, Var, VarKind, Vars},
 };
 use autobwd_core::__private::Obstacles;
-use autobwd_ops::model::infer_shapes;
+use autobwd_ops::{mixed_precision::lower_master_weights, model::infer_shapes};
 
 use crate::{
     proto::{self, var_type::Type},
@@ -51,6 +52,10 @@ pub(crate) fn import(file: proto::ProgramDesc, ops: &OpInfoMap, source: &str) ->
     let Import { mut program, mut obstacles, feeds, fetches, .. } = import;
     obstacles.require_none(&failed)?;
     obstacles.note("", program.check_structure());
+    obstacles.require_none(&failed)?;
+    if let Some(lowered) = obstacles.note("", lower_master_weights(&program)) {
+        program = lowered;
+    }
     obstacles.require_none(&failed)?;
     infer_shapes(&mut program, ops);
     program.mark_loaded();
@@ -141,6 +146,7 @@ impl Import {
                 }
             }
         }
+        declare_cast_inputs(&mut descs, &vars);
         for var in descs.iter().flat_map(|op| op.reads().chain(op.writes())) {
             if let Some(kind) = others.get(&var) {
                 let text = format!("variable `{}` of kind {kind} is not supported", self.program.name(var));
@@ -207,6 +213,17 @@ impl Import {
                 self.feeds.push((column, name.clone()));
             }
             Some(_) => self.fetches.push((column, name.clone())),
+        }
+    }
+}
+
+/// Sets the dtype that a cast of a persistable variable reads to the variable's: the reference casts from the dtype of
+/// the value, and its startup programs of mixed precision call float32 parameters 16-bit ones.
+fn declare_cast_inputs(ops: &mut [OpDesc], vars: &Vars) {
+    for op in ops.iter_mut().filter(|op| op.ty == "cast") {
+        let x = op.inputs.get("X").first().and_then(|x| vars.get(x));
+        if let Some(desc) = x.filter(|desc| desc.persistable) {
+            op.attrs.set("in_dtype", Attr::I32(desc.dtype.code()));
         }
     }
 }

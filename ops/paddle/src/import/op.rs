@@ -11,7 +11,8 @@ use crate::{
     attrs::{convert, read_attr, type_name},
     proto::op_desc,
     reference::{
-        is_forward_output, is_hint, is_neutral_in_earlier_versions, reference, reference_attr, slot_here,
+        is_forward_output, is_hint, is_neutral_in_earlier_versions, master_weights, op_here, reference,
+        reference_attr, slot_here,
     },
 };
 
@@ -22,7 +23,7 @@ impl Import {
     /// The operator; `None` if it is not registered.
     pub(super) fn op(&mut self, place: &str, op: crate::proto::OpDesc) -> Option<OpDesc> {
         let ty = op.r#type.as_str();
-        let Some(info) = self.ops.get(ty).copied() else {
+        let Some(info) = self.ops.get(op_here(ty)).copied() else {
             let unknown = reference(ty).is_ok_and(|known| known.is_none());
             let why = if unknown {
                 "unknown, also to PaddlePaddle 2.6"
@@ -48,8 +49,10 @@ impl Import {
             let name = slot_here(schema.name, &args.parameter);
             let known = if input { schema.input(name) } else { schema.output(name) };
             let vars: Vec<Var> = args.arguments.iter().map(|name| self.program.var(name)).collect();
-            match known {
-                Some(slot) => slots.set(slot.name, vars),
+            // Master weights are lowered when the program is complete.
+            let master = || master_weights(name).filter(|_| schema.output("ParamOut").is_some());
+            match known.map(|slot| slot.name).or_else(master) {
+                Some(name) => slots.set(name, vars),
                 // An output without readers needs no writer; verification finds readers.
                 None if !input => {}
                 None if is_forward_output(schema.name, name) => {}
