@@ -14,7 +14,7 @@ use autobwd::{
 };
 
 use autobwd_core::__private::Obstacles;
-use autobwd_ops::model::lower;
+use autobwd_ops::{model::lower, update::UpdateLossScaling};
 
 use roles::Roles;
 
@@ -48,7 +48,7 @@ pub(crate) fn export(
     for name in feeds.iter().chain(fetches) {
         obstacles.note("", program.expect_var(name));
     }
-    let program = lower(program, ops, |_, _, op| Ok(reference(&op.ty)?.is_some()))?;
+    let program = lower(program, ops, |_, _, op| Ok(reference(&op.ty)?.is_some() && !lacks_gradients(op)))?;
     for (b, block) in program.blocks().iter().enumerate() {
         for (i, op) in block.ops.iter().enumerate() {
             if reference(&op.ty)?.is_none() {
@@ -75,6 +75,11 @@ pub(crate) fn export(
     Ok(file)
 }
 
+/// Whether an operator changes the scale of a loss alone: that of the reference also needs gradients.
+fn lacks_gradients(op: &OpDesc) -> bool {
+    op.as_op::<UpdateLossScaling>().is_some_and(|op| op.x.is_empty())
+}
+
 /// The versions of the definitions of these operators.
 fn versions(types: &BTreeSet<&'static str>) -> Result<proto::OpVersionMap> {
     let mut pair = vec![];
@@ -99,11 +104,15 @@ fn add_feeds_and_fetches(root: &mut proto::BlockDesc, feeds: &[String], fetches:
     for var in root.vars.iter_mut().filter(|var| feeds.contains(&var.name)) {
         var.need_check_feed = Some(true);
     }
+    let attrs = |column: usize| {
+        let column = write_attr("col", autobwd::Attr::I32(column as i32), None);
+        column.into_iter().chain(roles::attrs(roles::FORWARD, vec![])).collect()
+    };
     let op = |ty: &str, (from, x): (&str, &str), column: usize| proto::OpDesc {
         r#type: ty.into(),
         inputs: vec![op_desc::Var { parameter: "X".into(), arguments: vec![from.into()] }],
         outputs: vec![op_desc::Var { parameter: "Out".into(), arguments: vec![x.into()] }],
-        attrs: write_attr("col", autobwd::Attr::I32(column as i32), None).into_iter().collect(),
+        attrs: attrs(column),
         is_target: None,
     };
     let reads = feeds.iter().enumerate().map(|(i, name)| op("feed", ("feed", name), i));

@@ -9,7 +9,7 @@ use autobwd::{
 
 use crate::{attrs::write_attr, proto::op_desc};
 
-const FORWARD: i32 = 0;
+pub(super) const FORWARD: i32 = 0;
 const BACKWARD: i32 = 1;
 const OPTIMIZE: i32 = 2;
 const LOSS: i32 = 0x100;
@@ -45,6 +45,13 @@ impl<'a> Roles<'a> {
                 derived.extend(op.writes().filter(|var| !is_parameter(var)));
             }
         }
+        // Numbers that only updates read: counters of steps, schedules.
+        let precedes_update = feeding(ops, |i| root[i] == OPTIMIZE);
+        for (i, role) in root.iter_mut().enumerate() {
+            if *role == FORWARD && precedes_update[i] && !precedes_loss[i] && !precedes_backward[i] {
+                *role = OPTIMIZE;
+            }
+        }
         roles.root = root;
         roles
     }
@@ -69,9 +76,7 @@ impl<'a> Roles<'a> {
             (BACKWARD, ..) => self.gradients(op),
             _ => vec![],
         };
-        let vars = vars.into_iter().map(|var| self.program.name(var).to_string()).collect();
-        let attrs = [("op_role", Attr::I32(role)), ("op_role_var", Attr::Strs(vars))];
-        attrs.into_iter().filter_map(|(name, value)| write_attr(name, value, None)).collect()
+        attrs(role, vars.into_iter().map(|var| self.program.name(var).to_string()).collect())
     }
 
     /// Parameters whose gradients the operator writes, each followed by its gradient.
@@ -84,6 +89,12 @@ impl<'a> Roles<'a> {
         };
         op.writes().filter_map(of).flatten().collect()
     }
+}
+
+/// The attributes of a role, with the names of parameters and their gradients.
+pub(super) fn attrs(role: i32, vars: Vec<String>) -> Vec<op_desc::Attr> {
+    let attrs = [("op_role", Attr::I32(role)), ("op_role_var", Attr::Strs(vars))];
+    attrs.into_iter().filter_map(|(name, value)| write_attr(name, value, None)).collect()
 }
 
 fn is_update(op: &OpDesc) -> bool {
