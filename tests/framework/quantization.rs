@@ -12,7 +12,7 @@ use autobwd_ops::{
 /// Two layers, the second with transposed weights, after a table of embeddings.
 fn model() -> Result<Model> {
     let net = Builder::new();
-    let parameter = |name: &str, dims: &[i64]| {
+    let parameter = |name: &str, dims: &[usize]| {
         net.parameter(name, DType::F32, dims, |w| Init::Uniform(-0.5, 0.5).emit(w, 7))
     };
     let table = parameter("table", &[10, 64]);
@@ -105,7 +105,7 @@ fn other_parameters_are_trained() -> Result<()> {
     assert_eq!(model.train(&[])?, ["table", "first.b"]);
     let codes = model.scope.get("first.w")?.clone();
     let net = model.builder();
-    let loss = net.expr("scores")?.square().mean();
+    let loss = net.expr(&model.fetches[0]).square().mean();
     Adam::new(0.01).minimize(&loss)?.complete()?;
     let (mut executor, mut losses) = (Executor::new(), vec![]);
     executor.run(&net.startup().program()?, &mut model.scope, &[], &[])?;
@@ -164,7 +164,7 @@ fn what_cannot_be_quantised_is_refused_with_its_reason() -> Result<()> {
 
     let mut trained = model()?;
     let net = trained.builder();
-    Adam::new(0.01).minimize(&net.expr("scores")?.mean())?.complete()?;
+    Adam::new(0.01).minimize(&net.expr(&trained.fetches[0]).mean())?.complete()?;
     trained.program = net.program()?.clone();
     let error = refused(&mut trained, "first.w", Quantization::INT8);
     assert!(error.contains("`adam` writes it: trained parameters cannot be quantised"), "{error}");
@@ -173,12 +173,12 @@ fn what_cannot_be_quantised_is_refused_with_its_reason() -> Result<()> {
     let mut model = model()?;
     quantize(&mut model, "*.w", Quantization::INT8)?;
     let net = model.builder();
-    let loss = net.expr("scores")?.mean();
+    let loss = net.expr(&model.fetches[0]).mean();
     let mut program = net.program()?.clone();
     let backward = Backward { parameters: Some(&["first.w"]), ..Backward::default() };
     let error = append_backward(&mut program, &loss.name(), &backward).expect_err("codes").to_string();
     assert!(
-        error.contains("`first.w` holds uint8, not floating point numbers; quantised weights are frozen"),
+        error.contains("it holds uint8, not floating point numbers; quantised weights are frozen"),
         "{error}"
     );
     Ok(())

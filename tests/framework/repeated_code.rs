@@ -16,10 +16,6 @@ const SMALLEST: [usize; 2] = [50, 90];
 /// Items that have one shape, by file and name, each with the reason.
 const EXEMPT: &[(&[&str], &str)] = &[
     (
-        &["ops/src/conv/direct.rs: run", "ops/src/pool/small_windows.rs: run"],
-        "the choice of a width that is known at compile time",
-    ),
-    (
         &["ops/src/image/unfold.rs: run", "ops/src/image/unfold.rs: run"],
         "gradients of `unfold` and `fold`, each the kernel of the other one",
     ),

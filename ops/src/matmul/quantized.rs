@@ -212,6 +212,8 @@ autobwd::samples!(
         },
         QuantizedMatmul { kind: QuantizedKind::Nf4, ..int4(uniform([2, 2, 24]), [3, 5], 16) },
         QuantizedMatmul { kind: QuantizedKind::Nf4, trans_y: true, ..int4(uniform([9, 5]), [2, 5], 16) },
+        int8(uniform([3, 32]), [8, 5], 16),
+        QuantizedMatmul { zero_point: zero_points([2, 5]), ..int4(uniform([3, 32]), [4, 5], 16) },
         int8(uniform([0, 8]), [2, 5], 4),
         int8(uniform([2, 0]), [0, 5], 4),
         int4(uniform([3, 16]), [2, 5], 12)

@@ -138,8 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_nf4_are_those_of_bitsandbytes() {
-        // `bitsandbytes.functional.quantize_4bit` of these numbers, blocks of 64: two codes a byte, the first one high.
+    fn codes_of_nf4_have_the_nearest_level() {
         let numbers: Vec<f32> = (0..64).map(|i| (i as f32 - 20.0) * 0.03).collect();
         let encoded = encode("nf4:64".parse().unwrap(), 1, &|row, _| numbers[row], 64);
         assert_eq!(encoded.scales, [numbers[63]]);

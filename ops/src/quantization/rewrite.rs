@@ -152,17 +152,16 @@ fn declare(program: &mut Program, var: Var, value: &Tensor) {
 
 /// Whether products read a parameter as its transpose, or why it cannot be quantised.
 fn transposition(program: &Program, var: Var) -> std::result::Result<bool, String> {
+    let ops = || (0..).zip(program.blocks()).flat_map(|(id, block)| block.ops.iter().map(move |op| (id, op)));
+    if let Some((_, op)) = ops().find(|(_, op)| op.writes().any(|written| written == var)) {
+        return Err(format!("`{}` writes it: trained parameters cannot be quantised", op.ty));
+    }
     let mut transposed = None;
-    for (id, block) in program.blocks().iter().enumerate() {
-        for op in &block.ops {
-            if op.writes().any(|written| written == var) {
-                return Err(format!("`{}` writes it: trained parameters cannot be quantised", op.ty));
-            }
-            if op.reads().any(|read| read == var) && op.attrs.blocks().next().is_none() {
-                let product = Product::of(program, BlockId::new(id), op, var)?;
-                transposed.get_or_insert(product.trans_y);
-            }
-        }
+    // What a block reads is also an input of the operator that runs it.
+    let reads = |op: &OpDesc| op.attrs.blocks().next().is_none() && op.reads().any(|read| read == var);
+    for (id, op) in ops().filter(|(_, op)| reads(op)) {
+        let product = Product::of(program, BlockId::new(id), op, var)?;
+        transposed.get_or_insert(product.trans_y);
     }
     transposed.ok_or_else(|| "no operator reads it".into())
 }

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use autobwd::tensor::save_tensors;
-use autobwd_ops::Model;
+use autobwd_ops::{
+    Model,
+    quantization::{QuantizeReport, quantize},
+};
 use clap::Args;
 
 use super::ModelPath;
@@ -33,6 +36,10 @@ pub(crate) struct ConvertCommand {
     /// Values that the program keeps, in safetensors format; they replace the values of the input
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
+    /// Quantise the weights of products: int8, int4 or nf4, with a group size (int4:128) and zero points
+    /// (int4:128:asymmetric); with a pattern of names in front, only these ('h.*.w=nf4')
+    #[arg(long, value_name = "[PATTERN=]KIND", value_delimiter = ',')]
+    quantize: Vec<String>,
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -54,9 +61,23 @@ impl ConvertCommand {
             (model.feeds, model.fetches) =
                 (named(inputs(&model.program)), named(fetches(&model.program, &[])));
         }
+        for quantized in &self.quantize {
+            let (pattern, kind) = quantized.rsplit_once('=').unwrap_or(("*", quantized));
+            let report = quantize(&mut model, pattern, kind.parse()?)?;
+            report_quantized(terminal, &report);
+        }
         if let Some(path) = &self.save {
             save_tensors(path, model.scope.iter())?;
         }
         write_model(terminal, &self.output, self.to, &model)
+    }
+}
+
+fn report_quantized(terminal: Terminal, report: &QuantizeReport) {
+    let QuantizeReport { weights, left, bytes_before, bytes_after, .. } = report;
+    terminal
+        .warn(&format!("{} weights quantised: {bytes_before} bytes are {bytes_after} now", weights.len()));
+    for (name, reason) in left {
+        terminal.warn(&format!("`{name}` stays as it is: {reason}"));
     }
 }

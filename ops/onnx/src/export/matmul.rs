@@ -25,17 +25,15 @@ impl Rule<Onnx> for MatmulV2<Onnx> {
     }
 }
 
-impl QuantizedMatmul<Onnx> {
-    /// Bits of a code, rows and columns of the weights.
-    fn size(&self) -> Option<[i64; 3]> {
-        let (bits, per_cell) = match self.kind {
-            QuantizedKind::Int8 => (8, 4),
-            QuantizedKind::Int4 => (4, 8),
-            QuantizedKind::Nf4 => return None,
-        };
-        let &[cells, columns, _] = &self.codes.known_dims()?[..] else { return None };
-        Some([bits, cells * per_cell, columns])
-    }
+/// Bits of a code, rows and columns of the weights.
+fn quantized_size(op: &QuantizedMatmul<Onnx>) -> Option<[i64; 3]> {
+    let (bits, per_cell) = match op.kind {
+        QuantizedKind::Int8 => (8, 4),
+        QuantizedKind::Int4 => (4, 8),
+        QuantizedKind::Nf4 => return None,
+    };
+    let &[cells, columns, _] = &op.codes.known_dims()?[..] else { return None };
+    Some([bits, cells * per_cell, columns])
 }
 
 /// The node is read as quantised weights again; the composition would be numbers of float32.
@@ -47,14 +45,12 @@ impl Rule<Onnx> for QuantizedMatmul<Onnx> {
             rows > 0 && rows % group == 0 && are_pairs
         };
         let is_block = group >= 16 && group.count_ones() == 1;
-        !self.trans_y
-            && is_block
-            && self.x.dtype() == self.scale.dtype()
-            && self.size().is_some_and(blocks_fit)
+        let has_dtype = self.x.dtype() == self.scale.dtype() && self.x.dtype() != DType::F64;
+        !self.trans_y && is_block && has_dtype && quantized_size(self).is_some_and(blocks_fit)
     }
 
     fn apply(&mut self) {
-        let Some([bits, rows, columns]) = self.size() else { return };
+        let Some([bits, rows, columns]) = quantized_size(self) else { return };
         let (group, blocks) = (i64::from(self.group_size), rows / i64::from(self.group_size));
         let of_columns = |of_groups: &Onnx| of_groups.permute(&[1, 0]).reshape(&[-1]);
         let codes = self.codes.permute(&[1, 0, 2]).reshape(&[columns, blocks, group * bits / 8]);

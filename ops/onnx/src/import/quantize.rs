@@ -1,11 +1,10 @@
 //! Quantised numbers: integers with a scale and a zero point.
 
-use std::rc::Rc;
-
-use autobwd::{DType, Dims, Expr, New, Result, Tensor, emit, tensor::Element};
+use autobwd::{DType, Dims, Expr, New, Result, emit};
 use autobwd_ops::{
     Math,
     matmul::{QuantizedKind, QuantizedMatmul},
+    stack,
 };
 
 use super::{
@@ -184,87 +183,63 @@ fn quantised_matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn matmul_n_bits(n: &mut NodeContext<'_, '_>) -> Outputs {
     n.ignore(&["accuracy_level", "weight_prepacked"]);
     let size = |n: &NodeContext<'_, '_>, name: &str| {
-        let size = n.int(name)?.and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+        let size = n.int(name)?.and_then(|size| i32::try_from(size).ok()).filter(|size| *size > 0);
         size.ok_or_else(|| refuse(format!("operator `MatMulNBits` needs a positive attribute `{name}`")))
     };
-    let (rows, columns, group) = (size(n, "K")?, size(n, "N")?, size(n, "block_size")?);
+    let (rows, columns, group_size) = (size(n, "K")?, size(n, "N")?, size(n, "block_size")?);
     let (kind, per_cell) = match n.int_or("bits", 4)? {
         4 => (QuantizedKind::Int4, 8),
         8 => (QuantizedKind::Int8, 4),
         bits => {
-            return Err(refuse(format!(
-                "attribute `bits` = {bits} of operator `MatMulNBits` is not supported"
-            )));
+            let text = format!("attribute `bits` = {bits} of operator `MatMulNBits` is not supported");
+            return Err(refuse(text));
         }
     };
-    if !rows.is_multiple_of(per_cell) || !group.is_multiple_of(per_cell) {
-        let text =
-            format!("attributes `K` = {rows} and `block_size` = {group}: multiples of {per_cell} are needed");
-        return Err(refuse(format!("operator `MatMulNBits`: {text}")));
+    if rows % per_cell != 0 || group_size % per_cell != 0 {
+        let text = format!(
+            "operator `MatMulNBits` with `K` = {rows} and `block_size` = {group_size} is not supported: multiples of \
+             {per_cell} are needed"
+        );
+        return Err(refuse(text));
     }
     if n.has(4) {
-        return Err(refuse("input `g_idx` of operator `MatMulNBits` is not supported"));
+        return Err(refuse("operator `MatMulNBits` with groups of any rows (input 4) is not supported"));
     }
-    let blocks = rows.div_ceil(group);
-    // A byte of two codes has those of an even row in the low half, as cells have.
-    let (codes, scales) = (weights(n, 1)?, weights(n, 2)?);
-    let cells = by_rows(codes.slice::<u8>()?, columns, rows / per_cell, 4)?;
-    let scales: Vec<f32> = scales.to_f64s().into_iter().map(|scale| scale as f32).collect();
-    let scales = by_rows(&scales, columns, blocks, 1)?;
-    let zero_points = match n.has(3) {
-        false => None,
-        true => {
-            let packed = weights(n, 3)?;
-            let packed = packed.slice::<u8>()?;
-            let unpacked: Vec<u8> = match kind {
-                QuantizedKind::Int8 => packed.to_vec(),
-                _ => packed.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect(),
-            };
-            Some(by_rows(&unpacked, columns, blocks, 1)?)
-        }
+    let blocks = (rows - 1) / group_size + 1;
+    // Columns are contiguous in the file. A byte of two codes has an even row in its low half, as cells have.
+    let codes = arranged(n, 1, |codes| {
+        codes.reshape(&[columns, -1, 4]).slice(1, 0, rows / per_cell).transpose(&[1, 0, 2])
+    })?;
+    let of_blocks = |x: &Expr| x.reshape(&[columns, -1]).slice(1, 0, blocks).transpose(&[1, 0]);
+    let scale = arranged(n, 2, of_blocks)?;
+    let zero_point = match n.value(3).map(|value| value.element != ElementType::U8) {
+        None => None,
+        Some(true) => return Err(refuse("zero points of operator `MatMulNBits` must be uint8")),
+        Some(false) if kind == QuantizedKind::Int8 => Some(arranged(n, 3, of_blocks)?),
+        Some(false) => Some(arranged(n, 3, |pairs| {
+            let pairs = pairs.reshape(&[columns, -1]).cast(DType::F32);
+            let high = (&pairs * (1.0 / 16.0)).floor();
+            of_blocks(&stack(&[&(&pairs - &high * 16.0), &high], 2)).cast(DType::U8)
+        })?),
     };
-    let codes = n.moved_weight(1, Tensor::from_vec([rows / per_cell, columns, 4], cells)?)?;
-    let scale = n.moved_weight(2, Tensor::from_vec([blocks, columns], scales)?)?;
-    let zero_points = zero_points.map(|zeros| Tensor::from_vec([blocks, columns], zeros)).transpose()?;
-    let zero_point = zero_points.map(|zeros| n.moved_weight(3, zeros)).transpose()?;
     let (x, bias) = (n.input(0)?, n.optional(5)?);
-    let product = emit(QuantizedMatmul {
-        x: (&x).into(),
-        codes: (&codes).into(),
-        scale: (&scale).into(),
-        zero_point: zero_point.as_ref().map(Into::into),
-        out: New,
-        kind,
-        group_size: i32::try_from(group).map_err(|_| refuse("a block of more than 2³¹ rows"))?,
-        trans_y: false,
-    });
-    one(bias.map_or(product.out.clone(), |bias| &product.out + &bias))
+    let (codes, scale, zero_point) =
+        ((&codes).into(), (&scale).into(), zero_point.as_ref().map(|zero_point| zero_point.into()));
+    let x = (&x).into();
+    let product =
+        emit(QuantizedMatmul { x, codes, scale, zero_point, out: New, kind, group_size, trans_y: false }).out;
+    one(match bias {
+        Some(bias) => &product + &bias,
+        None => product,
+    })
 }
 
-/// The elements of an initializer.
-fn weights(n: &NodeContext<'_, '_>, i: usize) -> Result<Rc<Tensor>> {
-    match &n.required(i)?.content {
-        ValueContent::Known(known) => Ok(known.tensor.clone()),
-        ValueContent::Computed(_) => {
-            Err(refuse(format!("operator `{}`: weights that a node computes are not supported", n.op())))
-        }
-    }
-}
-
-/// `[columns, rows, size]` as `[rows, columns, size]`; lines of a column may be longer.
-fn by_rows<T: Element>(of_columns: &[T], columns: usize, rows: usize, size: usize) -> Result<Vec<T>> {
-    let line = of_columns.len() / columns;
-    if !of_columns.len().is_multiple_of(columns) || line < rows * size {
-        let (found, needed) = (of_columns.len(), columns * rows * size);
-        return Err(refuse(format!(
-            "operator `MatMulNBits`: {found} elements of weights, {needed} are needed"
-        )));
-    }
-    let mut moved = Vec::with_capacity(rows * columns * size);
-    for row in 0..rows {
-        for column in of_columns.chunks_exact(line) {
-            moved.extend_from_slice(&column[row * size..][..size]);
-        }
-    }
-    Ok(moved)
+/// An input in another order: a constant if it is one.
+fn arranged(n: &mut NodeContext<'_, '_>, i: usize, arrange: impl Fn(&Expr) -> Expr) -> Result<Expr> {
+    let known = match &n.required(i)?.content {
+        ValueContent::Known(known) => known.tensor.clone(),
+        ValueContent::Computed(_) => return Ok(arrange(&n.input(i)?)),
+    };
+    let arranged = arrange(&autobwd::eager().constant((*known).clone())).tensor()?;
+    n.moved_weight(i, arranged)
 }
