@@ -97,6 +97,26 @@ fn saved_models_have_the_same_bits() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn weights_that_are_transposed_before_products_are_quantised() -> Result<()> {
+    let net = Builder::new();
+    let w = net.parameter("w", DType::F32, &[24, 64], |w| Init::Uniform(-0.5, 0.5).emit(w, 7));
+    let x = net.input("x", DType::F32, &[-1, 64]);
+    let y = x.matmul(&w.transpose(&[1, 0]));
+    net.set_signature(&[("x", &x)], &[("y", &y)])?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let mut model = Model::with_signature(net.program()?.clone(), scope)?;
+    let x = Tensor::from_vec([3, 64], (0..192).map(|i| (i % 11) as f32 - 5.0).collect())?;
+    let exact: Vec<f32> = model.run(&mut executor, &[&x])?.remove(0).into_vec()?;
+    assert_eq!(quantize(&mut model, "w", Quantization::INT8)?.weights, ["w"]);
+    assert_eq!(model.program.root().ops.len(), 1, "{}", model.program);
+    let near: Vec<f32> = model.run(&mut executor, &[&x])?.remove(0).into_vec()?;
+    let difference = largest_difference(&near, &exact);
+    assert!(difference > 0.0 && difference < 0.1, "{difference}");
+    Ok(())
+}
+
 /// A table and a bias are trained under frozen weights, as an adapter would be.
 #[test]
 fn other_parameters_are_trained() -> Result<()> {

@@ -18,6 +18,7 @@ use crate::{
     matmul::{Addmm, Matmul, MatmulV2, Mul, QuantizedMatmul},
     mixed_precision::new_var,
     model::{matches, require_matches},
+    shape::Transpose2,
 };
 
 /// What [`quantize`] has done.
@@ -76,7 +77,8 @@ pub fn quantize(model: &mut Model, pattern: &str, quantization: Quantization) ->
     require_matches(&[pattern], &names)?;
     let (mut found, mut report) = (BTreeMap::new(), QuantizeReport::default());
     for (var, name) in parameters.iter().zip(&names).filter(|(_, name)| matches(pattern, name)) {
-        let encoded = transposition(program, *var).and_then(|transposed| {
+        let views = views(model, *var);
+        let encoded = transposition(program, &views).and_then(|transposed| {
             let value = model.scope.find(name).ok_or("it has no value in the scope")?;
             Ok((transposed, value.bytes().len(), encoded(value, transposed, quantization)?))
         });
@@ -85,7 +87,7 @@ pub fn quantize(model: &mut Model, pattern: &str, quantization: Quantization) ->
                 report.weights.push(name.to_string());
                 report.bytes_before += bytes;
                 report.bytes_after += weights.tensors().map(|tensor| tensor.bytes().len()).sum::<usize>();
-                found.insert(*var, (transposed, weights));
+                found.insert(*var, (views, transposed, weights));
             }
             Err(reason) => report.left.push((name.to_string(), reason)),
         }
@@ -98,7 +100,7 @@ pub fn quantize(model: &mut Model, pattern: &str, quantization: Quantization) ->
     let mut program = program.clone();
     let mut values = vec![];
     let mut weights = BTreeMap::new();
-    for (var, (transposed, QuantizedTensors { codes, scale, zero_point })) in found {
+    for (var, (views, transposed, QuantizedTensors { codes, scale, zero_point })) in found {
         let name = program.name(var).to_string();
         declare(&mut program, var, &codes);
         let mut declared = |slot: &str, value: Tensor| {
@@ -110,7 +112,10 @@ pub fn quantize(model: &mut Model, pattern: &str, quantization: Quantization) ->
         let scale = declared("scale", scale);
         let zero_point = zero_point.map(|value| declared("zero_point", value));
         values.push((name, codes));
-        weights.insert(var, QuantizedVars { scale, zero_point, transposed });
+        for View { var: view, transposed: is_transpose } in views {
+            let transposed = transposed != is_transpose;
+            weights.insert(view, QuantizedVars { codes: var, scale, zero_point, transposed });
+        }
     }
     for block in 0..program.blocks().len() {
         rewrite(&mut program, BlockId::new(block), &weights, quantization)?;
@@ -136,12 +141,34 @@ impl QuantizedTensors {
     }
 }
 
-/// The variables next to the codes of weights.
+/// What takes the place of a matrix.
 struct QuantizedVars {
+    codes: Var,
     scale: Var,
     zero_point: Option<Var>,
-    /// Whether the parameter was the transpose of the weights.
+    /// Whether the matrix was the transpose of the weights.
     transposed: bool,
+}
+
+/// A parameter, or a variable that is its transpose, as files have it that PyTorch writes.
+struct View {
+    var: Var,
+    transposed: bool,
+}
+
+/// A parameter and its transposes.
+fn views(model: &Model, parameter: Var) -> Vec<View> {
+    let program = &model.program;
+    let mut views = vec![View { var: parameter, transposed: false }];
+    for op in program.root().ops.iter().filter(|op| op.is::<Transpose2>()) {
+        let Ok(Transpose2 { x, out, axis, .. }) = Transpose2::from_desc(op) else { continue };
+        let is_result = model.fetches.iter().any(|name| name == program.name(out));
+        let is_kept = program.root().vars.get(&out).is_some_and(|desc| desc.persistable);
+        if x == parameter && axis == [1, 0] && !is_result && !is_kept {
+            views.push(View { var: out, transposed: true });
+        }
+    }
+    views
 }
 
 /// Declares what is kept and not trained.
@@ -151,17 +178,24 @@ fn declare(program: &mut Program, var: Var, value: &Tensor) {
 }
 
 /// Whether products read a parameter as its transpose, or why it cannot be quantised.
-fn transposition(program: &Program, var: Var) -> std::result::Result<bool, String> {
+fn transposition(program: &Program, views: &[View]) -> std::result::Result<bool, String> {
     let ops = || (0..).zip(program.blocks()).flat_map(|(id, block)| block.ops.iter().map(move |op| (id, op)));
-    if let Some((_, op)) = ops().find(|(_, op)| op.writes().any(|written| written == var)) {
+    let (parameter, transposes) = (views[0].var, &views[1..]);
+    if let Some((_, op)) = ops().find(|(_, op)| op.writes().any(|written| written == parameter)) {
         return Err(format!("`{}` writes it: trained parameters cannot be quantised", op.ty));
     }
     let mut transposed = None;
-    // What a block reads is also an input of the operator that runs it.
-    let reads = |op: &OpDesc| op.attrs.blocks().next().is_none() && op.reads().any(|read| read == var);
-    for (id, op) in ops().filter(|(_, op)| reads(op)) {
-        let product = Product::of(program, BlockId::new(id), op, var)?;
-        transposed.get_or_insert(product.trans_y);
+    for View { var, transposed: is_transpose } in views {
+        let is_view =
+            |op: &OpDesc| transposes.iter().any(|view| op.writes().any(|written| written == view.var));
+        // What a block reads is also an input of the operator that runs it.
+        let reads = |op: &OpDesc| {
+            op.attrs.blocks().next().is_none() && op.reads().any(|read| read == *var) && !is_view(op)
+        };
+        for (id, op) in ops().filter(|(_, op)| reads(op)) {
+            let product = Product::of(program, BlockId::new(id), op, *var)?;
+            transposed.get_or_insert(product.trans_y != *is_transpose);
+        }
     }
     transposed.ok_or_else(|| "no operator reads it".into())
 }
@@ -250,26 +284,29 @@ fn rewrite(
     let mut rewritten = Vec::with_capacity(ops.len());
     for mut op in ops {
         let read = op.reads().find_map(|var| Some((var, weights.get(&var)?)));
-        let Some((codes, vars)) = read else {
+        let Some((view, vars)) = read else {
             rewritten.push(op);
             continue;
         };
+        if op.writes().any(|written| weights.contains_key(&written)) {
+            continue; // A transpose.
+        }
         if op.attrs.blocks().next().is_some() {
             // What a block reads is an input of the operator that runs it.
             let read: Vec<(Var, &QuantizedVars)> =
                 op.reads().filter_map(|var| Some((var, weights.get(&var)?))).collect();
-            for (codes, QuantizedVars { scale, zero_point, .. }) in read {
-                let Some(slot) = op.inputs.slot_of(codes) else { continue };
-                let read: Vec<Var> = op.inputs.get(slot.as_str()).to_vec();
-                op.inputs.set(slot, read.into_iter().chain([*scale]).chain(*zero_point));
+            for (view, QuantizedVars { codes, scale, zero_point, .. }) in read {
+                let Some(slot) = op.inputs.slot_of(view) else { continue };
+                let others = op.inputs.get(slot.as_str()).to_vec().into_iter().filter(|var| *var != view);
+                let read: Vec<Var> = others.chain([*codes, *scale]).chain(*zero_point).collect();
+                op.inputs.set(slot, read);
             }
             rewritten.push(op);
             continue;
         }
         let Product { x, out, trans_y, added } =
-            Product::of(program, id, &op, codes).map_err(|text| Error::new(ErrorKind::Internal, text))?;
-        let mut push =
-            |desc: OpDesc| rewritten.push(OpDesc { site: op.site, origin: op.origin.clone(), ..desc });
+            Product::of(program, id, &op, view).map_err(|text| Error::new(ErrorKind::Internal, text))?;
+        let mut push = |desc: OpDesc| rewritten.push(OpDesc { site: op.site, origin: op.origin, ..desc });
         let mut part = |of: &str| {
             let var = program.fresh(of);
             let desc = program.lookup(id, out).cloned();
@@ -282,7 +319,7 @@ fn rewrite(
         push(
             QuantizedMatmul {
                 x,
-                codes,
+                codes: vars.codes,
                 scale: vars.scale,
                 zero_point: vars.zero_point,
                 out: product,

@@ -64,7 +64,7 @@ impl ConvertCommand {
         for quantized in &self.quantize {
             let (pattern, kind) = quantized.rsplit_once('=').unwrap_or(("*", quantized));
             let report = quantize(&mut model, pattern, kind.parse()?)?;
-            report_quantized(terminal, &report);
+            report_quantized(terminal, pattern, &report);
         }
         if let Some(path) = &self.save {
             save_tensors(path, model.scope.iter())?;
@@ -73,11 +73,13 @@ impl ConvertCommand {
     }
 }
 
-fn report_quantized(terminal: Terminal, report: &QuantizeReport) {
+/// Says what was quantised, and what a pattern of the user has named in vain.
+fn report_quantized(terminal: Terminal, pattern: &str, report: &QuantizeReport) {
     let QuantizeReport { weights, left, bytes_before, bytes_after, .. } = report;
-    terminal
-        .warn(&format!("{} weights quantised: {bytes_before} bytes are {bytes_after} now", weights.len()));
-    for (name, reason) in left {
+    let [count, left_count] = [weights.len(), left.len()];
+    let rest = format!("{left_count} other parameters stay as they are");
+    terminal.warn(&format!("{count} weights quantised: {bytes_before} bytes are {bytes_after} now; {rest}"));
+    for (name, reason) in left.iter().filter(|_| pattern != "*") {
         terminal.warn(&format!("`{name}` stays as it is: {reason}"));
     }
 }

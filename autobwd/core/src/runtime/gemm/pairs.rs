@@ -22,6 +22,8 @@ use super::{
 /// Pairs of terms of `bf16`, the earlier one in the upper half.
 pub(super) struct Pairs;
 
+type Bf16Product = Product<bf16, Matrix<bf16>>;
+
 /// The product as one of pairs, if it is one of `bf16` on a machine with the instruction.
 ///
 /// # Safety
@@ -29,7 +31,7 @@ pub(super) struct Pairs;
 pub(super) unsafe fn of<V: Vector, X: Factor<Sum = V::Element>, Y: Factor<Sum = V::Element>>(
     product: Product<X, Matrix<Y>>,
     panels: &mut Panels<X::Sum>,
-) -> Option<(Product<bf16, Matrix<bf16>>, &mut Panels<f32>)> {
+) -> Option<(Bf16Product, &mut Panels<f32>)> {
     let vectors = TypeId::of::<V>() == TypeId::of::<__m512>();
     let factors = [TypeId::of::<X>(), TypeId::of::<Y>()] == [TypeId::of::<bf16>(); 2];
     if !vectors || !factors || !is_x86_feature_detected!("avx512bf16") {
