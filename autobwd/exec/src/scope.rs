@@ -1,13 +1,13 @@
 //! The scope: named values that outlive a run.
 
 use std::{
-    fmt,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use indexmap::{IndexMap, IndexSet};
 
+use crate::load_report::{LoadReport, MismatchedValue, converted};
 use crate::optimizer_state::{is_named_as_state, optimizer_state};
 use autobwd_core::{
     __private::{Initialisers, Place, did_you_mean, internals::*},
@@ -33,77 +33,6 @@ pub struct Scope {
     initialisers: Initialisers,
     /// New for every scope, and whenever the memory of a value is replaced, because sessions hold addresses.
     stamp: u64,
-}
-
-/// What [`Scope::load_matching`] did with the values of a file. All names are names in the scope.
-#[must_use = "values that did not fit are not loaded: `complete` refuses that"]
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LoadReport {
-    /// Values that were set.
-    pub loaded: Vec<String>,
-    /// Values of the scope that the file does not have.
-    pub missing: Vec<String>,
-    /// Values of the file that the scope does not have, without [`optimizer_state`](LoadReport::optimizer_state).
-    pub unexpected: Vec<String>,
-    /// Values of the file that the scope does not have and whose names say that they are the state of an optimizer of
-    /// `autobwd_ops`: `w.moment1` next to `w`, or `learning_rate_0`. A model for inference does not need them.
-    pub optimizer_state: Vec<String>,
-    /// Values of another dtype or shape.
-    pub mismatched: Vec<MismatchedValue>,
-}
-
-/// A value whose dtype or shape in a file differs from that in the scope.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MismatchedValue {
-    /// Its name in the scope.
-    pub name: String,
-    /// Dtype and shape in the scope.
-    pub expected: Meta,
-    /// Dtype and shape in the file.
-    pub stored: Meta,
-}
-
-impl LoadReport {
-    /// Returns the report if every value was loaded, but for the state of an optimizer.
-    ///
-    /// # Errors
-    /// Values that are missing, unexpected or mismatched: the error lists them.
-    pub fn complete(self) -> Result<LoadReport> {
-        match self.missing.is_empty() && self.unexpected.is_empty() && self.mismatched.is_empty() {
-            true => Ok(self),
-            false => Err(Error::new(ErrorKind::NoValue, format!("not all values fit\n{self}"))),
-        }
-    }
-}
-
-impl fmt::Display for LoadReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} loaded", self.loaded.len())?;
-        for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {
-            if !names.is_empty() {
-                write!(f, "\n{} {what}: `{}`", names.len(), names.join("`, `"))?;
-            }
-        }
-        if !self.mismatched.is_empty() {
-            let all: Vec<String> = self.mismatched.iter().map(ToString::to_string).collect();
-            write!(f, "\n{} mismatched: {}", all.len(), all.join(", "))?;
-        }
-        if !self.optimizer_state.is_empty() {
-            let count = self.optimizer_state.len();
-            write!(
-                f,
-                "\n{count} not needed: the state of an optimizer, such as `{}`",
-                self.optimizer_state[0]
-            )?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for MismatchedValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is {}, {} in the file", self.name, self.expected, self.stored)
-    }
 }
 
 fn next_stamp() -> u64 {
@@ -246,7 +175,8 @@ impl Scope {
     }
 
     /// Sets those values whose names begin with `prefix` (all of them if it is empty) from a safetensors file, as far as
-    /// they fit, and reports which were loaded and which were not. Other values of the file are ignored.
+    /// they fit, and reports which were loaded and which were not. Numbers of float16, bfloat16 and float32 are converted
+    /// into each other. Other values of the file are ignored.
     ///
     /// The scope holds the values to be set already: run the start-up program first.
     ///
@@ -304,11 +234,55 @@ impl Scope {
                 }
                 Some(old) => {
                     let (expected, stored) = (old.meta(), value.meta());
-                    report.mismatched.push(MismatchedValue { name: own, expected, stored });
+                    let converted = converted(&value, &expected)?;
+                    let difference = MismatchedValue { name: own.clone(), expected, stored };
+                    match converted {
+                        Some(converted) => {
+                            self.set(&own, converted);
+                            report.loaded.push(own);
+                            report.converted.push(difference);
+                        }
+                        None => report.mismatched.push(difference),
+                    }
                 }
             }
         }
         report.missing = missing.into_iter().collect();
+        Ok(report)
+    }
+
+    /// Converts the values that a program declares with other floating point numbers: float16, bfloat16 and float32 into
+    /// each other, to the nearest, ties to even. Returns what was converted.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, Scope, Tensor, half::bf16};
+    /// let net = Builder::new();
+    /// net.persistable("w", DType::F32, &[2], |w| w.clone());
+    /// let mut scope = Scope::new();
+    /// scope.set("w", Tensor::from_vec([2], vec![bf16::from_f32(0.5); 2])?);
+    /// let converted = scope.convert_to(&*net.program()?)?;
+    /// assert_eq!(converted[0].to_string(), "`w` is float32 [2], bfloat16 [2] in the file");
+    /// assert_eq!(scope.get("w")?.slice::<f32>()?, [0.5, 0.5]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn convert_to(&mut self, program: &impl AsRef<Program>) -> Result<Vec<MismatchedValue>> {
+        let program = program.as_ref();
+        let (mut changed, mut report) = (vec![], vec![]);
+        for (name, value) in self.iter() {
+            let declared = program.find(name).and_then(|var| program.root().vars.get(&var));
+            let Some(desc) = declared.filter(|desc| desc.dtype != value.dtype()) else { continue };
+            let mut expected = value.meta();
+            expected.dtype = desc.dtype;
+            if let Some(value) = converted(value, &expected)? {
+                changed.push((name.to_string(), value));
+                let stored = self.meta(name).unwrap_or_else(|| expected.clone());
+                report.push(MismatchedValue { name: name.into(), expected, stored });
+            }
+        }
+        changed.into_iter().for_each(|(name, value)| self.set(&name, value));
         Ok(report)
     }
 

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use autobwd::{Error, ErrorKind};
+use autobwd::{Error, ErrorKind, exec::MismatchedValue};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -71,6 +71,13 @@ impl Terminal {
     pub(crate) fn warn(self, message: &str) {
         // Standard error may be closed.
         _ = writeln!(io::stderr(), "{}: {}", self.name, escaped(message.trim_end()));
+    }
+
+    /// Says which values of a file have other floating point numbers than the program.
+    pub(crate) fn warn_converted(self, converted: &[MismatchedValue]) {
+        if let Some(first) = converted.first() {
+            self.warn(&format!("{} values are converted, such as {first}", converted.len()));
+        }
     }
 
     /// A progress bar on standard error; hidden if that is no terminal.

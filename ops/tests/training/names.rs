@@ -173,6 +173,32 @@ fn values_that_fit_are_loaded_and_the_others_listed() -> Result<()> {
 }
 
 #[test]
+fn floating_point_numbers_of_other_sizes_are_converted_unless_they_overflow() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let mut file = Scope::new();
+    file.set("a", Tensor::from_f64s(DType::BF16, [2], &[0.1, -2.0])?);
+    file.set("b", Tensor::from_f64s(DType::F32, [2], &[0.1, f64::INFINITY])?);
+    file.set("large", Tensor::from_f64s(DType::F32, [1], &[1e6])?);
+    file.set("double", Tensor::from_f64s(DType::F64, [1], &[0.1])?);
+    file.save(&path)?;
+    let mut scope = Scope::new();
+    for (name, dtype, n) in
+        [("a", DType::F32, 2), ("b", DType::F16, 2), ("large", DType::F16, 1), ("double", DType::F32, 1)]
+    {
+        scope.set(name, Tensor::from_f64s(dtype, [n], &vec![0.0; n])?);
+    }
+    let report = scope.load_matching(&path, "")?;
+    let expected = "2 loaded\n\
+                    2 converted: `a` is float32 [2], bfloat16 [2] in the file, `b` is float16 [2], float32 [2] in the file\n\
+                    2 mismatched: `double` is float32 [1], float64 [1] in the file, `large` is float16 [1], float32 [1] in the file";
+    assert_eq!(report.to_string(), expected);
+    assert_eq!(elements(&scope, "a"), [0.100_097_656, -2.0]);
+    assert_eq!(scope.get("b")?.to_f64s(), [0.099_975_585_937_5, f64::INFINITY]);
+    Ok(())
+}
+
+#[test]
 fn name_decides_the_initial_values_not_the_order() -> Result<()> {
     let first = |others: usize| {
         let net = Builder::new();

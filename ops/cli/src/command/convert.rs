@@ -52,6 +52,7 @@ impl ConvertCommand {
         let mut model = self.input.read_model()?;
         if let Some(path) = &self.weights {
             model.scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+            terminal.warn_converted(&model.scope.convert_to(&model.program)?);
         }
         if !self.fetch.is_empty() {
             let named: Vec<&str> = self.fetch.iter().map(String::as_str).collect();

@@ -117,7 +117,7 @@ impl RunCommand {
         check_outputs([("--save", save), ("--out", out), ("--log", log)])?;
         let model = self.model.read_model()?;
         let program = model.program;
-        let backend = self.backend(model.scope)?;
+        let backend = self.backend(terminal, &program, model.scope)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
         let fetches = fetches(&program, if self.fetch.is_empty() { &model.fetches } else { &self.fetch });
         let monitor = self.monitor(&program, &fetches)?;
@@ -172,7 +172,7 @@ impl RunCommand {
     }
 
     /// Host or device, with the values before the first step.
-    fn backend(&self, values: Scope) -> CommandResult<Backend> {
+    fn backend(&self, terminal: Terminal, program: &Program, values: Scope) -> CommandResult<Backend> {
         let mut backend = match &self.device {
             None => Backend::Host(executor(self.threads).check_finite(self.check_finite), values),
             Some(plugin) => {
@@ -188,6 +188,7 @@ impl RunCommand {
         if let Some(path) = &self.weights {
             let mut weights = Scope::new();
             weights.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+            terminal.warn_converted(&weights.convert_to(program)?);
             backend.set_values(&weights)?;
         }
         Ok(backend)
