@@ -19,8 +19,8 @@ pub enum Levels<'a, T> {
 }
 
 impl<T> Levels<'_, T> {
-    /// Rows of a column whose codes share a cell of 32 bits.
-    pub fn rows(self) -> usize {
+    /// Rows of a column whose codes share a cell.
+    pub fn rows_of_cell(self) -> usize {
         match self {
             Levels::Bytes => 4,
             Levels::Table(_) => 8,
@@ -36,8 +36,8 @@ pub struct QuantizedMat<'a, T> {
     pub rows: usize,
     /// Columns as stored.
     pub cols: usize,
-    /// The codes in row-major order. If a byte has two, it has those of two rows of a column, the first one in the low
-    /// half.
+    /// The codes, in cells of four bytes in row-major order. A cell has the codes of [`Levels::rows_of_cell`] rows of a
+    /// column, the earlier ones in lower bytes and lower bits; the last cells of columns may have more than there are rows.
     pub codes: &'a [u8],
     /// What the codes stand for.
     pub levels: Levels<'a, T>,
@@ -59,11 +59,12 @@ impl<T: GemmElement> QuantizedMat<'_, T> {
 
     /// Whether there are as many codes, scales and zero points as the shape needs.
     pub(in super::super) fn is_whole(&self) -> bool {
-        let rows = self.rows;
         let has = |len: usize, rows: usize| rows.checked_mul(self.cols) == Some(len);
+        let (cells, rest) = self.codes.as_chunks::<4>();
         self.group > 0
-            && has(self.codes.len(), 4 * rows.div_ceil(self.levels.rows()))
-            && has(self.scales.len(), rows.div_ceil(self.group))
+            && rest.is_empty()
+            && has(cells.len(), self.rows.div_ceil(self.levels.rows_of_cell()))
+            && has(self.scales.len(), self.rows.div_ceil(self.group))
             && self.zero_points.is_none_or(|zeros| zeros.len() == self.scales.len())
     }
 }
@@ -150,59 +151,6 @@ impl<T: GemmElement, const SHIFTED: bool> LevelsOf<T> for Table<'_, T, SHIFTED> 
 }
 
 impl<T: GemmElement, L: LevelsOf<T>> Codes<T, L> {
-    /// # Safety
-    /// The row and the column exist.
-    #[inline(always)]
-    unsafe fn from(self, rows: usize, columns: usize) -> Self {
-        let row = self.row + rows;
-        let cells = row / L::ROWS - self.row / L::ROWS;
-        let groups = row / self.group - self.row / self.group;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let cells = self.cells.add(cells * self.stride + columns);
-            let scales = self.scales.add(groups * self.stride + columns);
-            let zero_points = match self.zero_points.is_null() {
-                true => self.zero_points,
-                false => self.zero_points.add(groups * self.stride + columns),
-            };
-            Codes { cells, scales, zero_points, row, ..self }
-        }
-    }
-
-    /// Whether so many rows from this one on have a scale in common.
-    #[inline(always)]
-    fn are_in_group(self, rows: usize) -> bool {
-        self.group.is_multiple_of(rows) && self.row.is_multiple_of(rows)
-    }
-
-    /// A vector of columns, from this one on, of the next rows, which are in a group, or one row.
-    ///
-    /// # Safety
-    /// They exist; the machine has the instructions.
-    #[inline(always)]
-    unsafe fn rows<V: Vector<Element = T>, const N: usize>(self, column: usize) -> [V; N] {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let scales = V::load(self.scales.add(column));
-            let shift = self.levels.shift::<V>(match self.zero_points.is_null() {
-                true => self.zero_points,
-                false => self.zero_points.add(column),
-            });
-            let (cells, first) = (self.cells.add(column), if N < L::ROWS { self.row % L::ROWS } else { 0 });
-            let mut rows = [scales; N];
-            for l in 0..N {
-                let cells = cells.add(l / L::ROWS * self.stride);
-                let levels: V = self.levels.load::<V>(cells, (first + l % L::ROWS) as u32 * L::BITS);
-                let levels = match shift {
-                    Some(shift) => levels.add(shift),
-                    None => levels,
-                };
-                rows[l] = levels.mul(scales);
-            }
-            rows
-        }
-    }
-
     /// Writes some rows of a number of columns, `stride` elements apart.
     ///
     /// # Safety
@@ -214,14 +162,14 @@ impl<T: GemmElement, L: LevelsOf<T>> Codes<T, L> {
         columns: usize,
         (to, stride): (*mut T, usize),
     ) {
-        let together = if self.are_in_group(TOGETHER) { rows / TOGETHER * TOGETHER } else { 0 };
+        let together = if self.reads_together(TOGETHER) { rows / TOGETHER * TOGETHER } else { 0 };
         // SAFETY: the caller's promise.
         unsafe {
             for row in (0..together).step_by(TOGETHER) {
-                self.from(row, 0).write_rows::<V, TOGETHER>(columns, (to.add(row * stride), stride));
+                self.at(row, 0).write_rows::<V, TOGETHER>(columns, (to.add(row * stride), stride));
             }
             for row in together..rows {
-                self.from(row, 0).write_rows::<V, 1>(columns, (to.add(row * stride), stride));
+                self.at(row, 0).write_rows::<V, 1>(columns, (to.add(row * stride), stride));
             }
         }
     }
@@ -267,8 +215,19 @@ unsafe impl<T: GemmElement, L: LevelsOf<T>> RightFactor for Codes<T, L> {
     }
     #[inline(always)]
     unsafe fn at(self, term: usize, column: usize) -> Self {
+        let row = self.row + term;
+        let cells = row / L::ROWS - self.row / L::ROWS;
+        let groups = row / self.group - self.row / self.group;
         // SAFETY: the caller's promise.
-        unsafe { self.from(term, column) }
+        unsafe {
+            let cells = self.cells.add(cells * self.stride + column);
+            let scales = self.scales.add(groups * self.stride + column);
+            let zero_points = match self.zero_points.is_null() {
+                true => self.zero_points,
+                false => self.zero_points.add(groups * self.stride + column),
+            };
+            Codes { cells, scales, zero_points, row, ..self }
+        }
     }
     #[inline(always)]
     fn in_place(self) -> (*const T, usize) {
@@ -294,12 +253,30 @@ unsafe impl<T: GemmElement, L: LevelsOf<T>> RowMajor for Codes<T, L> {
 
     #[inline(always)]
     fn reads_together(self, terms: usize) -> bool {
-        self.are_in_group(terms)
+        self.group.is_multiple_of(terms) && self.row.is_multiple_of(terms)
     }
     #[inline(always)]
     unsafe fn rows<V: Vector<Element = T>, const N: usize>(self, column: usize) -> [V; N] {
         // SAFETY: the caller's promise.
-        unsafe { Codes::rows(self, column) }
+        unsafe {
+            let scales = V::load(self.scales.add(column));
+            let shift = self.levels.shift::<V>(match self.zero_points.is_null() {
+                true => self.zero_points,
+                false => self.zero_points.add(column),
+            });
+            let (cells, first) = (self.cells.add(column), if N < L::ROWS { self.row % L::ROWS } else { 0 });
+            let mut rows = [scales; N];
+            for l in 0..N {
+                let cells = cells.add(l / L::ROWS * self.stride);
+                let levels: V = self.levels.load::<V>(cells, (first + l % L::ROWS) as u32 * L::BITS);
+                let levels = match shift {
+                    Some(shift) => levels.add(shift),
+                    None => levels,
+                };
+                rows[l] = levels.mul(scales);
+            }
+            rows
+        }
     }
 }
 
@@ -319,7 +296,7 @@ unsafe impl<T: GemmElement, L: LevelsOf<T>> RightFactor for Transposed<T, L> {
     #[inline(always)]
     unsafe fn at(self, term: usize, column: usize) -> Self {
         // SAFETY: the caller's promise.
-        Transposed(unsafe { self.0.from(column, term) })
+        Transposed(unsafe { self.0.at(column, term) })
     }
     #[inline(always)]
     fn in_place(self) -> (*const T, usize) {
@@ -336,7 +313,7 @@ unsafe impl<T: GemmElement, L: LevelsOf<T>> RightFactor for Transposed<T, L> {
                 unsafe {
                     let square = square.as_mut_ptr();
                     if columns > 0 {
-                        self.0.from(column, term).write::<V>(columns, terms, (square, V::LANES));
+                        self.0.at(column, term).write::<V>(columns, terms, (square, V::LANES));
                     }
                     let to = to.add(term * width + column);
                     V::transpose((square.cast_const(), V::LANES), (columns, terms), (to, width));
@@ -370,10 +347,10 @@ impl<X: Factor> QuantizedProduct<'_, X> {
             // SAFETY: the caller's promise.
             unsafe {
                 if transposed {
-                    let y = Transposed(y.from(self.first_column, 0));
+                    let y = Transposed(y.at(self.first_column, 0));
                     Product { size, out, onto, x, y }.run::<V, Widened>(panels);
                 } else {
-                    let product = Product { size, out, onto, x, y: y.from(0, self.first_column) };
+                    let product = Product { size, out, onto, x, y: y.at(0, self.first_column) };
                     match size.0 <= FEW {
                         true => V::with_instructions(FewRows { product, panels }),
                         false => product.run::<V, Widened>(panels),

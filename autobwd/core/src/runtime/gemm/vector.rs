@@ -67,7 +67,7 @@ pub(super) unsafe trait Vector: Copy + 'static {
         let mut numbers = [Self::Element::ZERO; MOST_LANES];
         for l in 0..Self::LANES {
             // SAFETY: the caller's promise.
-            let cell = unsafe { cells.add(l).read_unaligned() };
+            let cell = u32::from_le(unsafe { cells.add(l).read_unaligned() });
             numbers[l] = Self::Element::from((cell >> bit) as u8) + Self::Element::from(BIAS);
         }
         // SAFETY: there are as many numbers.
@@ -79,7 +79,7 @@ pub(super) unsafe trait Vector: Copy + 'static {
         let mut numbers = [Self::Element::ZERO; MOST_LANES];
         for l in 0..Self::LANES {
             // SAFETY: the caller's promise.
-            let cell = unsafe { cells.add(l).read_unaligned() };
+            let cell = u32::from_le(unsafe { cells.add(l).read_unaligned() });
             numbers[l] = table[(cell >> bit & 15) as usize];
         }
         // SAFETY: there are as many numbers.
