@@ -36,22 +36,43 @@ fn quantized_size(op: &QuantizedMatmul<Onnx>) -> Option<[i64; 3]> {
     Some([bits, cells * per_cell, columns])
 }
 
-/// The node is read as quantised weights again; the composition would be numbers of float32.
+/// Whether weights are what `MatMulNBits` takes: blocks of a power of two, at least 16.
+fn has_blocks(op: &QuantizedMatmul<Onnx>) -> bool {
+    let group = i64::from(op.group_size);
+    let blocks_fit = |[bits, rows, _]: [i64; 3]| {
+        let are_pairs = bits == 8 || op.zero_point.is_none() || rows / group % 2 == 0;
+        rows > 0 && rows % group == 0 && are_pairs
+    };
+    let is_block = group >= 16 && group.count_ones() == 1;
+    let has_dtype = op.x.dtype() == op.scale.dtype() && op.x.dtype() != DType::F64;
+    !op.trans_y && is_block && has_dtype && quantized_size(op).is_some_and(blocks_fit)
+}
+
+/// `MatMulNBits`, which is read as quantised weights again; else, for one scale a column, `DequantizeLinear` of 8 bits,
+/// whose codes other tools know. The composition would compute with codes as numbers.
 impl Rule<Onnx> for QuantizedMatmul<Onnx> {
     fn fits(&self) -> bool {
-        let group = i64::from(self.group_size);
-        let blocks_fit = |[bits, rows, _]: [i64; 3]| {
-            let are_pairs = bits == 8 || self.zero_point.is_none() || rows / group % 2 == 0;
-            rows > 0 && rows % group == 0 && are_pairs
-        };
-        let is_block = group >= 16 && group.count_ones() == 1;
-        let has_dtype = self.x.dtype() == self.scale.dtype() && self.x.dtype() != DType::F64;
-        !self.trans_y && is_block && has_dtype && quantized_size(self).is_some_and(blocks_fit)
+        let are_single = [&self.x, &self.scale].iter().all(|x| x.dtype() == DType::F32);
+        let has_bytes = self.kind == QuantizedKind::Int8 && are_single;
+        let is_group = |[_, rows, _]: [i64; 3]| rows > 0 && rows <= i64::from(self.group_size);
+        has_blocks(self) || has_bytes && quantized_size(self).is_some_and(is_group)
     }
 
     fn apply(&mut self) {
         let Some([bits, rows, columns]) = quantized_size(self) else { return };
-        let (group, blocks) = (i64::from(self.group_size), rows / i64::from(self.group_size));
+        if !has_blocks(self) {
+            let codes = self.codes.permute(&[0, 2, 1]).reshape(&[rows, columns]);
+            let middle = || self.codes.number(128.0).expand(&self.codes.ints(&[columns]));
+            let zero_points = self.zero_point.as_ref().map_or_else(middle, |zeros| zeros.reshape(&[-1]));
+            let axis = [("axis", NodeAttr::Int(1))];
+            let weights = codes.node("DequantizeLinear", &[&self.scale.reshape(&[-1]), &zero_points], &axis);
+            let weights = weights.typed(self.x.dtype());
+            let weights = if self.trans_y { weights.permute(&[1, 0]) } else { weights };
+            self.out = self.x.node("MatMul", &[&weights], &[]);
+            return;
+        }
+        let group = i64::from(self.group_size);
+        let blocks = rows / group;
         let of_columns = |of_groups: &Onnx| of_groups.permute(&[1, 0]).reshape(&[-1]);
         let codes = self.codes.permute(&[1, 0, 2]).reshape(&[columns, blocks, group * bits / 8]);
         let zero_points = self.zero_point.as_ref().map(|zero_points| match bits {
