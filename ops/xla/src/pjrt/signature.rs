@@ -208,7 +208,7 @@ mod tests {
         let start = "cannot read the arguments of the StableHLO module: ";
         let end = " is not an argument whose type is a tensor of known shape";
         assert_eq!(message("%x: tensor<?xf32>"), format!("{start}`%x: tensor<?xf32>`{end}"));
-        assert_eq!(message("%x: tensor<2xbf16>"), format!("{start}`%x: tensor<2xbf16>`{end}"));
+        assert_eq!(message("%x: tensor<2xf8E5M2>"), format!("{start}`%x: tensor<2xf8E5M2>`{end}"));
         assert_eq!(message("%t: !stablehlo.token"), format!("{start}`%t: !stablehlo.token`{end}"));
         for text in ["", "module {", "func.func @main(", "func.func @main(\"", "@main", "@main()"] {
             let e = parameters(text).unwrap_err();
