@@ -57,7 +57,7 @@ pub struct QuantizeReport {
 /// let x = Tensor::from_vec([2, 64], (0..128).map(|i| (i % 7) as f32 - 3.0).collect())?;
 /// let exact = model.run(&mut executor, &[&x])?;
 /// let report = quantize(&mut model, "*", Quantization::INT8)?;
-/// assert_eq!(report.weights, ["linear_0.w_0"]);
+/// assert_eq!(report.weights, ["linear_0.w"]);
 /// assert_eq!((report.bytes_before, report.bytes_after), (4096, 1024 + 128));
 /// let near = model.run(&mut executor, &[&x])?;
 /// let distance = |(x, y): (&f32, &f32)| (x - y).abs();
