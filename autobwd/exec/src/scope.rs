@@ -255,7 +255,7 @@ impl Scope {
     /// each other, to the nearest, ties to even. Returns what was converted.
     ///
     /// ```
-    /// use autobwd::{Builder, DType, Scope, Tensor, half::bf16};
+    /// use autobwd::{Builder, DType, Scope, Tensor, tensor::bf16};
     /// let net = Builder::new();
     /// net.persistable("w", DType::F32, &[2], |w| w.clone());
     /// let mut scope = Scope::new();
