@@ -5,7 +5,7 @@ use autobwd::{
     op::{Factor, GemmElement, LaneOf, VectorLoops, Vectorised},
 };
 
-use super::{gemm_conv::Convolution, storage::Stored};
+use super::{gemm_conv::Convolution, storage::ConvElement};
 use crate::{kernel_helpers::KernelFloat, norm::DataLayout, tap_rows::TapRows};
 
 impl Convolution {
@@ -17,7 +17,13 @@ impl Convolution {
 
     /// Sets `y` to the convolution of `x`, the only channel of a group, with the filters of the group. `y` is zero before
     /// if windows are not small.
-    pub(super) fn apply<T: Stored>(&self, x: &[T], filters: &[T], y: &mut [T::Sum], scratch: &mut [T::Sum]) {
+    pub(super) fn apply<T: ConvElement>(
+        &self,
+        x: &[T],
+        filters: &[T],
+        y: &mut [T::Sum],
+        scratch: &mut [T::Sum],
+    ) {
         if let Some(rows) = self.small() {
             let filters = filters.chunks(self.columns().window());
             for (filter, y) in filters.zip(y.chunks_mut(self.y.pixels())) {
@@ -31,7 +37,7 @@ impl Convolution {
     }
 
     /// Adds to `dx` the gradient of [`apply`](Convolution::apply).
-    pub(super) fn apply_back<T: Stored>(&self, filters: &[T], dy: &[T], dx: &mut [T::Sum]) {
+    pub(super) fn apply_back<T: ConvElement>(&self, filters: &[T], dy: &[T], dx: &mut [T::Sum]) {
         self.each_row(filters, |weight, n, [from, y_step], [at, x_step]| {
             add_scaled((&mut dx[at..], x_step), (&dy[from..], y_step), n, weight);
         });
@@ -57,7 +63,7 @@ impl Convolution {
     }
 
     /// Computes the gradient of all filters.
-    pub(super) fn correlate<T: Stored>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
+    pub(super) fn correlate<T: ConvElement>(&self, cx: &Cx, x: &[T], dy: &[T], dfilters: &mut [T]) {
         let ((channel, pixel), columns) = (self.y.steps(), self.columns());
         let (step, whole) = (columns.x_step(), columns.whole());
         cx.chunks_mut(dfilters, columns.window(), |filter, dfilter| {
@@ -88,7 +94,7 @@ struct SmallFilter<'a, T: Factor> {
     scratch: &'a mut [T::Sum],
 }
 
-impl<T: Stored> VectorLoops<T::Sum> for SmallFilter<'_, T> {
+impl<T: ConvElement> VectorLoops<T::Sum> for SmallFilter<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -97,7 +103,7 @@ impl<T: Stored> VectorLoops<T::Sum> for SmallFilter<'_, T> {
     }
 }
 
-impl<T: Stored> SmallFilter<'_, T> {
+impl<T: ConvElement> SmallFilter<'_, T> {
     #[inline(always)]
     fn convolve<F: LaneOf<T::Sum>, const W: usize>(self) {
         let filter = self.filter.as_chunks::<W>().0;
@@ -109,7 +115,7 @@ impl<T: Stored> SmallFilter<'_, T> {
 }
 
 /// `y += weight * x` for `n` elements with strides.
-fn add_scaled<T: Stored>(
+fn add_scaled<T: ConvElement>(
     (y, y_step): (&mut [T::Sum], usize),
     (x, x_step): (&[T], usize),
     n: usize,
@@ -125,7 +131,7 @@ fn add_scaled<T: Stored>(
 }
 
 /// Dot product of `n` elements with strides.
-fn dot<T: Stored>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T::Sum {
+fn dot<T: ConvElement>((x, x_step): (&[T], usize), (y, y_step): (&[T], usize), n: usize) -> T::Sum {
     if (x_step, y_step) == (1, 1) {
         let ((x, x_rest), (y, y_rest)) = (x[..n].as_chunks::<8>(), y[..n].as_chunks::<8>());
         let mut sums = [T::Sum::ZERO; 8];

@@ -6,7 +6,7 @@ use autobwd::{
     tensor::Element,
 };
 
-use super::{im2col::Im2col, image_layout::ImageLayout, storage::Stored};
+use super::{im2col::Im2col, image_layout::ImageLayout, storage::ConvElement};
 use crate::{
     kernel_helpers::{PART, nth},
     windows::Windows,
@@ -116,7 +116,7 @@ impl Convolution {
     }
 
     /// Scratch elements of that part: of the type of images, and of sums.
-    pub(super) fn scratch<T: Stored>(&self, part: ConvPart, workers: usize) -> (usize, usize) {
+    pub(super) fn scratch<T: ConvElement>(&self, part: ConvPart, workers: usize) -> (usize, usize) {
         if self.is_nothing() {
             return (0, 0);
         }
@@ -144,7 +144,7 @@ impl Convolution {
     }
 
     /// Scratch elements of `filter_grad`.
-    fn filter_scratch<T: Stored>(&self, workers: usize) -> (usize, usize) {
+    fn filter_scratch<T: ConvElement>(&self, workers: usize) -> (usize, usize) {
         let len = self.groups * self.filters();
         let sums = match self.sums().0 {
             1 => T::sums(len),
@@ -154,13 +154,13 @@ impl Convolution {
     }
 
     /// Units on that side that are computed, and then rounded, together.
-    fn batch<T: Stored>(&self, side: &ImageLayout) -> usize {
+    fn batch<T: ConvElement>(&self, side: &ImageLayout) -> usize {
         let (units, share) = (self.images * self.units(), self.share());
         if T::IN_PLACE { units } else { (ROUNDED / (share * side.len()).max(1)).max(1) * share }
     }
 
     /// Scratch elements for the sums of such units.
-    fn rounded<T: Stored>(&self, side: &ImageLayout) -> usize {
+    fn rounded<T: ConvElement>(&self, side: &ImageLayout) -> usize {
         let units = self.batch::<T>(side).min(self.images * self.units());
         T::sums(units.saturating_mul(side.len()))
     }
@@ -198,7 +198,7 @@ impl Convolution {
 
     /// Calls `work` with every group of all images, its filters, the sums for its part of the images `out` on one `side`,
     /// and its worker's part of `scratch`. The sums are zeroed first if `zeroed`, otherwise their contents are arbitrary.
-    fn each_group<T: Stored, S: Send>(
+    fn each_group<T: ConvElement, S: Send>(
         &self,
         cx: &Cx,
         filters: &[T],
@@ -229,7 +229,7 @@ impl Convolution {
     }
 
     /// `y` = the products of the filters with the columns of `x`.
-    pub(super) fn forward<T: Stored>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
+    pub(super) fn forward<T: ConvElement>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         if self.is_nothing() {
             y.fill(T::default());
             return Ok(());
@@ -268,7 +268,13 @@ impl Convolution {
     }
 
     /// `dx`, from `dy`: adds each element of `dy` times its filter at the window of the element.
-    pub(super) fn data_grad<T: Stored>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
+    pub(super) fn data_grad<T: ConvElement>(
+        &self,
+        cx: &Cx,
+        filters: &[T],
+        dy: &[T],
+        dx: &mut [T],
+    ) -> Result<()> {
         if self.is_nothing() {
             dx.fill(T::default());
             return Ok(());
@@ -312,7 +318,7 @@ impl Convolution {
     }
 
     /// `dfilters`, from `dy`: sums each element of `dy` times the elements under its window.
-    pub(super) fn filter_grad<T: Stored>(
+    pub(super) fn filter_grad<T: ConvElement>(
         &self,
         cx: &Cx,
         x: &[T],

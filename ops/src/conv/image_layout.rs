@@ -7,7 +7,7 @@ use autobwd::{
     op::{Mat, Strided},
 };
 
-use super::{gemm_conv::ConvGroup, storage::Stored};
+use super::{gemm_conv::ConvGroup, storage::ConvElement};
 use crate::{kernel_helpers::nth, norm::DataLayout};
 
 /// The images on one side. They are divided into units: an image, or, where the groups of channels are contiguous, one
@@ -65,7 +65,7 @@ impl ImageLayout {
     }
 
     /// Writes or adds the product of `[channels, k]` and `[k, pixels]` to the pixels of a group from `first` on.
-    pub(super) fn put<T: Stored>(
+    pub(super) fn put<T: ConvElement>(
         &self,
         cx: &Cx,
         group: &mut [T::Sum],

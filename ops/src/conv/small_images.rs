@@ -9,7 +9,7 @@ use autobwd::{
 use super::{
     gemm_conv::{ConvPart, Convolution},
     im2col::Im2col,
-    storage::Stored,
+    storage::ConvElement,
 };
 use crate::{kernel_helpers::nth, norm::DataLayout};
 
@@ -34,7 +34,7 @@ pub(super) struct SmallImages<'a> {
 impl Convolution {
     /// That part of the convolution, if its images are small. An element of the filters' gradient is then one sum over
     /// several images, so that this gradient of unrounded numbers keeps the order that it has for large images.
-    pub(super) fn small_images<T: Stored>(&self, part: ConvPart) -> Option<SmallImages<'_>> {
+    pub(super) fn small_images<T: ConvElement>(&self, part: ConvPart) -> Option<SmallImages<'_>> {
         let small = self.x.format == DataLayout::Nchw && self.y.pixels() <= SMALL && self.images > 1;
         let small = small && self.filters() >= FILTERS;
         let pays = match part {
@@ -53,7 +53,7 @@ impl Convolution {
 
 impl SmallImages<'_> {
     /// Scratch elements of that part: of the type of images, and of sums.
-    pub(super) fn scratch<T: Stored>(&self, part: ConvPart) -> (usize, usize) {
+    pub(super) fn scratch<T: ConvElement>(&self, part: ConvPart) -> (usize, usize) {
         let pixels = self.images * self.conv.y.pixels();
         let [columns, y] = [self.columns.column(), self.conv.y.channels].map(|n| n.saturating_mul(pixels));
         match part {
@@ -72,14 +72,14 @@ impl SmallImages<'_> {
     }
 
     /// The columns of a group in some images.
-    fn unfold<'a, T: Stored>(&self, cx: &Cx, x: &[T], group: usize, columns: &'a mut [T]) -> Mat<'a, T> {
+    fn unfold<'a, T: ConvElement>(&self, cx: &Cx, x: &[T], group: usize, columns: &'a mut [T]) -> Mat<'a, T> {
         let images = x.len() / self.image[0];
         let x = |image: usize| &x[image * self.image[0] + group * self.group[0]..];
         self.columns.unfold_all(cx, x, images, columns)
     }
 
     /// A group of `y` in some images, `[channels, pixels of all images]`.
-    fn gather<'a, T: Stored>(&self, cx: &Cx, y: &[T], group: usize, to: &'a mut [T]) -> Mat<'a, T> {
+    fn gather<'a, T: ConvElement>(&self, cx: &Cx, y: &[T], group: usize, to: &'a mut [T]) -> Mat<'a, T> {
         let (rows, pixels) = (self.conv.y.channels, self.conv.y.pixels());
         let cols = y.len() / self.image[1] * pixels;
         let data = &mut to[..rows * cols];
@@ -93,7 +93,7 @@ impl SmallImages<'_> {
     }
 
     /// `y` = the products of the filters with the columns of `x`.
-    pub(super) fn forward<T: Stored>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
+    pub(super) fn forward<T: ConvElement>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         let ([x_image, y_image], pixels) = (self.image, self.conv.y.pixels());
         cx.scratch_pair(self.scratch::<T>(ConvPart::Forward), |columns, sums| {
             for (x, y) in x.chunks(self.images * x_image).zip(y.chunks_mut(self.images * y_image)) {
@@ -114,7 +114,13 @@ impl SmallImages<'_> {
     }
 
     /// `dx`, from `dy`: adds each element of `dy` times its filter at the window of the element.
-    pub(super) fn data_grad<T: Stored>(&self, cx: &Cx, filters: &[T], dy: &[T], dx: &mut [T]) -> Result<()> {
+    pub(super) fn data_grad<T: ConvElement>(
+        &self,
+        cx: &Cx,
+        filters: &[T],
+        dy: &[T],
+        dx: &mut [T],
+    ) -> Result<()> {
         let ([x_image, y_image], pixels) = (self.image, self.conv.y.pixels());
         cx.scratch_pair(self.scratch::<T>(ConvPart::DataGrad), |all_dy, sums| {
             let (sums, columns) = sums.split_at_mut(T::sums(self.images * x_image));
@@ -141,7 +147,7 @@ impl SmallImages<'_> {
     }
 
     /// `dfilters`, from `dy`: sums each element of `dy` times the elements under its window.
-    pub(super) fn filter_grad<T: Stored>(
+    pub(super) fn filter_grad<T: ConvElement>(
         &self,
         cx: &Cx,
         x: &[T],
@@ -168,14 +174,14 @@ impl SmallImages<'_> {
 }
 
 /// Writes the sums of an image, which are apart from those of other images, to its channels.
-struct Scatter<'a, T: Stored> {
+struct Scatter<'a, T: ConvElement> {
     sums: &'a [T::Sum],
     /// The distance of rows of sums.
     cols: usize,
     y: &'a mut [T],
     pixels: usize,
 }
-impl<T: Stored> VectorLoops<T::Sum> for Scatter<'_, T> {
+impl<T: ConvElement> VectorLoops<T::Sum> for Scatter<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use autobwd::{
 use crate::kernel_helpers::{KernelFloat, PART};
 
 /// Elements of images and filters.
-pub(super) trait Stored: Factor<Sum: KernelFloat> {
+pub(super) trait ConvElement: Factor<Sum: KernelFloat> {
     /// Whether they have the type of sums.
     const IN_PLACE: bool;
 
@@ -32,7 +32,7 @@ pub(super) trait Stored: Factor<Sum: KernelFloat> {
 
 macro_rules! stored {
     (in place: $($t:ident)*) => {$(
-        impl Stored for $t {
+        impl ConvElement for $t {
             const IN_PLACE: bool = true;
             const PREFERS_WINOGRAD: bool = true;
 
@@ -47,7 +47,7 @@ macro_rules! stored {
         }
     )*};
     (rounded: $($t:ident, $prefers_winograd:literal;)*) => {$(
-        impl Stored for $t {
+        impl ConvElement for $t {
             const IN_PLACE: bool = false;
             const PREFERS_WINOGRAD: bool = $prefers_winograd;
 
@@ -70,7 +70,7 @@ stored!(in place: f32 f64);
 stored!(rounded: bf16, false; f16, true;);
 
 struct Rounding<'a, T: Factor>(&'a [T::Sum], &'a mut [T]);
-impl<T: Stored> VectorLoops<T::Sum> for Rounding<'_, T> {
+impl<T: ConvElement> VectorLoops<T::Sum> for Rounding<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -8,7 +8,12 @@ use autobwd::{
     tensor::{Dim, OptionalBuf},
 };
 
-use crate::{Math, fill::constants, math::sizes, stack};
+use crate::{
+    Math,
+    fill::constants,
+    math::{in_dtype, sizes},
+    stack,
+};
 
 autobwd::op::attr_enum! {
     /// What the codes of quantised weights stand for before they are scaled: levels.
@@ -189,9 +194,9 @@ impl Composition for QuantizedMatmul<Expr> {
             (_, Some(zero_point)) => codes - of_rows(&zero_point.cast(dtype)),
             (kind, None) => codes - f64::from(kind.middle()),
         };
-        let w = levels * of_rows(&self.scale.cast(dtype));
-        let out = super::v2::product([&self.x.cast(dtype), &w], [false, self.trans_y]);
-        self.out = out.cast(self.x.dtype());
+        let w = levels * of_rows(&in_dtype(&self.scale, dtype));
+        let out = super::v2::product([&in_dtype(&self.x, dtype), &w], [false, self.trans_y]);
+        self.out = in_dtype(&out, self.x.dtype());
     }
 }
 

@@ -79,8 +79,12 @@ impl Cx {
         let whole = |len: usize, rows: usize, cols: usize| rows.checked_mul(cols) == Some(len);
         let fits = whole(out.len(), m, n) && whole(x.data.len(), m, k) && k == k2;
         if !fits || x.transposed || !y.is_whole() {
-            let text =
-                format!("no product of {:?} and quantised {:?} with {} elements", (m, k), (k2, n), out.len());
+            let (codes, scales, elements) = (y.codes.len(), y.scales.len(), out.len());
+            let text = format!(
+                "no product of {:?} and quantised {:?} of {codes} codes and {scales} scales with {elements} elements",
+                (m, k),
+                (k2, n)
+            );
             return Err(Error::new(ErrorKind::Shape, text));
         }
         if k == 0 {

@@ -16,7 +16,7 @@ use autobwd::{
     op::{Factor, GemmElement, LaneOf, Mat, Strided, VectorLoops, Vectorised},
 };
 
-use super::{gemm_conv::Convolution, storage::Stored};
+use super::{gemm_conv::Convolution, storage::ConvElement};
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth},
     norm::DataLayout,
@@ -60,7 +60,7 @@ pub(super) struct Winograd {
 
 impl Convolution {
     /// The convolution by Winograd's algorithm, or with `back`, the gradient of the images, if that pays.
-    pub(super) fn winograd<T: Stored>(&self, back: bool) -> Option<Winograd> {
+    pub(super) fn winograd<T: ConvElement>(&self, back: bool) -> Option<Winograd> {
         let y = if back { &self.x } else { &self.y };
         let pays = T::PREFERS_WINOGRAD
             && self.x.channels.min(self.y.channels) >= LEAST_CHANNELS
@@ -128,7 +128,7 @@ impl Winograd {
     }
 
     /// `y` = the convolution of `x` with `filters`.
-    pub(super) fn run<T: Stored>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
+    pub(super) fn run<T: ConvElement>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         let ([of_filters, of_x, of_y], _) = self.scratch();
         let ([down, across], [from, to]) = (self.tiles(), self.channels);
         cx.scratch(self.scratch_len(cx.threads()), |scratch| {
@@ -152,7 +152,7 @@ impl Winograd {
     }
 
     /// The values of the filters at the points, `[groups * filters, points, channels]`.
-    fn evaluate_filters<T: Stored>(&self, cx: &Cx, filters: &[T], u: &mut [T::Sum]) {
+    fn evaluate_filters<T: ConvElement>(&self, cx: &Cx, filters: &[T], u: &mut [T::Sum]) {
         let ([channels, to], mirrored) = (self.channels, self.mirrored);
         let share = PART.div_ceil(POINTS_2D * channels);
         cx.chunks_mut(u, share * POINTS_2D * channels, |part, u| {
@@ -174,7 +174,7 @@ impl Winograd {
     }
 
     /// The values of a group of `x` at the points, `[points, channels, tiles]`, for some rows of tiles.
-    fn evaluate<T: Stored>(
+    fn evaluate<T: ConvElement>(
         &self,
         cx: &Cx,
         x: &[T],
@@ -223,7 +223,7 @@ impl Winograd {
     }
 
     /// The pixels of a group of `y` for some rows of tiles.
-    fn interpolate<T: Stored>(
+    fn interpolate<T: ConvElement>(
         &self,
         cx: &Cx,
         m: &[T::Sum],
@@ -293,7 +293,7 @@ struct Pad<'a, T: Factor> {
     tiles: &'a Range<usize>,
     padded: &'a mut [T::Sum],
 }
-impl<T: Stored> VectorLoops<T::Sum> for Pad<'_, T> {
+impl<T: ConvElement> VectorLoops<T::Sum> for Pad<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use autobwd::{
 };
 
 use super::{LANES, PIXELS_2D, POINTS, POINTS_2D, TILE, WINDOW};
-use crate::{conv::storage::Stored, kernel_helpers::KernelFloat};
+use crate::{conv::storage::ConvElement, kernel_helpers::KernelFloat};
 
 /// Divides padded rows into the elements under the windows of each tile: for each element, those of all tiles.
 pub(super) struct Deinterleave<'a, T> {
@@ -51,7 +51,7 @@ pub(super) struct Interleave<'a, T: Factor> {
     pub(super) y: &'a mut [T],
     pub(super) width: usize,
 }
-impl<T: Stored> VectorLoops<T::Sum> for Interleave<'_, T> {
+impl<T: ConvElement> VectorLoops<T::Sum> for Interleave<'_, T> {
     type Output = ();
 
     #[inline(always)]
