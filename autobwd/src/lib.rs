@@ -282,12 +282,12 @@ pub mod op {
     pub use autobwd_core::{
         AnyRule, Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit,
         CarriedValue, Composed, Composition, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs,
-        Describe, Factor, Float, GemmElement, GradBlock, GradCx, GradRule, GradientOps, Infer, Integer,
-        IntegerLanes, Kernel, LaneOf, Lanes, Levels, Mat, Multilinear, NoGrad, Op, OpInfo, OpInfoMap, Parts,
-        Peephole, Pointwise, PointwiseInteger, QuantizedMat, Role, Rule, Rules, Schema, ScratchDef,
-        SelfAdjoint, Slot, SlotDef, SlotValues, StepCount, Strided, VectorLoops, Vectorised, ZeroGrad,
-        attr_enum, fold_lanes, map_fold_lanes, map_lanes, register_op, with_dtype, with_factor, with_float,
-        with_signed,
+        Describe, DividedMat, Factor, Float, GemmElement, GradBlock, GradCx, GradRule, GradientOps, Infer,
+        Integer, IntegerLanes, Kernel, LaneOf, Lanes, Levels, Mat, Multilinear, NoGrad, Op, OpInfo,
+        OpInfoMap, Parts, Peephole, Pointwise, PointwiseInteger, QuantizedMat, Role, Rule, Rules, Schema,
+        ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues, StepCount, Strided, SubmatrixMut, VectorLoops,
+        Vectorised, ZeroGrad, attr_enum, fold_lanes, map_fold_lanes, map_lanes, register_op, with_dtype,
+        with_factor, with_float, with_signed,
     };
     #[doc(inline)]
     pub use autobwd_core::{

@@ -2,7 +2,7 @@
 
 use autobwd::{Expr, New, emit};
 
-use crate::{Math, control::scan_to_last, fill::FillAnyLike, math::concat, matmul::MatmulV2, shape::Split};
+use crate::{Math, control::scan_to_last, fill::FillAnyLike, math::concat, matmul::product, shape::Split};
 
 autobwd::op::attr_enum! {
     /// The kind of recurrent units.
@@ -179,11 +179,11 @@ impl Units {
     }
 
     fn product(&self, state: &Expr) -> Expr {
-        product(state, &self.weight, [false, self.transposed])
+        product([state, &self.weight], [false, self.transposed])
     }
 
     fn product_transposed(&self, gradient: &Expr) -> Expr {
-        product(gradient, &self.weight, [false, !self.transposed])
+        product([gradient, &self.weight], [false, !self.transposed])
     }
 }
 
@@ -294,12 +294,7 @@ pub(crate) fn joined(parts: &[Expr], axis: i32) -> Expr {
     }
 }
 
-/// The matrix product of perhaps transposed factors.
-pub(crate) fn product(x: &Expr, y: &Expr, [trans_x, trans_y]: [bool; 2]) -> Expr {
-    emit(MatmulV2 { x: x.into(), y: y.into(), out: New, trans_x, trans_y }).out
-}
-
 /// `xᵀ · y`, summed over all steps and sequences.
 pub(crate) fn summed_product(x: &Expr, y: &Expr) -> Expr {
-    product(&x.flatten(0, 1), &y.flatten(0, 1), [true, false])
+    product([&x.flatten(0, 1), &y.flatten(0, 1)], [true, false])
 }

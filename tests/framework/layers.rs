@@ -170,19 +170,14 @@ fn products_have_third_derivatives_where_factors_are_zero() -> Result<()> {
 }
 
 #[test]
-fn keys_may_be_others_than_queries_unless_they_are_ordered() {
+fn keys_may_be_others_than_queries() {
     let net = Builder::new();
     let x = net.input("x", DType::F32, &[2, 3, 8]);
     let seen = net.input("seen", DType::F32, &[2, 5, 8]);
-    let layer = MultiHeadAttention::builder(&net, 8, 2).build();
-    assert_eq!(layer.cross_attention(&x, &seen).dims().to_string(), "[2, 3, 8]");
-    let error = MultiHeadAttention::builder(&net, 8, 2)
-        .causal()
-        .build()
-        .cross_attention(&x, &seen)
-        .check()
-        .unwrap_err();
-    assert!(error.to_string().contains("there are 3 queries and 5 keys"), "{error}");
+    let layer = || MultiHeadAttention::builder(&net, 8, 2);
+    for layer in [layer().build(), layer().causal().build()] {
+        assert_eq!(layer.cross_attention(&x, &seen).dims().to_string(), "[2, 3, 8]");
+    }
     let uneven = MultiHeadAttention::builder(&net, 8, 3).build();
     for failed in [&uneven.query.weight, &uneven.output.weight, &uneven.forward(&x)] {
         let error = failed.check().unwrap_err().to_string();

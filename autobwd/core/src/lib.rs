@@ -53,7 +53,9 @@ pub use op::{
     NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, ZeroGrad,
 };
 pub use operators::{Multilinear, SelfAdjoint};
-pub use runtime::{Cx, Factor, GemmElement, Levels, Mat, QuantizedMat, Strided, Transport};
+pub use runtime::{
+    Cx, DividedMat, Factor, GemmElement, Levels, Mat, QuantizedMat, Strided, SubmatrixMut, Transport,
+};
 pub use schema::{
     Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit, CarriedValue,
     Control, Cost, Infer, IntegerLanes, Kernel, Lanes, Pointwise, PointwiseInteger, Role, Schema, ScratchDef,

@@ -1,73 +1,80 @@
-//! Scaled dot-product attention with tiled scores: at any time, scores exist for `ROWS` rows of one head only. The
-//! composition materialises all scores.
+//! Scaled dot-product attention with memory that is linear in the lengths: at any time, scores exist for a tile of
+//! queries and keys of one head only. The composition materialises all scores.
 
+mod composition;
+mod forward;
+mod gradient;
+mod options;
 mod positions;
+mod scores;
+mod second_order;
 
-pub(crate) use positions::{masked_attention, rotary_embedding};
+pub use options::{AttentionAttrs, AttentionOptions};
+pub(crate) use positions::rotary_embedding;
+pub use positions::{Rotary, RotaryScaling, alibi_mask};
 
 use autobwd::{
-    Buf, Composed, Composition, Cx, Dims, Error, Expr, Infer, Kernel, Meta, New, Result, Var,
+    Buf, Composed, Cx, DType, Dims, GradCx, Infer, Kernel, Meta, Result, Var,
     check::*,
-    emit,
-    op::{LaneOf, Mat, Strided, VectorLoops, Vectorised, map_lanes, with_float},
+    op::with_float,
     register_op,
     tensor::{Dim, OptionalBuf},
 };
 
-use crate::{
-    Math,
-    kernel_helpers::{KernelFloat, nth},
-    math::like,
-    matmul::MatmulV2,
-    shape::TrilTriu,
-    simd_loops::{largest, map_sum, sum},
-    softmax::{largest_along, sum_along},
+use self::{
+    gradient::{Gradients, Saved},
+    scores::{Scores, Sizes},
+    second_order::{Arriving, OfIncoming},
 };
+use crate::kernel_helpers::one_integer;
 
-/// Rows whose scores exist at a time.
-const ROWS: usize = 32;
-
-/// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(q · kᵀ / √d) · v`. For the
-/// gradient, only `log_sum = ln Σ exp(q · kᵀ / √d)` is saved (Dao et al., 2022).
+/// Scaled dot-product attention (Vaswani et al., 2017) of every head: `out = softmax(scores) · v`, with
+/// `scores = q · kᵀ / √d`, which the options cap, shift and hide. The output of a query that sees no key is 0.
+///
+/// For the gradient, only `log_sum = ln Σ exp(scores)` is saved (Dao et al., 2022). Memory is linear in the numbers
+/// of queries and keys, also for first and second derivatives, except for the gradient of an additive mask of that
+/// size.
 #[register_op(grad = ScaledDotProductAttentionGrad, infallible)]
 pub struct ScaledDotProductAttention<V = Var> {
     /// Queries, `[batch, queries, heads, d]`.
     #[input]
     pub q: V,
-    /// Keys, `[batch, keys, heads, d]`.
+    /// Keys, `[batch, keys, key heads, d]`. Equal numbers of heads of queries share a head of keys (Ainslie et al.,
+    /// 2023).
     #[input]
     pub k: V,
-    /// Values, same shape as `k`.
+    /// Values, `[batch, keys, key heads, w]`.
     #[input]
     pub v: V,
-    /// Same shape as `q`.
-    #[output(like = q)]
+    /// Of a shape that broadcasts to `[batch, heads, queries, keys]`. If bool, a query sees the keys where it is true;
+    /// numbers of the dtype of `q` are added to scores, and `-∞` hides a key.
+    #[input]
+    pub mask: Option<V>,
+    /// The number of the document of each key, int64 `[batch, keys]`: a query sees the keys of its own document.
+    #[input]
+    pub documents: Option<V>,
+    /// Seed of dropped weights instead of attribute `seed`: one int64 or int32 number.
+    #[input("Seed")]
+    pub seed_tensor: Option<V>,
+    /// `[batch, queries, heads, w]`.
+    #[output]
     pub out: V,
-    /// `[batch, queries, heads]`.
+    /// `[batch, queries, heads]`; 0 for a query that sees no key.
     #[output]
     pub log_sum: V,
-    /// Causal mask: query `i` attends to keys `0..=i`; there are then as many keys as queries.
-    #[attr(default = false)]
-    pub causal: bool,
+    /// What limits and shifts scores.
+    #[attrs]
+    pub attention: AttentionAttrs,
 }
 impl Infer for ScaledDotProductAttention<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let ScaledDotProductAttention { q, k, v, .. } = &*self;
-        q.float()?;
-        let [batch, queries, heads, depth] = q.unpack()?;
-        k.same_dtype(q)?;
-        let [k_batch, keys, k_heads, k_depth] = k.unpack()?;
-        let fits = batch.agrees(k_batch) && heads.agrees(k_heads) && depth.agrees(k_depth);
-        k.require(fits, || format!("[{batch}, _, {heads}, {depth}] is needed, keys for these queries"))?;
-        k.require(keys != Dim::from(0), || "at least one key is needed".into())?;
-        v.same_as(k)?;
-        if self.causal && !queries.agrees(keys) {
-            let text = format!(
-                "there are {queries} queries and {keys} keys, but causal attention needs equal numbers"
-            );
-            return Err(Error::attr("causal", text));
-        }
-        self.log_sum.set(self.q.dtype, [batch, queries, heads].into_iter().collect::<Dims>());
+        let ScaledDotProductAttention { q, k, v, mask, documents, seed_tensor, .. } = &*self;
+        self.attention.check()?;
+        let [batch, queries, heads, width] =
+            check_attention(q, [k, v], [mask.as_ref(), documents.as_ref(), seed_tensor.as_ref()])?;
+        let (dtype, out) = (q.dtype, [batch, queries, heads, width].into_iter().collect::<Dims>());
+        self.out.set(dtype, out);
+        self.log_sum.set(dtype, [batch, queries, heads].into_iter().collect::<Dims>());
         Ok(())
     }
 
@@ -79,101 +86,217 @@ impl Infer for ScaledDotProductAttention<Meta> {
 impl Kernel for ScaledDotProductAttention<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let sizes = AttentionSizes::of(&self.q, &self.k, self.causal);
-            let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
-            let (out, log_sum) = (self.out.slice_mut::<T>()?, self.log_sum.slice_mut::<T>()?);
-            let outs = [(out, ROWS * sizes.stride), (log_sum, ROWS * sizes.heads)];
-            cx.scratch(ROWS * sizes.keys * cx.threads(), |scratch| {
-                cx.try_zip_chunks_mut(outs, scratch, |part, [out, log_sum], scratch| {
-                    let end = part * ROWS + log_sum.len() / sizes.heads;
-                    for block in sizes.blocks(part * ROWS, end) {
-                        let at = block.row - part * ROWS;
-                        let log_sum = &mut log_sum[at * sizes.heads..][..block.rows * sizes.heads];
-                        let scores = &mut scratch[..block.rows * block.keys];
-                        for head in 0..sizes.heads {
-                            let (q, k, v) = (block.queries(q, head), block.keys(k, head), block.keys(v, head));
-                            cx.product_strided(scores, block.keys, false, q, k.t())?;
-                            T::vectorised(AttentionLoops { block, scores: &mut *scores, log_sum: &mut *log_sum, head });
-                            let scores = block.scores(scores);
-                            let out = &mut out[at * sizes.stride + head * sizes.depth..];
-                            cx.product_strided(out, sizes.stride, false, scores, v)?;
-                        }
-                    }
-                    Ok(())
-                })
-            })
+            let options = [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()];
+            let scores = Scores::<T>::of([&self.q, &self.k, &self.v], options, &self.attention)?;
+            forward::attend(&scores, cx, self.out.slice_mut()?, self.log_sum.slice_mut()?)
         })
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        ROWS * AttentionSizes::of(&self.q, &self.k, self.causal).keys * workers * self.q.dtype().size()
-    }
-}
-impl Composition for ScaledDotProductAttention<Expr> {
-    fn compose(&mut self) {
-        const HEADS: [i32; 4] = [0, 2, 1, 3];
-        let depth = sum_along(&like(&self.q, 1.0), -1);
-        let q = (&self.q / &depth.sqrt()).transpose(&HEADS);
-        let (k, v) = (self.k.transpose(&HEADS), self.v.transpose(&HEADS));
-        let mut scores =
-            emit(MatmulV2 { x: q.into(), y: k.into(), out: New, trans_x: false, trans_y: true }).out;
-        if self.causal {
-            // Masked scores get -1e30, whose exponential is 0.
-            let unseen = (seen(&like(&scores, 1.0)) - 1.0) * 1e30;
-            scores = seen(&scores) + unseen;
-        }
-        let largest = largest_along(&scores, -1).stop_gradient();
-        let exp = (&scores - &largest).exp();
-        let sum = sum_along(&exp, -1);
-        self.out = (&exp / &sum).matmul(&v).transpose(&HEADS);
-        self.log_sum = (sum.log() + largest).squeeze(&[-1]).transpose(&[0, 2, 1]);
+        forward::scratch_len(Sizes::of(&self.q, &self.k, &self.v)) * workers * self.q.dtype().size()
     }
 }
 
-/// 1 where the key comes no later than the query, else 0.
-fn seen(x: &Expr) -> Expr {
-    emit(TrilTriu { x: x.into(), out: New, diagonal: 0, lower: true }).out
-}
 autobwd::samples!(
     ScaledDotProductAttention,
     [
-        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], false),
-        attention(uniform([2, 5, 3, 4]), [uniform([2, 5, 3, 4]), uniform([2, 5, 3, 4])], true),
-        // Masked scores with an infinite exponential.
-        attention(
-            given([1, 2, 1, 1], [20.0, 0.5]),
-            [given([1, 2, 1, 1], [0.5, 40.0]), uniform([1, 2, 1, 1])],
-            true
-        ),
-        // Several blocks, the last one partial.
-        attention(uniform([2, 34, 1, 1]), [uniform([2, 34, 1, 1]), uniform([2, 34, 1, 1])], true),
-        attention(uniform([1, 35, 2, 1]), [uniform([1, 3, 2, 1]), uniform([1, 3, 2, 1])], false),
-        attention(between(-9.0, 9.0, [1, 3, 1, 4]), [uniform([1, 20, 1, 4]), uniform([1, 20, 1, 4])], false),
-        attention(uniform([0, 3, 2, 4]), [uniform([0, 5, 2, 4]), uniform([0, 5, 2, 4])], false),
-        attention(uniform([2, 0, 2, 4]), [uniform([2, 5, 2, 4]), uniform([2, 5, 2, 4])], false),
-        attention(uniform([2, 3, 2, 0]), [uniform([2, 5, 2, 0]), uniform([2, 5, 2, 0])], false),
-        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 6]), uniform([2, 6, 4, 6])], false)
-            .fails("`K`: [2, _, 4, 5] is needed, keys for these queries"),
-        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 7, 4, 5])], false)
-            .fails("`V`: shape [2, 7, 4, 5] does not match [2, 6, 4, 5] of `K`"),
-        attention(uniform([2, 3, 4, 5]), [uniform([2, 6, 4, 5]), uniform([2, 6, 4, 5])], true)
-            .fails("attribute `causal`: there are 3 queries and 6 keys"),
-        attention(uniform([2, 3, 4, 5]), [uniform([2, 0, 4, 5]), uniform([2, 0, 4, 5])], false)
-            .fails("`K`: at least one key is needed"),
+        attention([2, 3, 4, 5], [6, 4], 5),
+        // Heads of queries share heads of keys; values are wider.
+        attention([2, 3, 4, 5], [6, 2], 7),
+        attention([1, 5, 3, 2], [5, 1], 2).limited(|limits| limits.causal = true),
+        attention([2, 3, 2, 2], [5, 2], 2).limited(|limits| limits.causal = true),
+        // Queries before the first key see none.
+        attention([1, 5, 2, 2], [3, 2], 3).limited(|limits| limits.causal = true),
+        attention([1, 6, 1, 2], [6, 1], 2).limited(|limits| limits.window = 1),
+        attention([1, 7, 2, 2], [7, 1], 2).limited(|limits| (limits.causal, limits.window) = (true, 2)),
+        attention([1, 5, 1, 2], [2, 1], 2).limited(|limits| limits.window = 0),
+        attention([2, 3, 2, 4], [5, 2], 3).limited(|limits| limits.scale = -0.7),
+        attention([2, 3, 2, 4], [5, 2], 3).limited(|limits| limits.softcap = 0.8),
+        ScaledDotProductAttention {
+            mask: Some(uniform([2, 1, 4])),
+            documents: Some(documents([1, 4], [7, 7, 2, 2])),
+            ..attention([1, 3, 2, 2], [4, 1], 3).limited(|limits| (
+                limits.softcap,
+                limits.causal,
+                limits.scale
+            ) = (1.5, true, 0.9))
+        },
+        attention([2, 3, 2, 4], [5, 2], 3).limited(|limits| limits.dropout_prob = 0.4),
+        ScaledDotProductAttention {
+            seed_tensor: Some(given([1], [5.0]).of(DType::I64)),
+            ..attention([2, 3, 2, 4], [5, 1], 3).limited(|limits| (
+                limits.dropout_prob,
+                limits.softcap,
+                limits.causal
+            ) = (0.5, 0.9, true))
+        },
+        attention([1, 2, 1, 2], [3, 1], 2).limited(|limits| (limits.dropout_prob, limits.seed) = (1.0, 3)),
+        // A mask that leaves a row empty.
+        ScaledDotProductAttention {
+            mask: Some(given([3, 2], [1.0, 0.0, 0.0, 0.0, 1.0, 1.0]).of(DType::Bool)),
+            ..attention([1, 3, 4, 5], [2, 1], 4)
+        },
+        ScaledDotProductAttention {
+            mask: Some(integers_below(2, [2, 1, 1, 5]).of(DType::Bool)),
+            ..attention([2, 3, 4, 7], [5, 1], 6).limited(|limits| limits.causal = true)
+        },
+        ScaledDotProductAttention { mask: Some(uniform([2, 2, 3, 4])), ..attention([2, 3, 2, 5], [4, 2], 2) },
+        ScaledDotProductAttention { mask: Some(uniform([2, 1, 1, 1])), ..attention([2, 3, 2, 5], [4, 2], 2) },
+        ScaledDotProductAttention { mask: Some(uniform([2, 1, 4])), ..attention([2, 3, 2, 5], [4, 1], 2) },
+        ScaledDotProductAttention { mask: Some(uniform([3, 1])), ..attention([2, 3, 2, 5], [4, 2], 2) },
+        ScaledDotProductAttention { mask: Some(uniform([])), ..attention([2, 3, 1, 5], [4, 1], 2) },
+        ScaledDotProductAttention {
+            mask: Some(given(
+                [2, 3],
+                [0.5, f64::NEG_INFINITY, -0.5, f64::NEG_INFINITY, 0.3, f64::NEG_INFINITY]
+            )),
+            ..attention([1, 2, 2, 2], [3, 2], 2)
+        }
+        .not_a_derivative("infinite numbers have no differences"),
+        ScaledDotProductAttention {
+            documents: Some(documents([2, 6], [1, 1, 1, 2, 2, 2, 4, 3, 3, 3, 3, 4])),
+            ..attention([2, 6, 2, 2], [6, 1], 2)
+        },
+        ScaledDotProductAttention {
+            documents: Some(documents([1, 6], [1, 1, 1, 2, 2, 2])),
+            ..attention([1, 4, 2, 2], [6, 2], 2).limited(|limits| (limits.causal, limits.window) = (true, 1))
+        },
+        // Hidden scores with an infinite exponential.
+        ScaledDotProductAttention {
+            q: given([1, 2, 1, 1], [20.0, 0.5]),
+            k: given([1, 2, 1, 1], [0.5, 40.0]),
+            ..attention([1, 2, 1, 1], [2, 1], 1).limited(|limits| limits.causal = true)
+        },
+        ScaledDotProductAttention {
+            q: between(-9.0, 9.0, [1, 3, 1, 4]),
+            ..attention([1, 3, 1, 4], [20, 1], 4)
+        },
+        // Several tiles, the last ones partial.
+        attention([1, 66, 1, 1], [66, 1], 1).limited(|limits| (limits.causal, limits.window) = (true, 20)),
+        attention([1, 2, 1, 1], [259, 1], 1).limited(|limits| limits.softcap = 2.0),
+        attention([0, 3, 2, 4], [5, 2], 4),
+        attention([2, 0, 2, 4], [5, 2], 4),
+        attention([2, 3, 0, 4], [5, 0], 4),
+        attention([2, 3, 2, 0], [5, 2], 3),
+        attention([2, 3, 2, 4], [5, 2], 0),
+        ScaledDotProductAttention { k: uniform([2, 6, 4, 6]), ..attention([2, 3, 4, 5], [6, 4], 5) }
+            .fails("`K`: [2, _, _, 5] is needed, keys for these queries"),
+        attention([2, 3, 4, 5], [6, 3], 5).fails("`K`: 3 heads of keys do not divide 4 heads of queries"),
+        ScaledDotProductAttention { v: uniform([2, 7, 4, 5]), ..attention([2, 3, 4, 5], [6, 4], 5) }
+            .fails("`V`: [2, 6, 4, _] is needed, values for these keys"),
+        ScaledDotProductAttention {
+            v: uniform([2, 6, 4, 5]).of(DType::F16),
+            ..attention([2, 3, 4, 5], [6, 4], 5)
+        }
+        .fails("`V`"),
+        attention([2, 3, 4, 5], [0, 4], 5).fails("`K`: at least one key is needed"),
+        ScaledDotProductAttention {
+            mask: Some(integers_below(2, [3, 6]).of(DType::I32)),
+            ..attention([2, 3, 4, 5], [6, 4], 5)
+        }
+        .fails("`Mask`: bool or "),
+        ScaledDotProductAttention { mask: Some(uniform([3, 5])), ..attention([2, 3, 4, 5], [6, 4], 5) }
+            .fails("`Mask`: a shape is needed that broadcasts to the scores, [2, 4, 3, 6]"),
+        ScaledDotProductAttention {
+            documents: Some(documents([1, 6], [1, 1, 1, 2, 2, 2])),
+            ..attention([2, 3, 4, 5], [6, 4], 5)
+        }
+        .fails("`Documents`: int64 [2, 6] is needed, the document of each key"),
+        ScaledDotProductAttention {
+            documents: Some(documents([1, 2], [1, 1])),
+            ..attention([1, 3, 1, 1], [2, 1], 1)
+        }
+        .fails("`Documents`: 3 queries have no places among 2 keys"),
+        attention([2, 3, 4, 5], [6, 4], 5)
+            .limited(|limits| limits.scale = f32::INFINITY)
+            .fails("attribute `scale`: inf is no finite number"),
+        attention([2, 3, 4, 5], [6, 4], 5)
+            .limited(|limits| limits.softcap = -1.0)
+            .fails("attribute `softcap`"),
     ]
 );
 
-fn attention(q: Draw, [k, v]: [Draw; 2], causal: bool) -> ScaledDotProductAttention<Draw> {
-    ScaledDotProductAttention { q, k, v, out: out(), log_sum: out(), causal }
+fn attention(q: [usize; 4], [keys, key_heads]: [usize; 2], width: usize) -> ScaledDotProductAttention<Draw> {
+    let [batch, _, _, depth] = q;
+    ScaledDotProductAttention {
+        q: uniform(q),
+        k: uniform([batch, keys, key_heads, depth]),
+        v: uniform([batch, keys, key_heads, width]),
+        mask: None,
+        documents: None,
+        seed_tensor: None,
+        out: out(),
+        log_sum: out(),
+        attention: AttentionAttrs::default(),
+    }
 }
 
-/// With `p = exp(q · kᵀ / √d - log_sum)` and `ds = p * (dout · vᵀ - Σ dout * out + dlog_sum) / √d`: `dq = ds · k`,
-/// `dk = dsᵀ · q`, `dv = pᵀ · dout`.
-#[register_op(grad_of = ScaledDotProductAttention, grad = Composed, inferred, infallible)]
+impl ScaledDotProductAttention<Draw> {
+    fn limited(mut self, limit: impl FnOnce(&mut AttentionAttrs)) -> Self {
+        limit(&mut self.attention);
+        self
+    }
+}
+
+fn documents<const N: usize>(dims: [usize; 2], numbers: [i64; N]) -> Draw {
+    given(dims, numbers.map(|number| number as f64)).of(DType::I64)
+}
+
+/// Checks the inputs; returns the numbers of sequences, queries, heads, and columns of values.
+fn check_attention(
+    q: &Meta,
+    [k, v]: [&Meta; 2],
+    [mask, documents, seed]: [Option<&Meta>; 3],
+) -> Result<[Dim; 4]> {
+    q.float()?;
+    let [batch, queries, heads, depth] = q.unpack()?;
+    k.same_dtype(q)?;
+    let [k_batch, keys, key_heads, k_depth] = k.unpack()?;
+    let fits = batch.agrees(k_batch) && depth.agrees(k_depth);
+    k.require(fits, || format!("[{batch}, _, _, {depth}] is needed, keys for these queries"))?;
+    let divides = heads.get().zip(key_heads.get()).is_none_or(|(heads, shared)| match shared {
+        0 => heads == 0,
+        _ => heads.is_multiple_of(shared),
+    });
+    k.require(divides, || format!("{key_heads} heads of keys do not divide {heads} heads of queries"))?;
+    k.require(keys != Dim::from(0), || "at least one key is needed".into())?;
+    v.same_dtype(q)?;
+    let [v_batch, values, v_heads, width] = v.unpack()?;
+    let fits = batch.agrees(v_batch) && keys.agrees(values) && key_heads.agrees(v_heads);
+    v.require(fits, || format!("[{batch}, {keys}, {key_heads}, _] is needed, values for these keys"))?;
+    if let Some(mask) = mask {
+        let is_added = mask.dtype == q.dtype;
+        mask.require(is_added || mask.dtype == DType::Bool, || format!("bool or {} is needed", q.dtype))?;
+        let scores = [batch, heads, queries, keys];
+        let broadcasts = |(own, dim): (&Dim, &Dim)| own.agrees(*dim) || *own == 1;
+        let fits = mask.rank() <= 4 && mask.dims.iter().rev().zip(scores.iter().rev()).all(broadcasts);
+        mask.require(fits, || {
+            format!("a shape is needed that broadcasts to the scores, [{batch}, {heads}, {queries}, {keys}]")
+        })?;
+    }
+    if let Some(documents) = documents {
+        let fits = matches!(&documents.dims[..], [own, of_keys] if own.agrees(batch) && of_keys.agrees(keys));
+        documents.require(documents.dtype == DType::I64 && fits, || {
+            format!("int64 [{batch}, {keys}] is needed, the document of each key")
+        })?;
+        let has_positions = queries.get().zip(keys.get()).is_none_or(|(queries, keys)| queries <= keys);
+        documents.require(has_positions, || format!("{queries} queries have no places among {keys} keys"))?;
+    }
+    seed.map_or(Ok(()), one_integer)?;
+    Ok([batch, queries, heads, width])
+}
+
+/// With `p = exp(scores - log_sum)`, before dropout, and its factors `f`: `dscores = p * (f * (dout · vᵀ) - Σ dout *
+/// out + dlog_sum)`, `dmask` is their sum, and `dq = scale * dscores · k`, `dk = scale * dscoresᵀ · q`, `dv = (f *
+/// p)ᵀ · dout`. A cap `c` adds the factor `1 - tanh²(scale * q · kᵀ / c)` to `dscores` in `dq` and `dk`.
+#[register_op(grad_of = ScaledDotProductAttention, grad = gradient_of_gradient, inferred, infallible)]
 pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub q: V,
     pub k: V,
     pub v: V,
+    pub mask: Option<V>,
+    pub documents: Option<V>,
+    pub seed_tensor: Option<V>,
     pub out: V,
     pub log_sum: V,
     pub dout: V,
@@ -184,239 +307,190 @@ pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub dk: Option<V>,
     #[output]
     pub dv: Option<V>,
-    pub causal: bool,
+    #[output]
+    pub dmask: Option<V>,
+    #[attrs]
+    pub attention: AttentionAttrs,
 }
 impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let sizes = AttentionSizes::of(&self.q, &self.k, self.causal);
-            let (q, k, v) = (self.q.slice::<T>()?, self.k.slice::<T>()?, self.v.slice::<T>()?);
-            let (out, dout) = (self.out.slice::<T>()?, self.dout.slice::<T>()?);
-            let log_sum = self.log_sum.slice::<T>()?;
-            let dlog_sum = self.dlog_sum.slice()?;
-            let (dq, dk, dv) = (self.dq.slice_mut::<T>()?, self.dk.slice_mut()?, self.dv.slice_mut()?);
-            let of_keys = sizes.keys * sizes.stride;
-            let outs = [
-                (dq.unwrap_or_default(), sizes.queries * sizes.stride),
-                (dk.unwrap_or_default(), of_keys),
-                (dv.unwrap_or_default(), of_keys),
-            ];
-            cx.scratch((2 * sizes.keys + sizes.heads) * ROWS * cx.threads(), |scratch| {
-                cx.try_zip_chunks_mut(outs, scratch, |batch, [dq, dk, dv], scratch| {
-                    dk.fill(T::of(0.0));
-                    dv.fill(T::of(0.0));
-                    let (shifts, scratch) = scratch.split_at_mut(ROWS * sizes.heads);
-                    let (scores, dscores) = scratch.split_at_mut(scratch.len() / 2);
-                    let first = batch * sizes.queries;
-                    for block in sizes.blocks(first, first + sizes.queries) {
-                        let len = block.rows * block.keys;
-                        let (scores, dscores) = (&mut scores[..len], &mut dscores[..len]);
-                        T::vectorised(Shifts { block, dlog_sum, out, dout, shifts: &mut *shifts });
-                        for head in 0..sizes.heads {
-                            let (queries, keys) = (block.queries(q, head), block.keys(k, head));
-                            let douts = block.queries(dout, head);
-                            cx.product_strided(scores, block.keys, false, queries, keys.t())?;
-                            cx.product_strided(dscores, block.keys, false, douts, block.keys(v, head).t())?;
-                            T::vectorised(AttentionGradLoops {
-                                block,
-                                head,
-                                scores: &mut *scores,
-                                dscores: &mut *dscores,
-                                log_sum,
-                                shifts: &*shifts,
-                            });
-                            let (scores, dscores) = (block.scores(scores), block.scores(dscores));
-                            let (at, stride) = (head * sizes.depth, sizes.stride);
-                            if !dq.is_empty() {
-                                let dq = &mut dq[(block.row - first) * stride + at..];
-                                cx.product_strided(dq, stride, false, dscores, keys)?;
-                            }
-                            if !dk.is_empty() {
-                                cx.product_strided(&mut dk[at..], stride, true, dscores.t(), queries)?;
-                            }
-                            if !dv.is_empty() {
-                                cx.product_strided(&mut dv[at..], stride, true, scores.t(), douts)?;
-                            }
-                        }
-                    }
-                    Ok(())
-                })
-            })
+            let options = [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()];
+            let scores = Scores::<T>::of([&self.q, &self.k, &self.v], options, &self.attention)?;
+            let saved = Saved {
+                out: self.out.slice()?,
+                log_sum: self.log_sum.slice()?,
+                dout: self.dout.slice()?,
+                dlog_sum: self.dlog_sum.slice()?,
+            };
+            let [dq, dk, dv] = [self.dq.slice_mut()?, self.dk.slice_mut()?, self.dv.slice_mut()?]
+                .map(Option::unwrap_or_default);
+            gradient::gradients(&scores, cx, saved, Gradients { dq, dk, dv })?;
+            match &mut self.dmask {
+                None => Ok(()),
+                Some(dmask) => {
+                    let mut dims = [1; 4];
+                    let rank = dmask.dims().len();
+                    dims[4 - rank..].copy_from_slice(dmask.dims());
+                    gradient::mask_gradient(&scores, cx, saved, dims, dmask.slice_mut()?)
+                }
+            }
         })
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        let sizes = AttentionSizes::of(&self.q, &self.k, self.causal);
-        (2 * sizes.keys + sizes.heads) * ROWS * workers * self.q.dtype().size()
+        let (sizes, tiles) =
+            (Sizes::of(&self.q, &self.k, &self.v), gradient::tiles(self.attention.softcap > 0.0));
+        gradient::scratch_len(sizes, tiles) * workers * self.q.dtype().size()
     }
 }
 
-#[derive(Clone, Copy)]
-struct AttentionSizes {
-    queries: usize,
-    keys: usize,
-    heads: usize,
-    depth: usize,
-    /// Elements between consecutive rows of a head.
-    stride: usize,
-    causal: bool,
+/// One operator with memory that is linear in the lengths, and compositions for gradients from or to an additive mask.
+fn gradient_of_gradient(fwd: &ScaledDotProductAttentionGrad, g: &mut GradCx<'_>) {
+    let arriving =
+        |output: Option<Var>| output.filter(|output| g.arrives(*output)).map(|output| g.grad(output));
+    let second = ScaledDotProductAttentionGradGrad {
+        q: fwd.q,
+        k: fwd.k,
+        v: fwd.v,
+        mask: fwd.mask,
+        documents: fwd.documents,
+        seed_tensor: fwd.seed_tensor,
+        out: fwd.out,
+        log_sum: fwd.log_sum,
+        dout: fwd.dout,
+        dlog_sum: fwd.dlog_sum,
+        ddq: arriving(fwd.dq),
+        ddk: arriving(fwd.dk),
+        ddv: arriving(fwd.dv),
+        dq: g.wanted(fwd.q),
+        dk: g.wanted(fwd.k),
+        dv: g.wanted(fwd.v),
+        ddout: g.wanted(fwd.dout),
+        ddlog_sum: fwd.dlog_sum.and_then(|dlog_sum| g.wanted(dlog_sum)),
+        attention: fwd.attention.clone(),
+    };
+    let arrives = [second.ddq, second.ddk, second.ddv].iter().any(Option::is_some);
+    let wanted = [second.dq, second.dk, second.dv, second.ddout, second.ddlog_sum];
+    if arrives && wanted.iter().any(Option::is_some) {
+        g.push(second);
+    }
+    g.compose(&["Q@GRAD", "K@GRAD", "V@GRAD"], &["Mask"]);
+    g.compose(&["Mask@GRAD"], &["Q", "K", "V", "Mask", "Out@GRAD", "LogSum@GRAD"]);
 }
 
-impl AttentionSizes {
-    fn of(q: &Buf<'_>, k: &Buf<'_>, causal: bool) -> AttentionSizes {
-        let (q, k) = (q.dims(), k.dims());
-        let (heads, depth) = (q[2], q[3]);
-        AttentionSizes { queries: q[1], keys: k[1], heads, depth, stride: heads * depth, causal }
+/// The gradients of the inputs of `scaled_dot_product_attention_grad`, for the gradients `ddq`, `ddk` and `ddv` of its
+/// outputs.
+///
+/// With `dp = f * (dout · vᵀ)`, `shift = dlog_sum - Σ dout * out`, `g` the derivative of the cap, and `e = g * scale
+/// * (ddq · kᵀ + q · ddkᵀ)`, the gradient of `dscores`:
+///
+/// - `ddlog_sum = Σ p * e` for each row, `ddout = (f * p * (e - ddlog_sum)) · v + (f * p) · ddv`;
+/// - `dv = (f * p * (e - ddlog_sum))ᵀ · dout`;
+/// - `s = e * (dp + shift) - ddlog_sum * dp + f * (dout · ddvᵀ)` is the gradient of `p`, and `t = g * p * (s - Σ p *
+///   s)` that of products, less `2 / c * tanh * e * dscores` for a cap `c`;
+/// - `dq = scale * (t · k + (g * dscores) · ddk)`, `dk = scale * (tᵀ · q + (g * dscores)ᵀ · ddq)`.
+#[register_op(grad = Composed, infallible)]
+pub struct ScaledDotProductAttentionGradGrad<V = Var> {
+    /// Queries of the forward operator.
+    #[input("Q")]
+    pub q: V,
+    /// Its keys.
+    #[input("K")]
+    pub k: V,
+    /// Its values.
+    #[input("V")]
+    pub v: V,
+    /// Its mask.
+    #[input("Mask")]
+    pub mask: Option<V>,
+    /// Its documents.
+    #[input("Documents")]
+    pub documents: Option<V>,
+    /// Its seed.
+    #[input("Seed")]
+    pub seed_tensor: Option<V>,
+    /// Its output.
+    #[input("Out")]
+    pub out: V,
+    /// Its logarithms of sums.
+    #[input("LogSum")]
+    pub log_sum: V,
+    /// The gradient of `out`.
+    #[input("Out@GRAD")]
+    pub dout: V,
+    /// The gradient of `log_sum`.
+    #[input("LogSum@GRAD")]
+    pub dlog_sum: Option<V>,
+    /// The gradient of the gradient of `q`.
+    #[input("Q@GRAD@GRAD")]
+    pub ddq: Option<V>,
+    /// The gradient of the gradient of `k`.
+    #[input("K@GRAD@GRAD")]
+    pub ddk: Option<V>,
+    /// The gradient of the gradient of `v`.
+    #[input("V@GRAD@GRAD")]
+    pub ddv: Option<V>,
+    /// Shape of `q`.
+    #[output("Q@GRAD")]
+    pub dq: Option<V>,
+    /// Shape of `k`.
+    #[output("K@GRAD")]
+    pub dk: Option<V>,
+    /// Shape of `v`.
+    #[output("V@GRAD")]
+    pub dv: Option<V>,
+    /// The gradient of the gradient of `out`.
+    #[output("Out@GRAD@GRAD")]
+    pub ddout: Option<V>,
+    /// The gradient of the gradient of `log_sum`.
+    #[output("LogSum@GRAD@GRAD")]
+    pub ddlog_sum: Option<V>,
+    /// Attributes of the forward operator.
+    #[attrs]
+    pub attention: AttentionAttrs,
+}
+impl Infer for ScaledDotProductAttentionGradGrad<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        let ScaledDotProductAttentionGradGrad {
+            q, k, v, out, log_sum, dout, dlog_sum, ddq, ddk, ddv, ..
+        } = &*self;
+        self.attention.check()?;
+        check_attention(q, [k, v], [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()])?;
+        dout.same_as(out)?;
+        for (gradient, of) in [(dlog_sum, log_sum), (ddq, q), (ddk, k), (ddv, v)] {
+            gradient.iter().try_for_each(|gradient| gradient.same_as(of))?;
+        }
+        let outs = [&mut self.dq, &mut self.dk, &mut self.dv, &mut self.ddout, &mut self.ddlog_sum];
+        for (gradient, of) in outs.into_iter().zip([&self.q, &self.k, &self.v, &self.out, &self.log_sum]) {
+            gradient.iter_mut().for_each(|gradient| gradient.like(of));
+        }
+        Ok(())
     }
-
-    /// Splits the rows from `start` to `end`, counted through all sequences, into blocks within one sequence.
-    fn blocks(self, start: usize, end: usize) -> impl Iterator<Item = QueryBlock> {
-        let mut row = start;
-        std::iter::from_fn(move || {
-            let (batch, position) = (row.checked_div(self.queries)?, row.checked_rem(self.queries)?);
-            let rows = ROWS.min(end - row).min(self.queries - position);
-            let keys = if self.causal { position + rows } else { self.keys };
-            let block = QueryBlock { sizes: self, batch, row, position, rows, keys };
-            row += rows;
-            (rows > 0).then_some(block)
+}
+impl Kernel for ScaledDotProductAttentionGradGrad<Buf<'_>> {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        with_float!(self.q, T => {
+            let options = [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()];
+            let scores = Scores::<T>::of([&self.q, &self.k, &self.v], options, &self.attention)?;
+            let saved = Saved {
+                out: self.out.slice()?,
+                log_sum: self.log_sum.slice()?,
+                dout: self.dout.slice()?,
+                dlog_sum: self.dlog_sum.slice()?,
+            };
+            let arriving = Arriving { ddq: self.ddq.slice()?, ddk: self.ddk.slice()?, ddv: self.ddv.slice()? };
+            let [dq, dk, dv] = [self.dq.slice_mut()?, self.dk.slice_mut()?, self.dv.slice_mut()?]
+                .map(Option::unwrap_or_default);
+            let [ddout, ddlog_sum] =
+                [self.ddout.slice_mut()?, self.ddlog_sum.slice_mut()?].map(Option::unwrap_or_default);
+            let of_incoming = OfIncoming { ddout, ddlog_sum };
+            second_order::second_order(&scores, cx, saved, arriving, Gradients { dq, dk, dv }, of_incoming)
         })
     }
-}
 
-/// Some query rows of one sequence, and the keys that they attend to.
-#[derive(Clone, Copy)]
-struct QueryBlock {
-    sizes: AttentionSizes,
-    batch: usize,
-    /// The first row, counted through all sequences.
-    row: usize,
-    /// Its position in its sequence.
-    position: usize,
-    rows: usize,
-    keys: usize,
-}
-
-impl QueryBlock {
-    fn queries<T>(self, all: &[T], head: usize) -> Strided<'_, T> {
-        self.rows_of(all, self.row, self.rows, head)
-    }
-
-    fn keys<T>(self, all: &[T], head: usize) -> Strided<'_, T> {
-        self.rows_of(all, self.batch * self.sizes.keys, self.keys, head)
-    }
-
-    fn rows_of<T>(self, all: &[T], first: usize, rows: usize, head: usize) -> Strided<'_, T> {
-        let AttentionSizes { depth, stride, .. } = self.sizes;
-        let data = &all[first * stride + head * depth..];
-        Strided { mat: Mat { data, rows, cols: depth, transposed: false }, stride }
-    }
-
-    fn scores<T>(self, data: &[T]) -> Strided<'_, T> {
-        Mat { data, rows: self.rows, cols: self.keys, transposed: false }.into()
-    }
-
-    /// The factor of the scores.
-    fn scale(self) -> f64 {
-        1.0 / (self.sizes.depth.max(1) as f64).sqrt()
-    }
-
-    /// Zeroes the weights of masked keys.
-    #[inline(always)]
-    fn hide<T: KernelFloat>(self, scores: &mut [T]) {
-        for (row, scores) in scores.chunks_exact_mut(self.keys).enumerate().filter(|_| self.sizes.causal) {
-            scores[self.position + row + 1..].fill(T::neg_infinity());
-        }
-    }
-}
-
-/// Turns scores into attention weights and computes the logarithms of their sums. Each step goes through all rows
-/// before the next step, which would stall within a row.
-struct AttentionLoops<'a, T> {
-    block: QueryBlock,
-    scores: &'a mut [T],
-    /// For all heads.
-    log_sum: &'a mut [T],
-    head: usize,
-}
-impl<T: KernelFloat> VectorLoops<T> for AttentionLoops<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
-        let AttentionLoops { block, scores, log_sum, head } = self;
-        let scale = F::from(block.scale());
-        let (tops, totals) = (&mut [T::of(0.0); ROWS][..block.rows], &mut [T::of(0.0); ROWS][..block.rows]);
-        block.hide(scores);
-        for (scores, top) in scores.chunks_exact(block.keys).zip(&mut *tops) {
-            *top = (largest::<T, F>(scores) * scale).get();
-        }
-        for ((scores, top), total) in scores.chunks_exact_mut(block.keys).zip(&*tops).zip(&mut *totals) {
-            let top = F::new(*top);
-            *total = map_sum(scores, |x: F| x.mul_add(scale, -top).exp()).get();
-        }
-        // Maxima become logarithms, totals become the factors of the scores.
-        map_lanes([], [&mut *tops, &mut *totals], |[], [top, total]: [F; 2]| {
-            [top + total.log(), F::from(1.0) / total]
-        });
-        for (row, (scores, share)) in scores.chunks_exact_mut(block.keys).zip(totals).enumerate() {
-            let share = F::new(*share);
-            map_lanes([], [scores], |[], [x]: [F; 1]| [x * share]);
-            log_sum[row * block.sizes.heads + head] = tops[row];
-        }
-    }
-}
-
-/// `dlog_sum - Σ dout * out` for all heads, in memory order.
-struct Shifts<'a, T> {
-    block: QueryBlock,
-    dlog_sum: Option<&'a [T]>,
-    out: &'a [T],
-    dout: &'a [T],
-    shifts: &'a mut [T],
-}
-impl<T: KernelFloat> VectorLoops<T> for Shifts<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
-        let AttentionSizes { heads, depth, .. } = self.block.sizes;
-        for (i, shift) in self.shifts[..self.block.rows * heads].iter_mut().enumerate() {
-            let at = self.block.row * heads + i;
-            let mean =
-                sum([nth(self.out, at, depth), nth(self.dout, at, depth)], |[out, dout]: [F; 2]| out * dout);
-            *shift = (self.dlog_sum.map_or(F::from(0.0), |dlog_sum| F::new(dlog_sum[at])) - mean).get();
-        }
-    }
-}
-
-/// Turns scores into attention weights, and gradients of the weights into gradients of the scores.
-struct AttentionGradLoops<'a, T> {
-    block: QueryBlock,
-    head: usize,
-    scores: &'a mut [T],
-    dscores: &'a mut [T],
-    /// For all rows and heads.
-    log_sum: &'a [T],
-    /// For the rows of the block, all heads.
-    shifts: &'a [T],
-}
-impl<T: KernelFloat> VectorLoops<T> for AttentionGradLoops<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
-        let AttentionGradLoops { block, head, scores, dscores, log_sum, shifts } = self;
-        let scale = F::from(block.scale());
-        block.hide(scores);
-        let rows = scores.chunks_exact_mut(block.keys).zip(dscores.chunks_exact_mut(block.keys));
-        for (row, (scores, dscores)) in rows.enumerate() {
-            let at = row * block.sizes.heads + head;
-            let log_sum = F::new(log_sum[block.row * block.sizes.heads + at]);
-            let shift = F::new(shifts[at]);
-            map_lanes([], [scores, dscores], |[], [x, d]: [F; 2]| {
-                let share = x.mul_add(scale, -log_sum).exp();
-                [share, share * (d + shift) * scale]
-            });
-        }
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        let sizes = Sizes::of(&self.q, &self.k, &self.v);
+        second_order::second_order_scratch_len(sizes) * workers * self.q.dtype().size()
     }
 }

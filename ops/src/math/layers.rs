@@ -96,31 +96,43 @@ macro_rules! layers {
             }
 
             /// Scaled dot-product attention of every head, `softmax(q · kᵀ / √d) · v`: `self` are the queries `q`,
-            /// `[batch, queries, heads, d]`, keys and values are `[batch, keys, heads, d]`. If `causal`, query `i`
-            /// attends to keys `0..=i`.
+            /// `[batch, queries, heads, d]`, keys and values are `[batch, keys, heads, d]`. If `causal`, a query
+            /// attends to the keys up to its own position; the last query is at the position of the last key.
+            ///
+            /// Memory is linear in the numbers of queries and keys, see [`ScaledDotProductAttention`].
             fn attention(&self, keys: &Expr, values: &Expr, causal: bool) -> Expr {
-                let (q, k, v) = (self.into(), keys.into(), values.into());
-                emit(ScaledDotProductAttention { q, k, v, out: New, log_sum: New, causal }).out
+                let attrs = AttentionAttrs { causal, ..AttentionAttrs::default() };
+                self.attention_with(keys, values, &AttentionOptions { attrs, ..AttentionOptions::default() })
             }
 
-            /// As [`attention`](Math::attention), with a mask: bool, of a shape that broadcasts to `[batch, heads,
-            /// queries, keys]`. A query attends to the keys where the mask is true; if there are none, to all keys
-            /// alike.
-            ///
-            /// All scores exist in memory, unlike with [`attention`](Math::attention).
+            /// As [`attention`](Math::attention), with options: heads that share keys and values, masks, a window,
+            /// documents packed into one row, soft caps, dropout.
+            fn attention_with(&self, keys: &Expr, values: &Expr, options: &AttentionOptions) -> Expr {
+                let AttentionOptions { mask, documents, seed, attrs } = options;
+                let (q, k, v) = (self.into(), keys.into(), values.into());
+                let [mask, documents, seed_tensor] =
+                    [mask, documents, seed].map(|option| option.as_ref().map(Into::into));
+                let (out, log_sum, attention) = (New, New, attrs.clone());
+                emit(ScaledDotProductAttention { q, k, v, mask, documents, seed_tensor, out, log_sum, attention }).out
+            }
+
+            /// As [`attention`](Math::attention), with a mask of a shape that broadcasts to `[batch, heads, queries,
+            /// keys]`: if bool, a query attends to the keys where the mask is true, and its result is 0 if there are
+            /// none; numbers are added to the products.
             ///
             /// ```
             /// # use autobwd::{Tensor, tensor::Bool};
             /// # use autobwd_ops::Math;
             /// let tape = autobwd::eager();
             /// let x = tape.constant(Tensor::from_vec([1, 2, 1, 1], vec![1.0_f32, 5.0])?);
-            /// let only_first = tape.constant(Tensor::from_vec([1, 1, 1, 2], vec![Bool::from(true), Bool::from(false)])?);
-            /// let out = x.masked_attention(&x, &x, &only_first, false);
+            /// let only_first = tape.constant(Tensor::from_vec([1, 1, 1, 2], vec![Bool::from(true),
+            /// Bool::from(false)])?); let out = x.masked_attention(&x, &x, &only_first, false);
             /// assert_eq!(out.tensor()?.slice::<f32>()?, [1.0, 1.0]);
             /// # Ok::<(), autobwd::Error>(())
             /// ```
             fn masked_attention(&self, keys: &Expr, values: &Expr, mask: &Expr, causal: bool) -> Expr {
-                masked_attention([self, keys, values], mask, causal)
+                let (attrs, mask) = (AttentionAttrs { causal, ..AttentionAttrs::default() }, Some(mask.clone()));
+                self.attention_with(keys, values, &AttentionOptions { mask, attrs, ..AttentionOptions::default() })
             }
 
             /// Rotary position embedding (Su et al., 2021) of queries or keys, `[batch, length, heads, d]`: the
@@ -140,7 +152,13 @@ macro_rules! layers {
             /// # Ok::<(), autobwd::Error>(())
             /// ```
             fn rotary_embedding(&self, positions: &Expr, base: f64) -> Expr {
-                rotary_embedding(self, positions, base)
+                self.rotary_embedding_with(positions, &Rotary { base, scaling: RotaryScaling::Unscaled })
+            }
+
+            /// As [`rotary_embedding`](Math::rotary_embedding), in the forms for long sequences of published models.
+            /// Fails as [`Rotary::frequencies`].
+            fn rotary_embedding_with(&self, positions: &Expr, rotary: &Rotary) -> Expr {
+                rotary_embedding(self, positions, rotary)
             }
 
             /// Cross entropy between `softmax(x)` along the last axis and class indices of shape `[.., 1]` or `[..]`:

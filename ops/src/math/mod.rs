@@ -22,7 +22,9 @@ use crate::{
         Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Logsigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
         Softplus, Softsign, Sqrt, Square, Tanh,
     },
-    attention::{ScaledDotProductAttention, masked_attention, rotary_embedding},
+    attention::{
+        AttentionAttrs, AttentionOptions, Rotary, RotaryScaling, ScaledDotProductAttention, rotary_embedding,
+    },
     binary_cross_entropy::SigmoidCrossEntropyWithLogits,
     compare::{Equal, GreaterEqual, GreaterThan, LessEqual, LessThan, NotEqual},
     conv::{Conv2dOp, ConvAttrs},

@@ -18,4 +18,5 @@ pub use fused_sgd::MatmulV2GradSgd;
 pub use kron::{Kron, KronGrad};
 pub(crate) use quantized::NF4;
 pub use quantized::{QuantizedKind, QuantizedMatmul};
+pub(crate) use v2::product;
 pub use v2::{MatmulV2, MatmulV2Grad};

@@ -123,8 +123,8 @@ impl Composition for MatmulV2Grad<Expr> {
     }
 }
 
-/// `x · y`
-pub(super) fn product([x, y]: [&Expr; 2], [trans_x, trans_y]: [bool; 2]) -> Expr {
+/// `x · y`, each perhaps transposed.
+pub(crate) fn product([x, y]: [&Expr; 2], [trans_x, trans_y]: [bool; 2]) -> Expr {
     emit(MatmulV2 { x: x.into(), y: y.into(), out: New, trans_x, trans_y }).out
 }
 

@@ -64,8 +64,8 @@ impl MultiHeadAttention {
         self.cross_attention(x, x)
     }
 
-    /// Cross-attention of `x` to `seen`, both `[batch, .., width]`. Fails for another width or dtype, and for different
-    /// lengths if the layer is causal.
+    /// Cross-attention of `x` to `seen`, both `[batch, .., width]`. If the layer is causal, the last vector of `x` is at the
+    /// position of the last one of `seen`. Fails for another width or dtype.
     #[track_caller]
     pub fn cross_attention(&self, x: &Expr, seen: &Expr) -> Expr {
         let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
@@ -73,8 +73,8 @@ impl MultiHeadAttention {
         self.merge_heads(&q.attention(&k, &v, self.causal))
     }
 
-    /// As [`cross_attention`](MultiHeadAttention::cross_attention), with a mask ([`Math::masked_attention`]): bool, of a
-    /// shape that broadcasts to `[batch, heads, queries, keys]`, such as `[batch, 1, 1, keys]` for padding.
+    /// As [`cross_attention`](MultiHeadAttention::cross_attention), with a mask ([`Math::masked_attention`]) of a shape
+    /// that broadcasts to `[batch, heads, queries, keys]`, such as `[batch, 1, 1, keys]` for padding.
     ///
     /// ```
     /// # use autobwd::{Builder, DType};

@@ -7,7 +7,8 @@ use crate::{
     DimExpr, Math,
     dropout::{DropoutImplementation, DropoutOp},
     math::{self, concat, filled, positions, stack},
-    units::{UnitResults, UnitSteps, Units, joined, product, summed_product},
+    matmul::product,
+    units::{UnitResults, UnitSteps, Units, joined, summed_product},
 };
 
 /// The inputs that the layers and their gradient share.
@@ -73,7 +74,7 @@ impl Composition for RnnLayers<Expr> {
             for number in all.number(layer, 0)..all.number(layer, directions) {
                 let ([weight, bias], (units, recurrent_bias)) = (all.projection(number), all.units(number));
                 let firsts: Vec<Expr> = self.pre_state.iter().map(|state| element(state, number)).collect();
-                let projected = product(&x, weight, [false, true]) + bias.clone();
+                let projected = product([&x, weight], [false, true]) + bias.clone();
                 let UnitSteps { out, gates, after, last } =
                     units.forward(&projected, Some(recurrent_bias), &firsts);
                 reserve.push(gates);
@@ -165,7 +166,7 @@ impl Composition for RnnGrad<Expr> {
                 dweights[2 * number + 1] = Some(summed_product(recurrent, &before[0]));
                 dweights[half + 2 * number] = Some(projected.sum(&[0, 1]));
                 dweights[half + 2 * number + 1] = Some(recurrent.sum(&[0, 1]));
-                dinputs.push(product(projected, weight, [false, false]));
+                dinputs.push(product([projected, weight], [false, false]));
                 for (dfirsts, first) in dfirsts.iter_mut().zip(gradients.first) {
                     dfirsts[number] = Some(first);
                 }

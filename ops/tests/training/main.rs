@@ -1,6 +1,7 @@
 //! What a training loop is made of, each part by itself.
 #![allow(clippy::disallowed_methods, reason = "inputs and expected values")]
 
+mod attention;
 mod clipping;
 mod hyperparameters;
 mod inference;

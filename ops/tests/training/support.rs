@@ -37,6 +37,11 @@ pub(crate) fn numbers(count: usize, phase: f64) -> Vec<f64> {
     (1..=count).map(|i| (i as f64 * 1.37 + phase).sin()).collect()
 }
 
+/// A tensor of unordered numbers.
+pub(crate) fn constant(net: &Builder, dims: &[usize]) -> Expr {
+    net.constant(Tensor::from_vec(dims, numbers(dims.iter().product(), 0.25)).unwrap())
+}
+
 /// Compares the gradients of `f` at unordered numbers with central differences.
 #[track_caller]
 pub(crate) fn assert_gradients(shapes: &[&[usize]], f: impl Fn(&Builder, &[Expr]) -> Expr) {

@@ -23,7 +23,8 @@ impl Isa {
     }
 }
 
-/// The instruction set that block functions and products use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers it.
+/// The instruction set that block functions and products use on this machine; `AUTOBWD_ISA=baseline` or `avx2` lowers
+/// it.
 pub fn isa() -> Isa {
     static ISA: OnceLock<Isa> = OnceLock::new();
     *ISA.get_or_init(|| {

@@ -23,8 +23,8 @@ impl Cx {
         result
     }
 
-    /// As [`scratch`](Cx::scratch), for elements of two types; [`scratch_pair_bytes`](Cx::scratch_pair_bytes) says how many
-    /// bytes they take.
+    /// As [`scratch`](Cx::scratch), for elements of two types; [`scratch_pair_bytes`](Cx::scratch_pair_bytes) says
+    /// how many bytes they take.
     ///
     /// # Errors
     /// As [`scratch`](Cx::scratch).

@@ -11,6 +11,7 @@ pub mod panics;
 mod pool;
 mod product;
 pub(crate) mod scratch;
+mod submatrices;
 mod transport;
 
 pub use gemm::{Factor, GemmElement, Levels, Mat, QuantizedMat, Strided};
@@ -18,4 +19,5 @@ pub use isa::{FUSED, Isa, isa};
 pub use owned_thread::OwnedThread;
 pub use pool::CHUNK;
 pub use pool::Cx;
+pub use submatrices::{DividedMat, SubmatrixMut};
 pub use transport::Transport;

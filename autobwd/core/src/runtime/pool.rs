@@ -200,17 +200,32 @@ impl Cx {
     ) -> Result<()> {
         let outs = outs.map(|(out, chunk)| (out.len(), chunk.max(1), SharedStart(out.as_mut_ptr())));
         let parts = outs.iter().map(|(n, chunk, _)| n.div_ceil(*chunk)).max().unwrap_or(0);
-        let (share, scratch) = (scratch.len() / self.threads(), SharedStart(scratch.as_mut_ptr()));
-        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
-        self.parts(parts, self.threads(), &|part, worker| {
+        self.try_parts(parts, scratch, |part, scratch| {
             let chunks = outs.each_ref().map(|(n, chunk, out)| {
                 let at = part.saturating_mul(*chunk).min(*n);
                 // SAFETY: as in `chunks_mut`.
                 unsafe { out.slice(at, (*chunk).min(n - at)) }
             });
+            work(part, chunks, scratch)
+        })
+    }
+
+    /// Runs `work` once for every part, with an equal share of `scratch` for each worker.
+    ///
+    /// # Errors
+    /// The error of the first part that fails.
+    pub(super) fn try_parts<S: Send>(
+        &self,
+        parts: usize,
+        scratch: &mut [S],
+        work: impl Fn(usize, &mut [S]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let (share, scratch) = (scratch.len() / self.threads(), SharedStart(scratch.as_mut_ptr()));
+        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+        self.parts(parts, self.threads(), &|part, worker| {
             // SAFETY: `worker` is below the number of workers, and a worker does one part at a time.
             let scratch = unsafe { scratch.slice(worker * share, share) };
-            if let Err(e) = work(part, chunks, scratch) {
+            if let Err(e) = work(part, scratch) {
                 record_first_failure(&failed, part, e);
             }
         });

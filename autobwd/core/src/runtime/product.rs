@@ -64,8 +64,8 @@ impl Cx {
         self.product_scaled(out, stride, (add, X::Sum::ONE), x, y)
     }
 
-    /// `out = x · y` in row-major order, for a left factor in row-major order; the numbers of `y` are computed from their
-    /// codes while the product reads them.
+    /// `out = x · y` in row-major order, for a left factor in row-major order; the numbers of `y` are computed from
+    /// their codes while the product reads them.
     ///
     /// # Errors
     /// Incompatible sizes, a left factor that is read as its transpose.
@@ -114,8 +114,12 @@ impl Cx {
         Ok(())
     }
 
-    /// `out = scale · x · y`, or with `add`, `out += scale · x · y`.
-    pub(super) fn product_scaled<X: Factor, Y: Factor<Sum = X::Sum>>(
+    /// `out = scale · x · y`, or with `add`, `out += scale · x · y`, for matrices as in
+    /// [`product_strided`](Cx::product_strided).
+    ///
+    /// # Errors
+    /// As [`product_strided`](Cx::product_strided).
+    pub fn product_scaled<X: Factor, Y: Factor<Sum = X::Sum>>(
         &self,
         out: &mut [X::Sum],
         stride: usize,

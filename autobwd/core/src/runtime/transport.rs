@@ -13,8 +13,8 @@ pub trait Transport: Send + Sync {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Sends messages to other ranks, and receives one of known length from each of those in `receive`; returns when all
-    /// are done. Ranks differ within each list.
+    /// Sends messages to other ranks, and receives one of known length from each of those in `receive`; returns when
+    /// all are done. Ranks differ within each list.
     ///
     /// # Errors
     /// A rank that has ended, or that does not take part within the time that the transport allows; it is named.
