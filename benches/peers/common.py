@@ -17,6 +17,8 @@ RATE = 0.01
 CHAIN_RATE = 1e-5
 OPERATORS = {"chain_small": 1000, "chain_big": 20}
 GPT = dict(batch=8, length=64, width=128, heads=4, words=256, blocks=2)
+if os.environ.get("WIDE") == "1":
+    GPT = dict(batch=16, length=512, width=1024, heads=16, words=32768, blocks=8)
 
 
 def hashed(seed, n):
@@ -99,7 +101,8 @@ def data(workload):
         return numbers(100, (64, 1, 28, 28), 1.0), integers(101, (64,), 10)
     if workload == "lstm":
         return numbers(100, (32, 32, 64), 1.0), numbers(101, (32, 128), 0.5)
-    return integers(100, (8, 64), 256), integers(101, (512,), 256)
+    batch, length, words = (GPT[k] for k in ("batch", "length", "words"))
+    return integers(100, (batch, length), words), integers(101, (batch * length,), words)
 
 
 def rate(workload):

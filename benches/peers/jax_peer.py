@@ -1,6 +1,7 @@
 """The workloads in JAX, compiled: `THREADS=1 python jax_peer.py mlp`.
 
-The environment variable `PJRT_PLUGIN` names a plugin for the CPU to run on instead of JAX's own.
+The environment variable `PJRT_PLUGIN` names a plugin for the CPU to run on instead of JAX's own; `DTYPE` is the dtype of
+products and attention of `gpt`, whose norms, sums and losses stay in float32, and `WIDE=1` makes it wide.
 """
 
 import os
@@ -73,6 +74,13 @@ def lstm(p, x, y):
     return jnp.mean((h - y) ** 2)
 
 
+DTYPE = jnp.dtype(os.environ.get("DTYPE", "float32"))
+
+
+def linear(x, w, b):
+    return x.astype(DTYPE) @ w.astype(DTYPE) + b.astype(DTYPE)
+
+
 def norm(x, scale, bias):
     mean = x.mean(-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(-1, keepdims=True)
@@ -85,13 +93,14 @@ def gpt(p, x, y):
     mask = jnp.tril(jnp.ones((length, length), bool))
     for block in range(GPT["blocks"]):
         s1, b1, wq, bq, wo, bo, s2, b2, w1, c1, w2, c2 = p[2 + 12 * block : 14 + 12 * block]
-        a = (norm(h, s1, b1) @ wq + bq).reshape(batch, length, 3, heads, width // heads)
+        a = linear(norm(h, s1, b1), wq, bq).reshape(batch, length, 3, heads, width // heads)
         q, k, v = a.transpose(2, 0, 3, 1, 4)
-        scores = jnp.where(mask, q @ k.swapaxes(-1, -2) / np.sqrt(width // heads), -1e9)
-        mixed = (jax.nn.softmax(scores, -1) @ v).transpose(0, 2, 1, 3).reshape(batch * length, width)
-        h = h + mixed @ wo + bo
-        h = h + jax.nn.gelu(norm(h, s2, b2) @ w1 + c1, approximate=True) @ w2 + c2
-    return cross_entropy(norm(h, p[-3], p[-2]) @ p[-1], y)
+        scores = jnp.where(mask, (q @ k.swapaxes(-1, -2)).astype(h.dtype) / np.sqrt(width // heads), -1e9)
+        weights = jax.nn.softmax(scores, -1).astype(DTYPE)
+        mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(batch * length, width)
+        h = h + linear(mixed, wo, bo).astype(h.dtype)
+        h = h + linear(jax.nn.gelu(linear(norm(h, s2, b2), w1, c1), approximate=True), w2, c2).astype(h.dtype)
+    return cross_entropy((norm(h, p[-3], p[-2]).astype(DTYPE) @ p[-1].astype(DTYPE)).astype(h.dtype), y)
 
 
 models = dict(mlp=mlp, tiny_mlp=tiny_mlp, chain_small=chain, chain_big=chain, lenet=lenet, lstm=lstm, gpt=gpt)

@@ -7,7 +7,7 @@ pub(crate) use autobwd::operators::{
     zip_broadcast,
 };
 use autobwd::{
-    Buf, Cx, DType, Dims, Meta, Result,
+    Buf, Cx, DType, Dims, Error, Meta, Result,
     op::{GemmElement, Mat, Vectorised},
     tensor::Element,
 };
@@ -130,6 +130,11 @@ pub(crate) fn nth<T>(all: &[T], i: usize, len: usize) -> &[T] {
 /// The elements that a slot holds: all of a dense tensor, or those in the rows of a sparse one.
 pub(crate) fn stored<'a, T: Element>(x: &'a Buf<'_>) -> Result<&'a [T]> {
     if x.is_sparse() { Ok(x.rows()?.values()) } else { x.slice() }
+}
+
+/// Checks that an attribute is a finite number.
+pub(crate) fn finite(name: &str, number: f32) -> Result<()> {
+    if number.is_finite() { Ok(()) } else { Err(Error::attr(name, format!("{number} is no finite number"))) }
 }
 
 /// Checks that a slot has one integer.

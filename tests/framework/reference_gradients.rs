@@ -97,6 +97,7 @@ fn all_are_registered_with_its_slots() -> Result<()> {
 const WITHOUT: &[&str] = &[
     "conditional_block",
     "elementwise_mod",
+    "linear_cross_entropy",
     "lstm_sequence",
     "recurrent",
     "scaled_dot_product_attention",

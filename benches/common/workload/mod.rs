@@ -7,7 +7,7 @@ mod optimizers;
 use clap::ValueEnum;
 
 pub use data::{integers, numbers};
-pub use models::{LSTM, LstmWorkloadSizes, WorkloadModel};
+pub use models::{GptSizes, LSTM, LstmWorkloadSizes, WorkloadModel};
 pub use optimizers::optimizer_steps;
 
 /// The networks.

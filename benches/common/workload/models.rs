@@ -44,9 +44,12 @@ impl Values {
         Ok(self.net.persistable(name, T::DTYPE, dims, Expr::clone))
     }
 
-    /// Appends the backward pass and the updates.
-    fn minimize(mut self, loss: &Expr, rate: f32) -> Result<WorkloadModel> {
-        Sgd { rate }.minimize(loss)?.complete()?;
+    /// Appends the backward pass and the updates, with products in `dtype`.
+    fn minimize(mut self, loss: &Expr, rate: f32, dtype: DType) -> Result<WorkloadModel> {
+        match dtype {
+            DType::F32 => Sgd { rate }.minimize(loss)?.complete()?,
+            _ => Sgd { rate }.mixed_precision(dtype).minimize(loss)?.complete()?,
+        };
         self.scope.set("learning_rate_0", Tensor::from_vec([1], vec![rate])?);
         Ok(WorkloadModel { net: self.net, scope: self.scope, loss: loss.name() })
     }
@@ -115,8 +118,8 @@ impl Values {
     }
 
     /// The mean cross-entropy of the next word.
-    fn gpt(&mut self, sizes: &Gpt) -> Result<Expr> {
-        let Gpt { batch, length, width, heads, words, blocks } = *sizes;
+    fn gpt(&mut self, sizes: &GptSizes) -> Result<Expr> {
+        let GptSizes { batch, length, width, heads, words, blocks } = *sizes;
         let (rows, each) = (batch * length, width / heads);
         let x = self.data("x", &[batch, length], integers(100, rows, words as u32))?;
         let y = self.data("y", &[rows, 1], integers(101, rows, words as u32))?;
@@ -165,7 +168,7 @@ fn fused(x: &Expr, pass: DirectionWeights) -> Expr {
 }
 
 /// Sizes of a transformer.
-struct Gpt {
+pub struct GptSizes {
     batch: usize,
     length: usize,
     width: usize,
@@ -174,7 +177,14 @@ struct Gpt {
     blocks: usize,
 }
 
-const GPT: Gpt = Gpt { batch: 8, length: 64, width: 128, heads: 4, words: 256, blocks: 2 };
+impl GptSizes {
+    /// The sizes of the workload.
+    pub const WORKLOAD: GptSizes =
+        GptSizes { batch: 8, length: 64, width: 128, heads: 4, words: 256, blocks: 2 };
+    /// Sizes that keep an accelerator busy.
+    pub const WIDE: GptSizes =
+        GptSizes { batch: 16, length: 512, width: 1024, heads: 16, words: 32_768, blocks: 8 };
+}
 
 /// Sizes of an LSTM.
 pub struct LstmWorkloadSizes {
@@ -202,7 +212,17 @@ impl WorkloadModel {
     ) -> Result<WorkloadModel> {
         let mut values = Values { net: Builder::new(), scope: Scope::new() };
         let loss = values.lstm(sizes, last)?;
-        values.minimize(&loss, 0.01)
+        values.minimize(&loss, 0.01, DType::F32)
+    }
+
+    /// The workload `gpt` with other sizes, and with products in another dtype.
+    ///
+    /// # Errors
+    /// A dtype that is neither float32 nor one of 16 bits.
+    pub fn gpt(sizes: &GptSizes, dtype: DType) -> Result<WorkloadModel> {
+        let mut values = Values { net: Builder::new(), scope: Scope::new() };
+        let loss = values.gpt(sizes)?;
+        values.minimize(&loss, 0.01, dtype)
     }
 }
 
@@ -243,8 +263,11 @@ impl Workload {
             Workload::ChainSmall => (values.chain(1000, 16)?, 1e-5),
             Workload::ChainBig => (values.chain(20, 1_000_000)?, 1e-5),
             Workload::Lstm => (values.lstm(&LSTM, fused)?, 0.01),
-            Workload::Gpt => (values.gpt(&Gpt { batch: GPT.batch / ranks, ..GPT })?, 0.01),
+            Workload::Gpt => {
+                let sizes = GptSizes::WORKLOAD;
+                (values.gpt(&GptSizes { batch: sizes.batch / ranks, ..sizes })?, 0.01)
+            }
         };
-        values.minimize(&loss, rate)
+        values.minimize(&loss, rate, DType::F32)
     }
 }

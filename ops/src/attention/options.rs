@@ -1,6 +1,8 @@
 //! Options of attention.
 
-use autobwd::{Attrs, Error, Expr, Result};
+use autobwd::{Attrs, Expr, Result};
+
+use crate::kernel_helpers::finite;
 
 /// The attributes of attention.
 #[derive(Attrs, Clone, Debug)]
@@ -27,12 +29,8 @@ pub struct AttentionAttrs {
 
 impl AttentionAttrs {
     pub(super) fn check(&self) -> Result<()> {
-        for (name, number) in [("scale", self.scale), ("softcap", self.softcap)] {
-            if !number.is_finite() {
-                return Err(Error::attr(name, format!("{number} is no finite number")));
-            }
-        }
-        Ok(())
+        finite("scale", self.scale)?;
+        finite("softcap", self.softcap)
     }
 
     /// The factor of products of queries and keys of `depth` columns.

@@ -5,6 +5,8 @@
 mod cross_entropy;
 mod divergence;
 mod elementwise;
+mod linear_cross_entropy;
+mod logit_tiles;
 mod softmax_cross_entropy;
 
 pub use cross_entropy::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
@@ -15,6 +17,7 @@ pub use divergence::{
 pub use elementwise::{
     BceLoss, BceLossGrad, HingeLoss, HuberLoss, HuberLossGrad, LogLoss, RankLoss, RankLossGrad,
 };
+pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyAttrs, LinearCrossEntropyGrad};
 pub use softmax_cross_entropy::{
     SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule,
 };

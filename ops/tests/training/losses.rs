@@ -1,10 +1,15 @@
 //! Losses refuse to broadcast: `[n, 1]` against `[n]` would be a loss over `[n, n]`.
 
 use autobwd::{
-    Builder, DType, Dims, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Tensor,
+    Builder, DType, Dims, Executor, Expr, Meta, OpDesc, OpInfoMap, Program, Result, Tensor, gradients,
     op::{Arity, AttrType, OpInfo},
 };
-use autobwd_ops::{Math, nn::CrossEntropyLoss};
+use autobwd_ops::{
+    Math,
+    nn::{CrossEntropyLoss, Embedding, Linear},
+};
+
+use crate::support::{numbers, started};
 
 /// Shapes of predictions and of targets that would broadcast.
 const BROADCAST: [(&[i64], &[i64]); 8] = [
@@ -65,6 +70,7 @@ fn no_loss_operator_broadcasts() -> Result<()> {
         "huber_loss",
         "kldiv_loss",
         "label_smooth",
+        "linear_cross_entropy",
         "log_loss",
         "nll_loss",
         "rank_loss",
@@ -72,8 +78,9 @@ fn no_loss_operator_broadcasts() -> Result<()> {
         "softmax_with_cross_entropy",
     ];
     assert_eq!(names, expected);
-    // The smoothing of labels has one input.
-    for info in losses.into_iter().filter(|info| info.schema().name != "label_smooth") {
+    // The smoothing of labels has one input, a linear layer has a weight.
+    let other = ["label_smooth", "linear_cross_entropy"];
+    for info in losses.into_iter().filter(|info| !other.contains(&info.schema().name)) {
         let name = info.schema().name;
         for (predictions, targets) in BROADCAST {
             let e = infer(info, predictions, targets, DType::F32).unwrap_err();
@@ -150,5 +157,72 @@ fn cross_entropies_take_labels_with_and_without_an_axis() -> Result<()> {
         let e = CrossEntropyLoss::new().class_weights(&weights).forward(&x, &labels).item().unwrap_err();
         assert!(e.to_string().starts_with("class weights of shape [classes] are needed"), "{e}");
     }
+    Ok(())
+}
+
+/// The loss of a layer is the loss of its outputs, with all options, and so are its gradients.
+#[test]
+fn losses_of_linear_layers_are_losses_of_their_outputs() -> Result<()> {
+    let labels: Vec<i64> = (0..300).map(|at| if at % 7 == 3 { -100 } else { at % 5 }).collect();
+    let results = |options: fn(CrossEntropyLoss, &Expr) -> CrossEntropyLoss, is_tied: bool, as_one: bool| {
+        let tape = autobwd::eager();
+        let leaf = |name: &str, dims: &[usize]| {
+            tape.leaf(name, Tensor::from_vec(dims, numbers(dims.iter().product(), 0.5)).unwrap())
+        };
+        let (x, bias) = (leaf("x", &[3, 100, 4]), leaf("bias", &[5]));
+        let weight = if is_tied { leaf("weight", &[5, 4]) } else { leaf("weight", &[4, 5]) };
+        let labels = tape.constant(Tensor::from_vec([3, 100], labels.clone())?);
+        let class_weights = tape.constant(Tensor::from_vec([5], vec![1.0_f64, 2.0, 0.5, 3.0, 1.5])?);
+        let loss = options(CrossEntropyLoss::new(), &class_weights);
+        let mut table = Embedding::builder(&tape, 5, 4).dtype(DType::F64).build();
+        table.weight = weight.clone();
+        let linear = Linear { weight: weight.clone(), bias: Some(bias.clone()) };
+        let loss = match (is_tied, as_one) {
+            (true, true) => loss.of_tied(&x, &table, &labels),
+            (true, false) => loss.forward(&x.matmul(&weight.transpose(&[1, 0])), &labels),
+            (false, true) => loss.of_linear(&x, &linear, &labels),
+            (false, false) => loss.forward(&(x.matmul(&weight) + &bias), &labels),
+        };
+        loss.backward()?;
+        let mut found = loss.tensor()?.to_f64s();
+        for leaf in [&x, &weight].into_iter().chain((!is_tied).then_some(&bias)) {
+            found.extend(leaf.gradient()?.tensor()?.to_f64s());
+        }
+        Result::Ok(found)
+    };
+    let all: [fn(CrossEntropyLoss, &Expr) -> CrossEntropyLoss; 3] = [
+        |loss, _| loss,
+        |loss, weights| loss.class_weights(weights),
+        |loss, weights| loss.class_weights(weights).label_smoothing(0.25).z_loss(0.125),
+    ];
+    for options in all {
+        for is_tied in [false, true] {
+            let (expected, found) = (results(options, is_tied, false)?, results(options, is_tied, true)?);
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-9, "{found}, not {expected}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// 200,000 classes for 2,000 rows would be 1.6 GB of logits.
+#[test]
+fn losses_of_linear_layers_take_no_memory_for_logits() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[2000, 8]);
+    let labels = net.input("labels", DType::I64, &[2000]);
+    let head = Linear::builder(&net, 8, 200_000).bias(None).seed(1).build();
+    let loss = CrossEntropyLoss::new().of_linear(&x, &head, &labels).name();
+    let mut program = net.program()?.clone();
+    let found = gradients(&mut program, &[&loss], &["x", &head.weight.name()], &Default::default())?;
+    let mut fetches = vec![loss.as_str()];
+    fetches.extend(found.pairs.iter().map(|(_, gradient)| program.name(*gradient)));
+    let feeds = [("x", Meta::new(DType::F32, [2000, 8])), ("labels", Meta::new(DType::I64, [2000]))];
+    let session = Executor::with_threads(1).prepare(&program, &mut started(&net)?, &feeds, &fetches)?;
+    // The gradients of weight and input, and a tile of logits.
+    let expected = 4 * (8 * 200_000 + 8 * 2000 + 256 * 2048);
+    assert!(session.peak_bytes() < expected * 11 / 10, "{}, not {expected}", session.peak_bytes());
     Ok(())
 }

@@ -1,0 +1,335 @@
+//! Logits of a linear layer, a tile of rows and classes at a time.
+
+use std::ops::Range;
+
+use autobwd::{
+    Cx, Result,
+    op::{LaneOf, Mat, Strided, VectorLoops, map_lanes},
+};
+
+use super::ClassLabels;
+use crate::{
+    kernel_helpers::{KernelFloat, nth},
+    simd_loops::{largest, sum},
+};
+
+/// Rows of a tile.
+const ROWS: usize = 256;
+/// The most classes of a tile.
+const CLASSES: usize = 2048;
+/// Rows, or classes of a bias, that a worker goes through at a time.
+const PART: usize = 16;
+
+/// A linear layer whose outputs are logits.
+pub(super) struct LinearLogits<'a, T> {
+    pub(super) rows: usize,
+    pub(super) depth: usize,
+    pub(super) classes: usize,
+    pub(super) x: &'a [T],
+    pub(super) weight: &'a [T],
+    pub(super) bias: Option<&'a [T]>,
+    /// Whether the weight is `[classes, depth]`.
+    pub(super) is_by_class: bool,
+}
+
+/// What the loss of a row is made of.
+pub(super) struct Targets<'a, T> {
+    pub(super) labels: ClassLabels<'a>,
+    pub(super) class_weight: Option<&'a [T]>,
+    pub(super) smoothing: f64,
+    pub(super) z_loss: f64,
+}
+
+/// What is known of the logits of a row, after some of its tiles.
+#[derive(Clone, Copy)]
+struct RowState<T> {
+    /// The largest logit.
+    top: T,
+    /// `Σ exp(logit - top)`
+    total: T,
+    /// The logit of the label.
+    hit: T,
+    /// `Σ class_weight * logit`
+    weighted: T,
+}
+
+/// The gradient of the logits of a row: `of_share * exp(logit - log_sum) - of_class * class_weight`, less `of_label`
+/// for the label.
+#[derive(Clone, Copy)]
+struct RowFactors<T> {
+    log_sum: T,
+    of_share: T,
+    of_class: T,
+    of_label: T,
+}
+
+fn tiles(len: usize, tile: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(tile).map(move |start| start..len.min(start + tile))
+}
+
+impl<T: KernelFloat> Targets<'_, T> {
+    fn weight_of(&self, class: usize) -> T {
+        self.class_weight.map_or(T::of(1.0), |weights| weights[class])
+    }
+
+    /// The sum of the weights of all classes.
+    fn total_weight(&self, classes: usize) -> T {
+        match self.class_weight {
+            None => T::of(classes as f64),
+            Some(weights) => weights.iter().fold(T::of(0.0), |sum, weight| sum + *weight),
+        }
+    }
+
+    fn loss(&self, row: usize, log_sum: T, state: RowState<T>, [classes, total_weight]: [T; 2]) -> T {
+        let Some(class) = self.labels.class(row) else { return T::of(0.0) };
+        let mut loss = T::of(1.0 - self.smoothing) * self.weight_of(class) * (log_sum - state.hit);
+        if self.smoothing > 0.0 {
+            loss += T::of(self.smoothing) / classes * (total_weight * log_sum - state.weighted);
+        }
+        if self.z_loss > 0.0 {
+            loss += T::of(self.z_loss) * log_sum * log_sum;
+        }
+        loss
+    }
+
+    fn factors(
+        &self,
+        row: usize,
+        log_sum: T,
+        [dloss, dlog_sum]: [T; 2],
+        [classes, total_weight]: [T; 2],
+    ) -> RowFactors<T> {
+        let zero = T::of(0.0);
+        let Some(class) = self.labels.class(row) else {
+            return RowFactors { log_sum, of_share: dlog_sum, of_class: zero, of_label: zero };
+        };
+        let of_label = dloss * T::of(1.0 - self.smoothing) * self.weight_of(class);
+        let of_class = dloss * T::of(self.smoothing) / classes;
+        let of_share =
+            of_label + of_class * total_weight + dloss * T::of(2.0 * self.z_loss) * log_sum + dlog_sum;
+        RowFactors { log_sum, of_share, of_class, of_label }
+    }
+}
+
+/// Numbers of scratch memory for so many rows and classes.
+pub(super) fn scratch_len(rows: usize, classes: usize) -> usize {
+    ROWS.min(rows) * CLASSES.min(classes)
+}
+
+impl<T: KernelFloat> LinearLogits<'_, T> {
+    fn rows_of<'a>(&self, x: &'a [T], rows: &Range<usize>) -> Strided<'a, T> {
+        let data = &x[rows.start * self.depth..];
+        Mat { data: &data[..rows.len() * self.depth], rows: rows.len(), cols: self.depth, transposed: false }
+            .into()
+    }
+
+    /// The weight of some classes, `[depth, classes]`.
+    fn weight_of(&self, classes: &Range<usize>) -> Strided<'_, T> {
+        let part = |first: usize, rows, cols, stride| {
+            let data = &self.weight[first..];
+            Strided { mat: Mat { data, rows, cols, transposed: false }, stride }
+        };
+        match self.is_by_class {
+            true => part(classes.start * self.depth, classes.len(), self.depth, self.depth).t(),
+            false => part(classes.start.min(self.weight.len()), self.depth, classes.len(), self.classes),
+        }
+    }
+
+    /// The logits of some rows and classes.
+    fn compute<'b>(
+        &self,
+        cx: &Cx,
+        rows: &Range<usize>,
+        classes: &Range<usize>,
+        scratch: &'b mut [T],
+    ) -> Result<&'b mut [T]> {
+        let len = classes.len();
+        let logits = &mut scratch[..rows.len() * len];
+        if let Some(bias) = self.bias {
+            logits.chunks_exact_mut(len).for_each(|row| row.copy_from_slice(&bias[classes.clone()]));
+        }
+        let (x, weight) = (self.rows_of(self.x, rows), self.weight_of(classes));
+        cx.product_strided(logits, len, self.bias.is_some(), x, weight)?;
+        Ok(logits)
+    }
+
+    /// The losses of rows, and the logarithms of the sums of their exponentials unless there is no place for them.
+    pub(super) fn losses(
+        &self,
+        cx: &Cx,
+        targets: &Targets<'_, T>,
+        loss: &mut [T],
+        log_sum: &mut [T],
+    ) -> Result<()> {
+        let totals = [T::of(self.classes as f64), targets.total_weight(self.classes)];
+        cx.scratch(scratch_len(self.rows, self.classes), |scratch| {
+            for rows in tiles(self.rows, ROWS) {
+                let zero = T::of(0.0);
+                let start =
+                    RowState { top: T::of(f64::NEG_INFINITY), total: zero, hit: zero, weighted: zero };
+                let mut states = [start; ROWS];
+                for classes in tiles(self.classes, CLASSES) {
+                    let logits = self.compute(cx, &rows, &classes, scratch)?;
+                    cx.chunks_mut(&mut states[..rows.len()], PART, |part, states| {
+                        let (first, logits) =
+                            (rows.start + part * PART, &logits[part * PART * classes.len()..]);
+                        T::vectorised(Observe { targets, first, classes: &classes, logits, states });
+                    });
+                }
+                for (row, state) in rows.zip(states) {
+                    let sum = state.top + state.total.ln();
+                    loss[row] = targets.loss(row, sum, state, totals);
+                    if let Some(log_sum) = log_sum.get_mut(row) {
+                        *log_sum = sum;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The gradients of `x`, weight and bias for those of losses, and perhaps of logarithms of sums; empty ones are not
+    /// wanted.
+    pub(super) fn gradients(
+        &self,
+        cx: &Cx,
+        targets: &Targets<'_, T>,
+        log_sum: &[T],
+        (dloss, dlog_sum): (&[T], Option<&[T]>),
+        [dx, dweight, dbias]: [&mut [T]; 3],
+    ) -> Result<()> {
+        let (depth, zero) = (self.depth, T::of(0.0));
+        [&mut *dx, &mut *dweight, &mut *dbias].into_iter().for_each(|gradient| gradient.fill(zero));
+        let totals = [T::of(self.classes as f64), targets.total_weight(self.classes)];
+        cx.scratch(scratch_len(self.rows, self.classes), |scratch| {
+            for rows in tiles(self.rows, ROWS) {
+                let factors = |row: usize| {
+                    let arriving = [dloss[row], dlog_sum.map_or(zero, |dlog_sum| dlog_sum[row])];
+                    targets.factors(row, log_sum[row], arriving, totals)
+                };
+                let x = self.rows_of(self.x, &rows);
+                for classes in tiles(self.classes, CLASSES) {
+                    let (len, weight) = (classes.len(), self.weight_of(&classes));
+                    let dlogits = self.compute(cx, &rows, &classes, scratch)?;
+                    cx.chunks_mut(dlogits, PART * len, |part, logits| {
+                        let first = rows.start + part * PART;
+                        T::vectorised(Differentiate {
+                            targets,
+                            first,
+                            classes: &classes,
+                            logits,
+                            factors: &factors,
+                        });
+                    });
+                    let dlogits = &*dlogits;
+                    let of_logits: Strided<'_, T> =
+                        Mat { data: dlogits, rows: rows.len(), cols: len, transposed: false }.into();
+                    if !dx.is_empty() {
+                        cx.product_strided(
+                            &mut dx[rows.start * depth..],
+                            depth,
+                            true,
+                            of_logits,
+                            weight.t(),
+                        )?;
+                    }
+                    if !dweight.is_empty() && self.is_by_class {
+                        let to = &mut dweight[classes.start * depth..];
+                        cx.product_strided(to, depth, true, of_logits.t(), x)?;
+                    } else if !dweight.is_empty() {
+                        let to = &mut dweight[classes.start..];
+                        cx.product_strided(to, self.classes, true, x.t(), of_logits)?;
+                    }
+                    if !dbias.is_empty() {
+                        cx.chunks_mut(&mut dbias[classes.clone()], CLASSES / PART, |part, dbias| {
+                            for row in dlogits.chunks_exact(len) {
+                                let row = &row[part * (CLASSES / PART)..];
+                                dbias.iter_mut().zip(row).for_each(|(sum, x)| *sum += *x);
+                            }
+                        });
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Adds a tile of logits to what is known of its rows.
+struct Observe<'a, T> {
+    targets: &'a Targets<'a, T>,
+    /// The first row.
+    first: usize,
+    classes: &'a Range<usize>,
+    logits: &'a [T],
+    states: &'a mut [RowState<T>],
+}
+impl<T: KernelFloat> VectorLoops<T> for Observe<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Observe { targets, first, classes, logits, states } = self;
+        let zero = T::of(0.0);
+        for (at, state) in states.iter_mut().enumerate() {
+            let logits = nth(logits, at, classes.len());
+            let new = largest::<T, F>(logits).get();
+            let top = if new > state.top { new } else { state.top };
+            // A row without a finite logit is not shifted.
+            let shift = if top == T::of(f64::NEG_INFINITY) { zero } else { top };
+            let lanes = F::new(shift);
+            let added = sum([logits], |[x]: [F; 1]| (x - lanes).exp()).get();
+            state.total = state.total * (state.top - shift).exp() + added;
+            state.top = top;
+            if let Some(class) = targets.labels.class(first + at).filter(|class| classes.contains(class)) {
+                state.hit = logits[class - classes.start];
+            }
+            if targets.smoothing > 0.0 {
+                state.weighted += match targets.class_weight {
+                    None => sum([logits], |[x]: [F; 1]| x).get(),
+                    Some(weights) => {
+                        sum([&weights[classes.clone()], logits], |[weight, x]: [F; 2]| weight * x).get()
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// Turns a tile of logits into their gradients.
+struct Differentiate<'a, T, R> {
+    targets: &'a Targets<'a, T>,
+    /// The first row.
+    first: usize,
+    classes: &'a Range<usize>,
+    logits: &'a mut [T],
+    /// The factors of a row.
+    factors: &'a R,
+}
+impl<T: KernelFloat, R: Fn(usize) -> RowFactors<T>> VectorLoops<T> for Differentiate<'_, T, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Differentiate { targets, first, classes, logits, factors } = self;
+        for (row, logits) in (first..).zip(logits.chunks_exact_mut(classes.len())) {
+            let of_row = factors(row);
+            let [log_sum, of_share, of_class] =
+                [of_row.log_sum, of_row.of_share, of_row.of_class].map(F::new);
+            match targets.class_weight {
+                Some(weights) => {
+                    map_lanes([&weights[classes.clone()]], [&mut *logits], |[weight]: [F; 1], [x]| {
+                        [of_share * (x - log_sum).exp() - of_class * weight]
+                    });
+                }
+                None => map_lanes([], [&mut *logits], |[], [x]: [F; 1]| {
+                    [of_share * (x - log_sum).exp() - of_class]
+                }),
+            }
+            if let Some(class) = targets.labels.class(row).filter(|class| classes.contains(class)) {
+                let to = &mut logits[class - classes.start];
+                *to = *to - of_row.of_label;
+            }
+        }
+    }
+}
