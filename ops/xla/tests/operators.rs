@@ -30,6 +30,7 @@ fn main() {
         operators_have_the_known_lowering,
         refusals_name_the_operator_and_the_reason,
         operators_are_also_lowered_for_16_bits,
+        products_read_16_bits_also_in_compositions,
     ];
     let on_devices = tests![
         operators_compute_the_same_in_single_precision,
@@ -320,6 +321,23 @@ fn operators_compute_nearly_the_same_in_16_bits() -> Result<()> {
     compare_values(DType::BF16, 5e-2, 1, &sensitive)?;
     // Rules are the same for both; all samples would take minutes.
     compare_values(DType::F16, 1e-2, 8, &sensitive)
+}
+
+/// Compositions compute in single precision, but converted factors are multiplied as they were.
+fn products_read_16_bits_also_in_compositions() -> Result<()> {
+    let mut products = 0;
+    for sample in check::samples().into_iter().filter(|sample| sample.op() == "matmul_v2") {
+        let Some(case) = Case::forward(&sample, DType::BF16).as_ref().and_then(Case::backward) else {
+            continue;
+        };
+        for line in case.lowered()?.text.lines().filter(|line| line.contains("dot_general")) {
+            let (factors, _) = line.rsplit_once("->").expect("the line ends with types");
+            assert_eq!(factors.matches("bf16").count(), 2, "{line}");
+            products += 1;
+        }
+    }
+    assert!(products > 10, "{products}");
+    Ok(())
 }
 
 /// What is lowered in single precision is also lowered in 16 bits.

@@ -1,6 +1,6 @@
 //! Constants and elementwise operations.
 
-use std::ops;
+use std::{ops, rc::Rc};
 
 use super::{Hlo, HloDType, HloType};
 
@@ -235,7 +235,15 @@ impl Hlo {
             return self.not_equal(&self.full_like(0.0));
         }
         let ty = HloType { dtype, ..self.ty.clone() };
-        self.emit(ty.clone(), format_args!("stablehlo.convert {self} : ({}) -> {ty}", self.ty))
+        let converted =
+            self.emit(ty.clone(), format_args!("stablehlo.convert {self} : ({}) -> {ty}", self.ty));
+        let narrow = (self.dtype().is_half() && !dtype.is_half()).then(|| Rc::new(self.clone()));
+        Hlo { narrow, ..converted }
+    }
+
+    /// A rearrangement of its elements, of those of 16 bits where they were converted.
+    pub(super) fn rearranged(&self, by: impl Fn(&Hlo) -> Hlo) -> Option<Hlo> {
+        self.narrow.as_deref().map(|narrow| by(narrow).convert(self.dtype()))
     }
 
     /// The bits in another dtype of the same size.

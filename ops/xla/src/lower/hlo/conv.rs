@@ -1,6 +1,6 @@
 //! Products of matrices, convolutions, and windows.
 
-use super::{Hlo, HloType};
+use super::{Hlo, HloDType, HloType};
 
 /// Windows over a tensor, with one entry for each of its dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,11 +120,16 @@ impl Hlo {
         let batching =
             if batch.is_empty() { String::new() } else { format!(", batching_dims = {}", sides(batch)) };
         let ty = self.in_dims(&dims);
+        // Devices multiply numbers of 16 bits faster. Their products are exact in the dtype of the result.
+        let (x, y) = match (self.narrow.as_deref(), other.narrow.as_deref()) {
+            (Some(x), Some(y)) if x.dtype() == y.dtype() && self.dtype() == HloDType::F32 => (x, y),
+            _ => (self, other),
+        };
         let text = format!(
-            "stablehlo.dot_general {self}, {other}{batching}, contracting_dims = {} : ({}, {}) -> {ty}",
+            "stablehlo.dot_general {x}, {y}{batching}, contracting_dims = {} : ({}, {}) -> {ty}",
             sides(contracted),
-            self.ty,
-            other.ty
+            x.ty,
+            y.ty
         );
         self.emit(ty, text)
     }

@@ -50,12 +50,12 @@ impl HloFunction {
     pub(crate) fn argument(&self, ty: HloType) -> Hlo {
         let mut text = self.0.borrow_mut();
         text.next += 1;
-        Hlo { id: Id::One(text.next - 1), ty, known: None, f: self.clone() }
+        Hlo { id: Id::One(text.next - 1), ty, known: None, narrow: None, f: self.clone() }
     }
 
     /// Zeros.
     pub(crate) fn zeros(&self, ty: &HloType) -> Hlo {
-        let of = Hlo { id: Id::Unset, ty: ty.clone(), known: None, f: self.clone() };
+        let of = Hlo { id: Id::Unset, ty: ty.clone(), known: None, narrow: None, f: self.clone() };
         of.full_like(0.0)
     }
 

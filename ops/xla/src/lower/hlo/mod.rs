@@ -21,7 +21,7 @@ pub use reduce::Reduction;
 pub(crate) use region::WhileText;
 pub use types::{HloDType, HloType};
 
-use std::{fmt, sync::Arc};
+use std::{fmt, rc::Rc, sync::Arc};
 
 use autobwd::{__private::internals::*, Error, Meta};
 
@@ -34,6 +34,8 @@ pub struct Hlo {
     ty: HloType,
     /// Elements that are known when the program is lowered.
     known: Option<Arc<[f64]>>,
+    /// The value of 16 bits that was converted.
+    narrow: Option<Rc<Hlo>>,
     f: HloFunction,
 }
 
@@ -67,7 +69,7 @@ impl Hlo {
     /// A value that is to be set.
     pub(crate) fn unset(f: &HloFunction, meta: &Meta) -> Hlo {
         let known = meta.constant().map(Arc::from);
-        Hlo { id: Id::Unset, ty: HloType::of(meta), known, f: f.clone() }
+        Hlo { id: Id::Unset, ty: HloType::of(meta), known, narrow: None, f: f.clone() }
     }
 
     /// The same value with elements that are known.
@@ -152,7 +154,7 @@ impl Hlo {
     }
 
     fn value(&self, id: Id, ty: HloType) -> Hlo {
-        Hlo { id, ty, known: None, f: self.f.clone() }
+        Hlo { id, ty, known: None, narrow: None, f: self.f.clone() }
     }
 
     /// The type with other dimensions.

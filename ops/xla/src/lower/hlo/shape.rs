@@ -12,6 +12,9 @@ impl Hlo {
         if dims.iter().product::<usize>() != self.numel() {
             self.fail(format!("{} in the shape {dims:?}", self.ty));
         }
+        if let Some(rearranged) = self.rearranged(|narrow| narrow.reshape(dims)) {
+            return rearranged;
+        }
         let ty = self.in_dims(dims);
         self.emit(ty.clone(), format_args!("stablehlo.reshape {self} : ({}) -> {ty}", self.ty))
     }
@@ -26,6 +29,9 @@ impl Hlo {
         let fits = |(own, axis): (&usize, &usize)| dims.get(*axis).is_some_and(|dim| own == dim || *own == 1);
         if axes.len() != self.rank() || !self.dims().iter().zip(axes).all(fits) {
             self.fail(format!("{} broadcast to {dims:?}", self.ty));
+        }
+        if let Some(rearranged) = self.rearranged(|narrow| narrow.broadcast(dims, axes)) {
+            return rearranged;
         }
         let ty = self.in_dims(dims);
         let text = format!("stablehlo.broadcast_in_dim {self}, dims = {axes:?} : ({}) -> {ty}", self.ty);
@@ -78,6 +84,9 @@ impl Hlo {
             self.fail(format!("{} in the order {order:?}", self.ty));
             return self.clone();
         };
+        if let Some(rearranged) = self.rearranged(|narrow| narrow.transpose(order)) {
+            return rearranged;
+        }
         let ty = self.in_dims(&dims);
         self.emit(
             ty.clone(),

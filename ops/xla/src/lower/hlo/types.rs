@@ -32,6 +32,13 @@ pub enum HloDType {
     F64,
 }
 
+impl HloDType {
+    /// Whether it is one of the floating point types of 16 bits.
+    pub(super) fn is_half(self) -> bool {
+        matches!(self, HloDType::F16 | HloDType::BF16)
+    }
+}
+
 impl From<DType> for HloDType {
     fn from(dtype: DType) -> HloDType {
         match dtype {
