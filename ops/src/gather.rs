@@ -106,7 +106,8 @@ fn as_place(number: i64, n: usize) -> Option<usize> {
     usize::try_from(number).ok().filter(|place| *place < n)
 }
 
-fn number(numbers: &Buf<'_>, i: usize) -> Result<i64> {
+/// The index at `i`.
+pub(crate) fn number(numbers: &Buf<'_>, i: usize) -> Result<i64> {
     match numbers.dtype() {
         DType::I32 => Ok(numbers.slice::<i32>()?[i].into()),
         _ => Ok(numbers.slice::<i64>()?[i]),

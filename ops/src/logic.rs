@@ -23,7 +23,7 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
 }
 
 /// Selection by a mask: `out = x` where the condition holds, else `y`.
-#[register_op(grad = WhereGrad, pointwise, kernel, any_dtype)]
+#[register_op(grad = WhereGrad, pointwise, kernel, infallible, any_dtype)]
 pub struct Where<V = Var> {
     /// Bool, any shape.
     #[input]

@@ -14,7 +14,7 @@ use crate::{
 /// Sorts the elements along an axis, and returns their positions: `out = x[indices]`.
 ///
 /// The sort is stable, also for gradients: equal elements keep their order. NaN counts as the largest number.
-#[register_op(grad = ArgsortGrad, primitive)]
+#[register_op(grad = ArgsortGrad, infallible, primitive)]
 pub struct Argsort<V = Var> {
     /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]

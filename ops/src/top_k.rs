@@ -28,7 +28,7 @@ use crate::{
 ///
 /// Ties are in the order of `x`, and the gradient goes to the positions that were chosen. NaN counts as the largest
 /// number.
-#[register_op(grad = TopKV2Grad)]
+#[register_op(grad = TopKV2Grad, infallible)]
 pub struct TopKV2<V = Var> {
     /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]
@@ -327,7 +327,7 @@ impl ArgAttrs {
 /// Position of the largest element along an axis.
 ///
 /// Ties give the first position; NaN counts as the largest number.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct ArgMax<V = Var> {
     /// At least one element along the axis.
     #[input]
@@ -390,7 +390,7 @@ fn arg_max(x: Draw, arg: ArgAttrs) -> ArgMax<Draw> {
 /// Position of the smallest element along an axis.
 ///
 /// Ties give the first position; NaN counts as the largest number.
-#[register_op(grad = ZeroGrad)]
+#[register_op(grad = ZeroGrad, infallible)]
 pub struct ArgMin<V = Var> {
     /// At least one element along the axis.
     #[input]

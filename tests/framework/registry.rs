@@ -62,7 +62,7 @@ fn gradient(kind: GradKind) -> String {
         GradKind::Derived(info) => format!("`{}`, derived", info.schema().name),
         GradKind::Composed => "by composition".into(),
         GradKind::Rule => "by a rule".into(),
-        GradKind::None => "none".into(),
+        GradKind::None(_) => "none".into(),
         GradKind::Zero => "zero".into(),
     }
 }

@@ -74,8 +74,8 @@ pub(super) fn find(
         program.full_overwrites(id, op).for_each(|v| wanted[v.index()] = false);
         match kinds[i] {
             GradKind::Zero => continue,
-            GradKind::None if depends[i] => return Err(without_gradient(ops, program, id, i, var)),
-            GradKind::None => continue,
+            GradKind::None(_) if depends[i] => return Err(without_gradient(ops, program, id, i, var)),
+            GradKind::None(_) => continue,
             _ => op.reads().filter(|v| !no_grad[v.index()]).for_each(|v| wanted[v.index()] = true),
         }
         if !question.only_asked || depends[i] {
@@ -104,7 +104,12 @@ fn without_gradient(infos: &OpInfoMap, program: &Program, block: BlockId, index:
     let name = program.name(var);
     let is_derived =
         |of: usize| infos.get(&ops[of].ty).is_ok_and(|info| matches!(info.grad_kind(), GradKind::Derived(_)));
+    let reason = infos.get(&ops[index].ty).ok().and_then(|info| match info.grad_kind() {
+        GradKind::None(reason) => reason,
+        _ => None,
+    });
     let why = match ops[index].origin {
+        _ if reason.is_some() => reason.map(Into::into),
         Origin::Gradient { of } if of < index && is_derived(of) => Some(format!(
             "gradients are derived from a formula at most three times: declare the gradient of `{}` as an operator \
              whose own gradient is derived, or compose it of other operators",

@@ -135,7 +135,7 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
     );
     let (many, mut checked) = (Arc::new(Cx::new(THREADS)), CheckedSample::default());
     let (kind, bound) = (ops.get(sample.op())?.grad_kind(), bound(sample));
-    if let GradKind::None | GradKind::Zero = kind {
+    if let GradKind::None(_) | GradKind::Zero = kind {
         check_kernels(ops, &function, &many, &mut checked.warnings)?;
         check_kernels(ops, &single, &many, &mut vec![])?;
         check_unknown(ops, &function, sample, &mut checked.warnings)?;
@@ -143,7 +143,10 @@ fn check(ops: &OpInfoMap, sample: &Sample) -> Result<CheckedSample> {
         check_threads(ops, &function, &many)?;
         check_composition(ops, sample, &function, None, &mut checked.warnings)
             .map_err(in_case("composed, "))?;
-        check_constant(sample, &function, matches!(kind, GradKind::Zero), &mut checked.warnings)?;
+        // An operator that refuses its gradient for a reason may have one.
+        if !matches!(kind, GradKind::None(Some(_))) {
+            check_constant(sample, &function, matches!(kind, GradKind::Zero), &mut checked.warnings)?;
+        }
     } else {
         check_gradients(ops, sample, (&function, &single), &many, &mut checked)?;
     }
@@ -273,7 +276,7 @@ fn check_resized(ops: &OpInfoMap, sample: &Sample, many: &Cx) -> Result<()> {
     };
     let outcome = catch_panic(|| {
         function.run()?;
-        if let GradKind::None | GradKind::Zero = ops.get(sample.op())?.grad_kind() {
+        if let GradKind::None(_) | GradKind::Zero = ops.get(sample.op())?.grad_kind() {
             return check_kernels(ops, &function, many, &mut vec![]);
         }
         let built = GradientFunction::of(ops, &function)?;

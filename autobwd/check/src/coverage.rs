@@ -99,7 +99,7 @@ pub(super) fn corners(ops: &OpInfoMap, info: &OpInfo, samples: &[&Sample]) -> Ve
     }
     found.extend(dtypes(info, &rows));
     found.extend(unused(ops, info, &rows));
-    if !matches!(info.grad_kind(), GradKind::None) {
+    if !matches!(info.grad_kind(), GradKind::None(_)) {
         found.extend(signs(ops, info, &rows));
     }
     found

@@ -52,7 +52,7 @@ fn check_half(ops: &OpInfoMap, sample: &Sample, dtype: DType, many: &Arc<Cx>) ->
     check_same(ops, &half, many)?;
     check_fused(ops, sample, &half, dtype)?;
     let built = match info.grad_kind() {
-        GradKind::None | GradKind::Zero => None,
+        GradKind::None(_) | GradKind::Zero => None,
         _ => Some(GradientFunction::of(ops, &half)?),
     };
     if let Some(GradientFunction { gradient, .. }) = &built {

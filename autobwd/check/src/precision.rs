@@ -99,7 +99,7 @@ pub(super) fn check_large(ops: &OpInfoMap, sample: &Sample, bound: f64) -> Resul
     let bound = bound.max(4.0 * condition(ops, &double)?);
     check_single(ops, &single, &double, bound)?;
     match info.grad_kind() {
-        GradKind::None | GradKind::Zero => Ok(()),
+        GradKind::None(_) | GradKind::Zero => Ok(()),
         _ if sample.smooth.is_some() => Ok(()),
         _ => check_single_gradients(ops, &single, &double, bound),
     }

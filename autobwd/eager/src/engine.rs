@@ -261,7 +261,7 @@ impl Eager {
 /// Rejects an operator with a gradient that overwrites a leaf.
 fn refuse_leaves(ready: &PreparedOp, into: &[(usize, &Value)]) -> Result<()> {
     match into.iter().find(|(_, value)| value.is_leaf()) {
-        Some((_, leaf)) if !matches!(ready.info.grad_kind(), GradKind::None) => {
+        Some((_, leaf)) if !matches!(ready.info.grad_kind(), GradKind::None(_)) => {
             let text = format!(
                 "the leaf {leaf} cannot be overwritten by a recorded operator, whose gradient would be lost; use \
                  `no_grad`"

@@ -165,10 +165,15 @@ impl<'a> ScopeGradient<'a> {
         match (node, info.map(|info| (info, info.grad_kind()))) {
             (Operator::Rnn(rnn), _) => self.rnn(index, rnn),
             (_, Some((_, GradKind::Zero))) => Ok(vec![]),
-            (_, None | Some((_, GradKind::None))) => {
+            (_, kind @ (None | Some((_, GradKind::None(_))))) => {
                 let name = self.flat.program.name(arriving);
-                let text =
-                    format!("the operator has no gradient, but the gradient of `{name}` passes through it");
+                let reason = match kind {
+                    Some((_, GradKind::None(Some(reason)))) => format!("; {reason}"),
+                    _ => String::new(),
+                };
+                let text = format!(
+                    "the operator has no gradient, but the gradient of `{name}` passes through it{reason}"
+                );
                 Err(Error::new(ErrorKind::NoGradient, text))
             }
             (_, Some((info, _))) => {

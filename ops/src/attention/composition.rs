@@ -14,9 +14,11 @@ use crate::{
 
 impl Composition for ScaledDotProductAttention<Expr> {
     fn compose(&mut self) {
-        let ScaledDotProductAttention { q, k, v, mask, documents, seed_tensor, attention, .. } = &*self;
+        let ScaledDotProductAttention { q, k, v, mask, documents, positions, seed_tensor, attention, .. } =
+            &*self;
         let heads = Heads::of(q, k, attention);
-        let softmax = heads.softmax([mask.as_ref(), documents.as_ref(), seed_tensor.as_ref()], attention);
+        let options = [mask, documents, positions, seed_tensor].map(Option::as_ref);
+        let softmax = heads.softmax(options, attention);
         let out = softmax.dropped(&softmax.shares).matmul(&heads.repeated(v));
         self.log_sum = softmax.log_sum.squeeze(&[-1]).transpose(&[0, 2, 1]);
         self.out = by_position(&out);
@@ -25,10 +27,25 @@ impl Composition for ScaledDotProductAttention<Expr> {
 
 impl Composition for ScaledDotProductAttentionGradGrad<Expr> {
     fn compose(&mut self) {
-        let Self { q, k, v, mask, documents, seed_tensor, attention, dout, dlog_sum, ddq, ddk, ddv, .. } =
-            &*self;
+        let Self {
+            q,
+            k,
+            v,
+            mask,
+            documents,
+            positions,
+            seed_tensor,
+            attention,
+            dout,
+            dlog_sum,
+            ddq,
+            ddk,
+            ddv,
+            ..
+        } = &*self;
         let heads = Heads::of(q, k, attention);
-        let softmax = heads.softmax([mask.as_ref(), documents.as_ref(), seed_tensor.as_ref()], attention);
+        let options = [mask, documents, positions, seed_tensor].map(Option::as_ref);
+        let softmax = heads.softmax(options, attention);
         let (shares, v, dout) = (&softmax.shares, heads.repeated(v), by_head(dout));
         let [ddq, ddk, ddv] = [
             ddq.as_ref().map(by_head),
@@ -154,7 +171,7 @@ impl Heads {
         x.reshape_to(&[batch, key_heads.clone(), group.clone(), positions, columns]).sum(&[2])
     }
 
-    fn softmax(&self, [mask, documents, seed]: [Option<&Expr>; 3], attrs: &AttentionAttrs) -> Softmax {
+    fn softmax(&self, [mask, documents, at, seed]: [Option<&Expr>; 4], attrs: &AttentionAttrs) -> Softmax {
         let mut scores = self.scaled(&product([&self.q, &self.k], [false, true]));
         let mut tangents = None;
         if attrs.softcap > 0.0 {
@@ -163,7 +180,7 @@ impl Heads {
             scores = &tangent * cap;
             tangents = Some(tangent);
         }
-        for seen in visible(&scores, mask, documents, attrs) {
+        for seen in visible(&scores, [mask, documents, at], attrs) {
             scores = seen.where_cond(&scores, &like(&scores, f64::NEG_INFINITY));
         }
         if let Some(mask) = mask.filter(|mask| mask.dtype() != DType::Bool) {
@@ -215,29 +232,47 @@ impl Softmax {
 }
 
 /// Where a query sees a key: conditions that broadcast to the scores.
-fn visible(
-    scores: &Expr,
-    mask: Option<&Expr>,
-    documents: Option<&Expr>,
-    attrs: &AttentionAttrs,
-) -> Vec<Expr> {
+fn visible(scores: &Expr, [mask, documents, at]: [Option<&Expr>; 3], attrs: &AttentionAttrs) -> Vec<Expr> {
     let builder = scores.builder();
-    let [_, _, queries, keys] = sizes(scores);
+    let [batch, _, queries, keys] = sizes(scores);
     let offset = &keys - &queries;
+    // [batch, 1, queries, 1], or [queries, 1].
+    let at = at.map(|at| at.unsqueeze(&[1, 3]));
+    let all = |seen: Vec<Option<Expr>>| seen.into_iter().flatten().reduce(|a, b| a.logical_and(&b));
     let mut seen = vec![];
     if attrs.causal || attrs.window >= 0 {
-        let distance = positions(builder, &queries).unsqueeze(&[1]) + offset.number(builder)
-            - positions(builder, &keys).unsqueeze(&[0]);
+        let at = match &at {
+            // What is farther away sees as little, and has a distance.
+            Some(at) => {
+                let beyond = i64::from(attrs.window.max(0)) + 1;
+                at.maximum(&like(at, -beyond as f64)).minimum(&(&keys + beyond).number(builder))
+            }
+            None => positions(builder, &queries).unsqueeze(&[1]) + offset.number(builder),
+        };
+        let distance = at - positions(builder, &keys).unsqueeze(&[0]);
         let zeros = || like(&distance, 0.0);
         let window = || like(&distance, attrs.window.into());
         let causal = attrs.causal.then(|| distance.greater_equal(&zeros()));
         let before = (attrs.window >= 0).then(|| distance.less_equal(&window()));
         let after = (attrs.window >= 0 && !attrs.causal).then(|| distance.greater_equal(&(-window())));
-        seen.extend([causal, before, after].into_iter().flatten().reduce(|a, b| a.logical_and(&b)));
+        seen.extend(all(vec![causal, before, after]));
     }
-    if let Some(documents) = documents {
-        let own = documents.slice_to(1, &offset, &keys).unsqueeze(&[1, 3]);
-        seen.push(own.equal(&documents.unsqueeze(&[1, 2])));
+    match (documents, at) {
+        (None, _) => {}
+        (Some(documents), None) => {
+            let own = documents.slice_to(1, &offset, &keys).unsqueeze(&[1, 3]);
+            seen.push(own.equal(&documents.unsqueeze(&[1, 2])));
+        }
+        (Some(documents), Some(at)) => {
+            let count = keys.number(builder);
+            let is_key = at.greater_equal(&like(&at, 0.0)).logical_and(&at.less_than(&count));
+            let first = (positions(builder, &batch) * &count).unsqueeze(&[1, 2, 3]);
+            let index = is_key.where_cond(&at, &like(&at, 0.0)) + first;
+            let index = index.reshape_to(&[&batch * &queries]);
+            let own = documents.reshape_to(&[&batch * &keys]).gather(&index, 0);
+            let own = own.reshape_to(&[batch, 1.into(), queries, 1.into()]);
+            seen.push(own.equal(&documents.unsqueeze(&[1, 2])).logical_and(&is_key));
+        }
     }
     let mask = mask.filter(|mask| mask.dtype() == DType::Bool);
     seen.extend(mask.map(|mask| mask.expand_to(&sizes::<4>(scores))));

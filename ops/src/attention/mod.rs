@@ -1,6 +1,7 @@
 //! Scaled dot-product attention with memory that is linear in the lengths: at any time, scores exist for a tile of
 //! queries and keys of one head only. The composition materialises all scores.
 
+mod cache;
 mod composition;
 mod forward;
 mod gradient;
@@ -9,6 +10,7 @@ mod positions;
 mod scores;
 mod second_order;
 
+pub use cache::{AssertWithin, CacheUpdate};
 pub use options::{AttentionAttrs, AttentionOptions};
 pub(crate) use positions::rotary_embedding;
 pub use positions::{Rotary, RotaryScaling, alibi_mask};
@@ -53,6 +55,10 @@ pub struct ScaledDotProductAttention<V = Var> {
     /// The number of the document of each key, int64 `[batch, keys]`: a query sees the keys of its own document.
     #[input]
     pub documents: Option<V>,
+    /// Positions of the queries among the keys, int64 `[batch, queries]`, instead of the last ones: what a causal mask,
+    /// a window and documents go by. A negative one is before all keys, one beyond the last is after them.
+    #[input]
+    pub positions: Option<V>,
     /// Seed of dropped weights instead of attribute `seed`: one int64 or int32 number.
     #[input("Seed")]
     pub seed_tensor: Option<V>,
@@ -68,10 +74,10 @@ pub struct ScaledDotProductAttention<V = Var> {
 }
 impl Infer for ScaledDotProductAttention<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let ScaledDotProductAttention { q, k, v, mask, documents, seed_tensor, .. } = &*self;
+        let ScaledDotProductAttention { q, k, v, mask, documents, positions, seed_tensor, .. } = &*self;
         self.attention.check()?;
-        let [batch, queries, heads, width] =
-            check_attention(q, [k, v], [mask.as_ref(), documents.as_ref(), seed_tensor.as_ref()])?;
+        let options = [mask, documents, positions, seed_tensor].map(Option::as_ref);
+        let [batch, queries, heads, width] = check_attention(q, [k, v], options)?;
         let (dtype, out) = (q.dtype, [batch, queries, heads, width].into_iter().collect::<Dims>());
         self.out.set(dtype, out);
         self.log_sum.set(dtype, [batch, queries, heads].into_iter().collect::<Dims>());
@@ -86,7 +92,7 @@ impl Infer for ScaledDotProductAttention<Meta> {
 impl Kernel for ScaledDotProductAttention<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let options = [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()];
+            let options = [&self.mask, &self.documents, &self.positions, &self.seed_tensor].map(Option::as_ref);
             let scores = Scores::<T>::of([&self.q, &self.k, &self.v], options, &self.attention)?;
             forward::attend(&scores, cx, self.out.slice_mut()?, self.log_sum.slice_mut()?)
         })
@@ -161,6 +167,25 @@ autobwd::samples!(
             documents: Some(documents([1, 6], [1, 1, 1, 2, 2, 2])),
             ..attention([1, 4, 2, 2], [6, 2], 2).limited(|limits| (limits.causal, limits.window) = (true, 1))
         },
+        // Queries anywhere among the keys of a cache, and before all of them.
+        ScaledDotProductAttention {
+            positions: Some(positions([2, 3], [0, 1, 2, -1, 4, 5])),
+            ..attention([2, 3, 2, 2], [6, 1], 3).limited(|limits| limits.causal = true)
+        },
+        ScaledDotProductAttention {
+            positions: Some(positions([1, 4], [5, 0, -3, 9])),
+            documents: Some(documents([1, 6], [1, 1, 1, 2, 2, 2])),
+            ..attention([1, 4, 2, 2], [6, 2], 2).limited(|limits| (limits.softcap, limits.window) = (0.9, 1))
+        },
+        ScaledDotProductAttention {
+            positions: Some(positions([1, 1], [270])),
+            ..attention([1, 1, 1, 1], [520, 1], 1)
+                .limited(|limits| (limits.causal, limits.window) = (true, 20))
+        },
+        ScaledDotProductAttention {
+            positions: Some(positions([2, 1], [0, 1])),
+            ..attention([2, 1, 2, 2], [3, 1], 2)
+        },
         // Hidden scores with an infinite exponential.
         ScaledDotProductAttention {
             q: given([1, 2, 1, 1], [20.0, 0.5]),
@@ -207,6 +232,11 @@ autobwd::samples!(
             ..attention([1, 3, 1, 1], [2, 1], 1)
         }
         .fails("`Documents`: 3 queries have no places among 2 keys"),
+        ScaledDotProductAttention {
+            positions: Some(positions([2, 2], [0, 1, 2, 3])),
+            ..attention([2, 3, 4, 5], [6, 4], 5)
+        }
+        .fails("`Positions`: int64 [2, 3] is needed, the position of each query"),
         attention([2, 3, 4, 5], [6, 4], 5)
             .limited(|limits| limits.scale = f32::INFINITY)
             .fails("attribute `scale`: inf is no finite number"),
@@ -224,6 +254,7 @@ fn attention(q: [usize; 4], [keys, key_heads]: [usize; 2], width: usize) -> Scal
         v: uniform([batch, keys, key_heads, width]),
         mask: None,
         documents: None,
+        positions: None,
         seed_tensor: None,
         out: out(),
         log_sum: out(),
@@ -242,11 +273,15 @@ fn documents<const N: usize>(dims: [usize; 2], numbers: [i64; N]) -> Draw {
     given(dims, numbers.map(|number| number as f64)).of(DType::I64)
 }
 
+fn positions<const N: usize>(dims: [usize; 2], numbers: [i64; N]) -> Draw {
+    documents(dims, numbers)
+}
+
 /// Checks the inputs; returns the numbers of sequences, queries, heads, and columns of values.
 fn check_attention(
     q: &Meta,
     [k, v]: [&Meta; 2],
-    [mask, documents, seed]: [Option<&Meta>; 3],
+    [mask, documents, positions, seed]: [Option<&Meta>; 4],
 ) -> Result<[Dim; 4]> {
     q.float()?;
     let [batch, queries, heads, depth] = q.unpack()?;
@@ -279,8 +314,15 @@ fn check_attention(
         documents.require(documents.dtype == DType::I64 && fits, || {
             format!("int64 [{batch}, {keys}] is needed, the document of each key")
         })?;
-        let has_positions = queries.get().zip(keys.get()).is_none_or(|(queries, keys)| queries <= keys);
+        let has_positions = positions.is_some()
+            || queries.get().zip(keys.get()).is_none_or(|(queries, keys)| queries <= keys);
         documents.require(has_positions, || format!("{queries} queries have no places among {keys} keys"))?;
+    }
+    if let Some(positions) = positions {
+        let fits = matches!(&positions.dims[..], [own, of_queries] if own.agrees(batch) && of_queries.agrees(queries));
+        positions.require(positions.dtype == DType::I64 && fits, || {
+            format!("int64 [{batch}, {queries}] is needed, the position of each query")
+        })?;
     }
     seed.map_or(Ok(()), one_integer)?;
     Ok([batch, queries, heads, width])
@@ -296,6 +338,7 @@ pub struct ScaledDotProductAttentionGrad<V = Var> {
     pub v: V,
     pub mask: Option<V>,
     pub documents: Option<V>,
+    pub positions: Option<V>,
     pub seed_tensor: Option<V>,
     pub out: V,
     pub log_sum: V,
@@ -315,7 +358,7 @@ pub struct ScaledDotProductAttentionGrad<V = Var> {
 impl Kernel for ScaledDotProductAttentionGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let options = [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()];
+            let options = [&self.mask, &self.documents, &self.positions, &self.seed_tensor].map(Option::as_ref);
             let scores = Scores::<T>::of([&self.q, &self.k, &self.v], options, &self.attention)?;
             let saved = Saved {
                 out: self.out.slice()?,
@@ -355,6 +398,7 @@ fn gradient_of_gradient(fwd: &ScaledDotProductAttentionGrad, g: &mut GradCx<'_>)
         v: fwd.v,
         mask: fwd.mask,
         documents: fwd.documents,
+        positions: fwd.positions,
         seed_tensor: fwd.seed_tensor,
         out: fwd.out,
         log_sum: fwd.log_sum,
@@ -407,6 +451,9 @@ pub struct ScaledDotProductAttentionGradGrad<V = Var> {
     /// Its documents.
     #[input("Documents")]
     pub documents: Option<V>,
+    /// Its positions.
+    #[input("Positions")]
+    pub positions: Option<V>,
     /// Its seed.
     #[input("Seed")]
     pub seed_tensor: Option<V>,
@@ -456,7 +503,8 @@ impl Infer for ScaledDotProductAttentionGradGrad<Meta> {
             q, k, v, out, log_sum, dout, dlog_sum, ddq, ddk, ddv, ..
         } = &*self;
         self.attention.check()?;
-        check_attention(q, [k, v], [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()])?;
+        let options = [&self.mask, &self.documents, &self.positions, &self.seed_tensor].map(Option::as_ref);
+        check_attention(q, [k, v], options)?;
         dout.same_as(out)?;
         for (gradient, of) in [(dlog_sum, log_sum), (ddq, q), (ddk, k), (ddv, v)] {
             gradient.iter().try_for_each(|gradient| gradient.same_as(of))?;
@@ -471,7 +519,7 @@ impl Infer for ScaledDotProductAttentionGradGrad<Meta> {
 impl Kernel for ScaledDotProductAttentionGradGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         with_float!(self.q, T => {
-            let options = [self.mask.as_ref(), self.documents.as_ref(), self.seed_tensor.as_ref()];
+            let options = [&self.mask, &self.documents, &self.positions, &self.seed_tensor].map(Option::as_ref);
             let scores = Scores::<T>::of([&self.q, &self.k, &self.v], options, &self.attention)?;
             let saved = Saved {
                 out: self.out.slice()?,

@@ -72,6 +72,9 @@ pub struct AttentionOptions {
     /// The number of the document of each key, int64 `[batch, keys]`, for documents packed into one row: a query sees
     /// the keys of its own document. The last query belongs to the document of the last key.
     pub documents: Option<Expr>,
+    /// Positions of the queries among the keys, int64 `[batch, queries]`, instead of the last ones: what a causal mask,
+    /// a window and documents go by. A query at a negative position is before all keys.
+    pub positions: Option<Expr>,
     /// Seed of dropped weights instead of [`AttentionAttrs::seed`]: one int64 or int32 number.
     pub seed: Option<Expr>,
     /// Options that are constants.

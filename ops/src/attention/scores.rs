@@ -124,16 +124,17 @@ pub(super) struct Scores<'a, T> {
     /// 0 for none.
     pub(super) softcap: T,
     causal: bool,
-    window: Option<usize>,
+    window: Option<i64>,
     mask: Option<Mask<'a, T>>,
     documents: Option<&'a [i64]>,
+    positions: Option<&'a [i64]>,
     dropout: Option<Dropout<T>>,
 }
 
 impl<'a, T: KernelFloat> Scores<'a, T> {
     pub(super) fn of(
         [q, k, v]: [&'a Buf<'_>; 3],
-        [mask, documents, seed]: [Option<&'a Buf<'_>>; 3],
+        [mask, documents, positions, seed]: [Option<&'a Buf<'_>>; 4],
         attrs: &AttentionAttrs,
     ) -> Result<Scores<'a, T>> {
         let sizes = Sizes::of(q, k, v);
@@ -159,9 +160,10 @@ impl<'a, T: KernelFloat> Scores<'a, T> {
             scale: T::of(attrs.scale_of(sizes.depth)),
             softcap: T::of(attrs.softcap.into()),
             causal: attrs.causal,
-            window: usize::try_from(attrs.window).ok(),
+            window: (attrs.window >= 0).then_some(attrs.window.into()),
             mask,
             documents: documents.map(Buf::slice).transpose()?,
+            positions: positions.map(Buf::slice).transpose()?,
             dropout,
         })
     }
@@ -196,37 +198,47 @@ impl<'a, T: KernelFloat> Scores<'a, T> {
         (block.batch * self.sizes.queries + block.query + row) * self.sizes.heads + block.head
     }
 
-    /// The position of a query among the keys, if it has one: the last query is at the last key.
-    fn position(&self, query: usize) -> Option<usize> {
-        (query + self.sizes.keys).checked_sub(self.sizes.queries)
+    /// The position of a query among the keys: its own, or the last query is at the last key.
+    fn position(&self, batch: usize, query: usize) -> i64 {
+        let Sizes { queries, keys, .. } = self.sizes;
+        match self.positions {
+            Some(positions) => positions[batch * queries + query],
+            None => (query + keys) as i64 - queries as i64,
+        }
+    }
+
+    /// The document of a query, if it has a position among the keys.
+    fn document(&self, documents: &[i64], batch: usize, query: usize) -> Option<i64> {
+        let position = usize::try_from(self.position(batch, query)).ok()?;
+        documents[batch * self.sizes.keys..][..self.sizes.keys].get(position).copied()
     }
 
     /// The keys that neither the causal mask nor the window hides from a query.
-    fn seen(&self, query: usize) -> Range<usize> {
+    fn seen(&self, batch: usize, query: usize) -> Range<usize> {
         let keys = self.sizes.keys;
         if !self.causal && self.window.is_none() {
             return 0..keys;
         }
-        let window = self.window.unwrap_or(usize::MAX);
-        // Positions before the first key are negative.
-        let (end, hidden) = (query + keys, self.sizes.queries);
-        let first = end.saturating_sub(hidden.saturating_add(window));
+        let (position, window) = (self.position(batch, query), self.window.unwrap_or(i64::MAX));
         let after = if self.causal { 0 } else { window };
-        let last = end.saturating_add(after).saturating_add(1).saturating_sub(hidden).min(keys);
-        first.min(last)..last
+        let among_keys = |position: i64| position.clamp(0, keys as i64) as usize;
+        let first = among_keys(position.saturating_sub(window));
+        let end = among_keys(position.saturating_add(after).saturating_add(1));
+        first.min(end)..end
     }
 
     /// The tiles of some queries, without those whose keys are all hidden by position or document.
     pub(super) fn tiles(&self, block: QueryBlock) -> impl Iterator<Item = Tile> {
-        let (first, last) = (self.seen(block.query), self.seen(block.query + block.rows - 1));
-        let mut seen = first.start..last.end.max(first.end);
+        let QueryBlock { batch, query, rows, .. } = block;
+        let queries = query..query + rows;
+        let ranges = queries.clone().map(|query| self.seen(batch, query)).filter(|seen| !seen.is_empty());
+        let union = |all: Range<usize>, seen: Range<usize>| all.start.min(seen.start)..all.end.max(seen.end);
+        let mut seen = ranges.reduce(union).unwrap_or(0..0);
         if let Some(documents) = self.documents {
-            let keys = self.sizes.keys;
-            let documents = &documents[block.batch * keys..][..keys];
-            let own = (block.query..block.query + block.rows).filter_map(|query| self.position(query));
-            let own = own.map(|position| documents[position]);
+            let own = queries.filter_map(|query| self.document(documents, batch, query));
             let (least, most) =
                 own.fold((i64::MAX, i64::MIN), |(least, most), own| (least.min(own), most.max(own)));
+            let documents = &documents[batch * self.sizes.keys..][..self.sizes.keys];
             let may_be_seen = |key: &usize| (least..=most).contains(&documents[*key]);
             let first = seen.clone().find(may_be_seen);
             let last = seen.clone().rfind(may_be_seen);
@@ -289,7 +301,7 @@ impl<'a, T: KernelFloat> Scores<'a, T> {
         let hidden = T::of(f64::NEG_INFINITY);
         for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
             let query = block.query + row;
-            let seen = self.seen(query);
+            let seen = self.seen(block.batch, query);
             let before = seen.start.saturating_sub(key).min(keys);
             let after = seen.end.saturating_sub(key).min(keys);
             scores[..before].fill(hidden);
@@ -315,10 +327,10 @@ impl<'a, T: KernelFloat> Scores<'a, T> {
             }
         }
         if let Some(documents) = self.documents {
-            let documents = &documents[block.batch * self.sizes.keys..][..self.sizes.keys];
+            let of_keys = &documents[block.batch * self.sizes.keys..][key..];
             for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                let own = self.position(block.query + row).map(|position| documents[position]);
-                for (score, document) in scores.iter_mut().zip(&documents[key..]) {
+                let own = self.document(documents, block.batch, block.query + row);
+                for (score, document) in scores.iter_mut().zip(of_keys) {
                     if own != Some(*document) {
                         *score = hidden;
                     }

@@ -106,14 +106,17 @@ macro_rules! layers {
             }
 
             /// As [`attention`](Math::attention), with options: heads that share keys and values, masks, a window,
-            /// documents packed into one row, soft caps, dropout.
+            /// documents packed into one row, positions of queries, soft caps, dropout.
             fn attention_with(&self, keys: &Expr, values: &Expr, options: &AttentionOptions) -> Expr {
-                let AttentionOptions { mask, documents, seed, attrs } = options;
+                let AttentionOptions { mask, documents, positions, seed, attrs } = options;
                 let (q, k, v) = (self.into(), keys.into(), values.into());
-                let [mask, documents, seed_tensor] =
-                    [mask, documents, seed].map(|option| option.as_ref().map(Into::into));
+                let [mask, documents, positions, seed_tensor] =
+                    [mask, documents, positions, seed].map(|option| option.as_ref().map(Into::into));
                 let (out, log_sum, attention) = (New, New, attrs.clone());
-                emit(ScaledDotProductAttention { q, k, v, mask, documents, seed_tensor, out, log_sum, attention }).out
+                let op = ScaledDotProductAttention {
+                    q, k, v, mask, documents, positions, seed_tensor, out, log_sum, attention
+                };
+                emit(op).out
             }
 
             /// As [`attention`](Math::attention), with a mask of a shape that broadcasts to `[batch, heads, queries,

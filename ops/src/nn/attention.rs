@@ -1,7 +1,7 @@
 use autobwd::{Builder, DType, Error, Expr};
 
-use super::{Linear, layer_name};
-use crate::{Init, Math};
+use super::{KvCacheStep, Linear, layer_name};
+use crate::{Init, Math, attention::AttentionOptions, math::failed};
 
 /// Multi-head attention (Vaswani et al., 2017): scaled dot-product attention between projections of `x`, head by head,
 /// and an output projection.
@@ -68,8 +68,7 @@ impl MultiHeadAttention {
     /// position of the last one of `seen`. Fails for another width or dtype.
     #[track_caller]
     pub fn cross_attention(&self, x: &Expr, seen: &Expr) -> Expr {
-        let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
-        let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
+        let [q, k, v] = self.project(x, seen);
         self.merge_heads(&q.attention(&k, &v, self.causal))
     }
 
@@ -88,9 +87,38 @@ impl MultiHeadAttention {
     /// ```
     #[track_caller]
     pub fn masked_attention(&self, x: &Expr, seen: &Expr, mask: &Expr) -> Expr {
-        let split = |layer: &Linear, x: &Expr| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]);
-        let (q, k, v) = (split(&self.query, x), split(&self.key, seen), split(&self.value, seen));
+        let [q, k, v] = self.project(x, seen);
         self.merge_heads(&q.masked_attention(&k, &v, mask, self.causal))
+    }
+
+    /// Self-attention of the rows of a step, `[batch, n, width]`, to those of all positions up to the own one, by the
+    /// cache's layer of that number. Fails if the layer is not causal, or has other heads than the cache.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType};
+    /// # use autobwd_ops::nn::{KvCache, MultiHeadAttention};
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[2, -1, 64]);
+    /// let positions = net.input("positions", DType::I64, &[2, -1]);
+    /// let attention = MultiHeadAttention::builder(&net, 64, 4).causal().build();
+    /// let cache = KvCache::builder(&net, 1, [2, 1024, 4, 16]).build();
+    /// let out = attention.cached(&x, 0, &cache.at(&positions));
+    /// assert_eq!(out.dims().to_string(), "[2, -1, 64]");
+    /// ```
+    #[track_caller]
+    pub fn cached(&self, x: &Expr, layer: usize, cache: &KvCacheStep<'_>) -> Expr {
+        if !self.causal {
+            return failed(&[x], "only causal attention can be computed step by step".into());
+        }
+        let [q, k, v] = self.project(x, x);
+        self.merge_heads(&cache.attend(layer, &q, &k, &v, &AttentionOptions::default()))
+    }
+
+    /// Queries, keys and values by head.
+    #[track_caller]
+    fn project(&self, x: &Expr, seen: &Expr) -> [Expr; 3] {
+        [(&self.query, x), (&self.key, seen), (&self.value, seen)]
+            .map(|(layer, x)| layer.forward(x).reshape(&[0, 0, self.heads as i32, -1]))
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@ mod attention;
 mod clipping;
 mod hyperparameters;
 mod inference;
+mod kv_cache;
 mod layers;
 mod lbfgs;
 mod losses;

@@ -2,8 +2,8 @@
 //! whether a device computes the same as the kernels. Tests on a device need a PJRT plugin for the CPU, whose path is in
 //! the environment variable `AUTOBWD_PJRT_PLUGIN`; without it they are ignored.
 //!
-//! The path may be that of a GPU's plugin: `DEVICE_MEMORY=0.05` then limits the share of its memory that a process takes, and
-//! `NVIDIA_TF32_OVERRIDE=0` keeps the digits of float32 in products.
+//! The path may name the plugin of a GPU, of whose memory a process takes at most the share `DEVICE_MEMORY=0.05`. Products
+//! of float32 fail there unless TF32 is off.
 //!
 //! `OPERATORS=softmax,conv2d cargo test -p autobwd-xla --test operators` runs the samples of these alone and prints their
 //! text; `UPDATE=1` writes the table and the texts of rules (`rules.mlir`).

@@ -203,8 +203,9 @@ impl OpSequence {
         parts: &mut FxHashMap<Var, Vec<Var>>,
     ) -> Result<()> {
         let info = ops.get(&op.ty)?;
-        if matches!(info.grad_kind(), GradKind::None) {
-            let text = format!("operator `{}` of the composition has no gradient", op.ty);
+        if let GradKind::None(reason) = info.grad_kind() {
+            let reason = reason.map_or(String::new(), |reason| format!("; {reason}"));
+            let text = format!("operator `{}` of the composition has no gradient{reason}", op.ty);
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         let (mut arriving, mut missing, mut wanted) =

@@ -125,7 +125,10 @@ impl OpInfoMap {
         let refuse = |text: &str| Err(Error::new(ErrorKind::NoGradient, text));
         match info.grad_kind() {
             GradKind::Zero => return Ok(GradientOps::default()),
-            GradKind::None => return refuse("the operator has no gradient"),
+            GradKind::None(None) => return refuse("the operator has no gradient"),
+            GradKind::None(Some(reason)) => {
+                return refuse(&format!("the operator has no gradient; {reason}"));
+            }
             _ if info.is_control() && block.is_none() => {
                 return refuse(
                     "the gradient needs the gradient of the block: build it with `backward::gradient_block` and pass it to \

@@ -21,8 +21,8 @@ pub enum GradKind {
     Composed,
     /// A rule that emits operators.
     Rule,
-    /// There is no gradient; requiring one is an error.
-    None,
+    /// There is no gradient; requiring one is an error, which gives the reason if the author of the operator did.
+    None(Option<&'static str>),
     /// The gradient is zero by declaration: the branch is pruned.
     Zero,
 }
@@ -75,11 +75,12 @@ pub trait GradRule<F: Op> {
     fn emit(fwd: &F, g: &mut GradCx<'_>);
 }
 
-/// There is no gradient: requiring one is an error that names operator, variable and source line.
+/// There is no gradient: requiring one is an error that names operator, variable and source line. A rule whose kind is
+/// [`GradKind::None`] with a reason says that as well.
 #[derive(Debug)]
 pub struct NoGrad;
 impl<F: Op> GradRule<F> for NoGrad {
-    const KIND: GradKind = GradKind::None;
+    const KIND: GradKind = GradKind::None(None);
     fn emit(_: &F, _: &mut GradCx<'_>) {}
 }
 

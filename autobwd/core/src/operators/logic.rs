@@ -76,7 +76,7 @@ fn booleans<const N: usize>(dims: [usize; N]) -> Draw {
 }
 
 /// Logical and: `out = x & y`, broadcast.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, any_dtype)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, infallible, any_dtype)]
 pub struct LogicalAnd<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]
@@ -91,7 +91,7 @@ pub struct LogicalAnd<V = Var> {
 logical!(LogicalAnd, &, |x, y| x * y);
 
 /// Logical or: `out = x | y`, broadcast.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, any_dtype)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, infallible, any_dtype)]
 pub struct LogicalOr<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]
@@ -106,7 +106,7 @@ pub struct LogicalOr<V = Var> {
 logical!(LogicalOr, |, |x, y| x.max(y));
 
 /// Logical exclusive or: `out = x ^ y`, broadcast.
-#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, any_dtype)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, broadcast, infallible, any_dtype)]
 pub struct LogicalXor<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]
@@ -121,7 +121,7 @@ pub struct LogicalXor<V = Var> {
 logical!(LogicalXor, ^, |x, y| (x - y).abs());
 
 /// Logical not: `out = !x`.
-#[register_op(grad = ZeroGrad, pointwise, kernel, any_dtype)]
+#[register_op(grad = ZeroGrad, pointwise, kernel, infallible, any_dtype)]
 pub struct LogicalNot<V = Var> {
     /// Any shape, any dtype; values other than 0 are true.
     #[input]

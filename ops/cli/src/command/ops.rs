@@ -118,7 +118,7 @@ fn gradient(info: &OpInfo) -> (&'static str, Option<&'static str>) {
         GradKind::Derived(derived) => ("derived", Some(derived.schema().name)),
         GradKind::Composed => ("composed", None),
         GradKind::Rule => ("rule", None),
-        GradKind::None => ("none", None),
+        GradKind::None(_) => ("none", None),
         GradKind::Zero => ("zero", None),
     }
 }

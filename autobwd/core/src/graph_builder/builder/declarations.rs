@@ -74,6 +74,20 @@ impl Builder {
         self.persistable_var(name, desc, init)
     }
 
+    /// As [`persistable`](Builder::persistable), but gradients pass through the operators that write the value, or are
+    /// refused by them, instead of stopping at it.
+    #[track_caller]
+    pub fn persistable_with_gradient(
+        &self,
+        name: &str,
+        dtype: DType,
+        dims: &[usize],
+        init: impl FnOnce(&Expr) -> Expr,
+    ) -> Expr {
+        let desc = VarDesc { parameter: false, ..VarDesc::parameter(dtype, dims.into()) };
+        self.persistable_var(name, desc, init)
+    }
+
     #[track_caller]
     fn persistable_var(&self, name: &str, desc: VarDesc, init: impl FnOnce(&Expr) -> Expr) -> Expr {
         let transaction = self.transaction();

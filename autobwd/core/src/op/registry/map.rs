@@ -151,7 +151,7 @@ impl OpInfoMap {
         let own = match forward.grad_kind {
             GradKind::Operator(schema) => schema.name,
             GradKind::Derived(info) => info.schema.name,
-            GradKind::Composed | GradKind::Rule | GradKind::None | GradKind::Zero => return None,
+            GradKind::Composed | GradKind::Rule | GradKind::None(_) | GradKind::Zero => return None,
         };
         (own == gradient).then_some(forward)
     }
