@@ -106,12 +106,12 @@ fn decoder(net: &Builder, args: &Args, token: &Expr, cache: &KvCacheStep<'_>) ->
     linear(width, WORDS, &norm(&x))
 }
 
-/// The straight line with the least squares of differences: its value at 0, and its slope.
+/// The straight line with the least squares of differences: its value at 0, and its rate of change.
 fn line(points: &[(f64, f64)]) -> (f64, f64) {
     let n = points.len() as f64;
     let mean = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
     let (x, y) = (mean(&|(x, _)| *x), mean(&|(_, y)| *y));
     let (spread, common) = (mean(&|(own, _)| (own - x).powi(2)), mean(&|(own, ms)| (own - x) * (ms - y)));
-    let slope = if spread > 0.0 { common / spread } else { 0.0 };
-    (y - slope * x, slope)
+    let rate = if spread > 0.0 { common / spread } else { 0.0 };
+    (y - rate * x, rate)
 }

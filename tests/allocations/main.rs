@@ -38,15 +38,22 @@ static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of all live allocations.
 static HELD: AtomicUsize = AtomicUsize::new(0);
+/// The most that they were since it was set.
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 const LINE: usize = 64;
+
+fn hold(bytes: usize) {
+    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(held, Ordering::Relaxed);
+}
 
 // SAFETY: forwards everything to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let counter = if layout.align() > LINE { &PRODUCTS } else { &OWN };
         counter.fetch_add(1, Ordering::Relaxed);
-        HELD.fetch_add(layout.size(), Ordering::Relaxed);
+        hold(layout.size());
         // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
@@ -55,7 +62,7 @@ unsafe impl GlobalAlloc for Counting {
         if layout.align() == LINE {
             TENSORS.fetch_add(layout.size(), Ordering::Relaxed);
         }
-        HELD.fetch_add(layout.size(), Ordering::Relaxed);
+        hold(layout.size());
         // SAFETY: guaranteed by the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
@@ -89,11 +96,62 @@ fn main() {
             "memory_stays_the_same_while_batch_sizes_change",
             memory_stays_the_same_while_batch_sizes_change,
         ),
+        trial("models_of_files_are_in_memory_once", models_of_files_are_in_memory_once),
         trial("run_log_memory_is_linear_in_its_length", run_log_memory_is_linear_in_its_length),
         #[cfg(target_os = "linux")]
         trial("small_work_wakes_no_thread", small_work_wakes_no_thread),
     ];
     libtest_mimic::run(&arguments, trials).exit()
+}
+
+/// Loading reads a file tensor by tensor, and sessions, clones of a scope and predictors copy nothing twice.
+fn models_of_files_are_in_memory_once() -> Result<()> {
+    const WIDTH: usize = 256;
+    let (net, layers) = (Builder::new(), 8);
+    let x = net.input("x", DType::F32, &[-1, WIDTH as i64]);
+    let y = (0..layers)
+        .fold(x, |x, seed| Linear::builder(&net, WIDTH, WIDTH).seed(seed).build().forward(&x).relu());
+    let mut scope = Scope::new();
+    Executor::with_threads(1).run(&net.startup().program()?, &mut scope, &[], &[])?;
+    let (program, fetches) = ((*net.program()?).clone(), vec![y.name()]);
+    let model = autobwd_ops::Model { program, feeds: vec!["x".into()], fetches, scope };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    autobwd_onnx::save(&model, &path)?;
+    drop((model, net, y));
+    let matrix = WIDTH * WIDTH * 4;
+    // Of programs, names and tables.
+    let (weights, rest) = (layers as usize * matrix, matrix);
+
+    let before = HELD.load(Ordering::SeqCst);
+    PEAK.store(before, Ordering::SeqCst);
+    let mut model = autobwd_onnx::load(&path)?;
+    let (peak, held) = (PEAK.load(Ordering::SeqCst) - before, HELD.load(Ordering::SeqCst) - before);
+    assert!((weights..weights + rest / 2).contains(&held), "{held} bytes for {weights} of weights");
+    assert!(peak < weights + matrix + rest / 2, "at most {peak} bytes for {weights} of weights");
+
+    let feeds = [("x", Meta::new(DType::F32, [1, WIDTH]))];
+    let fetches: Vec<&str> = model.fetches.iter().map(String::as_str).collect();
+    PEAK.store(HELD.load(Ordering::SeqCst), Ordering::SeqCst);
+    let session = Executor::with_threads(1).prepare(&model.program, &mut model.scope, &feeds, &fetches)?;
+    let peak = PEAK.load(Ordering::SeqCst) - before;
+    assert!(peak < weights + rest, "at most {peak} bytes for a session with {weights} of weights");
+
+    let path = folder.path().join("model.safetensors");
+    PEAK.store(HELD.load(Ordering::SeqCst), Ordering::SeqCst);
+    let before_saving = HELD.load(Ordering::SeqCst);
+    model.scope.save(&path)?;
+    let peak = PEAK.load(Ordering::SeqCst) - before_saving;
+    assert!(peak < rest / 2, "at most {peak} bytes to save {weights} of weights");
+    let before_loading = HELD.load(Ordering::SeqCst);
+    let mut scope = Scope::new();
+    scope.load(&path)?;
+    let peak = PEAK.load(Ordering::SeqCst) - before_loading;
+    assert!(peak < weights + rest / 2, "at most {peak} bytes to load {weights} of weights");
+    drop((session, model, scope));
+    let left = HELD.load(Ordering::SeqCst) - before;
+    assert!(left < rest / 4, "{left} bytes are left");
+    Ok(())
 }
 
 fn step_allocates_nothing() -> Result<()> {

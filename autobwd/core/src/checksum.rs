@@ -27,11 +27,30 @@ pub(crate) fn is_checksum(text: &str) -> bool {
 
 /// The checksum of a file whose checksum is at `range`.
 pub(crate) fn checksum(file: &[u8], range: Range<usize>) -> String {
-    let mut hash = Xxh3::new();
-    hash.update(&file[..range.start]);
-    hash.update(blank().as_bytes());
-    hash.update(&file[range.end..]);
-    text(hash.digest())
+    PartialChecksum::of_start(file, range).finish()
+}
+
+/// The checksum of a file that comes part by part.
+pub(crate) struct PartialChecksum(Xxh3);
+
+impl PartialChecksum {
+    /// The first part of a file, whose checksum is at `range` of it.
+    pub(crate) fn of_start(start: &[u8], range: Range<usize>) -> PartialChecksum {
+        let mut hash = Xxh3::new();
+        hash.update(&start[..range.start]);
+        hash.update(blank().as_bytes());
+        hash.update(&start[range.end..]);
+        PartialChecksum(hash)
+    }
+
+    /// The next part.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(self) -> String {
+        text(self.0.digest())
+    }
 }
 
 fn text(hash: u64) -> String {

@@ -103,6 +103,6 @@ impl ExternalData {
 }
 
 /// The error of a file that cannot be read.
-fn unreadable(path: &Path, e: std::io::Error) -> Error {
+pub(crate) fn unreadable(path: &Path, e: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
 }

@@ -5,14 +5,13 @@ use std::{
     path::Path,
 };
 
-use autobwd::{
-    Error, ErrorKind, Result,
-    tensor::{read_file, write_atomically},
-};
+use autobwd::{Error, ErrorKind, Result, tensor::write_atomically};
 use autobwd_ops::Model;
-use prost::Message;
+use prost::{Message, bytes::Buf};
 
-use crate::{export::export, external::ExternalData, import::import, options::LoadOptions, proto};
+use crate::{
+    export::export, external::ExternalData, file_buf::FileBuf, import::import, options::LoadOptions, proto,
+};
 
 /// The largest files of models that are read, in bytes: the limit of protocol buffers.
 const MODEL_LIMIT: u64 = 1 << 31;
@@ -32,9 +31,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model> {
 /// inputs whose values are needed.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Model> {
     let path = path.as_ref();
-    let bytes = read_file(path, MODEL_LIMIT)?;
-    let external = ExternalData::next_to(path);
-    decode(&bytes, &external, options, &format!("`{}`", path.display()))
+    let (source, external) = (format!("`{}`", path.display()), ExternalData::next_to(path));
+    let mut file = FileBuf::open(path, MODEL_LIMIT)?;
+    let model = parse(&mut file, &source);
+    file.finish()?;
+    import(model?, &external, options, &source)
 }
 
 /// Loads a model from the bytes of its file; it may have no external data.
@@ -42,7 +43,7 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Model>
 /// # Errors
 /// As [`load_with`].
 pub fn from_bytes(bytes: &[u8], options: &LoadOptions) -> Result<Model> {
-    decode(bytes, &ExternalData::none(), options, "the model")
+    import(parse(bytes, "the model")?, &ExternalData::none(), options, "the model")
 }
 
 /// The bytes of a model's file, with operators of version 18: for inference, or a whole training step. Operators are
@@ -99,13 +100,8 @@ pub fn signature(bytes: &[u8]) -> Result<Signature> {
     Ok(signature)
 }
 
-fn parse(bytes: &[u8], source: &str) -> Result<proto::ModelProto> {
+fn parse(bytes: impl Buf, source: &str) -> Result<proto::ModelProto> {
     proto::ModelProto::decode(bytes).map_err(|e| {
         Error::new(ErrorKind::Format, format!("{source} is not a model of ONNX: {e}")).caused_by(e)
     })
-}
-
-fn decode(bytes: &[u8], external: &ExternalData, options: &LoadOptions, source: &str) -> Result<Model> {
-    let model = parse(bytes, source)?;
-    import(&model, external, options, source)
 }

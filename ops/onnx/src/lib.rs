@@ -5,6 +5,7 @@
 mod elements;
 mod export;
 mod external;
+mod file_buf;
 mod files;
 mod import;
 mod options;

@@ -4,7 +4,7 @@ use autobwd::{
     DType, Error, ErrorKind, Result, Tensor,
     tensor::{Bool, Element, bf16, f16},
 };
-use prost::Message;
+use prost::{Message, bytes::Bytes};
 
 use crate::{
     elements::ElementType,
@@ -42,7 +42,7 @@ pub(crate) fn message(name: &str, tensor: &Tensor) -> TensorProto {
         name: Some(name.into()),
         dims: tensor.dims().iter().map(|dim| *dim as i64).collect(),
         data_type: Some(ElementType::of(tensor.dtype()).data_type() as i32),
-        raw_data: Some(tensor.bytes().to_vec()),
+        raw_data: Some(Bytes::copy_from_slice(tensor.bytes())),
         ..TensorProto::default()
     }
 }
@@ -74,9 +74,9 @@ pub(crate) fn read(message: &TensorProto, external: &ExternalData) -> Result<Onn
     let raw = match (&message.raw_data, message.data_location()) {
         (_, DataLocation::External) => {
             loaded = external.read(&message.external_data, count * stored_size(element))?;
-            Some(&loaded)
+            Some(&loaded[..])
         }
-        (raw, DataLocation::Default) => raw.as_ref(),
+        (raw, DataLocation::Default) => raw.as_deref(),
     };
     // Before memory is allocated: a file may claim any shape.
     let stored = raw.map_or_else(|| typed_count(message, element), |raw| raw.len() / stored_size(element));
@@ -108,14 +108,11 @@ fn from_raw(raw: &[u8], element: ElementType, dims: &[usize]) -> Result<Tensor> 
         dims: &[usize],
         of: impl Fn([u8; N]) -> T,
     ) -> Result<Tensor> {
+        // Memory as kernels need it.
+        let mut tensor = Tensor::zeros(T::DTYPE, dims)?;
         let (elements, _) = raw.as_chunks();
-        let mut list = vec![];
-        list.try_reserve_exact(elements.len()).map_err(|e| {
-            let text = format!("cannot allocate a tensor of {} elements", elements.len());
-            Error::new(ErrorKind::OutOfMemory, text).caused_by(e)
-        })?;
-        list.extend(elements.iter().map(|bytes| of(*bytes)));
-        Tensor::from_vec(dims, list)
+        tensor.slice_mut::<T>()?.iter_mut().zip(elements).for_each(|(x, bytes)| *x = of(*bytes));
+        Ok(tensor)
     }
     match element.data_type() {
         DataType::Bool => all(raw, dims, |[x]| Bool::from(x != 0)),

@@ -109,16 +109,28 @@ fn too_long(source: &str, limit: u64) -> Error {
 /// # Errors
 /// A missing folder, a path that is a folder, and other errors of the file system, with the path.
 pub fn write_atomically(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    write_parts_atomically(path, [bytes])
+}
+
+/// As [`write_atomically`], of a file in several parts, one after the other.
+///
+/// # Errors
+/// As there.
+pub(super) fn write_parts_atomically<'a>(
+    path: impl AsRef<Path>,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<()> {
     let path = path.as_ref();
+    let mut parts = parts.into_iter();
     let fault = |e| fault(path, e);
     let target = WriteTarget::of(path)?;
     if let TargetKind::Device = target.kind {
         let mut device = File::options().write(true).open(&target.path).map_err(fault)?;
-        return device.write_all(bytes).map_err(fault);
+        return parts.try_for_each(|part| device.write_all(part)).map_err(fault);
     }
     let folder = folder_of(&target.path);
     let mut file = target.temporary().map_err(fault)?;
-    file.write_all(bytes).map_err(fault)?;
+    parts.try_for_each(|part| file.write_all(part)).map_err(fault)?;
     if let TargetKind::File(before) = target.kind {
         file.as_file().set_permissions(before).map_err(fault)?;
     }

@@ -2,22 +2,23 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    io::{self, BufReader, Read},
     ops::Range,
     path::Path,
 };
 
 use safetensors::{
-    Dtype, SafeTensorError, SafeTensors, View,
+    Dtype, SafeTensorError,
     tensor::{Metadata, TensorInfo},
 };
 
 use super::{
     DType, Tensor,
-    file::{read_file, write_atomically},
+    file::{open_file, write_parts_atomically},
 };
 use crate::{
     Error, ErrorKind, Result,
-    checksum::{LEN, blank, checksum, is_checksum},
+    checksum::{LEN, PartialChecksum, blank, is_checksum},
 };
 
 /// The limit of file sizes for writing and reading, in bytes.
@@ -55,8 +56,7 @@ fn from_file_dtype(dtype: Dtype) -> Option<DType> {
 /// damage; other programs ignore it.
 ///
 /// # Errors
-/// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; no memory for
-/// the file; the errors of [`write_atomically`].
+/// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; the errors of [`write_atomically`].
 pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
@@ -99,19 +99,17 @@ pub fn save_tensors_with<'a>(
     if size > LIMIT {
         return Err(refuse(format!("{size} bytes are more than the limit of {LIMIT}")));
     }
-    let mut bytes = Vec::new();
-    let no_memory = |e| refuse(format!("no memory for {size} bytes")).caused_by(e);
-    bytes.try_reserve_exact(size as usize).map_err(no_memory)?;
-    bytes.extend((header.len() as u64).to_le_bytes());
-    bytes.extend(header.as_bytes());
-    sorted.iter().for_each(|(_, t)| bytes.extend(t.bytes()));
+    let mut start = (header.len() as u64).to_le_bytes().to_vec();
+    start.extend(header.as_bytes());
     // The reader finds all other faults of names and sizes.
-    SafeTensors::read_metadata(&bytes).map_err(format)?;
-    if let Some(range) = checksum_range(&bytes) {
-        let checksum = checksum(&bytes, range.clone());
-        bytes[range].copy_from_slice(checksum.as_bytes());
+    let mut start = Header::parse(start, size).map_err(format)?.start;
+    if let Some(range) = checksum_range(&start) {
+        let mut checksum = PartialChecksum::of_start(&start, range.clone());
+        sorted.iter().for_each(|(_, t)| checksum.update(t.bytes()));
+        start[range].copy_from_slice(checksum.finish().as_bytes());
     }
-    write_atomically(path, &bytes)
+    // Without a copy of the tensors.
+    write_parts_atomically(path, [&start[..]].into_iter().chain(sorted.iter().map(|(_, t)| t.bytes())))
 }
 
 /// The header of a file, with a blank checksum.
@@ -137,32 +135,96 @@ fn header(
     Ok(header)
 }
 
-/// Where the checksum of a file is. Quotes within names are escaped, so that no name can look like it.
-fn checksum_range(file: &[u8]) -> Option<Range<usize>> {
-    let before = format!("\"{CHECKSUM}\":\"");
-    let header = file.get(8..)?;
-    let len = u64::from_le_bytes(file[..8].try_into().ok()?);
-    let header = &header[..usize::try_from(len).ok()?.min(header.len())];
-    let at = header.windows(before.len()).position(|window| window == before.as_bytes())?;
-    let start = 8 + at + before.len();
-    (start + LEN <= file.len()).then_some(start..start + LEN)
+/// The largest header of the format, in bytes.
+const HEADER_LIMIT: u64 = 100_000_000;
+
+/// What a file says about its tensors.
+struct Header {
+    /// The length of the header, and the header.
+    start: Vec<u8>,
+    /// In the order of their elements.
+    tensors: Vec<(String, TensorInfo)>,
+    notes: HashMap<String, String>,
 }
 
-/// Why the checksum in a file does not match its bytes. Files of other programs have none.
-fn damage(file: &[u8], metadata: &HashMap<String, String>) -> Option<String> {
-    // A checksum below another key is also damaged.
-    let hidden = || metadata.iter().find(|(_, text)| is_checksum(text));
-    let (key, stored) = metadata.get_key_value(CHECKSUM).or_else(hidden)?;
-    match checksum_range(file).map(|range| checksum(file, range)) {
-        Some(expected) if expected == *stored && key == CHECKSUM => None,
-        Some(expected) if key == CHECKSUM => {
-            Some(format!("its checksum is `{stored}`, but its bytes have the checksum `{expected}`"))
+impl Header {
+    /// Reads the start of a file of `size` bytes.
+    ///
+    /// # Errors
+    /// Errors of the file; another format.
+    fn read(mut file: impl Read, size: u64) -> std::result::Result<Header, SafeTensorError> {
+        let mut start = vec![0; 8];
+        if size < 8 {
+            return Err(SafeTensorError::HeaderTooSmall);
         }
-        _ => Some(format!("its checksum is below the key `{key}` of its metadata, not `{CHECKSUM}`")),
+        file.read_exact(&mut start)?;
+        let len = start.iter().rev().fold(0, |len, byte| len << 8 | u64::from(*byte));
+        if len > HEADER_LIMIT {
+            return Err(SafeTensorError::HeaderTooLarge);
+        }
+        if len > size - 8 {
+            return Err(SafeTensorError::InvalidHeaderLength);
+        }
+        start.resize(8 + len as usize, 0);
+        file.read_exact(&mut start[8..])?;
+        Header::parse(start, size)
+    }
+
+    /// The start of a file of `size` bytes, whose tensors follow each other up to its end.
+    fn parse(start: Vec<u8>, size: u64) -> std::result::Result<Header, SafeTensorError> {
+        let metadata: Metadata =
+            serde_json::from_slice(&start[8..]).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+        let notes = metadata.metadata().clone().unwrap_or_default();
+        let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, info.clone()));
+        let mut tensors: Vec<(String, TensorInfo)> = tensors.collect();
+        tensors.sort_by_key(|(_, info)| info.data_offsets);
+        let mut end = 0;
+        for (name, info) in &tensors {
+            let (first, next) = info.data_offsets;
+            if first != end || next < first {
+                return Err(SafeTensorError::InvalidOffset(name.clone()));
+            }
+            let elements = info.shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
+            let bits = elements.and_then(|n| n.checked_mul(info.dtype.bitsize()));
+            if bits.ok_or(SafeTensorError::ValidationOverflow)?.div_ceil(8) != next - first {
+                return Err(SafeTensorError::TensorInvalidInfo);
+            }
+            end = next;
+        }
+        if (start.len() as u64).checked_add(end as u64) != Some(size) {
+            return Err(SafeTensorError::MetadataIncompleteBuffer);
+        }
+        Ok(Header { start, tensors, notes })
+    }
+
+    /// The checksum that stands in the file and is to be compared; files of other programs have none.
+    ///
+    /// # Errors
+    /// A checksum at the wrong place.
+    fn checksum(&self) -> std::result::Result<Option<(&str, PartialChecksum)>, String> {
+        // A checksum below another key is also damaged.
+        let hidden = || self.notes.iter().find(|(_, text)| is_checksum(text));
+        let Some((key, stored)) = self.notes.get_key_value(CHECKSUM).or_else(hidden) else { return Ok(None) };
+        match checksum_range(&self.start) {
+            Some(range) if key == CHECKSUM => {
+                Ok(Some((stored, PartialChecksum::of_start(&self.start, range))))
+            }
+            _ => Err(format!("its checksum is below the key `{key}` of its metadata, not `{CHECKSUM}`")),
+        }
     }
 }
 
-/// Reads all tensors of a safetensors file, sorted by name.
+/// Where the checksum of a file is, by the start of the file. Quotes within names are escaped, so that no name can look
+/// like it.
+fn checksum_range(start: &[u8]) -> Option<Range<usize>> {
+    let before = format!("\"{CHECKSUM}\":\"");
+    let header = start.get(8..)?;
+    let at = header.windows(before.len()).position(|window| window == before.as_bytes())?;
+    let first = 8 + at + before.len();
+    (first + LEN <= start.len()).then_some(first..first + LEN)
+}
+
+/// Reads all tensors of a safetensors file, sorted by name. No second copy of them is in memory meanwhile.
 ///
 /// # Errors
 /// The errors of the file system; a path that is no file; a file that is not in safetensors format, is truncated, is
@@ -179,39 +241,41 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
 pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
     let path = path.as_ref();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
-    let bytes = read_file(path, LIMIT)?;
-    let incomplete = |e: safetensors::SafeTensorError| {
-        refuse(format!("not a complete safetensors file: {e}")).caused_by(e)
+    let unreadable = |e: io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
     };
-    let file = SafeTensors::deserialize(&bytes).map_err(incomplete)?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(incomplete)?;
-    let notes = header.metadata().as_ref();
-    if let Some(damage) = notes.and_then(|notes| damage(&bytes, notes)) {
-        return Err(refuse(format!(
+    let file = open_file(path, LIMIT)?;
+    let size = file.metadata().map_err(unreadable)?.len();
+    let mut file = BufReader::new(file);
+    let header = Header::read(&mut file, size)
+        .map_err(|e| refuse(format!("not a complete safetensors file: {e}")).caused_by(e))?;
+    let damaged = |damage: String| {
+        refuse(format!(
             "not the file that was saved: {damage}; a program that changes a file must remove the entry"
-        )));
+        ))
+    };
+    let mut checksum = header.checksum().map_err(damaged)?;
+    let mut tensors = vec![];
+    for (name, info) in &header.tensors {
+        let unsupported =
+            || refuse(format!("tensor `{name}` has dtype {:?}, which autobwd does not support", info.dtype));
+        let dtype = from_file_dtype(info.dtype).ok_or_else(unsupported)?;
+        let mut tensor = Tensor::zeros(dtype, &info.shape).map_err(|e| {
+            Error::new(e.kind(), format!("`{}`: tensor `{name}`: {e}", path.display())).caused_by(e)
+        })?;
+        file.read_exact(tensor.bytes_mut()).map_err(unreadable)?;
+        if let Some((_, checksum)) = &mut checksum {
+            checksum.update(tensor.bytes());
+        }
+        tensors.push((name.clone(), tensor));
     }
-    let text = notes.and_then(|notes| notes.get(key)).cloned();
-    let mut tensors = file
-        .tensors()
-        .into_iter()
-        .map(|(name, view)| {
-            let dtype = from_file_dtype(view.dtype()).ok_or_else(|| {
-                refuse(format!(
-                    "tensor `{name}` has dtype {:?}, which autobwd does not support",
-                    view.dtype()
-                ))
-            })?;
-            let mut tensor = Tensor::zeros(dtype, view.shape()).map_err(|e| {
-                Error::new(e.kind(), format!("`{}`: tensor `{name}`: {e}", path.display())).caused_by(e)
-            })?;
-            if view.data_len() != tensor.bytes().len() {
-                return Err(refuse(format!("tensor `{name}` has the wrong number of bytes")));
-            }
-            tensor.bytes_mut().copy_from_slice(view.data());
-            Ok((name, tensor))
-        })
-        .collect::<Result<Vec<_>>>()?;
+    if let Some((stored, checksum)) = checksum {
+        let expected = checksum.finish();
+        if stored != expected {
+            let damage = format!("its checksum is `{stored}`, but its bytes have the checksum `{expected}`");
+            return Err(damaged(damage));
+        }
+    }
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok((tensors, text))
+    Ok((tensors, header.notes.get(key).cloned()))
 }

@@ -402,7 +402,13 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
 }
 impl Clone for Tensor {
     fn clone(&self) -> Tensor {
-        let elements = with_dtype!(self.dtype, T => TensorData::Vector(self.elements::<T>().to_vec().into()));
+        let vector =
+            || with_dtype!(self.dtype, T => TensorData::Vector(self.elements::<T>().to_vec().into()));
+        let elements = match &self.elements {
+            // Where memory runs out, a vector reports it.
+            TensorData::Lines(_) => lines(self.bytes()).map_or_else(|_| vector(), TensorData::Lines),
+            TensorData::Vector(_) => vector(),
+        };
         Tensor { dtype: self.dtype, dims: self.dims.clone(), elements }
     }
 }

@@ -129,13 +129,17 @@ impl Importer<'_> {
             true => net.parameter(&name, dtype, dims, Expr::clone),
             false => net.persistable(&name, dtype, dims, Expr::clone),
         };
-        self.kept.push((name, (*known.tensor).clone()));
+        self.kept.push((name, known.tensor.clone()));
         Ok(expr)
     }
 
     /// A tensor of the file.
     pub(super) fn read_tensor(&self, message: &TensorProto) -> Result<OnnxTensor> {
-        let read = tensors::read(message, self.external)?;
+        self.converted(tensors::read(message, self.external)?)
+    }
+
+    /// A tensor that was read, in the precision that is asked for.
+    pub(super) fn converted(&self, read: OnnxTensor) -> Result<OnnxTensor> {
         Ok(OnnxTensor { tensor: self.in_precision(read.tensor)?, ..read })
     }
 

@@ -35,7 +35,10 @@ impl Importer<'_> {
 
     /// A tensor of floating point numbers is a parameter, the same one wherever it is read.
     fn initializer(&mut self, message: &TensorProto) -> Option<ImportedValue> {
-        let tensor = self.read_tensor(message);
+        let tensor = match self.tensors.remove(&ptr::from_ref(message)) {
+            Some(read) => self.converted(read),
+            None => self.read_tensor(message),
+        };
         let tensor = self.obstacles.note(format!("initializer `{}`", message.name()), tensor);
         let value = tensor.map(|OnnxTensor { element, tensor, .. }| {
             ImportedValue::known(message.name(), element, tensor, self.is_parameter(message))

@@ -33,6 +33,7 @@ mod windows;
 use std::{
     cell::RefCell,
     collections::{BTreeSet, HashMap, HashSet},
+    ptr,
     rc::Rc,
 };
 
@@ -51,6 +52,7 @@ use crate::{
         FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
         tensor_shape_proto::dimension, type_proto,
     },
+    tensors::{self, OnnxTensor},
 };
 use names::NodeNames;
 use options::{dimension_text, fits};
@@ -69,18 +71,20 @@ const NODES: usize = 1 << 20;
 /// # Errors
 /// Everything that stands in the way, as one list.
 pub(crate) fn import(
-    file: &ModelProto,
+    mut file: ModelProto,
     external: &ExternalData,
     options: &LoadOptions,
     source: &str,
 ) -> Result<Model> {
     let failed = format!("{source} cannot be loaded");
+    let tensors = file.graph.as_mut().map(|graph| take_tensors(graph, external)).unwrap_or_default();
     let mut importer = Importer {
         net: Builder::new(),
         kept: vec![],
         obstacles: Obstacles::default(),
         options,
         external,
+        tensors,
         functions: HashMap::new(),
         state: HashMap::new(),
         changing: HashSet::new(),
@@ -112,7 +116,11 @@ pub(crate) fn import(
     let graph = graph.ok_or_else(|| Error::new(ErrorKind::Format, format!("{failed}: it has no graph")))?;
     importer.uses.count_graph(graph, 1);
     let (feeds, fetches) = importer.model(graph, &file.opset_import);
-    let Importer { net, mut kept, mut obstacles, names, fixed, .. } = importer;
+    let Importer { net, kept, mut obstacles, names, fixed, initializers, .. } = importer;
+    drop((importer.frames, initializers));
+    // Nothing else holds the tensors now.
+    let kept = kept.into_iter().map(|(name, tensor)| (name, Rc::unwrap_or_clone(tensor)));
+    let mut kept: Vec<(String, Tensor)> = kept.collect();
     obstacles.require_none(&failed)?;
     let program = obstacles.note("", net.program());
     obstacles.require_none(&failed)?;
@@ -132,6 +140,19 @@ pub(crate) fn import(
     Ok(Model { program, feeds, fetches, scope })
 }
 
+/// Reads the initializers of a graph, which give their bytes up one by one, so that no two copies of all are in memory.
+/// What cannot be read stays, to be reported later.
+fn take_tensors(graph: &mut GraphProto, external: &ExternalData) -> HashMap<*const TensorProto, OnnxTensor> {
+    let mut tensors = HashMap::new();
+    for message in &mut graph.initializer {
+        if let Ok(tensor) = tensors::read(message, external) {
+            message.raw_data = None;
+            tensors.insert(ptr::from_ref(message), tensor);
+        }
+    }
+    tensors
+}
+
 /// The names that nodes see.
 struct Frame {
     /// `None` for values that could not be imported.
@@ -144,10 +165,12 @@ struct Frame {
 pub(crate) struct Importer<'m> {
     net: Builder,
     /// The values that the program keeps.
-    kept: Vec<(String, Tensor)>,
+    kept: Vec<(String, Rc<Tensor>)>,
     obstacles: Obstacles,
     options: &'m LoadOptions,
     external: &'m ExternalData,
+    /// The initializers of the main graph that were read, by their address in the file.
+    tensors: HashMap<*const TensorProto, OnnxTensor>,
     functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
     /// Names of initializers that are no parameters.
     constants: HashSet<&'m str>,

@@ -1,5 +1,6 @@
 //! The messages of ONNX files. `onnx.rs` is generated from `onnx.proto` by `prost-build` 0.14 and checked in, so that no
-//! build needs `protoc`.
+//! build needs `protoc`. Its option `bytes([".onnx.TensorProto.raw_data"])` makes elements shared bytes, which are copied
+//! from a file once.
 
 #![allow(
     missing_docs,

@@ -29,7 +29,7 @@ pub fn tensor(name: &str, tensor: &Tensor) -> TensorProto {
         name: Some(name.into()),
         dims: tensor.dims().iter().map(|dim| *dim as i64).collect(),
         data_type: Some(code as i32),
-        raw_data: Some(tensor.bytes().to_vec()),
+        raw_data: Some(tensor.bytes().to_vec().into()),
         ..TensorProto::default()
     }
 }
