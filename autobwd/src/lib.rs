@@ -243,8 +243,8 @@ pub mod exec {
     pub use autobwd_core::ARITHMETIC_VERSION;
     #[doc(inline)]
     pub use autobwd_exec::{
-        Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MismatchedValue, Monitor, Predictor,
-        SCHEDULE_STEP, Scope, Session,
+        Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MemoryUse, MismatchedValue, Monitor,
+        Predictor, SCHEDULE_STEP, Scope, Session,
     };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod bytes;
 mod command;
 mod feeds;
 mod output;

@@ -134,6 +134,11 @@ impl BoundBlock {
         self.arena.len().saturating_add(self.scratch_bytes).saturating_add(tail)
     }
 
+    /// Bytes of copies that a failed run restores.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        self.journal.bytes()
+    }
+
     /// A value required at the end, with its memory.
     pub(crate) fn end(&self, position: usize) -> Result<(&Memory, &BlockEnd)> {
         if let Some(tail) = &self.tail {

@@ -378,6 +378,11 @@ impl Session {
         self.block.arena.len()
     }
 
+    /// Bytes of copies of values of the scope.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        self.block.copied_bytes()
+    }
+
     /// Maximum of the sum of bytes of live values: a lower bound for any arena.
     pub fn live_bytes(&self) -> usize {
         self.live_bytes

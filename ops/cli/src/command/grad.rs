@@ -15,6 +15,7 @@ use clap::Args;
 
 use super::ModelPath;
 use crate::{
+    bytes::bytes_of,
     feeds::feeds,
     output::check_outputs,
     program_file::{Format, write_model},
@@ -229,23 +230,6 @@ fn parameter_list(state: &str, program: &Program, names: &[String]) -> String {
         [] => format!("{state}: no parameter"),
         list => format!("{state}: {parameters} of {elements}: {}", list.join(", ")),
     }
-}
-
-/// Bytes, with an optional unit: `64MB`.
-fn bytes_of(text: &str) -> CommandResult<usize> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "" => Some(1),
-        "KB" => Some(1_000),
-        "MB" => Some(1_000_000),
-        "GB" => Some(1_000_000_000),
-        _ => None,
-    };
-    let bytes = digits.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
-    bytes.ok_or_else(|| {
-        let text = format!("`auto:{text}` has no number of bytes, such as `auto:64MB`");
-        CommandFailure::Unreadable(text)
-    })
 }
 
 /// Drops source lines of this file, which say nothing about the model.

@@ -1,11 +1,17 @@
 //! `plan`: what a run will do, and its memory.
 
-use autobwd::{Executor, Meta, Program, Scope, exec::PlanReport};
+use std::collections::BTreeMap;
+
+use autobwd::{
+    Executor, Meta, Program, Result, Scope,
+    exec::{MemoryUse, PlanReport},
+};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{ModelPath, run::executor};
 use crate::{
+    bytes::bytes_of,
     feeds::{feeds, fetches, fill_scope},
     terminal::{CommandResult, Terminal, grouped},
 };
@@ -23,6 +29,9 @@ pub(crate) struct PlanCommand {
     /// The number of threads
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// The memory that a run may take, such as `1.5GB`: fail if it takes more
+    #[arg(long, value_name = "BYTES")]
+    budget: Option<String>,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     format: PlanForm,
@@ -43,6 +52,7 @@ struct PlanJson<'a> {
     schema: &'static str,
     fetches: &'a [&'a str],
     peak_bytes: Option<usize>,
+    memory_bytes: Option<BTreeMap<&'static str, usize>>,
     arena_bytes: usize,
     live_bytes: usize,
     instructions: Vec<InstructionJson<'a>>,
@@ -68,37 +78,49 @@ struct BufferJson<'a> {
 
 impl PlanCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let budget_bytes = self.budget.as_deref().map(bytes_of).transpose()?;
         let program = self.model.read_program()?;
         let feeds = feeds(&program, &self.model.known.shapes)?;
         let fetches = fetches(&program, &self.fetch);
         let (executor, mut scope) = (executor(self.threads), Scope::new());
         fill_scope(&program, &mut scope)?;
         let plan = executor.plan(&program, &scope, &feeds, &fetches)?;
-        // A plan may be for a machine with more memory: without a session, only the peak is unknown.
-        let mut peak = || peak_bytes(&executor, &program, &mut scope, &feeds, &fetches);
+        // A plan may be for a machine with more memory: without a session, only scratch memory is unknown.
+        let memory = memory_use(&executor, &program, &mut scope, &feeds, &fetches);
         match self.format {
-            PlanForm::Svg => terminal.print(&plan.to_svg()),
-            PlanForm::Json => terminal.print_json(&document(&plan, &fetches, peak())),
+            PlanForm::Svg => terminal.print(&plan.to_svg())?,
+            PlanForm::Json => terminal.print_json(&document(&plan, &fetches, memory.as_ref().ok()))?,
             PlanForm::Text => {
-                let peak = peak().map(|peak| format!("peak of {} bytes\n", grouped(peak as u64)));
-                terminal.print(&format!("{plan}{}", peak.unwrap_or_default()))
+                let parts = memory.as_ref().map_or_else(|_| String::new(), table);
+                terminal.print(&format!("{plan}{parts}"))?;
             }
+        }
+        match budget_bytes {
+            Some(budget_bytes) => Ok(memory?.require_within(budget_bytes)?),
+            None => Ok(()),
         }
     }
 }
 
-/// The peak, which is known when kernels are bound to memory.
-fn peak_bytes(
+/// The memory of a run, which is known when kernels are bound to memory.
+fn memory_use(
     executor: &Executor,
     program: &Program,
     scope: &mut Scope,
     feeds: &[(&str, Meta)],
     fetches: &[&str],
-) -> Option<usize> {
-    Some(executor.prepare(program, scope, feeds, fetches).ok()?.peak_bytes())
+) -> Result<MemoryUse> {
+    let session = executor.prepare(program, scope, feeds, fetches)?;
+    Ok(MemoryUse::of(&session, program, scope))
 }
 
-fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], peak_bytes: Option<usize>) -> PlanJson<'a> {
+/// A line for each part of the memory.
+fn table(memory: &MemoryUse) -> String {
+    let parts = memory.parts().into_iter().chain([("total", memory.total())]);
+    parts.map(|(part, bytes)| format!("{part:<22}  {:>15} bytes\n", grouped(bytes as u64))).collect()
+}
+
+fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], memory: Option<&MemoryUse>) -> PlanJson<'a> {
     let instructions = plan.instructions().iter().map(|instruction| InstructionJson {
         operators: &instruction.operators,
         extents: &instruction.spaces,
@@ -114,7 +136,17 @@ fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], peak_bytes: Option
     PlanJson {
         schema: "autobwd.plan/1",
         fetches,
-        peak_bytes,
+        peak_bytes: memory.map(|memory| memory.arena + memory.scratch),
+        memory_bytes: memory.map(|memory| {
+            BTreeMap::from([
+                ("parameters", memory.parameters),
+                ("optimizer_state", memory.optimizer_state),
+                ("other_kept", memory.other_kept),
+                ("arena", memory.arena),
+                ("scratch", memory.scratch),
+                ("copies", memory.copies),
+            ])
+        }),
         arena_bytes: plan.arena_bytes(),
         live_bytes: plan.live_bytes(),
         instructions: instructions.collect(),
