@@ -56,7 +56,8 @@ fn from_file_dtype(dtype: Dtype) -> Option<DType> {
 /// damage; other programs ignore it.
 ///
 /// # Errors
-/// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; the errors of [`write_atomically`].
+/// A tensor called `__metadata__`, which the format reserves; two tensors of one name; more than 16 GiB; the errors of
+/// [`write_atomically`](super::write_atomically).
 pub fn save_tensors<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (&'a str, &'a Tensor)>,
