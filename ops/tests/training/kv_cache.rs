@@ -8,7 +8,7 @@ use autobwd_ops::{
     optim::{Optimizer, Sgd},
 };
 
-use crate::support::{run, started};
+use crate::support::{numbers, run, started};
 
 const WORDS: usize = 11;
 const CAPACITY: usize = 24;
@@ -166,4 +166,29 @@ fn caches_refuse_other_layers_and_shapes() {
     let x = net.input("y", DType::F32, &[1, -1, 8]);
     let error = attention.cached(&x, 0, &cache.at(&positions)).check().unwrap_err().to_string();
     assert!(error.contains("only causal attention can be computed step by step"), "{error}");
+}
+
+#[test]
+fn cached_attention_of_a_layer_is_its_attention() -> Result<()> {
+    const LENGTH: usize = 5;
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[1, -1, 8]);
+    let positions = net.input("positions", DType::I64, &[1, -1]);
+    let attention = MultiHeadAttention::builder(&net, 8, 2).causal().seed(2).build();
+    let cache = KvCache::builder(&net, 1, [1, LENGTH, 2, 4]).build();
+    let (whole, step) = (attention.forward(&x), attention.cached(&x, 0, &cache.at(&positions)));
+    let mut scope = started(&net)?;
+    let rows: Vec<f32> = numbers(LENGTH * 8, 0.25).into_iter().map(|x| x as f32).collect();
+    let mut found = vec![];
+    for (position, row) in rows.chunks(8).enumerate() {
+        let x = Tensor::from_vec([1, 1, 8], row.to_vec())?;
+        let at = whole_numbers([1, 1], vec![position as i64])?;
+        let out = run(&net, &mut scope, &[("x", &x), ("positions", &at)], &[&step])?.remove(0);
+        found.extend_from_slice(out.slice::<f32>()?);
+    }
+    let x = Tensor::from_vec([1, LENGTH, 8], rows)?;
+    let at = whole_numbers([1, LENGTH], (0..LENGTH as i64).collect())?;
+    let expected = run(&net, &mut scope, &[("x", &x), ("positions", &at)], &[&whole])?.remove(0);
+    assert_eq!(found, expected.slice::<f32>()?);
+    Ok(())
 }
