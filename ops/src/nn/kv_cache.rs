@@ -33,8 +33,9 @@ use crate::{
 /// for (position, x) in [2.0_f32, 5.0].into_iter().enumerate() {
 ///     let x = Tensor::from_vec([1, 1, 2, 1], vec![x, 0.0])?;
 ///     let positions = Tensor::from_vec([1, 1], vec![position as i64])?;
-///     let feeds = [("x", &x), ("positions", &positions)];
-///     outs.push(executor.run(&net.program()?, &mut scope, &feeds, &[&y.name()])?.remove(0));
+///     let fetched =
+///         executor.run(&net.program()?, &mut scope, &[("x", &x), ("positions", &positions)], &[&y.name()])?;
+///     outs.extend(fetched);
 /// }
 /// assert_eq!(outs[0].slice::<f32>()?, [2.0, 0.0]);
 /// // The second position sees the first one as well.
