@@ -117,7 +117,7 @@ impl MemoryUse {
 impl fmt::Display for MemoryUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (part, bytes) in self.parts().into_iter().chain([("total", self.total())]) {
-            writeln!(f, "{part:<22}  {bytes:>15}")?;
+            writeln!(f, "{part:<22}  {bytes:>15} bytes")?;
         }
         Ok(())
     }

@@ -167,12 +167,9 @@ impl<'a> ScopeGradient<'a> {
             (_, Some((_, GradKind::Zero))) => Ok(vec![]),
             (_, kind @ (None | Some((_, GradKind::None(_))))) => {
                 let name = self.flat.program.name(arriving);
-                let reason = match kind {
-                    Some((_, GradKind::None(Some(reason)))) => format!("; {reason}"),
-                    _ => String::new(),
-                };
+                let because = kind.map_or(String::new(), |(_, kind)| kind.because());
                 let text = format!(
-                    "the operator has no gradient, but the gradient of `{name}` passes through it{reason}"
+                    "the operator has no gradient, but the gradient of `{name}` passes through it{because}"
                 );
                 Err(Error::new(ErrorKind::NoGradient, text))
             }

@@ -87,8 +87,8 @@ impl KvCacheStep<'_> {
         &self.positions
     }
 
-    /// Keeps keys and values `[batch, n, heads, depth]` of a layer and returns those of all positions, `[batch, capacity,
-    /// heads, depth]`. Fails for other shapes and dtypes than the cache has, and for a layer that it does not have.
+    /// Keeps keys and values `[batch, n, heads, depth]` of a layer and returns the keys and values of all positions,
+    /// `[batch, capacity, heads, depth]`. Fails for other shapes and dtypes than the cache has, and for a layer that it does not have.
     #[track_caller]
     pub fn update(&self, layer: usize, keys: &Expr, values: &Expr) -> [Expr; 2] {
         let Some([of_keys, of_values]) = self.cache.layers.get(layer) else {
@@ -101,9 +101,9 @@ impl KvCacheStep<'_> {
         })
     }
 
-    /// Keeps the keys and values of a layer, and attends to those of all positions up to the own one. Queries,
-    /// `[batch, n, heads, depth]`, may share heads of keys; options are those of [`Math::attention_with`], in which
-    /// masks have the capacity for the number of keys.
+    /// Keeps the keys and values of a layer, and attends to the keys and values of all positions up to the own one. Queries,
+    /// `[batch, n, heads, depth]`, may share heads of keys; the options of [`Math::attention_with`] apply, in which masks
+    /// have the capacity for the number of keys.
     #[track_caller]
     pub fn attend(
         &self,

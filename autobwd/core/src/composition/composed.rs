@@ -203,9 +203,9 @@ impl OpSequence {
         parts: &mut FxHashMap<Var, Vec<Var>>,
     ) -> Result<()> {
         let info = ops.get(&op.ty)?;
-        if let GradKind::None(reason) = info.grad_kind() {
-            let reason = reason.map_or(String::new(), |reason| format!("; {reason}"));
-            let text = format!("operator `{}` of the composition has no gradient{reason}", op.ty);
+        if let kind @ GradKind::None(_) = info.grad_kind() {
+            let because = kind.because();
+            let text = format!("operator `{}` of the composition has no gradient{because}", op.ty);
             return Err(Error::new(ErrorKind::NoGradient, text));
         }
         let (mut arriving, mut missing, mut wanted) =

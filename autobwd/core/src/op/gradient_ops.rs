@@ -125,9 +125,8 @@ impl OpInfoMap {
         let refuse = |text: &str| Err(Error::new(ErrorKind::NoGradient, text));
         match info.grad_kind() {
             GradKind::Zero => return Ok(GradientOps::default()),
-            GradKind::None(None) => return refuse("the operator has no gradient"),
-            GradKind::None(Some(reason)) => {
-                return refuse(&format!("the operator has no gradient; {reason}"));
+            kind @ GradKind::None(_) => {
+                return refuse(&format!("the operator has no gradient{}", kind.because()));
             }
             _ if info.is_control() && block.is_none() => {
                 return refuse(

@@ -27,6 +27,16 @@ pub enum GradKind {
     Zero,
 }
 
+impl GradKind {
+    /// The end of a message that there is no gradient: the reason, if there is one.
+    pub fn because(self) -> String {
+        match self {
+            GradKind::None(Some(reason)) => format!("; {reason}"),
+            _ => String::new(),
+        }
+    }
+}
+
 /// The gradient rule of `F`. The type in `grad = …` implements it: automatically for an operator, by hand for a rule.
 /// A function with the arguments of [`emit`](GradRule::emit) can stand in its place; its name starts with a lower-case
 /// letter.

@@ -24,7 +24,8 @@ const LINKS: usize = 40;
 /// Attempts to create a temporary file, since another process may remove one.
 const ATTEMPTS: usize = 8;
 
-fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
+/// The error of a file: what cannot be done, and why.
+pub(super) fn failure(path: &Path, doing: &str, e: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {doing} `{}`: {e}", path.display()))
 }
 

@@ -14,7 +14,7 @@ use safetensors::{
 
 use super::{
     DType, Tensor,
-    file::{open_file, write_parts_atomically},
+    file::{failure, open_file, write_parts_atomically},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -242,9 +242,7 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
 pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
     let path = path.as_ref();
     let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
-    let unreadable = |e: io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
-    };
+    let unreadable = |e: io::Error| failure(path, "read", &e).caused_by(e);
     let file = open_file(path, LIMIT)?;
     let size = file.metadata().map_err(unreadable)?.len();
     let mut file = BufReader::new(file);

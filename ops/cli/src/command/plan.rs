@@ -13,7 +13,7 @@ use super::{ModelPath, run::executor};
 use crate::{
     bytes::bytes_of,
     feeds::{feeds, fetches, fill_scope},
-    terminal::{CommandResult, Terminal, grouped},
+    terminal::{CommandResult, Terminal},
 };
 
 /// Show what a run does, and its memory, before it runs
@@ -91,7 +91,7 @@ impl PlanCommand {
             PlanForm::Svg => terminal.print(&plan.to_svg())?,
             PlanForm::Json => terminal.print_json(&document(&plan, &fetches, memory.as_ref().ok()))?,
             PlanForm::Text => {
-                let parts = memory.as_ref().map_or_else(|_| String::new(), table);
+                let parts = memory.as_ref().map_or_else(|_| String::new(), MemoryUse::to_string);
                 terminal.print(&format!("{plan}{parts}"))?;
             }
         }
@@ -112,12 +112,6 @@ fn memory_use(
 ) -> Result<MemoryUse> {
     let session = executor.prepare(program, scope, feeds, fetches)?;
     Ok(MemoryUse::of(&session, program, scope))
-}
-
-/// A line for each part of the memory.
-fn table(memory: &MemoryUse) -> String {
-    let parts = memory.parts().into_iter().chain([("total", memory.total())]);
-    parts.map(|(part, bytes)| format!("{part:<22}  {:>15} bytes\n", grouped(bytes as u64))).collect()
 }
 
 fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], memory: Option<&MemoryUse>) -> PlanJson<'a> {

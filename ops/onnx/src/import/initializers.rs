@@ -4,7 +4,7 @@
 //! small value that is computed from parameters is also known as it is in the file (`InitialElements`), for rules that
 //! need numbers; its parameters are then frozen.
 
-use std::{ptr, rc::Rc};
+use std::{collections::HashMap, ptr, rc::Rc};
 
 use autobwd::DType;
 
@@ -14,9 +14,26 @@ use super::{
 };
 use crate::{
     elements::ElementType,
+    external::ExternalData,
     proto::{GraphProto, TensorProto},
-    tensors::OnnxTensor,
+    tensors::{self, OnnxTensor},
 };
+
+/// Reads the initializers of a graph, which give their bytes up one by one, so that no two copies of all are in memory.
+/// What cannot be read stays, to be reported later.
+pub(super) fn take_tensors(
+    graph: &mut GraphProto,
+    external: &ExternalData,
+) -> HashMap<*const TensorProto, OnnxTensor> {
+    let mut tensors = HashMap::new();
+    for message in &mut graph.initializer {
+        if let Ok(tensor) = tensors::read(message, external) {
+            message.raw_data = None;
+            tensors.insert(ptr::from_ref(message), tensor);
+        }
+    }
+    tensors
+}
 
 impl Importer<'_> {
     pub(super) fn initializers(&mut self, graph: &GraphProto) {

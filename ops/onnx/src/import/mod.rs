@@ -33,7 +33,6 @@ mod windows;
 use std::{
     cell::RefCell,
     collections::{BTreeSet, HashMap, HashSet},
-    ptr,
     rc::Rc,
 };
 
@@ -52,7 +51,7 @@ use crate::{
         FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
         tensor_shape_proto::dimension, type_proto,
     },
-    tensors::{self, OnnxTensor},
+    tensors::OnnxTensor,
 };
 use names::NodeNames;
 use options::{dimension_text, fits};
@@ -77,7 +76,8 @@ pub(crate) fn import(
     source: &str,
 ) -> Result<Model> {
     let failed = format!("{source} cannot be loaded");
-    let tensors = file.graph.as_mut().map(|graph| take_tensors(graph, external)).unwrap_or_default();
+    let tensors =
+        file.graph.as_mut().map(|graph| initializers::take_tensors(graph, external)).unwrap_or_default();
     let mut importer = Importer {
         net: Builder::new(),
         kept: vec![],
@@ -138,19 +138,6 @@ pub(crate) fn import(
     let mut scope = Scope::new();
     kept.into_iter().for_each(|(name, value)| scope.set(&name, value));
     Ok(Model { program, feeds, fetches, scope })
-}
-
-/// Reads the initializers of a graph, which give their bytes up one by one, so that no two copies of all are in memory.
-/// What cannot be read stays, to be reported later.
-fn take_tensors(graph: &mut GraphProto, external: &ExternalData) -> HashMap<*const TensorProto, OnnxTensor> {
-    let mut tensors = HashMap::new();
-    for message in &mut graph.initializer {
-        if let Ok(tensor) = tensors::read(message, external) {
-            message.raw_data = None;
-            tensors.insert(ptr::from_ref(message), tensor);
-        }
-    }
-    tensors
 }
 
 /// The names that nodes see.

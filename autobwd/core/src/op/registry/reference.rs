@@ -35,8 +35,7 @@ impl fmt::Display for OpInfo {
             }
             GradKind::Composed => "that of its composition".into(),
             GradKind::Rule => "operators that a rule emits".into(),
-            GradKind::None(None) => "none, and needing one is an error".into(),
-            GradKind::None(Some(reason)) => format!("none, and needing one is an error; {reason}"),
+            kind @ GradKind::None(_) => format!("none, and needing one is an error{}", kind.because()),
             GradKind::Zero => "zero".into(),
         };
         writeln!(f, "  gradient: {gradient}")?;

@@ -241,7 +241,7 @@ impl Hlo {
         Hlo { narrow, ..converted }
     }
 
-    /// A rearrangement of its elements, of those of 16 bits where they were converted.
+    /// A rearrangement of its elements; where they were converted, the elements of 16 bits are rearranged.
     pub(super) fn rearranged(&self, by: impl Fn(&Hlo) -> Hlo) -> Option<Hlo> {
         self.narrow.as_deref().map(|narrow| by(narrow).convert(self.dtype()))
     }
