@@ -34,7 +34,7 @@ pub(super) fn attend<T: KernelFloat>(
             let (tile, sums) = scratch.split_at_mut(sizes.tile());
             let (start, end) = (part * ROWS, (batch * queries).min((part + 1) * ROWS));
             let mut done = 0;
-            for block in sizes.blocks(start, end, head) {
+            for block in scores.forward_blocks(start..end, head) {
                 let mut softmax = OnlineSoftmax::new(block.rows);
                 sums.fill(T::of(0.0));
                 for tile_of in scores.tiles(block) {

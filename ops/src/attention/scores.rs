@@ -16,6 +16,8 @@ use crate::{
 
 /// Queries of a tile.
 pub(super) const ROWS: usize = 128;
+/// Queries of a tile of a short causal sequence in the forward pass: most of its scores would be hidden in a larger one.
+const SHORT_ROWS: usize = 32;
 /// The most keys of a tile.
 pub(super) const KEYS: usize = 256;
 /// Keys that sums go through at a time: hidden ones before the first tile may be left out in such runs.
@@ -64,10 +66,15 @@ impl Sizes {
 
     /// The rows from `start` to `end`, counted through all sequences, in blocks within one sequence.
     pub(super) fn blocks(self, start: usize, end: usize, head: usize) -> impl Iterator<Item = QueryBlock> {
-        let mut row = start;
+        self.blocks_of(ROWS, start..end, head)
+    }
+
+    /// The rows in blocks of at most `most`.
+    fn blocks_of(self, most: usize, rows: Range<usize>, head: usize) -> impl Iterator<Item = QueryBlock> {
+        let Range { start: mut row, end } = rows;
         std::iter::from_fn(move || {
             let (batch, query) = (row.checked_div(self.queries)?, row.checked_rem(self.queries)?);
-            let rows = ROWS.min(end - row).min(self.queries - query);
+            let rows = most.min(end - row).min(self.queries - query);
             row += rows;
             (rows > 0).then_some(QueryBlock { batch, head, query, rows })
         })
@@ -166,6 +173,12 @@ impl<'a, T: KernelFloat> Scores<'a, T> {
             positions: positions.map(Buf::slice).transpose()?,
             dropout,
         })
+    }
+
+    /// The blocks of the forward pass, whose sums over keys are the same for blocks of any size.
+    pub(super) fn forward_blocks(&self, rows: Range<usize>, head: usize) -> impl Iterator<Item = QueryBlock> {
+        let is_short = self.causal && self.sizes.queries.max(self.sizes.keys) <= ROWS;
+        self.sizes.blocks_of(if is_short { SHORT_ROWS } else { ROWS }, rows, head)
     }
 
     /// Whether scores are capped.
