@@ -70,7 +70,7 @@ pub(super) fn gradients<T: KernelFloat>(
             of_values[..keys * width].fill(T::of(0.0));
             for member in 0..sizes.group() {
                 let head = key_head * sizes.group() + member;
-                for block in sizes.blocks(batch * queries, (batch + 1) * queries, head) {
+                for block in sizes.blocks(ROWS, batch * queries..(batch + 1) * queries, head) {
                     let shifts = saved.shifts(scores, block);
                     let block_queries = scores.of_queries(scores.q, block, depth);
                     let douts = scores.of_queries(saved.dout, block, width);
@@ -135,7 +135,7 @@ pub(super) fn mask_gradient<T: KernelFloat>(
                 heads.map(move |head| (batch, head))
             });
             pairs.try_for_each(|(batch, head)| {
-                for block in sizes.blocks(batch * queries, (batch + 1) * queries, head) {
+                for block in sizes.blocks(ROWS, batch * queries..(batch + 1) * queries, head) {
                     let shifts = saved.shifts(scores, block);
                     for tile in scores.tiles(block) {
                         let ScoreGradients { dscores, .. } =

@@ -16,7 +16,7 @@ use crate::{
 
 /// Queries of a tile.
 pub(super) const ROWS: usize = 128;
-/// Queries of a tile of a short causal sequence in the forward pass: most of its scores would be hidden in a larger one.
+/// Queries of a tile of a short causal sequence in the forward pass: a larger tile would hide up to half of its scores.
 const SHORT_ROWS: usize = 32;
 /// The most keys of a tile.
 pub(super) const KEYS: usize = 256;
@@ -64,13 +64,13 @@ impl Sizes {
         ROWS.min(self.queries) * KEYS.min(self.keys)
     }
 
-    /// The rows from `start` to `end`, counted through all sequences, in blocks within one sequence.
-    pub(super) fn blocks(self, start: usize, end: usize, head: usize) -> impl Iterator<Item = QueryBlock> {
-        self.blocks_of(ROWS, start..end, head)
-    }
-
-    /// The rows in blocks of at most `most`.
-    fn blocks_of(self, most: usize, rows: Range<usize>, head: usize) -> impl Iterator<Item = QueryBlock> {
+    /// The rows, counted through all sequences, in blocks of at most `most` rows of one sequence.
+    pub(super) fn blocks(
+        self,
+        most: usize,
+        rows: Range<usize>,
+        head: usize,
+    ) -> impl Iterator<Item = QueryBlock> {
         let Range { start: mut row, end } = rows;
         std::iter::from_fn(move || {
             let (batch, query) = (row.checked_div(self.queries)?, row.checked_rem(self.queries)?);
@@ -178,7 +178,7 @@ impl<'a, T: KernelFloat> Scores<'a, T> {
     /// The blocks of the forward pass, whose sums over keys are the same for blocks of any size.
     pub(super) fn forward_blocks(&self, rows: Range<usize>, head: usize) -> impl Iterator<Item = QueryBlock> {
         let is_short = self.causal && self.sizes.queries.max(self.sizes.keys) <= ROWS;
-        self.sizes.blocks_of(if is_short { SHORT_ROWS } else { ROWS }, rows, head)
+        self.sizes.blocks(if is_short { SHORT_ROWS } else { ROWS }, rows, head)
     }
 
     /// Whether scores are capped.

@@ -64,7 +64,7 @@ pub(super) fn second_order<T: KernelFloat>(
             of_values[..keys * width].fill(T::of(0.0));
             for member in 0..sizes.group() {
                 let head = key_head * sizes.group() + member;
-                for block in sizes.blocks(batch * queries, (batch + 1) * queries, head) {
+                for block in sizes.blocks(ROWS, batch * queries..(batch + 1) * queries, head) {
                     let mut rows = RowSums::of(saved.shifts(scores, block));
                     for tile in scores.tiles(block) {
                         let part = SecondOrderTile::of(scores, cx, tile, saved, arriving, tiles)?;
