@@ -34,7 +34,7 @@ mod support;
 struct Counting;
 static OWN: AtomicUsize = AtomicUsize::new(0);
 static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of tensor memory, which alone has 64-byte alignment.
+/// Bytes of tensor memory, which alone has 64-byte alignment, or 16-byte alignment, a line more, and at least 1 MB.
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of all live allocations.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -59,8 +59,10 @@ unsafe impl GlobalAlloc for Counting {
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         OWN.fetch_add(1, Ordering::Relaxed);
-        if layout.align() == LINE {
-            TENSORS.fetch_add(layout.size(), Ordering::Relaxed);
+        match layout.align() {
+            LINE => _ = TENSORS.fetch_add(layout.size(), Ordering::Relaxed),
+            16 if layout.size() > 1 << 20 => _ = TENSORS.fetch_add(layout.size() - LINE, Ordering::Relaxed),
+            _ => {}
         }
         hold(layout.size());
         // SAFETY: guaranteed by the caller.

@@ -59,10 +59,21 @@ impl Memory {
             return None;
         }
         let len = padded(bytes);
-        let layout = alloc::Layout::from_size_align(len, LINE).ok()?;
+        let layout = layout(len)?;
         // SAFETY: the layout's size is not zero.
-        let ptr = unsafe { alloc::alloc_zeroed(layout) };
-        NonNull::new(ptr).map(|ptr| Memory { ptr, len })
+        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        if layout.align() == LINE {
+            return Some(Memory { ptr: start, len });
+        }
+        let front = LINE - start.addr().get() % LINE;
+        // SAFETY: there is a line more than `len` bytes, and `front` is at most a line and at least the alignment, which
+        // has room for a number.
+        let ptr = unsafe {
+            let ptr = start.add(front);
+            ptr.cast::<usize>().sub(1).write(front);
+            ptr
+        };
+        Some(Memory { ptr, len })
     }
 
     /// Memory with arbitrary content.
@@ -186,11 +197,26 @@ impl Drop for Memory {
     #[inline]
     fn drop(&mut self) {
         if !lines::keep(self) && self.len > 0 {
-            // SAFETY: allocated in `try_zeroed` with this layout, if the length is not 0.
+            let Some(layout) = layout(self.len) else { return };
+            // SAFETY: allocated in `try_zeroed` with this layout, since the length is not 0; if it is aligned to less than
+            // a line, the number of bytes in front is in the word before.
             unsafe {
-                alloc::dealloc(self.ptr.as_ptr(), alloc::Layout::from_size_align_unchecked(self.len, LINE))
+                let front = if layout.align() == LINE { 0 } else { self.ptr.cast::<usize>().sub(1).read() };
+                alloc::dealloc(self.ptr.sub(front).as_ptr(), layout);
             }
         }
+    }
+}
+
+/// From this size on, the system gives pages of zeros when they are first used, if it is not asked for more than its own
+/// alignment: a plan may be for more memory than it takes.
+const LAZY: usize = 1 << 20;
+
+/// The allocation of memory of this length, which is padded. A large one is aligned to a word pair, with a line more.
+fn layout(len: usize) -> Option<alloc::Layout> {
+    match len < LAZY {
+        true => alloc::Layout::from_size_align(len, LINE).ok(),
+        false => alloc::Layout::from_size_align(len.checked_add(LINE)?, 2 * size_of::<usize>()).ok(),
     }
 }
 
