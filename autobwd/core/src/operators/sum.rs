@@ -1,10 +1,14 @@
 //! The sum of several dense or row-sparse tensors, which is frequent in backward passes.
 
-use std::{num::Wrapping, ops::Add};
+use std::{
+    num::Wrapping,
+    ops::{Add, AddAssign},
+};
 
 use crate::{
-    Buf, Composition, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, Expr, GradCx, GradRule, Infer,
-    Kernel, Meta, Op, OpDesc, Parts, Result, Rows, TensorArray, Var, register_op, sample::*, with_float,
+    Buf, Composition, Cx, DType, Decompose, Dim, Element, Error, ErrorKind, Expr, GradCx, GradRule, InOut,
+    Infer, Kernel, Meta, Op, OpDesc, Parts, Result, Rows, TensorArray, Var, register_op, sample::*,
+    with_float,
 };
 
 use super::{ElementwiseAdd, PART, Scale, add_up_rows, nth_part, update_rows};
@@ -17,7 +21,7 @@ pub struct Sum<V = Var> {
     #[input(sparse, array)]
     pub x: Vec<V>,
     /// Same shape; sparse if all of `x` are; an array if they are arrays.
-    #[output]
+    #[output(inplace = x)]
     pub out: V,
 }
 impl Sum {
@@ -77,25 +81,29 @@ impl Kernel for Sum<Buf<'_>> {
                 // All inputs are, as the shape rule has checked.
                 return add_up_rows(cx, out, || x.iter().flat_map(Buf::rows::<T>).flat_map(Rows::iter));
             }
-            let out = out.slice_mut::<T>()?;
             let mut whole = x.iter().filter(|x| !x.is_sparse());
-            match (whole.next(), whole.next()) {
-                (Some(x), Some(y)) => {
-                    let (x, y) = (x.slice::<T>()?, y.slice::<T>()?);
-                    cx.chunks_mut(out, PART, |part, out| {
-                        let terms = nth_part(x, part, out.len()).iter().zip(nth_part(y, part, out.len()));
-                        out.iter_mut().zip(terms).for_each(|(out, (x, y))| *out = x + y);
-                    });
+            let out = match (whole.next(), whole.next()) {
+                (Some(first), Some(second)) => {
+                    let second = second.slice::<T>()?;
+                    match out.inout::<T>(first)? {
+                        InOut::Same(out) => {
+                            add_to(cx, out, second);
+                            out
+                        }
+                        InOut::Apart(first, out) => {
+                            cx.chunks_mut(out, PART, |part, out| {
+                                let [x, y] = [first, second].map(|x| nth_part(x, part, out.len()));
+                                out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = x + y);
+                            });
+                            out
+                        }
+                    }
                 }
-                (Some(x), None) => out.copy_from_slice(x.slice()?),
-                (None, _) => {}
-            }
+                (Some(x), None) => out.inout::<T>(x)?.copied(),
+                (None, _) => out.slice_mut::<T>()?,
+            };
             for x in whole {
-                let x = x.slice::<T>()?;
-                cx.chunks_mut(out, PART, |part, out| {
-                    let terms = nth_part(x, part, out.len());
-                    out.iter_mut().zip(terms).for_each(|(out, x)| *out += x);
-                });
+                add_to(cx, out, x.slice()?);
             }
             for x in x.iter().filter(|x| x.is_sparse()) {
                 update_rows(cx, out, [], x.rows()?, true, |out, [], x| out + x);
@@ -112,19 +120,26 @@ impl Composition for Sum<Expr> {
     }
 }
 
+/// `sum += x`
+fn add_to<T: Element + AddAssign>(cx: &Cx, sum: &mut [T], x: &[T]) {
+    cx.chunks_mut(sum, PART, |part, sum| {
+        let terms = nth_part(x, part, sum.len());
+        sum.iter_mut().zip(terms).for_each(|(sum, x)| *sum += *x);
+    });
+}
+
 /// Sums integers, which wrap around.
 fn add_up_integers<T: Element>(cx: &Cx, x: &[Buf<'_>], out: &mut Buf<'_>) -> Result<()>
 where
     Wrapping<T>: Add<Output = Wrapping<T>>,
 {
-    let out = out.slice_mut::<T>()?;
-    for (i, x) in x.iter().enumerate() {
+    let Some((first, others)) = x.split_first() else { return Ok(()) };
+    let out = out.inout::<T>(first)?.copied();
+    for x in others {
         let x = x.slice::<T>()?;
         cx.chunks_mut(out, PART, |part, out| {
             let terms = nth_part(x, part, out.len());
-            out.iter_mut()
-                .zip(terms)
-                .for_each(|(out, x)| *out = if i == 0 { *x } else { (Wrapping(*out) + Wrapping(*x)).0 });
+            out.iter_mut().zip(terms).for_each(|(out, x)| *out = (Wrapping(*out) + Wrapping(*x)).0);
         });
     }
     Ok(())
