@@ -68,6 +68,7 @@ pub(crate) enum FieldRole {
         shape_only: bool,
         constant: bool,
         sparse: bool,
+        checked: bool,
         array: bool,
     },
     /// `inplace` and `like` name inputs.

@@ -86,6 +86,7 @@ struct FieldOptions {
     shape_only: Option<()>,
     constant: Option<()>,
     sparse: Option<()>,
+    checked: Option<()>,
     array: Option<()>,
     inplace: Option<Ident>,
     like: Option<Ident>,
@@ -115,6 +116,10 @@ impl FieldOptions {
             ("input", "sparse") => {
                 options::flag(&key, input)?;
                 options::set(&mut self.sparse, &key, ())
+            }
+            ("input", "checked") => {
+                options::flag(&key, input)?;
+                options::set(&mut self.checked, &key, ())
             }
             ("input" | "output", "array") => {
                 options::flag(&key, input)?;
@@ -159,6 +164,7 @@ impl FieldOptions {
                 shape_only: self.shape_only.is_some(),
                 constant: self.constant.is_some(),
                 sparse: self.sparse.is_some(),
+                checked: self.checked.is_some(),
                 array: self.array.is_some(),
             },
             "output" => {
@@ -179,7 +185,7 @@ fn partner(key: &Ident, of: &str, input: ParseStream<'_>) -> Result<Ident> {
 
 fn unknown(key: &Ident, role: &str) -> Error {
     let known: &[&str] = match role {
-        "input" => &["shape_only", "constant", "sparse", "array"],
+        "input" => &["shape_only", "constant", "sparse", "checked", "array"],
         "output" => &["inplace", "like", "array"],
         "scratch" => &["like"],
         "attr" => &["default", "min", "max", "above", "below"],

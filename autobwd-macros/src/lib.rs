@@ -172,6 +172,7 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 /// |---|---|---|
 /// | `shape_only` | `#[input]` | only its shape is needed; its memory may be freed early |
 /// | `constant` | `#[input]` | the shape rule and the kernel read its elements with `constant()`; its value must follow from shapes and attributes, and is computed when a program is planned, not when it runs |
+/// | `checked` | `#[input]` | only elements of `checked` inputs, such as indices, can make the kernel fail; the gradient, and a copy of the operator, accept what the operator has accepted |
 /// | `array` | `#[input]`, `#[output]` | it may hold a tensor array |
 /// | `sparse` | `#[input]` | it may be row-sparse, as sparse gradients are; for a `pointwise` operator, `impl Kernel` then runs in place of the formula |
 /// | `inplace = x` | `#[output]` | it may share the memory of the input `x` |

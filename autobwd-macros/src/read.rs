@@ -83,7 +83,13 @@ impl StructKind<'_> {
         match self {
             StructKind::GradientOperator(param) if attr::misspelt(field).is_none() => {
                 Some(if types::mentions(&field.ty, param) {
-                    FieldRole::Input { shape_only: false, constant: false, sparse: false, array: false }
+                    FieldRole::Input {
+                        shape_only: false,
+                        constant: false,
+                        sparse: false,
+                        checked: false,
+                        array: false,
+                    }
                 } else {
                     FieldRole::Attr { default: None, bounds: Vec::new() }
                 })

@@ -24,7 +24,7 @@ pub struct LookupTable<V = Var> {
     #[input]
     pub w: V,
     /// Row indices, int64 or int32, `[.., 1]`.
-    #[input]
+    #[input(checked)]
     pub ids: V,
     /// `[.., width]`.
     #[output]
@@ -151,7 +151,7 @@ fn add_up(cx: &Cx, pick: &Pick<'_>, dout: &Buf<'_>, dw: &mut Buf<'_>) -> Result<
 #[register_op(grad = LookupTableV2Grad, any_dtype)]
 pub struct LookupTableV2<V = Var> {
     /// Row indices, int64 or int32, any shape.
-    #[input]
+    #[input(checked)]
     pub ids: V,
     /// The table, `[rows, width]`, any dtype.
     #[input]

@@ -201,7 +201,7 @@ pub struct Gather<V = Var> {
     #[input]
     pub x: V,
     /// Indices, int64 or int32, `[n]` or `[n, 1]`; or a single one, `[]`.
-    #[input]
+    #[input(checked)]
     pub index: V,
     /// `x` with `n` in place of dimension `axis`, which a single index drops.
     #[output]

@@ -19,7 +19,7 @@ pub struct IndexSelect<V = Var> {
     #[input]
     pub x: V,
     /// Indices, int64 or int32, `[n]`.
-    #[input]
+    #[input(checked)]
     pub index: V,
     /// `x` with `n` in place of dimension `dim`.
     #[output]
@@ -83,7 +83,7 @@ pub struct IndexSample<V = Var> {
     #[input]
     pub x: V,
     /// Positions, int64 or int32, `[m, k]`.
-    #[input]
+    #[input(checked)]
     pub index: V,
     /// `[m, k]`.
     #[output]

@@ -29,7 +29,7 @@ pub struct GatherNd<V = Var> {
     pub x: V,
     /// Indices, int64 or int32; the size of the last dimension is the number of leading dimensions of `x` that they
     /// index.
-    #[input]
+    #[input(checked)]
     pub index: V,
     /// `index` with the unindexed dimensions of `x` in place of its last one.
     #[output]
@@ -168,7 +168,7 @@ pub struct TakeAlongAxis<V = Var> {
     #[input]
     pub input: V,
     /// Positions, int64 or int32, in the shape of `input` except for the axis.
-    #[input]
+    #[input(checked)]
     pub index: V,
     /// Same shape as `index`.
     #[output]

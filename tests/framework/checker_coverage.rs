@@ -109,6 +109,40 @@ autobwd::samples!(
     [ScaledBy { x: uniform([2, 3]), by: given([1], [3.0]).of(autobwd::DType::I64), out: out() }]
 );
 
+/// `out = x / by`, which fails on an input that is not declared `checked`.
+#[register_op(grad = NoGrad)]
+pub(crate) struct CheckedQuotient<V = Var> {
+    #[input(checked)]
+    pub x: V,
+    #[input]
+    pub by: V,
+    #[output(like = x)]
+    pub out: V,
+}
+impl Kernel for CheckedQuotient<Buf<'_>> {
+    fn run(&mut self, _: &Cx) -> Result<()> {
+        let by = self.by.slice::<i64>()?[0];
+        if by == 0 {
+            return Err(autobwd::Error::data("nothing can be divided by 0"));
+        }
+        with_float!(self.x, T => {
+            let (x, out) = (self.x.slice::<T>()?, self.out.slice_mut::<T>()?);
+            out.iter_mut().zip(x).for_each(|(out, x)| *out = *x / by as T);
+        });
+        Ok(())
+    }
+}
+autobwd::samples!(
+    CheckedQuotient,
+    [CheckedQuotient { x: uniform([2, 3]), by: given([1], [3.0]).of(autobwd::DType::I64), out: out() }]
+);
+
+#[test]
+fn operators_with_checked_inputs_are_given_bad_data_in_others() {
+    let bytes = "it fails on inputs that are not `checked` with all bytes 0x00: nothing can be divided by 0";
+    assert_wrong("checked_quotient", &["the kernel of `checked_quotient`", bytes]);
+}
+
 #[test]
 fn infallible_operators_are_given_bad_data() {
     let bytes = "it is declared `infallible`, but fails on inputs with all bytes 0x00: nothing can be \

@@ -239,12 +239,13 @@ fn slot_def(field: &FieldDecl<'_>, op: &OperatorDecl<'_>) -> TokenStream {
         input.map(slot_name)
     };
     let options = match &field.role {
-        Some(FieldRole::Input { shape_only, constant, sparse, array }) => {
+        Some(FieldRole::Input { shape_only, constant, sparse, checked, array }) => {
             let shape_only = shape_only.then(|| quote!(.shape_only()));
             let constant = constant.then(|| quote!(.constant()));
             let sparse = sparse.then(|| quote!(.sparse()));
+            let checked = checked.then(|| quote!(.checked()));
             let array = array.then(|| quote!(.array()));
-            quote!(#shape_only #constant #sparse #array)
+            quote!(#shape_only #constant #sparse #checked #array)
         }
         Some(FieldRole::Output { inplace, like, array }) => {
             let (inplace, like) = (partner(inplace).into_iter(), partner(like).into_iter());

@@ -24,7 +24,8 @@ const HOSTILE: [u8; 4] = [0x00, 0x7f, 0x80, 0xff];
 
 /// Checks the kernels of a function: they write all elements of their outputs whatever these contained, request the
 /// scratch memory that they declare, allocate nothing, and compute the same bits on one thread as on those of `many`.
-/// Kernels do not panic on any data, and those declared `infallible` accept it.
+/// Kernels do not panic on any data, those declared `infallible` accept it, and those with `checked` inputs accept any
+/// data in others.
 ///
 /// Observations that are no faults go to `warnings`.
 ///
@@ -117,6 +118,7 @@ impl SingleKernel<'_> {
         let [first, second, again] = [FILLS[0], FILLS[1], FILLS[0]].map(|fill| self.trial(one, fill));
         let (first, second, again) = (first?, second?, again?);
         let third = self.trial(many, FILLS[0])?;
+        self.check_unchecked(one)?;
         for (k, meta) in ready.outputs.iter().enumerate() {
             let of = |trial: &Trial| Spans::of(meta, &trial.outputs[k]);
             self.compare(k, meta, &of(&first), [&first, &second, &again, &third])?;
@@ -139,24 +141,53 @@ impl SingleKernel<'_> {
 
     /// Rejects a kernel that panics on hostile data, or fails though it is declared infallible.
     fn check_hostile(&self, cx: &Cx, may_fail: bool) -> Result<()> {
+        let promise = (!may_fail).then_some("it is declared `infallible`, but ");
+        self.check_filled(cx, ("inputs", promise), &vec![true; self.reads.len()])
+    }
+
+    /// Rejects a kernel with `checked` inputs, whose elements it accepts, that fails because of others.
+    fn check_unchecked(&self, cx: &Cx) -> Result<()> {
+        let unchecked = self.unchecked();
+        match unchecked.contains(&false) {
+            true => self.check_filled(cx, ("inputs that are not `checked`", Some("it ")), &unchecked),
+            false => Ok(()),
+        }
+    }
+
+    /// By input: whether it is not declared `checked`.
+    fn unchecked(&self) -> Vec<bool> {
+        let (desc, schema) = (&self.ready.desc, self.ready.info.schema());
+        let mut unchecked = vec![true; self.reads.len()];
+        for (name, vars) in desc.inputs.iter() {
+            let is_checked = schema.input(&name).is_some_and(|slot| slot.checked);
+            for var in vars.iter().filter(|var| is_checked && **var != Var::EMPTY) {
+                unchecked[self.ready.arg(*var).1] = false;
+            }
+        }
+        unchecked
+    }
+
+    /// Runs the kernel on hostile data in these inputs. It must not panic; after a promise, the start of a message, it
+    /// must not fail.
+    fn check_filled(&self, cx: &Cx, (what, promise): (&str, Option<&str>), inputs: &[bool]) -> Result<()> {
         let is_data =
             |meta: &Meta| meta.rows.is_none() && meta.dtype != DType::Bool && meta.constant().is_none();
         for fill in HOSTILE {
-            let filled = |(meta, memory): &(Meta, Rc<Memory>)| match is_data(meta) {
-                false => Ok((meta.clone(), memory.clone())),
-                true => Ok((meta.clone(), Rc::new(filled(memory.len(), fill)?))),
+            let filled = |((meta, memory), is_filled): (&(Meta, Rc<Memory>), &bool)| match is_data(meta) {
+                true if *is_filled => Ok((meta.clone(), Rc::new(filled(memory.len(), fill)?))),
+                _ => Ok((meta.clone(), memory.clone())),
             };
-            let reads = self.reads.iter().map(filled).collect::<Result<Vec<_>>>()?;
+            let reads = self.reads.iter().zip(inputs).map(filled).collect::<Result<Vec<_>>>()?;
             let hostile = SingleKernel { ready: self.ready, reads: &reads };
             let outcome = catch_panic(|| hostile.trial(cx, FILLS[0]));
-            let declared = if may_fail { "it " } else { "it is declared `infallible`, but " };
-            let case = format!("inputs with all bytes {fill:#04x}");
+            let case = format!("{what} with all bytes {fill:#04x}");
             match outcome {
                 Err(e) if e.kind() == ErrorKind::Panic => {
                     return Err(Error::new(e.kind(), format!("on {case}, {}", e.message())));
                 }
-                Err(e) if !may_fail || is_fault(&e) => {
-                    return Err(failure(format!("{declared}fails on {case}: {}", e.message())));
+                Err(e) if promise.is_some() || is_fault(&e) => {
+                    let promise = promise.unwrap_or("it ");
+                    return Err(failure(format!("{promise}fails on {case}: {}", e.message())));
                 }
                 _ => {}
             }

@@ -3,8 +3,8 @@
 //!
 //! Must not touch memory or run anything, except for the constants of `value_graph::constant_inputs`. Steps, in call
 //! order: `value_graph::needed` → `Graph::build` → `relevance::leave_out` → `copy_elision::leave_out` →
-//! `peephole::join` → `fusion::group` (with `value_graph::decompose::parts`) → `memory_planning::place` →
-//! `horizontal_fusion::mark`.
+//! `peephole::join` → `early_updates::reorder` → `fusion::group` (with `value_graph::decompose::parts`) →
+//! `memory_planning::place` → `horizontal_fusion::mark`.
 //!
 //! From the plan on, a slot is an index into the operator's schema: in plans, formulas, fused kernels and instructions.
 //! An operator without a kernel (`composed`) is one operator in programs, passes and tapes; the value graph has the
@@ -33,6 +33,8 @@
 #![allow(missing_docs)]
 
 mod copy_elision;
+mod early_updates;
+mod failures;
 mod feeds;
 mod formulas;
 mod fusion;
@@ -89,24 +91,17 @@ impl Plan {
             copy_elision::leave_out(&mut graph, &mut formulas)?;
         }
         peephole::join(&mut graph, ops)?;
+        if !request.unoptimized {
+            early_updates::reorder(&mut graph, ops);
+        }
         let (mut groups, constants) = fusion::group(&mut graph, ops, request.unoptimized)?;
         let layout = memory_planning::place(&graph, &groups, constants, request.unoptimized);
         if !request.unoptimized {
             horizontal_fusion::mark(&graph, &mut groups, constants, &layout);
         }
-        // Sub-blocks allocate saved step state, and tensor arrays their elements; row indices that kernels write are
-        // checked.
-        let meta_of = |(_, value): &(Option<usize>, Option<ValueId>)| Some(&graph.values[(*value)?].meta);
-        let node_may_fail = |node: &Instruction| {
-            let mut slots = node.inputs.iter().chain(&node.outputs).filter_map(meta_of);
-            node.sub_block.is_some()
-                || ops.may_fail(&node.desc.ty)
-                || slots.any(|meta| meta.array)
-                || node.outputs.iter().filter_map(meta_of).any(|meta| meta.rows.is_some())
-        };
-        let group_may_fail = |group: &FusionGroup| {
-            group.space.is_none() && graph.instructions[group.nodes.clone()].iter().any(node_may_fail)
-        };
+        let may_fail = failures::may_fail(&graph, ops);
+        let group_may_fail =
+            |group: &FusionGroup| group.space.is_none() && may_fail[group.nodes.clone()].contains(&true);
         let may_fail = groups.iter().map(group_may_fail).collect();
         Ok(Plan { graph, groups, constants, may_fail, memory: layout })
     }

@@ -16,7 +16,7 @@ pub struct CrossEntropy<V = Var> {
     #[input]
     pub x: V,
     /// Class indices, `int64` or `int32`, `[.., 1]` or `[..]`; soft labels in the shape of `x`.
-    #[input]
+    #[input(checked)]
     pub label: V,
     /// `[.., 1]`.
     #[output]

@@ -182,7 +182,7 @@ pub struct NllLoss<V = Var> {
     #[input]
     pub x: V,
     /// Class indices, int64 or int32, `[n]` or `[n, ..]`.
-    #[input]
+    #[input(checked)]
     pub label: V,
     /// Weights of classes, `[classes]`; 1 if absent.
     #[input]

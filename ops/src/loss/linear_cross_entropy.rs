@@ -56,7 +56,7 @@ pub struct LinearCrossEntropy<V = Var> {
     #[input]
     pub bias: Option<V>,
     /// Class indices, int64 or int32, `[..]` or `[.., 1]`.
-    #[input]
+    #[input(checked)]
     pub label: V,
     /// The weights of the classes, `[classes]`.
     #[input]

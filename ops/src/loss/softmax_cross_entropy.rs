@@ -29,7 +29,7 @@ pub struct SoftmaxWithCrossEntropy<V = Var> {
     pub logits: V,
     /// Class indices, `int64` or `int32`, in the shape of `loss` or without the class axis; soft labels in the shape of
     /// `logits`.
-    #[input]
+    #[input(checked)]
     pub label: V,
     /// Same shape as `logits`.
     #[output(like = logits)]

@@ -460,7 +460,7 @@ impl OpInfo {
     }
 
     /// The declared forward operator of a gradient operator.
-    pub(crate) fn forward(&self) -> Option<&'static Schema> {
+    pub fn forward(&self) -> Option<&'static Schema> {
         self.forward
     }
 

@@ -110,7 +110,7 @@ pub const fn inherit_slot(
     match find(forward, field) {
         Some(found) => {
             let doc = if doc.is_empty() && !found.is_gradient { found.slot.doc } else { doc };
-            SlotDef { doc, array: found.slot.array, ..slot }
+            SlotDef { doc, array: found.slot.array, checked: found.slot.checked, ..slot }
         }
         None => slot,
     }

@@ -51,6 +51,9 @@ pub struct SlotDef {
     pub constant: bool,
     /// For an input: it may be row-sparse.
     pub sparse: bool,
+    /// For an input: its elements decide whether the kernel fails; elements of inputs without this mark never do, if
+    /// the operator has an input with it.
+    pub checked: bool,
     /// It may hold an array of tensors.
     pub array: bool,
     /// For an output: the input with which it may share memory.
@@ -73,6 +76,7 @@ impl SlotDef {
             shape_only: false,
             constant: false,
             sparse: false,
+            checked: false,
             array: false,
             inplace: None,
             like: None,
@@ -99,6 +103,11 @@ impl SlotDef {
     /// Sets `sparse`.
     pub const fn sparse(self) -> SlotDef {
         SlotDef { sparse: true, ..self }
+    }
+
+    /// Sets `checked`.
+    pub const fn checked(self) -> SlotDef {
+        SlotDef { checked: true, ..self }
     }
 
     /// Sets `array`.
