@@ -244,7 +244,7 @@ pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{
         Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MemoryUse, MismatchedValue, Monitor,
-        Predictor, SCHEDULE_STEP, Scope, Session,
+        PlannedRun, Predictor, SCHEDULE_STEP, Scope, Session,
     };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};

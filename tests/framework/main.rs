@@ -40,6 +40,7 @@ mod loss_broadcasting;
 mod loss_scaling;
 mod lost_gradients;
 mod malformed_programs;
+mod memory_budget;
 mod messages;
 mod mixed_precision;
 mod monitor;

@@ -89,6 +89,16 @@ pub struct RecomputeCost {
     pub kept_arena_bytes: usize,
 }
 
+/// Forward values that a training step may recompute, one of [`recompute_choices`](crate::recompute_choices).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecomputeChoice {
+    /// Names of the forward variables, for [`Recompute::Without`].
+    pub names: Vec<String>,
+    /// Cost and savings; `arena_bytes` is the size of the smallest arena that it may lead to.
+    pub cost: RecomputeCost,
+}
+
 /// Maximum number of listed names.
 const LISTED: usize = 8;
 

@@ -16,8 +16,8 @@
 //!    zeros.
 //! 7. `preserve_overwritten::keep`: replaces stand-ins by copies of overwritten values.
 //! 8. `declare::declare`: infers dtypes and shapes of the new variables.
-//! 9. `recompute::insert_recomputation` again, for variables that are not kept; `budget::choose` chooses them for a
-//!    memory budget.
+//! 9. `recompute::insert_recomputation` again, for variables that are not kept; `budget` chooses them for a memory
+//!    budget.
 //!
 //! The program is changed only after every pass has succeeded; debug builds then verify the result, and so do release
 //! builds if the program had gradient operators before. `report` describes
@@ -54,15 +54,18 @@ pub mod __private {
     pub use crate::{accumulate::accumulate, grad_names::GradNames, prune::prune};
 }
 
+use std::panic::Location;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
     __private::{Lookup, internals::*},
-    BlockId, Error, ErrorKind, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind,
+    BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind,
     operators::{Assign, FillAnyLike, FillConstant},
     verify::require_valid,
 };
-pub use checkpoints::{Recompute, RecomputeCost, RecomputeReport};
+use budget::{BudgetedBackward, RecomputeSet};
+pub use checkpoints::{Recompute, RecomputeChoice, RecomputeCost, RecomputeReport};
 pub use explain::explain;
 use finished::FinishedBackward;
 use grad_names::GradNames;
@@ -123,7 +126,7 @@ fn ops_or_linked(ops: Option<&OpInfoMap>) -> Result<&OpInfoMap> {
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
     let ops = ops_or_linked(backward.ops)?;
-    let site = Site::Here(std::panic::Location::caller());
+    let site = Site::Here(Location::caller());
     require_valid(ops, program)?;
     let differentiate = |program: &mut Program| differentiate_loss(ops, program, loss, backward, site);
     match backward.recompute {
@@ -136,6 +139,34 @@ pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_
             Ok(found)
         }
     }
+}
+
+/// What the training step of a loss may recompute, cheapest first, beginning with nothing: sets of forward values, for
+/// [`Recompute::Without`]. The step fetches the loss, is fed data of these shapes, and updates each parameter as soon as
+/// its gradient is complete. The choices do not depend on a budget: a larger budget has the choices of a smaller one.
+///
+/// # Errors
+/// As [`append_backward`] and as for planning a run of these feeds; a shape that is known only at run time.
+pub fn recompute_choices(
+    program: &Program,
+    loss: &str,
+    backward: &Backward<'_>,
+    feeds: &[(&str, Meta)],
+) -> Result<Vec<RecomputeChoice>> {
+    let ops = ops_or_linked(backward.ops)?;
+    require_valid(ops, program)?;
+    let (program, backward) = (&mut program.clone(), &Backward { recompute: Recompute::None, ..*backward });
+    let loss = expect_loss(program, loss)?;
+    let (mut done, asked) = finish_loss(ops, program, loss, backward, Site::Here(Location::caller()))?;
+    let needs = done.needs(ops, program)?;
+    let budgeted = BudgetedBackward { ops, program, done: &done, needs: &needs, loss, feeds };
+    let sets = budgeted.sets_of_step(&asked)?;
+    let choice = |(set, cost): (RecomputeSet, RecomputeCost)| {
+        let again = program.root().ops.iter().zip(&set.again).filter(|(_, again)| **again);
+        let vars = again.flat_map(|(op, _)| op.writes());
+        RecomputeChoice { names: vars.map(|var| program.name(var).to_string()).collect(), cost }
+    };
+    Ok(sets.into_iter().map(choice).collect())
 }
 
 /// Rolls back the changes of a failed call. With sub-blocks, it works on a copy, because passes change them.
@@ -171,14 +202,14 @@ fn expect_loss(program: &Program, name: &str) -> Result<Var> {
     Ok(loss)
 }
 
-fn differentiate_loss(
+/// The backward pass of a loss, not yet part of the program, and the variables that gradients are asked for.
+fn finish_loss(
     ops: &OpInfoMap,
     program: &mut Program,
-    loss: &str,
+    loss: Var,
     backward: &Backward<'_>,
     site: Site,
-) -> Result<Gradients> {
-    let loss = expect_loss(program, loss)?;
+) -> Result<(FinishedBackward, Vec<Var>)> {
     let asked: Vec<Var> = match backward.parameters {
         Some(names) => names.iter().map(|n| program.expect_var(n)).collect::<Result<_>>()?,
         None => program.parameters().collect(),
@@ -206,8 +237,18 @@ fn differentiate_loss(
         None => FillAnyLike { x: loss, out, value: 1.0, dtype: None }.into(),
     };
     let seed = OpDesc { origin: Origin::Seed, site: Some(site), ..seed };
-    let mut done = build.finish(ops, program, vec![seed], &segments)?;
+    Ok((build.finish(ops, program, vec![seed], &segments)?, asked))
+}
 
+fn differentiate_loss(
+    ops: &OpInfoMap,
+    program: &mut Program,
+    loss: &str,
+    backward: &Backward<'_>,
+    site: Site,
+) -> Result<Gradients> {
+    let loss = expect_loss(program, loss)?;
+    let (mut done, asked) = finish_loss(ops, program, loss, backward, site)?;
     let mut found = done.found(ops, program, &asked);
     if backward.parameters.is_some() && !backward.allow_missing && !found.missing.is_empty() {
         let reasons: Vec<_> = found.missing.iter().map(ToString::to_string).collect();
@@ -221,7 +262,8 @@ fn differentiate_loss(
         }
         Recompute::Auto { budget_bytes, feeds } => {
             let needs = done.needs(ops, program)?;
-            let (again, planned) = budget::choose(ops, program, &done, &needs, loss, budget_bytes, feeds)?;
+            let budgeted = BudgetedBackward { ops, program, done: &done, needs: &needs, loss, feeds };
+            let (again, planned) = budgeted.choose(budget_bytes)?;
             done.recompute(program, &needs, &again);
             found.recomputed.planned = Some(planned);
         }
@@ -253,7 +295,7 @@ pub fn gradients(
 ) -> Result<Gradients> {
     let GradientOptions { target_gradients, no_grad, ops } = *options;
     let ops = ops_or_linked(ops)?;
-    let site = Site::Here(std::panic::Location::caller());
+    let site = Site::Here(Location::caller());
     require_valid(ops, program)?;
     let vars = |names: &[&str]| names.iter().map(|n| program.expect_var(n)).collect::<Result<Vec<Var>>>();
     let (targets, inputs) = (vars(targets)?, vars(inputs)?);

@@ -34,7 +34,7 @@ mod session;
 pub use checkpoint::Checkpoint;
 pub use executor::Executor;
 pub use load_report::{LoadReport, MismatchedValue};
-pub use memory_use::MemoryUse;
+pub use memory_use::{MemoryUse, PlannedRun};
 pub use monitor::Monitor;
 pub use optimizer_state::{LEARNING_RATE, SCHEDULE_STEP};
 pub use predictor::Predictor;

@@ -2,9 +2,30 @@
 
 use std::fmt;
 
-use autobwd_core::{Error, ErrorKind, Program, Result};
+use rustc_hash::FxHashMap;
 
-use crate::{Scope, Session, optimizer_state::optimizer_state};
+use autobwd_core::{Error, ErrorKind, Meta, Program, Result};
+
+use crate::{Executor, Scope, Session, optimizer_state::optimizer_state};
+
+/// A run whose memory is [planned](MemoryUse::planned).
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedRun<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// The dtypes and shapes of its feeds.
+    pub feeds: &'a [(&'a str, Meta)],
+    /// The variables that it fetches.
+    pub fetches: &'a [&'a str],
+}
+
+/// The part of memory to which a kept value belongs; one that several programs keep, to the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum KeptPart {
+    Parameter,
+    OptimizerState,
+    Other,
+}
 
 /// The memory of a run by what takes it, in bytes, known before it runs: the values that its program keeps in the scope,
 /// and the memory of a session.
@@ -58,20 +79,50 @@ impl MemoryUse {
     /// The memory of a session of this program on this scope. Values of the scope that the program does not name are not
     /// counted.
     pub fn of(session: &Session, program: &impl AsRef<Program>, scope: &Scope) -> MemoryUse {
-        let program = program.as_ref();
-        let state = optimizer_state(program);
-        let mut memory = MemoryUse {
-            arena: session.arena_bytes(),
-            scratch: session.scratch_bytes(),
-            copies: session.copied_bytes(),
-            ..MemoryUse::default()
-        };
-        for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
-            let bytes = scope.find(program.name(*var)).map_or(0, |value| value.bytes().len());
-            let part = match (desc.parameter, state.contains(var)) {
-                (true, _) => &mut memory.parameters,
-                (false, true) => &mut memory.optimizer_state,
-                (false, false) => &mut memory.other_kept,
+        MemoryUse::of_sessions(&[(session, program.as_ref())], scope)
+    }
+
+    /// The memory of runs on data of these shapes, before there is a scope: values that the programs keep have their
+    /// declared shapes. Several runs share a scope, and each has a session, as the two of an accumulation of gradients.
+    ///
+    /// # Errors
+    /// As [`Executor::prepare`].
+    pub fn planned(executor: &Executor, runs: &[PlannedRun<'_>]) -> Result<MemoryUse> {
+        let mut scope = Scope::new();
+        for run in runs {
+            scope.add_zeros(run.program)?;
+        }
+        let session =
+            |run: &PlannedRun<'_>| executor.prepare(run.program, &mut scope, run.feeds, run.fetches);
+        let sessions: Vec<Session> = runs.iter().map(session).collect::<Result<_>>()?;
+        let programs = runs.iter().map(|run| run.program);
+        Ok(MemoryUse::of_sessions(&sessions.iter().zip(programs).collect::<Vec<_>>(), &scope))
+    }
+
+    fn of_sessions(sessions: &[(&Session, &Program)], scope: &Scope) -> MemoryUse {
+        let mut memory = MemoryUse::default();
+        let mut kept: FxHashMap<&str, KeptPart> = FxHashMap::default();
+        for (session, program) in sessions {
+            memory.arena = memory.arena.saturating_add(session.arena_bytes());
+            memory.scratch = memory.scratch.saturating_add(session.scratch_bytes());
+            memory.copies = memory.copies.saturating_add(session.copied_bytes());
+            let state = optimizer_state(program);
+            for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
+                let part = match (desc.parameter, state.contains(var)) {
+                    (true, _) => KeptPart::Parameter,
+                    (false, true) => KeptPart::OptimizerState,
+                    (false, false) => KeptPart::Other,
+                };
+                let known = kept.entry(program.name(*var)).or_insert(part);
+                *known = part.min(*known);
+            }
+        }
+        for (name, part) in kept {
+            let bytes = scope.find(name).map_or(0, |value| value.bytes().len());
+            let part = match part {
+                KeptPart::Parameter => &mut memory.parameters,
+                KeptPart::OptimizerState => &mut memory.optimizer_state,
+                KeptPart::Other => &mut memory.other_kept,
             };
             *part = part.saturating_add(bytes);
         }

@@ -88,6 +88,22 @@ impl Scope {
         self.values.get_mut(name).map_or(Ok(&mut [][..]), |t| t.slice_mut())
     }
 
+    /// Adds zeros for the values that a program keeps, where their shapes are declared and the scope has no value: to plan
+    /// runs without initial values.
+    ///
+    /// # Errors
+    /// Memory runs out.
+    pub fn add_zeros(&mut self, program: &impl AsRef<Program>) -> Result<()> {
+        let program = program.as_ref();
+        for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
+            let name = program.name(*var);
+            if let (Some(dims), None) = (desc.dims.known(), self.find(name)) {
+                self.set(name, Tensor::zeros(desc.dtype, &dims)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Sets a value. Sessions stay valid if dtype and shape are unchanged.
     pub fn set(&mut self, name: &str, value: Tensor) {
         self.initialisers.remove(name);

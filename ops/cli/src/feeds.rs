@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, path::Path, str::FromStr};
 
-use autobwd::{BlockId, Meta, OpDesc, Program, Result, Scope, Tensor, Var, VarDesc, program::VarKind};
+use autobwd::{BlockId, Meta, OpDesc, Program, Result, Tensor, Var, VarDesc, program::VarKind};
 use autobwd_data::load_npz;
 
 use crate::terminal::{CommandFailure, CommandResult};
@@ -102,15 +102,4 @@ pub(crate) fn fetches<'a>(program: &'a Program, names: &'a [String]) -> Vec<&'a 
     };
     let vars = program.root().vars.iter().filter(|(var, desc)| is_result(var, desc));
     vars.map(|(var, _)| program.name(*var)).collect()
-}
-
-/// A scope that holds zeros for every value that the program keeps, unless it is there.
-pub(crate) fn fill_scope(program: &Program, scope: &mut Scope) -> Result<()> {
-    for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.persistable) {
-        let name = program.name(*var);
-        if let (Some(dims), None) = (desc.dims.known(), scope.find(name)) {
-            scope.set(name, Tensor::zeros(desc.dtype, &dims)?);
-        }
-    }
-    Ok(())
 }

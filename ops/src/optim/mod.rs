@@ -7,6 +7,7 @@
 
 mod adam;
 mod adaptive;
+mod budget;
 mod clip;
 mod descent;
 mod gradients;
@@ -26,6 +27,7 @@ pub use adam::{Adam, AdamW, Lamb};
 pub use adaptive::{Adagrad, RmsProp};
 #[doc(inline)]
 pub use autobwd::exec::LEARNING_RATE;
+pub use budget::MemoryBudget;
 pub use clip::{ClippedOptimizer, GradientClip, global_norm};
 pub use descent::{Momentum, Sgd};
 pub use gradients::{MinimizeResult, UntrainedParameter, compute_gradients};
@@ -42,7 +44,7 @@ pub use state::NamedOptimizer;
 
 use std::panic::Location;
 
-use autobwd::{Backward, DType, Expr, Result};
+use autobwd::{Backward, DType, Expr, Result, exec::MemoryUse};
 
 use state::state;
 
@@ -267,6 +269,34 @@ pub trait Optimizer {
             Err(e) => Err(e),
         };
         state::settle(transaction, outcome, at)
+    }
+
+    /// As [`minimize_with`](Optimizer::minimize_with), and chooses what the backward pass recomputes, so that a step fits
+    /// into a memory budget: of the choices that fit, the one that repeats the least work. Also returns the memory of the
+    /// step.
+    ///
+    /// A larger budget never repeats more work, and no budget changes a bit of the results. The gradient of a parameter
+    /// need not be kept until the end of the step: its update runs as soon as it is complete, unless the update depends
+    /// on all gradients, as clipping by the global norm does.
+    ///
+    /// # Errors
+    /// As [`minimize_with`](Optimizer::minimize_with); a budget that no choice meets: by how many bytes, and what takes
+    /// most of them; checkpoints besides the budget; shapes that are known only at run time; eager mode. The program is
+    /// then as it was.
+    #[track_caller]
+    fn minimize_within(
+        &self,
+        loss: &Expr,
+        backward: &Backward<'_>,
+        budget: &MemoryBudget,
+    ) -> Result<(MinimizeResult, MemoryUse)> {
+        let at = Location::caller();
+        let (choice, memory) = budget::choose(self, loss, (backward, budget)).map_err(|e| e.at_call(at))?;
+        let mut updates = budget::minimize(self, loss, backward, &choice)?;
+        let mut cost = choice.cost;
+        cost.arena_bytes = memory.arena;
+        updates.recomputed.planned = Some(cost);
+        Ok((updates, memory))
     }
 
     /// Appends the updates of parameters with these gradients, pairs of [`compute_gradients`], which may have been

@@ -159,7 +159,7 @@ impl CostModel {
 
     /// A set of operators, tried for every budget.
     pub(super) fn set(&self, again: Vec<bool>) -> RecomputeSet {
-        RecomputeSet { least: 0, time: self.cost(&again).picoseconds(), again }
+        RecomputeSet { least: 0, cost: self.cost(&again), again }
     }
 
     /// Estimated arena: the maximum of live bytes over time.

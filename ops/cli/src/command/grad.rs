@@ -9,7 +9,7 @@ use autobwd::{
 };
 use autobwd_ops::{
     mixed_precision::{PrecisionLists, mixed_precision},
-    optim::{Optimizer, OptimizerSpec},
+    optim::{MemoryBudget, Optimizer, OptimizerSpec},
 };
 use clap::Args;
 
@@ -52,6 +52,13 @@ pub(crate) struct GradCommand {
     /// the others are recomputed
     #[arg(long, value_name = "VAR", value_delimiter = ',')]
     checkpoints: Vec<String>,
+    /// The memory that a training step may take, such as `1.5GB`, on data of the shapes of --shape: what is cheapest is
+    /// recomputed until it fits, and the memory is listed
+    #[arg(long, value_name = "BYTES", requires = "optimizer", conflicts_with = "checkpoints")]
+    budget: Option<String>,
+    /// The number of threads of the runs within --budget
+    #[arg(long, value_name = "N", requires = "budget")]
+    threads: Option<usize>,
     /// The optimizer with its learning rate and options, such as `sgd:0.1` or `adamw:0.001,decay=0.05`
     #[arg(long, value_name = "OPTIMIZER", long_help = optimizer_help())]
     optimizer: Option<OptimizerSpec>,
@@ -83,15 +90,16 @@ impl GradCommand {
             }
         }
         let model = std::mem::take(&mut read.program);
-        let budget = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
-        let budget = budget.map(bytes_of).transpose()?;
-        let feeds = if budget.is_some() { feeds(&model, &self.model.known.shapes)? } else { vec![] };
+        let budget = self.budget(&model)?;
+        let arena = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
+        let arena = arena.map(bytes_of).transpose()?;
+        let feeds = if arena.is_some() { feeds(&model, &self.model.known.shapes)? } else { vec![] };
         let (no_grad, kept) = (as_strs(&self.no_grad), as_strs(&self.checkpoints));
         let parameters = self.parameters.as_deref().map(as_strs);
         let backward = Backward {
             parameters: parameters.as_deref(),
             no_grad: &no_grad,
-            recompute: match budget {
+            recompute: match arena {
                 Some(bytes) => Recompute::auto(bytes, &feeds),
                 None if kept.is_empty() => Recompute::None,
                 None => Recompute::Named(&kept),
@@ -107,7 +115,8 @@ impl GradCommand {
                 (program, None)
             }
             Some(optimizer) => {
-                let (program, startup) = self.trained(terminal, &model, &backward, optimizer)?;
+                let (program, startup) =
+                    self.trained(terminal, &model, (&backward, budget.as_ref()), optimizer)?;
                 if has_values {
                     Executor::new().run(&startup, &mut read.scope, &[], &[])?;
                 } else if self.startup.is_none() {
@@ -128,6 +137,14 @@ impl GradCommand {
         }
         read.program = program;
         write_model(terminal, &self.output, None, &read)
+    }
+
+    /// The memory budget of a step on data of the given shapes.
+    fn budget(&self, model: &Program) -> CommandResult<Option<MemoryBudget>> {
+        let Some(bytes) = &self.budget else { return Ok(None) };
+        let feeds = feeds(model, &self.model.known.shapes)?;
+        let budget = MemoryBudget::bytes(bytes_of(bytes)?).feeds(&feeds);
+        Ok(Some(self.threads.map_or(budget.clone(), |threads| budget.threads(threads))))
     }
 
     /// Lists the parameters with a gradient, if the command prepares the program for training.
@@ -169,19 +186,25 @@ impl GradCommand {
         &self,
         terminal: Terminal,
         model: &Program,
-        backward: &Backward<'_>,
+        (backward, budget): (&Backward<'_>, Option<&MemoryBudget>),
         optimizer: &OptimizerSpec,
     ) -> CommandResult<(Program, Program)> {
         let net = Builder::new();
         net.set_program(model.clone());
         let loss = net.expr(&self.loss);
-        let updates = match self.mixed_precision {
-            Some(dtype) => optimizer.clone().mixed_precision(dtype).minimize_with(&loss, backward)?,
+        let in_half = self.mixed_precision.map(|dtype| optimizer.clone().mixed_precision(dtype));
+        let optimizer: &dyn Optimizer = in_half.as_ref().map_or(optimizer, |in_half| in_half);
+        let updates = match budget {
+            Some(budget) => {
+                let (updates, memory) = optimizer.minimize_within(&loss, backward, budget)?;
+                terminal.warn(memory.to_string().trim_end());
+                updates
+            }
             None => optimizer.minimize_with(&loss, backward)?,
         };
         self.note_trained(terminal, model, updates.trained.iter().map(|(parameter, _)| parameter.name()));
         updates.untrained.iter().for_each(|untrained| terminal.warn(&untrained.reason()));
-        if !self.checkpoints.is_empty() {
+        if budget.is_some() || !self.checkpoints.is_empty() {
             terminal.warn(&updates.recomputed.to_string());
         }
         Ok((net.program()?.clone(), net.startup().program()?.clone()))

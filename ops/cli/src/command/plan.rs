@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{ModelPath, run::executor};
 use crate::{
     bytes::bytes_of,
-    feeds::{feeds, fetches, fill_scope},
+    feeds::{feeds, fetches},
     terminal::{CommandResult, Terminal},
 };
 
@@ -83,7 +83,7 @@ impl PlanCommand {
         let feeds = feeds(&program, &self.model.known.shapes)?;
         let fetches = fetches(&program, &self.fetch);
         let (executor, mut scope) = (executor(self.threads), Scope::new());
-        fill_scope(&program, &mut scope)?;
+        scope.add_zeros(&program)?;
         let plan = executor.plan(&program, &scope, &feeds, &fetches)?;
         // A plan may be for a machine with more memory: without a session, only scratch memory is unknown.
         let memory = memory_use(&executor, &program, &mut scope, &feeds, &fetches);
