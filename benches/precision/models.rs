@@ -1,24 +1,35 @@
-//! The models: GPT-2 of 124 million parameters, an encoder of the shape of BERT's base model, and ResNet-18.
+//! The models: GPT-2 of 124 million parameters, an encoder of the shape of BERT's base model, ResNet-18, and two with
+//! control flow.
 
-use autobwd::{Builder, DType, Expr, New, Result, Scope, Tensor, emit};
+use autobwd::{
+    Backward, Builder, DType, Expr, New, Result, Scope, Tensor,
+    backward::{Recompute, RecomputeReport},
+    emit,
+    exec::MemoryUse,
+};
 use autobwd_benches::workload::{integers, numbers};
 use autobwd_ops::{
     Math,
+    control::{cond, scan},
     matmul::MatmulV2,
     nn::{BatchNorm, Conv2d, Embedding, LayerNorm, Linear, MultiHeadAttention},
-    optim::{AdamW, Momentum, Optimizer},
+    optim::{AdamW, MemoryBudget, Momentum, Optimizer},
 };
 use clap::ValueEnum;
 
 /// A model with its data.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum PublishedModel {
-    /// GPT-2: 12 layers of 768 units, 50,257 words, 4 × 64 words, AdamW.
+    /// GPT-2: 12 layers of 768 units, 50,257 words, 4 rows of 64 words, AdamW.
     Gpt2,
-    /// An encoder: 12 layers of 768 units, 30,522 words, 4 × 128 words, AdamW.
+    /// An encoder: 12 layers of 768 units, 30,522 words, 4 rows of 128 words, AdamW.
     Bert,
     /// ResNet-18: 8 images of 112 × 112, 1,000 classes, momentum.
     Resnet18,
+    /// Two recurrences of 128 steps with layers between them: batch 64, 512 units, AdamW.
+    Recurrence,
+    /// 12 layers of 1,024 units, each with a branch that data decides: 2,048 rows, AdamW.
+    Branches,
 }
 
 /// A training step whose data is in the scope.
@@ -26,37 +37,106 @@ pub(crate) struct TrainingStep {
     pub(crate) net: Builder,
     pub(crate) scope: Scope,
     pub(crate) loss: String,
+    /// If it has a budget.
+    pub(crate) budgeted: Option<BudgetedStep>,
 }
 
-impl PublishedModel {
-    pub(crate) fn step(self, dtype: DType) -> Result<TrainingStep> {
-        let (net, mut scope) = (Builder::new(), Scope::new());
-        let loss = match self {
-            PublishedModel::Gpt2 => {
-                Transformer { words: 50_257, batch: 4, length: 64, causal: true }.loss(&net, &mut scope)
-            }
-            PublishedModel::Bert => {
-                Transformer { words: 30_522, batch: 4, length: 128, causal: false }.loss(&net, &mut scope)
-            }
-            PublishedModel::Resnet18 => resnet18(&net, &mut scope),
-        }?;
-        match self {
-            PublishedModel::Resnet18 => {
-                minimize(Momentum { rate: 0.01, momentum: 0.9, nesterov: false, lazy: false }, &loss, dtype)
-            }
-            _ => minimize(AdamW::new(1e-4), &loss, dtype),
-        }?;
-        let loss = loss.name();
-        Ok(TrainingStep { net, scope, loss })
+/// A step within a budget.
+pub(crate) struct BudgetedStep {
+    pub(crate) memory: MemoryUse,
+    pub(crate) recomputed: RecomputeReport,
+}
+
+impl BudgetedStep {
+    /// The share of the forward pass's work that is repeated.
+    pub(crate) fn forward_again(&self) -> f64 {
+        self.recomputed.planned.map_or(0.0, |planned| {
+            planned.again.picoseconds() as f64 / planned.forward.picoseconds().max(1) as f64
+        })
     }
 }
 
-fn minimize(optimizer: impl Optimizer, loss: &Expr, dtype: DType) -> Result<()> {
+impl PublishedModel {
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |model| model.get_name().into())
+    }
+
+    /// The number of words of a row.
+    pub(crate) fn length(self, given: Option<usize>) -> usize {
+        given.unwrap_or(if let PublishedModel::Gpt2 = self { 64 } else { 128 })
+    }
+
+    /// The step of rows of this length.
+    pub(crate) fn step(
+        self,
+        dtype: DType,
+        length: Option<usize>,
+        memory: StepMemory<'_>,
+    ) -> Result<TrainingStep> {
+        let (net, mut scope) = (Builder::new(), Scope::new());
+        let length = self.length(length);
+        let loss = match self {
+            PublishedModel::Gpt2 => {
+                Transformer { words: 50_257, batch: 4, length, causal: true }.loss(&net, &mut scope)
+            }
+            PublishedModel::Bert => {
+                Transformer { words: 30_522, batch: 4, length, causal: false }.loss(&net, &mut scope)
+            }
+            PublishedModel::Resnet18 => resnet18(&net, &mut scope),
+            PublishedModel::Recurrence => recurrence(&net, &mut scope),
+            PublishedModel::Branches => branches(&net, &mut scope),
+        }?;
+        let budgeted = match self {
+            PublishedModel::Resnet18 => {
+                let momentum = Momentum { rate: 0.01, momentum: 0.9, nesterov: false, lazy: false };
+                minimize(momentum, &loss, dtype, memory)
+            }
+            _ => minimize(AdamW::new(1e-4), &loss, dtype, memory),
+        }?;
+        let loss = loss.name();
+        Ok(TrainingStep { net, scope, loss, budgeted })
+    }
+}
+
+fn minimize(
+    optimizer: impl Optimizer,
+    loss: &Expr,
+    dtype: DType,
+    memory: StepMemory<'_>,
+) -> Result<Option<BudgetedStep>> {
     match dtype {
-        DType::F32 => optimizer.minimize(loss)?.complete()?,
-        _ => optimizer.mixed_precision(dtype).minimize(loss)?.complete()?,
-    };
-    Ok(())
+        DType::F32 => memory.minimize(&optimizer, loss),
+        _ => memory.minimize(&optimizer.mixed_precision(dtype), loss),
+    }
+}
+
+/// What a step may keep in memory.
+#[derive(Clone, Copy)]
+pub(crate) enum StepMemory<'a> {
+    /// Everything that the backward pass reads.
+    Everything,
+    /// What fits into this number of bytes on this number of threads.
+    Within(usize, usize),
+    /// Everything but these variables.
+    Without(&'a [&'a str]),
+}
+
+impl StepMemory<'_> {
+    fn minimize(self, optimizer: &impl Optimizer, loss: &Expr) -> Result<Option<BudgetedStep>> {
+        let recompute = match self {
+            StepMemory::Everything => Recompute::None,
+            StepMemory::Without(names) => Recompute::Without(names),
+            StepMemory::Within(bytes, threads) => {
+                let budget = MemoryBudget::bytes(bytes).threads(threads);
+                let (updates, memory) = optimizer.minimize_within(loss, &Backward::default(), &budget)?;
+                let recomputed = updates.recomputed.clone();
+                updates.complete()?;
+                return Ok(Some(BudgetedStep { memory, recomputed }));
+            }
+        };
+        optimizer.minimize_with(loss, &Backward { recompute, ..Backward::default() })?.complete()?;
+        Ok(None)
+    }
 }
 
 const WIDTH: usize = 768;
@@ -130,4 +210,41 @@ fn resnet18(net: &Builder, scope: &mut Scope) -> Result<Expr> {
     let features = x.mean_over(&[2, 3]);
     let scores = Linear::builder(net, 512, 1000).seed(100).build().forward(&features);
     Ok(scores.cross_entropy(&labels).mean())
+}
+
+/// Rows of random numbers, as a value that the program keeps.
+fn data(net: &Builder, scope: &mut Scope, dims: &[usize]) -> Result<Expr> {
+    scope.set("x", Tensor::from_vec(dims, numbers(1, dims.iter().product(), 1.0))?);
+    Ok(net.persistable("x", DType::F32, dims, Expr::clone))
+}
+
+fn recurrence(net: &Builder, scope: &mut Scope) -> Result<Expr> {
+    let (steps, batch, units) = (128, 64, 512);
+    let mut h = data(net, scope, &[steps, batch, units])?;
+    for layer in 0..2 {
+        for seed in 0..4 {
+            h = Linear::builder(net, units, units).seed(10 * layer + seed).build().forward(&h).tanh();
+        }
+        let again = Linear::builder(net, units, units).seed(10 * layer + 5).build();
+        let first = h.mean_over(&[0]);
+        let step = |x: &[Expr], h: &[Expr]| {
+            let next = (again.forward(&h[0]) + &x[0]).tanh();
+            (vec![next.clone()], vec![next])
+        };
+        h = scan(&[h], &[first], false, step).swap_remove(0);
+    }
+    Ok(h.square().mean())
+}
+
+fn branches(net: &Builder, scope: &mut Scope) -> Result<Expr> {
+    let (rows, units) = (2048, 1024);
+    let mut h = data(net, scope, &[rows, units])?;
+    for layer in 0..12 {
+        h = Linear::builder(net, units, units).seed(layer).build().forward(&h);
+        let sum = h.sum(&[]);
+        let is_small = sum.less_than(&(&sum * 0.0));
+        h = cond(&is_small, || vec![h.sigmoid()], || vec![h.tanh()]).swap_remove(0);
+        h = Linear::builder(net, units, units).seed(layer + 100).build().forward(&h).tanh();
+    }
+    Ok(h.square().mean())
 }
