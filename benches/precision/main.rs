@@ -84,7 +84,7 @@ fn run(args: &Args) -> BenchResult<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// This program with other options, without those of several runs.
+/// Runs this program once, with further options.
 fn again(options: &[String]) -> BenchResult<Value> {
     let mut own = env::args_os().skip(1);
     let mut command = Command::new(env::current_exe()?);

@@ -11,7 +11,7 @@ use autobwd_ops::{
     Init, Math,
     control::{cond, scan},
     nn::{Conv2d, Embedding, LayerNorm, Linear, MultiHeadAttention},
-    optim::{Adam, GradientClip, MemoryBudget, Momentum, Optimizer, Sgd},
+    optim::{Adam, GradientClip, MemoryBudget, Momentum, Optimizer, OptimizerSpec, Sgd},
 };
 
 const FEED: &str = "x";
@@ -153,13 +153,15 @@ fn twenty_budgets_of_five_models_fit_and_change_no_bit() -> Result<()> {
 
 #[test]
 fn every_optimizer_trains_within_a_budget() -> Result<()> {
-    let optimizers: [&dyn Optimizer; 4] = [
-        &Sgd { rate: 0.1 },
-        &Momentum { rate: 0.1, momentum: 0.9, nesterov: false, lazy: false }.weight_decay(0.1),
-        &Adam::new(0.01).clip(GradientClip::GlobalNorm(0.1)),
-        &Adam::new(0.01).mixed_precision(DType::F16).name("half"),
+    let mut optimizers: Vec<(String, Box<dyn Optimizer>)> = vec![
+        ("decay".into(), Box::new(Adam::new(0.01).weight_decay(0.1))),
+        ("clip".into(), Box::new(Adam::new(0.01).clip(GradientClip::GlobalNorm(0.1)))),
+        ("half".into(), Box::new(Adam::new(0.01).mixed_precision(DType::F16).name("half"))),
     ];
-    for (i, optimizer) in optimizers.into_iter().enumerate() {
+    for name in OptimizerSpec::names() {
+        optimizers.push((name.into(), Box::new(format!("{name}:0.01").parse::<OptimizerSpec>()?)));
+    }
+    for (name, optimizer) in optimizers {
         let plain = described(MODELS[0].1);
         optimizer.minimize(&plain.loss)?.complete()?;
         let (kept, expected) = trained(&plain.net, &plain.loss)?;
@@ -168,9 +170,9 @@ fn every_optimizer_trains_within_a_budget() -> Result<()> {
         let (feeds, loss_name) = (feeds(), loss.name());
         let budget = MemoryBudget::bytes(bytes).feeds(&feeds).threads(1).fetches(&[&loss_name]);
         let (updates, memory) = optimizer.minimize_within(&loss, &Backward::default(), &budget)?;
-        assert!(!updates.recomputed.names.is_empty(), "optimizer {i}");
+        assert!(!updates.recomputed.names.is_empty(), "{name}");
         let (taken, values) = trained(&net, &loss)?;
-        assert_eq!((taken, values), (memory, expected), "optimizer {i}");
+        assert_eq!((taken, values), (memory, expected), "{name}");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Early updates: an update of a variable of the scope moves to where the gradient that it reads is complete, so that
 //! the gradients of all parameters need not be in memory at the same time.
 //!
-//! It stays behind every operator that may fail, because a failed step restores what was overwritten before. Operators
+//! It stays after every operator that may fail, because a failed step restores what was overwritten before. Operators
 //! keep the values that they read, so no bit changes.
 
 use std::mem;
@@ -40,7 +40,7 @@ pub(super) fn reorder(graph: &mut Graph, ops: &OpInfoMap) {
         return;
     }
     let dependencies = dependencies(graph, &moves);
-    // By instruction: the position behind which it runs, and whether it is moved there.
+    // By instruction: the position after which it runs, and whether it is moved there.
     let mut places: Vec<(usize, bool)> = vec![];
     for (position, before) in dependencies.iter().enumerate() {
         places.push(match moves[position] {
@@ -61,6 +61,7 @@ pub(super) fn reorder(graph: &mut Graph, ops: &OpInfoMap) {
     graph.index_writers();
 }
 
+/// By instruction: how it moves, if all from the position `floor` on may.
 fn moves(graph: &Graph, floor: usize) -> Vec<Move> {
     let is_movable = |node: &Instruction| {
         node.desc.origin == Origin::Model

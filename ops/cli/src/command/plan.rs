@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use autobwd::{
-    Executor, Meta, Program, Result, Scope,
-    exec::{MemoryUse, PlanReport},
+    Scope,
+    exec::{MemoryUse, PlanReport, PlannedRun},
 };
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -86,7 +86,8 @@ impl PlanCommand {
         scope.add_zeros(&program)?;
         let plan = executor.plan(&program, &scope, &feeds, &fetches)?;
         // A plan may be for a machine with more memory: without a session, only scratch memory is unknown.
-        let memory = memory_use(&executor, &program, &mut scope, &feeds, &fetches);
+        let run = PlannedRun { program: &program, feeds: &feeds, fetches: &fetches };
+        let memory = MemoryUse::planned(&executor, &[run]);
         match self.format {
             PlanForm::Svg => terminal.print(&plan.to_svg())?,
             PlanForm::Json => terminal.print_json(&document(&plan, &fetches, memory.as_ref().ok()))?,
@@ -100,18 +101,6 @@ impl PlanCommand {
             None => Ok(()),
         }
     }
-}
-
-/// The memory of a run, which is known when kernels are bound to memory.
-fn memory_use(
-    executor: &Executor,
-    program: &Program,
-    scope: &mut Scope,
-    feeds: &[(&str, Meta)],
-    fetches: &[&str],
-) -> Result<MemoryUse> {
-    let session = executor.prepare(program, scope, feeds, fetches)?;
-    Ok(MemoryUse::of(&session, program, scope))
 }
 
 fn document<'a>(plan: &'a PlanReport, fetches: &'a [&'a str], memory: Option<&MemoryUse>) -> PlanJson<'a> {
