@@ -9,7 +9,8 @@ use autobwd::{
 use autobwd_ops::{
     Init, Math,
     array::{ReadFromArray, WriteToArray},
-    control::{scan, static_rnn, while_loop},
+    control::{cond, scan, static_rnn, while_loop},
+    filled, positions,
 };
 
 use crate::support::{
@@ -283,5 +284,57 @@ fn uncountable_loop_has_no_second_derivative() -> Result<()> {
     let (mut program, _) = counted(0, |net| number(net, 1_i64 << 40))?;
     let e = gradients(&mut program, &["w@GRAD"], &["w"], &Default::default()).unwrap_err().to_string();
     assert!(e.ends_with("is not known before the run: the loop takes more than 65536 steps"), "{e}");
+    Ok(())
+}
+
+#[test]
+fn blocks_that_run_in_turn_share_memory() -> Result<()> {
+    const LENGTH: usize = 1 << 14;
+    let net = Builder::new();
+    let x = net.input("x", DType::F32, &[LENGTH as i64]);
+    let zero = filled(&net, DType::F32, "0", &[1.into()]);
+    let is_positive = zero.less_than(&x.slice(0, 0, 1));
+    // Constants, and values that no fused kernel keeps in registers.
+    let ramp = |of: &Expr| positions(&net, &(LENGTH as i64).into()).cast(DType::F32).cumsum(0) * of.cumsum(0);
+    let mut y = x.clone();
+    let mut arenas = vec![];
+    let executor = Executor::new();
+    for _ in 0..3 {
+        let before = y.clone();
+        y = cond(&is_positive, || vec![ramp(&before)], || vec![ramp(&-&before).cumsum(0)]).remove(0);
+        let feeds = [("x", Meta::new(DType::F32, [LENGTH]))];
+        let session = executor.prepare(&net.program()?, &mut Scope::new(), &feeds, &[&y.name()])?;
+        arenas.push(session.peak_bytes());
+    }
+    // The input and output of the second call are all that there is more; the third call shares with these.
+    assert!(arenas[1] <= arenas[0] + LENGTH * 4 * 2, "{arenas:?}");
+    assert!(arenas[2] <= arenas[1] + LENGTH * 4, "{arenas:?}");
+
+    // Constants are computed anew, since other blocks have used their memory.
+    let feeds = [("x", Meta::new(DType::F32, [LENGTH]))];
+    let mut scope = Scope::new();
+    let mut session = executor.prepare(&net.program()?, &mut scope, &feeds, &[&y.name()])?;
+    let mut results = vec![];
+    for sign in [1.0, -1.0, 1.0, -1.0] {
+        session.feed("x", &Tensor::from_vec([LENGTH], vec![sign * 1e-20_f32; LENGTH])?)?;
+        session.run(&mut scope)?;
+        results.push(session.fetch(&y.name())?);
+    }
+    let bits = |tensor: &Tensor| tensor.bytes().to_vec();
+    assert!(bits(&results[0]) == bits(&results[2]) && bits(&results[1]) == bits(&results[3]));
+    let ramp = |x: &[f64]| -> Vec<f64> {
+        let mut sums = [0.0, 0.0];
+        x.iter()
+            .enumerate()
+            .map(|(i, x)| {
+                sums = [sums[0] + i as f64, sums[1] + x];
+                sums[0] * sums[1]
+            })
+            .collect()
+    };
+    let expected = ramp(&ramp(&ramp(&[1e-20; LENGTH])));
+    for (found, expected) in results[0].slice::<f32>()?.iter().zip(expected) {
+        assert!((f64::from(*found) - expected).abs() <= 1e-3 * expected, "{found} for {expected}");
+    }
     Ok(())
 }

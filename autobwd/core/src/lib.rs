@@ -101,7 +101,7 @@ pub mod __private {
     pub use crate::tensor::densify::dense_bytes;
     pub use crate::tensor::half_float::HalfFloat;
     pub use crate::tensor::memory::{
-        AccessMode, Binder, Lease, Memory, Place, bytes_of, bytes_of_mut, dimension,
+        AccessMode, Arena, Binder, Lease, Memory, Place, bytes_of, bytes_of_mut, dimension,
     };
     pub use crate::tensor::shape::MAX_CONSTANT;
     pub use crate::tensor::value::add_up;

@@ -69,7 +69,7 @@ pub struct MemoryUse {
     pub other_kept: usize,
     /// The arena: intermediate values, feeds and fetches.
     pub arena: usize,
-    /// Fused kernels, blocks, and scratch memory of kernels.
+    /// Fused kernels, saved steps of loops, and scratch memory of kernels.
     pub scratch: usize,
     /// Copies of kept values, which a failed run restores.
     pub copies: usize,

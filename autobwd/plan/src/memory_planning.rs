@@ -45,6 +45,8 @@ pub struct MemoryPlan {
     /// Locations of fetches at the end.
     pub fetched_at: FxHashMap<ValueId, Location>,
     pub copies: Vec<PlannedCopy>,
+    /// By instruction with a sub-block: the byte offset of the arena of that block in this one.
+    pub sub_arenas: FxHashMap<usize, usize>,
     /// Buffers of the arena, each with its offset and the values that use it in turn.
     pub(crate) buffers: Vec<(Buffer, usize, Vec<ValueId>)>,
     pub arena_bytes: usize,
@@ -76,6 +78,7 @@ pub(crate) fn place(
         taken: vec![],
         reads: FxHashMap::default(),
         kept_reads: FxHashMap::default(),
+        sub_arenas: vec![],
     };
     for feed in &graph.feeds {
         planner.allocate(*feed, 0);
@@ -107,6 +110,8 @@ struct MemoryPlanner<'a> {
     reads: FxHashMap<ValueId, (usize, bool)>,
     /// The values that are in the scope, by variable.
     kept_reads: FxHashMap<Var, Vec<ValueId>>,
+    /// Instructions with a sub-block, each with the buffer of its arena.
+    sub_arenas: Vec<(usize, usize)>,
 }
 
 /// By value: the last group that reads its elements; one past the last group for fetches.
@@ -142,6 +147,10 @@ impl MemoryPlanner<'_> {
             let node = &self.graph.instructions[position];
             for value in node.scratch.iter().filter(|_| group.space.is_none()) {
                 self.allocate(*value, g);
+            }
+            if let Some(sub_block) = &node.sub_block {
+                self.sub_arenas.push((position, self.buffers.len()));
+                self.buffers.push(Buffer { bytes: sub_block.arena_bytes(), first: g, last: g });
             }
             for (slot, value) in node.outputs.iter().filter_map(|(slot, v)| Some((*slot, (*v)?))) {
                 if self.graph.values[value].meta.array {
@@ -301,12 +310,14 @@ impl MemoryPlanner<'_> {
                 .all(|(v, s)| v.source != ValueSource::Feed || *s != Location::Register)
         );
         let live_bytes = live_bytes(&self.buffers);
+        let sub_arenas =
+            self.sub_arenas.iter().map(|(position, buffer)| (*position, offsets[*buffer])).collect();
         let mut buffers: Vec<_> =
             self.buffers.into_iter().zip(offsets).map(|(buffer, at)| (buffer, at, vec![])).collect();
         for (value, buffer) in self.buffer_of.iter().enumerate().filter_map(|(v, b)| Some((v, (*b)?))) {
             buffers[buffer].2.push(value);
         }
-        MemoryPlan { live_bytes, locations, fetched_at, copies, buffers, arena_bytes }
+        MemoryPlan { live_bytes, locations, fetched_at, copies, sub_arenas, buffers, arena_bytes }
     }
 }
 

@@ -77,6 +77,9 @@ impl PlanReport {
                     variables.push(name);
                 }
             }
+            let node = plan.groups.get(buffer.first).map(|group| &plan.graph.instructions[group.nodes.start]);
+            let called = node.filter(|node| values.is_empty() && node.sub_block.is_some());
+            variables.extend(called.map(|node| format!("arena of the block of `{}`", node.desc.ty)));
             let (bytes, [first, last]) =
                 (buffer.bytes, [buffer.first, buffer.last].map(|g| instruction_of[g]));
             buffers.push(PlannedBuffer { variables, bytes, offset: *offset, first, last });

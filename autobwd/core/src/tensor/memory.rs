@@ -5,7 +5,12 @@ mod buf;
 mod lines;
 mod vector;
 
-use std::{alloc, ops::Range, ptr::NonNull};
+use std::{
+    alloc,
+    mem::ManuallyDrop,
+    ops::{Deref, DerefMut, Range},
+    ptr::NonNull,
+};
 
 use self::buf::row_len;
 pub use self::buf::{AccessMode, Binder, Buf, InOut, Lease, dimension};
@@ -134,6 +139,20 @@ impl Memory {
         }
     }
 
+    /// A part of it as memory of its own, which is not freed: the arena of a sub-block inside the arena of its caller.
+    ///
+    /// # Errors
+    /// As [`place`](Memory::place).
+    ///
+    /// # Safety
+    /// As [`place`](Memory::place): the part is used only while this memory is alive, and while nothing else uses its
+    /// bytes.
+    pub unsafe fn lend(&self, at: usize, bytes: usize) -> Result<Arena> {
+        let Place { ptr, len } = self.place_inside(at, bytes)?;
+        let ptr = NonNull::new(ptr).ok_or_else(|| outside(at, bytes))?;
+        Ok(Arena::Lent(ManuallyDrop::new(Memory { ptr, len })))
+    }
+
     /// The first `n` elements from byte `at` on.
     pub fn slice<T: Element>(&self, at: usize, n: usize) -> &[T] {
         self.assert_within::<T>(at, n);
@@ -204,6 +223,33 @@ impl Drop for Memory {
                 let front = if layout.align() == LINE { 0 } else { self.ptr.cast::<usize>().sub(1).read() };
                 alloc::dealloc(self.ptr.sub(front).as_ptr(), layout);
             }
+        }
+    }
+}
+
+/// The memory of a bound block.
+#[derive(Debug)]
+pub enum Arena {
+    /// Its own.
+    Own(Memory),
+    /// A part of the arena of another block, which runs this one.
+    Lent(ManuallyDrop<Memory>),
+}
+impl Deref for Arena {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        match self {
+            Arena::Own(memory) => memory,
+            Arena::Lent(memory) => memory,
+        }
+    }
+}
+impl DerefMut for Arena {
+    fn deref_mut(&mut self) -> &mut Memory {
+        match self {
+            Arena::Own(memory) => memory,
+            Arena::Lent(memory) => memory,
         }
     }
 }

@@ -18,9 +18,11 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
-    __private::{AccessMode, Binder, FusedKernel, FusedKernels, Memory, Place, ValueCell, internals::*},
+    __private::{
+        AccessMode, Arena, Binder, FusedKernel, FusedKernels, Memory, Place, ValueCell, internals::*,
+    },
     BlockId, Buf, Error, Kernel, Meta, OpDesc, Origin, Program, Result, SlotDef, Var, VarDesc, VarKind,
-    tensor::TensorArray,
+    tensor::{TensorArray, padded},
 };
 use autobwd_plan::{
     DynamicTail, GraphValue, InitialValue, Instruction, Location, Plan, StepPlan, SubBlockPlan, ValueId,
@@ -78,7 +80,7 @@ pub(crate) fn bind(
             )
         });
         let kernel: Box<dyn Kernel + Send> = match fused.collect::<Result<Vec<_>>>()? {
-            fused if fused.is_empty() => binder.kernel(&graph.instructions[node])?,
+            fused if fused.is_empty() => binder.kernel(node, &graph.instructions[node])?,
             fused => {
                 bound.scratch_bytes += fused.iter().map(FusedKernel::scratch_bytes).sum::<usize>();
                 Box::new(FusedKernels::new(fused)?)
@@ -118,20 +120,7 @@ pub(crate) fn bind(
     Ok(bound)
 }
 
-/// Binds the plan of a block with memory of its own: a sub-block, or operators of dynamic shape in a program.
-fn bind_block(
-    program: &Program,
-    block: BlockId,
-    plan: &Plan,
-    outer: &[CapturedValue],
-    options: BindOptions<'_>,
-) -> Result<BoundBlock> {
-    let arena = Memory::zeroed(plan.memory.arena_bytes)?;
-    let bound = bind(program, block, plan, &arena, None, outer, options)?;
-    BoundBlock::new(program, block, plan, arena, bound, options.cx)
-}
-
-/// Binds a block that runs one step.
+/// Binds operators of dynamic shape, which have memory of their own.
 pub(crate) fn bind_step(
     program: &Program,
     block: BlockId,
@@ -139,7 +128,21 @@ pub(crate) fn bind_step(
     outer: &[CapturedValue],
     options: BindOptions<'_>,
 ) -> Result<BoundStep> {
-    BoundStep::new(step, bind_block(program, block, &step.plan, outer, options)?)
+    let arena = Arena::Own(Memory::zeroed(step.plan.memory.arena_bytes)?);
+    bind_step_in(program, block, step, arena, outer, options)
+}
+
+/// Binds a block that runs one step in an arena.
+fn bind_step_in(
+    program: &Program,
+    block: BlockId,
+    step: &StepPlan,
+    arena: Arena,
+    outer: &[CapturedValue],
+    options: BindOptions<'_>,
+) -> Result<BoundStep> {
+    let bound = bind(program, block, &step.plan, &arena, None, outer, options)?;
+    BoundStep::new(step, BoundBlock::new(program, block, &step.plan, arena, bound, options.cx)?)
 }
 
 struct InstructionBinder<'a, 's> {
@@ -252,9 +255,11 @@ impl InstructionBinder<'_, '_> {
         binder.output(meta, place)
     }
 
-    fn kernel(&mut self, node: &Instruction) -> Result<Box<dyn Kernel + Send>> {
+    fn kernel(&mut self, position: usize, node: &Instruction) -> Result<Box<dyn Kernel + Send>> {
         if let Some(sub_block) = &node.sub_block {
-            return Ok(Box::new(self.call(node, sub_block)?));
+            let arena = self.plan.memory.sub_arenas.get(&position);
+            let arena = arena.ok_or_else(|| Error::internal("a sub-block without an arena"))?;
+            return Ok(Box::new(self.call(node, sub_block, *arena)?));
         }
         let plan = self.plan;
         let values = node.inputs.iter().chain(&node.outputs).filter_map(|(_, v)| *v);
@@ -264,14 +269,15 @@ impl InstructionBinder<'_, '_> {
     }
 
     /// Binds an operator that runs a sub-block, with every input, so that no write overlaps a value that the block
-    /// reads.
-    fn call(&mut self, node: &Instruction, plan: &SubBlockPlan) -> Result<BlockCallKernel> {
+    /// reads. The arena of the block is at that offset of this one's, and the arena of rerun steps behind it.
+    fn call(&mut self, node: &Instruction, plan: &SubBlockPlan, at: usize) -> Result<BlockCallKernel> {
         let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
-        let mut kernel = self.block_call(node, block, plan, &node.outputs)?;
+        let mut kernel = self.block_call(node, block, plan, at, &node.outputs)?;
         self.count_bytes(plan.saved_state_bytes());
         if let Some(replay) = &plan.replay {
             self.count_bytes(replay.saved_state_bytes());
-            let rerun = self.block_call(node, replay.block, &replay.sub_block, &Wires::new())?;
+            let at = at + padded(plan.step.plan.memory.arena_bytes);
+            let rerun = self.block_call(node, replay.block, &replay.sub_block, at, &Wires::new())?;
             kernel.set_replay(rerun, replay)?;
         }
         Ok(kernel)
@@ -286,11 +292,16 @@ impl InstructionBinder<'_, '_> {
         node: &Instruction,
         block: BlockId,
         plan: &SubBlockPlan,
+        at: usize,
         outputs: &Wires,
     ) -> Result<BlockCallKernel> {
         let outer = plan.inputs.outer.iter().map(|(_, id, _)| self.captured(*id));
         let outer = outer.collect::<Result<Vec<_>>>()?;
-        let step = bind_step(self.program, block, &plan.step, &outer, self.options)?;
+        // SAFETY: `BoundBlock` owns this arena and the instructions bound to it, the bound step among them, which it drops
+        // first. The step uses its part during a call only, and the plan gives that part to nothing else meanwhile.
+        #[allow(unsafe_code)]
+        let arena = unsafe { self.arena.lend(at, plan.step.plan.memory.arena_bytes) }?;
+        let step = bind_step_in(self.program, block, &plan.step, arena, &outer, self.options)?;
         self.count_bytes(step.block.bytes());
         let mut binder = Binder::default();
         let inputs = node.inputs.iter().filter_map(|(_, v)| *v);

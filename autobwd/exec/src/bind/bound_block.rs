@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bind::journal::Journal;
 use autobwd_core::{
-    __private::{Memory, Place, SavedStep, ValueCell, internals::*},
+    __private::{Arena, Memory, Place, SavedStep, ValueCell, internals::*},
     BlockId, Cx, Error, Kernel, Meta, OpContext, Program, Result, Var,
 };
 use autobwd_plan::{Location, Plan, SavedValue, StepStateLayout, ValueId};
@@ -63,9 +63,11 @@ pub(crate) trait TailKernel {
 pub(crate) struct BoundBlock {
     // Kernels point into the arena, so they must be dropped first.
     pub(crate) instructions: Vec<BoundInstruction>,
+    /// The instructions that compute constants, if the arena is lent: a call finds other values there.
+    constants: Vec<BoundInstruction>,
     /// The operators after the instructions, planned at run time.
     tail: Option<Box<dyn TailKernel + Send>>,
-    pub(crate) arena: Memory,
+    pub(crate) arena: Arena,
     /// The operator of each instruction, for messages.
     ops: Vec<OpContext>,
     cells: Vec<CellBinding>,
@@ -88,12 +90,12 @@ pub(crate) struct BlockEnd {
 }
 
 impl BoundBlock {
-    /// Runs the instructions that compute constants.
+    /// Runs the instructions that compute constants, if the arena is its own.
     pub(crate) fn new(
         program: &Program,
         block: BlockId,
         plan: &Plan,
-        arena: Memory,
+        arena: Arena,
         bound: BoundInstructions,
         cx: &Cx,
     ) -> Result<BoundBlock> {
@@ -110,13 +112,27 @@ impl BoundBlock {
             scratch_bytes,
             lent_bytes,
         } = bound;
-        for mut instruction in instructions.drain(..constants) {
-            instruction.kernel.run(cx).map_err(|e| e.at_op(|| describe(&instruction)))?;
+        let mut constants: Vec<_> = instructions.drain(..constants).collect();
+        for instruction in &mut constants {
+            instruction.kernel.run(cx).map_err(|e| e.at_op(|| describe(instruction)))?;
+        }
+        if matches!(arena, Arena::Own(_)) {
+            constants.clear();
         }
         let ops = instructions.iter().map(describe).collect();
         let ends = vec![];
-        let mut bound =
-            BoundBlock { ops, instructions, tail, arena, cells, journal, ends, scratch_bytes, lent_bytes };
+        let mut bound = BoundBlock {
+            ops,
+            instructions,
+            constants,
+            tail,
+            arena,
+            cells,
+            journal,
+            ends,
+            scratch_bytes,
+            lent_bytes,
+        };
         let end = |id: &ValueId| {
             let value = &plan.graph.values[*id];
             let cell = bound.cell(value.var).filter(|_| value.meta.array).cloned();
@@ -128,10 +144,19 @@ impl BoundBlock {
         Ok(bound)
     }
 
-    /// Bytes of tensor memory in use.
+    /// Computes the constants of a block with a lent arena; they have been computed before without an error.
+    pub(crate) fn begin_call(&mut self, cx: &Cx) -> Result<()> {
+        self.constants.iter_mut().try_for_each(|instruction| instruction.kernel.run(cx))
+    }
+
+    /// Bytes of tensor memory in use, apart from a lent arena.
     pub(crate) fn bytes(&self) -> usize {
         let tail = self.tail.as_ref().map_or(0, |tail| tail.bytes());
-        self.arena.len().saturating_add(self.scratch_bytes).saturating_add(tail)
+        let arena = match &self.arena {
+            Arena::Own(memory) => memory.len(),
+            Arena::Lent(_) => 0,
+        };
+        arena.saturating_add(self.scratch_bytes).saturating_add(tail)
     }
 
     /// Bytes of copies that a failed run restores.

@@ -67,6 +67,10 @@ impl BlockCallKernel {
 
 impl Kernel for BlockCallKernel {
     fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.block.step.block.begin_call(cx)?;
+        if let Some(replay) = &mut self.steps.replay {
+            replay.block.step.block.begin_call(cx)?;
+        }
         let ran = self.steps.run(cx, &mut self.block)?;
         self.block.write_final_values(ran > 0)
     }

@@ -371,7 +371,7 @@ fn saved_step(
     let mut bytes = 0;
     for StateVar { var, elements } in saved {
         let (memory, range, meta) = match (segment.input(*var)?, segment.end_of(*var)?) {
-            (Some((meta, range)), _) => (&segment.step.block.arena, range, meta),
+            (Some((meta, range)), _) => (&*segment.step.block.arena, range, meta),
             (None, Some((_, BlockEnd { cell: Some(cell), layout: known, .. }))) => {
                 if let ValueCell::Steps(_) = &**cell {
                     layout.nested.push((*var, known.clone()));

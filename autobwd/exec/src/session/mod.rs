@@ -21,7 +21,7 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
-    __private::{Initialisers, Memory, did_you_mean, dimension, internals::*},
+    __private::{Arena, Initialisers, Memory, did_you_mean, dimension, internals::*},
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     tensor::{Rows, ToF64},
     with_dtype,
@@ -94,7 +94,7 @@ impl Session {
         let kept = |name: &str| scope.scope().meta(name);
         let mut options = BindOptions { check_finite, loop_limit, cx: &cx, planner: None };
         let plan = Plan::new(program, ops, &PlanRequest::new(feeds, &kept, fetches, check_finite))?;
-        let arena = Memory::zeroed(plan.memory.arena_bytes)?;
+        let arena = Arena::Own(Memory::zeroed(plan.memory.arena_bytes)?);
         let planner = plan
             .graph
             .tail
@@ -367,13 +367,13 @@ impl Session {
         self.block.bytes().saturating_add(self.lent_bytes)
     }
 
-    /// Bytes apart from the arena: fused kernels, sub-blocks, and scratch memory of kernels, which sessions of one
+    /// Bytes apart from the arena: fused kernels, saved steps of loops, and scratch memory of kernels, which sessions of one
     /// executor share.
     pub fn scratch_bytes(&self) -> usize {
         self.peak_bytes() - self.arena_bytes()
     }
 
-    /// Bytes of the arena.
+    /// Bytes of the arena, in which sub-blocks have theirs while they run.
     pub fn arena_bytes(&self) -> usize {
         self.block.arena.len()
     }
