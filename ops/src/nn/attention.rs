@@ -155,7 +155,11 @@ impl MultiHeadAttentionBuilder<'_> {
         let uneven = heads == 0 || !width.is_multiple_of(heads) || i32::try_from(width).is_err();
         if uneven {
             let text = format!("a width of {width} is not divisible by {heads} heads");
-            return Linear { weight: net.failed(Error::attr("heads", text)), bias: None };
+            return Linear {
+                weight: net.failed(Error::attr("heads", text)),
+                bias: None,
+                is_transposed: false,
+            };
         }
         let linear = Linear::builder(net, width, width).dtype(dtype).init(weight).seed(seed);
         linear.build_as(&format!("{name}.{part}"))

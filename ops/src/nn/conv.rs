@@ -2,7 +2,7 @@
 
 use autobwd::{Builder, DType, Error, Expr, New, emit};
 
-use super::{bias, layer_name, parameter};
+use super::{bias, layer_name, parameter, weight_name};
 use crate::{
     Init, Math,
     conv::{self, Conv3dAttrs, ConvAttrs},
@@ -130,6 +130,7 @@ pub struct ConvBuilder<'a, L> {
     weight: Init,
     bias: Option<Init>,
     seed: i32,
+    is_torch: bool,
     windows: WindowOptions,
     layer: fn(Expr, Option<Expr>, WindowOptions) -> L,
 }
@@ -260,12 +261,13 @@ impl<'a, L> ConvBuilder<'a, L> {
             weight: Init::XavierUniform,
             bias: Some(Init::Constant(0.0)),
             seed: 0,
+            is_torch: false,
             windows: WindowOptions { stride: 1, padding: 0, dilation: 1, groups: 1 },
             layer,
         }
     }
 
-    super::layer_setters!(name, dtype, init, bias, seed);
+    super::layer_setters!(name, dtype, init, bias, seed, torch);
 
     /// Sets the stride of the windows; 1 by default.
     #[must_use]
@@ -295,7 +297,7 @@ impl<'a, L> ConvBuilder<'a, L> {
     /// number of groups does not divide the channels.
     #[track_caller]
     pub fn build(self) -> L {
-        let ConvBuilder { net, filters: [first, shared], outputs, size, windows, .. } = self;
+        let ConvBuilder { net, filters: [first, shared], outputs, size, is_torch, windows, .. } = self;
         let groups = windows.groups;
         let share =
             usize::try_from(groups).ok().filter(|groups| *groups > 0 && shared.is_multiple_of(*groups));
@@ -303,14 +305,14 @@ impl<'a, L> ConvBuilder<'a, L> {
         let weight = match share {
             Some(groups) => {
                 let dims = [vec![first, shared / groups], size].concat();
-                parameter(net, &format!("{name}.w"), self.dtype, &dims, self.weight, self.seed)
+                parameter(net, &weight_name(&name, "w", is_torch), self.dtype, &dims, self.weight, self.seed)
             }
             None => {
                 let text = format!("{shared} channels are not divisible by {groups} groups");
                 net.failed(Error::attr("groups", text))
             }
         };
-        let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed);
+        let bias = bias(net, &name, self.dtype, outputs, self.bias, self.seed, is_torch);
         (self.layer)(weight, bias, windows)
     }
 }

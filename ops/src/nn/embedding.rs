@@ -1,6 +1,6 @@
 use autobwd::{Builder, DType, Expr, New, emit};
 
-use super::{layer_name, parameter};
+use super::{layer_name, parameter, weight_name};
 use crate::{Init, embedding::LookupTableV2};
 
 /// Embedding look-up: `out = w[ids]`, rows of a learned table.
@@ -51,6 +51,7 @@ pub struct EmbeddingBuilder<'a> {
     padding: Option<usize>,
     sparse: bool,
     seed: i32,
+    is_torch: bool,
 }
 
 impl Embedding {
@@ -67,6 +68,7 @@ impl Embedding {
             padding: None,
             sparse: false,
             seed: 0,
+            is_torch: false,
         }
     }
 
@@ -81,7 +83,7 @@ impl Embedding {
 }
 
 impl EmbeddingBuilder<'_> {
-    super::layer_setters!(name, dtype, init, seed);
+    super::layer_setters!(name, dtype, init, seed, torch);
 
     /// Sets the padding index, whose row reads as zeros and has no gradient.
     #[must_use]
@@ -98,7 +100,8 @@ impl EmbeddingBuilder<'_> {
     /// Adds the table, `embedding_0.w`, to the program.
     #[track_caller]
     pub fn build(self) -> Embedding {
-        let name = format!("{}.w", layer_name(self.net, "embedding", self.name.as_deref()));
+        let layer = layer_name(self.net, "embedding", self.name.as_deref());
+        let name = weight_name(&layer, "w", self.is_torch);
         let weight = parameter(self.net, &name, self.dtype, &self.dims, self.weight, self.seed);
         Embedding { weight, padding: self.padding, sparse: self.sparse }
     }

@@ -107,7 +107,7 @@ impl CrossEntropyLoss {
     /// ```
     #[track_caller]
     pub fn of_linear(&self, x: &Expr, layer: &Linear, labels: &Expr) -> Expr {
-        self.of_product(x, (&layer.weight, false), layer.bias.as_ref(), labels)
+        self.of_product(x, (&layer.weight, layer.is_transposed), layer.bias.as_ref(), labels)
     }
 
     /// The loss of the products of `x`, `[.., width]`, and the rows of a table, as

@@ -65,6 +65,14 @@ macro_rules! layer_setters {
             self
         }
     };
+    (torch) => {
+        /// Declares the parameters as PyTorch does, for the values of its models: `stem.weight` and `stem.bias`, and
+        /// the weights of a [`Linear`](crate::nn::Linear) layer as `[outputs, inputs]`.
+        #[must_use]
+        pub fn torch(self) -> Self {
+            Self { is_torch: true, ..self }
+        }
+    };
     ($($setter:ident),+) => { $($crate::nn::layer_setters!($setter);)+ };
 }
 use layer_setters;
@@ -116,6 +124,11 @@ fn parameter(net: &Builder, name: &str, dtype: DType, dims: &[usize], init: Init
     net.parameter(name, dtype, dims, |parameter| init.emit(parameter, seed))
 }
 
+/// The name of a layer's weights: PyTorch's, or our own.
+fn weight_name(layer: &str, own: &str, is_torch: bool) -> String {
+    format!("{layer}.{}", if is_torch { "weight" } else { own })
+}
+
 /// Declares the bias of a layer, if it has one.
 #[track_caller]
 fn bias(
@@ -125,6 +138,8 @@ fn bias(
     outputs: usize,
     init: Option<Init>,
     seed: i32,
+    is_torch: bool,
 ) -> Option<Expr> {
-    init.map(|init| parameter(net, &format!("{layer}.b"), dtype, &[outputs], init, seed))
+    let part = if is_torch { "bias" } else { "b" };
+    init.map(|init| parameter(net, &format!("{layer}.{part}"), dtype, &[outputs], init, seed))
 }

@@ -2,7 +2,7 @@ use std::fmt;
 
 use autobwd::{Arg, Builder, DType, Expr, New, emit};
 
-use super::{layer_name, parameter};
+use super::{layer_name, parameter, weight_name};
 use crate::{Init, norm};
 
 /// Parameters of a normalisation layer: scale, bias and epsilon.
@@ -24,6 +24,7 @@ pub struct NormBuilder<'a, L> {
     width: usize,
     dtype: DType,
     epsilon: f32,
+    is_torch: bool,
     layer: Box<Make<'a, L>>,
 }
 
@@ -47,10 +48,19 @@ impl<'a, L> NormBuilder<'a, L> {
         width: usize,
         layer: impl FnOnce(&str, Affine) -> L + 'a,
     ) -> NormBuilder<'a, L> {
-        NormBuilder { net, kind, name: None, width, dtype: DType::F32, epsilon: 1e-5, layer: Box::new(layer) }
+        NormBuilder {
+            net,
+            kind,
+            name: None,
+            width,
+            dtype: DType::F32,
+            epsilon: 1e-5,
+            is_torch: false,
+            layer: Box::new(layer),
+        }
     }
 
-    super::layer_setters!(name, dtype);
+    super::layer_setters!(name, dtype, torch);
 
     /// Sets `epsilon`, which is added to variances; 1e-5 by default.
     #[must_use]
@@ -61,12 +71,11 @@ impl<'a, L> NormBuilder<'a, L> {
     /// Adds the layer's parameters, such as `layer_norm_0.scale` and `layer_norm_0.bias`, to the program.
     #[track_caller]
     pub fn build(self) -> L {
-        let NormBuilder { net, width, dtype, epsilon, .. } = self;
+        let NormBuilder { net, width, dtype, epsilon, is_torch, .. } = self;
         let name = layer_name(net, self.kind, self.name.as_deref());
-        let vector = |part: &str, value| {
-            parameter(net, &format!("{name}.{part}"), dtype, &[width], Init::Constant(value), 0)
-        };
-        let (scale, bias) = (vector("scale", 1.0), vector("bias", 0.0));
+        let vector = |name: String, value| parameter(net, &name, dtype, &[width], Init::Constant(value), 0);
+        let scale = vector(weight_name(&name, "scale", is_torch), 1.0);
+        let bias = vector(format!("{name}.bias"), 0.0);
         (self.layer)(&name, Affine { scale, bias, epsilon })
     }
 }

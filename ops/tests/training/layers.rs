@@ -4,8 +4,8 @@ use autobwd::{Builder, DType, Expr, Result, Tensor};
 use autobwd_ops::{
     Math,
     nn::{
-        Conv1d, Conv3d, CrossEntropyLoss, Dropout, GaussianNoise, Linear, MultiHeadAttention, RmsNorm,
-        StepSeed,
+        Conv1d, Conv3d, CrossEntropyLoss, Dropout, Embedding, GaussianNoise, LayerNorm, Linear,
+        MultiHeadAttention, RmsNorm, StepSeed,
     },
     optim::{Optimizer, Sgd},
 };
@@ -89,9 +89,60 @@ fn rms_norm_scales_vectors_to_length_one() {
     let root = |row: &[f64]| (row.iter().map(|x| x * x).sum::<f64>() / 3.0 + 0.5).sqrt();
     let expected: Vec<f64> = rows.chunks(3).flat_map(|row| row.iter().map(|x| x / root(row))).collect();
     assert_near(&layer.forward(&x), &expected);
-    assert_gradients(&[&[2, 3], &[3]], |_, x| RmsNorm { scale: x[1].clone(), epsilon: 0.5 }.forward(&x[0]));
+    assert_gradients(&[&[2, 3], &[3]], |_, x| {
+        RmsNorm { scale: x[1].clone(), epsilon: 0.5, is_shifted: false }.forward(&x[0])
+    });
     let narrow = tape.constant(Tensor::from_vec([2, 2], vec![0.0_f64; 4]).unwrap());
     assert!(layer.forward(&narrow).check().is_err());
+}
+
+#[test]
+fn shifted_rms_norm_multiplies_by_one_plus_its_scale() {
+    let tape = autobwd::eager();
+    let x = tape.constant(Tensor::from_vec([2, 3], numbers(6, 0.0)).unwrap());
+    let plain = RmsNorm::builder(&tape, 3).dtype(DType::F64).build().forward(&x).tensor().unwrap().to_f64s();
+    let mut layer = RmsNorm::builder(&tape, 3).dtype(DType::F64).shifted().build();
+    assert_near(&layer.forward(&x), &plain);
+    layer.scale = tape.constant(Tensor::from_vec([3], vec![1.0_f64; 3]).unwrap());
+    assert_near(&layer.forward(&x), &plain.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+}
+
+#[test]
+fn layers_of_pytorch_have_its_names_and_shapes() -> Result<()> {
+    let net = Builder::new();
+    Linear::builder(&net, 3, 2).torch().name("linear").build();
+    Embedding::builder(&net, 5, 2).torch().name("embedding").build();
+    LayerNorm::builder(&net, 2).torch().name("norm").build();
+    RmsNorm::builder(&net, 2).torch().name("rms").build();
+    Conv1d::builder(&net, 4, 6, 3).torch().name("conv").build();
+    let program = net.program()?;
+    let parameters = program.parameters().map(|var| {
+        let dims = program.root().vars.get(&var).map(|desc| desc.dims.to_string());
+        format!("{} {}", program.name(var), dims.unwrap_or_default())
+    });
+    let expected = [
+        "linear.weight [2, 3]",
+        "linear.bias [2]",
+        "embedding.weight [5, 2]",
+        "norm.weight [2]",
+        "norm.bias [2]",
+        "rms.weight [2]",
+        "conv.weight [6, 4, 3]",
+        "conv.bias [6]",
+    ];
+    assert_eq!(parameters.collect::<Vec<_>>(), expected);
+
+    // The same function as a layer with the transposed weights, also within a loss.
+    let tape = autobwd::eager();
+    let x = tape.constant(Tensor::from_vec([2, 3], numbers(6, 0.0))?);
+    let labels = tape.constant(Tensor::from_vec([2, 1], vec![1_i64, 0])?);
+    let own = Linear::builder(&tape, 3, 2).dtype(DType::F64).name("own").build();
+    let mut torch = Linear::builder(&tape, 3, 2).dtype(DType::F64).torch().name("torch").build();
+    torch.weight = own.weight.transpose(&[1, 0]);
+    assert_near(&torch.forward(&x), &own.forward(&x).tensor()?.to_f64s());
+    let [expected, found] = [&own, &torch].map(|layer| CrossEntropyLoss::new().of_linear(&x, layer, &labels));
+    assert_near(&found, &expected.tensor()?.to_f64s());
+    Ok(())
 }
 
 /// Logits `[4, 3]`, labels with an ignored one, and weights of the classes.

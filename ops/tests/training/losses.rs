@@ -176,7 +176,7 @@ fn losses_of_linear_layers_are_losses_of_their_outputs() -> Result<()> {
         let loss = options(CrossEntropyLoss::new(), &class_weights);
         let mut table = Embedding::builder(&tape, 5, 4).dtype(DType::F64).build();
         table.weight = weight.clone();
-        let linear = Linear { weight: weight.clone(), bias: Some(bias.clone()) };
+        let linear = Linear { weight: weight.clone(), bias: Some(bias.clone()), is_transposed: false };
         let loss = match (is_tied, as_one) {
             (true, true) => loss.of_tied(&x, &table, &labels),
             (true, false) => loss.forward(&x.matmul(&weight.transpose(&[1, 0])), &labels),
