@@ -1,4 +1,4 @@
-//! Files of programs: one format an extension.
+//! Files of programs: one format an extension, and folders of published models.
 
 use std::{fmt::Display, io, path::Path};
 
@@ -7,6 +7,7 @@ use autobwd::{
     tensor::{read_bounded, read_file, write_atomically},
     viewer::ToHtml,
 };
+use autobwd_models::Pretrained;
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 use clap::ValueEnum;
@@ -149,8 +150,16 @@ impl Format {
     }
 }
 
+/// Whether a path is a folder, and hence a published model.
+pub(crate) fn is_folder(path: &str) -> bool {
+    path != STANDARD && Path::new(path).is_dir()
+}
+
 /// Reads a program with its values, inputs and outputs; files of text have the program alone.
 pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Model> {
+    if is_folder(path) {
+        return Pretrained::open(path).load().map_err(|e| CommandFailure::Unreadable(e.to_string()));
+    }
     match Format::of(path)?.entry().reader {
         Reader::Files { model, .. } => {
             model(path, options).map_err(|e| CommandFailure::Unreadable(e.to_string()))
@@ -166,6 +175,9 @@ pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Mod
 
 /// Reads a program; `-` is JSON on standard input.
 pub(crate) fn read_program(path: &str, options: &LoadOptions) -> CommandResult<Program> {
+    if is_folder(path) {
+        return Ok(read_model(path, options)?.program);
+    }
     let source = if path == STANDARD { "standard input".to_string() } else { format!("`{path}`") };
     let refuse = |why: &dyn Display| CommandFailure::Unreadable(format!("{source}: {why}"));
     match Format::of(path)?.entry().reader {

@@ -9,6 +9,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use autobwd::{Executor, Tensor};
+use autobwd_models::Pretrained;
 use autobwd_ops::optim::OptimizerSpec;
 use serde_json::Value;
 use trycmd::{TestCases, schema::Bin};
@@ -187,4 +189,68 @@ fn step_of_an_optimizer_is_written_with_its_values() {
     run("grad out:model.onnx --shape x=4,2 --shape y=4,1 --loss mean_0 --train -o out:gradients.onnx");
     let gradients = run("run out:gradients.onnx --feeds xor.npz --threads 1").unwrap();
     assert!(gradients["fetched"].as_object().unwrap().len() > 1, "{gradients}");
+}
+
+/// The folder of a tiny published model.
+fn published(family: &str) -> String {
+    format!("{}/../models/tests/fixtures/{family}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn folders_of_published_models_are_programs() {
+    for family in ["llama", "whisper"] {
+        let output = Command::new(AUTOBWD).args(["show", &published(family)]).output().unwrap();
+        assert!(output.status.success(), "{family}: {}", stderr(&output));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("matmul_v2") && text.contains("layers.0"), "{text}");
+    }
+    let output = Command::new(AUTOBWD)
+        .args(["plan", &published("gpt2"), "--shape", "input_ids=1,8", "--budget", "1kB"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("the budget of 1000 bytes is exceeded"), "{}", stderr(&output));
+    let output = Command::new(AUTOBWD).args(["show", env!("CARGO_MANIFEST_DIR")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("config.json"), "{}", stderr(&output));
+}
+
+#[test]
+fn published_models_become_files_of_onnx() {
+    let folder = tempfile::tempdir().unwrap();
+    let ids = |dims: [usize; 2]| {
+        let ids = (0..dims[0] * dims[1]).map(|i| (i * 7 + 3) as i64 % 80).collect();
+        Tensor::from_vec(dims, ids).unwrap()
+    };
+    for family in [
+        "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3", "bert", "roberta", "distilbert", "modernbert", "vit",
+        "t5", "whisper",
+    ] {
+        let path = folder.path().join(format!("{family}.onnx"));
+        let output = Command::new(AUTOBWD).arg("convert").arg(published(family)).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{family}: {}", stderr(&output));
+        let mut models =
+            [Pretrained::open(published(family)).load().unwrap(), autobwd_onnx::load(&path).unwrap()];
+        let numbers = |dims: &[usize]| {
+            let count = dims.iter().product::<usize>();
+            Tensor::from_vec(dims, (0..count).map(|i| (i % 13) as f32 / 13.0).collect()).unwrap()
+        };
+        let inputs: Vec<Tensor> = models[0]
+            .feeds
+            .iter()
+            .map(|name| match name.as_str() {
+                "pixel_values" => numbers(&[2, 3, 16, 16]),
+                "input_features" => numbers(&[2, 16, 100]),
+                _ => ids([2, 9]),
+            })
+            .collect();
+        let inputs: Vec<&Tensor> = inputs.iter().collect();
+        let [own, read] = models.each_mut().map(|model| model.run(&mut Executor::new(), &inputs).unwrap());
+        for (own, read) in own.iter().zip(&read) {
+            assert_eq!(own.dims(), read.dims(), "{family}");
+            for (own, read) in own.slice::<f32>().unwrap().iter().zip(read.slice::<f32>().unwrap()) {
+                assert!((own - read).abs() < 1e-4, "{family}: {own} for {read}");
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) const PACKAGES: [&str; 17] = [
+pub(crate) const PACKAGES: [&str; 18] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -19,6 +19,7 @@ pub(crate) const PACKAGES: [&str; 17] = [
     "autobwd/viewer",
     "autobwd-macros",
     "ops",
+    "ops/models",
     "ops/onnx",
     "ops/paddle",
     "ops/xla",

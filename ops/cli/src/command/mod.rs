@@ -20,7 +20,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{
     feeds::{NamedShape, read_npz, shaped},
-    program_file::{Format, read_model, read_program},
+    program_file::{Format, is_folder, read_model, read_program},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -73,7 +73,8 @@ enum ReportForm {
 /// The program that a command reads.
 #[derive(Debug, Args)]
 struct ModelPath {
-    /// The program: JSON, a .pdmodel file of PaddlePaddle or an .onnx file; `-` is JSON on standard input
+    /// The program: JSON, a .pdmodel file of PaddlePaddle, an .onnx file, or a folder with a published model; `-` is JSON
+    /// on standard input
     model: String,
     #[command(flatten)]
     known: KnownInputs,
@@ -115,7 +116,7 @@ impl KnownInputs {
         program: fn(&T) -> &Program,
     ) -> CommandResult<T> {
         let mut options = LoadOptions::default();
-        if Format::of(path)? == Format::Onnx {
+        if !is_folder(path) && Format::of(path)? == Format::Onnx {
             options.shapes = self.shapes.iter().map(NamedShape::to_entry).collect();
             options.dims = self.dims.iter().cloned().collect();
             let constants = self.constants.as_deref().map_or(Ok(vec![]), read_npz)?;

@@ -1,0 +1,106 @@
+//! The files of a model's folder.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+use autobwd::{Error, ErrorKind, Result, Tensor};
+use autobwd_core::tensor::load_tensors;
+use serde_json::{Map, Value};
+
+/// The largest file of text, such as a configuration, in bytes.
+const LARGEST_TEXT: u64 = 64 << 20;
+
+/// An error about a file of a folder.
+pub(crate) fn refused(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()))
+}
+
+/// An object in a file of JSON.
+pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
+    let unreadable = |e: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
+    };
+    if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_TEXT {
+        return Err(refused(path, format!("larger than {LARGEST_TEXT} bytes")));
+    }
+    let text = fs::read(path).map_err(unreadable)?;
+    match serde_json::from_slice(&text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(refused(path, "not an object")),
+        Err(e) => Err(refused(path, format!("not JSON: {e}")).caused_by(e)),
+    }
+}
+
+/// The files of tensors in a folder: `model.safetensors`, or the shards that an index lists.
+pub(crate) fn tensor_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let whole = folder.join("model.safetensors");
+    if whole.exists() {
+        return Ok(vec![whole]);
+    }
+    let index = folder.join("model.safetensors.index.json");
+    if !index.exists() {
+        let text = format!(
+            "`{}` has neither `model.safetensors` nor `model.safetensors.index.json`",
+            folder.display()
+        );
+        return Err(Error::new(ErrorKind::Io, text));
+    }
+    let object = read_object(&index)?;
+    let map = object.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or_else(|| refused(&index, "no object `weight_map`"))?;
+    let mut shards = BTreeSet::new();
+    for (name, file) in map {
+        let file = file.as_str().ok_or_else(|| refused(&index, format!("`{name}` is in no file")))?;
+        // A file of the folder, not one elsewhere.
+        let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside {
+            return Err(refused(&index, format!("the shard `{file}` is outside of the folder")));
+        }
+        shards.insert(folder.join(file));
+    }
+    let missing: Vec<String> =
+        shards.iter().filter(|shard| !shard.exists()).map(|shard| format!("`{}`", shard.display())).collect();
+    match missing.is_empty() {
+        true => Ok(shards.into_iter().collect()),
+        false => Err(refused(&index, format!("missing shards: {}", missing.join(", ")))),
+    }
+}
+
+/// The tensors of all files, by the names that programs give them; without buffers that are no parameters.
+pub(crate) fn read_tensors(folder: &Path) -> Result<Vec<(String, Tensor)>> {
+    let mut tensors = vec![];
+    for file in tensor_files(folder)? {
+        for (name, tensor) in load_tensors(file)? {
+            let name = renamed(name);
+            if !is_buffer(&name) {
+                tensors.push((name, tensor));
+            }
+        }
+    }
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    match tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => Err(refused(folder, format!("two tensors `{}`", pair[0].0))),
+        None => Ok(tensors),
+    }
+}
+
+/// Old files of BERT call scales `gamma` and shifts `beta`.
+fn renamed(name: String) -> String {
+    for (old, new) in [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")] {
+        if let Some(start) = name.strip_suffix(old) {
+            return format!("{start}{new}");
+        }
+    }
+    name
+}
+
+/// Masks, positions and frequencies, which old files hold next to parameters.
+fn is_buffer(name: &str) -> bool {
+    let buffers = ["embeddings.position_ids", "attn.masked_bias", "rotary_emb.inv_freq"];
+    buffers.iter().any(|buffer| name.ends_with(buffer))
+        // The mask of GPT-2; its projections have a part more.
+        || name.ends_with(".attn.bias") && name.contains("h.")
+}

@@ -1,0 +1,136 @@
+//! What architectures share: layers with the names of files, activations, attention to a text.
+
+use autobwd::{Builder, DType, Expr, New, emit};
+use autobwd_ops::{
+    Math,
+    attention::{AttentionAttrs, AttentionOptions},
+    matmul::MatmulV2,
+    nn::{Embedding, LayerNorm, Linear, RmsNorm},
+};
+
+use crate::config::Config;
+
+/// The outputs of a model, by their names in transformers.
+pub(crate) type Outputs = Vec<(&'static str, Expr)>;
+
+/// A model under construction: its program, and what its files say.
+pub(crate) struct Layers<'a> {
+    pub(crate) net: &'a Builder,
+    pub(crate) config: &'a Config,
+    /// The names of the tensors in the files.
+    pub(crate) names: &'a [String],
+    pub(crate) dtype: DType,
+}
+
+impl Layers<'_> {
+    /// Whether the files have a tensor whose name starts so.
+    pub(crate) fn has(&self, prefix: &str) -> bool {
+        self.names.iter().any(|name| name.starts_with(prefix))
+    }
+
+    /// Calls `body` in a name scope if the names of the files are in it: some files of a family leave it out.
+    pub(crate) fn optional_scope<T>(&self, scope: &str, body: impl FnOnce() -> T) -> T {
+        match self.has(&format!("{scope}.")) {
+            true => self.net.name_scope(scope, body),
+            false => body(),
+        }
+    }
+
+    /// A linear layer, with a bias if `biased`.
+    pub(crate) fn linear(&self, name: &str, [inputs, outputs]: [usize; 2], biased: bool) -> Linear {
+        let layer = Linear::builder(self.net, inputs, outputs).torch().dtype(self.dtype).name(name);
+        if biased { layer.build() } else { layer.bias(None).build() }
+    }
+
+    pub(crate) fn layer_norm(&self, name: &str, width: usize, epsilon: f64) -> LayerNorm {
+        let layer = LayerNorm::builder(self.net, width).torch().dtype(self.dtype);
+        layer.epsilon(epsilon as f32).name(name).build()
+    }
+
+    pub(crate) fn rms_norm(&self, name: &str, width: usize, epsilon: f64) -> RmsNorm {
+        RmsNorm::builder(self.net, width).torch().dtype(self.dtype).epsilon(epsilon).name(name).build()
+    }
+
+    pub(crate) fn embedding(&self, name: &str, rows: usize, width: usize) -> Embedding {
+        Embedding::builder(self.net, rows, width).torch().dtype(self.dtype).name(name).build()
+    }
+
+    /// A parameter of that shape.
+    pub(crate) fn parameter(&self, name: &str, dims: &[usize]) -> Expr {
+        let zeros = |x: &Expr| autobwd_ops::Init::Constant(0.0).emit(x, 0);
+        self.net.parameter(&self.net.scoped(name), self.dtype, dims, zeros)
+    }
+
+    /// The activation under a key.
+    pub(crate) fn activation(&self, key: &str, default: &str) -> Activation {
+        let name = self.config.text(key, default);
+        Activation::named(name).unwrap_or_else(|| {
+            self.config.refuse(format!("`{key}` is `{name}`, an unknown activation"));
+            Activation::Relu
+        })
+    }
+}
+
+/// An activation function of configurations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Activation {
+    Gelu,
+    GeluTanh,
+    QuickGelu,
+    Silu,
+    Relu,
+    SquaredRelu,
+    Tanh,
+}
+
+impl Activation {
+    pub(crate) fn named(name: &str) -> Option<Activation> {
+        Some(match name {
+            "gelu" => Activation::Gelu,
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+            "quick_gelu" => Activation::QuickGelu,
+            "silu" | "swish" => Activation::Silu,
+            "relu" => Activation::Relu,
+            "relu2" => Activation::SquaredRelu,
+            "tanh" => Activation::Tanh,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn of(self, x: &Expr) -> Expr {
+        match self {
+            Activation::Gelu => x.gelu(false),
+            Activation::GeluTanh => x.gelu(true),
+            Activation::QuickGelu => x * (x * 1.702).sigmoid(),
+            Activation::Silu => x.silu(),
+            Activation::Relu => x.relu(),
+            Activation::SquaredRelu => x.relu().square(),
+            Activation::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// `x · tableᵀ`: the output layer of a model that shares its table of embeddings.
+#[track_caller]
+pub(crate) fn tied(x: &Expr, table: &Expr) -> Expr {
+    let (x, y) = (x.into(), table.into());
+    emit(MatmulV2 { x, y, out: New, trans_x: false, trans_y: true }).out
+}
+
+/// `[batch, length, width]` by head, `[batch, length, heads, width / heads]`.
+#[track_caller]
+pub(crate) fn split_heads(x: &Expr, heads: usize) -> Expr {
+    x.reshape(&[0, 0, heads as i32, -1])
+}
+
+/// `[batch, length, heads, d]` as `[batch, length, heads * d]`.
+#[track_caller]
+pub(crate) fn join_heads(x: &Expr, width: usize) -> Expr {
+    x.reshape(&[0, 0, width as i32])
+}
+
+/// Attention by head to the keys that a mask leaves.
+#[track_caller]
+pub(crate) fn attend([q, k, v]: [&Expr; 3], mask: Option<&Expr>, attrs: AttentionAttrs) -> Expr {
+    q.attention_with(k, v, &AttentionOptions { mask: mask.cloned(), attrs, ..AttentionOptions::default() })
+}

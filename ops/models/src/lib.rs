@@ -1,0 +1,34 @@
+//! Published transformer models, for autobwd.
+#![doc = ""]
+#![doc = include_str!("../README.md")]
+//!
+//! # Architectures
+//!
+//! Each family is described in one file with the layers of `autobwd_ops::nn`, as a user would: `gpt2.rs`; `llama.rs`, with
+//! Mistral, Qwen and Gemma; `bert.rs`, with RoBERTa and DistilBERT; `modernbert.rs`; `vit.rs`; `t5.rs`; `whisper.rs`.
+
+mod adapter;
+mod bert;
+mod config;
+mod folder;
+mod generator;
+mod gpt2;
+mod inputs;
+mod layers;
+mod llama;
+mod lora;
+mod loss;
+mod modernbert;
+mod pretrained;
+mod processors;
+mod rotary;
+mod t5;
+mod vit;
+mod whisper;
+
+pub use adapter::Adapter;
+pub use generator::Generator;
+pub use lora::Lora;
+pub use loss::{next_token_loss, token_loss};
+pub use pretrained::Pretrained;
+pub use processors::GenerationOptions;

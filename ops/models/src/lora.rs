@@ -1,0 +1,245 @@
+//! Low-rank adapters (LoRA; Hu et al., 2022) as a pass over programs.
+
+use std::collections::BTreeMap;
+
+use autobwd::{
+    BlockId, Builder, Error, ErrorKind, Executor, OpDesc, Program, Result, Scope, VarDesc,
+    op::Op as _,
+    operators::{ElementwiseAdd, Scale},
+    program::{Origin, Var},
+};
+use autobwd_ops::{
+    Init, Model,
+    matmul::{MatmulV2, QuantizedMatmul},
+};
+
+/// Low-rank adapters: a product `x · Wᵀ` becomes `x · Wᵀ + s · (x · Aᵀ) · Bᵀ`, in which `A` is `[rank, inputs]`, `B` is
+/// `[outputs, rank]`, and `s = alpha / rank`. `W` is frozen, and may be quantised.
+///
+/// ```
+/// use autobwd_models::{Lora, Pretrained};
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/llama");
+/// let mut model = Pretrained::open(folder).load()?;
+/// let trained = Lora::new(8, &["q_proj", "v_proj"]).attach(&mut model)?;
+/// assert_eq!(trained.len(), 8);
+/// assert_eq!(trained[0], "model.layers.0.self_attn.q_proj.lora_A.weight");
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lora {
+    /// The number of rows of `A` and of columns of `B`.
+    pub rank: usize,
+    /// The scale of branches times their rank.
+    pub alpha: f64,
+    /// Whether `s = alpha / √rank` (Kalajdzievski, 2023).
+    pub is_rank_stabilized: bool,
+    /// The modules with a branch: whole names, or their last parts, such as `q_proj`.
+    pub targets: Vec<String>,
+    /// Ranks of some modules, by their names or their last parts; the first that matches counts.
+    pub ranks: Vec<(String, usize)>,
+    /// Alphas of some modules, likewise.
+    pub alphas: Vec<(String, f64)>,
+    /// Ends of the names of modules that are trained as a whole, such as a new `classifier`.
+    pub saved_modules: Vec<String>,
+    /// The seed of the initial values of `A`, which are uniform in `±1/√inputs`; `B` is 0 at first.
+    pub seed: i32,
+}
+
+/// A product whose weights get a branch.
+struct Product {
+    /// The position of the operator in the root block.
+    at: usize,
+    module: String,
+    x: Var,
+    out: Var,
+    inputs: usize,
+    outputs: usize,
+    /// Whether the weights are `[inputs, outputs]`, as GPT-2 has them.
+    is_input_first: bool,
+    /// What its result is declared as.
+    result: VarDesc,
+}
+
+impl Lora {
+    /// Adapters of a rank for the modules with these names, or names that end so: `alpha` is 8.
+    pub fn new(rank: usize, targets: &[&str]) -> Lora {
+        Lora {
+            rank,
+            alpha: 8.0,
+            is_rank_stabilized: false,
+            targets: targets.iter().map(ToString::to_string).collect(),
+            ranks: vec![],
+            alphas: vec![],
+            saved_modules: vec![],
+            seed: 0,
+        }
+    }
+
+    /// The rank and the scale of a module's branch.
+    pub(crate) fn of_module(&self, module: &str) -> (usize, f64) {
+        let own = |name: &String| is_named(module, name);
+        let rank = self.ranks.iter().find(|(name, _)| own(name)).map_or(self.rank, |(_, rank)| *rank);
+        let alpha = self.alphas.iter().find(|(name, _)| own(name)).map_or(self.alpha, |(_, alpha)| *alpha);
+        let divisor = if self.is_rank_stabilized { (rank as f64).sqrt() } else { rank as f64 };
+        (rank, alpha / divisor)
+    }
+
+    /// Whether a module is trained as a whole.
+    pub(crate) fn saves(&self, module: &str) -> bool {
+        self.saved_modules.iter().any(|end| module.ends_with(end.as_str()))
+    }
+
+    /// Adds a branch to each product whose weights are those of a target, with initial values, and freezes all other
+    /// parameters but those of saved modules. Returns the names of the parameters that are trained.
+    ///
+    /// The parameters of the branch of a module `m` are `m.lora_A.weight` and `m.lora_B.weight`.
+    ///
+    /// # Errors
+    /// A target that no product has; a rank of 0; a program with a backward pass, or with adapters: the model is then
+    /// unchanged.
+    pub fn attach(&self, model: &mut Model) -> Result<Vec<String>> {
+        let refuse = |text: String| Err(Error::new(ErrorKind::Program, text));
+        let mut program = model.program.clone();
+        if program.root().ops.iter().any(|op| matches!(op.origin, Origin::Gradient { .. })) {
+            return refuse("adapters are attached before the backward pass is appended".into());
+        }
+        let products = self.products(&program);
+        let unused = |target: &&String| products.iter().all(|product| !is_named(&product.module, target));
+        if let Some(target) = self.targets.iter().find(unused) {
+            return refuse(format!("no product has weights of a module `{target}`"));
+        }
+        let parameters: Vec<Var> = program.parameters().collect();
+        for var in parameters {
+            let is_saved = program.name(var).rsplit_once('.').is_some_and(|(module, _)| self.saves(module));
+            if let Some(desc) = program.root_mut().vars.get_mut(&var) {
+                desc.stop_gradient |= !is_saved;
+            }
+        }
+        let initial = Builder::new();
+        let mut branches = BTreeMap::new();
+        for product in products {
+            let (rank, _) = self.of_module(&product.module);
+            if rank == 0 {
+                return refuse(format!("the rank of `{}` is 0", product.module));
+            }
+            let bound = 1.0 / (product.inputs.max(1) as f64).sqrt();
+            let parts = [
+                ("lora_A", [rank, product.inputs], Init::Uniform(-bound, bound)),
+                ("lora_B", [product.outputs, rank], Init::Constant(0.0)),
+            ];
+            let mut factors = vec![];
+            for (part, dims, init) in parts {
+                let name = format!("{}.{part}.weight", product.module);
+                if program.find(&name).is_some() {
+                    return refuse(format!("`{}` has an adapter already", product.module));
+                }
+                initial.parameter(&name, product.result.dtype, &dims, |x| init.emit(x, self.seed));
+                let var = program.var(&name);
+                program.root_mut().vars.insert(var, VarDesc::parameter(product.result.dtype, dims.into()));
+                factors.push(var);
+            }
+            branches.insert(product.at, (product, [factors[0], factors[1]]));
+        }
+        let mut values = Scope::new();
+        Executor::new().run(&initial.startup().program()?, &mut values, &[], &[])?;
+        self.insert(&mut program, &branches);
+        autobwd::verify(&program)?;
+        model.program = program;
+        values.iter().for_each(|(name, value)| model.scope.set(name, value.clone()));
+        let is_trained =
+            |var: &Var| !model.program.root().vars.get(var).is_some_and(|desc| desc.stop_gradient);
+        let trained = model.program.parameters().filter(is_trained);
+        Ok(trained.map(|var| model.program.name(var).to_string()).collect())
+    }
+
+    /// The modules of a program whose weights are `[inputs, outputs]`.
+    pub(crate) fn input_first_modules(&self, program: &Program) -> Vec<String> {
+        let products = self.products(program).into_iter().filter(|product| product.is_input_first);
+        products.map(|product| product.module).collect()
+    }
+
+    /// The products of the root block with weights of a target.
+    fn products(&self, program: &Program) -> Vec<Product> {
+        let product = |(at, op): (usize, &OpDesc)| {
+            let (x, weights, out, is_input_first) = factors(op)?;
+            let module = program.name(weights).strip_suffix(".weight")?.to_string();
+            let is_target = self.targets.iter().any(|target| is_named(&module, target));
+            let desc = |var: Var| program.lookup(BlockId::ROOT, var);
+            let (inputs, result) = (desc(x)?.dims.last()?.get()?, desc(out)?.clone());
+            let outputs = result.dims.last()?.get()?;
+            is_target.then_some(Product { at, module, x, out, inputs, outputs, is_input_first, result })
+        };
+        program.root().ops.iter().enumerate().filter_map(product).collect()
+    }
+
+    /// Puts the branch behind each product, whose result gets another name.
+    fn insert(&self, program: &mut Program, branches: &BTreeMap<usize, (Product, [Var; 2])>) {
+        let ops = std::mem::take(&mut program.root_mut().ops);
+        let mut extended = Vec::with_capacity(ops.len() + 4 * branches.len());
+        for (at, mut op) in ops.into_iter().enumerate() {
+            let Some((Product { module, x, out, result, .. }, [a, b])) = branches.get(&at) else {
+                extended.push(op);
+                continue;
+            };
+            let (rank, scale) = self.of_module(module);
+            let mut part = |name: &str, last: Option<usize>| {
+                let var = program.fresh(&format!("{module}.{name}"));
+                let mut desc = result.clone();
+                if let Some(last) = last {
+                    desc.dims = desc.dims.iter().rev().skip(1).rev().copied().chain([last.into()]).collect();
+                }
+                program.root_mut().vars.insert(var, desc);
+                var
+            };
+            let base = part("base", None);
+            let [low, high, scaled] = [part("lora_A", Some(rank)), part("lora_B", None), part("lora", None)];
+            op.outputs.args_mut().filter(|var| **var == *out).for_each(|var| *var = base);
+            let (site, origin) = (op.site, op.origin);
+            let matmul = |x: Var, y: Var, out: Var| MatmulV2 { x, y, out, trans_x: false, trans_y: true };
+            let branch: [OpDesc; 4] = [
+                matmul(*x, *a, low).into(),
+                matmul(low, *b, high).into(),
+                Scale { x: high, out: scaled, scale, bias: 0.0, bias_after_scale: true }.into(),
+                ElementwiseAdd { x: base, y: scaled, out: *out, axis: -1 }.into(),
+            ];
+            extended.push(op);
+            extended.extend(branch.map(|desc| OpDesc { site, origin, ..desc }));
+        }
+        program.root_mut().ops = extended;
+    }
+}
+
+/// Whether a module has a name, or its last parts are that name.
+pub(crate) fn is_named(module: &str, name: &str) -> bool {
+    let own = |module: &str| {
+        let rest = module.strip_suffix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    own(module) || own(&transformers_module(module))
+}
+
+/// The name of a module in transformers; of ViT, files have other names than modules since version 5.
+pub(crate) fn transformers_module(module: &str) -> String {
+    let Some(rest) = module.strip_prefix("vit.encoder.layer.") else { return module.into() };
+    let Some((number, part)) = rest.split_once('.') else { return module.into() };
+    let part = match part {
+        "attention.attention.query" => "attention.q_proj",
+        "attention.attention.key" => "attention.k_proj",
+        "attention.attention.value" => "attention.v_proj",
+        "attention.output.dense" => "attention.o_proj",
+        "intermediate.dense" => "mlp.fc1",
+        "output.dense" => "mlp.fc2",
+        other => other,
+    };
+    format!("vit.layers.{number}.{part}")
+}
+
+/// The left factor, the weights and the result of a product, and whether the weights are `[inputs, outputs]`.
+fn factors(op: &OpDesc) -> Option<(Var, Var, Var, bool)> {
+    if op.is::<MatmulV2>() {
+        let MatmulV2 { x, y, out, trans_x, trans_y } = MatmulV2::from_desc(op).ok()?;
+        return (!trans_x).then_some((x, y, out, !trans_y));
+    }
+    let QuantizedMatmul { x, codes, out, trans_y, .. } = QuantizedMatmul::from_desc(op).ok()?;
+    Some((x, codes, out, !trans_y))
+}

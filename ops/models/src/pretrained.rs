@@ -1,0 +1,225 @@
+//! Loading a published model from its folder.
+
+use std::path::{Path, PathBuf};
+
+use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Scope};
+use autobwd_ops::Model;
+use serde_json::Value;
+
+use crate::{
+    bert,
+    config::Config,
+    folder, gpt2,
+    inputs::{Capacity, Inputs},
+    layers::{Layers, Outputs},
+    llama, modernbert, t5, vit, whisper,
+};
+
+/// An architecture, `model_type` of configurations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Gpt2,
+    Llama(&'static str),
+    Bert(&'static str),
+    DistilBert,
+    ModernBert,
+    Vit,
+    T5,
+    Whisper,
+}
+
+/// The families by name.
+const FAMILIES: [(&str, Family); 13] = [
+    ("gpt2", Family::Gpt2),
+    ("llama", Family::Llama("llama")),
+    ("mistral", Family::Llama("mistral")),
+    ("qwen2", Family::Llama("qwen2")),
+    ("qwen3", Family::Llama("qwen3")),
+    ("gemma3_text", Family::Llama("gemma3_text")),
+    ("bert", Family::Bert("bert")),
+    ("roberta", Family::Bert("roberta")),
+    ("distilbert", Family::DistilBert),
+    ("modernbert", Family::ModernBert),
+    ("vit", Family::Vit),
+    ("t5", Family::T5),
+    ("whisper", Family::Whisper),
+];
+
+impl Family {
+    /// The inputs that a program always has.
+    pub(crate) fn inputs(self) -> &'static [&'static str] {
+        match self {
+            Family::Vit => &["pixel_values"],
+            Family::T5 => &["input_ids", "decoder_input_ids"],
+            Family::Whisper => &["input_features", "decoder_input_ids"],
+            _ => &["input_ids"],
+        }
+    }
+
+    pub(crate) fn optional_inputs(self) -> &'static [&'static str] {
+        match self {
+            Family::Vit | Family::Whisper => &[],
+            Family::Bert(_) => &["attention_mask", "token_type_ids"],
+            _ => &["attention_mask"],
+        }
+    }
+
+    /// Whether it continues a text token by token.
+    fn is_decoder(self) -> bool {
+        matches!(self, Family::Gpt2 | Family::Llama(_))
+    }
+
+    fn outputs(self, layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
+        let causal = |logits: Expr| vec![("logits", logits)];
+        match self {
+            Family::Gpt2 => causal(gpt2::logits(layers, inputs)),
+            Family::Llama(name) => causal(llama::logits(layers, inputs, name)),
+            Family::Bert(name) => bert::bert(layers, inputs, name),
+            Family::DistilBert => bert::distilbert(layers, inputs),
+            Family::ModernBert => modernbert::modernbert(layers, inputs),
+            Family::Vit => vit::vit(layers, inputs),
+            Family::T5 => t5::t5(layers, inputs),
+            Family::Whisper => whisper::whisper(layers, inputs),
+        }
+    }
+}
+
+/// A folder with a published model, in the layout of Hugging Face: `config.json`, and `model.safetensors` or shards with
+/// an index.
+///
+/// ```
+/// use autobwd::{Executor, Tensor};
+/// use autobwd_models::Pretrained;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/llama");
+/// let mut model = Pretrained::open(folder).load()?;
+/// let ids = Tensor::from_vec([1, 4], vec![5_i64, 7, 9, 11])?;
+/// let outputs = model.run_named(&mut Executor::new(), &[("input_ids", &ids)])?;
+/// assert_eq!((outputs[0].0.as_str(), outputs[0].1.dims()), ("logits", &[1, 4, 288][..]));
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+#[must_use = "nothing is read before `load`"]
+#[derive(Clone, Debug)]
+pub struct Pretrained {
+    folder: PathBuf,
+    dtype: DType,
+    inputs: Vec<String>,
+}
+
+impl Pretrained {
+    /// The model of a folder, which [`load`](Pretrained::load) reads.
+    pub fn open(folder: impl AsRef<Path>) -> Pretrained {
+        Pretrained { folder: folder.as_ref().into(), dtype: DType::F32, inputs: vec![] }
+    }
+
+    /// Sets the dtype of parameters and results: float32 by default, float16, bfloat16 or float64. The tensors of the
+    /// files are converted.
+    pub fn dtype(self, dtype: DType) -> Pretrained {
+        Pretrained { dtype, ..self }
+    }
+
+    /// Adds an optional input to the program: `attention_mask`, int64 `[batch, length]`, 0 for padding; or
+    /// `token_type_ids`, int64 `[batch, length]`, of BERT and RoBERTa.
+    pub fn input(mut self, name: impl Into<String>) -> Pretrained {
+        self.inputs.push(name.into());
+        self
+    }
+
+    /// Reads the model: a program with a signature, and a scope with its parameters, which have the names of the files.
+    ///
+    /// Inputs and outputs have their names in transformers: `input_ids`, int64 `[batch, length]`, of texts;
+    /// `decoder_input_ids`, likewise, of T5 and Whisper; `pixel_values`, float32 `[batch, channels, height, width]`, of
+    /// ViT; `input_features`, float32 `[batch, bands, columns]`, of Whisper. Outputs are `logits`, `[batch, length,
+    /// vocabulary]` or `[batch, classes]`, or `last_hidden_state`, `[batch, length, width]`.
+    ///
+    /// The configuration has no dropout that the program has: probabilities of dropout are ignored.
+    ///
+    /// # Errors
+    /// Files that cannot be read; an unknown `model_type`; one list of all keys of the configuration whose values are
+    /// not supported; one list of all tensors that are missing, have another shape, or are unexpected.
+    pub fn load(&self) -> Result<Model> {
+        self.load_with(None)
+    }
+
+    /// The model, for a generation if it has a capacity.
+    pub(crate) fn load_with(&self, capacity: Option<Capacity>) -> Result<Model> {
+        let path = self.folder.join("config.json");
+        let config = Config::new(folder::read_object(&path)?);
+        let family = self.family(&path, &config)?;
+        let tensors = folder::read_tensors(&self.folder)?;
+        let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
+        let net = Builder::new();
+        let layers = Layers { net: &net, config: &config, names: &names, dtype: self.dtype };
+        let dims = match family {
+            Family::Whisper => whisper::spectrogram_dims(&layers),
+            _ => vit::image_dims(&layers),
+        };
+        let asked = |name: &&'static str| self.inputs.iter().any(|asked| asked == name);
+        let asked = family.optional_inputs().iter().copied().filter(asked);
+        if capacity.is_some() && !(family.is_decoder() && self.inputs.is_empty()) {
+            let text = "texts are generated by models of type `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3` and \
+                        `gemma3_text`, without optional inputs";
+            return Err(Error::new(ErrorKind::Program, text));
+        }
+        let names = family.inputs().iter().copied().chain(asked).chain(capacity.map(|_| "positions"));
+        let inputs = Inputs::declare(&net, names, dims, capacity);
+        let outputs = family.outputs(&layers, &inputs);
+        config.require_no_obstacles(&format!("cannot load `{}`", path.display()))?;
+        let [inputs, outputs] = [&inputs.named, &outputs]
+            .map(|named| named.iter().map(|(name, value)| (*name, value)).collect::<Vec<_>>());
+        net.set_signature(&inputs, &outputs)?;
+
+        let mut scope = Scope::new();
+        tensors.into_iter().for_each(|(name, tensor)| scope.set(&name, tensor));
+        let program = net.program()?.clone();
+        self.require_fitting(&program, &mut scope)?;
+        // A cache.
+        scope.add_zeros(&program)?;
+        Model::with_signature(program, scope)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn family(&self, path: &Path, config: &Config) -> Result<Family> {
+        let name = config.value("model_type").and_then(Value::as_str).unwrap_or("");
+        let known = || FAMILIES.map(|(name, _)| format!("`{name}`")).join(", ");
+        let family = FAMILIES.iter().find(|(known, _)| *known == name).map(|(_, family)| *family);
+        let family = family.ok_or_else(|| {
+            folder::refused(path, format!("the `model_type` is `{name}`; supported are {}", known()))
+        })?;
+        let unknown = self.inputs.iter().find(|name| !family.optional_inputs().contains(&name.as_str()));
+        match unknown {
+            None => Ok(family),
+            Some(input) => {
+                let text = format!("a model of type `{name}` has no optional input `{input}`");
+                Err(Error::new(ErrorKind::Feed, text))
+            }
+        }
+    }
+
+    /// Converts the tensors to what the program declares, and requires that it has all of them and no others.
+    fn require_fitting(&self, program: &autobwd::Program, scope: &mut Scope) -> Result<()> {
+        let mut obstacles = autobwd_core::__private::Obstacles::default();
+        for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.parameter) {
+            let name = program.name(*var);
+            match scope.meta(name) {
+                None => obstacles.add("", format!("the tensor `{name}` is missing")),
+                Some(meta) if meta.dims != desc.dims => {
+                    obstacles.add("", format!("the tensor `{name}` is {}, not {}", meta.dims, desc.dims));
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, _) in scope.iter() {
+            let declared = program.find(name).and_then(|var| program.root().vars.get(&var));
+            if declared.is_none_or(|desc| !desc.persistable) {
+                obstacles.add("", format!("the tensor `{name}` is unexpected"));
+            }
+        }
+        obstacles.require_none(&format!("cannot load `{}`", self.folder.display()))?;
+        scope.convert_to(program)?;
+        Ok(())
+    }
+}

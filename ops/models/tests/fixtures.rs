@@ -1,0 +1,437 @@
+//! Tiny models of all families, compared with what transformers and peft compute for them. `fixtures/README.md` says how
+//! the files were made.
+
+use std::path::PathBuf;
+
+use autobwd::{
+    DType, Executor, Expr, Feed, Result, Tensor,
+    tensor::{load_tensors, save_tensors},
+};
+use autobwd_models::{Adapter, GenerationOptions, Generator, Lora, Pretrained, next_token_loss, token_loss};
+use autobwd_ops::{
+    Model,
+    optim::{AdamW, Optimizer},
+};
+use serde_json::Value;
+
+const DECODERS: [&str; 6] = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3"];
+const FAMILIES: [&str; 13] = [
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "bert",
+    "roberta",
+    "distilbert",
+    "modernbert",
+    "vit",
+    "t5",
+    "whisper",
+];
+/// The tolerance of the fixtures, for logits and losses.
+const TOLERANCE: f32 = 1e-4;
+
+fn folder(family: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(family)
+}
+
+/// The expected tensors whose names start so, without the start.
+fn expected(family: &str, start: &str) -> Result<Vec<(String, Tensor)>> {
+    let all = load_tensors(folder(family).join("expected.safetensors"))?;
+    Ok(all
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.strip_prefix(start)?.to_string(), value)))
+        .collect())
+}
+
+fn find<'a>(values: &'a [(String, Tensor)], name: &str) -> Option<&'a Tensor> {
+    values.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+}
+
+/// The values that a model of the family takes.
+fn inputs(values: &[(String, Tensor)]) -> Vec<(&str, &Tensor)> {
+    let is_input = |name: &str| {
+        name.ends_with("input_ids")
+            || ["attention_mask", "token_type_ids", "pixel_values", "input_features"].contains(&name)
+    };
+    values.iter().filter(|(name, _)| is_input(name)).map(|(name, value)| (name.as_str(), value)).collect()
+}
+
+fn load(folder: PathBuf, inputs: &[(&str, &Tensor)]) -> Result<Model> {
+    let optional = ["attention_mask", "token_type_ids"];
+    let asked = inputs.iter().map(|(name, _)| *name).filter(|name| optional.contains(name));
+    asked.fold(Pretrained::open(folder), Pretrained::input).load()
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() }).fold(0.0, f32::max)
+}
+
+#[test]
+fn logits_are_those_of_transformers() -> Result<()> {
+    for family in FAMILIES {
+        for case in ["x0.", "x1."] {
+            let values = expected(family, case)?;
+            let inputs = inputs(&values);
+            let outputs = load(folder(family), &inputs)?.run_named(&mut Executor::new(), &inputs)?;
+            for (name, found) in &outputs {
+                let logits = find(&values, name).unwrap_or_else(|| panic!("{family}: {case}{name}"));
+                assert_eq!(found.dims(), logits.dims(), "{family}: {name}");
+                let mut found = found.slice::<f32>()?.to_vec();
+                // Logits of padding are 0 in the file.
+                if let (Some(mask), 3, true) =
+                    (find(&values, "attention_mask"), logits.dims().len(), family != "t5")
+                {
+                    let width = logits.dims()[2];
+                    for (row, seen) in found.chunks_mut(width).zip(mask.slice::<i64>()?) {
+                        row.iter_mut().for_each(|x| *x *= *seen as f32);
+                    }
+                }
+                let difference = largest_difference(&found, logits.slice::<f32>()?);
+                assert!(difference < TOLERANCE, "{family}, {case}{name}: {difference}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn weights_of_16_bits_are_converted() -> Result<()> {
+    for family in DECODERS.into_iter().chain(["t5"]) {
+        let values = expected(family, "x0.")?;
+        let inputs = inputs(&values);
+        for (dtype, name, tolerance) in [
+            (DType::F32, "bf16_weights_f32_compute.last_logits", TOLERANCE),
+            // The order of roundings differs.
+            (DType::BF16, "bf16_compute.last_logits", 0.15),
+        ] {
+            let pretrained = Pretrained::open(folder(family).join("bf16")).dtype(dtype);
+            let outputs = pretrained.load()?.run_named(&mut Executor::new(), &inputs)?;
+            let logits = find(&values, name).unwrap_or_else(|| panic!("{family}: {name}"));
+            let [found, logits] = [&outputs[0].1, logits].map(|x| x.to_f64s());
+            let last = &found[found.len() - logits.len()..];
+            let difference = last.iter().zip(&logits).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(difference < f64::from(tolerance), "{family}, {name}: {difference}");
+        }
+    }
+    Ok(())
+}
+
+/// The labels, one token late, from a start.
+fn shifted_right(labels: &Tensor, start: i64) -> Result<Tensor> {
+    let [rows, length] = labels.dims()[..] else { panic!("labels of {:?}", labels.dims()) };
+    let mut shifted = vec![];
+    for row in labels.slice::<i64>()?.chunks(length) {
+        shifted.push(start);
+        // What is not counted is padding, which is 0 in both models.
+        shifted.extend(row[..length - 1].iter().map(|label| (*label).max(0)));
+    }
+    Tensor::from_vec([rows, length], shifted)
+}
+
+/// Five steps on the batch of a family, with the losses that transformers and peft have found.
+fn train_as_expected(family: &str, key: &str, prepare: impl Fn(&mut Model) -> Result<()>) -> Result<Model> {
+    let values = expected(family, "train.")?;
+    let mut inputs = inputs(&values);
+    let labels = find(&values, "labels").expect("labels");
+    let shifted = match family {
+        "t5" => Some(shifted_right(labels, 0)?),
+        "whisper" => Some(shifted_right(labels, 1)?),
+        _ => None,
+    };
+    inputs.extend(shifted.iter().map(|ids| ("decoder_input_ids", ids)));
+    let mut model = load(folder(family), &inputs)?;
+    prepare(&mut model)?;
+    let net = model.builder();
+    let output = |k: usize| net.expr(&model.fetches[k]);
+    let declared = vec![-1; labels.dims().len()];
+    let target = net.input("labels", DType::I64, &declared);
+    let mut loss: Expr = match DECODERS.contains(&family) {
+        true => next_token_loss(&output(0), &target),
+        false => token_loss(&output(0), &target),
+    };
+    if let Some(next_sentence) = find(&values, "next_sentence_label") {
+        inputs.push(("next_sentence_label", next_sentence));
+        loss = loss + token_loss(&output(1), &net.input("next_sentence_label", DType::I64, &[-1]));
+    }
+    inputs.push(("labels", labels));
+    let _ = AdamW::new(1e-3).minimize(&loss)?;
+    let mut executor = Executor::new();
+    executor.run(&model.scope.missing_only(&net.startup().program()?)?, &mut model.scope, &[], &[])?;
+    let feeds: Vec<(&str, &dyn Feed)> = inputs.iter().map(|(name, value)| (*name, *value as _)).collect();
+    let text = std::fs::read_to_string(folder(family).join("expected.json")).expect("a file");
+    let known: Value = serde_json::from_str(&text).expect("JSON");
+    for (step, expected) in known[key]["losses"].as_array().expect("losses").iter().enumerate() {
+        let found = executor.run(&net.program()?, &mut model.scope, &feeds, &[&loss.name()])?[0].item()?;
+        let difference = (found - expected.as_f64().expect("a number")).abs();
+        assert!(difference < TOLERANCE.into(), "{family}, step {step}: {found} for {expected}");
+    }
+    Ok(model)
+}
+
+#[test]
+fn losses_of_five_steps_are_those_of_transformers() -> Result<()> {
+    for family in FAMILIES {
+        train_as_expected(family, "full", |model| model.train(&[]).map(drop))?;
+    }
+    Ok(())
+}
+
+/// The largest difference of the last logits from those of peft.
+fn last_logits_differ(family: &str, model: &mut Model, name: &str) -> Result<f32> {
+    let values = expected(family, "x0.")?;
+    let outputs = model.run_named(&mut Executor::new(), &inputs(&values))?;
+    let (found, logits) =
+        (outputs[0].1.slice::<f32>()?, find(&values, name).expect("logits").slice::<f32>()?);
+    Ok(largest_difference(&found[found.len() - logits.len()..], logits))
+}
+
+#[test]
+fn adapters_are_those_of_peft() -> Result<()> {
+    for family in FAMILIES {
+        let adapter = Adapter::read(folder(family).join("adapter"))?;
+        let load = || Pretrained::open(folder(family)).load();
+        let (mut attached, mut merged) = (load()?, load()?);
+        adapter.attach(&mut attached)?;
+        adapter.merge(&mut merged)?;
+        for model in [&mut attached, &mut merged] {
+            let difference = last_logits_differ(family, model, "adapter.last_logits")?;
+            assert!(difference < TOLERANCE, "{family}: {difference}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn trained_adapters_are_those_of_peft() -> Result<()> {
+    for family in FAMILIES {
+        let adapter = Adapter::read(folder(family).join("adapter"))?;
+        let trained = train_as_expected(family, "lora", |model| adapter.attach(model).map(drop))?;
+        // Through files, as peft has them.
+        let folder_of_adapter = tempfile::tempdir().expect("a folder");
+        Adapter::of(&trained, &adapter.lora)?.save(folder_of_adapter.path())?;
+        let file = load_tensors(folder_of_adapter.path().join("adapter_model.safetensors"))?;
+        for (name, known) in expected(family, "adapter_trained/")? {
+            let found = find(&file, &name).unwrap_or_else(|| panic!("{family}: {name}"));
+            let difference = largest_difference(found.slice::<f32>()?, known.slice::<f32>()?);
+            assert!(difference < TOLERANCE, "{family}, {name}: {difference}");
+        }
+        let mut model = Pretrained::open(folder(family)).load()?;
+        Adapter::read(folder_of_adapter.path())?.attach(&mut model)?;
+        let difference = last_logits_differ(family, &mut model, "adapter_trained.last_logits")?;
+        assert!(difference < TOLERANCE, "{family}: {difference}");
+    }
+    Ok(())
+}
+
+#[test]
+fn adapters_that_do_not_fit_are_refused_and_change_nothing() -> Result<()> {
+    let adapter = Adapter::read(folder("llama").join("adapter"))?;
+    let mut model = Pretrained::open(folder("qwen3")).load()?;
+    let (program, values) = (model.program.clone(), model.scope.len());
+    let error = adapter.attach(&mut model).unwrap_err().to_string();
+    assert!(error.starts_with("the adapter does not fit the model: "), "{error}");
+    let error = Lora::new(4, &["q_proj", "c_attn"]).attach(&mut model).unwrap_err().to_string();
+    assert_eq!(error, "no product has weights of a module `c_attn`");
+    let error = Lora::new(0, &["q_proj"]).attach(&mut model).unwrap_err().to_string();
+    assert_eq!(error, "the rank of `model.layers.0.self_attn.q_proj` is 0");
+    assert_eq!((&model.program, model.scope.len()), (&program, values));
+    Lora::new(4, &["q_proj"]).attach(&mut model)?;
+    let error = Lora::new(4, &["q_proj"]).attach(&mut model).unwrap_err().to_string();
+    assert_eq!(error, "`model.layers.0.self_attn.q_proj` has an adapter already");
+
+    // Configurations that change the adapter otherwise.
+    let other = tempfile::tempdir().expect("a folder");
+    let text =
+        r#"{"peft_type": "LORA", "r": 4, "target_modules": ".*proj", "use_dora": true, "bias": "all"}"#;
+    std::fs::write(other.path().join("adapter_config.json"), text).expect("a file");
+    let error = Adapter::read(other.path()).unwrap_err().to_string();
+    for part in ["`use_dora` is true", "`bias` is \"all\"", "`target_modules` is \".*proj\""] {
+        assert!(error.contains(part), "{error}");
+    }
+    Ok(())
+}
+
+/// A copy of a family's folder, with another configuration.
+fn folder_with(family: &str, change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().expect("a folder");
+    let text = std::fs::read_to_string(folder(family).join("config.json")).expect("a file");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    change(&mut config);
+    std::fs::write(copy.path().join("config.json"), config.to_string()).expect("a file");
+    std::fs::copy(folder(family).join("model.safetensors"), copy.path().join("model.safetensors"))
+        .expect("a file");
+    copy
+}
+
+#[test]
+fn configurations_that_cannot_be_honoured_are_refused_in_one_list() {
+    let error = |family: &str, change: &dyn Fn(&mut Value)| {
+        Pretrained::open(folder_with(family, change).path()).load().unwrap_err().to_string()
+    };
+    let both = error("llama", &|config| {
+        config["hidden_act"] = "softsign".into();
+        config["rope_parameters"]["rope_type"] = "spiral".into();
+        config["num_hidden_layers"] = (-1).into();
+    });
+    for part in ["3 obstacles", "`hidden_act` is `softsign`", "type `spiral`", "`num_hidden_layers` is -1"] {
+        assert!(both.contains(part), "{both}");
+    }
+    let missing = error("llama", &|config| config["num_hidden_layers"] = 3.into());
+    assert!(missing.contains("the tensor `model.layers.2.mlp.down_proj.weight` is missing"), "{missing}");
+    let unexpected = error("llama", &|config| config["num_hidden_layers"] = 1.into());
+    assert!(
+        unexpected.contains("the tensor `model.layers.1.mlp.down_proj.weight` is unexpected"),
+        "{unexpected}"
+    );
+    let misshapen = error("llama", &|config| config["vocab_size"] = 289.into());
+    assert!(misshapen.contains("the tensor `lm_head.weight` is [288, 64], not [289, 64]"), "{misshapen}");
+    let relative = error("bert", &|config| config["position_embedding_type"] = "relative_key".into());
+    assert!(relative.contains("only \"absolute\" is supported"), "{relative}");
+    let partial = error("llama", &|config| config["rope_parameters"]["partial_rotary_factor"] = 0.5.into());
+    assert!(partial.contains("`partial_rotary_factor` is 0.5"), "{partial}");
+    let unknown = error("llama", &|config| config["model_type"] = "mamba".into());
+    assert!(unknown.contains("the `model_type` is `mamba`; supported are `gpt2`"), "{unknown}");
+    let head = error("bert", &|config| config["architectures"] = serde_json::json!(["BertForChess"]));
+    assert!(head.contains("the architecture `BertForChess`"), "{head}");
+    let asked = Pretrained::open(folder("gpt2")).input("token_type_ids").load().unwrap_err().to_string();
+    assert_eq!(asked, "a model of type `gpt2` has no optional input `token_type_ids`");
+}
+
+#[test]
+fn missing_shards_and_shards_elsewhere_are_refused() {
+    let copy = folder_with("llama", |_| {});
+    std::fs::remove_file(copy.path().join("model.safetensors")).expect("a file");
+    let index = |text: &str| {
+        std::fs::write(copy.path().join("model.safetensors.index.json"), text).expect("a file");
+        Pretrained::open(copy.path()).load().unwrap_err().to_string()
+    };
+    let error = index(r#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#);
+    assert!(error.contains("missing shards: ") && error.contains("model-2.safetensors"), "{error}");
+    let error = index(r#"{"weight_map": {"a": "../model.safetensors"}}"#);
+    assert!(error.ends_with("the shard `../model.safetensors` is outside of the folder"), "{error}");
+    let error = index("[]");
+    assert!(error.ends_with("not an object"), "{error}");
+}
+
+#[test]
+fn old_names_and_forms_of_keys_are_read() -> Result<()> {
+    // The scales of BERT as `gamma`, and rotary embeddings as most files have them.
+    let values = expected("bert", "x0.")?;
+    let copy = folder_with("bert", |_| {});
+    let path = copy.path().join("model.safetensors");
+    let renamed: Vec<(String, Tensor)> = load_tensors(&path)?
+        .into_iter()
+        .map(|(name, value)| {
+            let name = name.replace("LayerNorm.weight", "LayerNorm.gamma");
+            (name.replace("LayerNorm.bias", "LayerNorm.beta"), value)
+        })
+        .collect();
+    save_tensors(&path, renamed.iter().map(|(name, value)| (name.as_str(), value)))?;
+    let mut model = Pretrained::open(copy.path()).load()?;
+    let outputs = model.run_named(&mut Executor::new(), &inputs(&values))?;
+    let logits = find(&values, "logits").expect("logits").slice::<f32>()?;
+    assert!(largest_difference(outputs[0].1.slice::<f32>()?, logits) < TOLERANCE);
+
+    let values = expected("llama", "x0.")?;
+    let copy = folder_with("llama", |config| {
+        let mut scaling = config["rope_parameters"].take();
+        config["rope_theta"] = scaling["rope_theta"].take();
+        config["rope_scaling"] = scaling;
+        config.as_object_mut().expect("an object").remove("rope_parameters");
+    });
+    let mut model = Pretrained::open(copy.path()).load()?;
+    let outputs = model.run_named(&mut Executor::new(), &inputs(&values))?;
+    let logits = find(&values, "logits").expect("logits").slice::<f32>()?;
+    assert!(largest_difference(outputs[0].1.slice::<f32>()?, logits) < TOLERANCE);
+    Ok(())
+}
+
+#[test]
+fn generated_tokens_are_those_of_transformers() -> Result<()> {
+    let ids = |value: &Value| -> Vec<i64> {
+        value.as_array().expect("a list").iter().map(|id| id.as_i64().expect("a number")).collect()
+    };
+    let rows = |value: &Value| -> Vec<Vec<i64>> { value.as_array().expect("rows").iter().map(ids).collect() };
+    for family in DECODERS {
+        let text = std::fs::read_to_string(folder(family).join("expected.json")).expect("a file");
+        let known: Value = serde_json::from_str(&text).expect("JSON");
+        let values = expected(family, "x0.")?;
+        let prompt = find(&values, "input_ids").expect("a prompt").slice::<i64>()?.to_vec();
+        let mut generator = Generator::new(&Pretrained::open(folder(family)), 2, 40)?;
+        let mut executor = Executor::new();
+        let defaults = GenerationOptions { max_new_tokens: 12, ..generator.defaults()? };
+        let greedy = GenerationOptions { eos_token_ids: vec![], ..defaults.clone() };
+        let longer = GenerationOptions { min_new_tokens: 12, ..defaults };
+        let penalized =
+            GenerationOptions { repetition_penalty: 1.3, no_repeat_ngram_size: 2, ..longer.clone() };
+        for (key, options) in
+            [("greedy", &greedy), ("generate_min12", &longer), ("generate_penalty", &penalized)]
+        {
+            let found = generator.generate(&mut executor, &[&prompt], options)?;
+            assert_eq!(found, [ids(&known[key]["new_ids"])], "{family}, {key}");
+        }
+        // Two prompts of different lengths, which know nothing of each other.
+        let padded = &known["generate_left_padded"];
+        let prompts: Vec<Vec<i64>> = rows(&padded["input_ids"])
+            .iter()
+            .zip(rows(&padded["attention_mask"]))
+            .map(|(ids, mask)| {
+                ids.iter().zip(mask).filter(|(_, seen)| *seen == 1).map(|(id, _)| *id).collect()
+            })
+            .collect();
+        let together = generator.generate(&mut executor, &prompts, &longer)?;
+        assert_eq!(together, rows(&padded["new_ids"]), "{family}");
+
+        // So they do if tokens are drawn.
+        let drawn = GenerationOptions { do_sample: true, temperature: 2.0, top_k: 0, seed: 7, ..longer };
+        let together = generator.generate(&mut executor, &prompts, &drawn)?;
+        for (prompt, expected) in prompts.iter().zip(&together).rev() {
+            let alone = generator.generate(&mut Executor::with_threads(2), &[prompt], &drawn)?;
+            assert_eq!(alone[0], *expected, "{family}");
+        }
+        let other = GenerationOptions { seed: 8, ..drawn };
+        assert_ne!(generator.generate(&mut executor, &prompts, &other)?, together, "{family}");
+    }
+    Ok(())
+}
+
+#[test]
+fn generations_that_cannot_be_are_refused() -> Result<()> {
+    let open = |family: &str| Pretrained::open(folder(family));
+    let error = Generator::new(&open("bert"), 1, 8).unwrap_err().to_string();
+    assert!(error.starts_with("texts are generated by models of type `gpt2`"), "{error}");
+    assert!(Generator::new(&open("gpt2"), 0, 8).is_err());
+    let mut generator = Generator::new(&open("gpt2"), 1, 8)?;
+    let mut executor = Executor::new();
+    let options = GenerationOptions { max_new_tokens: 4, ..GenerationOptions::default() };
+    let mut refused = |prompts: &[Vec<i64>], options: &GenerationOptions| {
+        generator.generate(&mut executor, prompts, options).unwrap_err().to_string()
+    };
+    assert_eq!(refused(&[vec![1], vec![2]], &options), "2 prompts are more than the 1 of the generator");
+    assert_eq!(refused(&[vec![]], &options), "prompt 0 is empty");
+    assert_eq!(
+        refused(&[vec![1; 5]], &options),
+        "a prompt of 5 tokens and 4 new ones exceed the capacity of 8"
+    );
+    assert!(refused(&[vec![1, 288, 2]], &options).contains("288"));
+    let frozen = GenerationOptions { temperature: 0.0, ..options.clone() };
+    assert_eq!(refused(&[vec![1]], &frozen), "`temperature` is 0, out of its range");
+    // Nothing of a refused generation is left.
+    let mut other = Generator::new(&open("gpt2"), 1, 8)?;
+    let [found, expected] = [&mut generator, &mut other]
+        .map(|generator| generator.generate(&mut Executor::new(), &[[1, 2]], &options));
+    assert_eq!(found?, expected?);
+    // A text may be ended by its reader.
+    let mut seen = vec![];
+    let new = other.generate_with(&mut Executor::new(), &[[1, 2]], &options, |text, token| {
+        seen.push((text, token));
+        seen.len() < 2
+    })?;
+    assert_eq!(new[0].len(), 2);
+    assert_eq!(seen, [(0, new[0][0]), (0, new[0][1])]);
+    Ok(())
+}
