@@ -150,14 +150,14 @@ impl Format {
     }
 }
 
-/// Whether a path is a folder, and hence a published model.
-pub(crate) fn is_folder(path: &str) -> bool {
-    path != STANDARD && Path::new(path).is_dir()
+/// Whether a path is the folder of a published model.
+pub(crate) fn is_published_model(path: &str) -> bool {
+    path != STANDARD && Path::new(path).join("config.json").is_file()
 }
 
 /// Reads a program with its values, inputs and outputs; files of text have the program alone.
 pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Model> {
-    if is_folder(path) {
+    if is_published_model(path) {
         return Pretrained::open(path).load().map_err(|e| CommandFailure::Unreadable(e.to_string()));
     }
     match Format::of(path)?.entry().reader {
@@ -175,7 +175,7 @@ pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Mod
 
 /// Reads a program; `-` is JSON on standard input.
 pub(crate) fn read_program(path: &str, options: &LoadOptions) -> CommandResult<Program> {
-    if is_folder(path) {
+    if is_published_model(path) {
         return Ok(read_model(path, options)?.program);
     }
     let source = if path == STANDARD { "standard input".to_string() } else { format!("`{path}`") };

@@ -159,7 +159,7 @@ impl Decoder<'_> {
         &h + self.gated(&normed("post_attention_layernorm", &h))
     }
 
-    /// `down(act(gate(x)) * up(x))`.
+    /// An activated projection times another one, projected back.
     fn gated(&self, x: &Expr) -> Expr {
         let biased = self.layers.config.flag("mlp_bias", false);
         let linear = |name: &str, dims| self.layers.linear(&format!("mlp.{name}"), dims, biased);

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use autobwd::{Error, ErrorKind, Result};
 
-/// How the next tokens of a text are chosen. The names are those of transformers' `GenerationConfig`; the order in which
-/// they are applied is that of its fields.
+/// How the next tokens of a text are chosen. The fields have the names and the order of application of transformers.
 ///
 /// ```
 /// use autobwd_models::GenerationOptions;
@@ -32,7 +31,7 @@ pub struct GenerationOptions {
     pub do_sample: bool,
     /// The divisor of logits, if tokens are drawn.
     pub temperature: f32,
-    /// The number of most probable tokens of which one is drawn, more if the last ones are equal; 0 for all.
+    /// Only so many of the most probable tokens are drawn, more if the last ones are equal; 0 for all.
     pub top_k: usize,
     /// Of the most probable tokens, those that are needed for this probability are drawn from (Holtzman et al., 2020).
     pub top_p: f32,

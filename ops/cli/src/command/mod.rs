@@ -20,7 +20,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{
     feeds::{NamedShape, read_npz, shaped},
-    program_file::{Format, is_folder, read_model, read_program},
+    program_file::{Format, is_published_model, read_model, read_program},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -116,7 +116,7 @@ impl KnownInputs {
         program: fn(&T) -> &Program,
     ) -> CommandResult<T> {
         let mut options = LoadOptions::default();
-        if !is_folder(path) && Format::of(path)? == Format::Onnx {
+        if !is_published_model(path) && Format::of(path)? == Format::Onnx {
             options.shapes = self.shapes.iter().map(NamedShape::to_entry).collect();
             options.dims = self.dims.iter().cloned().collect();
             let constants = self.constants.as_deref().map_or(Ok(vec![]), read_npz)?;

@@ -5,15 +5,13 @@ use autobwd_ops::{
     Math,
     fill::FillConstant,
     shape::{
-        Concat, ExpandAsV2, FlattenContiguousRange, Reshape2, Slice, Split, StridedSlice, Tile, TrilTriu,
+        Concat, ExpandAsV2, ExpandV2, FlattenContiguousRange, Reshape2, Slice, Split, StridedSlice, Tile,
+        TrilTriu,
     },
 };
 
 use super::{
-    arith::{
-        check_table, common_dims, dim_of, expand_to, filled_like, narrow, narrow_int, narrow_sizes, permute,
-        reshape,
-    },
+    arith::{check_table, dim_of, filled_like, narrow, narrow_int, narrow_sizes, permute, reshape},
     node::{NodeContext, Outputs, all, one, refuse},
     rules::{All, NodeRules},
 };
@@ -329,13 +327,31 @@ fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     if let Some(shape) = n.planned_ints(1)? {
         let sizes = narrow_sizes(&shape)?;
-        let wanted: Option<Vec<usize>> = sizes.iter().map(|dim| usize::try_from(*dim).ok()).collect();
-        let wanted = wanted.ok_or_else(|| refuse(format!("operator `Expand`: {shape:?} is not a shape")))?;
-        let dims = common_dims(&x.dims(), &wanted[..].into());
-        let dims = dims.ok_or_else(|| {
-            refuse(format!("operator `Expand`: {} does not broadcast to {shape:?}", x.dims()))
-        })?;
-        return one(expand_to(&x, &dims));
+        if sizes.iter().any(|size| *size < 0) {
+            return Err(refuse(format!("operator `Expand`: {shape:?} is not a shape")));
+        }
+        let dims = x.dims();
+        let rank = dims.len().max(sizes.len());
+        // Both broadcast, aligned at their ends; an open dimension of `x` has the wanted size, or is 1. −1 keeps one.
+        let aligned = |axis: usize, len: usize| (axis + len).checked_sub(rank);
+        let size = |axis: usize| {
+            let own = aligned(axis, dims.len()).map(|at| dims[at]);
+            let wanted = aligned(axis, sizes.len()).map_or(1, |at| sizes[at]);
+            match own {
+                Some(_) if wanted == 1 => Ok(-1),
+                Some(own) if own.get().is_some_and(|own| own != 1 && own != wanted as usize) => {
+                    Err(refuse(format!("operator `Expand`: {dims} does not broadcast to {shape:?}")))
+                }
+                _ => Ok(wanted),
+            }
+        };
+        let shape: Vec<i32> = (0..rank).map(size).collect::<Result<_>>()?;
+        if shape.iter().all(|size| *size == -1) {
+            return one(x);
+        }
+        let op =
+            ExpandV2 { x: (&x).into(), shape_input: None, expand_shapes_tensor: vec![], out: New, shape };
+        return one(emit(op).out);
     }
     let shape = n.input(1)?;
     let op = FillConstant { shape_tensor: Some((&shape).into()), dtype: DType::I32, ..FillConstant::of(New) };
