@@ -60,7 +60,7 @@ pub(crate) fn bert(layers: &Layers<'_>, inputs: &Inputs, family: &'static str) -
         names: BERT,
     };
     let width = encoder.width;
-    let (vocabulary, blocks) = (config.size("vocab_size", 30_522), config.size("num_hidden_layers", 12));
+    let (vocabulary, blocks) = (config.size("vocab_size", 30_522), layers.count("num_hidden_layers", 12));
     let ids = inputs.ids();
     let (h, words, pooled) = layers.optional_scope(family, || {
         let (words, h) = net.name_scope("embeddings", || {
@@ -151,7 +151,7 @@ pub(crate) fn distilbert(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
             let sum = words.forward(ids) + places.forward(&positions(net, &ids.dim(1)));
             (words, layers.layer_norm("LayerNorm", width, encoder.epsilon).forward(&sum))
         });
-        (words, encoder.blocks(layers, inputs, "transformer.layer", config.size("n_layers", 6), h))
+        (words, encoder.blocks(layers, inputs, "transformer.layer", layers.count("n_layers", 6), h))
     });
     let classifier = |x: &Expr| layers.linear("classifier", [width, config.classes()], true).forward(x);
     match config.architecture("DistilBertModel") {

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 /// The largest size in a configuration: dimensions and numbers of layers beyond it are no model's.
 const LARGEST: u64 = 1 << 24;
 
+/// The largest size of a head: rotary embeddings have constants for each element.
+const LARGEST_HEAD: usize = 1 << 12;
+
 /// A configuration, whose keys are read with the defaults of their family. What cannot be honoured is collected.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -98,7 +101,15 @@ impl Config {
         if !width.is_multiple_of(heads) {
             self.refuse(format!("a width of {width} is not divisible by {heads} heads"));
         }
-        (width / heads).max(1)
+        self.head_size((width / heads).max(1))
+    }
+
+    /// A size of heads, which is refused if it is no model's.
+    pub(crate) fn head_size(&self, size: usize) -> usize {
+        if size > LARGEST_HEAD {
+            self.refuse(format!("heads of {size} elements are larger than {LARGEST_HEAD}"));
+        }
+        size.min(LARGEST_HEAD)
     }
 
     /// The head of the model: `BertForMaskedLM` in `architectures`.

@@ -2,12 +2,11 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Component, Path, PathBuf},
 };
 
 use autobwd::{Error, ErrorKind, Result, Tensor};
-use autobwd_core::tensor::load_tensors;
+use autobwd_core::tensor::{load_tensors, read_file};
 use serde_json::{Map, Value};
 
 /// The largest file of text, such as a configuration, in bytes.
@@ -20,13 +19,7 @@ pub(crate) fn refused(path: &Path, why: impl std::fmt::Display) -> Error {
 
 /// An object in a file of JSON.
 pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
-    let unreadable = |e: std::io::Error| {
-        Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
-    };
-    if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_TEXT {
-        return Err(refused(path, format!("larger than {LARGEST_TEXT} bytes")));
-    }
-    let text = fs::read(path).map_err(unreadable)?;
+    let text = read_file(path, LARGEST_TEXT)?;
     match serde_json::from_slice(&text) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(refused(path, "not an object")),

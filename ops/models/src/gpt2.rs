@@ -15,7 +15,7 @@ pub(crate) fn logits(layers: &Layers<'_>, inputs: &Inputs) -> Expr {
     config.require("add_cross_attention", &json!(false));
     let width = config.size("n_embd", 768);
     let epsilon = config.number("layer_norm_epsilon", 1e-5);
-    let (heads, count) = (config.size("n_head", 12), config.size("n_layer", 12));
+    let (heads, count) = (config.size("n_head", 12), layers.count("n_layer", 12));
     let cache = inputs.cache(net, count, layers.dtype, [heads, config.share(width, heads)]);
     let tokens = inputs.tokens(net, cache.as_ref());
 

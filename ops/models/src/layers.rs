@@ -23,6 +23,16 @@ pub(crate) struct Layers<'a> {
 }
 
 impl Layers<'_> {
+    /// A number of layers. Each has tensors in the files, so that there are not more layers than tensors.
+    pub(crate) fn count(&self, key: &str, default: usize) -> usize {
+        let (known, tensors) = (self.config.some_size(key), self.names.len());
+        if let Some(count) = known.filter(|count| *count > tensors) {
+            let text = format!("{count} layers (`{key}`) are more than the {tensors} tensors of the files");
+            self.config.refuse(text);
+        }
+        known.unwrap_or(default).min(tensors)
+    }
+
     /// Whether the files have a tensor whose name starts so.
     pub(crate) fn has(&self, prefix: &str) -> bool {
         self.names.iter().any(|name| name.starts_with(prefix))

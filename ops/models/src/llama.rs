@@ -50,7 +50,7 @@ pub(crate) fn logits(layers: &Layers<'_>, inputs: &Inputs, family: &str) -> Expr
         config.refuse(format!("{key_heads} heads of keys do not divide {heads} heads of queries"));
     }
     let depth = match (config.some_size("head_dim"), family) {
-        (Some(depth), _) => depth,
+        (Some(depth), _) => config.head_size(depth),
         (None, "qwen3") => 128,
         (None, "gemma3_text") => 256,
         (None, _) => config.share(width, heads),
@@ -109,7 +109,7 @@ pub(crate) fn logits(layers: &Layers<'_>, inputs: &Inputs, family: &str) -> Expr
 /// The kind of each layer: one that sees all earlier tokens, or those within a window.
 fn layer_kinds(layers: &Layers<'_>, family: &str) -> Vec<&'static str> {
     let config = layers.config;
-    let count = config.size("num_hidden_layers", if family == "gemma3_text" { 26 } else { 32 });
+    let count = layers.count("num_hidden_layers", if family == "gemma3_text" { 26 } else { 32 });
     let kind = |slides: bool| if slides { "sliding_attention" } else { "full_attention" };
     if let Some(kinds) = config.texts("layer_types", count) {
         let known = |name: &&str| match *name {

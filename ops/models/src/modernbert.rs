@@ -61,7 +61,7 @@ pub(crate) fn modernbert(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
 /// Whether layers see the whole text, or those within a window: every third one sees it all.
 fn layer_kinds(layers: &Layers<'_>) -> Vec<String> {
     let config = layers.config;
-    let count = config.size("num_hidden_layers", 22);
+    let count = layers.count("num_hidden_layers", 22);
     if let Some(kinds) = config.texts("layer_types", count) {
         return kinds.iter().map(ToString::to_string).collect();
     }
@@ -73,7 +73,10 @@ fn layer_kinds(layers: &Layers<'_>) -> Vec<String> {
 fn block(layers: &Layers<'_>, inputs: &Inputs, number: usize, kind: &str, width: usize, h: &Expr) -> Expr {
     let config = layers.config;
     let (heads, inner) = (config.size("num_attention_heads", 12), config.size("intermediate_size", 1152));
-    config.share(width, heads);
+    if config.share(width, heads) * heads != width {
+        // The list of obstacles says why, and nothing large is built.
+        return h.clone();
+    }
     // The first layer reads what the embeddings have normalised.
     let x = if number == 0 { h.clone() } else { norm(layers, "attn_norm", width, h) };
     let biased = config.flag("attention_bias", false);

@@ -9,6 +9,9 @@ use crate::{
     layers::{Activation, Layers, Outputs, attend, join_heads, split_heads, tied},
 };
 
+/// The largest distance with a bucket of its own: a table has one number for each.
+const FARTHEST: usize = 1 << 16;
+
 /// Sizes of the model.
 struct T5<'a> {
     layers: &'a Layers<'a>,
@@ -44,10 +47,10 @@ pub(crate) fn t5(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
     }
     let vocabulary = config.size("vocab_size", 32_128);
     let shared = layers.embedding("shared", vocabulary, model.width);
-    let count = config.size("num_layers", 6);
+    let count = layers.count("num_layers", 6);
     let encoded = model.stack("encoder", &shared.forward(inputs.ids()), count, inputs, None);
     let decoder_ids = inputs.get("decoder_input_ids");
-    let count = config.size("num_decoder_layers", count);
+    let count = layers.count("num_decoder_layers", count);
     let h = model.stack("decoder", &shared.forward(decoder_ids), count, inputs, Some(&encoded));
     // Newer files say that they are tied, whatever they are.
     let is_scaled = match config.value("scale_decoder_outputs") {
@@ -124,7 +127,11 @@ impl T5<'_> {
     fn bias(&self, x: &Expr, both: bool) -> Expr {
         let Layers { net, config, .. } = self.layers;
         let count = config.size("relative_attention_num_buckets", 32);
-        let far = config.size("relative_attention_max_distance", 128) as i64;
+        let far = config.size("relative_attention_max_distance", 128);
+        if far > FARTHEST {
+            config.refuse(format!("`relative_attention_max_distance` is {far}, more than {FARTHEST}"));
+        }
+        let far = far.min(FARTHEST) as i64;
         let table = self.layers.embedding("relative_attention_bias", count, self.heads);
         let buckets: Vec<i64> = (-far..=far).map(|offset| bucket(offset, both, count as i64, far)).collect();
         let buckets = AssignValue {

@@ -33,7 +33,7 @@ pub(crate) fn vit(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
             let count = 1 + (side / patch) * (side / patch);
             concat(&[&class, &patches], 1) + layers.parameter("position_embeddings", &[1, count, width])
         });
-        for i in 0..config.size("num_hidden_layers", 12) {
+        for i in 0..layers.count("num_hidden_layers", 12) {
             h = net.name_scope(&format!("encoder.layer.{i}"), || block(layers, width, epsilon, &h));
         }
         layers.layer_norm("layernorm", width, epsilon).forward(&h)

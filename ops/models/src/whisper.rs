@@ -29,7 +29,7 @@ pub(crate) fn whisper(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
             let words = layers.embedding("embed_tokens", config.size("vocab_size", 51_865), width);
             let places = layers.embedding("embed_positions", config.size("max_target_positions", 448), width);
             let mut h = words.forward(ids) + places.forward(&autobwd_ops::positions(net, &ids.dim(1)));
-            for i in 0..config.size("decoder_layers", 4) {
+            for i in 0..layers.count("decoder_layers", 4) {
                 h = net.name_scope(&format!("layers.{i}"), || {
                     let heads = config.size("decoder_attention_heads", 6);
                     let h = attention(layers, ["self_attn_layer_norm", "self_attn"], heads, &h, None);
@@ -59,7 +59,7 @@ fn encoder(layers: &Layers<'_>, features: &Expr, width: usize) -> Expr {
     let x = conv("conv2", width, 2, &x).transpose(&[0, 2, 1]);
     let mut h =
         x + layers.parameter("embed_positions.weight", &[config.size("max_source_positions", 1500), width]);
-    for i in 0..config.size("encoder_layers", 4) {
+    for i in 0..layers.count("encoder_layers", 4) {
         h = net.name_scope(&format!("layers.{i}"), || {
             let heads = config.size("encoder_attention_heads", 6);
             let x = layers.layer_norm("self_attn_layer_norm", width, EPSILON).forward(&h);

@@ -280,6 +280,11 @@ fn configurations_that_cannot_be_honoured_are_refused_in_one_list() {
     for part in ["3 obstacles", "`hidden_act` is `softsign`", "type `spiral`", "`num_hidden_layers` is -1"] {
         assert!(both.contains(part), "{both}");
     }
+    let many = error("llama", &|config| config["num_hidden_layers"] = 1_000_000.into());
+    assert!(
+        many.contains("1000000 layers (`num_hidden_layers`) are more than the 21 tensors of the files"),
+        "{many}"
+    );
     let missing = error("llama", &|config| config["num_hidden_layers"] = 3.into());
     assert!(missing.contains("the tensor `model.layers.2.mlp.down_proj.weight` is missing"), "{missing}");
     let unexpected = error("llama", &|config| config["num_hidden_layers"] = 1.into());
@@ -299,6 +304,30 @@ fn configurations_that_cannot_be_honoured_are_refused_in_one_list() {
     assert!(head.contains("the architecture `BertForChess`"), "{head}");
     let asked = Pretrained::open(folder("gpt2")).input("token_type_ids").load().unwrap_err().to_string();
     assert_eq!(asked, "a model of type `gpt2` has no optional input `token_type_ids`");
+}
+
+#[test]
+fn configurations_of_any_content_cause_no_panic() {
+    let others = ["-1", "16777216", "[1]"];
+    let others = others.map(|text| serde_json::from_str::<Value>(text).expect("JSON"));
+    let mut refused = 0;
+    for family in FAMILIES {
+        let mut keys = vec![];
+        let copy =
+            folder_with(family, |config| keys.extend(config.as_object().expect("an object").keys().cloned()));
+        let path = copy.path().join("config.json");
+        let config: Value = serde_json::from_slice(&std::fs::read(&path).expect("a file")).expect("JSON");
+        for key in keys {
+            for other in &others {
+                let mut changed = config.clone();
+                changed[&key] = other.clone();
+                std::fs::write(&path, changed.to_string()).expect("a file");
+                // Refused, or the key has no effect.
+                refused += usize::from(Pretrained::open(copy.path()).load().is_err());
+            }
+        }
+    }
+    assert!(refused > 300, "{refused}");
 }
 
 #[test]
