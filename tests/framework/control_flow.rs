@@ -338,3 +338,23 @@ fn blocks_that_run_in_turn_share_memory() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn saved_state_of_branches_is_counted() -> Result<()> {
+    const LENGTH: usize = 1 << 14;
+    let scratch_bytes = |is_trained: bool| -> Result<usize> {
+        let net = Builder::new();
+        let w = net.parameter("w", DType::F32, &[LENGTH], |w| Init::Constant(0.5).emit(w, 0));
+        let is_positive = filled(&net, DType::F32, "0", &[1.into()]).less_than(&w.slice(0, 0, 1));
+        let y = cond(&is_positive, || vec![w.sigmoid()], || vec![w.tanh()]).remove(0);
+        let loss = y.square().mean().name();
+        let (mut program, mut scope) = (net.program()?.clone(), Scope::new());
+        append_backward(&mut program, &loss, &Backward::default())?;
+        Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+        let fetches: &[&str] = if is_trained { &[&loss, "w@GRAD"] } else { &[&loss] };
+        Ok(Executor::new().prepare(&program, &mut scope, &[], fetches)?.scratch_bytes())
+    };
+    // Either branch may run, and saves its result.
+    assert!(scratch_bytes(true)? >= scratch_bytes(false)? + 2 * LENGTH * 4);
+    Ok(())
+}

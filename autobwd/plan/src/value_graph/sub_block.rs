@@ -72,7 +72,13 @@ impl SubBlockPlan {
 
     /// Bytes of all saved steps, if their number is known.
     pub fn saved_state_bytes(&self) -> usize {
-        let steps = self.count.filter(|_| !matches!(self.steps, StepCount::Recorded { .. }));
+        let steps = match self.steps {
+            // The steps are saved by another operator.
+            StepCount::Recorded { .. } => None,
+            // A branch may run.
+            StepCount::If(_) => Some(1),
+            _ => self.count,
+        };
         steps.map_or(0, |steps| steps.div_ceil(self.save_interval).saturating_mul(self.saved_bytes))
     }
 }
