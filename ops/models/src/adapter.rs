@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use autobwd::{
-    Error, ErrorKind, Result, Scope, Tensor,
+    DType, Error, ErrorKind, Result, Scope, Tensor,
     tensor::{load_tensors, save_tensors, write_atomically},
 };
 use autobwd_core::__private::Obstacles;
@@ -171,19 +171,17 @@ impl Adapter {
             let tape = autobwd::eager();
             let b = self.value(&format!("{module}.lora_B.weight"));
             let b = b.ok_or_else(|| Error::new(ErrorKind::NoValue, format!("`{module}` has no `lora_B`")))?;
-            let [a, b] = [value, b].map(|factor| tape.constant(factor.clone()));
+            if !weight.dtype().is_float() {
+                let text = format!("`{weight_name}` is quantised: adapters are merged before");
+                return Err(Error::new(ErrorKind::DType, text));
+            }
+            // The product in 32 bits, and rounded once, whatever the dtypes of the files are.
+            let [a, b] = [value, b].map(|factor| tape.constant(factor.clone()).cast(DType::F32));
             let (_, scale) = self.lora.of_module(module);
-            let change = b.matmul(&a) * scale;
+            let change = (b.matmul(&a) * scale).cast(weight.dtype());
             let is_input_first = input_first.iter().any(|known| known == module);
             let change = if is_input_first { change.transpose(&[1, 0]) } else { change };
             let sum = tape.constant(weight.clone()) + change;
-            if sum.tensor()?.dtype() != weight.dtype() {
-                let text = format!(
-                    "`{weight_name}` is {}: adapters are merged before it is quantised",
-                    weight.dtype()
-                );
-                return Err(Error::new(ErrorKind::DType, text));
-            }
             merged.push((weight_name, sum.tensor()?.clone()));
         }
         merged.into_iter().for_each(|(name, value)| model.scope.set(&name, value));

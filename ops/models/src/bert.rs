@@ -202,7 +202,7 @@ pub(crate) fn first_token(h: &Expr) -> Expr {
     h.slice(1, 0, 1).squeeze(&[1])
 }
 
-/// The positions of RoBERTa, which start behind the number of padding, which padding has.
+/// The positions of RoBERTa: padding has the number of its token, and words count on from there.
 fn after_padding(layers: &Layers<'_>, ids: &Expr) -> Expr {
     let number = layers.config.value("pad_token_id").and_then(serde_json::Value::as_u64).unwrap_or(1);
     let padding = filled(layers.net, DType::I64, &number.to_string(), &[1.into()]);

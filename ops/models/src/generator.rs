@@ -1,6 +1,6 @@
 //! Generation of texts, token by token.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use autobwd::{DType, Error, ErrorKind, Executor, Meta, Result, Tensor};
 use autobwd_ops::Model;
@@ -34,7 +34,7 @@ const PADDING: i64 = -1;
 pub struct Generator {
     model: Model,
     capacity: Capacity,
-    folder: std::path::PathBuf,
+    folder: PathBuf,
 }
 
 /// A text that is being continued.

@@ -1,10 +1,9 @@
 //! What architectures share: layers with the names of files, activations, attention to a text.
 
-use autobwd::{Builder, DType, Expr, New, emit};
+use autobwd::{Builder, DType, Expr};
 use autobwd_ops::{
     Math,
     attention::{AttentionAttrs, AttentionOptions},
-    matmul::MatmulV2,
     nn::{Embedding, LayerNorm, Linear, RmsNorm},
 };
 
@@ -123,8 +122,7 @@ impl Activation {
 /// `x · tableᵀ`: the output layer of a model that shares its table of embeddings.
 #[track_caller]
 pub(crate) fn tied(x: &Expr, table: &Expr) -> Expr {
-    let (x, y) = (x.into(), table.into());
-    emit(MatmulV2 { x, y, out: New, trans_x: false, trans_y: true }).out
+    Linear { weight: table.clone(), bias: None, is_transposed: true }.forward(x)
 }
 
 /// `[batch, length, width]` by head, `[batch, length, heads, width / heads]`.

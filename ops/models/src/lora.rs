@@ -89,13 +89,13 @@ impl Lora {
         self.saved_modules.iter().any(|end| module.ends_with(end.as_str()))
     }
 
-    /// Adds a branch to each product whose weights are those of a target, with initial values, and freezes all other
-    /// parameters but those of saved modules. Returns the names of the parameters that are trained.
+    /// Adds a branch to each product with the weights of a target, with initial values, and freezes all other parameters
+    /// but saved modules. Returns the names of the parameters that are trained.
     ///
     /// The parameters of the branch of a module `m` are `m.lora_A.weight` and `m.lora_B.weight`.
     ///
     /// # Errors
-    /// A target that no product has; a rank of 0; a program with a backward pass, or with adapters: the model is then
+    /// A target that no product has; a rank of 0, or beyond the sizes of a product; a program with a backward pass, or with adapters: the model is then
     /// unchanged.
     pub fn attach(&self, model: &mut Model) -> Result<Vec<String>> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Program, text));
@@ -119,8 +119,10 @@ impl Lora {
         let mut branches = BTreeMap::new();
         for product in products {
             let (rank, _) = self.of_module(&product.module);
-            if rank == 0 {
-                return refuse(format!("the rank of `{}` is 0", product.module));
+            let largest = product.inputs.max(product.outputs);
+            if rank == 0 || rank > largest {
+                let module = &product.module;
+                return refuse(format!("the rank of `{module}` is {rank}, not a number from 1 to {largest}"));
             }
             let bound = 1.0 / (product.inputs.max(1) as f64).sqrt();
             let parts = [
@@ -172,7 +174,7 @@ impl Lora {
         program.root().ops.iter().enumerate().filter_map(product).collect()
     }
 
-    /// Puts the branch behind each product, whose result gets another name.
+    /// Puts the branch after each product, whose result gets another name.
     fn insert(&self, program: &mut Program, branches: &BTreeMap<usize, (Product, [Var; 2])>) {
         let ops = std::mem::take(&mut program.root_mut().ops);
         let mut extended = Vec::with_capacity(ops.len() + 4 * branches.len());

@@ -112,8 +112,8 @@ impl Pretrained {
         Pretrained { folder: folder.as_ref().into(), dtype: DType::F32, inputs: vec![] }
     }
 
-    /// Sets the dtype of parameters and results: float32 by default, float16, bfloat16 or float64. The tensors of the
-    /// files are converted.
+    /// Sets the dtype of parameters and results: float32 by default, float16 or bfloat16. The tensors of the files
+    /// are converted. Images and spectrograms are fed in float32.
     pub fn dtype(self, dtype: DType) -> Pretrained {
         Pretrained { dtype, ..self }
     }
@@ -135,7 +135,7 @@ impl Pretrained {
     /// The configuration has no dropout that the program has: probabilities of dropout are ignored.
     ///
     /// # Errors
-    /// Files that cannot be read; an unknown `model_type`; one list of all keys of the configuration whose values are
+    /// Files that cannot be read; another dtype; an unknown `model_type`; one list of all keys of the configuration whose values are
     /// not supported; one list of all tensors that are missing, have another shape, or are unexpected.
     pub fn load(&self) -> Result<Model> {
         self.load_with(None)
@@ -146,6 +146,10 @@ impl Pretrained {
         let path = self.folder.join("config.json");
         let config = Config::new(folder::read_object(&path)?);
         let family = self.family(&path, &config)?;
+        if !(self.dtype == DType::F32 || self.dtype.is_half()) {
+            let text = format!("models are float32, float16 or bfloat16, not {}", self.dtype);
+            return Err(Error::new(ErrorKind::DType, text));
+        }
         let tensors = folder::read_tensors(&self.folder)?;
         let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
         let net = Builder::new();

@@ -21,7 +21,7 @@ pub(crate) fn vit(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
     let width = config.size("hidden_size", 768);
     let epsilon = config.number("layer_norm_eps", 1e-12);
     let (side, patch) = (config.size("image_size", 224), config.size("patch_size", 16));
-    let pixels = inputs.get("pixel_values");
+    let pixels = &inputs.get("pixel_values").cast(*dtype);
     let h = layers.optional_scope("vit", || {
         let mut h = net.name_scope("embeddings", || {
             let patches = Conv2d::builder(net, config.size("num_channels", 3), width, patch);

@@ -23,7 +23,9 @@ pub(crate) fn whisper(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
     config.require("architectures", &json!(["WhisperForConditionalGeneration"]));
     let width = config.size("d_model", 384);
     let logits = net.name_scope("model", || {
-        let encoded = net.name_scope("encoder", || encoder(layers, inputs.get("input_features"), width));
+        let encoded = net.name_scope("encoder", || {
+            encoder(layers, &inputs.get("input_features").cast(layers.dtype), width)
+        });
         net.name_scope("decoder", || {
             let ids = inputs.get("decoder_input_ids");
             let words = layers.embedding("embed_tokens", config.size("vocab_size", 51_865), width);

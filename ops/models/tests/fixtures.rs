@@ -11,6 +11,7 @@ use autobwd_models::{Adapter, GenerationOptions, Generator, Lora, Pretrained, ne
 use autobwd_ops::{
     Model,
     optim::{AdamW, Optimizer},
+    quantization::{Quantization, quantize},
 };
 use serde_json::Value;
 
@@ -118,6 +119,51 @@ fn weights_of_16_bits_are_converted() -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn every_family_runs_in_16_bits() -> Result<()> {
+    for family in FAMILIES {
+        let values = expected(family, "x0.")?;
+        let logits = find(&values, "logits").expect("logits").to_f64s();
+        let largest = logits.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
+        for dtype in [DType::F16, DType::BF16] {
+            let outputs = Pretrained::open(folder(family))
+                .dtype(dtype)
+                .load()?
+                .run_named(&mut Executor::new(), &inputs(&values))?;
+            assert_eq!(outputs[0].1.dtype(), dtype, "{family}");
+            let differences =
+                outputs[0].1.to_f64s().iter().zip(&logits).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(differences < 0.05 * largest, "{family}, {dtype}: {differences} of {largest}");
+        }
+        let error = Pretrained::open(folder(family)).dtype(DType::F64).load().unwrap_err().to_string();
+        assert_eq!(error, "models are float32, float16 or bfloat16, not float64");
+    }
+    Ok(())
+}
+
+#[test]
+fn adapters_in_32_bits_are_merged_into_weights_of_16_bits() -> Result<()> {
+    for family in DECODERS {
+        let adapter = Adapter::read(folder(family).join("adapter"))?;
+        let mut model = Pretrained::open(folder(family).join("bf16")).dtype(DType::BF16).load()?;
+        adapter.merge(&mut model)?;
+        let values = expected(family, "x0.")?;
+        let found = model.run_named(&mut Executor::new(), &inputs(&values))?[0].1.to_f64s();
+        let logits = find(&values, "adapter.last_logits").expect("logits").to_f64s();
+        let largest = logits.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
+        for (found, expected) in found[found.len() - logits.len()..].iter().zip(&logits) {
+            assert!((found - expected).abs() < 0.05 * largest, "{family}: {found} for {expected}");
+        }
+    }
+    let adapter = Adapter::read(folder("qwen3").join("adapter"))?;
+    let mut model = Pretrained::open(folder("qwen3")).load()?;
+    quantize(&mut model, "*_proj.weight", Quantization::NF4)?;
+    let error = adapter.merge(&mut model).unwrap_err().to_string();
+    assert!(error.ends_with("is quantised: adapters are merged before"), "{error}");
+    // Branches next to quantised weights.
+    adapter.attach(&mut model).map(drop)
 }
 
 /// The labels, one token late, from a start.
@@ -237,7 +283,9 @@ fn adapters_that_do_not_fit_are_refused_and_change_nothing() -> Result<()> {
     let error = Lora::new(4, &["q_proj", "c_attn"]).attach(&mut model).unwrap_err().to_string();
     assert_eq!(error, "no product has weights of a module `c_attn`");
     let error = Lora::new(0, &["q_proj"]).attach(&mut model).unwrap_err().to_string();
-    assert_eq!(error, "the rank of `model.layers.0.self_attn.q_proj` is 0");
+    assert_eq!(error, "the rank of `model.layers.0.self_attn.q_proj` is 0, not a number from 1 to 64");
+    let error = Lora::new(usize::MAX, &["q_proj"]).attach(&mut model).unwrap_err().to_string();
+    assert!(error.ends_with("not a number from 1 to 64"), "{error}");
     assert_eq!((&model.program, model.scope.len()), (&program, values));
     Lora::new(4, &["q_proj"]).attach(&mut model)?;
     let error = Lora::new(4, &["q_proj"]).attach(&mut model).unwrap_err().to_string();

@@ -269,7 +269,7 @@ impl InstructionBinder<'_, '_> {
     }
 
     /// Binds an operator that runs a sub-block, with every input, so that no write overlaps a value that the block
-    /// reads. The arena of the block is at that offset of this one's, and the arena of rerun steps behind it.
+    /// reads. The arena of the block is at that offset of this one's, and the arena of rerun steps after it.
     fn call(&mut self, node: &Instruction, plan: &SubBlockPlan, at: usize) -> Result<BlockCallKernel> {
         let block = node.desc.attrs.blocks().next().unwrap_or(BlockId::ROOT);
         let mut kernel = self.block_call(node, block, plan, at, &node.outputs)?;

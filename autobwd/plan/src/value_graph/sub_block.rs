@@ -64,7 +64,7 @@ pub struct SubBlockPlan {
 }
 
 impl SubBlockPlan {
-    /// Bytes of memory while it runs: the arena of a step, and behind it the arena of rerun steps.
+    /// Bytes of memory while it runs: the arena of a step, and after it the arena of rerun steps.
     pub fn arena_bytes(&self) -> usize {
         let rerun = self.replay.as_ref().map_or(0, |replay| replay.sub_block.arena_bytes());
         padded(self.step.plan.memory.arena_bytes).saturating_add(rerun)
