@@ -10,7 +10,7 @@ use autobwd_core::tensor::{load_tensors, read_file};
 use serde_json::{Map, Value};
 
 /// The largest file of text, such as a configuration, in bytes.
-const LARGEST_TEXT: u64 = 64 << 20;
+pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
 
 /// An error about a file of a folder.
 pub(crate) fn refused(path: &Path, why: impl std::fmt::Display) -> Error {

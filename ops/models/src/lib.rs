@@ -22,7 +22,10 @@ mod modernbert;
 mod pretrained;
 mod processors;
 mod rotary;
+mod source;
 mod t5;
+#[cfg(feature = "text")]
+mod text;
 mod vit;
 mod whisper;
 
@@ -32,3 +35,5 @@ pub use lora::Lora;
 pub use loss::{next_token_loss, token_loss};
 pub use pretrained::Pretrained;
 pub use processors::GenerationOptions;
+#[cfg(feature = "text")]
+pub use text::{ChatMessage, TextStream, Tokenizer};
