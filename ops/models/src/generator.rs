@@ -188,7 +188,7 @@ impl Generator {
 }
 
 /// The options in a folder's files.
-fn defaults(folder: &Path) -> Result<GenerationOptions> {
+pub(crate) fn defaults(folder: &Path) -> Result<GenerationOptions> {
     let plain = GenerationOptions::default();
     let own = folder.join("generation_config.json");
     let keys = if own.exists() { read_object(&own)? } else { read_object(&folder.join("config.json"))? };

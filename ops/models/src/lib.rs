@@ -31,7 +31,7 @@ mod whisper;
 
 pub use adapter::Adapter;
 pub use generator::Generator;
-pub use lora::Lora;
+pub use lora::{Lora, linear_targets};
 pub use loss::{next_token_loss, token_loss};
 pub use pretrained::Pretrained;
 pub use processors::GenerationOptions;

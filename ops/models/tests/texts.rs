@@ -99,7 +99,10 @@ fn texts_end_before_stop_strings() -> Result<()> {
     let mut texts = |stop: &[String]| {
         let mut parts = [String::new(), String::new()];
         let texts = generator
-            .generate_texts(&mut executor, &tokenizer, &prompts, &options, stop, |row, part| parts[row] += part)?;
+            .generate_texts(&mut executor, &tokenizer, &prompts, &options, stop, |row, _, part| {
+                parts[row] += part;
+                true
+            })?;
         assert_eq!(texts, parts);
         Ok::<_, Error>(texts)
     };

@@ -10,11 +10,14 @@ struct Continuation<'a> {
     stream: TextStream<'a>,
     stopped: StoppedText<'a>,
     text: String,
+    /// The number of its tokens.
+    tokens: usize,
 }
 
 impl Generator {
     /// As [`generate_with`](Generator::generate_with), for texts: returns what continues each prompt. A text ends before
-    /// the first of the `stop` strings. Each new part is given to `on_text`, with the number of its text.
+    /// the first of the `stop` strings. Each new part is given to `on_text`, with
+    /// the number of its text and the number of its new tokens so far; all texts end when that returns `false`.
     ///
     /// ```
     /// use autobwd::Executor;
@@ -27,7 +30,7 @@ impl Generator {
     /// let prompt = tokenizer.encode("the cat")?;
     /// let mut shown = String::new();
     /// let texts = generator.generate_texts(
-    ///     &mut Executor::new(), &tokenizer, &[prompt], &options, &["\n".into()], |_, part| shown += part,
+    ///     &mut Executor::new(), &tokenizer, &[prompt], &options, &["\n".into()], |_, _, part| { shown += part; true },
     /// )?;
     /// assert_eq!(texts, [shown]);
     /// # Ok::<(), autobwd::Error>(())
@@ -42,39 +45,41 @@ impl Generator {
         prompts: &[impl AsRef<[i64]>],
         options: &GenerationOptions,
         stop: &[String],
-        mut on_text: impl FnMut(usize, &str),
+        mut on_text: impl FnMut(usize, usize, &str) -> bool,
     ) -> Result<Vec<String>> {
         let start = |_| Continuation {
             stream: tokenizer.stream(),
             stopped: StoppedText::new(stop),
             text: String::new(),
+            tokens: 0,
         };
         let mut texts: Vec<Continuation<'_>> = prompts.iter().map(start).collect();
-        let mut failure = None;
-        let mut give = |row: usize, text: &mut String, part: &str| {
-            if !part.is_empty() {
-                text.push_str(part);
-                on_text(row, part);
-            }
+        let (mut failure, mut is_wanted) = (None, true);
+        let mut give = |row: usize, continuation: &mut Continuation<'_>, part: &str| {
+            continuation.text.push_str(part);
+            is_wanted &= part.is_empty() || on_text(row, continuation.tokens, part);
+            is_wanted
         };
         self.generate_with(executor, prompts, options, |row, token| {
-            let Continuation { stream, stopped, text } = &mut texts[row];
-            match stream.push(token) {
-                Ok(part) => give(row, text, &stopped.push(&part)),
-                Err(e) => failure = Some(e),
-            }
-            failure.is_none() && !stopped.is_stopped
+            let continuation = &mut texts[row];
+            continuation.tokens += 1;
+            let part = match continuation.stream.push(token) {
+                Ok(part) => continuation.stopped.push(&part),
+                Err(e) => {
+                    failure = Some(e);
+                    return false;
+                }
+            };
+            give(row, continuation, &part) && !continuation.stopped.is_stopped
         })?;
         if let Some(e) = failure {
             return Err(e);
         }
-        let finished = texts.into_iter().enumerate().map(|(row, continuation)| {
-            let Continuation { stream, mut stopped, mut text } = continuation;
-            let part = stopped.push(&stream.finish()?);
-            give(row, &mut text, &part);
-            give(row, &mut text, &stopped.finish());
-            Ok(text)
-        });
-        finished.collect()
+        for (row, continuation) in texts.iter_mut().enumerate() {
+            let part = continuation.stream.finish()?;
+            let part = continuation.stopped.push(&part) + &continuation.stopped.finish();
+            give(row, continuation, &part);
+        }
+        Ok(texts.into_iter().map(|continuation| continuation.text).collect())
     }
 }

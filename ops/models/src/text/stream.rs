@@ -56,8 +56,10 @@ impl<'a> TextStream<'a> {
     ///
     /// # Errors
     /// Those of [`Tokenizer::decode`].
-    pub fn finish(self) -> Result<String> {
-        self.rest()
+    pub fn finish(&mut self) -> Result<String> {
+        let rest = self.rest()?;
+        (self.context, self.given) = (self.tokens.len(), self.tokens.len());
+        Ok(rest)
     }
 
     fn rest(&self) -> Result<String> {
@@ -100,7 +102,7 @@ impl<'a> StoppedText<'a> {
     }
 
     /// What was held back, if no stop string came.
-    pub(super) fn finish(self) -> String {
-        self.held
+    pub(super) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
     }
 }
