@@ -28,6 +28,8 @@ pub(crate) struct Tokens<'a> {
     /// Positions of the tokens, `[length]` or `[batch, length]`.
     pub(crate) positions: Expr,
     mask: Option<&'a Expr>,
+    /// The number of the document of each token, `[batch, length]`, of texts that are packed into rows.
+    documents: Option<Expr>,
     step: Option<KvCacheStep<'a>>,
 }
 
@@ -95,11 +97,16 @@ impl Inputs {
     /// The tokens of a decoder, with its cache if they are a step of a generation.
     pub(crate) fn tokens<'a>(&'a self, net: &Builder, cache: Option<&'a KvCache>) -> Tokens<'a> {
         let step = cache.map(|cache| cache.at(self.get("positions")));
-        let positions = match &step {
-            Some(step) => step.positions().clone(),
-            None => positions(net, &self.ids().dim(1)),
+        let packed = self.find("position_ids");
+        let positions = match (&step, packed) {
+            (Some(step), _) => step.positions().clone(),
+            (None, Some(packed)) => packed.clone(),
+            (None, None) => positions(net, &self.ids().dim(1)),
         };
-        Tokens { positions, mask: self.mask(), step }
+        // A document starts at each position 0.
+        let is_first = |positions: &Expr| positions.cast(DType::Bool).logical_not();
+        let documents = packed.map(|positions| is_first(positions).cast(DType::I64).cumsum(1));
+        Tokens { positions, mask: self.mask(), documents, step }
     }
 }
 
@@ -107,7 +114,8 @@ impl Tokens<'_> {
     /// Causal attention of a layer.
     pub(crate) fn attend(&self, layer: usize, [q, k, v]: [&Expr; 3], attrs: AttentionAttrs) -> Expr {
         let attrs = AttentionAttrs { causal: true, ..attrs };
-        let options = AttentionOptions { mask: self.mask.cloned(), attrs, ..AttentionOptions::default() };
+        let (mask, documents) = (self.mask.cloned(), self.documents.clone());
+        let options = AttentionOptions { mask, documents, attrs, ..AttentionOptions::default() };
         match &self.step {
             Some(step) => step.attend(layer, q, k, v, &options),
             None => q.attention_with(k, v, &options),

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use autobwd::{
-    BlockId, Builder, Error, ErrorKind, Executor, OpDesc, Program, Result, Scope, VarDesc,
+    BlockId, Builder, DType, Error, ErrorKind, Executor, OpDesc, Program, Result, Scope, VarDesc,
     op::Op as _,
-    operators::{ElementwiseAdd, Scale},
+    operators::{Cast, ElementwiseAdd, Scale},
     program::{Origin, Var},
 };
 use autobwd_ops::{
@@ -14,7 +14,8 @@ use autobwd_ops::{
 };
 
 /// Low-rank adapters: a product `x · Wᵀ` becomes `x · Wᵀ + s · (x · Aᵀ) · Bᵀ`, in which `A` is `[rank, inputs]`, `B` is
-/// `[outputs, rank]`, and `s = alpha / rank`. `W` is frozen, and may be quantised.
+/// `[outputs, rank]`, and `s = alpha / rank`. `W` is frozen, and may be quantised or have 16 bits; `A` and `B` are float32,
+/// and converted for products in 16 bits.
 ///
 /// ```
 /// use autobwd_models::{Lora, Pretrained};
@@ -135,9 +136,9 @@ impl Lora {
                 if program.find(&name).is_some() {
                     return refuse(format!("`{}` has an adapter already", product.module));
                 }
-                initial.parameter(&name, product.result.dtype, &dims, |x| init.emit(x, self.seed));
+                initial.parameter(&name, DType::F32, &dims, |x| init.emit(x, self.seed));
                 let var = program.var(&name);
-                program.root_mut().vars.insert(var, VarDesc::parameter(product.result.dtype, dims.into()));
+                program.root_mut().vars.insert(var, VarDesc::parameter(DType::F32, dims.into()));
                 factors.push(var);
             }
             branches.insert(product.at, (product, [factors[0], factors[1]]));
@@ -195,20 +196,31 @@ impl Lora {
             };
             let base = part("base", None);
             let [low, high, scaled] = [part("lora_A", Some(rank)), part("lora_B", None), part("lora", None)];
+            let mut casts = vec![];
+            let [a, b] = [a, b].map(|var| self::cast(program, *var, result.dtype, &mut casts));
             op.outputs.args_mut().filter(|var| **var == *out).for_each(|var| *var = base);
             let (site, origin) = (op.site, op.origin);
             let matmul = |x: Var, y: Var, out: Var| MatmulV2 { x, y, out, trans_x: false, trans_y: true };
             let branch: [OpDesc; 4] = [
-                matmul(*x, *a, low).into(),
-                matmul(low, *b, high).into(),
+                matmul(*x, a, low).into(),
+                matmul(low, b, high).into(),
                 Scale { x: high, out: scaled, scale, bias: 0.0, bias_after_scale: true }.into(),
                 ElementwiseAdd { x: base, y: scaled, out: *out, axis: -1 }.into(),
             ];
             extended.push(op);
-            extended.extend(branch.map(|desc| OpDesc { site, origin, ..desc }));
+            extended.extend(casts.into_iter().chain(branch).map(|desc| OpDesc { site, origin, ..desc }));
         }
         program.root_mut().ops = extended;
     }
+}
+
+/// A parameter in the dtype of a product: an operator is added if it has another one.
+fn cast(program: &mut Program, var: Var, dtype: DType, ops: &mut Vec<OpDesc>) -> Var {
+    let Some(desc) = program.root().vars.get(&var).filter(|desc| desc.dtype != dtype).cloned() else { return var };
+    let converted = program.fresh(&format!("{}.cast", program.name(var)));
+    program.root_mut().vars.insert(converted, VarDesc::new(dtype, desc.dims.clone()));
+    ops.push(Cast { x: var, out: converted, in_dtype: desc.dtype, out_dtype: dtype }.into());
+    converted
 }
 
 /// The last parts of the names of all modules with a product, but the one that computes the output `logits`: the targets

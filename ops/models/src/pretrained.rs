@@ -60,6 +60,7 @@ impl Family {
         match self {
             Family::Vit | Family::Whisper => &[],
             Family::Bert(_) => &["attention_mask", "token_type_ids"],
+            Family::Gpt2 | Family::Llama(_) => &["attention_mask", "position_ids"],
             _ => &["attention_mask"],
         }
     }
@@ -118,8 +119,9 @@ impl Pretrained {
         Pretrained { dtype, ..self }
     }
 
-    /// Adds an optional input to the program: `attention_mask`, int64 `[batch, length]`, 0 for padding; or
-    /// `token_type_ids`, int64 `[batch, length]`, of BERT and RoBERTa.
+    /// Adds an optional input to the program: `attention_mask`, int64 `[batch, length]`, 0 for padding;
+    /// `token_type_ids`, int64 `[batch, length]`, of BERT and RoBERTa; or `position_ids`, int64 `[batch, length]`, of
+    /// decoders, for texts that are packed into rows: a text starts at each 0, and does not see others.
     pub fn input(mut self, name: impl Into<String>) -> Pretrained {
         self.inputs.push(name.into());
         self

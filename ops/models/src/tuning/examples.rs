@@ -1,0 +1,199 @@
+//! Texts to learn from, as tokens with labels.
+
+use std::path::Path;
+
+use autobwd::{
+    Error, ErrorKind, Result,
+    tensor::read_file,
+};
+use autobwd_core::__private::Obstacles;
+use serde_json::Value;
+
+use crate::{ChatMessage, Tokenizer, loss::IGNORED};
+
+/// The largest file of examples, in bytes.
+const LARGEST_FILE: u64 = 1 << 32;
+/// The number of bad lines in one error.
+const LISTED: usize = 20;
+
+/// Something to learn: tokens, and what they are labelled with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Example {
+    /// The tokens of the text.
+    pub tokens: Vec<i64>,
+    /// A label for each token: the token itself, or −100 if it is not counted. For classifiers, one class.
+    pub labels: Vec<i64>,
+}
+
+/// What a line of JSON has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExampleFormat {
+    /// `messages`, a list of objects with `role` and `content`: the tokens of the assistant are learned.
+    Chat,
+    /// A text, all of whose tokens are learned.
+    Text {
+        /// The name of its field.
+        field: String,
+    },
+    /// `prompt` and `completion`: the tokens of the completion are learned.
+    Completion,
+    /// A text with a class, by its number or its name.
+    Classes {
+        /// The name of the field of the text.
+        field: String,
+        /// The name of the field of the class.
+        label: String,
+        /// The names of the classes, in their order.
+        names: Vec<String>,
+    },
+}
+
+impl ExampleFormat {
+    /// The format of a line by its fields: `messages`, `prompt` with `completion`, or `text`.
+    ///
+    /// # Errors
+    /// Lines that are no objects, or have none of these.
+    pub fn of_line(line: &str) -> Result<ExampleFormat> {
+        let object = parse(line).map_err(refused)?;
+        let has = |field: &str| object.get(field).is_some();
+        match () {
+            () if has("messages") => Ok(ExampleFormat::Chat),
+            () if has("prompt") && has("completion") => Ok(ExampleFormat::Completion),
+            () if has("text") => Ok(ExampleFormat::Text { field: "text".into() }),
+            () => Err(refused("it has neither `messages`, nor `prompt` and `completion`, nor `text`".into())),
+        }
+    }
+
+    /// The example in a line of JSON.
+    ///
+    /// # Errors
+    /// Lines that do not have the fields of the format, or have no label that counts; those of the tokenizer.
+    pub fn example(&self, line: &str, tokenizer: &Tokenizer) -> Result<Example> {
+        let object = parse(line).map_err(refused)?;
+        let text = |field: &str| {
+            let value = object.get(field).ok_or_else(|| refused(format!("it has no field `{field}`")))?;
+            value.as_str().ok_or_else(|| refused(format!("its `{field}` is no text")))
+        };
+        let example = match self {
+            ExampleFormat::Text { field } => {
+                let tokens = ended(tokenizer.encode(text(field)?)?, tokenizer);
+                Example { labels: tokens.clone(), tokens }
+            }
+            ExampleFormat::Completion => {
+                let mut tokens = tokenizer.encode(text("prompt")?)?;
+                let mut labels = vec![IGNORED; tokens.len()];
+                let completion = ended(tokenizer.encode_plain(text("completion")?)?, tokenizer);
+                labels.extend(&completion);
+                tokens.extend(completion);
+                Example { tokens, labels }
+            }
+            ExampleFormat::Chat => chat(&messages(&object)?, tokenizer)?,
+            ExampleFormat::Classes { field, label, names } => {
+                let value = object.get(label).ok_or_else(|| refused(format!("it has no field `{label}`")))?;
+                let named = |name: &str| names.iter().position(|known| known == name).map(|class| class as i64);
+                let class = value.as_i64().or_else(|| named(value.as_str()?));
+                let class = class.filter(|class| (0..names.len() as i64).contains(class));
+                let class = class.ok_or_else(|| {
+                    refused(format!("its `{label}` is {value}, no class; known are {}", names.join(", ")))
+                })?;
+                Example { tokens: tokenizer.encode(text(field)?)?, labels: vec![class] }
+            }
+        };
+        match example.labels.iter().any(|label| *label != IGNORED) {
+            true if !example.tokens.is_empty() => Ok(example),
+            _ => Err(refused("it has no token to learn".into())),
+        }
+    }
+}
+
+/// The examples in a file of JSON lines. Without a format, the fields of the first line decide. Blank lines are left out.
+///
+/// # Errors
+/// Those of the file system; one list of the lines that are no examples.
+pub fn read_examples(
+    path: impl AsRef<Path>,
+    tokenizer: &Tokenizer,
+    format: Option<&ExampleFormat>,
+) -> Result<Vec<Example>> {
+    let path = path.as_ref();
+    let file = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
+    let bytes = read_file(path, LARGEST_FILE)?;
+    let text = str::from_utf8(&bytes).map_err(|e| file(format!("not text: {e}")))?;
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).peekable();
+    let first = lines.peek().map(|(_, line)| *line).ok_or_else(|| file("it has no examples".into()))?;
+    let found = match format {
+        Some(format) => format.clone(),
+        None => ExampleFormat::of_line(first).map_err(|e| file(format!("the first line: {}", e.message())))?,
+    };
+    let (mut examples, mut obstacles, mut bad) = (vec![], Obstacles::default(), 0);
+    for (number, line) in lines {
+        match found.example(line, tokenizer) {
+            Ok(example) => examples.push(example),
+            Err(e) => {
+                bad += 1;
+                if bad <= LISTED {
+                    obstacles.add("", format!("line {}: {}", number + 1, e.message()));
+                }
+            }
+        }
+    }
+    if bad > LISTED {
+        obstacles.add("", format!("{} more lines", bad - LISTED));
+    }
+    obstacles.require_none(&format!("cannot read `{}`", path.display()))?;
+    Ok(examples)
+}
+
+fn parse(line: &str) -> std::result::Result<Value, String> {
+    match serde_json::from_str(line) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err("it is no object".into()),
+        Err(e) => Err(format!("it is no JSON: {e}")),
+    }
+}
+
+fn refused(text: String) -> Error {
+    Error::new(ErrorKind::Format, text)
+}
+
+/// Tokens with the end of texts behind them, if the tokenizer has one and did not add it.
+fn ended(mut tokens: Vec<i64>, tokenizer: &Tokenizer) -> Vec<i64> {
+    let end = tokenizer.eos_token_id().filter(|end| tokens.last() != Some(end));
+    tokens.extend(end);
+    tokens
+}
+
+fn messages(object: &Value) -> Result<Vec<ChatMessage>> {
+    let list = object.get("messages").and_then(Value::as_array);
+    let list = list.ok_or_else(|| refused("it has no list `messages`".into()))?;
+    let message = |message: &Value| {
+        let text = |field: &str| message.get(field).and_then(Value::as_str);
+        let both = text("role").zip(text("content"));
+        let (role, content) = both.ok_or_else(|| {
+            refused(format!("a message has no texts `role` and `content`: {message}"))
+        })?;
+        Ok(ChatMessage::new(role, content))
+    };
+    list.iter().map(message).collect()
+}
+
+/// A conversation, in which what the assistant says is learned.
+fn chat(messages: &[ChatMessage], tokenizer: &Tokenizer) -> Result<Example> {
+    let whole = tokenizer.render_chat(messages, false)?;
+    let mut answers = vec![];
+    for (i, message) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
+        let before = tokenizer.render_chat(&messages[..i], true)?;
+        let after = tokenizer.render_chat(&messages[..=i], false)?;
+        if !(whole.starts_with(&after) && after.starts_with(&before)) {
+            let text = format!("the chat template changes what comes before the answer `{}`", message.content);
+            return Err(refused(text));
+        }
+        answers.push(before.len()..after.len());
+    }
+    let (tokens, starts) = tokenizer.encode_with_starts(&whole)?;
+    let label = |(token, start): (&i64, &usize)| match answers.iter().any(|answer| answer.contains(start)) {
+        true => *token,
+        false => IGNORED,
+    };
+    Ok(Example { labels: tokens.iter().zip(&starts).map(label).collect(), tokens })
+}

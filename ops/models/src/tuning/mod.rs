@@ -1,0 +1,154 @@
+//! Fine-tuning of published models.
+
+mod examples;
+mod program;
+mod rows;
+mod run;
+mod summary;
+
+pub use examples::{Example, ExampleFormat, read_examples};
+pub use run::{StepReport, TuningRun};
+pub use summary::TuningSummary;
+
+use autobwd::{DType, Error, ErrorKind, Result};
+use autobwd_ops::quantization::Quantization;
+
+use crate::{Lora, Pretrained};
+
+/// How a published model is fine-tuned.
+///
+/// Decoders learn the next tokens of texts, which are packed into rows and do not see each other. Encoders learn classes,
+/// or tokens that are masked. A loss is the mean over all counted labels of a step, whatever the number of
+/// micro-batches.
+///
+/// ```
+/// use autobwd_models::{ExampleFormat, FineTuning, Lora, Pretrained, Tokenizer};
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
+/// let tokenizer = Tokenizer::open(folder)?;
+/// let line = r#"{"text": "the cat sat on the mat"}"#;
+/// let format = ExampleFormat::Text { field: "text".into() };
+/// let examples = vec![format.example(line, &tokenizer)?; 8];
+///
+/// let lora = Some(Lora::new(4, &["q_proj", "v_proj"]));
+/// let tuning = FineTuning { lora, learning_rate: 1e-2, batch: 1, ..FineTuning::default() };
+/// let mut run = tuning.prepare(&Pretrained::open(folder), examples, vec![])?;
+/// println!("{}", run.summary());
+/// let mut losses = vec![];
+/// while let Some(step) = run.step()? {
+///     losses.push(step.loss);
+/// }
+/// assert!(losses.last() < losses.first());
+/// # let folder = tempfile::tempdir()?;
+/// # let folder = folder.path();
+/// run.save(folder)?; // as peft does
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FineTuning {
+    /// Adapters that are trained instead of the weights. Without targets, the default ones of peft for the family.
+    pub lora: Option<Lora>,
+    /// Quantises the weights of all products but the head: for adapters.
+    pub quantization: Option<Quantization>,
+    /// The number of times that all examples are seen.
+    pub epochs: u64,
+    /// Rows of a micro-batch.
+    pub batch: usize,
+    /// Micro-batches of a step, which take the memory of one.
+    pub micro_batches: usize,
+    /// Tokens of a row; by default, those of the longest example.
+    pub length: Option<usize>,
+    /// Whether examples that are longer than a row are cut; otherwise, they are errors.
+    pub is_truncating: bool,
+    /// Whether texts share rows.
+    pub is_packing: bool,
+    /// The largest learning rate, after the warm-up.
+    pub learning_rate: f64,
+    /// The part of all steps in which the rate grows; it falls by a cosine to 0 afterwards.
+    pub warmup: f64,
+    /// Whether the rate stays instead of falling.
+    pub is_constant: bool,
+    /// The decay of weights by AdamW; biases and scales of normalisations, of rank 1, do not decay.
+    pub weight_decay: f32,
+    /// The largest norm of all gradients together; 0 for no bound.
+    pub max_gradient_norm: f32,
+    /// The seed of the order of rows, and of new parameters.
+    pub seed: u64,
+    /// The largest memory of a step, in bytes: values are recomputed until a step fits.
+    pub memory: Option<usize>,
+    /// The number of threads; by default, one a core. Results do not depend on it.
+    pub threads: Option<usize>,
+}
+
+impl Default for FineTuning {
+    /// Three epochs in steps of 4 rows, with all parameters trained.
+    fn default() -> FineTuning {
+        FineTuning {
+            lora: None,
+            quantization: None,
+            epochs: 3,
+            batch: 4,
+            micro_batches: 1,
+            length: None,
+            is_truncating: false,
+            is_packing: true,
+            learning_rate: 2e-5,
+            warmup: 0.03,
+            is_constant: false,
+            weight_decay: 0.0,
+            max_gradient_norm: 1.0,
+            seed: 0,
+            memory: None,
+            threads: None,
+        }
+    }
+}
+
+impl FineTuning {
+    /// Reads the model, and plans all steps. The evaluation examples, if any, are not learned.
+    ///
+    /// The dtype of `pretrained` is that of frozen weights next to adapters. Without adapters, parameters are float32, and
+    /// products are computed in that dtype.
+    ///
+    /// # Errors
+    /// Those of [`Pretrained::load`]; options out of range; no examples; one list of all examples that do not fit; a step
+    /// that does not fit into the memory.
+    pub fn prepare(
+        &self,
+        pretrained: &Pretrained,
+        examples: Vec<Example>,
+        evaluation: Vec<Example>,
+    ) -> Result<TuningRun> {
+        self.check()?;
+        TuningRun::new(self, pretrained, examples, evaluation)
+    }
+
+    fn check(&self) -> Result<()> {
+        let counts = [
+            ("epochs", self.epochs as usize),
+            ("batch", self.batch),
+            ("micro_batches", self.micro_batches),
+            ("length", self.length.unwrap_or(1)),
+        ];
+        let refuse = |text: String| Err(Error::new(ErrorKind::Attr, text));
+        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
+            return refuse(format!("`{name}` is 0"));
+        }
+        if !(0.0..1.0).contains(&self.warmup) {
+            return refuse(format!("`warmup` is {}, not a number from 0 to 1", self.warmup));
+        }
+        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
+            return refuse(format!("`learning_rate` is {}, not a positive number", self.learning_rate));
+        }
+        if self.quantization.is_some() && self.lora.is_none() {
+            return refuse("quantised weights are not trained: add adapters (`lora`)".into());
+        }
+        Ok(())
+    }
+
+    /// The dtype in which products of trained weights are computed, if it is not float32.
+    fn mixed_precision(&self, pretrained: &Pretrained) -> Option<DType> {
+        let dtype = pretrained.chosen_dtype();
+        (self.lora.is_none() && dtype.is_half()).then_some(dtype)
+    }
+}

@@ -1,0 +1,305 @@
+//! The steps of a fine-tuning.
+
+use std::path::Path;
+
+use autobwd::{
+    DType, Error, ErrorKind, Executor, Meta, Result, Scope, Session, Tensor,
+    exec::Checkpoint,
+};
+use autobwd_data::{Batch, Loader};
+use autobwd_ops::{Model, quantization::quantize};
+
+use super::{
+    Example, FineTuning, TuningSummary,
+    program::{DIVISOR, TuningPrograms},
+    rows::{RowKind, Rows},
+};
+use crate::{Adapter, Lora, Pretrained, linear_targets, loss::IGNORED};
+
+/// The name of the position in the data, in checkpoints.
+const POSITION: &str = "data";
+
+/// A fine-tuning that is prepared, or under way.
+///
+/// A run that is resumed from a [`checkpoint`](TuningRun::save_checkpoint) has the same bits as one that was never
+/// interrupted, on any number of threads.
+pub struct TuningRun {
+    pretrained: Pretrained,
+    lora: Option<Lora>,
+    tuning: FineTuning,
+    model: Model,
+    programs: TuningPrograms,
+    summary: TuningSummary,
+    loader: Loader,
+    evaluation: Option<Loader>,
+    executor: Executor,
+    /// Computes the gradients of a micro-batch, or does a whole step.
+    gradients: Session,
+    update: Option<Session>,
+    evaluator: Session,
+    step: u64,
+}
+
+impl std::fmt::Debug for TuningRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TuningRun").field("tuning", &self.tuning).field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// The number of the step; the first is 1.
+    pub step: u64,
+    /// The mean loss of all labels that count, before the update.
+    pub loss: f64,
+    /// The learning rate of the update.
+    pub learning_rate: f64,
+    /// The number of labels that counted.
+    pub labels: usize,
+}
+
+impl TuningRun {
+    pub(super) fn new(
+        tuning: &FineTuning,
+        pretrained: &Pretrained,
+        examples: Vec<Example>,
+        evaluation: Vec<Example>,
+    ) -> Result<TuningRun> {
+        let mixed = tuning.mixed_precision(pretrained);
+        let is_decoder = pretrained.is_decoder()?;
+        let second = if is_decoder { RowKind::NextTokens } else { RowKind::Tokens }.second_input();
+        let mut loaded = pretrained.clone().input(second);
+        if mixed.is_some() {
+            loaded = loaded.dtype(DType::F32);
+        }
+        let mut model = loaded.load()?;
+        let kind = match model.builder().expr(&model.fetches[0]).dims().len() {
+            2 => RowKind::Classes,
+            _ if is_decoder => RowKind::NextTokens,
+            _ => RowKind::Tokens,
+        };
+        let limits = (pretrained.positions()?, vocabulary(&model)?);
+        let rows_of_step = tuning.batch * tuning.micro_batches;
+        let rows = Rows::new(tuning, kind, examples, limits, rows_of_step)?;
+        let parameters = elements(&model);
+        let lora = adapt(tuning, pretrained, &mut model)?;
+
+        let feeds = [
+            ("input_ids", Meta::new(DType::I64, [tuning.batch, rows.length])),
+            (kind.second_input(), Meta::new(DType::I64, [tuning.batch, rows.length])),
+            ("labels", match kind {
+                RowKind::Classes => Meta::new(DType::I64, [tuning.batch]),
+                _ => Meta::new(DType::I64, [tuning.batch, rows.length]),
+            }),
+            (DIVISOR, Meta::new(DType::F32, [])),
+        ];
+        let loader = Loader::builder(rows.dataset()?).batch(rows_of_step).shuffle(tuning.seed).build()?;
+        let steps = loader.batches() as u64 * tuning.epochs;
+        let evaluation = match evaluation.is_empty() {
+            true => None,
+            false => {
+                let fitting = FineTuning { length: Some(rows.length), ..tuning.clone() };
+                let rows = Rows::new(&fitting, kind, evaluation, limits, tuning.batch)?;
+                Some(Loader::builder(rows.dataset()?).batch(tuning.batch).build()?)
+            }
+        };
+        let programs = TuningPrograms::new(tuning, &mut model, mixed, (&feeds, steps))?;
+        let summary = TuningSummary::new(tuning, &model, &programs, (&rows, steps), parameters);
+
+        let mut executor = tuning.threads.map_or_else(Executor::new, Executor::with_threads);
+        let startup = model.scope.missing_only(&programs.startup)?;
+        executor.run(&startup, &mut model.scope, &[], &[])?;
+        let fetches = [programs.losses[1].as_str(), programs.rate.as_str()];
+        let scope = &mut model.scope;
+        let (gradients, update) = match &programs.accumulation {
+            None => (executor.prepare(&programs.step, scope, &feeds, &fetches)?, None),
+            Some(parts) => {
+                executor.run(&parts.startup, scope, &[], &[])?;
+                let gradients = executor.prepare(&parts.gradients, scope, &feeds, &fetches[..1])?;
+                (gradients, Some(executor.prepare(&parts.update, scope, &[], &fetches[1..])?))
+            }
+        };
+        let evaluator = executor.prepare(&programs.evaluation, scope, &feeds, &[&programs.losses[0]])?;
+        Ok(TuningRun {
+            pretrained: pretrained.clone(),
+            lora,
+            tuning: tuning.clone(),
+            model,
+            programs,
+            summary,
+            loader,
+            evaluation,
+            executor,
+            gradients,
+            update,
+            evaluator,
+            step: 0,
+        })
+    }
+
+    /// What the run will do.
+    pub fn summary(&self) -> &TuningSummary {
+        &self.summary
+    }
+
+    /// The number of steps that are done.
+    pub fn steps_done(&self) -> u64 {
+        self.step
+    }
+
+    /// The model with its present parameters.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.executor.threads()
+    }
+
+    /// Does the next step; `None` after the last one.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`]; a loss that is no number.
+    pub fn step(&mut self) -> Result<Option<StepReport>> {
+        if self.step >= self.summary.steps {
+            return Ok(None);
+        }
+        let batch = match self.loader.next_batch()? {
+            Some(batch) => batch,
+            // The next epoch.
+            None => self.loader.next_batch()?.ok_or_else(|| Error::internal("an epoch without batches"))?,
+        };
+        let labels = labels(&batch)?;
+        let parts = self.tuning.micro_batches;
+        // Gradients of parts are divided by their number.
+        let divisor = labels.max(1) as f32 / parts as f32;
+        let mut loss = 0.0;
+        for part in 0..parts {
+            feed(&mut self.gradients, &batch, part * self.tuning.batch, divisor)?;
+            self.gradients.run(&mut self.model.scope)?;
+            loss += self.gradients.item(&self.programs.losses[1])? / parts as f64;
+        }
+        let last = match &mut self.update {
+            Some(update) => {
+                update.run(&mut self.model.scope)?;
+                update
+            }
+            None => &mut self.gradients,
+        };
+        let learning_rate = last.item(&self.programs.rate)?;
+        self.step += 1;
+        if !loss.is_finite() {
+            let text = format!("the loss of step {} is {loss}: try a smaller learning rate", self.step);
+            return Err(Error::new(ErrorKind::NonFinite, text));
+        }
+        Ok(Some(StepReport { step: self.step, loss, learning_rate, labels }))
+    }
+
+    /// The mean loss of the evaluation examples with the present parameters; `None` if there are none.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`].
+    pub fn evaluate(&mut self) -> Result<Option<f64>> {
+        let Some(loader) = &mut self.evaluation else { return Ok(None) };
+        let (mut loss, mut count) = (0.0, 0);
+        while let Some(batch) = loader.next_batch()? {
+            count += labels(&batch)?;
+            feed(&mut self.evaluator, &batch, 0, 1.0)?;
+            self.evaluator.run(&mut self.model.scope)?;
+            loss += self.evaluator.item(&self.programs.losses[0])?;
+        }
+        Ok(Some(loss / count.max(1) as f64))
+    }
+
+    /// Saves the state of the run, without what it does not change: frozen weights are read again from the model.
+    /// `notes` are named texts of the caller.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::save`].
+    pub fn save_checkpoint(&self, path: impl AsRef<Path>, notes: &[(&str, String)]) -> Result<()> {
+        let position = Checkpoint::new(self.step).with_note(POSITION, self.loader.state());
+        let noted = notes.iter().fold(position, |checkpoint, (name, text)| checkpoint.with_note(*name, text));
+        noted.save_changed(path, &self.programs.step, &self.model.scope)
+    }
+
+    /// Goes on from a checkpoint of a run with the same options. Returns the checkpoint, with its notes.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::load`] and of [`Loader::resume`]: another model, other data, or other options.
+    pub fn resume(&mut self, path: impl AsRef<Path>) -> Result<Checkpoint> {
+        let checkpoint = Checkpoint::load(path, &self.programs.step, &mut self.model.scope)?;
+        self.loader.resume(checkpoint.note(POSITION)?)?;
+        self.step = checkpoint.step();
+        Ok(checkpoint)
+    }
+
+    /// Writes the result into a folder, which must exist: the adapter as peft does; or else the model as transformers
+    /// does, with its configuration and tokenizer.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        match &self.lora {
+            Some(lora) => Adapter::of(&self.model, lora)?.save(folder),
+            None => {
+                let mut weights = Scope::new();
+                let parameters = self.model.program.parameters().map(|var| self.model.program.name(var));
+                for name in parameters {
+                    weights.set(name, self.model.scope.get(name)?.clone());
+                }
+                self.pretrained.save_with(&weights, folder)
+            }
+        }
+    }
+}
+
+/// The number of elements of all parameters.
+fn elements(model: &Model) -> usize {
+    let parameters = model.program.parameters().filter_map(|var| model.scope.find(model.program.name(var)));
+    parameters.map(Tensor::numel).sum()
+}
+
+/// The number of labels that count.
+fn labels(batch: &Batch) -> Result<usize> {
+    Ok(batch.get("labels")?.slice::<i64>()?.iter().filter(|label| **label != IGNORED).count())
+}
+
+/// Feeds a micro-batch, from this row of the batch on.
+fn feed(session: &mut Session, batch: &Batch, row: usize, divisor: f32) -> Result<()> {
+    for (name, values) in batch {
+        let of_row: usize = values.dims()[1..].iter().product();
+        let part = session.feed_mut::<i64>(name)?;
+        let count = part.len();
+        part.copy_from_slice(&values.slice::<i64>()?[row * of_row..][..count]);
+    }
+    session.feed_mut::<f32>(DIVISOR)?[0] = divisor;
+    Ok(())
+}
+
+/// Quantises the model, and adds adapters to it.
+fn adapt(tuning: &FineTuning, pretrained: &Pretrained, model: &mut Model) -> Result<Option<Lora>> {
+    if let Some(quantization) = tuning.quantization {
+        for target in linear_targets(model) {
+            quantize(model, &format!("*{target}.weight"), quantization)?;
+        }
+    }
+    let Some(mut lora) = tuning.lora.clone() else { return Ok(None) };
+    if lora.targets.is_empty() {
+        lora.targets = pretrained.default_targets()?;
+    }
+    lora.attach(model)?;
+    Ok(Some(lora))
+}
+
+/// The number of rows of the table of tokens.
+fn vocabulary(model: &Model) -> Result<i64> {
+    let program = &model.program;
+    let ids = program.find("input_ids");
+    let look_up = program.root().ops.iter().find(|op| op.inputs.get("Ids").first().copied() == ids);
+    let table = look_up.and_then(|op| op.inputs.get("W").first());
+    let rows = table.and_then(|table| program.root().vars.get(table)?.dims.first()?.get());
+    rows.map(|rows| rows as i64).ok_or_else(|| Error::new(ErrorKind::Program, "the model has no table of tokens"))
+}

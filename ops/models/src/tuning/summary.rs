@@ -1,0 +1,85 @@
+//! What a fine-tuning will do.
+
+use std::fmt;
+
+use autobwd::exec::MemoryUse;
+use autobwd_ops::Model;
+
+use super::{FineTuning, program::TuningPrograms, rows::Rows};
+
+/// What a fine-tuning will do, before its first step.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TuningSummary {
+    /// The number of elements of all parameters, without those of adapters.
+    pub parameters: usize,
+    /// The number of elements of the parameters that are trained.
+    pub trained: usize,
+    /// The number of examples.
+    pub examples: usize,
+    /// The number of their tokens.
+    pub tokens: usize,
+    /// The number of labels that count.
+    pub labels: usize,
+    /// The number of rows.
+    pub rows: usize,
+    /// The number of tokens of a row.
+    pub length: usize,
+    /// The number of rows of a step.
+    pub rows_of_step: usize,
+    /// The number of all steps.
+    pub steps: u64,
+    /// The number of times that all rows are seen.
+    pub epochs: u64,
+    /// The memory of a step.
+    pub memory: MemoryUse,
+    /// What is recomputed to save memory, and what that costs.
+    pub recomputed: String,
+}
+
+impl TuningSummary {
+    pub(super) fn new(
+        tuning: &FineTuning,
+        model: &Model,
+        programs: &TuningPrograms,
+        (rows, steps): (&Rows, u64),
+        parameters: usize,
+    ) -> TuningSummary {
+        let elements = |name: &String| model.scope.find(name).map_or(0, |value| value.numel());
+        let [row_count, examples, tokens, labels] = rows.counts();
+        TuningSummary {
+            parameters,
+            trained: programs.trained.iter().map(elements).sum(),
+            examples,
+            tokens,
+            labels,
+            rows: row_count,
+            length: rows.length,
+            rows_of_step: tuning.batch * tuning.micro_batches,
+            steps,
+            epochs: tuning.epochs,
+            memory: programs.memory,
+            recomputed: programs.recomputed.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for TuningSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = 100.0 * self.trained as f64 / self.parameters.max(1) as f64;
+        writeln!(f, "trained     {} of {} parameters ({share:.2} %)", self.trained, self.parameters)?;
+        writeln!(f, "examples    {}, with {} tokens, {} of them counted", self.examples, self.tokens, self.labels)?;
+        let used = 100.0 * self.tokens as f64 / (self.rows * self.length).max(1) as f64;
+        writeln!(f, "rows        {} of {} tokens, {used:.0} % of them used", self.rows, self.length)?;
+        let epochs = self.epochs;
+        writeln!(f, "steps       {}, {epochs} times over all rows, {} rows each", self.steps, self.rows_of_step)?;
+        for (part, bytes) in self.memory.parts().into_iter().filter(|(_, bytes)| *bytes > 0) {
+            writeln!(f, "memory      {:>8.1} MB {part}", bytes as f64 / 1e6)?;
+        }
+        writeln!(f, "memory      {:>8.1} MB in all", self.memory.total() as f64 / 1e6)?;
+        match self.recomputed.trim() {
+            "" => Ok(()),
+            recomputed => writeln!(f, "recomputed  {recomputed}"),
+        }
+    }
+}
