@@ -60,6 +60,14 @@ impl Terminal {
         written.map_err(CommandFailure::of_stdout)
     }
 
+    /// Writes a part of a text to standard output, at once. Tabs are no control characters of it.
+    pub(crate) fn print_part(self, part: &str) -> CommandResult {
+        let part: Vec<String> = part.split('\t').map(escaped).collect();
+        let mut stdout = io::stdout().lock();
+        let written = write!(stdout, "{}", part.join("\t")).and_then(|()| stdout.flush());
+        written.map_err(CommandFailure::of_stdout)
+    }
+
     /// Writes a document to standard output, as one line of JSON.
     pub(crate) fn print_json(self, document: &impl Serialize) -> CommandResult {
         let json =

@@ -186,7 +186,7 @@ impl Generator {
 }
 
 /// The options in the files of a model.
-fn defaults(source: &Source) -> Result<GenerationOptions> {
+pub(crate) fn defaults(source: &Source) -> Result<GenerationOptions> {
     let plain = GenerationOptions::default();
     let own = source.object("generation_config.json")?;
     let keys = own.map_or_else(|| source.object("config.json").map(Option::unwrap_or_default), Ok)?;

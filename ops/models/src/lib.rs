@@ -25,12 +25,16 @@ mod processors;
 mod rotary;
 mod source;
 mod t5;
+#[cfg(feature = "text")]
+mod text;
 mod vit;
 mod whisper;
 
 pub use adapter::Adapter;
 pub use generator::Generator;
-pub use lora::Lora;
+pub use lora::{Lora, linear_targets};
 pub use loss::{next_token_loss, token_loss};
 pub use pretrained::Pretrained;
 pub use processors::GenerationOptions;
+#[cfg(feature = "text")]
+pub use text::{ChatMessage, TextStream, Tokenizer};

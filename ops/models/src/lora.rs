@@ -211,6 +211,38 @@ impl Lora {
     }
 }
 
+/// The last parts of the names of all modules with a product, but the one that computes the output `logits`: the targets
+/// that peft calls `all-linear`.
+///
+/// ```
+/// use autobwd_models::{Pretrained, linear_targets};
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
+/// let model = Pretrained::open(folder).load()?;
+/// let all = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+/// assert_eq!(linear_targets(&model), all);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+pub fn linear_targets(model: &Model) -> Vec<String> {
+    let program = &model.program;
+    let is_logits = program.signature().outputs.iter().any(|entry| entry.name == "logits");
+    let mut modules = vec![];
+    for op in &program.root().ops {
+        let Some((_, weights, _, _)) = factors(op) else { continue };
+        modules.extend(program.name(weights).strip_suffix(".weight"));
+    }
+    let head = if is_logits { modules.pop() } else { None };
+    let mut targets: Vec<String> = vec![];
+    for module in modules {
+        let target = module.rsplit('.').next().unwrap_or(module);
+        // A part of a name that the head has, too, is not enough.
+        let target = if head.is_some_and(|head| is_named(head, target)) { module } else { target };
+        if head != Some(module) && !targets.iter().any(|known| known == target) {
+            targets.push(target.into());
+        }
+    }
+    targets
+}
+
 /// Whether a module has a name, or its last parts are that name.
 pub(crate) fn is_named(module: &str, name: &str) -> bool {
     let own = |module: &str| {

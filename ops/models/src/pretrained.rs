@@ -7,9 +7,9 @@ use autobwd_ops::Model;
 use serde_json::Value;
 
 use crate::{
-    bert,
+    GenerationOptions, bert,
     config::Config,
-    gpt2,
+    generator, gpt2,
     inputs::{Capacity, Inputs},
     layers::{Layers, Outputs},
     llama, modernbert,
@@ -145,6 +145,15 @@ impl Pretrained {
     /// not supported; one list of all tensors that are missing, have another shape, or are unexpected.
     pub fn load(&self) -> Result<Model> {
         self.load_with(None)
+    }
+
+    /// How the files of the model want texts to be continued: `generation_config.json`, and the end of texts in
+    /// `config.json` otherwise.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn generation_options(&self) -> Result<GenerationOptions> {
+        generator::defaults(&self.source)
     }
 
     /// The model, for a generation if it has a capacity.

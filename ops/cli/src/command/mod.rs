@@ -2,10 +2,12 @@
 
 mod check;
 mod convert;
+mod generate;
 mod grad;
 mod inspect;
 mod ops;
 mod plan;
+mod pretrained;
 mod report;
 mod run;
 mod shell;
@@ -34,6 +36,7 @@ pub(crate) enum Command {
     Plan(plan::PlanCommand),
     Grad(grad::GradCommand),
     Run(run::RunCommand),
+    Generate(generate::GenerateCommand),
     Report(report::ReportCommand),
     Convert(convert::ConvertCommand),
     Check(check::CheckCommand),
@@ -52,6 +55,7 @@ impl Command {
             Command::Plan(plan) => plan.run(terminal),
             Command::Grad(grad) => grad.run(terminal),
             Command::Run(run) => run.run(terminal),
+            Command::Generate(generate) => generate.run(terminal),
             Command::Report(report) => report.run(),
             Command::Convert(convert) => convert.run(terminal),
             Command::Check(check) => check.run(terminal),

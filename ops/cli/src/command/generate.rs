@@ -1,0 +1,191 @@
+//! `generate`: continues texts with a published model.
+
+use std::{io, path::PathBuf, time::Instant};
+
+use autobwd::tensor::read_bounded;
+use autobwd_models::{ChatMessage, GenerationOptions, Generator, Tokenizer};
+use clap::Args;
+use serde::Serialize;
+
+use super::{pretrained::PretrainedArgs, run::executor};
+use crate::{
+    program_file::STANDARD,
+    terminal::{CommandFailure, CommandResult, Terminal},
+};
+
+/// The largest prompt on standard input, in bytes.
+const LARGEST_PROMPT: u64 = 16 << 20;
+
+/// Continue texts with a published model
+///
+/// The options of the model's `generation_config.json` hold unless they are given. The text of a single prompt appears
+/// as it is made. Texts depend on the prompt, the options and the seed alone, not on other prompts or threads.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateCommand {
+    #[command(flatten)]
+    pretrained: PretrainedArgs,
+    /// The text to continue; may be repeated; `-` is standard input
+    #[arg(long, value_name = "TEXT", required = true)]
+    prompt: Vec<String>,
+    /// Answer the prompts as messages of a user, by the chat template of the model
+    #[arg(long)]
+    chat: bool,
+    /// The system message before the prompts of --chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// A folder with an adapter, as peft or `tune` writes it
+    #[arg(long, value_name = "FOLDER")]
+    adapter: Option<PathBuf>,
+    /// The number of new tokens after which a text ends
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_tokens: usize,
+    /// End texts before this string; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Take the most probable tokens, even if the options of the model say otherwise
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "seed"])]
+    greedy: bool,
+    /// Draw tokens by chance, with logits divided by this number
+    #[arg(long, value_name = "X")]
+    temperature: Option<f32>,
+    /// Draw from so many of the most probable tokens; 0 for all
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Draw from the most probable tokens that together have this probability
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Draw tokens whose probability is at least this part of the largest
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Divide positive logits of tokens that the text has by this number, and multiply others
+    #[arg(long, value_name = "X")]
+    repetition_penalty: Option<f32>,
+    /// What draws depend on, besides the prompt
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The number of threads, instead of one a core; texts do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print one line of JSON, with times
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct GenerateJson {
+    schema: &'static str,
+    threads: usize,
+    texts: Vec<TextJson>,
+    load_seconds: f64,
+    /// From the first prompt to the last token.
+    seconds: f64,
+    tokens_per_second: f64,
+}
+
+#[derive(Serialize)]
+struct TextJson {
+    prompt_tokens: usize,
+    new_tokens: usize,
+    text: String,
+}
+
+impl GenerateCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let start = Instant::now();
+        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
+        let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
+        let prompts = self.prompts(&tokenizer)?;
+        let pretrained = self.pretrained.open();
+        let options = self.options(pretrained.generation_options().map_err(unreadable)?, &tokenizer);
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let capacity = longest.saturating_add(options.max_new_tokens);
+        let mut generator = Generator::new(&pretrained, prompts.len(), capacity).map_err(unreadable)?;
+        self.pretrained.adapt(generator.model_mut(), self.adapter.as_ref())?;
+        let load_seconds = start.elapsed().as_secs_f64();
+
+        let mut executor = executor(self.threads);
+        let is_streamed = prompts.len() == 1 && !self.json;
+        let (start, mut tokens, mut shown) = (Instant::now(), vec![0; prompts.len()], Ok(()));
+        let texts = generator.generate_texts(
+            &mut executor,
+            &tokenizer,
+            &prompts,
+            &options,
+            &self.stop,
+            |row, new_tokens, part| {
+                tokens[row] = new_tokens;
+                if is_streamed && shown.is_ok() {
+                    shown = terminal.print_part(part);
+                }
+                shown.is_ok()
+            },
+        )?;
+        let seconds = start.elapsed().as_secs_f64();
+        shown?;
+        if is_streamed {
+            return terminal.print("\n");
+        }
+        if !self.json {
+            return texts.iter().try_for_each(|text| terminal.print(text));
+        }
+        let total: usize = tokens.iter().sum();
+        let texts = texts.into_iter().zip(&prompts).zip(&tokens).map(|((text, prompt), new_tokens)| {
+            TextJson { prompt_tokens: prompt.len(), new_tokens: *new_tokens, text }
+        });
+        terminal.print_json(&GenerateJson {
+            schema: "autobwd.generate/1",
+            threads: executor.threads(),
+            texts: texts.collect(),
+            load_seconds,
+            seconds,
+            tokens_per_second: total as f64 / seconds,
+        })
+    }
+
+    /// The tokens of the prompts.
+    fn prompts(&self, tokenizer: &Tokenizer) -> CommandResult<Vec<Vec<i64>>> {
+        let tokens = |prompt: &String| {
+            let prompt = match prompt.as_str() {
+                STANDARD => {
+                    let bytes = read_bounded(io::stdin().lock(), LARGEST_PROMPT, "standard input")
+                        .map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+                    String::from_utf8(bytes)
+                        .map_err(|e| CommandFailure::Unreadable(format!("standard input: not text: {e}")))?
+                }
+                prompt => prompt.to_string(),
+            };
+            if !self.chat {
+                return Ok(tokenizer.encode(&prompt)?);
+            }
+            let system = self.system.iter().map(|text| ChatMessage::new("system", text));
+            let messages: Vec<ChatMessage> = system.chain([ChatMessage::new("user", prompt)]).collect();
+            Ok(tokenizer.encode_plain(&tokenizer.render_chat(&messages, true)?)?)
+        };
+        self.prompt.iter().map(tokens).collect()
+    }
+
+    /// The options of the model, with those that are given.
+    fn options(&self, model: GenerationOptions, tokenizer: &Tokenizer) -> GenerationOptions {
+        let is_drawn = self.temperature.is_some()
+            || self.top_k.is_some()
+            || self.top_p.is_some()
+            || self.min_p.is_some()
+            || self.seed.is_some();
+        let eos_token_ids = match model.eos_token_ids.is_empty() {
+            true => tokenizer.eos_token_id().into_iter().collect(),
+            false => model.eos_token_ids,
+        };
+        GenerationOptions {
+            max_new_tokens: self.max_tokens,
+            eos_token_ids,
+            do_sample: (model.do_sample || is_drawn) && !self.greedy,
+            temperature: self.temperature.unwrap_or(model.temperature),
+            top_k: self.top_k.unwrap_or(model.top_k),
+            top_p: self.top_p.unwrap_or(model.top_p),
+            min_p: self.min_p.unwrap_or(model.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
+            seed: self.seed.unwrap_or(model.seed),
+            ..model
+        }
+    }
+}

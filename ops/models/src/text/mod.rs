@@ -1,0 +1,10 @@
+//! Texts instead of tokens.
+
+mod chat;
+mod generate;
+mod stream;
+mod tokenizer;
+
+pub use chat::ChatMessage;
+pub use stream::TextStream;
+pub use tokenizer::Tokenizer;

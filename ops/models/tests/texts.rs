@@ -1,0 +1,191 @@
+//! Tokenizers, conversations and generated texts of the fixtures.
+
+use std::{fs, path::PathBuf};
+
+use autobwd::{Error, Executor, Result};
+use autobwd_models::{ChatMessage, GenerationOptions, Generator, Pretrained, Tokenizer};
+use serde_json::Value;
+
+/// The families with a tokenizer.
+const FAMILIES: [&str; 12] = [
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "bert",
+    "roberta",
+    "distilbert",
+    "modernbert",
+    "t5",
+    "whisper",
+];
+
+fn folder(family: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(family)
+}
+
+fn expected(family: &str) -> Value {
+    let text = fs::read_to_string(folder(family).join("expected.json")).expect("the fixture");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn numbers(list: &Value) -> Vec<i64> {
+    list.as_array().expect("a list").iter().map(|n| n.as_i64().expect("a number")).collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+#[test]
+fn tokens_are_those_of_python() -> Result<()> {
+    let mut count = 0;
+    for family in FAMILIES {
+        let tokenizer = Tokenizer::open(folder(family))?;
+        let expected = expected(family);
+        for case in expected["tokenizer"]["texts"].as_array().expect("texts") {
+            let source = text(&case["text"]);
+            let tokens = tokenizer.encode(source)?;
+            assert_eq!(tokens, numbers(&case["ids"]), "{family}: {source:?}");
+            assert_eq!(
+                tokenizer.encode_plain(source)?,
+                numbers(&case["ids_no_special"]),
+                "{family}: {source:?}"
+            );
+            assert_eq!(tokenizer.decode(&tokens)?, text(&case["decoded"]), "{family}: {source:?}");
+            // The same text in parts.
+            let mut stream = tokenizer.stream();
+            let mut parts = String::new();
+            for token in &tokens {
+                parts += &stream.push(*token)?;
+            }
+            assert_eq!(parts + &stream.finish()?, text(&case["decoded"]), "{family}: {source:?}");
+            assert!(tokens.iter().all(|token| *token <= tokenizer.largest_id()));
+            count += 1;
+        }
+        if let Some(pair) = expected["tokenizer"].get("pair") {
+            let (tokens, types) = tokenizer.encode_pair(text(&pair["a"]), text(&pair["b"]))?;
+            assert_eq!(tokens, numbers(&pair["ids"]), "{family}");
+            assert_eq!(types, numbers(&pair["type_ids"]), "{family}");
+        }
+    }
+    assert_eq!(count, 60);
+    Ok(())
+}
+
+#[test]
+fn conversations_are_rendered_as_by_transformers() -> Result<()> {
+    let mut count = 0;
+    for family in FAMILIES {
+        let expected = expected(family);
+        let Some(chat) = expected.get("chat").filter(|chat| !chat.is_null()) else { continue };
+        let tokenizer = Tokenizer::open(folder(family))?;
+        let message = |message: &Value| ChatMessage::new(text(&message["role"]), text(&message["content"]));
+        let messages: Vec<ChatMessage> =
+            chat["messages"].as_array().expect("messages").iter().map(message).collect();
+        assert_eq!(tokenizer.render_chat(&messages, true)?, text(&chat["rendered"]), "{family}");
+        assert_eq!(tokenizer.render_chat(&messages, false)?, text(&chat["rendered_no_prompt"]), "{family}");
+        count += 1;
+    }
+    assert_eq!(count, 4);
+    Ok(())
+}
+
+#[test]
+fn texts_end_before_stop_strings() -> Result<()> {
+    let tokenizer = Tokenizer::open(folder("qwen2"))?;
+    let mut generator = Generator::new(&Pretrained::open(folder("qwen2")), 2, 64)?;
+    let options = GenerationOptions { max_new_tokens: 24, ..GenerationOptions::default() };
+    let prompts = [tokenizer.encode("the cat")?, tokenizer.encode("on")?];
+    let mut executor = Executor::new();
+    let mut texts = |stop: &[String]| {
+        let mut parts = [String::new(), String::new()];
+        let texts = generator.generate_texts(
+            &mut executor,
+            &tokenizer,
+            &prompts,
+            &options,
+            stop,
+            |row, _, part| {
+                parts[row] += part;
+                true
+            },
+        )?;
+        assert_eq!(texts, parts);
+        Ok::<_, Error>(texts)
+    };
+    let whole = texts(&[])?;
+    // A stop string that spans tokens, at any place of the text.
+    let characters: Vec<char> = whole[0].chars().collect();
+    for start in 0..characters.len().saturating_sub(2) {
+        let stop: String = characters[start..start + 3].iter().collect();
+        let stopped = texts(&[stop.clone(), "never said".into()])?;
+        for (stopped, whole) in stopped.iter().zip(&whole) {
+            let end = whole.find(&stop).unwrap_or(whole.len());
+            assert_eq!(*stopped, whole[..end], "{stop:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The error of a folder with these files.
+fn refusal(files: &[(&str, &str)]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (file, text) in files {
+        fs::write(folder.path().join(file), text).expect("a file");
+    }
+    let read = Tokenizer::open(folder.path())
+        .and_then(|tokenizer| tokenizer.render_chat(&[ChatMessage::new("user", "hello")], true));
+    read.expect_err("a refusal").to_string()
+}
+
+#[test]
+fn bad_files_are_refused() {
+    let tokenizer = fs::read_to_string(folder("gpt2").join("tokenizer.json")).expect("the fixture");
+    let with_template =
+        |template: &str| refusal(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", template)]);
+    for (refusal, part) in [
+        (refusal(&[]), "has no `tokenizer.json`"),
+        (refusal(&[("tokenizer.json", "{}")]), "is no tokenizer"),
+        (refusal(&[("tokenizer.json", &tokenizer)]), "has no chat template"),
+        (refusal(&[("tokenizer.json", &tokenizer), ("tokenizer_config.json", "[]")]), "not an object"),
+        (with_template("{% for %}"), "the chat template: "),
+        (with_template("{{ raise_exception('roles must alternate') }}"), "roles must alternate"),
+        (
+            with_template("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+            "fuel",
+        ),
+    ] {
+        assert!(refusal.contains(part), "{refusal:?} without {part:?}");
+    }
+}
+
+/// Mutated files of tokenizers are errors or tokenizers, never panics.
+#[test]
+fn mutated_tokenizers_do_not_panic() {
+    let source = fs::read_to_string(folder("t5").join("tokenizer.json")).expect("the fixture");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tokenizer.json");
+    let mut seed = 1_u64;
+    let mut draw = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    let mut read = 0;
+    for _ in 0..300 {
+        let mut bytes = source.clone().into_bytes();
+        // Bytes between which the file stays JSON, mostly.
+        let digits: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at].is_ascii_alphanumeric()).collect();
+        for _ in 0..1 + draw(3) {
+            bytes[digits[draw(digits.len())]] = b"0129a"[draw(5)];
+        }
+        fs::write(&path, &bytes).expect("a file");
+        if let Ok(tokenizer) = Tokenizer::open(folder.path()) {
+            _ = tokenizer.encode("the cat sat").and_then(|tokens| tokenizer.decode(&tokens));
+            read += 1;
+        }
+    }
+    assert!(read > 0);
+}
