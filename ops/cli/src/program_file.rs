@@ -150,9 +150,10 @@ impl Format {
     }
 }
 
-/// Whether a path is the folder of a published model.
+/// Whether a path is a published model: a folder with a configuration, or a file of GGUF.
 pub(crate) fn is_published_model(path: &str) -> bool {
-    path != STANDARD && Path::new(path).join("config.json").is_file()
+    let is_gguf = Path::new(path).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    is_gguf || path != STANDARD && Path::new(path).join("config.json").is_file()
 }
 
 /// Reads a program with its values, inputs and outputs; files of text have the program alone.

@@ -6,26 +6,10 @@ use std::{
 };
 
 use autobwd::{Error, ErrorKind, Result, Tensor};
-use autobwd_core::tensor::{load_tensors, read_file};
-use serde_json::{Map, Value};
+use autobwd_core::tensor::load_tensors;
+use serde_json::Value;
 
-/// The largest file of text, such as a configuration, in bytes.
-pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
-
-/// An error about a file of a folder.
-pub(crate) fn refused(path: &Path, why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()))
-}
-
-/// An object in a file of JSON.
-pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
-    let text = read_file(path, LARGEST_TEXT)?;
-    match serde_json::from_slice(&text) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(refused(path, "not an object")),
-        Err(e) => Err(refused(path, format!("not JSON: {e}")).caused_by(e)),
-    }
-}
+use crate::source::{read_object, refused};
 
 /// The files of tensors in a folder: `model.safetensors`, or the shards that an index lists.
 pub(crate) fn tensor_files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -73,11 +57,7 @@ pub(crate) fn read_tensors(folder: &Path) -> Result<Vec<(String, Tensor)>> {
             }
         }
     }
-    tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    match tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(refused(folder, format!("two tensors `{}`", pair[0].0))),
-        None => Ok(tensors),
-    }
+    Ok(tensors)
 }
 
 /// Old files of BERT call scales `gamma` and shifts `beta`.

@@ -1,14 +1,12 @@
 //! Generation of texts, token by token.
 
-use std::path::{Path, PathBuf};
-
 use autobwd::{DType, Error, ErrorKind, Executor, Meta, Result, Tensor};
 use autobwd_ops::Model;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::Value;
 
-use crate::{GenerationOptions, Pretrained, folder::read_object, inputs::Capacity};
+use crate::{GenerationOptions, Pretrained, inputs::Capacity, source::Source};
 
 /// The position of padding.
 const PADDING: i64 = -1;
@@ -34,7 +32,7 @@ const PADDING: i64 = -1;
 pub struct Generator {
     model: Model,
     capacity: Capacity,
-    folder: PathBuf,
+    source: Source,
 }
 
 /// A text that is being continued.
@@ -58,7 +56,7 @@ impl Generator {
         Ok(Generator {
             model: pretrained.load_with(Some(capacity))?,
             capacity,
-            folder: pretrained.folder().into(),
+            source: pretrained.source().clone(),
         })
     }
 
@@ -73,7 +71,7 @@ impl Generator {
     /// # Errors
     /// Files that cannot be read.
     pub fn defaults(&self) -> Result<GenerationOptions> {
-        defaults(&self.folder)
+        defaults(&self.source)
     }
 
     /// Continues texts, each until it has a token of `eos_token_ids` or `max_new_tokens` new ones. Returns the new tokens.
@@ -187,11 +185,11 @@ impl Generator {
     }
 }
 
-/// The options in a folder's files.
-pub(crate) fn defaults(folder: &Path) -> Result<GenerationOptions> {
+/// The options in the files of a model.
+pub(crate) fn defaults(source: &Source) -> Result<GenerationOptions> {
     let plain = GenerationOptions::default();
-    let own = folder.join("generation_config.json");
-    let keys = if own.exists() { read_object(&own)? } else { read_object(&folder.join("config.json"))? };
+    let own = source.object("generation_config.json")?;
+    let keys = own.map_or_else(|| source.object("config.json").map(Option::unwrap_or_default), Ok)?;
     let number = |key: &str| keys.get(key).and_then(Value::as_f64);
     let count = |key: &str| keys.get(key).and_then(Value::as_u64).map(|n| n as usize);
     let ids = |key: &str| match keys.get(key) {

@@ -12,6 +12,7 @@ mod bert;
 mod config;
 mod folder;
 mod generator;
+mod gguf;
 mod gpt2;
 mod inputs;
 mod layers;

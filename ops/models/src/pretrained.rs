@@ -1,6 +1,6 @@
 //! Loading a published model from its folder.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Scope};
 use autobwd_ops::Model;
@@ -9,10 +9,12 @@ use serde_json::Value;
 use crate::{
     GenerationOptions, bert,
     config::Config,
-    folder, generator, gpt2,
+    generator, gpt2,
     inputs::{Capacity, Inputs},
     layers::{Layers, Outputs},
-    llama, modernbert, t5, vit, whisper,
+    llama, modernbert,
+    source::{Source, refused},
+    t5, vit, whisper,
 };
 
 /// An architecture, `model_type` of configurations.
@@ -85,8 +87,8 @@ impl Family {
     }
 }
 
-/// A folder with a published model, in the layout of Hugging Face: `config.json`, and `model.safetensors` or shards with
-/// an index.
+/// A published model: a folder in the layout of Hugging Face, with `config.json`, and `model.safetensors` or shards with
+/// an index; or a file of GGUF, the format of llama.cpp.
 ///
 /// ```
 /// use autobwd::{Executor, Tensor};
@@ -102,15 +104,19 @@ impl Family {
 #[must_use = "nothing is read before `load`"]
 #[derive(Clone, Debug)]
 pub struct Pretrained {
-    folder: PathBuf,
+    source: Source,
     dtype: DType,
     inputs: Vec<String>,
 }
 
 impl Pretrained {
-    /// The model of a folder, which [`load`](Pretrained::load) reads.
-    pub fn open(folder: impl AsRef<Path>) -> Pretrained {
-        Pretrained { folder: folder.as_ref().into(), dtype: DType::F32, inputs: vec![] }
+    /// The model of a folder or of a file that ends in `.gguf`, which [`load`](Pretrained::load) reads.
+    ///
+    /// Files of GGUF hold Llama, Mistral, Qwen 2 and 3, and Gemma 3. Tensors of the types F32, F16, BF16, Q4_0, Q4_1, Q5_0,
+    /// Q5_1, Q8_0, Q4_K, Q5_K and Q6_K are read; programs compute with their values, not with blocks. The parameters have
+    /// the names and the order of elements that transformers has.
+    pub fn open(path: impl AsRef<Path>) -> Pretrained {
+        Pretrained { source: Source::open(path.as_ref()), dtype: DType::F32, inputs: vec![] }
     }
 
     /// Sets the dtype of parameters and results: float32 by default, float16 or bfloat16. The tensors of the files
@@ -149,19 +155,20 @@ impl Pretrained {
     /// # Errors
     /// Files that cannot be read.
     pub fn generation_options(&self) -> Result<GenerationOptions> {
-        generator::defaults(&self.folder)
+        generator::defaults(&self.source)
     }
 
     /// The model, for a generation if it has a capacity.
     pub(crate) fn load_with(&self, capacity: Option<Capacity>) -> Result<Model> {
-        let path = self.folder.join("config.json");
-        let config = Config::new(folder::read_object(&path)?);
+        let path = self.source.path_of("config.json");
+        let keys = self.source.object("config.json")?;
+        let config = Config::new(keys.ok_or_else(|| refused(&path, "no such file"))?);
         let family = self.family(&path, &config)?;
         if !(self.dtype == DType::F32 || self.dtype.is_half()) {
             let text = format!("models are float32, float16 or bfloat16, not {}", self.dtype);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        let tensors = folder::read_tensors(&self.folder)?;
+        let tensors = self.source.tensors()?;
         let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
         let net = Builder::new();
         let layers = Layers { net: &net, config: &config, names: &names, dtype: self.dtype };
@@ -193,8 +200,8 @@ impl Pretrained {
         Model::with_signature(program, scope)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
     }
 
     fn family(&self, path: &Path, config: &Config) -> Result<Family> {
@@ -202,7 +209,7 @@ impl Pretrained {
         let known = || FAMILIES.map(|(name, _)| format!("`{name}`")).join(", ");
         let family = FAMILIES.iter().find(|(known, _)| *known == name).map(|(_, family)| *family);
         let family = family.ok_or_else(|| {
-            folder::refused(path, format!("the `model_type` is `{name}`; supported are {}", known()))
+            refused(path, format!("the `model_type` is `{name}`; supported are {}", known()))
         })?;
         let unknown = self.inputs.iter().find(|name| !family.optional_inputs().contains(&name.as_str()));
         match unknown {
@@ -233,7 +240,7 @@ impl Pretrained {
                 obstacles.add("", format!("the tensor `{name}` is unexpected"));
             }
         }
-        obstacles.require_none(&format!("cannot load `{}`", self.folder.display()))?;
+        obstacles.require_none(&format!("cannot load `{}`", self.source.path().display()))?;
         scope.convert_to(program)?;
         Ok(())
     }

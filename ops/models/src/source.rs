@@ -1,37 +1,88 @@
-//! Where a published model comes from.
+//! A published model: a folder in the layout of Hugging Face, or a file of GGUF, which answers as the folder would.
 
 use std::path::{Path, PathBuf};
 
-use autobwd::Result;
+use autobwd::{Error, ErrorKind, Result, Tensor};
 use autobwd_core::tensor::read_file;
 use serde_json::{Map, Value};
 
-use crate::folder::{LARGEST_TEXT, read_object, refused};
+use crate::{folder, gguf};
 
-/// A folder with a published model.
+/// The largest file of text, such as a configuration, in bytes.
+pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
+
+/// An error about a file.
+pub(crate) fn refused(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()))
+}
+
+/// An object in a file of JSON.
+pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
+    let text = read_file(path, LARGEST_TEXT)?;
+    match serde_json::from_slice(&text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(refused(path, "not an object")),
+        Err(e) => Err(refused(path, format!("not JSON: {e}")).caused_by(e)),
+    }
+}
+
+/// Where a published model is.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     path: PathBuf,
 }
 
 impl Source {
+    /// The model of a folder, or of a file whose name ends in `.gguf`. Nothing is read yet.
     pub(crate) fn open(path: &Path) -> Source {
         Source { path: path.into() }
     }
 
-    /// An object in a file of JSON, if there is that file.
-    pub(crate) fn object(&self, file: &str) -> Result<Option<Map<String, Value>>> {
-        let path = self.path.join(file);
-        path.exists().then(|| read_object(&path)).transpose()
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// A file of text, if there is one.
-    pub(crate) fn text(&self, file: &str) -> Result<Option<String>> {
-        let path = self.path.join(file);
-        if !path.exists() {
-            return Ok(None);
+    /// Where a file is, for errors.
+    pub(crate) fn path_of(&self, file: &str) -> PathBuf {
+        if self.is_gguf() { self.path.clone() } else { self.path.join(file) }
+    }
+
+    fn is_gguf(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+    }
+
+    /// The object in a file of JSON, if there is such a file.
+    pub(crate) fn object(&self, file: &str) -> Result<Option<Map<String, Value>>> {
+        match self.is_gguf() {
+            true => gguf::object(&self.path, file),
+            false => self.existing(file).map(|path| read_object(&path)).transpose(),
         }
+    }
+
+    /// The text of a file, if there is such a file.
+    pub(crate) fn text(&self, file: &str) -> Result<Option<String>> {
+        if self.is_gguf() {
+            return Ok(gguf::object(&self.path, file)?.map(|object| Value::Object(object).to_string()));
+        }
+        let Some(path) = self.existing(file) else { return Ok(None) };
         let text = String::from_utf8(read_file(&path, LARGEST_TEXT)?);
-        text.map(Some).map_err(|e| refused(&path, "not text").caused_by(e))
+        text.map(Some).map_err(|e| refused(&path, "not UTF-8").caused_by(e))
+    }
+
+    fn existing(&self, file: &str) -> Option<PathBuf> {
+        Some(self.path.join(file)).filter(|path| path.exists())
+    }
+
+    /// All tensors, sorted by the names that programs give them.
+    pub(crate) fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut tensors = match self.is_gguf() {
+            true => gguf::tensors(&self.path)?,
+            false => folder::read_tensors(&self.path)?,
+        };
+        tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        match tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            Some(pair) => Err(refused(&self.path, format!("two tensors `{}`", pair[0].0))),
+            None => Ok(tensors),
+        }
     }
 }

@@ -49,7 +49,11 @@ fn tokens_are_those_of_python() -> Result<()> {
             let source = text(&case["text"]);
             let tokens = tokenizer.encode(source)?;
             assert_eq!(tokens, numbers(&case["ids"]), "{family}: {source:?}");
-            assert_eq!(tokenizer.encode_plain(source)?, numbers(&case["ids_no_special"]), "{family}: {source:?}");
+            assert_eq!(
+                tokenizer.encode_plain(source)?,
+                numbers(&case["ids_no_special"]),
+                "{family}: {source:?}"
+            );
             assert_eq!(tokenizer.decode(&tokens)?, text(&case["decoded"]), "{family}: {source:?}");
             // The same text in parts.
             let mut stream = tokenizer.stream();
@@ -98,11 +102,17 @@ fn texts_end_before_stop_strings() -> Result<()> {
     let mut executor = Executor::new();
     let mut texts = |stop: &[String]| {
         let mut parts = [String::new(), String::new()];
-        let texts = generator
-            .generate_texts(&mut executor, &tokenizer, &prompts, &options, stop, |row, _, part| {
+        let texts = generator.generate_texts(
+            &mut executor,
+            &tokenizer,
+            &prompts,
+            &options,
+            stop,
+            |row, _, part| {
                 parts[row] += part;
                 true
-            })?;
+            },
+        )?;
         assert_eq!(texts, parts);
         Ok::<_, Error>(texts)
     };
@@ -126,18 +136,16 @@ fn refusal(files: &[(&str, &str)]) -> String {
     for (file, text) in files {
         fs::write(folder.path().join(file), text).expect("a file");
     }
-    let read = Tokenizer::open(folder.path()).and_then(|tokenizer| {
-        tokenizer.render_chat(&[ChatMessage::new("user", "hello")], true)
-    });
+    let read = Tokenizer::open(folder.path())
+        .and_then(|tokenizer| tokenizer.render_chat(&[ChatMessage::new("user", "hello")], true));
     read.expect_err("a refusal").to_string()
 }
 
 #[test]
 fn bad_files_are_refused() {
     let tokenizer = fs::read_to_string(folder("gpt2").join("tokenizer.json")).expect("the fixture");
-    let with_template = |template: &str| {
-        refusal(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", template)])
-    };
+    let with_template =
+        |template: &str| refusal(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", template)]);
     for (refusal, part) in [
         (refusal(&[]), "has no `tokenizer.json`"),
         (refusal(&[("tokenizer.json", "{}")]), "is no tokenizer"),
@@ -145,7 +153,10 @@ fn bad_files_are_refused() {
         (refusal(&[("tokenizer.json", &tokenizer), ("tokenizer_config.json", "[]")]), "not an object"),
         (with_template("{% for %}"), "the chat template: "),
         (with_template("{{ raise_exception('roles must alternate') }}"), "roles must alternate"),
-        (with_template("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"), "fuel"),
+        (
+            with_template("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+            "fuel",
+        ),
     ] {
         assert!(refusal.contains(part), "{refusal:?} without {part:?}");
     }

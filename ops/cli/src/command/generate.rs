@@ -129,10 +129,8 @@ impl GenerateCommand {
             return texts.iter().try_for_each(|text| terminal.print(text));
         }
         let total: usize = tokens.iter().sum();
-        let texts = texts.into_iter().zip(&prompts).zip(&tokens).map(|((text, prompt), new_tokens)| TextJson {
-            prompt_tokens: prompt.len(),
-            new_tokens: *new_tokens,
-            text,
+        let texts = texts.into_iter().zip(&prompts).zip(&tokens).map(|((text, prompt), new_tokens)| {
+            TextJson { prompt_tokens: prompt.len(), new_tokens: *new_tokens, text }
         });
         terminal.print_json(&GenerateJson {
             schema: "autobwd.generate/1",
