@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, path::Path};
 
 use autobwd_core::{
     __private::internals::*,
-    ARITHMETIC_VERSION, Error, ErrorKind, Program, Result, Tensor, VarKind,
+    ARITHMETIC_VERSION, Error, ErrorKind, Meta, OpDesc, Program, Result, Tensor, Var, VarKind,
     tensor::{load_tensors_with, save_tensors_with},
 };
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::{Scope, arithmetic};
@@ -77,6 +78,9 @@ struct CheckpointJson {
     arithmetic: Option<u32>,
     step: u64,
     notes: BTreeMap<String, String>,
+    /// Whether values that the program does not write are left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    changed_only: bool,
 }
 
 fn refuse(kind: ErrorKind, path: &Path, text: impl std::fmt::Display) -> Error {
@@ -127,7 +131,24 @@ impl Checkpoint {
     /// # Errors
     /// A parameter that the scope lacks; the errors of [`Scope::save`].
     pub fn save(&self, path: impl AsRef<Path>, program: &impl AsRef<Program>, scope: &Scope) -> Result<()> {
-        let (path, program) = (path.as_ref(), program.as_ref());
+        self.save_values(path.as_ref(), program.as_ref(), scope, false)
+    }
+
+    /// Saves the checkpoint with the values of the scope that the program writes, for a run of this program whose other
+    /// values, such as frozen weights, come from elsewhere: a scope that has them loads it.
+    ///
+    /// # Errors
+    /// As [`save`](Checkpoint::save).
+    pub fn save_changed(
+        &self,
+        path: impl AsRef<Path>,
+        program: &impl AsRef<Program>,
+        scope: &Scope,
+    ) -> Result<()> {
+        self.save_values(path.as_ref(), program.as_ref(), scope, true)
+    }
+
+    fn save_values(&self, path: &Path, program: &Program, scope: &Scope, changed_only: bool) -> Result<()> {
         for name in program.parameters().map(|var| program.name(var)) {
             if scope.meta(name).is_none() {
                 let text = format!(
@@ -142,9 +163,13 @@ impl Checkpoint {
             arithmetic: self.arithmetic,
             step: self.step,
             notes: self.notes.clone(),
+            changed_only,
         };
         let metadata = serde_json::to_string(&metadata).map_err(Error::internal)?;
-        save_tensors_with(path, scope.iter(), Some((KEY, metadata)))
+        let written: FxHashSet<Var> = program.root().ops.iter().flat_map(OpDesc::writes).collect();
+        let is_written = |name: &str| program.find(name).is_some_and(|var| written.contains(&var));
+        let values = scope.iter().filter(|(name, _)| !changed_only || is_written(name));
+        save_tensors_with(path, values, Some((KEY, metadata)))
     }
 
     /// Reads a checkpoint for this program, and sets the values of the scope, all or none.
@@ -175,7 +200,10 @@ impl Checkpoint {
             )));
         }
         let is_same = metadata.program == hexadecimal(program.fingerprint());
-        if let Some(text) = difference(program, &values, is_same) {
+        let elsewhere = |name: &str| {
+            scope.meta(name).filter(|_| metadata.changed_only)
+        };
+        if let Some(text) = difference(program, &values, elsewhere, is_same) {
             return Err(refuse(
                 ErrorKind::Checkpoint,
                 path,
@@ -194,11 +222,16 @@ fn hexadecimal(fingerprint: u64) -> String {
 
 /// The first difference between the variables that a program keeps and the values of a file, sorted by name. If the
 /// fingerprint is the program's, the file may lack variables that the program has not written, and may have values of
-/// other programs that run with the same scope.
-fn difference(program: &Program, values: &[(String, Tensor)], is_same: bool) -> Option<String> {
-    let find = |name: &str| {
-        let at = values.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok()?;
-        Some(values[at].1.meta())
+/// other programs that run with the same scope. `elsewhere` finds values that the file need not have.
+fn difference(
+    program: &Program,
+    values: &[(String, Tensor)],
+    elsewhere: impl Fn(&str) -> Option<Meta>,
+    is_same: bool,
+) -> Option<String> {
+    let find = |name: &str| match values.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+        Ok(at) => Some(values[at].1.meta()),
+        Err(_) => elsewhere(name),
     };
     let kept =
         program.root().vars.iter().filter(|(_, desc)| desc.persistable && desc.kind == VarKind::Tensor);

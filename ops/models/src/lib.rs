@@ -27,6 +27,8 @@ mod source;
 mod t5;
 #[cfg(feature = "text")]
 mod text;
+#[cfg(feature = "tuning")]
+mod tuning;
 mod vit;
 mod whisper;
 
@@ -38,3 +40,7 @@ pub use pretrained::Pretrained;
 pub use processors::GenerationOptions;
 #[cfg(feature = "text")]
 pub use text::{ChatMessage, TextStream, Tokenizer};
+#[cfg(feature = "tuning")]
+pub use tuning::{
+    Example, ExampleFormat, FineTuning, StepReport, TuningRun, TuningSummary, class_names, read_examples,
+};

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use autobwd::{Builder, DType, Error, ErrorKind, Expr, Result, Scope};
+use autobwd::{
+    Builder, DType, Error, ErrorKind, Expr, Result, Scope, Tensor,
+    tensor::{save_tensors, write_atomically},
+};
 use autobwd_ops::Model;
 use serde_json::Value;
 
@@ -29,6 +32,20 @@ pub(crate) enum Family {
     T5,
     Whisper,
 }
+
+/// The files of a folder that say how a model is used.
+const OTHER_FILES: [&str; 10] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+];
 
 /// The families by name.
 const FAMILIES: [(&str, Family); 13] = [
@@ -68,7 +85,7 @@ impl Family {
     }
 
     /// Whether it continues a text token by token.
-    fn is_decoder(self) -> bool {
+    pub(crate) fn is_decoder(self) -> bool {
         matches!(self, Family::Gpt2 | Family::Llama(_))
     }
 
@@ -104,8 +121,8 @@ impl Family {
 #[must_use = "nothing is read before `load`"]
 #[derive(Clone, Debug)]
 pub struct Pretrained {
-    source: Source,
-    dtype: DType,
+    pub(crate) source: Source,
+    pub(crate) dtype: DType,
     inputs: Vec<String>,
 }
 
@@ -158,11 +175,51 @@ impl Pretrained {
         generator::defaults(&self.source)
     }
 
+    /// Writes parameters with the configuration and the tokenizer of the model into a folder, which must exist:
+    /// transformers loads it, and [`Pretrained::open`]. Other values of the scope are not written.
+    ///
+    /// ```
+    /// use autobwd_models::Pretrained;
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
+    /// let pretrained = Pretrained::open(folder);
+    /// let model = pretrained.load()?;
+    /// // … train …
+    /// # let folder = tempfile::tempdir()?;
+    /// # let folder = folder.path();
+    /// pretrained.save(&model, folder)?;
+    /// let again = Pretrained::open(folder).load()?;
+    /// # let name = "model.norm.weight";
+    /// assert_eq!(again.scope.get(name)?, model.scope.get(name)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A parameter without value; those of the file system.
+    pub fn save(&self, model: &Model, folder: impl AsRef<Path>) -> Result<()> {
+        let (program, folder) = (&model.program, folder.as_ref());
+        let names = program.parameters().map(|var| program.name(var));
+        let parameters: Vec<(&str, &Tensor)> =
+            names.map(|name| Ok((name, model.scope.get(name)?))).collect::<Result<_>>()?;
+        let mut config = self.source.object("config.json")?.unwrap_or_default();
+        if let Some((_, first)) = parameters.first() {
+            config.remove("torch_dtype");
+            config.insert("dtype".into(), first.dtype().name().into());
+        }
+        save_tensors(folder.join("model.safetensors"), parameters)?;
+        let config = format!("{:#}\n", Value::Object(config));
+        write_atomically(folder.join("config.json"), config.as_bytes())?;
+        for file in OTHER_FILES {
+            if let Some(text) = self.source.text(file)? {
+                write_atomically(folder.join(file), text.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
     /// The model, for a generation if it has a capacity.
     pub(crate) fn load_with(&self, capacity: Option<Capacity>) -> Result<Model> {
         let path = self.source.path_of("config.json");
-        let keys = self.source.object("config.json")?;
-        let config = Config::new(keys.ok_or_else(|| refused(&path, "no such file"))?);
+        let config = self.config()?;
         let family = self.family(&path, &config)?;
         if !(self.dtype == DType::F32 || self.dtype.is_half()) {
             let text = format!("models are float32, float16 or bfloat16, not {}", self.dtype);
@@ -204,7 +261,12 @@ impl Pretrained {
         &self.source
     }
 
-    fn family(&self, path: &Path, config: &Config) -> Result<Family> {
+    pub(crate) fn config(&self) -> Result<Config> {
+        let keys = self.source.object("config.json")?;
+        Ok(Config::new(keys.ok_or_else(|| refused(&self.source.path_of("config.json"), "no such file"))?))
+    }
+
+    pub(crate) fn family(&self, path: &Path, config: &Config) -> Result<Family> {
         let name = config.value("model_type").and_then(Value::as_str).unwrap_or("");
         let known = || FAMILIES.map(|(name, _)| format!("`{name}`")).join(", ");
         let family = FAMILIES.iter().find(|(known, _)| *known == name).map(|(_, family)| *family);

@@ -12,6 +12,7 @@ mod report;
 mod run;
 mod shell;
 mod show;
+mod tune;
 
 use std::path::PathBuf;
 
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     Grad(grad::GradCommand),
     Run(run::RunCommand),
     Generate(generate::GenerateCommand),
+    Tune(tune::TuneCommand),
     Report(report::ReportCommand),
     Convert(convert::ConvertCommand),
     Check(check::CheckCommand),
@@ -56,6 +58,7 @@ impl Command {
             Command::Grad(grad) => grad.run(terminal),
             Command::Run(run) => run.run(terminal),
             Command::Generate(generate) => generate.run(terminal),
+            Command::Tune(tune) => tune.run(terminal),
             Command::Report(report) => report.run(),
             Command::Convert(convert) => convert.run(terminal),
             Command::Check(check) => check.run(terminal),

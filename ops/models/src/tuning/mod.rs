@@ -1,12 +1,14 @@
 //! Fine-tuning of published models.
 
 mod examples;
+mod facts;
 mod program;
 mod rows;
 mod run;
 mod summary;
 
 pub use examples::{Example, ExampleFormat, read_examples};
+pub use facts::class_names;
 pub use run::{StepReport, TuningRun};
 pub use summary::TuningSummary;
 
@@ -148,7 +150,7 @@ impl FineTuning {
 
     /// The dtype in which products of trained weights are computed, if it is not float32.
     fn mixed_precision(&self, pretrained: &Pretrained) -> Option<DType> {
-        let dtype = pretrained.chosen_dtype();
+        let dtype = pretrained.dtype;
         (self.lora.is_none() && dtype.is_half()).then_some(dtype)
     }
 }

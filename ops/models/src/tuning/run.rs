@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use autobwd::{
-    DType, Error, ErrorKind, Executor, Meta, Result, Scope, Session, Tensor,
+    DType, Error, ErrorKind, Executor, Meta, Result, Session, Tensor,
     exec::Checkpoint,
 };
 use autobwd_data::{Batch, Loader};
@@ -11,6 +11,7 @@ use autobwd_ops::{Model, quantization::quantize};
 
 use super::{
     Example, FineTuning, TuningSummary,
+    facts::ModelFacts,
     program::{DIVISOR, TuningPrograms},
     rows::{RowKind, Rows},
 };
@@ -67,7 +68,8 @@ impl TuningRun {
         evaluation: Vec<Example>,
     ) -> Result<TuningRun> {
         let mixed = tuning.mixed_precision(pretrained);
-        let is_decoder = pretrained.is_decoder()?;
+        let facts = ModelFacts::of(pretrained)?;
+        let is_decoder = facts.family.is_decoder();
         let second = if is_decoder { RowKind::NextTokens } else { RowKind::Tokens }.second_input();
         let mut loaded = pretrained.clone().input(second);
         if mixed.is_some() {
@@ -79,11 +81,11 @@ impl TuningRun {
             _ if is_decoder => RowKind::NextTokens,
             _ => RowKind::Tokens,
         };
-        let limits = (pretrained.positions()?, vocabulary(&model)?);
+        let limits = (facts.positions, vocabulary(&model)?);
         let rows_of_step = tuning.batch * tuning.micro_batches;
         let rows = Rows::new(tuning, kind, examples, limits, rows_of_step)?;
         let parameters = elements(&model);
-        let lora = adapt(tuning, pretrained, &mut model)?;
+        let lora = adapt(tuning, &facts, &mut model)?;
 
         let feeds = [
             ("input_ids", Meta::new(DType::I64, [tuning.batch, rows.length])),
@@ -244,14 +246,7 @@ impl TuningRun {
         let folder = folder.as_ref();
         match &self.lora {
             Some(lora) => Adapter::of(&self.model, lora)?.save(folder),
-            None => {
-                let mut weights = Scope::new();
-                let parameters = self.model.program.parameters().map(|var| self.model.program.name(var));
-                for name in parameters {
-                    weights.set(name, self.model.scope.get(name)?.clone());
-                }
-                self.pretrained.save_with(&weights, folder)
-            }
+            None => self.pretrained.save(&self.model, folder),
         }
     }
 }
@@ -280,15 +275,18 @@ fn feed(session: &mut Session, batch: &Batch, row: usize, divisor: f32) -> Resul
 }
 
 /// Quantises the model, and adds adapters to it.
-fn adapt(tuning: &FineTuning, pretrained: &Pretrained, model: &mut Model) -> Result<Option<Lora>> {
+fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<Option<Lora>> {
+    let all = linear_targets(model);
     if let Some(quantization) = tuning.quantization {
-        for target in linear_targets(model) {
+        for target in &all {
             quantize(model, &format!("*{target}.weight"), quantization)?;
         }
     }
     let Some(mut lora) = tuning.lora.clone() else { return Ok(None) };
     if lora.targets.is_empty() {
-        lora.targets = pretrained.default_targets()?;
+        lora.targets = facts.default_targets()?;
+    } else if lora.targets == ["all-linear"] {
+        lora.targets = all;
     }
     lora.attach(model)?;
     Ok(Some(lora))

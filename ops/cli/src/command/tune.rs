@@ -1,0 +1,247 @@
+//! `tune`: fine-tunes a published model on texts.
+
+mod lora;
+mod outputs;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use autobwd_models::{
+    Example, ExampleFormat, FineTuning, Lora, StepReport, Tokenizer, TuningRun, class_names, read_examples,
+};
+use clap::Args;
+use serde::Serialize;
+
+use super::pretrained::PretrainedArgs;
+use crate::{
+    bytes::bytes_of,
+    terminal::{CommandFailure, CommandResult, Terminal},
+};
+use lora::lora;
+use outputs::TuningFiles;
+
+/// The number of steps after which the time of all is estimated.
+const MEASURED_STEPS: u64 = 3;
+
+/// Fine-tune a published model on texts
+///
+/// A line of the data is an object: with `messages` of a conversation (the answers are learned), with `prompt` and
+/// `completion` (the completion is learned), with `text`; or, for models that classify, with a text and a class.
+///
+/// What the run will do is said on standard error before the first step. A run that is killed goes on with --resume, with
+/// the same bits as if it had not been. The folder of --output gets the adapter, as peft writes it, or the model, as
+/// transformers writes it; `log.jsonl`; and `report.html` with the curves. With evaluation data, the parameters with the
+/// least loss on these are kept, otherwise the last ones.
+#[derive(Debug, Args)]
+pub(crate) struct TuneCommand {
+    #[command(flatten)]
+    pretrained: PretrainedArgs,
+    /// The examples, one object of JSON a line
+    data: PathBuf,
+    /// Lines have `messages`
+    #[arg(long, conflicts_with_all = ["text", "labels"])]
+    chat: bool,
+    /// The field of the text
+    #[arg(long, value_name = "FIELD")]
+    text: Option<String>,
+    /// The field of the class of a text, by its number or its name in the configuration
+    #[arg(long, value_name = "FIELD")]
+    labels: Option<String>,
+    /// Train adapters instead of the weights: a rank, and options after commas, such as
+    /// `r=8,alpha=16,targets=q_proj+v_proj`; `targets=all-linear` are all products but the head; `rslora` scales by the
+    /// root of the rank
+    #[arg(long, value_name = "OPTIONS", value_parser = lora)]
+    lora: Option<Lora>,
+    /// The memory that a step may take, such as `1.5GB`: values are recomputed until it fits
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<String>,
+    /// The number of times that all examples are seen
+    #[arg(long, value_name = "N", default_value_t = FineTuning::default().epochs)]
+    epochs: u64,
+    /// Rows of a micro-batch
+    #[arg(long, value_name = "N", default_value_t = FineTuning::default().batch)]
+    batch: usize,
+    /// Micro-batches of a step, which take the memory of one
+    #[arg(long, value_name = "N", default_value_t = FineTuning::default().micro_batches)]
+    micro_batches: usize,
+    /// Tokens of a row, instead of those of the longest example
+    #[arg(long, value_name = "N")]
+    length: Option<usize>,
+    /// Cut examples that are longer than a row
+    #[arg(long)]
+    truncate: bool,
+    /// Put each text into a row of its own
+    #[arg(long)]
+    no_packing: bool,
+    /// The learning rate: 2e-4 with --lora and 2e-5 without, by default
+    #[arg(long, value_name = "X")]
+    rate: Option<f64>,
+    /// The part of the steps in which the rate grows
+    #[arg(long, value_name = "X", default_value_t = FineTuning::default().warmup)]
+    warmup: f64,
+    /// Keep the rate, instead of a cosine that falls to 0
+    #[arg(long)]
+    constant: bool,
+    /// The decay of weights; biases and normalisations do not decay
+    #[arg(long, value_name = "X", default_value_t = FineTuning::default().weight_decay)]
+    decay: f32,
+    /// The largest norm of all gradients together; 0 for no bound
+    #[arg(long, value_name = "X", default_value_t = FineTuning::default().max_gradient_norm)]
+    clip: f32,
+    /// The seed of the order of examples, and of new parameters
+    #[arg(long, value_name = "N", default_value_t = FineTuning::default().seed)]
+    seed: u64,
+    /// Examples that are not learned, in the format of the data: their loss is measured after each epoch
+    #[arg(long, value_name = "FILE")]
+    evaluation: Option<PathBuf>,
+    /// Also measure it after so many steps
+    #[arg(long, value_name = "N", requires = "evaluation")]
+    evaluate_every: Option<u64>,
+    /// Save the state of the run after so many steps
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    checkpoint_every: u64,
+    /// Go on with the run in the folder of --output, which was interrupted
+    #[arg(long)]
+    resume: bool,
+    /// Say what the run would do, and end
+    #[arg(long)]
+    dry_run: bool,
+    /// The number of threads, instead of one a core; results do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// The folder for the result, which is made if it is not there
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
+}
+
+#[derive(Serialize)]
+struct TuneJson {
+    schema: &'static str,
+    threads: usize,
+    trained_parameters: usize,
+    steps: u64,
+    /// The mean loss of the labels of the first and of the last step.
+    losses: [f64; 2],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evaluation_loss: Option<f64>,
+    /// Without those of files and evaluations.
+    seconds_per_step: f64,
+    planned_bytes: usize,
+}
+
+impl TuneCommand {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
+        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
+        let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
+        let format = self.format()?;
+        let read = |path: &Path| read_examples(path, &tokenizer, format.as_ref()).map_err(unreadable);
+        let examples = read(&self.data)?;
+        let evaluation = self.evaluation.as_deref().map_or(Ok(vec![]), read)?;
+        let files = TuningFiles::new(&self.output, self.resume)?;
+        let mut run = self.prepare(examples, evaluation)?;
+        terminal.warn(&format!("fine-tuning `{}`\n{}", self.pretrained.model.display(), run.summary()));
+        if self.dry_run {
+            return Ok(());
+        }
+        let mut state = files.start(&mut run, self.resume)?;
+        let (reports, seconds) = self.steps(terminal, &files, &mut run, &mut state)?;
+        if state.best.is_none() {
+            run.save(&self.output)?;
+        }
+        files.finish()?;
+        let loss = |report: Option<&StepReport>| report.map_or(f64::NAN, |report| report.loss);
+        terminal.print_json(&TuneJson {
+            schema: "autobwd.tune/1",
+            threads: run.threads(),
+            trained_parameters: run.summary().trained,
+            steps: run.summary().steps,
+            losses: [loss(reports.first()), loss(reports.last())],
+            evaluation_loss: state.best,
+            seconds_per_step: seconds / reports.len().max(1) as f64,
+            planned_bytes: run.summary().memory.total(),
+        })
+    }
+
+    fn format(&self) -> CommandResult<Option<ExampleFormat>> {
+        let field = self.text.clone().unwrap_or_else(|| "text".into());
+        Ok(match &self.labels {
+            Some(label) => {
+                let names = class_names(&self.pretrained.open())
+                    .map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+                Some(ExampleFormat::Classes { field, label: label.clone(), names })
+            }
+            None if self.chat => Some(ExampleFormat::Chat),
+            None => self.text.is_some().then_some(ExampleFormat::Text { field }),
+        })
+    }
+
+    fn prepare(&self, examples: Vec<Example>, evaluation: Vec<Example>) -> CommandResult<TuningRun> {
+        let default_rate = if self.lora.is_some() { 2e-4 } else { 2e-5 };
+        let tuning = FineTuning {
+            lora: self.lora.clone(),
+            quantization: self.pretrained.quantize,
+            epochs: self.epochs,
+            batch: self.batch,
+            micro_batches: self.micro_batches,
+            length: self.length,
+            is_truncating: self.truncate,
+            is_packing: !self.no_packing,
+            learning_rate: self.rate.unwrap_or(default_rate),
+            warmup: self.warmup,
+            is_constant: self.constant,
+            weight_decay: self.decay,
+            max_gradient_norm: self.clip,
+            seed: self.seed,
+            memory: self.memory.as_deref().map(bytes_of).transpose()?,
+            threads: self.threads,
+        };
+        Ok(tuning.prepare(&self.pretrained.open(), examples, evaluation)?)
+    }
+
+    /// Does the steps; returns what they did, and their seconds.
+    fn steps(
+        &self,
+        terminal: Terminal,
+        files: &TuningFiles,
+        run: &mut TuningRun,
+        state: &mut outputs::TuningState,
+    ) -> CommandResult<(Vec<StepReport>, f64)> {
+        let steps = run.summary().steps;
+        let progress = terminal.progress(steps);
+        progress.set_position(run.steps_done());
+        let (mut reports, mut seconds) = (vec![], 0.0);
+        let steps_of_epoch = steps / self.epochs;
+        loop {
+            let start = Instant::now();
+            let Some(report) = run.step()? else { break };
+            seconds += start.elapsed().as_secs_f64();
+            reports.push(report);
+            state.log(&report)?;
+            progress.set_message(format!("loss {:.4}", report.loss));
+            progress.inc(1);
+            if reports.len() as u64 == MEASURED_STEPS {
+                let left = (steps - report.step) as f64 * seconds / MEASURED_STEPS as f64;
+                let each = seconds / MEASURED_STEPS as f64;
+                terminal.warn(&format!("{each:.2} s a step; about {:.1} minutes are left", left / 60.0));
+            }
+            let is_asked = self.evaluate_every.is_some_and(|every| report.step.is_multiple_of(every.max(1)));
+            if is_asked || report.step.is_multiple_of(steps_of_epoch) {
+                state.evaluate(run, report.step, &self.output)?;
+            }
+            if report.step.is_multiple_of(self.checkpoint_every.max(1)) {
+                files.save(run, state)?;
+            }
+        }
+        progress.finish_and_clear();
+        Ok((reports, seconds))
+    }
+}
+
+/// Makes the folder of the result.
+fn make_folder(folder: &Path) -> CommandResult {
+    fs::create_dir_all(folder)
+        .map_err(|e| CommandFailure::Failed(format!("cannot make the folder `{}`: {e}", folder.display())))
+}
