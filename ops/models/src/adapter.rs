@@ -11,8 +11,8 @@ use autobwd_ops::{Math, Model};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    file::{read_object, refused},
     lora::{Lora, transformers_module},
-    source::{read_object, refused},
 };
 
 /// What the names of all tensors in an adapter's file start with.

@@ -9,7 +9,7 @@ use autobwd::{Error, ErrorKind, Result, Tensor};
 use autobwd_core::tensor::load_tensors;
 use serde_json::Value;
 
-use crate::source::{read_object, refused};
+use crate::file::{read_object, refused};
 
 /// The files of tensors in a folder: `model.safetensors`, or the shards that an index lists.
 pub(crate) fn tensor_files(folder: &Path) -> Result<Vec<PathBuf>> {

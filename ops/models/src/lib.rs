@@ -10,6 +10,7 @@
 mod adapter;
 mod bert;
 mod config;
+mod file;
 mod folder;
 mod generator;
 mod gguf;

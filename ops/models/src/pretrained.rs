@@ -12,11 +12,12 @@ use serde_json::Value;
 use crate::{
     GenerationOptions, bert,
     config::Config,
+    file::refused,
     generator, gpt2,
     inputs::{Capacity, Inputs},
     layers::{Layers, Outputs},
     llama, modernbert,
-    source::{Source, refused},
+    source::Source,
     t5, vit, whisper,
 };
 

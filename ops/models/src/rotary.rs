@@ -79,7 +79,7 @@ mod tests {
     use std::path::Path;
 
     use super::{RotaryKeys, rotary};
-    use crate::{config::Config, source::read_object};
+    use crate::{config::Config, file::read_object};
     use autobwd::{Result, tensor::load_tensors};
 
     #[test]

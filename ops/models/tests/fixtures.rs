@@ -1,6 +1,8 @@
 //! Tiny models of all families, compared with what transformers and peft compute for them. `fixtures/README.md` says how
 //! the files were made.
 
+mod gguf;
+
 use std::path::PathBuf;
 
 use autobwd::{

@@ -26,7 +26,7 @@ use self::{
     config::Architecture,
     reader::{Entry, Header, LARGEST_FILE, TensorInfo},
 };
-use crate::source::refused;
+use crate::file::refused;
 
 /// A file whose header is read.
 struct Gguf<'a> {

@@ -21,7 +21,7 @@ use autobwd::{Error, Result, tensor::open_file};
 use serde_json::Value;
 
 use super::blocks::BlockType;
-use crate::source::{LARGEST_TEXT, refused};
+use crate::file::{LARGEST_TEXT, refused};
 
 /// The largest file, in bytes.
 pub(super) const LARGEST_FILE: u64 = 64 << 30;

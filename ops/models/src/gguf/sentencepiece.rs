@@ -6,7 +6,7 @@ use autobwd::Result;
 use serde_json::{Map, Value, json};
 
 use super::{Entry, tokenizer::Tokens};
-use crate::source::refused;
+use crate::file::refused;
 
 /// The character for a space.
 const SPACE: &str = "▁";

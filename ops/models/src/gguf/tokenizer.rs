@@ -4,7 +4,7 @@ use autobwd::Result;
 use serde_json::{Map, Value, json};
 
 use super::{Entry, Gguf, sentencepiece};
-use crate::source::refused;
+use crate::file::refused;
 
 /// The types of tokens that have a role here.
 const UNUSED: f64 = 5.0;
