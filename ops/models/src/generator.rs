@@ -4,17 +4,13 @@ use std::path::PathBuf;
 
 use autobwd::{DType, Error, ErrorKind, Executor, Feed, Meta, Program, Result, Tensor};
 use autobwd_ops::Model;
-use rand::{Rng, SeedableRng};
-use rand_pcg::Pcg64Mcg;
 
 use crate::{
-    GenerationOptions, Pretrained, TextContext,
+    GenerationOptions, Pretrained,
+    generated_text::{NO_TEXT, Text},
     generation_config::{GenerationConfig, decoder_start},
     inputs::{Capacity, is_of_source_cache},
 };
-
-/// The position of padding.
-const PADDING: i64 = -1;
 
 /// Generates texts with a decoder: one plan for all prompts and one for all steps, with a cache whose used part is data.
 /// If there is an encoder, it runs once, and the keys and values of its output are kept.
@@ -41,21 +37,8 @@ pub struct Generator {
     folder: PathBuf,
 }
 
-/// A text that is being generated.
-struct Text<'a> {
-    tokens: Vec<i64>,
-    prompt: usize,
-    /// What the processors take for the text of the encoder.
-    source: &'a [i64],
-    rng: Pcg64Mcg,
-    is_complete: bool,
-}
-
-/// Inputs of the encoder, by name, and the number of positions of its output for each text.
-struct Source {
-    inputs: Vec<(&'static str, Tensor)>,
-    lengths: Vec<i64>,
-}
+/// The input of an encoder, by its name.
+type Source = (&'static str, Tensor);
 
 impl Generator {
     /// A generator for `texts` texts at a time, of at most `tokens` tokens, prompts included. Texts that an encoder reads
@@ -129,16 +112,14 @@ impl Generator {
         }
         let prompts: Vec<&[i64]> = prompts.iter().map(AsRef::as_ref).collect();
         if !self.reads("decoder_input_ids") {
-            let texts = texts(&prompts, &prompts, options);
+            let texts = prompts.iter().map(|prompt| Text::new(prompt, prompt, 0, options)).collect();
             return self.run(executor, None, texts, options, on_token);
         }
         self.check_prompts(&prompts, 0)?;
         let start = [decoder_start(&self.folder)?];
-        let texts = texts(&vec![&start[..]; prompts.len()], &prompts, options);
         let length = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(1);
-        let ids = self.padded(&prompts, length, 0)?;
-        let lengths = prompts.iter().map(|prompt| prompt.len() as i64).collect();
-        let source = Source { inputs: vec![("input_ids", ids)], lengths };
+        let source = ("input_ids", self.padded(&prompts, length, 0)?);
+        let texts = prompts.iter().map(|source| Text::new(&start, source, source.len(), options)).collect();
         self.run(executor, Some(source), texts, options, on_token)
     }
 
@@ -194,11 +175,8 @@ impl Generator {
             return Err(Error::new(ErrorKind::Shape, text));
         }
         self.check_prompts(&prompts, 0)?;
-        let source = Source {
-            inputs: vec![("input_features", self.padded_features(features)?)],
-            lengths: vec![self.source_capacity() as i64; prompts.len()],
-        };
-        let texts = texts(&prompts, &vec![&[][..]; prompts.len()], options);
+        let (source, length) = (("input_features", self.padded_features(features)?), self.source_capacity());
+        let texts = prompts.iter().map(|prompt| Text::new(prompt, &[], length, options)).collect();
         self.run(executor, Some(source), texts, options, on_token)
     }
 
@@ -215,29 +193,18 @@ impl Generator {
         self.check_prompts(&prompts, options.max_new_tokens)?;
         let vocabulary = self.dims(&self.model.fetches[0]).last().copied().unwrap_or(0);
         options.check(vocabulary)?;
-        self.read_prompts(executor, source.as_ref(), &prompts)?;
+        self.read_prompts(executor, source.as_ref(), &texts)?;
 
-        let Capacity { texts: rows, .. } = self.capacity;
-        let (ids, logits) = (self.ids(), self.model.fetches[0].clone());
-        let mut feeds =
-            vec![(ids, Meta::new(DType::I64, [rows, 1])), ("positions", Meta::new(DType::I64, [rows, 1]))];
-        feeds.extend(source.as_ref().map(|_| ("source_lengths", Meta::new(DType::I64, [rows, 1]))));
+        let (rows, logits) = (self.capacity.texts, self.model.fetches[0].clone());
+        let names = self.step_inputs();
+        let feeds: Vec<_> = names.iter().map(|name| (*name, Meta::new(DType::I64, [rows, 1]))).collect();
         let Model { program, scope, .. } = &mut self.model;
         let mut session = executor.prepare(&without_encoder(program), scope, &feeds, &[&logits])?;
         while texts.iter().any(|text| !text.is_complete) {
-            let last = |text: &Text<'_>| match (text.is_complete, text.tokens.last()) {
-                (false, Some(token)) => [*token, text.tokens.len() as i64 - 1],
-                _ => [0, PADDING],
-            };
-            for (part, name) in [ids, "positions"].into_iter().enumerate() {
+            for (part, name) in names.iter().enumerate() {
                 let feed = session.feed_mut::<i64>(name)?;
-                feed.fill([0, PADDING][part]);
-                feed.iter_mut().zip(&texts).for_each(|(feed, text)| *feed = last(text)[part]);
-            }
-            if let Some(Source { lengths, .. }) = &source {
-                let feed = session.feed_mut::<i64>("source_lengths")?;
-                feed.fill(0);
-                feed.iter_mut().zip(lengths).for_each(|(feed, length)| *feed = *length);
+                feed.fill(NO_TEXT[part]);
+                feed.iter_mut().zip(&texts).for_each(|(feed, text)| *feed = text.step()[part]);
             }
             session.run(scope)?;
             let found = session.fetch(&logits)?.to_f64s();
@@ -259,27 +226,28 @@ impl Generator {
         &mut self,
         executor: &mut Executor,
         source: Option<&Source>,
-        prompts: &[&[i64]],
+        texts: &[Text<'_>],
     ) -> Result<()> {
-        let starts: Vec<&[i64]> = prompts.iter().map(|prompt| &prompt[..prompt.len() - 1]).collect();
+        let starts: Vec<&[i64]> = texts.iter().map(|text| &text.tokens[..text.prompt - 1]).collect();
         let longest = starts.iter().map(|start| start.len()).max().unwrap_or(0);
         if longest == 0 && source.is_none() {
             return Ok(());
         }
-        // A program of a decoder with no token at all is not planned.
+        // A plan needs a token, if only one of padding.
         let length = longest.max(1);
-        let ids = self.padded(&starts, length, 0)?;
         let numbers: Vec<i64> = (0..length as i64).collect();
-        let places: Vec<&[i64]> = starts.iter().map(|start| &numbers[..start.len()]).collect();
-        let positions = self.padded(&places, length, PADDING)?;
-        let lengths = source.map(|source| &source.lengths[..]).unwrap_or_default();
-        let lengths: Vec<&[i64]> = lengths.chunks(1).collect();
-        let lengths = self.padded(&lengths, 1, 0)?;
-        let mut feeds: Vec<(&str, &dyn Feed)> = vec![(self.ids(), &ids), ("positions", &positions)];
-        if let Some(source) = source {
-            feeds.push(("source_lengths", &lengths));
-            feeds.extend(source.inputs.iter().map(|(name, value)| (*name, value as &dyn Feed)));
-        }
+        let positions: Vec<&[i64]> = starts.iter().map(|start| &numbers[..start.len()]).collect();
+        let source_lengths: Vec<[i64; 1]> = texts.iter().map(|text| [text.source_length as i64]).collect();
+        let source_lengths: Vec<&[i64]> = source_lengths.iter().map(|length| &length[..]).collect();
+        let values = [
+            self.padded(&starts, length, NO_TEXT[0])?,
+            self.padded(&positions, length, NO_TEXT[1])?,
+            self.padded(&source_lengths, 1, NO_TEXT[2])?,
+        ];
+        let of_steps = self.step_inputs().iter().zip(&values);
+        let of_encoder = source.iter().map(|(name, value)| (name, value));
+        let feeds = of_steps.chain(of_encoder).map(|(name, value)| (*name, value as &dyn Feed));
+        let feeds: Vec<(&str, &dyn Feed)> = feeds.collect();
         let Model { program, scope, .. } = &mut self.model;
         executor.run(program, scope, &feeds, &[])?;
         Ok(())
@@ -325,9 +293,12 @@ impl Generator {
         self.model.feeds.iter().any(|feed| feed == name)
     }
 
-    /// The name of the decoder's tokens.
-    fn ids(&self) -> &'static str {
-        if self.reads("decoder_input_ids") { "decoder_input_ids" } else { "input_ids" }
+    /// The names of the parts of [`Text::step`] that the model reads.
+    fn step_inputs(&self) -> &'static [&'static str] {
+        match self.reads("decoder_input_ids") {
+            true => &["decoder_input_ids", "positions", "source_lengths"],
+            false => &["input_ids", "positions"],
+        }
     }
 
     /// The dimensions of a variable; 0 for those that are open.
@@ -342,31 +313,6 @@ impl Generator {
         let mut values = self.model.scope.iter().filter(|(name, _)| is_of_source_cache(name));
         values.next().map_or(0, |(_, value)| value.dims()[1])
     }
-}
-
-impl Text<'_> {
-    /// Chooses the next token by its logits.
-    fn choose(&mut self, mut logits: Vec<f32>, options: &GenerationOptions) -> i64 {
-        let Text { tokens, prompt, source, rng, .. } = self;
-        options.process(&mut logits, TextContext { tokens, prompt: *prompt, source });
-        // 53 bits, as many as a number below 1 has.
-        let at = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let token = options.choose(&logits, at) as i64;
-        tokens.push(token);
-        token
-    }
-}
-
-/// Texts that start with prompts.
-fn texts<'a>(prompts: &[&[i64]], sources: &[&'a [i64]], options: &GenerationOptions) -> Vec<Text<'a>> {
-    let start = |(prompt, source): (&&[i64], &&'a [i64])| Text {
-        tokens: prompt.to_vec(),
-        prompt: prompt.len(),
-        source,
-        rng: Pcg64Mcg::seed_from_u64(options.seed),
-        is_complete: options.max_new_tokens == 0,
-    };
-    prompts.iter().zip(sources).map(start).collect()
 }
 
 /// The program of a step, in which a decoder sees what is kept of its encoder.

@@ -11,6 +11,7 @@ mod adapter;
 mod bert;
 mod config;
 mod folder;
+mod generated_text;
 mod generation_config;
 mod generation_options;
 mod generator;

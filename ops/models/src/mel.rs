@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{config::Config, folder::read_object};
 
 /// The largest number of samples of all windows of a sound.
-const LARGEST: usize = 1 << 26;
+const LARGEST: usize = 1 << 24;
 
 /// The highest frequency of a band, in Hz.
 const HIGHEST: f64 = 8000.0;

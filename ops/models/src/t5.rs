@@ -143,8 +143,8 @@ impl T5<'_> {
         h + layers.net.name_scope(name, || layer.forward(layers, [&x, seen], attend))
     }
 
-    /// What is added to scores of all layers, `[1 or batch, heads, queries, keys]`: a learned number of the first one for
-    /// each bucket of distances, between queries `[1 or batch, queries]` and keys `[keys]`.
+    /// What is added to scores, `[1 or batch, heads, queries, keys]`: a learned number for each bucket of distances from
+    /// positions of queries, `[1 or batch, queries]`, to those of keys, `[keys]`. The bias of the first block serves all.
     fn bias(&self, [queries, keys]: [&Expr; 2], both: bool) -> Expr {
         let Layers { net, config, .. } = self.layers;
         let count = config.size("relative_attention_num_buckets", 32);

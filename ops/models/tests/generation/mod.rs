@@ -164,6 +164,55 @@ fn sounds_are_transcribed_as_by_transformers() -> Result<()> {
     Ok(())
 }
 
+/// What transformers 5.24.0 generates for this text alone, and for the text of the fixture, with the options of the
+/// next test.
+const PENALIZED: [[i64; 30]; 2] = [
+    [
+        65, 9, 8, 9, 23, 70, 70, 73, 73, 80, 70, 15, 71, 70, 5, 12, 12, 49, 31, 2, 2, 73, 70, 77, 2, 8, 28,
+        70, 71, 71,
+    ],
+    [
+        85, 3, 86, 5, 5, 83, 6, 5, 45, 67, 3, 55, 8, 85, 85, 5, 86, 86, 11, 83, 83, 5, 67, 20, 5, 20, 6, 6,
+        56, 5,
+    ],
+];
+
+#[test]
+fn processors_see_the_source_of_each_text() -> Result<()> {
+    // More tokens than the bias of T5 has distances, and texts of different lengths in one batch.
+    let mut generator = Generator::new(&Pretrained::open(folder("t5")), 3, 40)?;
+    let options = GenerationOptions {
+        max_new_tokens: 30,
+        min_new_tokens: 30,
+        repetition_penalty: 1.3,
+        no_repeat_ngram_size: 2,
+        encoder_repetition_penalty: 1.5,
+        encoder_no_repeat_ngram_size: 2,
+        bad_words_ids: vec![vec![76]],
+        ..generator.defaults()?
+    };
+    let sources = [vec![7, 3], vec![9, 40, 2, 61, 33, 5, 17, 80, 12], vec![3, 5, 31, 8, 3, 7, 1]];
+    let found = generator.generate(&mut Executor::new(), &sources, &options)?;
+    assert_eq!(found[1..], PENALIZED.map(Vec::from));
+    Ok(())
+}
+
+#[test]
+fn sounds_of_a_batch_are_transcribed_each_from_its_prompt() -> Result<()> {
+    let values = expected("whisper", "x1.")?;
+    let features = find(&values, "input_features").expect("features");
+    let mut generator = Generator::new(&Pretrained::open(folder("whisper")), 2, 32)?;
+    let options = GenerationOptions { max_new_tokens: 20, ..GenerationOptions::default() };
+    let prompts = [vec![1, 2], vec![1, 2, 3, 4]];
+    let found = generator.transcribe(&mut Executor::new(), features, &prompts, &options)?;
+    // Of transformers 5.24.0, alone.
+    let first = [138, 21, 21, 21, 21, 21, 21, 138, 138, 138, 138, 21, 21, 21, 21, 21, 21, 21, 21, 21];
+    let second =
+        [97, 97, 97, 97, 97, 97, 252, 252, 252, 252, 252, 252, 138, 138, 138, 138, 138, 138, 138, 138];
+    assert_eq!(found, [first, second]);
+    Ok(())
+}
+
 #[test]
 fn adapters_are_attached_to_generators_with_an_encoder() -> Result<()> {
     let values = expected("t5", "x0.")?;
