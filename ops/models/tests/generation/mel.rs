@@ -10,7 +10,7 @@ fn sound() -> Vec<f32> {
     let tau = std::f64::consts::TAU;
     let sample = |n: u32| {
         let t = f64::from(n) / 16_000.0;
-        (0.5 * (tau * 440.0 * t).sin() + 0.25 * (tau * (200.0 + 800.0 * t) * t).sin()) as f32
+        (0.5 * libm::sin(tau * 440.0 * t) + 0.25 * libm::sin(tau * (200.0 + 800.0 * t) * t)) as f32
     };
     (0..16_000).map(sample).collect()
 }

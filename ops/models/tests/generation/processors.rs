@@ -25,6 +25,9 @@ fn is_equal(tensors: &[(String, Tensor)], name: &str, options: &GenerationOption
     Ok(pairs.all(|(found, expected)| found == expected || (found - expected).abs() < 1e-5))
 }
 
+/// Adds an option.
+type Change = fn(&mut GenerationOptions);
+
 /// Options without an effect.
 fn plain() -> GenerationOptions {
     GenerationOptions { top_k: 0, ..GenerationOptions::default() }
@@ -62,7 +65,7 @@ fn processors_alone_are_those_of_transformers() -> Result<()> {
 #[test]
 fn chain_of_processors_is_that_of_transformers() -> Result<()> {
     let (mut options, tensors) = (plain(), tensors()?);
-    let add: [(&str, fn(&mut GenerationOptions)); 12] = [
+    let add: [(&str, Change); 12] = [
         ("00.RepetitionPenaltyLogitsProcessor", |options| options.repetition_penalty = 1.2),
         ("01.NoRepeatNGramLogitsProcessor", |options| options.no_repeat_ngram_size = 2),
         ("02.NoBadWordsLogitsProcessor", |options| options.bad_words_ids = vec![vec![8]]),
@@ -151,7 +154,7 @@ fn most_entropy_and_valid_values_are_kept() {
 
 #[test]
 fn draws_are_by_probability() {
-    let logits = [0.0, -INFINITY, 3.0_f32.ln()];
+    let logits = [0.0, -INFINITY, libm::logf(3.0)];
     let drawn = GenerationOptions { do_sample: true, ..GenerationOptions::default() };
     let counts = (0..1000).fold([0; 3], |mut counts, i| {
         counts[drawn.choose(&logits, (f64::from(i) + 0.5) / 1000.0)] += 1;
