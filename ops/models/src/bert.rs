@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     inputs::Inputs,
-    layers::{Activation, Layers, Outputs, attend, join_heads, split_heads, tied},
+    layers::{Activation, Attention, Layers, Outputs, attend, tied},
 };
 
 /// Sizes of an encoder, and the names of the parts of a block.
@@ -22,24 +22,26 @@ struct Encoder {
 
 /// The names of a block's layers, in the order of their use.
 struct BlockNames {
-    projections: [&'static str; 3],
-    output: &'static str,
+    attention: [&'static str; 4],
     attention_norm: &'static str,
     inner: [&'static str; 2],
     norm: &'static str,
 }
 
 const BERT: BlockNames = BlockNames {
-    projections: ["attention.self.query", "attention.self.key", "attention.self.value"],
-    output: "attention.output.dense",
+    attention: [
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "attention.output.dense",
+    ],
     attention_norm: "attention.output.LayerNorm",
     inner: ["intermediate.dense", "output.dense"],
     norm: "output.LayerNorm",
 };
 
 const DISTILBERT: BlockNames = BlockNames {
-    projections: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
-    output: "attention.out_lin",
+    attention: ["attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin"],
     attention_norm: "sa_layer_norm",
     inner: ["ffn.lin1", "ffn.lin2"],
     norm: "output_layer_norm",
@@ -176,7 +178,6 @@ pub(crate) fn distilbert(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
 
 impl Encoder {
     fn blocks(&self, layers: &Layers<'_>, inputs: &Inputs, scope: &str, count: usize, mut h: Expr) -> Expr {
-        layers.config.share(self.width, self.heads);
         for i in 0..count {
             h = layers.net.name_scope(&format!("{scope}.{i}"), || self.block(layers, inputs, &h));
         }
@@ -185,11 +186,11 @@ impl Encoder {
 
     fn block(&self, layers: &Layers<'_>, inputs: &Inputs, h: &Expr) -> Expr {
         let Encoder { width, inner, heads, epsilon, .. } = *self;
-        let BlockNames { projections, output, attention_norm, inner: [first, second], norm } = self.names;
-        let [q, k, v] =
-            projections.map(|name| split_heads(&layers.linear(name, [width, width], true).forward(h), heads));
-        let seen = join_heads(&attend([&q, &k, &v], inputs.mask(), AttentionAttrs::default()), width);
-        let sum = h + layers.linear(output, [width, width], true).forward(&seen);
+        let BlockNames { attention, attention_norm, inner: [first, second], norm } = self.names;
+        let depth = layers.config.share(width, heads);
+        let layer = Attention { names: attention, biased: [true; 4], width, heads, depth };
+        let attrs = AttentionAttrs::default();
+        let sum = h + layer.forward(layers, [h, h], |qkv| attend(qkv, inputs.mask(), attrs));
         let h = layers.layer_norm(attention_norm, width, epsilon).forward(&sum);
         let x = self.activation.of(&layers.linear(first, [width, inner], true).forward(&h));
         let sum = &h + layers.linear(second, [inner, width], true).forward(&x);

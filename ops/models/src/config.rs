@@ -45,7 +45,13 @@ impl Config {
         self.keys.get(key).is_none_or(|value| !value.is_null())
     }
 
-    fn read<'a, T>(&'a self, key: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
+    /// A value that is read, if the key is there; others are refused.
+    pub(crate) fn read<'a, T>(
+        &'a self,
+        key: &str,
+        what: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Option<T> {
         let value = self.value(key)?;
         let found = read(value);
         if found.is_none() {

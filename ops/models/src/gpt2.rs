@@ -1,7 +1,7 @@
 //! GPT-2 (Radford et al., 2019): a decoder with learned positions.
 
-use autobwd::{DType, Expr};
-use autobwd_ops::{Math, attention::AttentionAttrs, filled};
+use autobwd::Expr;
+use autobwd_ops::{Math, attention::AttentionAttrs};
 use serde_json::json;
 
 use crate::{
@@ -22,9 +22,7 @@ pub(crate) fn logits(layers: &Layers<'_>, inputs: &Inputs) -> Expr {
     layers.optional_scope("transformer", || {
         let words = layers.embedding("wte", config.size("vocab_size", 50_257), width);
         let places = layers.embedding("wpe", config.size("n_positions", 1024), width);
-        // Padding of a step has the position -1.
-        let zero = filled(net, DType::I64, "0", &[1.into()]);
-        let mut h = words.forward(inputs.ids()) + places.forward(&tokens.positions.maximum(&zero));
+        let mut h = words.forward(inputs.ids()) + places.forward(&tokens.unpadded_positions(net));
         for i in 0..count {
             h = net.name_scope(&format!("h.{i}"), || block(layers, &tokens, i, width, &h));
         }

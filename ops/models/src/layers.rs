@@ -119,6 +119,35 @@ impl Activation {
     }
 }
 
+/// An attention layer with the names of files: projections of queries, keys and values by head, and of the result.
+pub(crate) struct Attention<'a> {
+    /// The names of the projections: queries, keys, values, result.
+    pub(crate) names: [&'a str; 4],
+    /// Which of them have a bias.
+    pub(crate) biased: [bool; 4],
+    pub(crate) width: usize,
+    pub(crate) heads: usize,
+    /// The size of a head.
+    pub(crate) depth: usize,
+}
+
+impl Attention<'_> {
+    /// Attention of `x` to `seen`, both `[batch, length, width]`: `attend` gets queries, keys and values by head.
+    pub(crate) fn forward(
+        &self,
+        layers: &Layers<'_>,
+        [x, seen]: [&Expr; 2],
+        attend: impl FnOnce([&Expr; 3]) -> Expr,
+    ) -> Expr {
+        let Attention { names, biased, width, heads, depth } = *self;
+        let project = |part: usize, x: &Expr, dims| layers.linear(names[part], dims, biased[part]).forward(x);
+        let inner = heads * depth;
+        let by_head = |part: usize, x: &Expr| split_heads(&project(part, x, [width, inner]), heads);
+        let [q, k, v] = [by_head(0, x), by_head(1, seen), by_head(2, seen)];
+        project(3, &join_heads(&attend([&q, &k, &v]), inner), [inner, width])
+    }
+}
+
 /// `x · tableᵀ`: the output layer of a model that shares its table of embeddings.
 #[track_caller]
 pub(crate) fn tied(x: &Expr, table: &Expr) -> Expr {

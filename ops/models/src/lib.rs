@@ -12,6 +12,9 @@ mod bert;
 mod config;
 mod file;
 mod folder;
+mod generated_text;
+mod generation_config;
+mod generation_options;
 mod generator;
 mod gguf;
 mod gpt2;
@@ -20,6 +23,7 @@ mod layers;
 mod llama;
 mod lora;
 mod loss;
+mod mel;
 mod modernbert;
 mod pretrained;
 mod processors;
@@ -34,11 +38,13 @@ mod vit;
 mod whisper;
 
 pub use adapter::Adapter;
+pub use generation_options::GenerationOptions;
 pub use generator::Generator;
 pub use lora::{Lora, linear_targets};
 pub use loss::{next_token_loss, token_loss};
+pub use mel::FeatureExtractor;
 pub use pretrained::Pretrained;
-pub use processors::GenerationOptions;
+pub use processors::TextContext;
 #[cfg(feature = "text")]
 pub use text::{ChatMessage, TextStream, Tokenizer};
 #[cfg(feature = "tuning")]

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     inputs::Inputs,
-    layers::{Activation, Layers, Outputs, attend, join_heads, split_heads, tied},
+    layers::{Activation, Attention, Layers, Outputs, attend, tied},
 };
 
 /// The largest distance with a bucket of its own: a table has one number for each.
@@ -48,10 +48,9 @@ pub(crate) fn t5(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
     let vocabulary = config.size("vocab_size", 32_128);
     let shared = layers.embedding("shared", vocabulary, model.width);
     let count = layers.count("num_layers", 6);
-    let encoded = model.stack("encoder", &shared.forward(inputs.ids()), count, inputs, None);
-    let decoder_ids = inputs.get("decoder_input_ids");
+    let encoded = model.encoder(&shared.forward(inputs.ids()), count, inputs);
     let count = layers.count("num_decoder_layers", count);
-    let h = model.stack("decoder", &shared.forward(decoder_ids), count, inputs, Some(&encoded));
+    let h = model.decoder(&shared.forward(inputs.get("decoder_input_ids")), count, inputs, &encoded);
     // Newer files say that they are tied, whatever they are.
     let is_scaled = match config.value("scale_decoder_outputs") {
         Some(_) => config.flag("scale_decoder_outputs", true),
@@ -66,40 +65,59 @@ pub(crate) fn t5(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
 }
 
 impl T5<'_> {
-    fn stack(&self, name: &str, x: &Expr, count: usize, inputs: &Inputs, encoded: Option<&Expr>) -> Expr {
-        let T5 { layers, width, epsilon, .. } = *self;
-        let net = layers.net;
-        net.name_scope(name, || {
-            // The bias of the first block serves all.
-            let bias = net.name_scope("block.0.layer.0.SelfAttention", || self.bias(x, encoded.is_none()));
-            let mask = match (encoded, inputs.mask()) {
-                (None, Some(mask)) => self.hidden(mask, &bias),
-                _ => bias,
-            };
+    fn encoder(&self, x: &Expr, count: usize, inputs: &Inputs) -> Expr {
+        let net = self.layers.net;
+        net.name_scope("encoder", || {
+            let at = positions(net, &x.dim(1));
+            let bias = self.bias([&at.unsqueeze(&[0]), &at], true);
+            let mask = inputs.mask().map_or(bias.clone(), |mask| self.hidden(mask, &bias));
             let mut h = x.clone();
             for i in 0..count {
-                h = net.name_scope(&format!("block.{i}.layer"), || self.block(&h, &mask, inputs, encoded));
+                h = net.name_scope(&format!("block.{i}.layer"), || {
+                    let h = self.attention(["0.layer_norm", "0.SelfAttention"], &h, None, |qkv| {
+                        attend(qkv, Some(&mask), unscaled())
+                    });
+                    self.feed_forward("1", &h)
+                });
             }
-            layers.rms_norm("final_layer_norm", width, epsilon).forward(&h)
+            self.norm("final_layer_norm", &h)
         })
     }
 
-    fn block(&self, h: &Expr, mask: &Expr, inputs: &Inputs, encoded: Option<&Expr>) -> Expr {
-        let norm = |name: &str, x: &Expr| self.layers.rms_norm(name, self.width, self.epsilon).forward(x);
-        let x = norm("0.layer_norm", h);
-        let mut h = h + self.attention("0.SelfAttention", [&x, &x], Some(mask), encoded.is_some());
-        if let Some(encoded) = encoded {
-            let x = norm("1.layer_norm", &h);
-            h = &h + self.attention("1.EncDecAttention", [&x, encoded], inputs.mask(), false);
-        }
-        let last = if encoded.is_some() { "2" } else { "1" };
-        let x = norm(&format!("{last}.layer_norm"), &h);
-        &h + self.layers.net.name_scope(&format!("{last}.DenseReluDense"), || self.feed_forward(&x))
+    fn decoder(&self, x: &Expr, count: usize, inputs: &Inputs, encoded: &Expr) -> Expr {
+        let Layers { net, dtype, .. } = *self.layers;
+        let head_dims = [self.heads, self.depth];
+        let cache = inputs.cache(net, count, dtype, head_dims);
+        let source_cache = inputs.source_cache(net, count, dtype, head_dims, None);
+        let source = inputs.source(net, encoded, source_cache.as_ref());
+        let tokens = inputs.tokens(net, cache.as_ref());
+        net.name_scope("decoder", || {
+            let bias = self.bias([&tokens.query_positions(), &tokens.key_positions(net)], false);
+            let tokens = tokens.with_bias(bias);
+            let mut h = x.clone();
+            for i in 0..count {
+                h = net.name_scope(&format!("block.{i}.layer"), || {
+                    let h = self.attention(["0.layer_norm", "0.SelfAttention"], &h, None, |qkv| {
+                        tokens.attend(i, qkv, unscaled())
+                    });
+                    let names = ["1.layer_norm", "1.EncDecAttention"];
+                    let h = self.attention(names, &h, Some(encoded), |qkv| source.attend(i, qkv, unscaled()));
+                    self.feed_forward("2", &h)
+                });
+            }
+            self.norm("final_layer_norm", &h)
+        })
     }
 
-    fn feed_forward(&self, x: &Expr) -> Expr {
+    fn norm(&self, name: &str, x: &Expr) -> Expr {
+        self.layers.rms_norm(name, self.width, self.epsilon).forward(x)
+    }
+
+    /// `h` plus the layers for each token alone.
+    fn feed_forward(&self, part: &str, h: &Expr) -> Expr {
         let T5 { layers, width, inner, activation, .. } = *self;
-        let linear = |name: &str, dims| layers.linear(name, dims, false);
+        let x = &self.norm(&format!("{part}.layer_norm"), h);
+        let linear = |name: &str, dims| layers.linear(&format!("{part}.DenseReluDense.{name}"), dims, false);
         let x = match self.is_gated {
             true => {
                 let gate = activation.of(&linear("wi_0", [width, inner]).forward(x));
@@ -107,24 +125,27 @@ impl T5<'_> {
             }
             false => activation.of(&linear("wi", [width, inner]).forward(x)),
         };
-        linear("wo", [inner, width]).forward(&x)
+        h + linear("wo", [inner, width]).forward(&x)
     }
 
-    /// Attention without a scale.
-    fn attention(&self, name: &str, [x, seen]: [&Expr; 2], mask: Option<&Expr>, causal: bool) -> Expr {
+    /// `h` plus its attention, to itself or to the output of the encoder.
+    fn attention(
+        &self,
+        [norm, name]: [&str; 2],
+        h: &Expr,
+        encoded: Option<&Expr>,
+        attend: impl FnOnce([&Expr; 3]) -> Expr,
+    ) -> Expr {
         let T5 { layers, width, depth, heads, .. } = *self;
-        layers.net.name_scope(name, || {
-            let [q, k, v] = [("q", x), ("k", seen), ("v", seen)].map(|(name, x)| {
-                split_heads(&layers.linear(name, [width, heads * depth], false).forward(x), heads)
-            });
-            let attrs = AttentionAttrs { causal, scale: 1.0, ..AttentionAttrs::default() };
-            let seen = join_heads(&attend([&q, &k, &v], mask, attrs), heads * depth);
-            layers.linear("o", [heads * depth, width], false).forward(&seen)
-        })
+        let x = self.norm(norm, h);
+        let layer = Attention { names: ["q", "k", "v", "o"], biased: [false; 4], width, heads, depth };
+        let seen = encoded.unwrap_or(&x);
+        h + layers.net.name_scope(name, || layer.forward(layers, [&x, seen], attend))
     }
 
-    /// What is added to scores, `[1, heads, length, length]`: a learned number for each bucket of distances.
-    fn bias(&self, x: &Expr, both: bool) -> Expr {
+    /// What is added to scores, `[1 or batch, heads, queries, keys]`: a learned number for each bucket of distances from
+    /// positions of queries, `[1 or batch, queries]`, to those of keys, `[keys]`. The bias of the first block serves all.
+    fn bias(&self, [queries, keys]: [&Expr; 2], both: bool) -> Expr {
         let Layers { net, config, .. } = self.layers;
         let count = config.size("relative_attention_num_buckets", 32);
         let far = config.size("relative_attention_max_distance", 128);
@@ -132,7 +153,8 @@ impl T5<'_> {
             config.refuse(format!("`relative_attention_max_distance` is {far}, more than {FARTHEST}"));
         }
         let far = far.min(FARTHEST) as i64;
-        let table = self.layers.embedding("relative_attention_bias", count, self.heads);
+        let name = "block.0.layer.0.SelfAttention.relative_attention_bias";
+        let table = self.layers.embedding(name, count, self.heads);
         let buckets: Vec<i64> = (-far..=far).map(|offset| bucket(offset, both, count as i64, far)).collect();
         let buckets = AssignValue {
             out: New,
@@ -145,11 +167,10 @@ impl T5<'_> {
             fp64_values: vec![],
         };
         let by_offset = table.forward(&net.emit(buckets).out);
-        let at = positions(net, &x.dim(1));
-        let offsets = at.unsqueeze(&[0]) - at.unsqueeze(&[1]);
+        let offsets = keys - queries.unsqueeze(&[2]);
         let far = |sign: i64| filled(net, DType::I64, &(sign * far).to_string(), &[1.into()]);
         let rows = offsets.maximum(&far(-1)).minimum(&far(1)) + far(1);
-        rows.embedding(&by_offset).transpose(&[2, 0, 1]).unsqueeze(&[0])
+        rows.embedding(&by_offset).transpose(&[0, 3, 1, 2])
     }
 
     /// The bias, with `-∞` where a mask hides a key.
@@ -157,6 +178,11 @@ impl T5<'_> {
         let hidden = filled(self.layers.net, bias.dtype(), "-inf", &[1.into()]);
         mask.where_cond(bias, &hidden)
     }
+}
+
+/// Attention whose scores are the products as they are.
+fn unscaled() -> AttentionAttrs {
+    AttentionAttrs { scale: 1.0, ..AttentionAttrs::default() }
 }
 
 /// The bucket of an offset of a key: by sign if keys on both sides are seen; one for each short distance, and

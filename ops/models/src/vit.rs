@@ -6,7 +6,7 @@ use autobwd_ops::{Math, attention::AttentionAttrs, concat, nn::Conv2d};
 use crate::{
     bert::first_token,
     inputs::Inputs,
-    layers::{Layers, Outputs, attend, join_heads, split_heads},
+    layers::{Attention, Layers, Outputs, attend},
 };
 
 /// The number of channels, and the height and width of images.
@@ -54,15 +54,21 @@ pub(crate) fn vit(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
 fn block(layers: &Layers<'_>, width: usize, epsilon: f64, h: &Expr) -> Expr {
     let config = layers.config;
     let (heads, inner) = (config.size("num_attention_heads", 12), config.size("intermediate_size", 3072));
-    config.share(width, heads);
     let biased = config.flag("qkv_bias", true);
     let x = layers.layer_norm("layernorm_before", width, epsilon).forward(h);
-    let [q, k, v] = ["query", "key", "value"].map(|name| {
-        let layer = layers.linear(&format!("attention.attention.{name}"), [width, width], biased);
-        split_heads(&layer.forward(&x), heads)
-    });
-    let seen = join_heads(&attend([&q, &k, &v], None, AttentionAttrs::default()), width);
-    let h = h + layers.linear("attention.output.dense", [width, width], true).forward(&seen);
+    let layer = Attention {
+        names: [
+            "attention.attention.query",
+            "attention.attention.key",
+            "attention.attention.value",
+            "attention.output.dense",
+        ],
+        biased: [biased, biased, biased, true],
+        width,
+        heads,
+        depth: config.share(width, heads),
+    };
+    let h = h + layer.forward(layers, [&x, &x], |qkv| attend(qkv, None, AttentionAttrs::default()));
     let x = layers.layer_norm("layernorm_after", width, epsilon).forward(&h);
     let x = layers.linear("intermediate.dense", [width, inner], true).forward(&x);
     let x = layers.activation("hidden_act", "gelu").of(&x);

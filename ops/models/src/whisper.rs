@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     inputs::Inputs,
-    layers::{Activation, Layers, Outputs, attend, join_heads, split_heads, tied},
+    layers::{Activation, Attention, Layers, Outputs, attend, tied},
 };
 
 /// The epsilon of all normalisations, which is in no configuration.
@@ -26,27 +26,7 @@ pub(crate) fn whisper(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
         let encoded = net.name_scope("encoder", || {
             encoder(layers, &inputs.get("input_features").cast(layers.dtype), width)
         });
-        net.name_scope("decoder", || {
-            let ids = inputs.get("decoder_input_ids");
-            let words = layers.embedding("embed_tokens", config.size("vocab_size", 51_865), width);
-            let places = layers.embedding("embed_positions", config.size("max_target_positions", 448), width);
-            let mut h = words.forward(ids) + places.forward(&autobwd_ops::positions(net, &ids.dim(1)));
-            for i in 0..layers.count("decoder_layers", 4) {
-                h = net.name_scope(&format!("layers.{i}"), || {
-                    let heads = config.size("decoder_attention_heads", 6);
-                    let h = attention(layers, ["self_attn_layer_norm", "self_attn"], heads, &h, None);
-                    let h = attention(
-                        layers,
-                        ["encoder_attn_layer_norm", "encoder_attn"],
-                        heads,
-                        &h,
-                        Some(&encoded),
-                    );
-                    feed_forward(layers, config.size("decoder_ffn_dim", 1536), width, &h)
-                });
-            }
-            tied(&layers.layer_norm("layer_norm", width, EPSILON).forward(&h), &words.weight)
-        })
+        net.name_scope("decoder", || decoder(layers, inputs, &encoded, width))
     });
     vec![("logits", logits)]
 }
@@ -64,39 +44,62 @@ fn encoder(layers: &Layers<'_>, features: &Expr, width: usize) -> Expr {
     for i in 0..layers.count("encoder_layers", 4) {
         h = net.name_scope(&format!("layers.{i}"), || {
             let heads = config.size("encoder_attention_heads", 6);
-            let x = layers.layer_norm("self_attn_layer_norm", width, EPSILON).forward(&h);
-            let h = &h + attend_to(layers, "self_attn", heads, [&x, &x], false);
+            let names = ["self_attn_layer_norm", "self_attn"];
+            let h =
+                attention(layers, names, heads, &h, None, |qkv| attend(qkv, None, AttentionAttrs::default()));
             feed_forward(layers, config.size("encoder_ffn_dim", 1536), width, &h)
         });
     }
     layers.layer_norm("layer_norm", width, EPSILON).forward(&h)
 }
 
-/// `h` plus attention of the decoder: to earlier tokens, or to the encoded sound.
+fn decoder(layers: &Layers<'_>, inputs: &Inputs, encoded: &Expr, width: usize) -> Expr {
+    let Layers { net, config, dtype, .. } = *layers;
+    let heads = config.size("decoder_attention_heads", 6);
+    let (count, head_dims) = (layers.count("decoder_layers", 4), [heads, config.share(width, heads)]);
+    let cache = inputs.cache(net, count, dtype, head_dims);
+    let length = config.size("max_source_positions", 1500);
+    let source_cache = inputs.source_cache(net, count, dtype, head_dims, Some(length));
+    let source = inputs.source(net, encoded, source_cache.as_ref());
+    let tokens = inputs.tokens(net, cache.as_ref());
+
+    let words = layers.embedding("embed_tokens", config.size("vocab_size", 51_865), width);
+    let places = layers.embedding("embed_positions", config.size("max_target_positions", 448), width);
+    let places = places.forward(&tokens.unpadded_positions(net));
+    let mut h = words.forward(inputs.get("decoder_input_ids")) + places;
+    for i in 0..count {
+        h = net.name_scope(&format!("layers.{i}"), || {
+            let names = ["self_attn_layer_norm", "self_attn"];
+            let attrs = AttentionAttrs::default();
+            let h = attention(layers, names, heads, &h, None, |qkv| tokens.attend(i, qkv, attrs.clone()));
+            let names = ["encoder_attn_layer_norm", "encoder_attn"];
+            let h = attention(layers, names, heads, &h, Some(encoded), |qkv| source.attend(i, qkv, attrs));
+            feed_forward(layers, config.size("decoder_ffn_dim", 1536), width, &h)
+        });
+    }
+    tied(&layers.layer_norm("layer_norm", width, EPSILON).forward(&h), &words.weight)
+}
+
+/// `h` plus its attention, to itself or to the encoded sound. Keys have no bias.
 fn attention(
     layers: &Layers<'_>,
     [norm, name]: [&str; 2],
     heads: usize,
     h: &Expr,
     encoded: Option<&Expr>,
+    attend: impl FnOnce([&Expr; 3]) -> Expr,
 ) -> Expr {
     let width = layers.config.size("d_model", 384);
     let x = layers.layer_norm(norm, width, EPSILON).forward(h);
-    h + attend_to(layers, name, heads, [&x, encoded.unwrap_or(&x)], encoded.is_none())
-}
-
-/// Attention whose keys have no bias.
-fn attend_to(layers: &Layers<'_>, name: &str, heads: usize, [x, seen]: [&Expr; 2], causal: bool) -> Expr {
-    let width = layers.config.size("d_model", 384);
-    layers.config.share(width, heads);
-    layers.net.name_scope(name, || {
-        let [q, k, v] = [("q_proj", x), ("k_proj", seen), ("v_proj", seen)].map(|(name, x)| {
-            split_heads(&layers.linear(name, [width; 2], name != "k_proj").forward(x), heads)
-        });
-        let attrs = AttentionAttrs { causal, ..AttentionAttrs::default() };
-        let seen = join_heads(&attend([&q, &k, &v], None, attrs), width);
-        layers.linear("out_proj", [width; 2], true).forward(&seen)
-    })
+    let layer = Attention {
+        names: ["q_proj", "k_proj", "v_proj", "out_proj"],
+        biased: [true, false, true, true],
+        width,
+        heads,
+        depth: layers.config.share(width, heads),
+    };
+    let seen = encoded.unwrap_or(&x);
+    h + layers.net.name_scope(name, || layer.forward(layers, [&x, seen], attend))
 }
 
 fn feed_forward(layers: &Layers<'_>, inner: usize, width: usize, h: &Expr) -> Expr {

@@ -25,8 +25,9 @@ impl Generator {
     ///
     /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
     /// let tokenizer = Tokenizer::open(folder)?;
-    /// let mut generator = Generator::new(&Pretrained::open(folder), 1, 64)?;
-    /// let options = generator.defaults()?;
+    /// let pretrained = Pretrained::open(folder);
+    /// let mut generator = Generator::new(&pretrained, 1, 64)?;
+    /// let options = pretrained.generation_options()?;
     /// let prompt = tokenizer.encode("the cat")?;
     /// let mut shown = String::new();
     /// let texts = generator.generate_texts(

@@ -171,7 +171,7 @@ impl TuningRun {
         let batch = match self.loader.next_batch()? {
             Some(batch) => batch,
             // The next epoch.
-            None => self.loader.next_batch()?.ok_or_else(|| Error::internal("an epoch without batches"))?,
+            None => self.loader.next_batch()?.ok_or_else(|| Error::new(ErrorKind::Data, "an epoch has no batches"))?,
         };
         let labels = labels(&batch)?;
         let parts = self.tuning.micro_batches;
@@ -194,7 +194,7 @@ impl TuningRun {
         self.step += 1;
         if !loss.is_finite() {
             let text = format!("the loss of step {} is {loss}: try a smaller learning rate", self.step);
-            return Err(Error::new(ErrorKind::NonFinite, text));
+            return Err(Error::new(ErrorKind::NotFinite, text));
         }
         Ok(Some(StepReport { step: self.step, loss, learning_rate, labels }))
     }

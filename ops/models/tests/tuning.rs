@@ -1,0 +1,281 @@
+//! Fine-tuning of the fixtures, compared with what transformers computes, and with itself: packed, in micro-batches, within
+//! a budget, on other threads, interrupted.
+
+use std::path::PathBuf;
+
+use autobwd::{Result, Tensor, tensor::load_tensors};
+use autobwd_models::{
+    Adapter, Example, ExampleFormat, FineTuning, Lora, Pretrained, StepReport, Tokenizer, TuningRun,
+    read_examples,
+};
+use autobwd_ops::quantization::Quantization;
+use serde_json::Value;
+
+const DECODERS: [&str; 6] = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3"];
+
+fn folder(family: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(family)
+}
+
+fn expected_losses(family: &str) -> Vec<f64> {
+    let text = std::fs::read_to_string(folder(family).join("expected.json")).expect("the fixture");
+    let expected: Value = serde_json::from_str(&text).expect("JSON");
+    expected["full"]["losses"].as_array().expect("losses").iter().filter_map(Value::as_f64).collect()
+}
+
+/// The batch of the training steps of a fixture.
+fn batch(family: &str) -> Result<Vec<Example>> {
+    let all = load_tensors(folder(family).join("expected.safetensors"))?;
+    let find = |name: &str| all.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+    let rows = |value: &Tensor| -> Result<Vec<Vec<i64>>> {
+        let width = value.dims()[1];
+        Ok(value.slice::<i64>()?.chunks(width).map(<[i64]>::to_vec).collect())
+    };
+    let (ids, mask) = (find("train.input_ids").expect("ids"), find("train.attention_mask"));
+    let labels = find("train.labels").expect("labels");
+    let masks = match mask {
+        Some(mask) => rows(mask)?,
+        None => vec![vec![1; ids.dims()[1]]; ids.dims()[0]],
+    };
+    let of_class = labels.dims().len() == 1;
+    let labels = if of_class { labels.slice::<i64>()?.iter().map(|l| vec![*l]).collect() } else { rows(labels)? };
+    let example = |((tokens, mut labels), mask): ((Vec<i64>, Vec<i64>), Vec<i64>)| {
+        let count = mask.iter().filter(|is_token| **is_token != 0).count();
+        if !of_class {
+            labels.truncate(count);
+        }
+        Example { tokens: tokens[..count].to_vec(), labels }
+    };
+    Ok(rows(ids)?.into_iter().zip(labels).zip(masks).map(example).collect())
+}
+
+/// Five steps over the whole batch of a fixture, as its losses were computed.
+fn like_fixture() -> FineTuning {
+    FineTuning {
+        epochs: 5,
+        batch: 2,
+        learning_rate: 1e-3,
+        warmup: 0.0,
+        is_constant: true,
+        weight_decay: 0.01,
+        max_gradient_norm: 0.0,
+        is_packing: false,
+        ..FineTuning::default()
+    }
+}
+
+fn finish(run: &mut TuningRun) -> Result<Vec<StepReport>> {
+    let mut reports = vec![];
+    while let Some(report) = run.step()? {
+        reports.push(report);
+    }
+    Ok(reports)
+}
+
+fn losses(tuning: &FineTuning, family: &str, examples: &[Example]) -> Result<Vec<f64>> {
+    let mut run = tuning.prepare(&Pretrained::open(folder(family)), examples.to_vec(), vec![])?;
+    Ok(finish(&mut run)?.iter().map(|report| report.loss).collect())
+}
+
+#[track_caller]
+fn assert_near(found: &[f64], expected: &[f64], tolerance: f64, case: &str) {
+    let is_near = |(a, b): (&f64, &f64)| (a - b).abs() <= tolerance;
+    assert!(
+        found.len() == expected.len() && found.iter().zip(expected).all(is_near),
+        "{case}: {found:?} for {expected:?}"
+    );
+}
+
+#[test]
+fn losses_are_those_of_transformers_also_packed_and_in_micro_batches() -> Result<()> {
+    for family in DECODERS {
+        let (expected, examples) = (expected_losses(family), batch(family)?);
+        for (case, tuning) in [
+            ("whole", like_fixture()),
+            // Other numbers of labels in both parts: the mean of their means is another number.
+            ("micro-batches", FineTuning { batch: 1, micro_batches: 2, ..like_fixture() }),
+            // Both texts in one row.
+            ("packed", FineTuning { batch: 1, is_packing: true, length: Some(40), ..like_fixture() }),
+        ] {
+            let found = losses(&tuning, family, &examples)?;
+            assert_near(&found, &expected, 1e-4, &format!("{family}, {case}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn encoders_learn_classes_and_masked_tokens() -> Result<()> {
+    for family in ["distilbert", "roberta", "modernbert"] {
+        let found = losses(&like_fixture(), family, &batch(family)?)?;
+        assert_near(&found, &expected_losses(family), 1e-4, family);
+    }
+    Ok(())
+}
+
+/// Twelve texts of different lengths.
+fn texts() -> Vec<Example> {
+    let text = |i: i64| {
+        let tokens: Vec<i64> = (0..5 + i * 2).map(|at| (at * 7 + i * 13) % 280).collect();
+        Example { labels: tokens.clone(), tokens }
+    };
+    (0..12).map(text).collect()
+}
+
+fn adapters() -> FineTuning {
+    FineTuning {
+        lora: Some(Lora::new(4, &["all-linear"])),
+        learning_rate: 1e-2,
+        batch: 2,
+        epochs: 4,
+        ..FineTuning::default()
+    }
+}
+
+/// The bytes of all values that a run keeps, by name.
+fn values(run: &TuningRun) -> Vec<(String, Vec<u8>)> {
+    let mut values: Vec<_> =
+        run.model().scope.iter().map(|(name, value)| (name.to_string(), value.bytes().to_vec())).collect();
+    values.sort();
+    values
+}
+
+#[test]
+fn a_run_that_is_resumed_has_the_same_bits_on_any_number_of_threads() -> Result<()> {
+    let pretrained = Pretrained::open(folder("llama"));
+    let checkpoint_folder = tempfile::tempdir().expect("a folder");
+    let path = checkpoint_folder.path().join("checkpoint.safetensors");
+    for tuning in [
+        adapters(),
+        FineTuning { micro_batches: 2, ..adapters() },
+        FineTuning { quantization: Some(Quantization::NF4), ..adapters() },
+        FineTuning { lora: None, learning_rate: 1e-3, weight_decay: 0.1, ..adapters() },
+    ] {
+        let prepare = |threads| {
+            let tuning = FineTuning { threads: Some(threads), ..tuning.clone() };
+            tuning.prepare(&pretrained, texts(), texts())
+        };
+        let mut whole = prepare(1)?;
+        let reports = finish(&mut whole)?;
+        let steps = reports.len();
+        assert!(steps > 4 && reports[steps - 1].loss < reports[0].loss, "{reports:?}");
+        for interrupted in [1, steps / 2, steps - 1] {
+            let mut first = prepare(2)?;
+            for _ in 0..interrupted {
+                first.step()?;
+            }
+            first.save_checkpoint(&path, &[("note", "kept".into())])?;
+            let mut second = prepare(1)?;
+            assert_eq!(second.resume(&path)?.note("note")?, "kept");
+            assert_eq!(finish(&mut second)?, reports[interrupted..]);
+            assert_eq!(values(&second), values(&whole));
+            assert_eq!(second.evaluate()?, whole.evaluate()?);
+        }
+        // Frozen weights are not in the file.
+        let saved = load_tensors(&path)?;
+        assert_eq!(saved.iter().any(|(name, _)| name == "model.norm.weight"), tuning.lora.is_none());
+        // Another model, or other options.
+        let other = FineTuning { batch: 1, ..tuning.clone() };
+        assert!(other.prepare(&pretrained, texts(), vec![])?.resume(&path).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn budgets_are_held_with_the_same_bits() -> Result<()> {
+    let pretrained = Pretrained::open(folder("gpt2"));
+    let tuning = FineTuning { threads: Some(1), length: Some(32), ..adapters() };
+    let mut free = tuning.prepare(&pretrained, texts(), vec![])?;
+    let most = free.summary().memory.total();
+    let bytes = most * 9 / 10;
+    let mut bound = FineTuning { memory: Some(bytes), ..tuning.clone() }.prepare(&pretrained, texts(), vec![])?;
+    assert!(bound.summary().memory.total() <= bytes);
+    assert!(bound.summary().recomputed.starts_with("recomputed: "), "{}", bound.summary());
+    assert_eq!(finish(&mut bound)?, finish(&mut free)?);
+    let error = FineTuning { memory: Some(1000), ..tuning }.prepare(&pretrained, texts(), vec![]).unwrap_err();
+    assert!(error.to_string().contains("the budget of 1000 bytes is exceeded by "), "{error}");
+    Ok(())
+}
+
+#[test]
+fn results_are_read_again() -> Result<()> {
+    let pretrained = Pretrained::open(folder("qwen2"));
+    let result = tempfile::tempdir().expect("a folder");
+    let mut run = adapters().prepare(&pretrained, texts(), texts())?;
+    finish(&mut run)?;
+    let loss = run.evaluate()?;
+    run.save(result.path())?;
+    let adapter = Adapter::read(result.path())?;
+    assert!(adapter.lora.targets.contains(&"down_proj".to_string()));
+    let mut model = pretrained.load()?;
+    adapter.merge(&mut model)?;
+    pretrained.save(&model, result.path())?;
+    // The merged model has the loss of the adapter.
+    let merged = Pretrained::open(result.path());
+    let merged_loss = FineTuning::default().prepare(&merged, texts(), texts())?.evaluate()?;
+    assert_near(&[merged_loss.unwrap_or(0.0)], &[loss.unwrap_or(1.0)], 1e-5, "merged");
+    assert!(result.path().join("tokenizer.json").exists());
+    Ok(())
+}
+
+#[test]
+fn examples_are_read_from_lines_and_bad_ones_are_listed() -> Result<()> {
+    let tokenizer = Tokenizer::open(folder("qwen2"))?;
+    let chat = r#"{"messages": [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat on"}]}"#;
+    let example = ExampleFormat::of_line(chat)?.example(chat, &tokenizer)?;
+    let answer: Vec<i64> = example.labels.iter().copied().filter(|label| *label != -100).collect();
+    assert_eq!(tokenizer.decode(&answer)?.trim_end(), "sat on");
+    assert!(example.tokens.len() > answer.len());
+
+    let completion = r#"{"prompt": "the cat", "completion": " sat"}"#;
+    let example = ExampleFormat::of_line(completion)?.example(completion, &tokenizer)?;
+    assert_eq!(example.labels[..2], [-100, -100]);
+    assert_eq!(example.labels.last().copied(), tokenizer.eos_token_id());
+
+    let lines = tempfile::tempdir().expect("a folder");
+    let path = lines.path().join("data.jsonl");
+    std::fs::write(&path, "{\"text\": \"the cat\"}\n\n{\"text\": 3}\n[]\n{\"txt\": \"a\"}\n{").expect("a file");
+    let error = read_examples(&path, &tokenizer, None).unwrap_err().to_string();
+    for part in [
+        "line 3: its `text` is no text",
+        "line 4: it is no object",
+        "line 5: it has no field `text`",
+        "line 6: it is no JSON",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    std::fs::write(&path, "\n").expect("a file");
+    assert!(read_examples(&path, &tokenizer, None).unwrap_err().to_string().ends_with("it has no examples"));
+    Ok(())
+}
+
+#[test]
+fn bad_examples_and_options_are_refused() {
+    let prepare = |tuning: FineTuning, examples: Vec<Example>| {
+        tuning.prepare(&Pretrained::open(folder("gpt2")), examples, vec![]).unwrap_err().to_string()
+    };
+    let example = |tokens: Vec<i64>| Example { labels: tokens.clone(), tokens };
+    let two = || vec![example(vec![1; 9]), example(vec![5000, 2])];
+    for (error, parts) in [
+        (prepare(adapters(), vec![]), vec!["there are no examples"]),
+        (
+            prepare(FineTuning { length: Some(8), ..adapters() }, two()),
+            vec!["example 1: 9 tokens are more than the 8 of a row", "example 2: the model has 288 tokens, and no token 5000"],
+        ),
+        (prepare(FineTuning { length: Some(100_000), ..adapters() }, two()), vec!["positions of the model"]),
+        (prepare(FineTuning { batch: 0, ..adapters() }, two()), vec!["`batch` is 0"]),
+        (prepare(FineTuning { learning_rate: -1.0, ..adapters() }, two()), vec!["`learning_rate` is -1"]),
+        (
+            prepare(FineTuning { lora: None, quantization: Some(Quantization::INT8), ..adapters() }, two()),
+            vec!["quantised weights are not trained"],
+        ),
+        (
+            prepare(FineTuning { lora: Some(Lora::new(4, &["q_proj"])), ..adapters() }, texts()),
+            vec!["no product has weights of a module `q_proj`"],
+        ),
+    ] {
+        parts.iter().for_each(|part| assert!(error.contains(part), "{error:?} without {part:?}"));
+    }
+    let error = adapters().prepare(&Pretrained::open(folder("vit")), texts(), vec![]).unwrap_err().to_string();
+    assert!(error.contains("are not fine-tuned by this function"), "{error}");
+}
