@@ -60,7 +60,7 @@ impl Terminal {
         written.map_err(CommandFailure::of_stdout)
     }
 
-    /// Writes a part of a text to standard output, at once. Tabs are no control characters of it.
+    /// Writes a part of a text to standard output, without waiting for its line. Tabs stay.
     pub(crate) fn print_part(self, part: &str) -> CommandResult {
         let part: Vec<String> = part.split('\t').map(escaped).collect();
         let mut stdout = io::stdout().lock();

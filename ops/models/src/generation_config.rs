@@ -10,7 +10,7 @@ use crate::{
     source::Source,
 };
 
-/// The files with options, the first of which counts.
+/// The files with options: the first one that there is counts.
 const FILES: [&str; 2] = ["generation_config.json", "config.json"];
 
 /// Keys that change the generated tokens, with the only value that is supported.

@@ -42,7 +42,7 @@ impl ChatTemplate {
 
     /// A conversation as one text, with the beginning of an answer if that is asked for.
     ///
-    /// `strftime_now` is not defined, so that the text does not depend on the day.
+    /// Templates cannot ask for the date, so that the text does not depend on the day.
     ///
     /// # Errors
     /// Templates that are no Jinja, or refuse the conversation.

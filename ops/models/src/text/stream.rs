@@ -32,11 +32,14 @@ pub struct TextStream<'a> {
     given: usize,
 }
 
-impl<'a> TextStream<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer) -> TextStream<'a> {
-        TextStream { tokenizer, tokens: vec![], context: 0, given: 0 }
+impl Tokenizer {
+    /// The text of tokens that come one by one.
+    pub fn stream(&self) -> TextStream<'_> {
+        TextStream { tokenizer: self, tokens: vec![], context: 0, given: 0 }
     }
+}
 
+impl TextStream<'_> {
     /// Adds a token, and returns the text that is complete with it, which may be empty.
     ///
     /// # Errors

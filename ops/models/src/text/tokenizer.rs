@@ -5,7 +5,7 @@ use std::path::Path;
 use autobwd::{Error, ErrorKind, Result};
 use serde_json::{Map, Value};
 
-use super::{ChatMessage, TextStream, chat::ChatTemplate};
+use super::{ChatMessage, chat::ChatTemplate};
 use crate::source::Source;
 
 /// The tokens that a configuration names, by their keys.
@@ -121,11 +121,6 @@ impl Tokenizer {
         };
         let tokens: Vec<u32> = tokens.iter().map(id).collect::<Result<_>>()?;
         caught(|| self.tokenizer.decode(&tokens, true))?.map_err(|e| self.refused(&e))
-    }
-
-    /// The text of tokens that come one by one.
-    pub fn stream(&self) -> TextStream<'_> {
-        TextStream::new(self)
     }
 
     /// The number of a token by its text.

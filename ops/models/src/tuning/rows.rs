@@ -92,7 +92,7 @@ impl Rows {
         Ok(Rows { kind, length, rows, examples })
     }
 
-    /// The numbers of rows, of examples, of their tokens, and of labels that count.
+    /// How many rows there are, examples, tokens of these, and labels that count.
     pub(super) fn counts(&self) -> [usize; 4] {
         let tokens = self.examples.iter().map(|example| example.tokens.len()).sum();
         let counted = self.examples.iter().map(|example| self.counted(example)).sum();
