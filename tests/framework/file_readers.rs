@@ -11,11 +11,12 @@ use autobwd::{
     tensor::{load_tensors, read_bounded},
 };
 use autobwd_data::{CsvColumns, TextUnit, TextWindows, load_npz};
+use autobwd_models::Pretrained;
 
 /// A reader, with the extension of its files.
 type Reader = (&'static str, fn(&Path) -> Result<()>);
 
-const READERS: [Reader; 10] = [
+const READERS: [Reader; 11] = [
     ("json", |path| Program::load(path).map(drop)),
     ("safetensors", |path| load_tensors(path).map(drop)),
     ("safetensors", |path| Scope::new().load(path)),
@@ -23,6 +24,7 @@ const READERS: [Reader; 10] = [
     ("csv", |path| CsvColumns::new().numbers("x", [0]).read(path).map(drop)),
     ("txt", |path| TextWindows::read(path, TextUnit::Byte, 8).map(drop)),
     ("onnx", |path| autobwd_onnx::load(path).map(drop)),
+    ("gguf", |path| Pretrained::open(path).load().map(drop)),
     ("pdmodel", |path| autobwd_paddle::load_program(path).map(drop)),
     ("pdmodel", |path| autobwd_paddle::load(path).map(drop)),
     ("so", |path| autobwd_xla::pjrt::Plugin::load(path).map(drop)),

@@ -1,5 +1,5 @@
-//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|checkpoint|paddle|onnx]`: fuzzes programs,
-//! weights, checkpoints, and models of PaddlePaddle and ONNX.
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|checkpoint|paddle|onnx|gguf]`: fuzzes
+//! programs, weights, checkpoints, and models of PaddlePaddle, ONNX and GGUF.
 //!
 //! The current input is in `target/fuzz/TARGET.current` and the options that reproduce it in `TARGET.options`, in case
 //! the process dies. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on
@@ -71,6 +71,8 @@ enum Target {
     Paddle,
     /// Models of ONNX.
     Onnx,
+    /// Models of GGUF.
+    Gguf,
 }
 
 impl Target {
@@ -81,6 +83,7 @@ impl Target {
             Target::Checkpoint => "checkpoint",
             Target::Paddle => "paddle",
             Target::Onnx => "onnx",
+            Target::Gguf => "gguf",
         }
     }
 }
@@ -90,6 +93,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Maximum number and length of kept inputs that reached new outcomes.
 const KEPT: usize = 20_000;
 const KEPT_BYTES: usize = 40_000;
+/// The bytes of a GGUF file that are changed: the headers of the initial inputs and some of their data.
+const GGUF_START: usize = 12_000;
 /// Number of inputs to draw; the shortest one is changed.
 const DRAWN: usize = 3;
 
@@ -135,6 +140,7 @@ fn run(options: &Options) -> Outcomes<usize> {
             let failure = guarded(begin, || match options.target {
                 Some(Target::Paddle) => fuzz::paddle(&input, &mut Rng(options.draw)),
                 Some(Target::Onnx) => fuzz::onnx(&input, &mut Rng(options.draw)),
+                Some(Target::Gguf) => gguf(&saved.with_extension("gguf"), &input, options.draw),
                 _ => fuzz::program(&String::from_utf8_lossy(&input), values, &mut Rng(options.draw)),
             });
             let failure = failure.err();
@@ -143,7 +149,9 @@ fn run(options: &Options) -> Outcomes<usize> {
         }
         return Ok(failures);
     }
-    for target in [Target::Json, Target::Safetensors, Target::Checkpoint, Target::Paddle, Target::Onnx] {
+    for target in
+        [Target::Json, Target::Safetensors, Target::Checkpoint, Target::Paddle, Target::Onnx, Target::Gguf]
+    {
         if options.target.is_some_and(|only| only != target) {
             continue;
         }
@@ -151,19 +159,20 @@ fn run(options: &Options) -> Outcomes<usize> {
         let share = match (options.target, target) {
             (Some(_), _) => options.seconds,
             (None, Target::Json) => options.seconds / 2,
-            (None, _) => options.seconds / 8,
+            (None, _) => options.seconds / 10,
         };
         let end = Instant::now() + Duration::from_secs(share);
         let models = match target {
             Target::Json | Target::Safetensors | Target::Checkpoint => vec![],
             Target::Paddle => fuzz::paddle_inputs()?,
             Target::Onnx => fuzz::onnx_inputs(options.models.as_deref())?,
+            Target::Gguf => fuzz::gguf_inputs()?,
         };
         let seeds = match target {
             Target::Json => seeds.clone(),
             Target::Safetensors => vec![seeds[0].clone()],
             Target::Checkpoint => fuzz::checkpoint_seeds(&seeds),
-            Target::Paddle | Target::Onnx => vec![FuzzSeed::default(); models.len()],
+            Target::Paddle | Target::Onnx | Target::Gguf => vec![FuzzSeed::default(); models.len()],
         };
         failures += Campaign::new(target, &folder, seeds, models, options.seed)?.run(begin, end)?;
     }
@@ -229,7 +238,7 @@ impl Campaign<'_> {
                 number,
                 match target {
                     Target::Json => seed.program.to_json().into_bytes(),
-                    Target::Paddle | Target::Onnx => std::mem::take(&mut models[number]),
+                    Target::Paddle | Target::Onnx | Target::Gguf => std::mem::take(&mut models[number]),
                     Target::Checkpoint => {
                         let path = folder.join("seed.checkpoint");
                         fuzz::save_checkpoint(&path, seed)?;
@@ -283,6 +292,10 @@ impl Campaign<'_> {
                 }
                 (Target::Paddle, _) => fuzz::mutate_model(before, &words, &mut self.rng),
                 (Target::Onnx, _) => fuzz::mutate_onnx(before, &words, &mut self.rng),
+                (Target::Gguf, _) => {
+                    let (start, data) = before.split_at(before.len().min(GGUF_START));
+                    [fuzz::mutate_bytes(start, &mut self.rng).as_slice(), data].concat()
+                }
                 _ => fuzz::mutate_bytes(before, &mut self.rng),
             };
             let draw = self.rng.0;
@@ -298,6 +311,7 @@ impl Campaign<'_> {
                 Target::Checkpoint => fuzz::checkpoint(&current, &saved, model),
                 Target::Paddle => fuzz::paddle(&input, &mut Rng(draw)),
                 Target::Onnx => fuzz::onnx(&input, &mut Rng(draw)),
+                Target::Gguf => gguf(&current.with_extension("gguf"), &input, draw),
             });
             executions += 1;
             match outcome {
@@ -368,6 +382,12 @@ impl Campaign<'_> {
         }
         Ok(())
     }
+}
+
+/// Executes a model of GGUF, whose file has the extension that its reader requires.
+fn gguf(path: &Path, input: &[u8], draw: u64) -> Result<FuzzFinding, String> {
+    fs::write(path, input).map_err(|e| e.to_string())?;
+    fuzz::gguf(path, &mut Rng(draw))
 }
 
 /// Replaces the contents of a file.

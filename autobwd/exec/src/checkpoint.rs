@@ -200,9 +200,7 @@ impl Checkpoint {
             )));
         }
         let is_same = metadata.program == hexadecimal(program.fingerprint());
-        let elsewhere = |name: &str| {
-            scope.meta(name).filter(|_| metadata.changed_only)
-        };
+        let elsewhere = |name: &str| scope.meta(name).filter(|_| metadata.changed_only);
         if let Some(text) = difference(program, &values, elsewhere, is_same) {
             return Err(refuse(
                 ErrorKind::Checkpoint,

@@ -1,4 +1,4 @@
-//! Files of programs: one format an extension, and folders of published models.
+//! Files of programs: one format an extension, and published models in folders and files of GGUF.
 
 use std::{fmt::Display, io, path::Path};
 

@@ -197,8 +197,8 @@ fn published(family: &str) -> String {
 }
 
 #[test]
-fn folders_of_published_models_are_programs() {
-    for family in ["llama", "whisper"] {
+fn published_models_are_programs() {
+    for family in ["llama", "whisper", "qwen2/model.f16.gguf"] {
         let output = Command::new(AUTOBWD).args(["show", &published(family)]).output().unwrap();
         assert!(output.status.success(), "{family}: {}", stderr(&output));
         let text = String::from_utf8_lossy(&output.stdout);

@@ -3,12 +3,7 @@
 use autobwd::Result;
 use serde_json::{Value, json};
 
-use crate::{
-    GenerationOptions,
-    config::Config,
-    file::refused,
-    source::Source,
-};
+use crate::{GenerationOptions, config::Config, file::refused, source::Source};
 
 /// The files with options: the first one that there is counts.
 const FILES: [&str; 2] = ["generation_config.json", "config.json"];

@@ -216,7 +216,9 @@ impl Lora {
 
 /// A parameter in the dtype of a product: an operator is added if it has another one.
 fn cast(program: &mut Program, var: Var, dtype: DType, ops: &mut Vec<OpDesc>) -> Var {
-    let Some(desc) = program.root().vars.get(&var).filter(|desc| desc.dtype != dtype).cloned() else { return var };
+    let Some(desc) = program.root().vars.get(&var).filter(|desc| desc.dtype != dtype).cloned() else {
+        return var;
+    };
     let converted = program.fresh(&format!("{}.cast", program.name(var)));
     program.root_mut().vars.insert(converted, VarDesc::new(dtype, desc.dims.clone()));
     ops.push(Cast { x: var, out: converted, in_dtype: desc.dtype, out_dtype: dtype }.into());

@@ -51,7 +51,8 @@ pub(crate) fn summed_token_loss(logits: &Expr, labels: &Expr) -> Result<Expr> {
     let net = logits.check()?.builder();
     let factors = {
         let program = net.program()?;
-        let product = program.root().ops.iter().find(|op| op.writes().any(|var| program.name(var) == logits.name()));
+        let product =
+            program.root().ops.iter().find(|op| op.writes().any(|var| program.name(var) == logits.name()));
         product.filter(|op| op.is::<MatmulV2>()).map(MatmulV2::from_desc).transpose()?.map(|product| {
             let MatmulV2 { x, y, trans_x, trans_y, .. } = product;
             let [x, y] = [x, y].map(|var| program.name(var).to_string());
@@ -82,7 +83,6 @@ pub(crate) fn summed_token_loss(logits: &Expr, labels: &Expr) -> Result<Expr> {
         })
     };
     let losses = factors.and_then(of_product);
-    let losses =
-        losses.unwrap_or_else(|| logits.cast(DType::F32).cross_entropy(&labels.unsqueeze(&[-1])));
+    let losses = losses.unwrap_or_else(|| logits.cast(DType::F32).cross_entropy(&labels.unsqueeze(&[-1])));
     Ok(losses.sum(&[]))
 }

@@ -241,7 +241,7 @@ impl Pretrained {
             let text = format!("models are float32, float16 or bfloat16, not {}", self.dtype);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        let tensors = self.source.tensors()?;
+        let tensors = self.source.tensors(self.dtype)?;
         let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
         let net = Builder::new();
         let layers = Layers { net: &net, config: &config, names: &names, dtype: self.dtype };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use autobwd::{Result, Tensor};
+use autobwd::{DType, Result, Tensor};
 use autobwd_core::tensor::read_file;
 use serde_json::{Map, Value};
 
@@ -58,10 +58,11 @@ impl Source {
         Some(self.path.join(file)).filter(|path| path.exists())
     }
 
-    /// All tensors, sorted by the names that programs give them.
-    pub(crate) fn tensors(&self) -> Result<Vec<(String, Tensor)>> {
+    /// All tensors, sorted by the names that programs give them. Blocks of GGUF become numbers of a dtype, tensor by tensor;
+    /// other tensors keep theirs.
+    pub(crate) fn tensors(&self, dtype: DType) -> Result<Vec<(String, Tensor)>> {
         let mut tensors = match self.is_gguf() {
-            true => gguf::tensors(&self.path)?,
+            true => gguf::tensors(&self.path, dtype)?,
             false => folder::read_tensors(&self.path)?,
         };
         tensors.sort_by(|a, b| a.0.cmp(&b.0));

@@ -38,7 +38,8 @@ fn batch(family: &str) -> Result<Vec<Example>> {
         None => vec![vec![1; ids.dims()[1]]; ids.dims()[0]],
     };
     let of_class = labels.dims().len() == 1;
-    let labels = if of_class { labels.slice::<i64>()?.iter().map(|l| vec![*l]).collect() } else { rows(labels)? };
+    let labels =
+        if of_class { labels.slice::<i64>()?.iter().map(|l| vec![*l]).collect() } else { rows(labels)? };
     let example = |((tokens, mut labels), mask): ((Vec<i64>, Vec<i64>), Vec<i64>)| {
         let count = mask.iter().filter(|is_token| **is_token != 0).count();
         if !of_class {
@@ -191,11 +192,13 @@ fn budgets_are_held_with_the_same_bits() -> Result<()> {
     let mut free = tuning.prepare(&pretrained, texts(), vec![])?;
     let most = free.summary().memory.total();
     let bytes = most * 9 / 10;
-    let mut bound = FineTuning { memory: Some(bytes), ..tuning.clone() }.prepare(&pretrained, texts(), vec![])?;
+    let mut bound =
+        FineTuning { memory: Some(bytes), ..tuning.clone() }.prepare(&pretrained, texts(), vec![])?;
     assert!(bound.summary().memory.total() <= bytes);
     assert!(bound.summary().recomputed.starts_with("recomputed: "), "{}", bound.summary());
     assert_eq!(finish(&mut bound)?, finish(&mut free)?);
-    let error = FineTuning { memory: Some(1000), ..tuning }.prepare(&pretrained, texts(), vec![]).unwrap_err();
+    let error =
+        FineTuning { memory: Some(1000), ..tuning }.prepare(&pretrained, texts(), vec![]).unwrap_err();
     assert!(error.to_string().contains("the budget of 1000 bytes is exceeded by "), "{error}");
     Ok(())
 }
@@ -237,7 +240,8 @@ fn examples_are_read_from_lines_and_bad_ones_are_listed() -> Result<()> {
 
     let lines = tempfile::tempdir().expect("a folder");
     let path = lines.path().join("data.jsonl");
-    std::fs::write(&path, "{\"text\": \"the cat\"}\n\n{\"text\": 3}\n[]\n{\"txt\": \"a\"}\n{").expect("a file");
+    std::fs::write(&path, "{\"text\": \"the cat\"}\n\n{\"text\": 3}\n[]\n{\"txt\": \"a\"}\n{")
+        .expect("a file");
     let error = read_examples(&path, &tokenizer, None).unwrap_err().to_string();
     for part in [
         "line 3: its `text` is no text",
@@ -263,7 +267,10 @@ fn bad_examples_and_options_are_refused() {
         (prepare(adapters(), vec![]), vec!["there are no examples"]),
         (
             prepare(FineTuning { length: Some(8), ..adapters() }, two()),
-            vec!["example 1: 9 tokens are more than the 8 of a row", "example 2: the model has 288 tokens, and no token 5000"],
+            vec![
+                "example 1: 9 tokens are more than the 8 of a row",
+                "example 2: the model has 288 tokens, and no token 5000",
+            ],
         ),
         (prepare(FineTuning { length: Some(100_000), ..adapters() }, two()), vec!["positions of the model"]),
         (prepare(FineTuning { batch: 0, ..adapters() }, two()), vec!["`batch` is 0"]),
@@ -279,6 +286,7 @@ fn bad_examples_and_options_are_refused() {
     ] {
         parts.iter().for_each(|part| assert!(error.contains(part), "{error:?} without {part:?}"));
     }
-    let error = adapters().prepare(&Pretrained::open(folder("vit")), texts(), vec![]).unwrap_err().to_string();
+    let error =
+        adapters().prepare(&Pretrained::open(folder("vit")), texts(), vec![]).unwrap_err().to_string();
     assert!(error.contains("are not fine-tuned by this function"), "{error}");
 }

@@ -16,11 +16,14 @@ use autobwd::{
     program::{VarKind, diff},
     verify,
 };
+use autobwd_models::{Pretrained, Tokenizer};
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 
 pub use mutate::{Rng, mutate, mutate_bytes, mutate_metadata};
-pub use seeds::{FuzzSeed, mutate_model, mutate_onnx, onnx_inputs, onnx_operators, paddle_inputs, seeds};
+pub use seeds::{
+    FuzzSeed, gguf_inputs, mutate_model, mutate_onnx, onnx_inputs, onnx_operators, paddle_inputs, seeds,
+};
 
 /// Ends loops early and skips large arenas, since there are many executions.
 const LOOP_LIMIT: u64 = 20;
@@ -261,6 +264,26 @@ pub fn onnx(input: &[u8], rng: &mut Rng) -> Result<FuzzFinding, String> {
     match loaded {
         Ok(model) => model_requests(model, found, rng),
         Err(e) => found.note("from_bytes", &e).map(|()| found),
+    }
+}
+
+/// Loads a model from a file of GGUF, encodes a text with its tokenizer, and makes every request about its program.
+///
+/// # Errors
+/// A violated property; panics are left to the caller.
+pub fn gguf(path: &std::path::Path, rng: &mut Rng) -> Result<FuzzFinding, String> {
+    let mut found = FuzzFinding { outcome: "not loaded", ..FuzzFinding::default() };
+    let pretrained = Pretrained::open(path);
+    if let Err(e) = pretrained.generation_options() {
+        found.note("generation_options", &e)?;
+    }
+    let tokens = Tokenizer::open(path).and_then(|tokenizer| tokenizer.encode("Hello  café, 123!\n"));
+    if let Err(e) = tokens {
+        found.note("tokenizer", &e)?;
+    }
+    match pretrained.load() {
+        Ok(model) => model_requests(model, found, rng),
+        Err(e) => found.note("load", &e).map(|()| found),
     }
 }
 

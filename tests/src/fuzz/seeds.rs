@@ -81,6 +81,16 @@ pub fn paddle_inputs() -> io::Result<Vec<Vec<u8>>> {
     Ok(inputs)
 }
 
+/// Models in files of GGUF: those in the tests of `autobwd-models`: one of all types of tensors, and two tokenizers.
+///
+/// # Errors
+/// Those of the file system.
+pub fn gguf_inputs() -> io::Result<Vec<Vec<u8>>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/models/tests/fixtures");
+    let paths = ["_gguf/blocks.gguf", "qwen2/model.f16.gguf", "gemma3/model.f32.gguf"];
+    paths.iter().map(|path| fs::read(folder.join(path))).collect()
+}
+
 /// Models of ONNX: those in the tests of `autobwd-onnx`, the subset of ONNX's node tests, and all below `further`.
 ///
 /// # Errors

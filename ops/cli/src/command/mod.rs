@@ -80,8 +80,8 @@ enum ReportForm {
 /// The program that a command reads.
 #[derive(Debug, Args)]
 struct ModelPath {
-    /// The program: JSON, a .pdmodel file of PaddlePaddle, an .onnx file, or a folder with a published model; `-` is JSON
-    /// on standard input
+    /// The program: JSON, a .pdmodel file of PaddlePaddle, an .onnx file, or a published model, which is a folder or a
+    /// .gguf file; `-` is JSON on standard input
     model: String,
     #[command(flatten)]
     known: KnownInputs,

@@ -15,7 +15,7 @@ use crate::terminal::{CommandFailure, CommandResult};
 /// A published model, and what its weights become.
 #[derive(Debug, Args)]
 pub(super) struct PretrainedArgs {
-    /// The published model: a folder in the layout of Hugging Face
+    /// The published model: a folder in the layout of Hugging Face, or a .gguf file
     pub(super) model: PathBuf,
     /// The dtype of weights and results: `float32`, `bfloat16` or `float16`
     #[arg(long, value_name = "DTYPE", default_value = "float32", value_parser = dtype)]

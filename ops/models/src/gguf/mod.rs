@@ -6,18 +6,23 @@
 
 mod blocks;
 mod config;
+mod keys;
 mod names;
 mod reader;
 mod rope;
 mod sentencepiece;
 mod tokenizer;
+mod tokens;
 
 use std::{
     io::{BufReader, Read, Seek, SeekFrom},
     path::Path,
 };
 
-use autobwd::{DType, Result, Tensor, tensor::open_file};
+use autobwd::{
+    DType, Result, Tensor,
+    tensor::{bf16, f16, open_file},
+};
 use autobwd_core::__private::Obstacles;
 use serde_json::{Map, Value};
 
@@ -49,8 +54,8 @@ pub(crate) fn object(path: &Path, file: &str) -> Result<Option<Map<String, Value
 }
 
 /// The tensors as transformers has them: by its names, with the rows of its rotary embeddings and the scales of its
-/// normalisation. Blocks become float32; other tensors keep their dtype.
-pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
+/// normalisation. Blocks become numbers of a dtype; other tensors keep theirs.
+pub(crate) fn tensors(path: &Path, dtype: DType) -> Result<Vec<(String, Tensor)>> {
     let gguf = Gguf::open(path)?;
     let is_gemma = gguf.architecture.is_gemma();
     let (mut obstacles, mut named) = (Obstacles::default(), vec![]);
@@ -61,7 +66,21 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<(String, Tensor)>> {
         }
     }
     obstacles.require_none(&format!("cannot load `{}`", path.display()))?;
-    named.into_iter().map(|(name, info)| gguf.tensor(info).map(|tensor| (name, tensor))).collect()
+    let read = |(name, info): (String, &TensorInfo)| {
+        let tensor = gguf.tensor(info)?;
+        Ok((name, if info.blocks.values > 1 { rounded(tensor, dtype)? } else { tensor }))
+    };
+    named.into_iter().map(read).collect()
+}
+
+/// A tensor of float32 in 16 bits, if that is the dtype.
+fn rounded(tensor: Tensor, dtype: DType) -> Result<Tensor> {
+    let values = tensor.slice::<f32>()?.iter();
+    match dtype {
+        DType::F16 => Tensor::from_vec(tensor.dims(), values.map(|x| f16::from_f32(*x)).collect()),
+        DType::BF16 => Tensor::from_vec(tensor.dims(), values.map(|x| bf16::from_f32(*x)).collect()),
+        _ => Ok(tensor),
+    }
 }
 
 impl<'a> Gguf<'a> {

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use autobwd::Result;
 use serde_json::{Map, Value, json};
 
-use super::{Gguf, config::Keys, names::ROPE_FACTORS};
+use super::{Gguf, keys::Keys, names::ROPE_FACTORS};
 
 /// `low_freq_factor`, `high_freq_factor` and `original_max_position_embeddings` of all published models of Llama 3.
 const LLAMA3: [f64; 3] = [1.0, 4.0, 8192.0];

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use autobwd::Result;
 use serde_json::{Map, Value, json};
 
-use super::{Entry, tokenizer::Tokens};
+use super::{
+    Entry,
+    tokens::{Tokens, is_spaces},
+};
 use crate::file::refused;
 
 /// The character for a space.
@@ -57,7 +60,7 @@ pub(super) fn parts(
 
 /// The texts of tokens. Files of Gemma write several spaces as such.
 fn spelled(tokens: &Tokens<'_>) -> Vec<String> {
-    let spelled = |text: &String| match super::tokenizer::is_spaces(text) {
+    let spelled = |text: &String| match is_spaces(text) {
         true => SPACE.repeat(text.len()),
         false => text.clone(),
     };
@@ -75,7 +78,7 @@ fn merges(tokens: &Tokens<'_>, texts: &[String]) -> Result<Vec<Value>> {
             scores.ok_or_else(|| refused(gguf.path, "no score for each token, `tokenizer.ggml.scores`"))?
         }
     };
-    let is_normal = |id: usize| tokens.is_kind(id, NORMAL) || super::tokenizer::is_spaces(&tokens.texts[id]);
+    let is_normal = |id: usize| tokens.is_kind(id, NORMAL) || is_spaces(&tokens.texts[id]);
     let normal: HashMap<&str, usize> = texts
         .iter()
         .enumerate()

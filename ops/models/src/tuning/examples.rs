@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use autobwd::{
-    Error, ErrorKind, Result,
-    tensor::read_file,
-};
+use autobwd::{Error, ErrorKind, Result, tensor::read_file};
 use autobwd_core::__private::Obstacles;
 use serde_json::Value;
 
@@ -90,7 +87,8 @@ impl ExampleFormat {
             ExampleFormat::Chat => chat(&messages(&object)?, tokenizer)?,
             ExampleFormat::Classes { field, label, names } => {
                 let value = object.get(label).ok_or_else(|| refused(format!("it has no field `{label}`")))?;
-                let named = |name: &str| names.iter().position(|known| known == name).map(|class| class as i64);
+                let named =
+                    |name: &str| names.iter().position(|known| known == name).map(|class| class as i64);
                 let class = value.as_i64().or_else(|| named(value.as_str()?));
                 let class = class.filter(|class| (0..names.len() as i64).contains(class));
                 let class = class.ok_or_else(|| {
@@ -123,7 +121,9 @@ pub fn read_examples(
     let first = lines.peek().map(|(_, line)| *line).ok_or_else(|| file("it has no examples".into()))?;
     let found = match format {
         Some(format) => format.clone(),
-        None => ExampleFormat::of_line(first).map_err(|e| file(format!("the first line: {}", e.message())))?,
+        None => {
+            ExampleFormat::of_line(first).map_err(|e| file(format!("the first line: {}", e.message())))?
+        }
     };
     let (mut examples, mut obstacles, mut bad) = (vec![], Obstacles::default(), 0);
     for (number, line) in lines {
@@ -169,9 +169,8 @@ fn messages(object: &Value) -> Result<Vec<ChatMessage>> {
     let message = |message: &Value| {
         let text = |field: &str| message.get(field).and_then(Value::as_str);
         let both = text("role").zip(text("content"));
-        let (role, content) = both.ok_or_else(|| {
-            refused(format!("a message has no texts `role` and `content`: {message}"))
-        })?;
+        let (role, content) =
+            both.ok_or_else(|| refused(format!("a message has no texts `role` and `content`: {message}")))?;
         Ok(ChatMessage::new(role, content))
     };
     list.iter().map(message).collect()
@@ -185,7 +184,8 @@ fn chat(messages: &[ChatMessage], tokenizer: &Tokenizer) -> Result<Example> {
         let before = tokenizer.render_chat(&messages[..i], true)?;
         let after = tokenizer.render_chat(&messages[..=i], false)?;
         if !(whole.starts_with(&after) && after.starts_with(&before)) {
-            let text = format!("the chat template changes what comes before the answer `{}`", message.content);
+            let text =
+                format!("the chat template changes what comes before the answer `{}`", message.content);
             return Err(refused(text));
         }
         answers.push(before.len()..after.len());

@@ -107,9 +107,9 @@ fn optimizer(tuning: &FineTuning, model: &Model, steps: u64, mixed: Option<DType
     let mut optimizer: Box<dyn Optimizer> = Box::new(adamw);
     if tuning.weight_decay != 0.0 {
         let (program, without) = (&model.program, AdamW { decay: 0.0, ..adamw });
-        let vectors = program.parameters().filter(|var| {
-            program.root().vars.get(var).is_some_and(|desc| desc.dims.len() < 2)
-        });
+        let vectors = program
+            .parameters()
+            .filter(|var| program.root().vars.get(var).is_some_and(|desc| desc.dims.len() < 2));
         let groups: Option<ParameterGroups> = vectors.fold(None, |groups, var| {
             let name = program.name(var);
             Some(match groups {

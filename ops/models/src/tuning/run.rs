@@ -2,10 +2,7 @@
 
 use std::path::Path;
 
-use autobwd::{
-    DType, Error, ErrorKind, Executor, Meta, Result, Session, Tensor,
-    exec::Checkpoint,
-};
+use autobwd::{DType, Error, ErrorKind, Executor, Meta, Result, Session, Tensor, exec::Checkpoint};
 use autobwd_data::{Batch, Loader};
 use autobwd_ops::{Model, quantization::quantize};
 
@@ -43,7 +40,10 @@ pub struct TuningRun {
 
 impl std::fmt::Debug for TuningRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TuningRun").field("tuning", &self.tuning).field("step", &self.step).finish_non_exhaustive()
+        f.debug_struct("TuningRun")
+            .field("tuning", &self.tuning)
+            .field("step", &self.step)
+            .finish_non_exhaustive()
     }
 }
 
@@ -90,10 +90,13 @@ impl TuningRun {
         let feeds = [
             ("input_ids", Meta::new(DType::I64, [tuning.batch, rows.length])),
             (kind.second_input(), Meta::new(DType::I64, [tuning.batch, rows.length])),
-            ("labels", match kind {
-                RowKind::Classes => Meta::new(DType::I64, [tuning.batch]),
-                _ => Meta::new(DType::I64, [tuning.batch, rows.length]),
-            }),
+            (
+                "labels",
+                match kind {
+                    RowKind::Classes => Meta::new(DType::I64, [tuning.batch]),
+                    _ => Meta::new(DType::I64, [tuning.batch, rows.length]),
+                },
+            ),
             (DIVISOR, Meta::new(DType::F32, [])),
         ];
         let loader = Loader::builder(rows.dataset()?).batch(rows_of_step).shuffle(tuning.seed).build()?;
@@ -171,7 +174,10 @@ impl TuningRun {
         let batch = match self.loader.next_batch()? {
             Some(batch) => batch,
             // The next epoch.
-            None => self.loader.next_batch()?.ok_or_else(|| Error::new(ErrorKind::Data, "an epoch has no batches"))?,
+            None => self
+                .loader
+                .next_batch()?
+                .ok_or_else(|| Error::new(ErrorKind::Data, "an epoch has no batches"))?,
         };
         let labels = labels(&batch)?;
         let parts = self.tuning.micro_batches;
@@ -299,5 +305,6 @@ fn vocabulary(model: &Model) -> Result<i64> {
     let look_up = program.root().ops.iter().find(|op| op.inputs.get("Ids").first().copied() == ids);
     let table = look_up.and_then(|op| op.inputs.get("W").first());
     let rows = table.and_then(|table| program.root().vars.get(table)?.dims.first()?.get());
-    rows.map(|rows| rows as i64).ok_or_else(|| Error::new(ErrorKind::Program, "the model has no table of tokens"))
+    rows.map(|rows| rows as i64)
+        .ok_or_else(|| Error::new(ErrorKind::Program, "the model has no table of tokens"))
 }

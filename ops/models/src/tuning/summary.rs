@@ -68,11 +68,19 @@ impl fmt::Display for TuningSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = 100.0 * self.trained as f64 / self.parameters.max(1) as f64;
         writeln!(f, "trained     {} of {} parameters ({share:.2} %)", self.trained, self.parameters)?;
-        writeln!(f, "examples    {}, with {} tokens, {} of them counted", self.examples, self.tokens, self.labels)?;
+        writeln!(
+            f,
+            "examples    {}, with {} tokens, {} of them counted",
+            self.examples, self.tokens, self.labels
+        )?;
         let used = 100.0 * self.tokens as f64 / (self.rows * self.length).max(1) as f64;
         writeln!(f, "rows        {} of {} tokens, {used:.0} % of them used", self.rows, self.length)?;
         let epochs = self.epochs;
-        writeln!(f, "steps       {}, {epochs} times over all rows, {} rows each", self.steps, self.rows_of_step)?;
+        writeln!(
+            f,
+            "steps       {}, {epochs} times over all rows, {} rows each",
+            self.steps, self.rows_of_step
+        )?;
         for (part, bytes) in self.memory.parts().into_iter().filter(|(_, bytes)| *bytes > 0) {
             writeln!(f, "memory      {:>8.1} MB {part}", bytes as f64 / 1e6)?;
         }

@@ -24,7 +24,8 @@ fn known(family: &str) -> Value {
 
 /// The options of the generations in `expected.json`, by key.
 fn recorded(family: &str) -> Result<[(&'static str, GenerationOptions); 3]> {
-    let defaults = GenerationOptions { max_new_tokens: 12, ..Pretrained::open(folder(family)).generation_options()? };
+    let defaults =
+        GenerationOptions { max_new_tokens: 12, ..Pretrained::open(folder(family)).generation_options()? };
     let greedy = GenerationOptions { eos_token_ids: vec![], ..defaults.clone() };
     let longer = GenerationOptions { min_new_tokens: 12, ..defaults };
     let penalized = GenerationOptions { repetition_penalty: 1.3, no_repeat_ngram_size: 2, ..longer.clone() };

@@ -15,7 +15,11 @@ pub(super) fn lora(text: &str) -> Result<Lora, String> {
             "saved" => lora.saved_modules = names(value),
             "seed" => lora.seed = value.parse().map_err(|_| bad())?,
             "rslora" if value.is_empty() => lora.is_rank_stabilized = true,
-            _ => return Err(format!("`{option}`: known are `r`, `alpha`, `targets`, `saved`, `seed`, `rslora`")),
+            _ => {
+                return Err(format!(
+                    "`{option}`: known are `r`, `alpha`, `targets`, `saved`, `seed`, `rslora`"
+                ));
+            }
         }
     }
     Ok(lora)
