@@ -104,9 +104,9 @@ fn blocks_have_the_values_that_gguf_finds() -> Result<()> {
 
 #[test]
 fn texts_end_as_the_metadata_say() -> Result<()> {
-    let open = |name: &str| Generator::new(&Pretrained::open(file(name)), 1, 32);
-    let mut generator = open("qwen2/model.f16.gguf")?;
-    let options = generator.defaults()?;
+    let pretrained = Pretrained::open(file("qwen2/model.f16.gguf"));
+    let mut generator = Generator::new(&pretrained, 1, 32)?;
+    let options = pretrained.generation_options()?;
     assert_eq!(options.eos_token_ids, [287]);
     let tokens = generator.generate(&mut Executor::new(), &[[5, 7, 9]], &options)?;
     let mut of_folder = Generator::new(&Pretrained::open(folder("qwen2")), 1, 32)?;
