@@ -5,7 +5,8 @@
 //! # Architectures
 //!
 //! Each family is described in one file with the layers of `autobwd_ops::nn`, as a user would: `gpt2.rs`; `llama.rs`, with
-//! Mistral, Qwen and Gemma; `bert.rs`, with RoBERTa and DistilBERT; `modernbert.rs`; `vit.rs`; `t5.rs`; `whisper.rs`. `source.rs` has the files: a folder, or a file of GGUF, which `gguf` reads.
+//! Mistral, Qwen and Gemma; `bert.rs`, with RoBERTa and DistilBERT; `modernbert.rs`; `vit.rs`; `t5.rs`; `whisper.rs`.
+//! `source.rs` has the files: a folder, or a file of GGUF, which `gguf` reads.
 
 mod adapter;
 mod bert;

@@ -112,6 +112,20 @@ fn tokens_of_gguf_files_are_those_of_python() -> Result<()> {
 }
 
 #[test]
+fn scores_of_gguf_files_are_merges() -> Result<()> {
+    let tokenizer = Tokenizer::open(folder("_gguf/pieces.gguf"))?;
+    let text_of_cases = fs::read_to_string(folder("_gguf/pieces.json")).expect("the fixture");
+    let cases: Value = serde_json::from_str(&text_of_cases).expect("JSON");
+    for case in cases.as_array().expect("cases") {
+        let source = text(&case["text"]);
+        let tokens = tokenizer.encode(source)?;
+        assert_eq!(tokens, numbers(&case["ids"]), "{source:?}");
+    }
+    assert_eq!(tokenizer.decode(&tokenizer.encode("the café")?)?, "the café");
+    Ok(())
+}
+
+#[test]
 fn conversations_are_rendered_as_by_transformers() -> Result<()> {
     let mut count = 0;
     for family in FAMILIES {

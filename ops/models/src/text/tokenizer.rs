@@ -36,7 +36,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a model's folder.
+    /// Reads the tokenizer of a model's folder or of its file of GGUF.
     ///
     /// # Errors
     /// Files that cannot be read; a folder without `tokenizer.json`.

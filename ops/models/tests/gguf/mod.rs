@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     io::{Seek, SeekFrom, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use autobwd::{DType, Executor, Result, Tensor, tensor::load_tensors};
@@ -11,10 +11,6 @@ use autobwd_models::{Generator, Pretrained};
 use serde_json::json;
 
 use super::{TOLERANCE, expected, find, folder, folder_with, inputs, largest_difference};
-
-fn file(path: &str) -> PathBuf {
-    folder(path)
-}
 
 fn logits(path: &Path, values: &[(String, Tensor)]) -> Result<Vec<f32>> {
     let mut model = Pretrained::open(path).load()?;
@@ -50,18 +46,18 @@ fn logits_are_those_of_the_folder() -> Result<()> {
     {
         let values = expected(family, "x0.")?;
         let logits_of_folder = find(&values, "logits").expect("logits").slice::<f32>()?;
-        let found = logits(&file(family).join(name), &values)?;
+        let found = logits(&folder(family).join(name), &values)?;
         let difference = largest_difference(&found, logits_of_folder);
         assert!(difference < tolerance, "{family}/{name}: {difference}");
     }
     // The scale of attention is that of the size of heads, but for one size of the published models.
     let published = folder_with("gemma3", |config| config["query_pre_attn_scalar"] = json!(24));
     let values = expected("gemma3", "x0.")?;
-    let found = logits(&file("gemma3/model.f32.gguf"), &values)?;
+    let found = logits(&folder("gemma3/model.f32.gguf"), &values)?;
     let difference = largest_difference(&found, &logits(published.path(), &values)?);
     assert!(difference < TOLERANCE, "gemma3: {difference}");
     let values = expected("qwen3", "x0.")?;
-    let found = logits(&file("qwen3/model.bf16.gguf"), &values)?;
+    let found = logits(&folder("qwen3/model.bf16.gguf"), &values)?;
     let known = find(&values, "bf16_weights_f32_compute.last_logits").expect("logits").slice::<f32>()?;
     let difference = largest_difference(&found[found.len() - known.len()..], known);
     assert!(difference < TOLERANCE, "qwen3: {difference}");
@@ -74,12 +70,12 @@ fn factors_of_frequencies_are_the_scaling_of_llama_3() -> Result<()> {
         config["rope_parameters"]["original_max_position_embeddings"] = json!(8192);
     });
     let values = expected("llama", "x0.")?;
-    let found = logits(&file("llama/model.f32.gguf"), &values)?;
+    let found = logits(&folder("llama/model.f32.gguf"), &values)?;
     let difference = largest_difference(&found, &logits(published.path(), &values)?);
     assert!(difference < TOLERANCE, "{difference}");
     // Blocks of 32 weights differ by a part in 254 of the largest.
     let largest = found.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
-    let difference = largest_difference(&found, &logits(&file("llama/model.q8_0.gguf"), &values)?);
+    let difference = largest_difference(&found, &logits(&folder("llama/model.q8_0.gguf"), &values)?);
     assert!(difference > 0.0 && difference < 0.05 * largest, "{difference} of {largest}");
     // They have an effect.
     let unscaled = folder_with("llama", |config| config["rope_parameters"]["rope_type"] = json!("default"));
@@ -89,8 +85,8 @@ fn factors_of_frequencies_are_the_scaling_of_llama_3() -> Result<()> {
 
 #[test]
 fn blocks_have_the_values_that_gguf_finds() -> Result<()> {
-    let model = Pretrained::open(file("_gguf/blocks.gguf")).load()?;
-    let known = load_tensors(file("_gguf/values.safetensors"))?;
+    let model = Pretrained::open(folder("_gguf/blocks.gguf")).load()?;
+    let known = load_tensors(folder("_gguf/values.safetensors"))?;
     assert_eq!(known.len(), 29);
     for (name, values) in &known {
         let (_, found) = model.scope.iter().find(|(found, _)| *found == name).expect("a tensor");
@@ -104,21 +100,21 @@ fn blocks_have_the_values_that_gguf_finds() -> Result<()> {
 
 #[test]
 fn texts_end_as_the_metadata_say() -> Result<()> {
-    let open = |name: &str| Generator::new(&Pretrained::open(file(name)), 1, 32);
-    let mut generator = open("qwen2/model.f16.gguf")?;
-    let options = Pretrained::open(file("qwen2/model.f16.gguf")).generation_options()?;
+    let pretrained = Pretrained::open(folder("qwen2/model.f16.gguf"));
+    let mut generator = Generator::new(&pretrained, 1, 32)?;
+    let options = pretrained.generation_options()?;
     assert_eq!(options.eos_token_ids, [287]);
     let tokens = generator.generate(&mut Executor::new(), &[[5, 7, 9]], &options)?;
     let mut of_folder = Generator::new(&Pretrained::open(folder("qwen2")), 1, 32)?;
     assert_eq!(tokens, of_folder.generate(&mut Executor::new(), &[[5, 7, 9]], &options)?);
-    let half = Pretrained::open(file("llama/model.q8_0.gguf")).dtype(DType::BF16).load()?;
+    let half = Pretrained::open(folder("llama/model.q8_0.gguf")).dtype(DType::BF16).load()?;
     assert!(half.scope.iter().all(|(_, value)| value.dtype() == DType::BF16));
     Ok(())
 }
 
 #[test]
 fn metadata_that_cannot_be_honoured_are_refused_in_one_list() {
-    let bytes = std::fs::read(file("_gguf/blocks.gguf")).expect("a file");
+    let bytes = std::fs::read(folder("_gguf/blocks.gguf")).expect("a file");
     assert_eq!(error_of(&bytes), None);
     let layers = entry("llama.block_count", 3);
     let with = |new: &[u8]| error_of(&replaced(&bytes, &layers, new)).expect("an error");
@@ -162,7 +158,7 @@ fn metadata_that_cannot_be_honoured_are_refused_in_one_list() {
 
 #[test]
 fn damaged_files_cause_errors_and_no_panic() -> std::io::Result<()> {
-    let bytes = std::fs::read(file("_gguf/blocks.gguf"))?;
+    let bytes = std::fs::read(folder("_gguf/blocks.gguf"))?;
     // After the last name: the rank, a size, the type and the offset.
     let name = b"blk.2.ffn_norm.weight";
     let last = bytes.windows(name.len()).rposition(|window| window == name).expect("a name");
@@ -191,7 +187,7 @@ fn damaged_files_cause_errors_and_no_panic() -> std::io::Result<()> {
 
 #[test]
 fn other_formats_and_versions_are_refused() {
-    let bytes = std::fs::read(file("_gguf/blocks.gguf")).expect("a file");
+    let bytes = std::fs::read(folder("_gguf/blocks.gguf")).expect("a file");
     let with_start = |start: &[u8]| error_of(&[start, &bytes[start.len()..]].concat()).expect("an error");
     assert!(error_of(&bytes[..3]).expect("an error").ends_with("not a GGUF file"));
     assert!(with_start(b"GGML").ends_with("not a GGUF file"));
