@@ -33,6 +33,12 @@ pub(crate) fn check_outputs<'a>(
     Ok(())
 }
 
+/// Makes a folder for results, if it is not there.
+pub(crate) fn make_folder(folder: &Path) -> CommandResult {
+    fs::create_dir_all(folder)
+        .map_err(|e| CommandFailure::Failed(format!("cannot make the folder `{}`: {e}", folder.display())))
+}
+
 /// The path without links, also of a file that is not there yet.
 fn target(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -2,6 +2,8 @@
 //!
 //! `TRYCMD=overwrite cargo test -p autobwd-cli` writes what the commands say now.
 
+mod published;
+
 use std::{
     fs::{self, File},
     io::Write as _,

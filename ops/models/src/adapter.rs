@@ -1,6 +1,6 @@
 //! Adapters in the files of peft.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use autobwd::{
     DType, Error, ErrorKind, Result, Scope, Tensor,
@@ -94,10 +94,13 @@ impl Adapter {
     /// # Errors
     /// A model without branches.
     pub fn of(model: &Model, lora: &Lora) -> Result<Adapter> {
+        let program = &model.program;
+        let parameters: BTreeSet<&str> = program.parameters().map(|var| program.name(var)).collect();
+        // Not the state of an optimizer, and not sums of gradients.
         let is_own = |name: &str| {
             let module = name.rsplit_once('.').map_or("", |(module, _)| module);
             let is_branch = module.ends_with(".lora_A") || module.ends_with(".lora_B");
-            is_branch || model.program.find(name).is_some() && lora.saves(module)
+            parameters.contains(name) && (is_branch || lora.saves(module))
         };
         let own = model.scope.iter().filter(|(name, _)| is_own(name));
         let mut values: Vec<_> = own.map(|(name, value)| (name.to_string(), value.clone())).collect();

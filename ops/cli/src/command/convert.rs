@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use autobwd::tensor::save_tensors;
+use autobwd_models::{Adapter, Pretrained};
 use autobwd_ops::{
     Model,
     quantization::{QuantizeReport, quantize},
@@ -12,8 +13,8 @@ use clap::Args;
 use super::ModelPath;
 use crate::{
     feeds::{fetches, inputs},
-    output::check_outputs,
-    program_file::{Format, write_model},
+    output::{check_outputs, make_folder},
+    program_file::{Format, is_published_model, write_model},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 
@@ -25,7 +26,8 @@ use crate::{
 pub(crate) struct ConvertCommand {
     #[command(flatten)]
     input: ModelPath,
-    /// The file to write: .json, .txt, .dot, .mmd, .html, .pdmodel or .onnx; `-` is standard output
+    /// The file to write: .json, .txt, .dot, .mmd, .html, .pdmodel or .onnx; `-` is standard output; for a published
+    /// model, also a folder in the layout of Hugging Face, which is there or ends in `/`
     output: String,
     /// The format to write, whatever the extension is
     #[arg(long, value_name = "FORMAT")]
@@ -43,13 +45,20 @@ pub(crate) struct ConvertCommand {
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Add an adapter, in a folder as peft or `tune` writes it, to the weights of a published model
+    #[arg(long, value_name = "FOLDER")]
+    adapter: Option<PathBuf>,
 }
 
 impl ConvertCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let output = Path::new(&self.output);
+        if output.is_dir() || self.output.ends_with('/') {
+            return self.publish(output);
+        }
         check_outputs([("OUTPUT", Some(output)), ("--save", self.save.as_deref())])?;
         let mut model = self.input.read_model()?;
+        self.merge_adapter(&mut model)?;
         if let Some(path) = &self.weights {
             model.scope.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
             terminal.warn_converted(&model.scope.convert_to(&model.program)?);
@@ -71,6 +80,33 @@ impl ConvertCommand {
             save_tensors(path, model.scope.iter())?;
         }
         write_model(terminal, &self.output, self.to, &model)
+    }
+}
+
+impl ConvertCommand {
+    /// Writes a published model into a folder.
+    fn publish(&self, folder: &Path) -> CommandResult {
+        if !is_published_model(&self.input.model) {
+            let text =
+                format!("`{}` is a folder: only published models are written into folders", self.output);
+            return Err(CommandFailure::Unreadable(text));
+        }
+        let has_others = self.to.is_some() || !self.fetch.is_empty() || !self.quantize.is_empty();
+        if has_others || self.weights.is_some() || self.save.is_some() {
+            let text = "`--to`, `--fetch`, `--weights`, `--quantize` and `--save` are not for folders";
+            return Err(CommandFailure::Unreadable(text.into()));
+        }
+        let pretrained = Pretrained::open(&self.input.model);
+        let mut model = pretrained.load().map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+        self.merge_adapter(&mut model)?;
+        make_folder(folder)?;
+        Ok(pretrained.save(&model, folder)?)
+    }
+
+    fn merge_adapter(&self, model: &mut Model) -> CommandResult {
+        let Some(folder) = &self.adapter else { return Ok(()) };
+        let adapter = Adapter::read(folder).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+        Ok(adapter.merge(model)?)
     }
 }
 

@@ -4,7 +4,6 @@ mod lora;
 mod outputs;
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -18,6 +17,7 @@ use serde::Serialize;
 use super::pretrained::PretrainedArgs;
 use crate::{
     bytes::bytes_of,
+    output::make_folder,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
 use lora::lora;
@@ -140,12 +140,13 @@ impl TuneCommand {
         let read = |path: &Path| read_examples(path, &tokenizer, format.as_ref()).map_err(unreadable);
         let examples = read(&self.data)?;
         let evaluation = self.evaluation.as_deref().map_or(Ok(vec![]), read)?;
-        let files = TuningFiles::new(&self.output, self.resume)?;
+        let files = TuningFiles::of(&self.output, self.resume)?;
         let mut run = self.prepare(examples, evaluation)?;
         terminal.warn(&format!("fine-tuning `{}`\n{}", self.pretrained.model.display(), run.summary()));
         if self.dry_run {
             return Ok(());
         }
+        make_folder(&self.output)?;
         let mut state = files.start(&mut run, self.resume)?;
         let (reports, seconds) = self.steps(terminal, &files, &mut run, &mut state)?;
         if state.best.is_none() {
@@ -238,10 +239,4 @@ impl TuneCommand {
         progress.finish_and_clear();
         Ok((reports, seconds))
     }
-}
-
-/// Makes the folder of the result.
-fn make_folder(folder: &Path) -> CommandResult {
-    fs::create_dir_all(folder)
-        .map_err(|e| CommandFailure::Failed(format!("cannot make the folder `{}`: {e}", folder.display())))
 }

@@ -14,7 +14,6 @@ use autobwd::{
 };
 use autobwd_models::{StepReport, TuningRun};
 
-use super::make_folder;
 use crate::terminal::{CommandFailure, CommandResult};
 
 /// The largest log that is drawn, in bytes.
@@ -42,8 +41,10 @@ pub(super) struct TuningState {
 
 impl TuningFiles {
     /// The files of a run, which is new or goes on.
-    pub(super) fn new(folder: &Path, resume: bool) -> CommandResult<TuningFiles> {
-        make_folder(folder)?;
+    ///
+    /// # Errors
+    /// A new run in the folder of an interrupted one, and the other way round.
+    pub(super) fn of(folder: &Path, resume: bool) -> CommandResult<TuningFiles> {
         let files = TuningFiles {
             checkpoint: folder.join("checkpoint.safetensors"),
             logs: ["log.jsonl", "evaluation.jsonl"].map(|name| folder.join(name)),

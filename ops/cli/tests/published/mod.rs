@@ -1,0 +1,152 @@
+//! `generate`, `tune` and `convert` on tiny published models.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tempfile::tempdir;
+
+use super::{AUTOBWD, published, stderr};
+
+fn autobwd(arguments: &[&str]) -> Output {
+    Command::new(AUTOBWD).args(arguments).output().unwrap()
+}
+
+/// The line of JSON that a command prints.
+#[track_caller]
+fn json(arguments: &[&str]) -> Value {
+    let output = autobwd(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn texts_do_not_depend_on_other_prompts_or_threads() {
+    let model = published("qwen2");
+    let generate = |arguments: &[&str]| {
+        json(&[&["generate", &model, "--max-tokens", "12", "--json"], arguments].concat())["texts"].clone()
+    };
+    let both = generate(&["--prompt", "the cat", "--prompt", "on", "--seed", "3", "--threads", "2"]);
+    for (i, prompt) in ["the cat", "on"].into_iter().enumerate() {
+        assert_eq!(both[i], generate(&["--prompt", prompt, "--seed", "3", "--threads", "1"])[0]);
+    }
+    let greedy = generate(&["--prompt", "the cat", "--greedy"]);
+    assert_ne!(greedy[0], both[0]);
+    assert_eq!(greedy[0]["prompt_tokens"], 3);
+    // The same text, as it is made.
+    let streamed = autobwd(&["generate", &model, "--max-tokens", "12", "--prompt", "the cat", "--greedy"]);
+    let text = greedy[0]["text"].as_str().unwrap();
+    let is_plain = |c: &char| !c.is_control();
+    let plain = |text: &str| text.chars().filter(is_plain).collect::<String>();
+    assert!(plain(&String::from_utf8_lossy(&streamed.stdout)).starts_with(&plain(text)[..4]));
+
+    let chat =
+        generate(&["--chat", "--system", "be short", "--prompt", "the cat", "--stop", "e", "--greedy"]);
+    assert!(!chat[0]["text"].as_str().unwrap().contains('e'));
+    assert!(chat[0]["prompt_tokens"].as_u64().unwrap() > 2);
+}
+
+/// Conversations in which a cat sits on something.
+fn write_data(path: &Path, count: usize) {
+    let places = ["mat", "dog", "hat"];
+    let line = |i: usize| {
+        let place = places[i % places.len()];
+        format!(
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"cat {i}?\"}}, \
+             {{\"role\": \"assistant\", \"content\": \"on the {place}\"}}]}}\n"
+        )
+    };
+    fs::write(path, (0..count).map(line).collect::<String>()).unwrap();
+}
+
+#[test]
+fn a_killed_run_goes_on_with_the_same_bits() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, data, evaluation) = (published("qwen2"), path("data.jsonl"), path("evaluation.jsonl"));
+    write_data(Path::new(&data), 60);
+    write_data(Path::new(&evaluation), 5);
+    let arguments = |output: &'static str| {
+        let output = path(output);
+        ["tune", &model, &data, "--lora", "r=4,alpha=8,targets=all-linear", "--evaluation", &evaluation]
+            .into_iter()
+            .chain(["--batch", "2", "--micro-batches", "2", "--epochs", "6", "--rate", "0.01"])
+            .chain(["--checkpoint-every", "1", "-o", &output])
+            .map(String::from)
+            .collect::<Vec<String>>()
+    };
+    let whole = json(&arguments("whole").iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(whole["schema"], "autobwd.tune/1");
+    let losses = &whole["losses"];
+    assert!(losses[1].as_f64() < losses[0].as_f64(), "{whole}");
+
+    let killed = arguments("killed");
+    let mut child = Command::new(AUTOBWD).args(&killed).stderr(Stdio::null()).spawn().unwrap();
+    let checkpoint = folder.path().join("killed/checkpoint.safetensors");
+    while !checkpoint.exists() && child.try_wait().unwrap().is_none() {
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(checkpoint.exists(), "the run was complete before it was killed");
+    let output = Command::new(AUTOBWD).args(&killed).output().unwrap();
+    assert!(stderr(&output).contains("go on with --resume"), "{}", stderr(&output));
+    let output = Command::new(AUTOBWD).args(&killed).arg("--resume").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let read = |run: &str, file: &str| fs::read(folder.path().join(run).join(file)).unwrap();
+    for file in ["adapter_model.safetensors", "adapter_config.json"] {
+        assert_eq!(read("whole", file), read("killed", file), "{file}");
+    }
+    let steps = |run: &str| String::from_utf8(read(run, "log.jsonl")).unwrap().lines().count();
+    assert_eq!(steps("killed"), steps("whole"));
+    assert!(!checkpoint.exists());
+
+    // The adapter answers, and becomes a part of the weights.
+    let adapted = path("killed");
+    let answer =
+        ["generate", &model, "--adapter", &adapted, "--chat", "--prompt", "cat 1?", "--greedy", "--json"];
+    let answer = json(&answer)["texts"][0]["text"].clone();
+    let merged = format!("{}/", path("merged"));
+    let output = autobwd(&["convert", &model, &merged, "--adapter", &adapted]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let again = ["generate", &merged, "--chat", "--prompt", "cat 1?", "--greedy", "--json"];
+    assert_eq!(json(&again)["texts"][0]["text"], answer);
+}
+
+#[test]
+fn mistakes_of_fine_tuning_are_explained() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (model, data, output) = (published("gpt2"), path("data.jsonl"), path("output"));
+    fs::write(&data, "{\"text\": \"the cat sat\"}\n{\"text\": \"\"}\n{\"body\": \"a\"}\n").unwrap();
+    let good = path("good.jsonl");
+    fs::write(&good, "{\"text\": \"the cat sat on the mat\"}\n".repeat(9)).unwrap();
+    for (arguments, status, part) in [
+        (vec![&*data], 2, "line 3: it has no field `text`"),
+        (vec![&*good, "--chat"], 2, "it has no list `messages`"),
+        (vec![&*good, "--resume"], 1, "has no run to go on with"),
+        (vec![&*good, "--memory", "10KB"], 1, "the budget of 10000 bytes is exceeded by"),
+        (vec![&*good, "--lora", "rank=8"], 2, "known are `r`, `alpha`"),
+        (vec![&*good, "--lora", "r=8,targets=q_proj"], 1, "no product has weights of a module `q_proj`"),
+        (vec![&*good, "--quantize", "nf4"], 1, "quantised weights are not trained"),
+        (vec![&*good, "--length", "4"], 1, "are more than the 4 of a row"),
+        (vec!["missing.jsonl"], 2, "missing.jsonl"),
+    ] {
+        let result = autobwd(&[&["tune", &model], &arguments[..], &["-o", &output]].concat());
+        assert_eq!(result.status.code(), Some(status), "{arguments:?}: {}", stderr(&result));
+        assert!(stderr(&result).contains(part), "{arguments:?}: {}", stderr(&result));
+    }
+    // A dry run says what would be done, and leaves nothing.
+    let dry = path("dry");
+    let result = autobwd(&["tune", &model, &good, "--dry-run", "-o", &dry]);
+    assert!(result.status.success(), "{}", stderr(&result));
+    for part in ["trained", "examples    9", "steps       9", "MB in all"] {
+        assert!(stderr(&result).contains(part), "{part}: {}", stderr(&result));
+    }
+    assert!(!Path::new(&dry).exists());
+}
