@@ -111,7 +111,7 @@ impl<'a> Gguf<'a> {
 
     /// Reads a tensor as transformers has it.
     fn tensor(&self, info: &TensorInfo) -> Result<Tensor> {
-        let heads = match (&*self.architecture.name, info.name.rsplit('.').nth(1)) {
+        let heads = match (self.architecture.name, info.name.rsplit('.').nth(1)) {
             ("llama", Some("attn_q")) => self.heads("attention.head_count"),
             ("llama", Some("attn_k")) => {
                 self.heads("attention.head_count_kv").or_else(|| self.heads("attention.head_count"))
