@@ -9,6 +9,9 @@ pub struct ProgramsAndGradients;
 #[doc = include_str!("../../autobwd/book/src/training.md")]
 pub struct Training;
 
+#[doc = include_str!("../../autobwd/book/src/fine-tuning.md")]
+pub struct FineTuning;
+
 #[doc = include_str!("../../autobwd/book/src/control-flow.md")]
 pub struct ControlFlow;
 

@@ -26,6 +26,7 @@ mod lora;
 mod loss;
 mod mel;
 mod modernbert;
+mod pooling;
 mod pretrained;
 mod processors;
 mod rotary;
@@ -44,6 +45,7 @@ pub use generator::Generator;
 pub use lora::{Lora, linear_targets};
 pub use loss::{next_token_loss, token_loss};
 pub use mel::FeatureExtractor;
+pub use pooling::{contrastive_loss, mean_pooling};
 pub use pretrained::Pretrained;
 pub use processors::TextContext;
 #[cfg(feature = "text")]

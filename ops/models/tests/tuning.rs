@@ -213,6 +213,9 @@ fn results_are_read_again() -> Result<()> {
     let loss = run.evaluate()?;
     run.save(result.path())?;
     let adapter = Adapter::read(result.path())?;
+    // Trained further, it starts where it ended.
+    let further = FineTuning { lora: None, adapter: Some(adapter.clone()), ..adapters() };
+    assert_eq!(further.prepare(&pretrained, texts(), texts())?.evaluate()?, loss);
     assert!(adapter.lora.targets.contains(&"down_proj".to_string()));
     let mut model = pretrained.load()?;
     adapter.merge(&mut model)?;

@@ -9,7 +9,8 @@ use std::{
 };
 
 use autobwd_models::{
-    Example, ExampleFormat, FineTuning, Lora, StepReport, Tokenizer, TuningRun, class_names, read_examples,
+    Adapter, Example, ExampleFormat, FineTuning, Lora, StepReport, Tokenizer, TuningRun, class_names,
+    read_examples,
 };
 use clap::Args;
 use serde::Serialize;
@@ -55,6 +56,9 @@ pub(crate) struct TuneCommand {
     /// root of the rank
     #[arg(long, value_name = "OPTIONS", value_parser = lora)]
     lora: Option<Lora>,
+    /// Train the adapter in this folder further, which peft or `tune` has written
+    #[arg(long, value_name = "FOLDER", conflicts_with = "lora")]
+    adapter: Option<PathBuf>,
     /// The memory that a step may take, such as `1.5GB`: values are recomputed until it fits
     #[arg(long, value_name = "BYTES")]
     memory: Option<String>,
@@ -76,7 +80,7 @@ pub(crate) struct TuneCommand {
     /// Put each text into a row of its own
     #[arg(long)]
     no_packing: bool,
-    /// The learning rate: 2e-4 with --lora and 2e-5 without, by default
+    /// The learning rate: 2e-4 for adapters and 2e-5 otherwise, by default
     #[arg(long, value_name = "X")]
     rate: Option<f64>,
     /// The part of the steps in which the rate grows
@@ -180,9 +184,13 @@ impl TuneCommand {
     }
 
     fn prepare(&self, examples: Vec<Example>, evaluation: Vec<Example>) -> CommandResult<TuningRun> {
-        let default_rate = if self.lora.is_some() { 2e-4 } else { 2e-5 };
+        let has_adapter = self.lora.is_some() || self.adapter.is_some();
+        let default_rate = if has_adapter { 2e-4 } else { 2e-5 };
+        let adapter = self.adapter.as_ref().map(Adapter::read).transpose();
+        let adapter = adapter.map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
         let tuning = FineTuning {
             lora: self.lora.clone(),
+            adapter,
             quantization: self.pretrained.quantize,
             epochs: self.epochs,
             batch: self.batch,

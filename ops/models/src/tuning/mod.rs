@@ -15,7 +15,7 @@ pub use summary::TuningSummary;
 use autobwd::{DType, Error, ErrorKind, Result};
 use autobwd_ops::quantization::Quantization;
 
-use crate::{Lora, Pretrained};
+use crate::{Adapter, Lora, Pretrained};
 
 /// How a published model is fine-tuned.
 ///
@@ -50,6 +50,8 @@ use crate::{Lora, Pretrained};
 pub struct FineTuning {
     /// Adapters that are trained instead of the weights. Without targets, the default ones of peft for the family.
     pub lora: Option<Lora>,
+    /// An adapter that is trained further, instead of a new one.
+    pub adapter: Option<Adapter>,
     /// Quantises the weights of all products but the head: for adapters.
     pub quantization: Option<Quantization>,
     /// The number of times that all examples are seen.
@@ -87,6 +89,7 @@ impl Default for FineTuning {
     fn default() -> FineTuning {
         FineTuning {
             lora: None,
+            adapter: None,
             quantization: None,
             epochs: 3,
             batch: 4,
@@ -142,7 +145,10 @@ impl FineTuning {
         if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
             return refuse(format!("`learning_rate` is {}, not a positive number", self.learning_rate));
         }
-        if self.quantization.is_some() && self.lora.is_none() {
+        if self.lora.is_some() && self.adapter.is_some() {
+            return refuse("`lora` is a new adapter, and `adapter` another one: give one of them".into());
+        }
+        if self.quantization.is_some() && !self.has_adapter() {
             return refuse("quantised weights are not trained: add adapters (`lora`)".into());
         }
         Ok(())
@@ -151,6 +157,10 @@ impl FineTuning {
     /// The dtype in which products of trained weights are computed, if it is not float32.
     fn mixed_precision(&self, pretrained: &Pretrained) -> Option<DType> {
         let dtype = pretrained.dtype;
-        (self.lora.is_none() && dtype.is_half()).then_some(dtype)
+        (!self.has_adapter() && dtype.is_half()).then_some(dtype)
+    }
+
+    fn has_adapter(&self) -> bool {
+        self.lora.is_some() || self.adapter.is_some()
     }
 }

@@ -288,6 +288,10 @@ fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<O
             quantize(model, &format!("*{target}.weight"), quantization)?;
         }
     }
+    if let Some(adapter) = &tuning.adapter {
+        adapter.attach(model)?;
+        return Ok(Some(adapter.lora.clone()));
+    }
     let Some(mut lora) = tuning.lora.clone() else { return Ok(None) };
     if lora.targets.is_empty() {
         lora.targets = facts.default_targets()?;
