@@ -144,6 +144,8 @@ impl TuneCommand {
         let read = |path: &Path| read_examples(path, &tokenizer, format.as_ref()).map_err(unreadable);
         let examples = read(&self.data)?;
         let evaluation = self.evaluation.as_deref().map_or(Ok(vec![]), read)?;
+        // Of a large vocabulary, it takes as much memory as a small model.
+        drop(tokenizer);
         let files = TuningFiles::of(&self.output, self.resume)?;
         let mut run = self.prepare(examples, evaluation)?;
         terminal.warn(&format!("fine-tuning `{}`\n{}", self.pretrained.model.display(), run.summary()));

@@ -1,6 +1,6 @@
 """Fine-tunes an adapter with autobwd and with PyTorch and peft, from the same values on the same batch, step by step.
 
-    python peft.py MODEL [--autobwd PATH] [--dtype float32|bfloat16] [--quantize nf4|int8] [--threads N] [--steps N]
+    python beside_peft.py MODEL [--autobwd PATH] [--dtype float32|bfloat16] [--quantize nf4|int8] [--threads N] [--steps N]
                          [--rows N] [--length N]
 
 MODEL is a folder in the layout of Hugging Face. Every row has the same number of tokens, and all rows are one batch, so
@@ -49,7 +49,10 @@ def rounded(weight, kind):
         nearest = (parts / largest).unsqueeze(-1).sub(codes).abs().argmin(-1)
         values = codes[nearest] * largest
     else:
-        values = (parts * (127 / largest)).round() * (largest / 127)
+        # The number of the largest magnitude has the lowest code, -128.
+        extreme = parts.gather(1, parts.abs().argmax(1, keepdim=True))
+        scale = -extreme / 128
+        values = (parts / scale).round().clamp(-128, 127) * scale
     return values.reshape(weight.shape).to(weight.dtype)
 
 
