@@ -291,6 +291,9 @@ fn bad_examples_and_options_are_refused() {
         parts.iter().for_each(|part| assert!(error.contains(part), "{error:?} without {part:?}"));
     }
     let error =
+        adapters().prepare(&Pretrained::open(folder("bert")), texts(), vec![]).unwrap_err().to_string();
+    assert!(error.contains("no token is hidden"), "{error}");
+    let error =
         adapters().prepare(&Pretrained::open(folder("vit")), texts(), vec![]).unwrap_err().to_string();
     assert!(error.contains("are not fine-tuned by this function"), "{error}");
 }

@@ -51,6 +51,9 @@ pub(crate) struct TuneCommand {
     /// The field of the class of a text, by its number or its name in the configuration
     #[arg(long, value_name = "FIELD")]
     labels: Option<String>,
+    /// Hide this share of the tokens, and learn them: for masked language models
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["chat", "labels"])]
+    mask: Option<f64>,
     /// Train adapters instead of the weights: a rank, and options after commas, such as
     /// `r=8,alpha=16,targets=q_proj+v_proj`; `targets=all-linear` are all products but the head; `rslora` scales by the
     /// root of the rank
@@ -174,14 +177,13 @@ impl TuneCommand {
 
     fn format(&self) -> CommandResult<Option<ExampleFormat>> {
         let field = self.text.clone().unwrap_or_else(|| "text".into());
-        Ok(match &self.labels {
-            Some(label) => {
-                let names = class_names(&self.pretrained.open())
-                    .map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
-                Some(ExampleFormat::Classes { field, label: label.clone(), names })
-            }
-            None if self.chat => Some(ExampleFormat::Chat),
-            None => self.text.is_some().then_some(ExampleFormat::Text { field }),
+        let names =
+            || class_names(&self.pretrained.open()).map_err(|e| CommandFailure::Unreadable(e.to_string()));
+        Ok(match (&self.labels, self.mask) {
+            (Some(label), _) => Some(ExampleFormat::Classes { field, label: label.clone(), names: names()? }),
+            (None, Some(share)) => Some(ExampleFormat::Masked { field, share, seed: self.seed }),
+            (None, None) if self.chat => Some(ExampleFormat::Chat),
+            (None, None) => self.text.is_some().then_some(ExampleFormat::Text { field }),
         })
     }
 

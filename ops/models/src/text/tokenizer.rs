@@ -9,7 +9,8 @@ use super::{ChatMessage, chat::ChatTemplate};
 use crate::source::Source;
 
 /// The tokens that a configuration names, by their keys.
-const ROLES: [&str; 5] = ["bos_token", "eos_token", "unk_token", "pad_token", "sep_token"];
+const ROLES: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"];
 
 /// The tokenizer of a published model, and the template of its conversations: `tokenizer.json`, `tokenizer_config.json`
 /// and `chat_template.jinja`.
@@ -130,7 +131,21 @@ impl Tokenizer {
 
     /// The token that ends a text, if the configuration names one.
     pub fn eos_token_id(&self) -> Option<i64> {
-        self.token_id(self.roles.get("eos_token")?.as_str()?)
+        self.role("eos_token")
+    }
+
+    /// The token that stands for a hidden one, if the configuration names one.
+    pub fn mask_token_id(&self) -> Option<i64> {
+        self.role("mask_token")
+    }
+
+    fn role(&self, key: &str) -> Option<i64> {
+        self.token_id(self.roles.get(key)?.as_str()?)
+    }
+
+    /// Whether the configuration gives a token a role.
+    pub(crate) fn has_role(&self, token: i64) -> bool {
+        self.roles.keys().any(|key| self.role(key) == Some(token))
     }
 
     /// The largest number of a token: the embedding of the model has more rows.

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use autobwd::{Error, ErrorKind, Result, tensor::read_file};
 use autobwd_core::__private::Obstacles;
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use serde_json::Value;
 
 use crate::{ChatMessage, Tokenizer, loss::IGNORED};
@@ -23,7 +25,7 @@ pub struct Example {
 }
 
 /// What a line of JSON has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ExampleFormat {
     /// `messages`, a list of objects with `role` and `content`: the tokens of the assistant are learned.
     Chat,
@@ -31,6 +33,16 @@ pub enum ExampleFormat {
     Text {
         /// The name of its field.
         field: String,
+    },
+    /// A text, some of whose tokens are hidden and learned, for masked language models (Devlin et al., 2019): of these,
+    /// 80 % are masked, 10 % become any token, and 10 % stay.
+    Masked {
+        /// The name of its field.
+        field: String,
+        /// The share of tokens that are hidden; at least one is.
+        share: f64,
+        /// The choice depends on it and on the text.
+        seed: u64,
     },
     /// `prompt` and `completion`: the tokens of the completion are learned.
     Completion,
@@ -75,6 +87,10 @@ impl ExampleFormat {
             ExampleFormat::Text { field } => {
                 let tokens = ended(tokenizer.encode(text(field)?)?, tokenizer);
                 Example { labels: tokens.clone(), tokens }
+            }
+            ExampleFormat::Masked { field, share, seed } => {
+                let text = text(field)?;
+                masked(tokenizer.encode(text)?, (*share, *seed), (text, tokenizer))?
             }
             ExampleFormat::Completion => {
                 let mut tokens = tokenizer.encode(text("prompt")?)?;
@@ -174,6 +190,39 @@ fn messages(object: &Value) -> Result<Vec<ChatMessage>> {
         Ok(ChatMessage::new(role, content))
     };
     list.iter().map(message).collect()
+}
+
+/// A text, some of whose tokens are hidden.
+fn masked(
+    mut tokens: Vec<i64>,
+    (share, seed): (f64, u64),
+    (text, tokenizer): (&str, &Tokenizer),
+) -> Result<Example> {
+    let mask = tokenizer.mask_token_id();
+    let mask =
+        mask.ok_or_else(|| refused("the tokenizer has no `mask_token`: its model is no masked one".into()))?;
+    // FNV-1a: the same on every machine.
+    let hash = text.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut rng = Pcg64Mcg::seed_from_u64(hash);
+    let mut draw = || (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    let words: Vec<usize> = (0..tokens.len()).filter(|at| !tokenizer.has_role(tokens[*at])).collect();
+    let mut hidden: Vec<usize> = words.iter().copied().filter(|_| draw() < share).collect();
+    if hidden.is_empty() && !words.is_empty() {
+        hidden.push(words[(draw() * words.len() as f64) as usize]);
+    }
+    let mut labels = vec![IGNORED; tokens.len()];
+    for at in hidden {
+        labels[at] = tokens[at];
+        let (kind, other) = (draw(), draw());
+        if kind < 0.8 {
+            tokens[at] = mask;
+        } else if kind < 0.9 {
+            tokens[at] = (other * (tokenizer.largest_id() + 1) as f64) as i64;
+        }
+    }
+    Ok(Example { tokens, labels })
 }
 
 /// A conversation, in which what the assistant says is learned.

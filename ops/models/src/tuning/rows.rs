@@ -174,6 +174,9 @@ fn obstacle(example: &Example, kind: RowKind, length: usize, vocabulary: i64) ->
     match token {
         Some(token) => Some(format!("the model has {vocabulary} tokens, and no token {token}")),
         None if tokens.is_empty() => Some("it is empty".into()),
+        None if kind == RowKind::Tokens && labels == tokens => {
+            Some("no token is hidden, so that there is nothing to learn: mask some".into())
+        }
         None => None,
     }
 }
