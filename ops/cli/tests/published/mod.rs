@@ -148,3 +148,13 @@ fn mistakes_of_fine_tuning_are_explained() {
     }
     assert!(!Path::new(&dry).exists());
 }
+
+#[test]
+fn work_on_open_shapes_is_unknown() {
+    let shown = autobwd(&["show", &published("gpt2")]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("work         0 FLOPs") && !shown.contains("18,446,744"), "{shown}");
+    let known = autobwd(&["show", &published("gpt2"), "--shape", "input_ids=1,8"]);
+    let known = String::from_utf8(known.stdout).unwrap();
+    assert!(!known.contains("0 FLOPs") && !known.contains("18,446,744"), "{known}");
+}

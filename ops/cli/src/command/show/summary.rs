@@ -206,7 +206,9 @@ impl<'a> Walk<'a> {
         let of = |var| self.meta(block, var).ok_or_else(unknown);
         info.infer(op, &of, &mut |var, meta| found.push((var, meta)))?;
         let is_known = |var| self.meta(block, var).is_some_and(|meta| meta.bytes().is_some());
-        let cost = match op.reads().all(is_known) {
+        // The shape of an output may depend on data alone.
+        let is_open = found.iter().any(|(_, meta): &(Var, Meta)| meta.bytes().is_none());
+        let cost = match !is_open && op.reads().all(is_known) {
             true if op.attrs.blocks().next().is_some() => Ok(Cost::default()),
             true => info.cost(op, &of),
             false => Err(unknown()),
