@@ -8,7 +8,8 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::Value;
 
-use crate::{ChatMessage, Tokenizer, loss::IGNORED};
+use super::loss::IGNORED;
+use crate::{ChatMessage, Tokenizer};
 
 /// The largest file of examples, in bytes.
 const LARGEST_FILE: u64 = 1 << 32;

@@ -2,6 +2,7 @@
 
 mod examples;
 mod facts;
+mod loss;
 mod program;
 mod rows;
 mod run;

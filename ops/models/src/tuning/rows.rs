@@ -6,8 +6,7 @@ use autobwd::{Error, ErrorKind, Result, Tensor};
 use autobwd_core::__private::Obstacles;
 use autobwd_data::TensorDataset;
 
-use super::{Example, FineTuning};
-use crate::loss::IGNORED;
+use super::{Example, FineTuning, loss::IGNORED};
 
 /// The number of bad examples in one error.
 const LISTED: usize = 20;

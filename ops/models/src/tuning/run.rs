@@ -9,10 +9,11 @@ use autobwd_ops::{Model, quantization::quantize};
 use super::{
     Example, FineTuning, TuningSummary,
     facts::ModelFacts,
+    loss::IGNORED,
     program::{DIVISOR, TuningPrograms},
     rows::{RowKind, Rows},
 };
-use crate::{Adapter, Lora, Pretrained, linear_targets, loss::IGNORED};
+use crate::{Adapter, Lora, Pretrained, linear_targets};
 
 /// The name of the position in the data, in checkpoints.
 const POSITION: &str = "data";
