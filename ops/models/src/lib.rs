@@ -49,7 +49,7 @@ pub use pooling::{contrastive_loss, mean_pooling};
 pub use pretrained::Pretrained;
 pub use processors::TextContext;
 #[cfg(feature = "text")]
-pub use text::{ChatMessage, TextStream, Tokenizer};
+pub use text::{ChatMessage, GeneratedText, TextStream, Tokenizer};
 #[cfg(feature = "tuning")]
 pub use tuning::{
     Example, ExampleFormat, FineTuning, StepReport, TuningRun, TuningSummary, class_names, read_examples,

@@ -152,17 +152,12 @@ fn texts_end_before_stop_strings() -> Result<()> {
     let mut executor = Executor::new();
     let mut texts = |stop: &[String]| {
         let mut parts = [String::new(), String::new()];
-        let texts = generator.generate_texts(
-            &mut executor,
-            &tokenizer,
-            &prompts,
-            &options,
-            stop,
-            |row, _, part| {
+        let texts =
+            generator.generate_texts(&mut executor, &tokenizer, &prompts, &options, stop, |row, part| {
                 parts[row] += part;
                 true
-            },
-        )?;
+            })?;
+        let texts: Vec<String> = texts.into_iter().map(|text| text.text).collect();
         assert_eq!(texts, parts);
         Ok::<_, Error>(texts)
     };
@@ -238,4 +233,30 @@ fn mutated_tokenizers_do_not_panic() {
         }
     }
     assert!(read > 0);
+}
+
+/// Streams of any tokens have all the text, also of bytes that are no characters.
+#[test]
+fn streams_of_any_tokens_are_not_cut_short() -> Result<()> {
+    for family in ["mistral", "gemma3", "qwen2"] {
+        let tokenizer = Tokenizer::open(folder(family))?;
+        let mut seed = 7_u64;
+        for _ in 0..200 {
+            let mut draw = || {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 33) as i64 % tokenizer.largest_id()
+            };
+            // A last token with text, so that a stream that has ended is noticed.
+            let last = tokenizer.encode_plain("cat")?;
+            let tokens: Vec<i64> = (0..12).map(|_| draw()).chain(last).collect();
+            let (mut stream, mut text) = (tokenizer.stream(), String::new());
+            for token in &tokens {
+                text += &stream.push(*token)?;
+            }
+            text += &stream.finish()?;
+            let plain = |text: &str| text.replace('\u{FFFD}', "");
+            assert!(plain(&text).ends_with("cat"), "{family}: {text:?} of {tokens:?}");
+        }
+    }
+    Ok(())
 }

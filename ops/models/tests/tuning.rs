@@ -178,7 +178,13 @@ fn a_run_that_is_resumed_has_the_same_bits_on_any_number_of_threads() -> Result<
         // Frozen weights are not in the file.
         let saved = load_tensors(&path)?;
         assert_eq!(saved.iter().any(|(name, _)| name == "model.norm.weight"), tuning.lora.is_none());
-        // Another model, or other options.
+        // Other evaluation data, another model, or other options.
+        let fewer = texts().split_off(6);
+        assert!(tuning.prepare(&pretrained, texts(), fewer)?.resume(&path).is_err());
+        if tuning.lora.is_some() {
+            let half = pretrained.clone().dtype(autobwd::DType::BF16);
+            assert!(tuning.prepare(&half, texts(), texts())?.resume(&path).is_err());
+        }
         let other = FineTuning { batch: 1, ..tuning.clone() };
         assert!(other.prepare(&pretrained, texts(), vec![])?.resume(&path).is_err());
     }
@@ -282,6 +288,21 @@ fn bad_examples_and_options_are_refused() {
         (
             prepare(FineTuning { lora: None, quantization: Some(Quantization::INT8), ..adapters() }, two()),
             vec!["quantised weights are not trained"],
+        ),
+        (
+            prepare(FineTuning { batch: usize::MAX, micro_batches: 4, ..adapters() }, two()),
+            vec!["`batch` times"],
+        ),
+        (prepare(FineTuning { epochs: u64::MAX, ..adapters() }, texts()), vec!["`epochs` is too large"]),
+        (
+            prepare(FineTuning { max_gradient_norm: f32::NAN, ..adapters() }, texts()),
+            vec!["`max_gradient_norm` is NaN"],
+        ),
+        (
+            prepare(FineTuning { length: Some(2), is_truncating: true, ..adapters() }, {
+                vec![Example { tokens: vec![1, 2, 3], labels: vec![-100, -100, 3] }]
+            }),
+            vec!["example 1: none of its tokens in the row is learned"],
         ),
         (
             prepare(FineTuning { lora: Some(Lora::new(4, &["q_proj"])), ..adapters() }, texts()),

@@ -96,6 +96,10 @@ impl ConvertCommand {
             let text = "`--to`, `--fetch`, `--weights`, `--quantize` and `--save` are not for folders";
             return Err(CommandFailure::Unreadable(text.into()));
         }
+        if folder.exists() && folder.canonicalize().ok() == Path::new(&self.input.model).canonicalize().ok() {
+            let text = format!("`{}` is read and would be replaced", self.output);
+            return Err(CommandFailure::Unreadable(text));
+        }
         let pretrained = Pretrained::open(&self.input.model);
         let mut model = pretrained.load().map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
         self.merge_adapter(&mut model)?;

@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf, time::Instant};
 
 use autobwd::tensor::read_bounded;
-use autobwd_models::{ChatMessage, GenerationOptions, Generator, Tokenizer};
+use autobwd_models::{ChatMessage, GeneratedText, GenerationOptions, Generator, Tokenizer};
 use clap::Args;
 use serde::Serialize;
 
@@ -105,15 +105,14 @@ impl GenerateCommand {
 
         let mut executor = executor(self.threads);
         let is_streamed = prompts.len() == 1 && !self.json;
-        let (start, mut tokens, mut shown) = (Instant::now(), vec![0; prompts.len()], Ok(()));
+        let (start, mut shown) = (Instant::now(), Ok(()));
         let texts = generator.generate_texts(
             &mut executor,
             &tokenizer,
             &prompts,
             &options,
             &self.stop,
-            |row, new_tokens, part| {
-                tokens[row] = new_tokens;
+            |_, part| {
                 if is_streamed && shown.is_ok() {
                     shown = terminal.print_part(part);
                 }
@@ -126,11 +125,11 @@ impl GenerateCommand {
             return terminal.print("\n");
         }
         if !self.json {
-            return texts.iter().try_for_each(|text| terminal.print(text));
+            return texts.iter().try_for_each(|text| terminal.print(&text.text));
         }
-        let total: usize = tokens.iter().sum();
-        let texts = texts.into_iter().zip(&prompts).zip(&tokens).map(|((text, prompt), new_tokens)| {
-            TextJson { prompt_tokens: prompt.len(), new_tokens: *new_tokens, text }
+        let total: usize = texts.iter().map(|text| text.tokens.len()).sum();
+        let texts = texts.into_iter().zip(&prompts).map(|(GeneratedText { text, tokens }, prompt)| {
+            TextJson { prompt_tokens: prompt.len(), new_tokens: tokens.len(), text }
         });
         terminal.print_json(&GenerateJson {
             schema: "autobwd.generate/1",

@@ -105,16 +105,16 @@ pub(crate) struct TuneCommand {
     #[arg(long, value_name = "FILE")]
     evaluation: Option<PathBuf>,
     /// Also measure it after so many steps
-    #[arg(long, value_name = "N", requires = "evaluation")]
+    #[arg(long, value_name = "N", requires = "evaluation", value_parser = clap::value_parser!(u64).range(1..))]
     evaluate_every: Option<u64>,
     /// Save the state of the run after so many steps
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: u64,
     /// Go on with the run in the folder of --output, which was interrupted
     #[arg(long)]
     resume: bool,
     /// Say what the run would do, and end
-    #[arg(long)]
+    #[arg(long, conflicts_with = "resume")]
     dry_run: bool,
     /// The number of threads, instead of one a core; results do not depend on it
     #[arg(long, value_name = "N")]
@@ -145,6 +145,7 @@ impl TuneCommand {
         let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
         let format = self.format()?;
         let read = |path: &Path| read_examples(path, &tokenizer, format.as_ref()).map_err(unreadable);
+        self.require_other_folders()?;
         let examples = read(&self.data)?;
         let evaluation = self.evaluation.as_deref().map_or(Ok(vec![]), read)?;
         // Of a large vocabulary, it takes as much memory as a small model.
@@ -173,6 +174,19 @@ impl TuneCommand {
             seconds_per_step: seconds / reports.len().max(1) as f64,
             planned_bytes: run.summary().memory.total(),
         })
+    }
+
+    /// Refuses to replace what is read.
+    fn require_other_folders(&self) -> CommandResult {
+        let output = self.output.canonicalize().ok();
+        for folder in [Some(&self.pretrained.model), self.adapter.as_ref()].into_iter().flatten() {
+            if output.is_some() && output == folder.canonicalize().ok() {
+                let text =
+                    format!("`{}` is read and would be replaced: give another --output", folder.display());
+                return Err(CommandFailure::Unreadable(text));
+            }
+        }
+        Ok(())
     }
 
     fn format(&self) -> CommandResult<Option<ExampleFormat>> {
@@ -240,11 +254,11 @@ impl TuneCommand {
                 let each = seconds / MEASURED_STEPS as f64;
                 terminal.warn(&format!("{each:.2} s a step; about {:.1} minutes are left", left / 60.0));
             }
-            let is_asked = self.evaluate_every.is_some_and(|every| report.step.is_multiple_of(every.max(1)));
+            let is_asked = self.evaluate_every.is_some_and(|every| report.step.is_multiple_of(every));
             if is_asked || report.step.is_multiple_of(steps_of_epoch) {
                 state.evaluate(run, report.step, &self.output)?;
             }
-            if report.step.is_multiple_of(self.checkpoint_every.max(1)) {
+            if report.step.is_multiple_of(self.checkpoint_every) {
                 files.save(run, state)?;
             }
         }

@@ -139,6 +139,10 @@ fn mistakes_of_fine_tuning_are_explained() {
         assert_eq!(result.status.code(), Some(status), "{arguments:?}: {}", stderr(&result));
         assert!(stderr(&result).contains(part), "{arguments:?}: {}", stderr(&result));
     }
+    // What is read is not replaced.
+    let result = autobwd(&["tune", &model, &good, "-o", &model]);
+    assert_eq!(result.status.code(), Some(2));
+    assert!(stderr(&result).contains("is read and would be replaced"), "{}", stderr(&result));
     // A dry run says what would be done, and leaves nothing.
     let dry = path("dry");
     let result = autobwd(&["tune", &model, &good, "--dry-run", "-o", &dry]);

@@ -5,19 +5,26 @@ use autobwd::{Executor, Result};
 use super::{TextStream, Tokenizer, stream::StoppedText};
 use crate::{GenerationOptions, Generator};
 
+/// A text that a model has continued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GeneratedText {
+    /// The new text.
+    pub text: String,
+    /// The new tokens, with those that end the text and those of a stop string.
+    pub tokens: Vec<i64>,
+}
+
 /// A text that is being continued.
 struct Continuation<'a> {
     stream: TextStream<'a>,
     stopped: StoppedText<'a>,
     text: String,
-    /// The number of its tokens.
-    tokens: usize,
 }
 
 impl Generator {
     /// As [`generate_with`](Generator::generate_with), for texts: returns what continues each prompt. A text ends before
-    /// the first of the `stop` strings. Each new part is given to `on_text`, with
-    /// the number of its text and the number of its new tokens so far; all texts end when that returns `false`.
+    /// the first of the `stop` strings. Each new part is given to `on_text`, with the number of its text; all texts end
+    /// when that returns `false`.
     ///
     /// ```
     /// use autobwd::Executor;
@@ -31,9 +38,9 @@ impl Generator {
     /// let prompt = tokenizer.encode("the cat")?;
     /// let mut shown = String::new();
     /// let texts = generator.generate_texts(
-    ///     &mut Executor::new(), &tokenizer, &[prompt], &options, &["\n".into()], |_, _, part| { shown += part; true },
+    ///     &mut Executor::new(), &tokenizer, &[prompt], &options, &["\n".into()], |_, part| { shown += part; true },
     /// )?;
-    /// assert_eq!(texts, [shown]);
+    /// assert_eq!(texts[0].text, shown);
     /// # Ok::<(), autobwd::Error>(())
     /// ```
     ///
@@ -46,24 +53,22 @@ impl Generator {
         prompts: &[impl AsRef<[i64]>],
         options: &GenerationOptions,
         stop: &[String],
-        mut on_text: impl FnMut(usize, usize, &str) -> bool,
-    ) -> Result<Vec<String>> {
+        mut on_text: impl FnMut(usize, &str) -> bool,
+    ) -> Result<Vec<GeneratedText>> {
         let start = |_| Continuation {
             stream: tokenizer.stream(),
             stopped: StoppedText::new(stop),
             text: String::new(),
-            tokens: 0,
         };
         let mut texts: Vec<Continuation<'_>> = prompts.iter().map(start).collect();
         let (mut failure, mut is_wanted) = (None, true);
         let mut give = |row: usize, continuation: &mut Continuation<'_>, part: &str| {
             continuation.text.push_str(part);
-            is_wanted &= part.is_empty() || on_text(row, continuation.tokens, part);
+            is_wanted &= part.is_empty() || on_text(row, part);
             is_wanted
         };
-        self.generate_with(executor, prompts, options, |row, token| {
+        let tokens = self.generate_with(executor, prompts, options, |row, token| {
             let continuation = &mut texts[row];
-            continuation.tokens += 1;
             let part = match continuation.stream.push(token) {
                 Ok(part) => continuation.stopped.push(&part),
                 Err(e) => {
@@ -81,6 +86,10 @@ impl Generator {
             let part = continuation.stopped.push(&part) + &continuation.stopped.finish();
             give(row, continuation, &part);
         }
-        Ok(texts.into_iter().map(|continuation| continuation.text).collect())
+        let text = |(continuation, tokens): (Continuation<'_>, Vec<i64>)| GeneratedText {
+            text: continuation.text,
+            tokens,
+        };
+        Ok(texts.into_iter().zip(tokens).map(text).collect())
     }
 }

@@ -6,5 +6,6 @@ mod stream;
 mod tokenizer;
 
 pub use chat::ChatMessage;
+pub use generate::GeneratedText;
 pub use stream::TextStream;
 pub use tokenizer::Tokenizer;

@@ -68,7 +68,11 @@ impl TextStream<'_> {
     fn rest(&self) -> Result<String> {
         let given = self.tokenizer.decode(&self.tokens[self.context..self.given])?;
         let all = self.tokenizer.decode(&self.tokens[self.context..])?;
-        Ok(all.strip_prefix(given.as_str()).unwrap_or("").to_string())
+        match all.strip_prefix(given.as_str()) {
+            Some(rest) => Ok(rest.to_string()),
+            // Bytes that are no character also change what came before them.
+            None => self.tokenizer.decode(&self.tokens[self.given..]),
+        }
     }
 }
 

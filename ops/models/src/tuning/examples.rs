@@ -28,7 +28,8 @@ pub struct Example {
 /// What a line of JSON has.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExampleFormat {
-    /// `messages`, a list of objects with `role` and `content`: the tokens of the assistant are learned.
+    /// `messages`, a list of objects with the texts `role` and `content`: the tokens of the assistant are learned. Calls of
+    /// tools are refused.
     Chat,
     /// A text, all of whose tokens are learned.
     Text {
@@ -134,6 +135,7 @@ pub fn read_examples(
     let file = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
     let bytes = read_file(path, LARGEST_FILE)?;
     let text = str::from_utf8(&bytes).map_err(|e| file(format!("not text: {e}")))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).peekable();
     let first = lines.peek().map(|(_, line)| *line).ok_or_else(|| file("it has no examples".into()))?;
     let found = match format {
@@ -181,9 +183,16 @@ fn ended(mut tokens: Vec<i64>, tokenizer: &Tokenizer) -> Vec<i64> {
 }
 
 fn messages(object: &Value) -> Result<Vec<ChatMessage>> {
+    let is_given = |object: &Value, key: &str| object.get(key).is_some_and(|value| !value.is_null());
+    if is_given(object, "tools") {
+        return Err(refused("it has `tools`, which are not supported".into()));
+    }
     let list = object.get("messages").and_then(Value::as_array);
     let list = list.ok_or_else(|| refused("it has no list `messages`".into()))?;
     let message = |message: &Value| {
+        if is_given(message, "tool_calls") {
+            return Err(refused("a message has `tool_calls`, which are not supported".into()));
+        }
         let text = |field: &str| message.get(field).and_then(Value::as_str);
         let both = text("role").zip(text("content"));
         let (role, content) =
@@ -199,6 +208,11 @@ fn masked(
     (share, seed): (f64, u64),
     (text, tokenizer): (&str, &Tokenizer),
 ) -> Result<Example> {
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(refused(format!(
+            "the share of hidden tokens is {share}, not a number above 0 and at most 1"
+        )));
+    }
     let mask = tokenizer.mask_token_id();
     let mask =
         mask.ok_or_else(|| refused("the tokenizer has no `mask_token`: its model is no masked one".into()))?;

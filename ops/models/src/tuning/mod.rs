@@ -18,6 +18,9 @@ use autobwd_ops::quantization::Quantization;
 
 use crate::{Adapter, Lora, Pretrained};
 
+/// The largest number of rows in a step.
+const LARGEST_STEP: usize = 1 << 20;
+
 /// How a published model is fine-tuned.
 ///
 /// Decoders learn the next tokens of texts, which are packed into rows and do not see each other. Encoders learn classes,
@@ -140,8 +143,17 @@ impl FineTuning {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return refuse(format!("`{name}` is 0"));
         }
+        if self.batch.checked_mul(self.micro_batches).is_none_or(|rows| rows > LARGEST_STEP) {
+            return refuse(format!("`batch` times `micro_batches` is more than {LARGEST_STEP}"));
+        }
         if !(0.0..1.0).contains(&self.warmup) {
-            return refuse(format!("`warmup` is {}, not a number from 0 to 1", self.warmup));
+            return refuse(format!("`warmup` is {}, not a number from 0 and below 1", self.warmup));
+        }
+        if !(self.max_gradient_norm >= 0.0 && self.max_gradient_norm.is_finite()) {
+            let norm = self.max_gradient_norm;
+            return refuse(format!(
+                "`max_gradient_norm` is {norm}, not a positive number, and not 0 for no bound"
+            ));
         }
         if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
             return refuse(format!("`learning_rate` is {}, not a positive number", self.learning_rate));

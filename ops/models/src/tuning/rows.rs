@@ -67,9 +67,9 @@ impl Rows {
         let (mut obstacles, mut bad) = (Obstacles::default(), 0);
         for (i, example) in examples.iter_mut().enumerate() {
             if tuning.is_truncating {
-                example.tokens.truncate(length);
+                truncate(&mut example.tokens, kind, length);
                 if kind != RowKind::Classes {
-                    example.labels.truncate(length);
+                    truncate(&mut example.labels, kind, length);
                 }
             }
             if let Some(why) = obstacle(example, kind, length, vocabulary) {
@@ -94,7 +94,7 @@ impl Rows {
     /// How many rows there are, examples, tokens of these, and labels that count.
     pub(super) fn counts(&self) -> [usize; 4] {
         let tokens = self.examples.iter().map(|example| example.tokens.len()).sum();
-        let counted = self.examples.iter().map(|example| self.counted(example)).sum();
+        let counted = self.examples.iter().map(|example| counted(example, self.kind)).sum();
         [self.rows.len(), self.examples.len(), tokens, counted]
     }
 
@@ -118,12 +118,6 @@ impl Rows {
             (self.kind.second_input(), Tensor::from_vec(dims, second)?),
             ("labels", labels),
         ])
-    }
-
-    fn counted(&self, example: &Example) -> usize {
-        // Nothing comes before the first token of a text.
-        let skipped = usize::from(self.kind == RowKind::NextTokens);
-        example.labels.iter().skip(skipped).filter(|label| **label != IGNORED).count()
     }
 
     /// The tokens of a row, what the second input says of them, and their labels.
@@ -156,6 +150,26 @@ impl Rows {
     }
 }
 
+/// Cuts a text. The token that closes the text of an encoder stays.
+fn truncate(tokens: &mut Vec<i64>, kind: RowKind, length: usize) {
+    if tokens.len() > length {
+        let last = tokens.last().copied();
+        tokens.truncate(length);
+        if kind != RowKind::NextTokens
+            && let (Some(end), Some(last)) = (tokens.last_mut(), last)
+        {
+            *end = last;
+        }
+    }
+}
+
+/// The number of labels that count.
+fn counted(example: &Example, kind: RowKind) -> usize {
+    // Nothing comes before the first token of a text.
+    let skipped = usize::from(kind == RowKind::NextTokens);
+    example.labels.iter().skip(skipped).filter(|label| **label != IGNORED).count()
+}
+
 /// What is wrong with an example.
 fn obstacle(example: &Example, kind: RowKind, length: usize, vocabulary: i64) -> Option<String> {
     let Example { tokens, labels } = example;
@@ -173,9 +187,11 @@ fn obstacle(example: &Example, kind: RowKind, length: usize, vocabulary: i64) ->
     match token {
         Some(token) => Some(format!("the model has {vocabulary} tokens, and no token {token}")),
         None if tokens.is_empty() => Some("it is empty".into()),
-        None if kind == RowKind::Tokens && labels == tokens => {
-            Some("no token is hidden, so that there is nothing to learn: mask some".into())
-        }
+        None if kind == RowKind::Tokens && labels == tokens => Some(
+            "no token is hidden, so that there is nothing to learn: mask some (`--mask` of the command)"
+                .into(),
+        ),
+        None if counted(example, kind) == 0 => Some("none of its tokens in the row is learned".into()),
         None => None,
     }
 }

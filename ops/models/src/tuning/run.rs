@@ -1,10 +1,14 @@
 //! The steps of a fine-tuning.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
-use autobwd::{DType, Error, ErrorKind, Executor, Meta, Result, Session, Tensor, exec::Checkpoint};
+use autobwd::{
+    DType, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, Tensor,
+    exec::Checkpoint,
+};
 use autobwd_data::{Batch, Loader};
 use autobwd_ops::{Model, quantization::quantize};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     Example, FineTuning, TuningSummary,
@@ -15,8 +19,9 @@ use super::{
 };
 use crate::{Adapter, Lora, Pretrained, linear_targets};
 
-/// The name of the position in the data, in checkpoints.
+/// The notes of checkpoints: the position in the data, and the hash of what a run does not change.
 const POSITION: &str = "data";
+const UNCHANGED: &str = "unchanged";
 
 /// A fine-tuning that is prepared, or under way.
 ///
@@ -36,6 +41,8 @@ pub struct TuningRun {
     gradients: Session,
     update: Option<Session>,
     evaluator: Session,
+    /// The hash of frozen weights and of the evaluation data.
+    unchanged: String,
     step: u64,
 }
 
@@ -101,12 +108,15 @@ impl TuningRun {
             (DIVISOR, Meta::new(DType::F32, [])),
         ];
         let loader = Loader::builder(rows.dataset()?).batch(rows_of_step).shuffle(tuning.seed).build()?;
-        let steps = loader.batches() as u64 * tuning.epochs;
+        let steps = (loader.batches() as u64).checked_mul(tuning.epochs);
+        let steps = steps.ok_or_else(|| Error::new(ErrorKind::Attr, "`epochs` is too large"))?;
         let evaluation = match evaluation.is_empty() {
             true => None,
             false => {
                 let fitting = FineTuning { length: Some(rows.length), ..tuning.clone() };
-                let rows = Rows::new(&fitting, kind, evaluation, limits, tuning.batch)?;
+                let rows = Rows::new(&fitting, kind, evaluation, limits, tuning.batch).map_err(|e| {
+                    Error::new(e.kind(), format!("the evaluation data: {}", e.message())).caused_by(e)
+                })?;
                 Some(Loader::builder(rows.dataset()?).batch(tuning.batch).build()?)
             }
         };
@@ -127,6 +137,7 @@ impl TuningRun {
             }
         };
         let evaluator = executor.prepare(&programs.evaluation, scope, &feeds, &[&programs.losses[0]])?;
+        let unchanged = unchanged(&programs.step, &model.scope, evaluation.as_ref());
         Ok(TuningRun {
             pretrained: pretrained.clone(),
             lora,
@@ -140,6 +151,7 @@ impl TuningRun {
             gradients,
             update,
             evaluator,
+            unchanged,
             step: 0,
         })
     }
@@ -199,10 +211,7 @@ impl TuningRun {
         };
         let learning_rate = last.item(&self.programs.rate)?;
         self.step += 1;
-        if !loss.is_finite() {
-            let text = format!("the loss of step {} is {loss}: try a smaller learning rate", self.step);
-            return Err(Error::new(ErrorKind::NotFinite, text));
-        }
+        require_finite(&format!("the loss of step {}", self.step), loss)?;
         Ok(Some(StepReport { step: self.step, loss, learning_rate, labels }))
     }
 
@@ -219,7 +228,9 @@ impl TuningRun {
             self.evaluator.run(&mut self.model.scope)?;
             loss += self.evaluator.item(&self.programs.losses[0])?;
         }
-        Ok(Some(loss / count.max(1) as f64))
+        let mean = loss / count.max(1) as f64;
+        require_finite("the loss of the evaluation examples", mean)?;
+        Ok(Some(mean))
     }
 
     /// Saves the state of the run, without what it does not change: frozen weights are read again from the model.
@@ -228,17 +239,23 @@ impl TuningRun {
     /// # Errors
     /// Those of [`Checkpoint::save`].
     pub fn save_checkpoint(&self, path: impl AsRef<Path>, notes: &[(&str, String)]) -> Result<()> {
-        let position = Checkpoint::new(self.step).with_note(POSITION, self.loader.state());
-        let noted = notes.iter().fold(position, |checkpoint, (name, text)| checkpoint.with_note(*name, text));
+        let own = Checkpoint::new(self.step).with_note(POSITION, self.loader.state());
+        let own = own.with_note(UNCHANGED, &*self.unchanged);
+        let noted = notes.iter().fold(own, |checkpoint, (name, text)| checkpoint.with_note(*name, text));
         noted.save_changed(path, &self.programs.step, &self.model.scope)
     }
 
     /// Goes on from a checkpoint of a run with the same options. Returns the checkpoint, with its notes.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::load`] and of [`Loader::resume`]: another model, other data, or other options.
+    /// Those of [`Checkpoint::load`] and of [`Loader::resume`]: another model, other data, or other options. The run is then
+    /// of no use.
     pub fn resume(&mut self, path: impl AsRef<Path>) -> Result<Checkpoint> {
         let checkpoint = Checkpoint::load(path, &self.programs.step, &mut self.model.scope)?;
+        if checkpoint.note(UNCHANGED)? != self.unchanged {
+            let text = "the frozen weights or the evaluation data are not those of the interrupted run";
+            return Err(Error::new(ErrorKind::Checkpoint, text));
+        }
         self.loader.resume(checkpoint.note(POSITION)?)?;
         self.step = checkpoint.step();
         Ok(checkpoint)
@@ -248,14 +265,45 @@ impl TuningRun {
     /// does, with its configuration and tokenizer.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Parameters with a NaN or an infinity; those of the file system.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
+        for name in &self.programs.trained {
+            let value = self.model.scope.get(name)?;
+            let wrong = value.slice::<f32>()?.iter().find(|x| !x.is_finite());
+            wrong.map_or(Ok(()), |x| require_finite(&format!("an element of `{name}`"), f64::from(*x)))?;
+        }
         match &self.lora {
             Some(lora) => Adapter::of(&self.model, lora)?.save(folder),
             None => self.pretrained.save(&self.model, folder),
         }
     }
+}
+
+/// # Errors
+/// A NaN or an infinity.
+fn require_finite(what: &str, value: f64) -> Result<()> {
+    match value.is_finite() {
+        true => Ok(()),
+        false => {
+            let text = format!("{what} is {value}: try a smaller learning rate");
+            Err(Error::new(ErrorKind::NotFinite, text))
+        }
+    }
+}
+
+/// The hash of the values that a step does not write, and of the evaluation data.
+fn unchanged(step: &Program, scope: &Scope, evaluation: Option<&Loader>) -> String {
+    let written: BTreeSet<&str> =
+        step.root().ops.iter().flat_map(OpDesc::writes).map(|var| step.name(var)).collect();
+    let mut hash = Xxh3::new();
+    for (name, value) in scope.iter().filter(|(name, _)| step.find(name).is_some() && !written.contains(name))
+    {
+        hash.update(name.as_bytes());
+        hash.update(value.bytes());
+    }
+    hash.update(evaluation.map(Loader::state).unwrap_or_default().as_bytes());
+    format!("{:016x}", hash.digest())
 }
 
 /// The number of elements of all parameters.
