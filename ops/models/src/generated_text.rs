@@ -1,5 +1,6 @@
 //! A text while it is generated.
 
+use autobwd::{Error, ErrorKind, Result};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -46,13 +47,22 @@ impl<'a> Text<'a> {
     }
 
     /// Chooses the next token by its logits.
-    pub(crate) fn choose(&mut self, mut logits: Vec<f32>, options: &GenerationOptions) -> i64 {
+    ///
+    /// # Errors
+    /// Logits with a NaN, or without a token that may be chosen.
+    pub(crate) fn choose(&mut self, mut logits: Vec<f32>, options: &GenerationOptions) -> Result<i64> {
         let Text { tokens, prompt, source, rng, .. } = self;
         options.process(&mut logits, TextContext { tokens, prompt: *prompt, source });
+        let largest = logits.iter().fold(f32::NEG_INFINITY, |largest, x| largest.max(*x));
+        if !largest.is_finite() || logits.iter().any(|x| x.is_nan()) {
+            let text =
+                format!("no token can follow {} others: their logits are NaN or infinite", tokens.len());
+            return Err(Error::new(ErrorKind::NotFinite, text));
+        }
         // 53 bits, as many as a number below 1 has.
         let at = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let token = options.choose(&logits, at) as i64;
         tokens.push(token);
-        token
+        Ok(token)
     }
 }

@@ -9,11 +9,12 @@ use crate::{GenerationOptions, config::Config, file::refused, source::Source};
 const FILES: [&str; 2] = ["generation_config.json", "config.json"];
 
 /// Keys that change the generated tokens, with the only value that is supported.
-fn required() -> [(&'static str, Value); 13] {
+fn required() -> [(&'static str, Value); 15] {
     [
         ("constraints", Value::Null),
         ("dola_layers", Value::Null),
         ("force_words_ids", Value::Null),
+        ("forced_decoder_ids", Value::Null),
         ("guidance_scale", json!(1.0)),
         ("max_time", Value::Null),
         ("num_beam_groups", json!(1)),
@@ -21,6 +22,8 @@ fn required() -> [(&'static str, Value); 13] {
         ("num_return_sequences", json!(1)),
         ("penalty_alpha", json!(0.0)),
         ("return_timestamps", json!(false)),
+        // Texts, which a generator of tokens does not know.
+        ("stop_strings", Value::Null),
         ("token_healing", json!(false)),
         ("use_mtp", json!(false)),
         ("watermarking_config", Value::Null),

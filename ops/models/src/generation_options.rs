@@ -113,6 +113,8 @@ impl GenerationOptions {
     /// An option out of its range, for a model of `vocabulary` tokens.
     pub(crate) fn check(&self, vocabulary: usize) -> Result<()> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Attr, text));
+        // What is for draws does not count otherwise.
+        let for_draws = |is_right: bool| is_right || !self.do_sample;
         let is_positive = |x: f32| x > 0.0 && x.is_finite();
         let is_share = |x: f32| x > 0.0 && x <= 1.0;
         let is_cutoff = |x: f32| (0.0..1.0).contains(&x);
@@ -125,13 +127,13 @@ impl GenerationOptions {
             ),
             ("repetition_penalty", self.repetition_penalty, is_positive(self.repetition_penalty)),
             ("exponential_decay_length_penalty", decay, is_positive(decay)),
-            ("temperature", self.temperature, is_positive(self.temperature)),
-            ("top_h", self.top_h.unwrap_or(1.0), self.top_h.is_none_or(is_share)),
-            ("top_p", self.top_p, is_share(self.top_p)),
-            ("min_p", self.min_p, (0.0..=1.0).contains(&self.min_p)),
-            ("typical_p", self.typical_p, is_share(self.typical_p)),
-            ("epsilon_cutoff", self.epsilon_cutoff, is_cutoff(self.epsilon_cutoff)),
-            ("eta_cutoff", self.eta_cutoff, is_cutoff(self.eta_cutoff)),
+            ("temperature", self.temperature, for_draws(is_positive(self.temperature))),
+            ("top_h", self.top_h.unwrap_or(1.0), for_draws(self.top_h.is_none_or(is_share))),
+            ("top_p", self.top_p, for_draws((0.0..=1.0).contains(&self.top_p))),
+            ("min_p", self.min_p, for_draws((0.0..=1.0).contains(&self.min_p))),
+            ("typical_p", self.typical_p, for_draws(is_share(self.typical_p))),
+            ("epsilon_cutoff", self.epsilon_cutoff, for_draws(is_cutoff(self.epsilon_cutoff))),
+            ("eta_cutoff", self.eta_cutoff, for_draws(is_cutoff(self.eta_cutoff))),
         ] {
             if !is_right {
                 return refuse(format!("`{name}` is {value}, out of its range"));

@@ -202,7 +202,7 @@ impl Generator {
             let words = found.len() / rows;
             for (row, text) in texts.iter_mut().enumerate().filter(|(_, text)| !text.is_complete) {
                 let row_logits: Vec<f32> = found[row * words..][..words].iter().map(|x| *x as f32).collect();
-                let token = text.choose(row_logits, options);
+                let token = text.choose(row_logits, options)?;
                 let goes_on = on_token(row, token);
                 let is_full = text.tokens.len() - text.prompt >= options.max_new_tokens;
                 text.is_complete = !goes_on || is_full || options.eos_token_ids.contains(&token);

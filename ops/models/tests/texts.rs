@@ -260,3 +260,17 @@ fn streams_of_any_tokens_are_not_cut_short() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn roles_of_tokens_that_a_file_of_gguf_lacks_are_refused() {
+    let mut bytes = fs::read(folder("llama").join("model.q8_0.gguf")).expect("the fixture");
+    let key = b"tokenizer.ggml.bos_token_id";
+    let at = bytes.windows(key.len()).position(|part| part == key).expect("the key") + key.len();
+    // After the type of the value.
+    bytes[at + 4..at + 8].copy_from_slice(&999_999_u32.to_le_bytes());
+    let files = tempfile::tempdir().expect("a folder");
+    let path = files.path().join("model.gguf");
+    fs::write(&path, bytes).expect("a file");
+    let error = Tokenizer::open(&path).expect_err("a refusal").to_string();
+    assert!(error.contains("`tokenizer.ggml.bos_token_id` is 999999, which is none of the"), "{error}");
+}

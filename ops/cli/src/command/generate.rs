@@ -18,7 +18,7 @@ const LARGEST_PROMPT: u64 = 16 << 20;
 
 /// Continue texts with a published model
 ///
-/// The options of the model's `generation_config.json` hold unless they are given. The text of a single prompt appears
+/// The options of the model's `generation_config.json` hold unless they are given, but for the number of new tokens. The text of a single prompt appears
 /// as it is made. Texts depend on the prompt, the options and the seed alone, not on other prompts or threads.
 #[derive(Debug, Args)]
 pub(crate) struct GenerateCommand {

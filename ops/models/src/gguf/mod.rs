@@ -33,6 +33,9 @@ use self::{
 };
 use crate::file::refused;
 
+/// The files of a folder that a file of GGUF stands for.
+const FILES: [&str; 4] = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+
 /// A file whose header is read.
 struct Gguf<'a> {
     path: &'a Path,
@@ -43,6 +46,9 @@ struct Gguf<'a> {
 /// The object that a folder has in a file of JSON: `config.json`, `generation_config.json`, `tokenizer.json` or
 /// `tokenizer_config.json`. There are no other files.
 pub(crate) fn object(path: &Path, file: &str) -> Result<Option<Map<String, Value>>> {
+    if !FILES.contains(&file) {
+        return Ok(None);
+    }
     let gguf = Gguf::open(path)?;
     match file {
         "config.json" => config::config(&gguf).map(Some),

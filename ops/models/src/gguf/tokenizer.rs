@@ -64,6 +64,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 /// A kind of tokenizer, a pre-tokenizer, or merges that are not supported.
 pub(super) fn tokenizer(gguf: &Gguf<'_>) -> Result<Option<Map<String, Value>>> {
     let Some(tokens) = Tokens::of(gguf) else { return Ok(None) };
+    tokens.require_consistent()?;
     let mut file = match gguf.value("tokenizer.ggml.model").and_then(Value::as_str).unwrap_or("") {
         "gpt2" => byte_level(&tokens)?,
         "llama" => {

@@ -1,8 +1,10 @@
 //! The tokens in the metadata of a file.
 
+use autobwd::Result;
 use serde_json::{Map, Value, json};
 
 use super::{Entry, Gguf};
+use crate::file::refused;
 
 /// The types of tokens that are cut out of texts first.
 pub(super) const CONTROL: f64 = 3.0;
@@ -21,6 +23,29 @@ impl<'a> Tokens<'a> {
         let Some(Entry::Texts(texts)) = gguf.entry("tokenizer.ggml.tokens") else { return None };
         let kinds = gguf.entry("tokenizer.ggml.token_type").and_then(Entry::numbers).unwrap_or_default();
         Some(Tokens { gguf, texts, kinds })
+    }
+
+    /// # Errors
+    /// Another number of types than of tokens; a role of a token that there is not.
+    pub(super) fn require_consistent(&self) -> Result<()> {
+        let (gguf, count) = (self.gguf, self.texts.len());
+        if gguf.entry("tokenizer.ggml.token_type").is_some() && self.kinds.len() != count {
+            let kinds = self.kinds.len();
+            return Err(refused(
+                gguf.path,
+                format!("`tokenizer.ggml.token_type` has {kinds} numbers for {count} tokens"),
+            ));
+        }
+        for name in ["bos", "eos", "eot", "unknown", "padding"] {
+            let key = format!("tokenizer.ggml.{name}_token_id");
+            if let Some(value) = gguf.value(&key).filter(|_| self.role(name).is_none()) {
+                return Err(refused(
+                    gguf.path,
+                    format!("`{key}` is {value}, which is none of the {count} tokens"),
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn is_kind(&self, id: usize, kind: f64) -> bool {

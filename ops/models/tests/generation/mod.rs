@@ -90,8 +90,10 @@ fn generations_that_cannot_be_are_refused() -> Result<()> {
         "a prompt of 5 tokens and 4 new ones exceed the capacity of 8"
     );
     assert!(refused(&[vec![1, 288, 2]], &options).contains("288"));
-    let frozen = GenerationOptions { temperature: 0.0, ..options.clone() };
+    let frozen = GenerationOptions { do_sample: true, temperature: 0.0, ..options.clone() };
     assert_eq!(refused(&[vec![1]], &frozen), "`temperature` is 0, out of its range");
+    let silent = GenerationOptions { suppress_tokens: (0..288).collect(), ..options.clone() };
+    assert!(refused(&[vec![1]], &silent).starts_with("no token can follow 1 others"));
     // Nothing of a refused generation is left.
     let mut other = Generator::new(&open("gpt2"), 1, 8)?;
     let [found, expected] = [&mut generator, &mut other]
