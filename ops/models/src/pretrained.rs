@@ -86,11 +86,6 @@ impl Family {
         }
     }
 
-    /// Whether it is a decoder alone, which continues a text.
-    pub(crate) fn is_decoder(self) -> bool {
-        matches!(self, Family::Gpt2 | Family::Llama(_))
-    }
-
     /// Whether it has a decoder, which continues a text token by token.
     fn has_decoder(self) -> bool {
         matches!(self, Family::Gpt2 | Family::Llama(_) | Family::T5 | Family::Whisper)

@@ -89,7 +89,10 @@ impl Tokenizer {
     }
 
     /// As [`encode_plain`](Tokenizer::encode_plain), with the place in the text where each token starts, in bytes.
-    pub(crate) fn encode_with_starts(&self, text: &str) -> Result<(Vec<i64>, Vec<usize>)> {
+    ///
+    /// # Errors
+    /// As [`encode`](Tokenizer::encode).
+    pub fn encode_with_starts(&self, text: &str) -> Result<(Vec<i64>, Vec<usize>)> {
         let encoding = self.encoding(text, false)?;
         Ok((ids(&encoding), encoding.get_offsets().iter().map(|(start, _)| *start).collect()))
     }
@@ -144,7 +147,7 @@ impl Tokenizer {
     }
 
     /// Whether the configuration gives a token a role.
-    pub(crate) fn has_role(&self, token: i64) -> bool {
+    pub fn has_role(&self, token: i64) -> bool {
         self.roles.keys().any(|key| self.role(key) == Some(token))
     }
 

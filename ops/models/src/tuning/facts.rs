@@ -7,12 +7,17 @@ use crate::{Pretrained, pretrained::Family};
 
 /// What the configuration of a model says.
 pub(super) struct ModelFacts {
-    pub(super) family: Family,
+    family: Family,
     /// The largest number of tokens of a text.
     pub(super) positions: Option<usize>,
 }
 
 impl ModelFacts {
+    /// Whether it continues texts, and has no encoder.
+    pub(super) fn is_decoder(&self) -> bool {
+        matches!(self.family, Family::Gpt2 | Family::Llama(_))
+    }
+
     /// # Errors
     /// Files that cannot be read; models that are not fine-tuned on texts.
     pub(super) fn of(pretrained: &Pretrained) -> Result<ModelFacts> {

@@ -77,7 +77,7 @@ impl TuningRun {
     ) -> Result<TuningRun> {
         let mixed = tuning.mixed_precision(pretrained);
         let facts = ModelFacts::of(pretrained)?;
-        let is_decoder = facts.family.is_decoder();
+        let is_decoder = facts.is_decoder();
         let second = if is_decoder { RowKind::NextTokens } else { RowKind::Tokens }.second_input();
         let mut loaded = pretrained.clone().input(second);
         if mixed.is_some() {
