@@ -10,19 +10,15 @@ use autobwd_ops::{
 /// The label of tokens that are not counted.
 pub(super) const IGNORED: i64 = -100;
 
-/// Logits of a batch that are kept in memory, in bytes: larger ones are computed twice, a tile at a time.
-const LARGEST_LOGITS: usize = 1 << 27;
-
 /// The sum of the cross entropies of `logits`, `[.., classes]`, at labels, int64 `[..]`, in float32; −100 is not counted.
-/// Logits of more than [`LARGEST_LOGITS`] that are a product in float32 are not in memory together.
+/// Logits that are a product in float32 are not in memory together: that takes no longer, and less memory.
 ///
 /// Divided by the number of counted labels of several batches, it is the loss of a step that accumulates their
 /// gradients: the mean of the means of batches is another number.
 #[track_caller]
-pub(super) fn summed_token_loss(logits: &Expr, labels: &Expr, label_count: usize) -> Result<Expr> {
-    let classes = logits.check()?.dims().last().and_then(|classes| classes.get()).unwrap_or(0);
-    let bytes = label_count.saturating_mul(classes).saturating_mul(size_of::<f32>());
-    let tiled = if bytes > LARGEST_LOGITS { tiled_losses(logits, labels)? } else { None };
+pub(super) fn summed_token_loss(logits: &Expr, labels: &Expr) -> Result<Expr> {
+    logits.check()?;
+    let tiled = tiled_losses(logits, labels)?;
     let losses = tiled.unwrap_or_else(|| logits.cast(DType::F32).cross_entropy(&labels.unsqueeze(&[-1])));
     Ok(losses.sum(&[]))
 }

@@ -49,12 +49,10 @@ impl TuningPrograms {
     ) -> Result<TuningPrograms> {
         let logits = model.fetches[0].clone();
         let evaluation = model.builder();
-        let labels = feeds.iter().find(|(name, _)| *name == "labels").map(|(_, meta)| meta.dims.numel());
-        let label_count = labels.and_then(|count| count.get()).unwrap_or(usize::MAX);
-        let evaluated = loss(&evaluation, &logits, label_count)?;
+        let evaluated = loss(&evaluation, &logits)?;
         model.train(&[])?;
         let net = model.builder();
-        let loss = loss(&net, &logits, label_count)?;
+        let loss = loss(&net, &logits)?;
         let optimizer = optimizer(tuning, model, steps, mixed);
         let backward = Backward::default();
         let (updates, budgeted) = match tuning.memory {
@@ -93,12 +91,12 @@ impl TuningPrograms {
 }
 
 /// The sum of the losses of a batch, divided by a number that is fed.
-fn loss(net: &Builder, logits: &str, label_count: usize) -> Result<Expr> {
+fn loss(net: &Builder, logits: &str) -> Result<Expr> {
     let logits = net.expr(logits);
     let dims = vec![-1; logits.dims().len() - 1];
     let labels = net.input("labels", DType::I64, &dims);
     let divisor = net.input(DIVISOR, DType::F32, &[]);
-    (summed_token_loss(&logits, &labels, label_count)? / divisor).check().cloned()
+    (summed_token_loss(&logits, &labels)? / divisor).check().cloned()
 }
 
 /// AdamW, with the options of a fine-tuning.
