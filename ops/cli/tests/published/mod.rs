@@ -143,6 +143,9 @@ fn mistakes_of_fine_tuning_are_explained() {
     let result = autobwd(&["tune", &model, &good, "-o", &model]);
     assert_eq!(result.status.code(), Some(2));
     assert!(stderr(&result).contains("is read and would be replaced"), "{}", stderr(&result));
+    let result = autobwd(&["convert", &model, &format!("{model}/")]);
+    assert_eq!(result.status.code(), Some(2));
+    assert!(stderr(&result).contains("is read and would be replaced"), "{}", stderr(&result));
     // A dry run says what would be done, and leaves nothing.
     let dry = path("dry");
     let result = autobwd(&["tune", &model, &good, "--dry-run", "-o", &dry]);
