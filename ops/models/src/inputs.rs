@@ -47,7 +47,7 @@ pub(crate) struct Tokens<'a> {
 }
 
 /// The output of an encoder, as the layers of a decoder see it.
-pub(crate) struct Source<'a> {
+pub(crate) struct EncoderOutput<'a> {
     mask: Option<&'a Expr>,
     /// Of a generation: a cache, and the last position of each source, `[batch, queries]`.
     step: Option<(KvCacheStep<'a>, Expr)>,
@@ -157,7 +157,7 @@ impl Inputs {
         net: &Builder,
         encoded: &Expr,
         cache: Option<&'a KvCache>,
-    ) -> Source<'a> {
+    ) -> EncoderOutput<'a> {
         let step = cache.map(|cache| {
             let (lengths, at) = (self.get("source_lengths"), positions(net, &encoded.dim(1)));
             let number = |n: &str| filled(net, DType::I64, n, &[1.into()]);
@@ -166,7 +166,7 @@ impl Inputs {
             let last = lengths - number("1");
             (cache.at(&at), last.expand_to(&[lengths.dim(0), self.decoder_ids().dim(1)]))
         });
-        Source { mask: self.mask(), step }
+        EncoderOutput { mask: self.mask(), step }
     }
 }
 
@@ -206,7 +206,7 @@ impl Tokens<'_> {
     }
 }
 
-impl Source<'_> {
+impl EncoderOutput<'_> {
     /// Attention of a layer to the keys and values of the encoder's output, which a generation keeps.
     pub(crate) fn attend(&self, layer: usize, [q, k, v]: [&Expr; 3], attrs: AttentionAttrs) -> Expr {
         let Some((step, last)) = &self.step else { return attend([q, k, v], self.mask, attrs) };

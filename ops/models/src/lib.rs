@@ -42,7 +42,7 @@ mod whisper;
 pub use adapter::Adapter;
 pub use generation_options::GenerationOptions;
 pub use generator::Generator;
-pub use lora::{Lora, linear_targets};
+pub use lora::{Lora, linear_targets, quantize_linear};
 pub use loss::{next_token_loss, token_loss};
 pub use mel::FeatureExtractor;
 pub use pooling::{contrastive_loss, mean_pooling};

@@ -11,6 +11,7 @@ use autobwd::{
 use autobwd_ops::{
     Init, Model,
     matmul::{MatmulV2, QuantizedMatmul},
+    quantization::{Quantization, quantize},
 };
 
 /// Low-rank adapters: a product `x · Wᵀ` becomes `x · Wᵀ + s · (x · Aᵀ) · Bᵀ`, in which `A` is `[rank, inputs]`, `B` is
@@ -238,23 +239,55 @@ fn cast(program: &mut Program, var: Var, dtype: DType, ops: &mut Vec<OpDesc>) ->
 /// ```
 pub fn linear_targets(model: &Model) -> Vec<String> {
     let program = &model.program;
-    let is_logits = program.signature().outputs.iter().any(|entry| entry.name == "logits");
-    let mut modules = vec![];
-    for op in &program.root().ops {
-        let Some((_, weights, _, _)) = factors(op) else { continue };
-        modules.extend(program.name(weights).strip_suffix(".weight"));
-    }
-    let head = if is_logits { modules.pop() } else { None };
+    let head = head(program);
+    let products = program.root().ops.iter().filter_map(factors);
+    let modules = products.filter_map(|(_, weights, ..)| program.name(weights).strip_suffix(".weight"));
     let mut targets: Vec<String> = vec![];
-    for module in modules {
+    for module in modules.filter(|module| head != Some(module)) {
         let target = module.rsplit('.').next().unwrap_or(module);
         // A part of a name that the head has, too, is not enough.
         let target = if head.is_some_and(|head| is_named(head, target)) { module } else { target };
-        if head != Some(module) && !targets.iter().any(|known| known == target) {
+        if !targets.iter().any(|known| known == target) {
             targets.push(target.into());
         }
     }
     targets
+}
+
+/// The module whose product becomes the output `logits`, by a bias or functions of each element.
+fn head(program: &Program) -> Option<&str> {
+    let logits = program.signature().outputs.iter().find(|entry| entry.name == "logits")?;
+    let mut var = program.find(&logits.variable)?;
+    for op in program.root().ops.iter().rev() {
+        if op.writes().any(|written| written == var) {
+            if let Some((_, weights, ..)) = factors(op) {
+                return program.name(weights).strip_suffix(".weight");
+            }
+            var = op.reads().next()?;
+        }
+    }
+    None
+}
+
+/// Quantises the weights of all modules of [`linear_targets`].
+///
+/// ```
+/// use autobwd_models::{Pretrained, quantize_linear};
+/// use autobwd_ops::quantization::Quantization;
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
+/// let mut model = Pretrained::open(folder).load()?;
+/// quantize_linear(&mut model, Quantization::NF4)?;
+/// assert!(model.scope.find("model.layers.0.mlp.up_proj.weight.scale").is_some());
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of [`quantize`].
+pub fn quantize_linear(model: &mut Model, quantization: Quantization) -> Result<()> {
+    for target in linear_targets(model) {
+        quantize(model, &format!("*{target}.weight"), quantization)?;
+    }
+    Ok(())
 }
 
 /// Whether a module has a name, or its last parts are that name.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use autobwd::{Result, Tensor, tensor::load_tensors};
 use autobwd_models::{
     Adapter, Example, ExampleFormat, FineTuning, Lora, Pretrained, StepReport, Tokenizer, TuningRun,
-    read_examples,
+    linear_targets, quantize_linear, read_examples,
 };
 use autobwd_ops::quantization::Quantization;
 use serde_json::Value;
@@ -114,6 +114,12 @@ fn encoders_learn_classes_and_masked_tokens() -> Result<()> {
         let found = losses(&like_fixture(), family, &batch(family)?)?;
         assert_near(&found, &expected_losses(family), 1e-4, family);
     }
+    // BERT has two heads; its table of words is the one of the first.
+    let targets = linear_targets(&Pretrained::open(folder("bert")).load()?);
+    assert!(targets.contains(&"query".into()) && !targets.contains(&"word_embeddings".into()), "{targets:?}");
+    let mut model = Pretrained::open(folder("bert")).load()?;
+    quantize_linear(&mut model, Quantization::INT8)?;
+    assert!(model.scope.find("bert.encoder.layer.0.attention.self.query.weight.scale").is_some());
     Ok(())
 }
 
@@ -152,7 +158,7 @@ fn a_run_that_is_resumed_has_the_same_bits_on_any_number_of_threads() -> Result<
     for tuning in [
         adapters(),
         FineTuning { micro_batches: 2, ..adapters() },
-        FineTuning { quantization: Some(Quantization::NF4), ..adapters() },
+        FineTuning { quantization: Some(Quantization::NF4), weight_decay: 0.1, ..adapters() },
         FineTuning { lora: None, learning_rate: 1e-3, weight_decay: 0.1, ..adapters() },
     ] {
         let prepare = |threads| {

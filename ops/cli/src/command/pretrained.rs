@@ -3,11 +3,8 @@
 use std::path::PathBuf;
 
 use autobwd::DType;
-use autobwd_models::{Adapter, Pretrained, linear_targets};
-use autobwd_ops::{
-    Model,
-    quantization::{Quantization, quantize},
-};
+use autobwd_models::{Adapter, Pretrained, quantize_linear};
+use autobwd_ops::{Model, quantization::Quantization};
 use clap::Args;
 
 use crate::terminal::{CommandFailure, CommandResult};
@@ -30,19 +27,16 @@ impl PretrainedArgs {
         Pretrained::open(&self.model).dtype(self.dtype)
     }
 
-    /// Adds an adapter to the weights, or as branches if these are to be quantised; and quantises them.
+    /// Quantises the weights, and adds an adapter: to the weights, or as branches if they are quantised.
     pub(super) fn adapt(&self, model: &mut Model, adapter: Option<&PathBuf>) -> CommandResult {
-        let targets = linear_targets(model);
+        if let Some(quantization) = self.quantize {
+            quantize_linear(model, quantization)?;
+        }
         if let Some(folder) = adapter {
             let adapter = Adapter::read(folder).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
             match self.quantize {
                 None => adapter.merge(model)?,
                 Some(_) => _ = adapter.attach(model)?,
-            }
-        }
-        if let Some(quantization) = self.quantize {
-            for target in targets {
-                quantize(model, &format!("*{target}.weight"), quantization)?;
             }
         }
         Ok(())

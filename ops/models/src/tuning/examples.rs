@@ -3,18 +3,15 @@
 use std::path::Path;
 
 use autobwd::{Error, ErrorKind, Result, tensor::read_file};
-use autobwd_core::__private::Obstacles;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::Value;
 
-use super::loss::IGNORED;
+use super::{faults, loss::IGNORED};
 use crate::{ChatMessage, Tokenizer};
 
 /// The largest file of examples, in bytes.
 const LARGEST_FILE: u64 = 1 << 32;
-/// The number of bad lines in one error.
-const LISTED: usize = 20;
 
 /// Something to learn: tokens, and what they are labelled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,22 +141,14 @@ pub fn read_examples(
             ExampleFormat::of_line(first).map_err(|e| file(format!("the first line: {}", e.message())))?
         }
     };
-    let (mut examples, mut obstacles, mut bad) = (vec![], Obstacles::default(), 0);
+    let (mut examples, mut faults) = (vec![], vec![]);
     for (number, line) in lines {
         match found.example(line, tokenizer) {
             Ok(example) => examples.push(example),
-            Err(e) => {
-                bad += 1;
-                if bad <= LISTED {
-                    obstacles.add("", format!("line {}: {}", number + 1, e.message()));
-                }
-            }
+            Err(e) => faults.push(format!("line {}: {}", number + 1, e.message())),
         }
     }
-    if bad > LISTED {
-        obstacles.add("", format!("{} more lines", bad - LISTED));
-    }
-    obstacles.require_none(&format!("cannot read `{}`", path.display()))?;
+    faults::require_none(faults, &format!("cannot read `{}`", path.display()))?;
     Ok(examples)
 }
 
@@ -175,7 +164,7 @@ fn refused(text: String) -> Error {
     Error::new(ErrorKind::Format, text)
 }
 
-/// Tokens with the end of texts behind them, if the tokenizer has one and did not add it.
+/// Tokens with the end of texts after them, if the tokenizer has one and did not add it.
 fn ended(mut tokens: Vec<i64>, tokenizer: &Tokenizer) -> Vec<i64> {
     let end = tokenizer.eos_token_id().filter(|end| tokens.last() != Some(end));
     tokens.extend(end);

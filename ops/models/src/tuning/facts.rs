@@ -30,7 +30,7 @@ impl ModelFacts {
         }
         let size = |key: &str| config.value(key).and_then(Value::as_u64).map(|n| n as usize);
         let positions = size("max_position_embeddings").or_else(|| size("n_positions"));
-        // The positions of RoBERTa start behind its padding.
+        // The positions of RoBERTa start after its padding.
         let skipped = match family {
             Family::Bert("roberta") => size("pad_token_id").unwrap_or(1) + 1,
             _ => 0,

@@ -2,6 +2,7 @@
 
 mod examples;
 mod facts;
+mod faults;
 mod loss;
 mod program;
 mod rows;
@@ -82,7 +83,8 @@ pub struct FineTuning {
     pub max_gradient_norm: f32,
     /// The seed of the order of rows, and of new parameters.
     pub seed: u64,
-    /// The largest memory of a step, in bytes: values are recomputed until a step fits.
+    /// The largest memory of a step, in bytes: values are recomputed until a step fits. Reading the model and evaluations
+    /// are not counted.
     pub memory: Option<usize>,
     /// The number of threads; by default, one a core. Results do not depend on it.
     pub threads: Option<usize>,

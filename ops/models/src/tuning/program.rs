@@ -5,6 +5,7 @@ use autobwd::{
     backward::RecomputeReport,
     exec::{MemoryUse, PlannedRun},
     parallel::{Accumulation, accumulate},
+    program::Var,
 };
 use autobwd_ops::{
     Model,
@@ -106,9 +107,10 @@ fn optimizer(tuning: &FineTuning, model: &Model, steps: u64, mixed: Option<DType
     let mut optimizer: Box<dyn Optimizer> = Box::new(adamw);
     if tuning.weight_decay != 0.0 {
         let (program, without) = (&model.program, AdamW { decay: 0.0, ..adamw });
-        let vectors = program
-            .parameters()
-            .filter(|var| program.root().vars.get(var).is_some_and(|desc| desc.dims.len() < 2));
+        let is_trained_vector = |var: &Var| {
+            program.root().vars.get(var).is_some_and(|desc| desc.dims.len() < 2 && !desc.stop_gradient)
+        };
+        let vectors = program.parameters().filter(is_trained_vector);
         let groups: Option<ParameterGroups> = vectors.fold(None, |groups, var| {
             let name = program.name(var);
             Some(match groups {

@@ -3,13 +3,9 @@
 use std::collections::BTreeSet;
 
 use autobwd::{Error, ErrorKind, Result, Tensor};
-use autobwd_core::__private::Obstacles;
 use autobwd_data::TensorDataset;
 
-use super::{Example, FineTuning, loss::IGNORED};
-
-/// The number of bad examples in one error.
-const LISTED: usize = 20;
+use super::{Example, FineTuning, faults, loss::IGNORED};
 
 /// What the rows of a model hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +60,7 @@ impl Rows {
             );
             return Err(Error::new(ErrorKind::Data, text));
         }
-        let (mut obstacles, mut bad) = (Obstacles::default(), 0);
+        let mut faults = vec![];
         for (i, example) in examples.iter_mut().enumerate() {
             if tuning.is_truncating {
                 truncate(&mut example.tokens, kind, length);
@@ -72,17 +68,10 @@ impl Rows {
                     truncate(&mut example.labels, kind, length);
                 }
             }
-            if let Some(why) = obstacle(example, kind, length, vocabulary) {
-                bad += 1;
-                if bad <= LISTED {
-                    obstacles.add("", format!("example {}: {why}", i + 1));
-                }
-            }
+            let fault = fault(example, kind, length, vocabulary);
+            faults.extend(fault.map(|fault| format!("example {}: {fault}", i + 1)));
         }
-        if bad > LISTED {
-            obstacles.add("", format!("{} more examples", bad - LISTED));
-        }
-        obstacles.require_none("the examples do not fit")?;
+        faults::require_none(faults, "the examples do not fit")?;
         let mut rows = match tuning.is_packing && kind == RowKind::NextTokens {
             true => packed(&examples, length),
             false => (0..examples.len()).map(|i| vec![i]).collect(),
@@ -171,7 +160,7 @@ fn counted(example: &Example, kind: RowKind) -> usize {
 }
 
 /// What is wrong with an example.
-fn obstacle(example: &Example, kind: RowKind, length: usize, vocabulary: i64) -> Option<String> {
+fn fault(example: &Example, kind: RowKind, length: usize, vocabulary: i64) -> Option<String> {
     let Example { tokens, labels } = example;
     let is_class = kind == RowKind::Classes;
     if tokens.len() > length {

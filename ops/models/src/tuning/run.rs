@@ -7,7 +7,7 @@ use autobwd::{
     exec::Checkpoint,
 };
 use autobwd_data::{Batch, Loader};
-use autobwd_ops::{Model, quantization::quantize};
+use autobwd_ops::Model;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     program::{DIVISOR, TuningPrograms},
     rows::{RowKind, Rows},
 };
-use crate::{Adapter, Lora, Pretrained, linear_targets};
+use crate::{Adapter, Lora, Pretrained, linear_targets, quantize_linear};
 
 /// The notes of checkpoints: the position in the data, and the hash of what a run does not change.
 const POSITION: &str = "data";
@@ -40,7 +40,8 @@ pub struct TuningRun {
     /// Computes the gradients of a micro-batch, or does a whole step.
     gradients: Session,
     update: Option<Session>,
-    evaluator: Session,
+    /// There is one if there are evaluation examples.
+    evaluator: Option<Session>,
     /// The hash of frozen weights and of the evaluation data.
     unchanged: String,
     step: u64,
@@ -136,7 +137,10 @@ impl TuningRun {
                 (gradients, Some(executor.prepare(&parts.update, scope, &[], &fetches[1..])?))
             }
         };
-        let evaluator = executor.prepare(&programs.evaluation, scope, &feeds, &[&programs.losses[0]])?;
+        let evaluator = match evaluation {
+            Some(_) => Some(executor.prepare(&programs.evaluation, scope, &feeds, &[&programs.losses[0]])?),
+            None => None,
+        };
         let unchanged = unchanged(&programs.step, &model.scope, evaluation.as_ref());
         Ok(TuningRun {
             pretrained: pretrained.clone(),
@@ -220,13 +224,15 @@ impl TuningRun {
     /// # Errors
     /// Those of [`Session::run`].
     pub fn evaluate(&mut self) -> Result<Option<f64>> {
-        let Some(loader) = &mut self.evaluation else { return Ok(None) };
+        let Some((loader, evaluator)) = self.evaluation.as_mut().zip(self.evaluator.as_mut()) else {
+            return Ok(None);
+        };
         let (mut loss, mut count) = (0.0, 0);
         while let Some(batch) = loader.next_batch()? {
             count += labels(&batch)?;
-            feed(&mut self.evaluator, &batch, 0, 1.0)?;
-            self.evaluator.run(&mut self.model.scope)?;
-            loss += self.evaluator.item(&self.programs.losses[0])?;
+            feed(evaluator, &batch, 0, 1.0)?;
+            evaluator.run(&mut self.model.scope)?;
+            loss += evaluator.item(&self.programs.losses[0])?;
         }
         let mean = loss / count.max(1) as f64;
         require_finite("the loss of the evaluation examples", mean)?;
@@ -333,9 +339,7 @@ fn feed(session: &mut Session, batch: &Batch, row: usize, divisor: f32) -> Resul
 fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<Option<Lora>> {
     let all = linear_targets(model);
     if let Some(quantization) = tuning.quantization {
-        for target in &all {
-            quantize(model, &format!("*{target}.weight"), quantization)?;
-        }
+        quantize_linear(model, quantization)?;
     }
     if let Some(adapter) = &tuning.adapter {
         adapter.attach(model)?;
