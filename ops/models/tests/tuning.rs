@@ -114,6 +114,12 @@ fn encoders_learn_classes_and_masked_tokens() -> Result<()> {
         let found = losses(&like_fixture(), family, &batch(family)?)?;
         assert_near(&found, &expected_losses(family), 1e-4, family);
     }
+    // A budget of which nothing is used up, also where operators read shapes alone.
+    for family in ["bert", "distilbert", "roberta", "modernbert"] {
+        let within = FineTuning { memory: Some(1 << 30), ..like_fixture() };
+        let found = losses(&within, family, &batch(family)?)?;
+        assert_eq!(found, losses(&like_fixture(), family, &batch(family)?)?, "{family}");
+    }
     // BERT has two heads; its table of words is the one of the first.
     let targets = linear_targets(&Pretrained::open(folder("bert")).load()?);
     assert!(targets.contains(&"query".into()) && !targets.contains(&"word_embeddings".into()), "{targets:?}");

@@ -62,7 +62,8 @@ impl CostModel {
                 Some(id) => Ok(plan.graph.values[*id].meta.clone()),
                 None => Err(Error::internal("a scheduled operator reads a value without writer")),
             };
-            costs[node.index] = node.info.cost(&node.desc, &of)?;
+            // An operator that takes the shape alone of a value that does not run moves no data of it.
+            costs[node.index] = node.info.cost(&node.desc, &of).unwrap_or_default();
             pointwise[node.index] = node.info.lanes().is_some();
         }
         let candidates = candidates(needs, count);

@@ -5,13 +5,11 @@ use autobwd::{
     backward::RecomputeReport,
     exec::{MemoryUse, PlannedRun},
     parallel::{Accumulation, accumulate},
-    program::Var,
 };
 use autobwd_ops::{
     Model,
     optim::{
-        AdamW, GradientClip, MemoryBudget, MixedPrecisionOptimizer, Optimizer, ParameterGroups, Schedule,
-        ScheduledOptimizer,
+        AdamW, GradientClip, MemoryBudget, MixedPrecisionOptimizer, Optimizer, Schedule, ScheduledOptimizer,
     },
 };
 
@@ -54,7 +52,7 @@ impl TuningPrograms {
         model.train(&[])?;
         let net = model.builder();
         let loss = loss(&net, &logits)?;
-        let optimizer = optimizer(tuning, model, steps, mixed);
+        let optimizer = optimizer(tuning, steps, mixed);
         let backward = Backward::default();
         let (updates, budgeted) = match tuning.memory {
             Some(bytes) => {
@@ -100,28 +98,32 @@ fn loss(net: &Builder, logits: &str) -> Result<Expr> {
     (summed_token_loss(&logits, &labels)? / divisor).check().cloned()
 }
 
+/// AdamW whose decay leaves biases and scales of normalisations out: parameters of rank 1.
+struct MatrixDecay {
+    adamw: AdamW,
+}
+
+impl Optimizer for MatrixDecay {
+    fn inner(&self) -> Option<&dyn Optimizer> {
+        Some(&self.adamw)
+    }
+
+    fn learning_rate(&self) -> f32 {
+        self.adamw.rate
+    }
+
+    #[track_caller]
+    fn update(&self, parameter: &Expr, gradient: &Expr, learning_rate: &Expr) -> Result<()> {
+        let decay = if parameter.dims().len() < 2 { 0.0 } else { self.adamw.decay };
+        AdamW { decay, ..self.adamw }.update(parameter, gradient, learning_rate)
+    }
+}
+
 /// AdamW, with the options of a fine-tuning.
-fn optimizer(tuning: &FineTuning, model: &Model, steps: u64, mixed: Option<DType>) -> Box<dyn Optimizer> {
+fn optimizer(tuning: &FineTuning, steps: u64, mixed: Option<DType>) -> Box<dyn Optimizer> {
     let rate = tuning.learning_rate;
     let adamw = AdamW { decay: tuning.weight_decay, ..AdamW::new(rate as f32) };
-    let mut optimizer: Box<dyn Optimizer> = Box::new(adamw);
-    if tuning.weight_decay != 0.0 {
-        let (program, without) = (&model.program, AdamW { decay: 0.0, ..adamw });
-        let is_trained_vector = |var: &Var| {
-            program.root().vars.get(var).is_some_and(|desc| desc.dims.len() < 2 && !desc.stop_gradient)
-        };
-        let vectors = program.parameters().filter(is_trained_vector);
-        let groups: Option<ParameterGroups> = vectors.fold(None, |groups, var| {
-            let name = program.name(var);
-            Some(match groups {
-                None => adamw.group(name, without),
-                Some(groups) => groups.group(name, without),
-            })
-        });
-        if let Some(groups) = groups {
-            optimizer = Box::new(groups);
-        }
-    }
+    let mut optimizer: Box<dyn Optimizer> = Box::new(MatrixDecay { adamw });
     if tuning.max_gradient_norm > 0.0 {
         optimizer = Box::new(optimizer.clip(GradientClip::GlobalNorm(tuning.max_gradient_norm)));
     }
