@@ -114,7 +114,7 @@ fn encoders_learn_classes_and_masked_tokens() -> Result<()> {
         let found = losses(&like_fixture(), family, &batch(family)?)?;
         assert_near(&found, &expected_losses(family), 1e-4, family);
     }
-    // A budget of which nothing is used up, also where operators read shapes alone.
+    // A budget with room to spare, also where operators read shapes alone.
     for family in ["bert", "distilbert", "roberta", "modernbert"] {
         let within = FineTuning { memory: Some(1 << 30), ..like_fixture() };
         let found = losses(&within, family, &batch(family)?)?;
