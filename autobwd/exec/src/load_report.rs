@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use autobwd_core::{DType, Error, ErrorKind, Meta, Result, Tensor};
+use autobwd_core::{Error, ErrorKind, Meta, Result, Tensor};
 
 /// What [`Scope::load_matching`](crate::Scope::load_matching) did with the values of a file. All names are names in the scope.
 #[must_use = "values that did not fit are not loaded: `complete` refuses that"]
@@ -82,13 +82,8 @@ impl fmt::Display for MismatchedValue {
 
 /// The value in floating point numbers of another size, if they can hold it: finite numbers stay finite.
 pub(crate) fn converted(value: &Tensor, expected: &Meta) -> Result<Option<Tensor>> {
-    let [own, other] = [value.dtype(), expected.dtype];
-    let is_single = own.arithmetic() == DType::F32 && other.arithmetic() == DType::F32;
-    if !is_single || value.meta().dims != expected.dims {
-        return Ok(None);
+    match value.meta().dims == expected.dims {
+        true => value.converted_to(expected.dtype),
+        false => Ok(None),
     }
-    let numbers = value.to_f64s();
-    let converted = Tensor::from_f64s(other, value.dims(), &numbers)?;
-    let stays_finite = |(before, after): (&f64, f64)| after.is_finite() || !before.is_finite();
-    Ok(numbers.iter().zip(converted.to_f64s()).all(stays_finite).then_some(converted))
 }

@@ -1,6 +1,8 @@
 //! Quantised weights: frozen weights of products in 8 or 4 bits.
 
 mod encode;
+mod plan;
+mod quantizer;
 mod rewrite;
 
 use std::{fmt, str::FromStr};
@@ -8,7 +10,7 @@ use std::{fmt, str::FromStr};
 use autobwd::{Error, ErrorKind, Result};
 
 pub use crate::matmul::QuantizedKind;
-pub use rewrite::{QuantizeReport, quantize};
+pub use quantizer::{QuantizeReport, Quantizer, quantize};
 
 /// How weights are quantised: what codes stand for, and how many rows share a scale.
 ///

@@ -1,9 +1,7 @@
-//! Tensors in safetensors files.
+//! Writing tensors to safetensors files.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    io::{self, BufReader, Read},
-    ops::Range,
+    collections::{BTreeMap, HashSet},
     path::Path,
 };
 
@@ -14,25 +12,24 @@ use safetensors::{
 
 use super::{
     DType, Tensor,
-    file::{failure, open_file, write_parts_atomically},
+    file::write_parts_atomically,
+    load::{Header, checksum_range},
 };
 use crate::{
     Error, ErrorKind, Result,
-    checksum::{LEN, PartialChecksum, blank, is_checksum},
+    checksum::{PartialChecksum, blank},
 };
 
 /// The limit of file sizes for writing and reading, in bytes.
-const LIMIT: u64 = 1 << 34;
+pub(super) const LIMIT: u64 = 1 << 34;
 
 /// The key for metadata of a safetensors file.
 const NOTES: &str = "__metadata__";
 
 /// The key of a file's checksum in its metadata.
-const CHECKSUM: &str = "autobwd.checksum";
+pub(super) const CHECKSUM: &str = "autobwd.checksum";
 
-type NamedTensors = Vec<(String, Tensor)>;
-
-fn to_file_dtype(dtype: DType) -> Dtype {
+pub(super) fn to_file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::Bool => Dtype::BOOL,
         DType::U8 => Dtype::U8,
@@ -45,14 +42,10 @@ fn to_file_dtype(dtype: DType) -> Dtype {
     }
 }
 
-fn from_file_dtype(dtype: Dtype) -> Option<DType> {
-    DType::ALL.into_iter().find(|d| to_file_dtype(*d) == dtype)
-}
-
-/// Saves named tensors as a safetensors file. A failure leaves no partial file, and [`load_tensors`] accepts every file
+/// Saves named tensors as a safetensors file. A failure leaves no partial file, and [`load_tensors`](super::load_tensors) accepts every file
 /// that it writes.
 ///
-/// The metadata of the file hold a checksum of all its bytes, `autobwd.checksum`, by which [`load_tensors`] notices
+/// The metadata of the file hold a checksum of all its bytes, `autobwd.checksum`, by which [`load_tensors`](super::load_tensors) notices
 /// damage; other programs ignore it.
 ///
 /// # Errors
@@ -134,147 +127,4 @@ fn header(
     // Data are aligned to 8 bytes.
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     Ok(header)
-}
-
-/// The largest header of the format, in bytes.
-const HEADER_LIMIT: u64 = 100_000_000;
-
-/// What a file says about its tensors.
-struct Header {
-    /// The length of the header, and the header.
-    start: Vec<u8>,
-    /// In the order of their elements.
-    tensors: Vec<(String, TensorInfo)>,
-    notes: HashMap<String, String>,
-}
-
-impl Header {
-    /// Reads the start of a file of `size` bytes.
-    ///
-    /// # Errors
-    /// Errors of the file; another format.
-    fn read(mut file: impl Read, size: u64) -> std::result::Result<Header, SafeTensorError> {
-        let mut start = vec![0; 8];
-        if size < 8 {
-            return Err(SafeTensorError::HeaderTooSmall);
-        }
-        file.read_exact(&mut start)?;
-        let len = start.iter().rev().fold(0, |len, byte| len << 8 | u64::from(*byte));
-        if len > HEADER_LIMIT {
-            return Err(SafeTensorError::HeaderTooLarge);
-        }
-        if len > size - 8 {
-            return Err(SafeTensorError::InvalidHeaderLength);
-        }
-        start.resize(8 + len as usize, 0);
-        file.read_exact(&mut start[8..])?;
-        Header::parse(start, size)
-    }
-
-    /// The start of a file of `size` bytes, whose tensors follow each other up to its end.
-    fn parse(start: Vec<u8>, size: u64) -> std::result::Result<Header, SafeTensorError> {
-        let metadata: Metadata =
-            serde_json::from_slice(&start[8..]).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
-        let notes = metadata.metadata().clone().unwrap_or_default();
-        let tensors = metadata.tensors().into_iter().map(|(name, info)| (name, info.clone()));
-        let mut tensors: Vec<(String, TensorInfo)> = tensors.collect();
-        tensors.sort_by_key(|(_, info)| info.data_offsets);
-        let mut end = 0;
-        for (name, info) in &tensors {
-            let (first, next) = info.data_offsets;
-            if first != end || next < first {
-                return Err(SafeTensorError::InvalidOffset(name.clone()));
-            }
-            let elements = info.shape.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
-            let bits = elements.and_then(|n| n.checked_mul(info.dtype.bitsize()));
-            if bits.ok_or(SafeTensorError::ValidationOverflow)?.div_ceil(8) != next - first {
-                return Err(SafeTensorError::TensorInvalidInfo);
-            }
-            end = next;
-        }
-        if (start.len() as u64).checked_add(end as u64) != Some(size) {
-            return Err(SafeTensorError::MetadataIncompleteBuffer);
-        }
-        Ok(Header { start, tensors, notes })
-    }
-
-    /// The checksum that stands in the file and is to be compared; files of other programs have none.
-    ///
-    /// # Errors
-    /// A checksum at the wrong place.
-    fn checksum(&self) -> std::result::Result<Option<(&str, PartialChecksum)>, String> {
-        // A checksum below another key is also damaged.
-        let hidden = || self.notes.iter().find(|(_, text)| is_checksum(text));
-        let Some((key, stored)) = self.notes.get_key_value(CHECKSUM).or_else(hidden) else { return Ok(None) };
-        match checksum_range(&self.start) {
-            Some(range) if key == CHECKSUM => {
-                Ok(Some((stored, PartialChecksum::of_start(&self.start, range))))
-            }
-            _ => Err(format!("its checksum is below the key `{key}` of its metadata, not `{CHECKSUM}`")),
-        }
-    }
-}
-
-/// Where the checksum of a file is, by the start of the file. Quotes within names are escaped, so that no name can look
-/// like it.
-fn checksum_range(start: &[u8]) -> Option<Range<usize>> {
-    let before = format!("\"{CHECKSUM}\":\"");
-    let header = start.get(8..)?;
-    let at = header.windows(before.len()).position(|window| window == before.as_bytes())?;
-    let first = 8 + at + before.len();
-    (first + LEN <= start.len()).then_some(first..first + LEN)
-}
-
-/// Reads all tensors of a safetensors file, sorted by name. No second copy of them is in memory meanwhile.
-///
-/// # Errors
-/// The errors of the file system; a path that is no file; a file that is not in safetensors format, is truncated, is
-/// larger than 16 GiB, holds an unsupported dtype, or differs from what was saved by a byte. Files of other programs
-/// have no checksum, so that only damage to their headers is noticed.
-pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
-    Ok(load_tensors_with(path, "")?.0)
-}
-
-/// As [`load_tensors`], with the text under a key of the file's metadata, if it is there.
-///
-/// # Errors
-/// As there.
-pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
-    let path = path.as_ref();
-    let refuse = |why: String| Error::new(ErrorKind::Format, format!("`{}`: {why}", path.display()));
-    let unreadable = |e: io::Error| failure(path, "read", &e).caused_by(e);
-    let file = open_file(path, LIMIT)?;
-    let size = file.metadata().map_err(unreadable)?.len();
-    let mut file = BufReader::new(file);
-    let header = Header::read(&mut file, size)
-        .map_err(|e| refuse(format!("not a complete safetensors file: {e}")).caused_by(e))?;
-    let damaged = |damage: String| {
-        refuse(format!(
-            "not the file that was saved: {damage}; a program that changes a file must remove the entry"
-        ))
-    };
-    let mut checksum = header.checksum().map_err(damaged)?;
-    let mut tensors = vec![];
-    for (name, info) in &header.tensors {
-        let unsupported =
-            || refuse(format!("tensor `{name}` has dtype {:?}, which autobwd does not support", info.dtype));
-        let dtype = from_file_dtype(info.dtype).ok_or_else(unsupported)?;
-        let mut tensor = Tensor::zeros(dtype, &info.shape).map_err(|e| {
-            Error::new(e.kind(), format!("`{}`: tensor `{name}`: {e}", path.display())).caused_by(e)
-        })?;
-        file.read_exact(tensor.bytes_mut()).map_err(unreadable)?;
-        if let Some((_, checksum)) = &mut checksum {
-            checksum.update(tensor.bytes());
-        }
-        tensors.push((name.clone(), tensor));
-    }
-    if let Some((stored, checksum)) = checksum {
-        let expected = checksum.finish();
-        if stored != expected {
-            let damage = format!("its checksum is `{stored}`, but its bytes have the checksum `{expected}`");
-            return Err(damaged(damage));
-        }
-    }
-    tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok((tensors, header.notes.get(key).cloned()))
 }

@@ -218,6 +218,29 @@ impl Tensor {
         with_dtype!(self.dtype, T => self.elements::<T>().iter().map(|x| x.to_f64()).collect())
     }
 
+    /// The elements as other floating point numbers, rounded once to the nearest, ties to even: float16, bfloat16 and
+    /// float32 into each other. `None` for other dtypes, and if a finite number would be infinite in float16.
+    ///
+    /// ```
+    /// use autobwd::{DType, Tensor};
+    /// let x = Tensor::from_vec([2], vec![0.1_f32, 1e6])?;
+    /// assert_eq!(x.converted_to(DType::F16)?, None);
+    /// let rounded = x.converted_to(DType::BF16)?.expect("bfloat16 has the range of float32");
+    /// assert_eq!(rounded.to_f64s(), [0.10009765625, 999424.0]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Memory runs out.
+    pub fn converted_to(&self, dtype: DType) -> Result<Option<Tensor>> {
+        let mut converted = Tensor::zeros(dtype, &self.dims)?;
+        let is_converted = match self.dtype {
+            DType::F32 => convert::<f32>(self, &mut converted)?,
+            dtype => with_half!(dtype, T => convert::<T>(self, &mut converted)?, _ => false),
+        };
+        Ok(is_converted.then_some(converted))
+    }
+
     /// The elements as bytes, in the byte order of this machine.
     pub fn bytes(&self) -> &[u8] {
         match &self.elements {
@@ -289,6 +312,22 @@ impl Tensor {
             _ => Tensor::copy_of(memory, 0, meta)?.into_memory(),
         }
     }
+}
+
+/// Converts the elements of a tensor, which are of this type. Returns whether all finite numbers stay finite.
+fn convert<X: Element + ToF64>(from: &Tensor, to: &mut Tensor) -> Result<bool> {
+    fn round<X: ToF64, Y: ToF64>(from: &[X], to: &mut [Y]) -> bool {
+        from.iter().zip(to).fold(true, |all_stay, (x, y)| {
+            let x = x.to_f64();
+            *y = Y::nearest(x);
+            all_stay & (y.to_f64().is_finite() | !x.is_finite())
+        })
+    }
+    let elements = from.slice::<X>()?;
+    Ok(match to.dtype {
+        DType::F32 => round(elements, to.slice_mut::<f32>()?),
+        dtype => with_half!(dtype, T => round(elements, to.slice_mut::<T>()?), _ => false),
+    })
 }
 
 /// Size of a tensor in bytes.
