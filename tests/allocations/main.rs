@@ -2,10 +2,11 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    fs,
     sync::atomic::{AtomicUsize, Ordering},
 };
 #[cfg(target_os = "linux")]
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use autobwd::{
     Backward, Buf, Builder, Cx, DType, Executor, Expr, Kernel, Meta, New, NoGrad, Result, Scope, Tensor, Var,
@@ -14,14 +15,17 @@ use autobwd::{
     ndarray::{Array2, Ix2, IxDyn},
     net::{NetOp, Operator, backward},
     register_op,
+    tensor::save_tensors,
     viewer::RunReport,
 };
 use autobwd_benches::workload::Workload;
+use autobwd_models::Pretrained;
 use autobwd_ops::{
     Math,
     activation::Tanh,
     nn::Linear,
     optim::{Adam, Optimizer},
+    quantization::Quantization,
 };
 use clap::ValueEnum;
 use libtest_mimic::{Arguments, Trial};
@@ -99,6 +103,7 @@ fn main() {
             memory_stays_the_same_while_batch_sizes_change,
         ),
         trial("models_of_files_are_in_memory_once", models_of_files_are_in_memory_once),
+        trial("published_models_are_read_tensor_by_tensor", published_models_are_read_tensor_by_tensor),
         trial("run_log_memory_is_linear_in_its_length", run_log_memory_is_linear_in_its_length),
         #[cfg(target_os = "linux")]
         trial("small_work_wakes_no_thread", small_work_wakes_no_thread),
@@ -153,6 +158,51 @@ fn models_of_files_are_in_memory_once() -> Result<()> {
     drop((session, model, scope));
     let left = HELD.load(Ordering::SeqCst) - before;
     assert!(left < rest / 4, "{left} bytes are left");
+    Ok(())
+}
+
+/// Loading a published model takes the memory of the model and of one tensor, also if tensors are converted or quantised.
+fn published_models_are_read_tensor_by_tensor() -> Result<()> {
+    const WIDTH: usize = 512;
+    const LAYERS: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        r#"{{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": {WIDTH}, "intermediate_size": {WIDTH},
+            "num_hidden_layers": {LAYERS}, "num_attention_heads": 8, "vocab_size": {WIDTH}, "tie_word_embeddings": true}}"#
+    );
+    fs::write(folder.path().join("config.json"), config).unwrap();
+    let projections = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|name| format!("self_attn.{name}.weight"));
+    let gated = ["gate_proj", "up_proj", "down_proj"].map(|name| format!("mlp.{name}.weight"));
+    let norms = ["input_layernorm.weight", "post_attention_layernorm.weight"].map(String::from);
+    let of_layer: Vec<String> = projections.into_iter().chain(gated).chain(norms).collect();
+    let names = (0..LAYERS).flat_map(|i| of_layer.iter().map(move |name| format!("model.layers.{i}.{name}")));
+    let others = ["model.embed_tokens.weight", "model.norm.weight"].map(String::from);
+    let mut tensors = vec![];
+    for name in names.chain(others) {
+        let dims = if name.contains("norm") { vec![WIDTH] } else { vec![WIDTH; 2] };
+        tensors.push((name, Tensor::zeros(DType::BF16, &dims)?));
+    }
+    let named = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+    save_tensors(folder.path().join("model.safetensors"), named)?;
+    drop(tensors);
+
+    let matrix = WIDTH * WIDTH * 4;
+    let pretrained = Pretrained::open(folder.path());
+    for (pretrained, weights) in [
+        (pretrained.clone().dtype(DType::BF16), (7 * LAYERS + 1) * matrix / 2),
+        (pretrained.clone(), (7 * LAYERS + 1) * matrix),
+        // A byte and an eighth for each, and the table of tokens, which the head shares.
+        (pretrained.quantize(Quantization::INT8), 7 * LAYERS * matrix * 9 / 32 + matrix),
+    ] {
+        let before = HELD.load(Ordering::SeqCst);
+        PEAK.store(before, Ordering::SeqCst);
+        let model = pretrained.load()?;
+        let (peak, held) = (PEAK.load(Ordering::SeqCst) - before, HELD.load(Ordering::SeqCst) - before);
+        assert!((weights..weights + matrix).contains(&held), "{held} bytes for {weights} of weights");
+        // A matrix of the file, and the same one converted.
+        assert!(peak < held + 2 * matrix, "at most {peak} bytes for {held}");
+        drop(model);
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use autobwd::{
     Attr, Builder, DType, ErrorKind, Executor, Program, Result, Scope, Tensor,
     exec::Checkpoint,
-    tensor::{load_tensors, save_tensors},
+    tensor::{TensorReader, load_tensors, save_tensors},
 };
 use autobwd_ops::{
     Math,
@@ -61,6 +61,37 @@ fn no_damaged_byte_of_a_checkpoint_is_read() -> Result<()> {
         loaded
     });
     every_damaged_byte_is_refused(&path, |path| Scope::new().load(path));
+    Ok(())
+}
+
+#[test]
+fn tensors_are_read_one_by_one_and_damage_is_the_last_item() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights.safetensors");
+    let names = ["c", "b", "a"];
+    let tensors = [
+        Tensor::from_vec([2], vec![1_i64, 2])?,
+        Tensor::from_vec([2, 1], vec![0.5_f32, 0.25])?,
+        Tensor::zeros(DType::BF16, &[0, 3])?,
+    ];
+    save_tensors(&path, names.into_iter().zip(&tensors))?;
+    let mut reader = TensorReader::open(&path)?;
+    let metas: Vec<String> =
+        reader.metas().map(|(name, meta)| format!("{name} {} {}", meta.dtype, meta.dims)).collect();
+    assert_eq!(metas, ["c int64 [2]", "b float32 [2, 1]", "a bfloat16 [0, 3]"]);
+    for (name, tensor) in names.into_iter().zip(&tensors) {
+        assert_eq!(reader.next().unwrap()?, (name.to_string(), tensor.clone()));
+    }
+    assert!(reader.next().is_none() && reader.next().is_none());
+
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let mut reader = TensorReader::open(&path)?;
+    assert_eq!(reader.by_ref().take(3).filter(|item| item.is_ok()).count(), 3);
+    let error = reader.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("not the file that was saved: its checksum is `xxh3:"), "{error}");
+    assert!(reader.next().is_none());
     Ok(())
 }
 

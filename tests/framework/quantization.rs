@@ -6,7 +6,7 @@ use autobwd_ops::{
     matmul::MatmulV2,
     mixed_precision::{PrecisionLists, mixed_precision},
     optim::{Adam, Optimizer},
-    quantization::{Quantization, quantize},
+    quantization::{Quantization, Quantizer, quantize},
 };
 
 /// Two layers, the second with transposed weights, after a table of embeddings.
@@ -114,6 +114,97 @@ fn weights_that_are_transposed_before_products_are_quantised() -> Result<()> {
     let near: Vec<f32> = model.run(&mut executor, &[&x])?.remove(0).into_vec()?;
     let difference = largest_difference(&near, &exact);
     assert!(difference > 0.0 && difference < 0.1, "{difference}");
+    Ok(())
+}
+
+/// A table of tokens that is also the matrix of the logits, directly or as an explicit transpose.
+fn tied_model(is_transposed: bool) -> Result<Model> {
+    let net = Builder::new();
+    let table =
+        net.parameter("table", DType::F32, &[10, 64], |w| Init::Uniform(-0.5, 0.5).emit(w, 7));
+    let ids = net.input("ids", DType::I64, &[-1]);
+    let hidden = ids.embedding(&table).tanh();
+    let scores = match is_transposed {
+        true => hidden.matmul(&table.transpose(&[1, 0])),
+        false => {
+            let (x, y) = ((&hidden).into(), (&table).into());
+            emit(MatmulV2 { x, y, out: autobwd::New, trans_x: false, trans_y: true }).out
+        }
+    };
+    net.set_signature(&[("ids", &ids)], &[("scores", &scores)])?;
+    let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    Model::with_signature(net.program()?.clone(), scope)
+}
+
+#[test]
+fn tables_that_are_named_are_kept_next_to_their_codes() -> Result<()> {
+    for is_transposed in [false, true] {
+        let mut model = tied_model(is_transposed)?;
+        let (exact, table) = (scores(&mut model)?, model.scope.get("table")?.clone());
+        let error = quantize(&mut model, "tab*", Quantization::INT8).unwrap_err().to_string();
+        assert!(error.contains("`table`: `lookup_table_v2` reads it, which is no product"), "{error}");
+        let report = quantize(&mut model, "table", Quantization::INT8)?;
+        assert_eq!((report.weights, report.kept), (vec!["table".to_string()], vec!["table".to_string()]));
+        let codes: usize = ["table.codes", "table.scale"]
+            .iter()
+            .map(|name| model.scope.get(name).map(|value| value.bytes().len()))
+            .sum::<Result<_>>()?;
+        assert_eq!((report.bytes_before, report.bytes_after), (2560, 2560 + codes));
+        assert_eq!(model.scope.get("table")?, &table);
+        let text = model.program.to_string();
+        assert!(text.contains("Codes=table.codes") && text.contains("W=table"), "{text}");
+        assert!(!text.contains("transpose2"), "{text}");
+        let difference = largest_difference(&scores(&mut model)?, &exact);
+        assert!(difference > 0.0 && difference < 0.05, "{difference}");
+        // It is frozen: there is nothing left to train.
+        assert!(model.train(&[])?.is_empty());
+    }
+    // Gradients of the table are those of its values.
+    let mut model = tied_model(false)?;
+    let net = model.builder();
+    let loss = net.expr(&model.fetches[0]).mean();
+    let mut program = net.program()?.clone();
+    append_backward(&mut program, &loss.name(), &Backward::default())?;
+    model.program = program;
+    let error = quantize(&mut model, "table", Quantization::INT8).unwrap_err().to_string();
+    assert!(error.contains("_grad` reads it"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn weights_are_quantised_one_by_one() -> Result<()> {
+    let mut whole = model()?;
+    quantize(&mut whole, "first.w", Quantization::INT8)?;
+    quantize(&mut whole, "second.w", Quantization::NF4)?;
+    let mut model = model()?;
+    let values = std::mem::take(&mut model.scope);
+    let mut quantizer = Quantizer::new(&model);
+    quantizer.plan("*.w", Quantization::NF4)?;
+    // The last plan counts.
+    quantizer.plan("first.w", Quantization::INT8)?;
+    for (name, value) in values.iter() {
+        let is_replaced = quantizer.add(name, value)?;
+        assert_eq!(is_replaced, name.ends_with(".w"), "{name}");
+        if !is_replaced {
+            model.scope.set(name, value.clone());
+        }
+    }
+    let report = quantizer.finish(&mut model)?;
+    assert_eq!(report.weights, ["first.w", "second.w"]);
+    assert!(report.kept.is_empty() && model.program == whole.program);
+    for (name, value) in whole.scope.iter() {
+        assert_eq!(model.scope.get(name)?, value, "{name}");
+    }
+
+    // Another program; a weight that was named and has no value.
+    let error = Quantizer::new(&tied_model(false)?).finish(&mut model).unwrap_err().to_string();
+    assert!(error.contains("the program is not the one"), "{error}");
+    let mut model = tied_model(false)?;
+    let mut quantizer = Quantizer::new(&model);
+    quantizer.plan("table", Quantization::INT8)?;
+    let error = quantizer.finish(&mut model).unwrap_err().to_string();
+    assert!(error.contains("`table`: it has no value in the scope"), "{error}");
     Ok(())
 }
 

@@ -5,11 +5,13 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use autobwd::{Error, ErrorKind, Result, Tensor};
-use autobwd_core::tensor::load_tensors;
+use autobwd::{Error, ErrorKind, Result, Tensor, tensor::TensorReader};
 use serde_json::Value;
 
-use crate::file::{read_object, refused};
+use crate::{
+    file::{read_object, refused},
+    source::{NamedMetas, TensorValues},
+};
 
 /// The files of tensors in a folder: `model.safetensors`, or the shards that an index lists.
 pub(crate) fn tensor_files(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -47,27 +49,24 @@ pub(crate) fn tensor_files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The tensors of all files, by the names that programs give them; without buffers that are no parameters.
-pub(crate) fn read_tensors(folder: &Path) -> Result<Vec<(String, Tensor)>> {
-    let mut tensors = vec![];
-    for file in tensor_files(folder)? {
-        for (name, tensor) in load_tensors(file)? {
-            let name = renamed(name);
-            if !is_buffer(&name) {
-                tensors.push((name, tensor));
-            }
-        }
-    }
-    Ok(tensors)
+pub(crate) fn tensors(folder: &Path) -> Result<(NamedMetas, TensorValues)> {
+    let readers = tensor_files(folder)?.into_iter().map(TensorReader::open).collect::<Result<Vec<_>>>()?;
+    let metas = readers.iter().flat_map(TensorReader::metas);
+    let metas = metas.map(|(name, meta)| (renamed(name), meta.clone())).filter(|(name, _)| !is_buffer(name));
+    let metas = metas.collect();
+    let values = readers.into_iter().flatten().map(|item| item.map(|(name, tensor)| (renamed(&name), tensor)));
+    let is_parameter = |item: &Result<(String, Tensor)>| item.as_ref().map_or(true, |(name, _)| !is_buffer(name));
+    Ok((metas, Box::new(values.filter(is_parameter))))
 }
 
 /// Old files of BERT call scales `gamma` and shifts `beta`.
-fn renamed(name: String) -> String {
+fn renamed(name: &str) -> String {
     for (old, new) in [("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")] {
         if let Some(start) = name.strip_suffix(old) {
             return format!("{start}{new}");
         }
     }
-    name
+    name.into()
 }
 
 /// Masks, positions and frequencies, which old files hold next to parameters.

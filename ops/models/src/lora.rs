@@ -11,7 +11,6 @@ use autobwd::{
 use autobwd_ops::{
     Init, Model,
     matmul::{MatmulV2, QuantizedMatmul},
-    quantization::{Quantization, quantize},
 };
 
 /// Low-rank adapters: a product `x · Wᵀ` becomes `x · Wᵀ + s · (x · Aᵀ) · Bᵀ`, in which `A` is `[rank, inputs]`, `B` is
@@ -255,7 +254,7 @@ pub fn linear_targets(model: &Model) -> Vec<String> {
 }
 
 /// The module whose product becomes the output `logits`, by a bias or functions of each element.
-fn head(program: &Program) -> Option<&str> {
+pub(crate) fn head(program: &Program) -> Option<&str> {
     let logits = program.signature().outputs.iter().find(|entry| entry.name == "logits")?;
     let mut var = program.find(&logits.variable)?;
     for op in program.root().ops.iter().rev() {
@@ -267,27 +266,6 @@ fn head(program: &Program) -> Option<&str> {
         }
     }
     None
-}
-
-/// Quantises the weights of all modules of [`linear_targets`].
-///
-/// ```
-/// use autobwd_models::{Pretrained, quantize_linear};
-/// use autobwd_ops::quantization::Quantization;
-/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
-/// let mut model = Pretrained::open(folder).load()?;
-/// quantize_linear(&mut model, Quantization::NF4)?;
-/// assert!(model.scope.find("model.layers.0.mlp.up_proj.weight.scale").is_some());
-/// # Ok::<(), autobwd::Error>(())
-/// ```
-///
-/// # Errors
-/// Those of [`quantize`].
-pub fn quantize_linear(model: &mut Model, quantization: Quantization) -> Result<()> {
-    for target in linear_targets(model) {
-        quantize(model, &format!("*{target}.weight"), quantization)?;
-    }
-    Ok(())
 }
 
 /// Whether a module has a name, or its last parts are that name.

@@ -1,12 +1,13 @@
-//! Loading a published model from its folder.
+//! A published model: its families and its files.
 
 use std::path::Path;
 
 use autobwd::{
-    Builder, DType, Error, ErrorKind, Expr, Result, Scope, Tensor,
+    DType, Error, ErrorKind, Expr, Result, Tensor,
+    op::Op as _,
     tensor::{save_tensors, write_atomically},
 };
-use autobwd_ops::Model;
+use autobwd_ops::{Model, matmul::QuantizedMatmul, quantization::Quantization};
 use serde_json::Value;
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     file::refused,
     generation_config::GenerationConfig,
     gpt2,
-    inputs::{Capacity, Inputs},
+    inputs::Inputs,
     layers::{Layers, Outputs},
     llama, modernbert,
     source::Source,
@@ -87,20 +88,20 @@ impl Family {
     }
 
     /// Whether it has a decoder, which continues a text token by token.
-    fn has_decoder(self) -> bool {
+    pub(crate) fn has_decoder(self) -> bool {
         matches!(self, Family::Gpt2 | Family::Llama(_) | Family::T5 | Family::Whisper)
     }
 
     /// The inputs that a generation has besides: `source_lengths`, the number of positions of the encoder's output for
     /// each text; `positions` of the decoder's tokens.
-    fn generation_inputs(self) -> &'static [&'static str] {
+    pub(crate) fn generation_inputs(self) -> &'static [&'static str] {
         match self {
             Family::T5 | Family::Whisper => &["source_lengths", "positions"],
             _ => &["positions"],
         }
     }
 
-    fn outputs(self, layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
+    pub(crate) fn outputs(self, layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
         let causal = |logits: Expr| vec![("logits", logits)];
         match self {
             Family::Gpt2 => causal(gpt2::logits(layers, inputs)),
@@ -134,7 +135,10 @@ impl Family {
 pub struct Pretrained {
     pub(crate) source: Source,
     pub(crate) dtype: DType,
-    inputs: Vec<String>,
+    pub(crate) inputs: Vec<String>,
+    /// Of all products but the head.
+    pub(crate) quantization: Option<Quantization>,
+    pub(crate) head_quantization: Option<Quantization>,
 }
 
 impl Pretrained {
@@ -144,7 +148,13 @@ impl Pretrained {
     /// Q5_1, Q8_0, Q4_K, Q5_K and Q6_K are read; programs compute with their values, not with blocks. The parameters have
     /// the names and the order of elements that transformers has.
     pub fn open(path: impl AsRef<Path>) -> Pretrained {
-        Pretrained { source: Source::open(path.as_ref()), dtype: DType::F32, inputs: vec![] }
+        Pretrained {
+            source: Source::open(path.as_ref()),
+            dtype: DType::F32,
+            inputs: vec![],
+            quantization: None,
+            head_quantization: None,
+        }
     }
 
     /// Sets the dtype of parameters and results: float32 by default, float16 or bfloat16. The tensors of the files
@@ -161,6 +171,38 @@ impl Pretrained {
         self
     }
 
+    /// Quantises the weights of all products but the head while they are read: those of [`linear_targets`], as
+    /// [`quantize_linear`] does. They are frozen, for generation or for adapters. Weights that cannot be quantised stay as
+    /// they are.
+    ///
+    /// ```
+    /// use autobwd::DType;
+    /// use autobwd_models::Pretrained;
+    /// use autobwd_ops::quantization::Quantization;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
+    /// let pretrained = Pretrained::open(folder).quantize(Quantization::NF4).quantize_head(Quantization::INT8);
+    /// let model = pretrained.load()?;
+    /// assert_eq!(model.scope.get("model.layers.0.mlp.up_proj.weight")?.dtype(), DType::U8);
+    /// // The head shares the table of tokens, which stays.
+    /// assert_eq!(model.scope.get("model.embed_tokens.weight")?.dtype(), DType::F32);
+    /// assert_eq!(model.scope.get("model.embed_tokens.weight.codes")?.dtype(), DType::U8);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// [`linear_targets`]: crate::linear_targets
+    /// [`quantize_linear`]: crate::quantize_linear
+    pub fn quantize(self, quantization: Quantization) -> Pretrained {
+        Pretrained { quantization: Some(quantization), ..self }
+    }
+
+    /// Quantises the weights of the product that computes the output `logits`, the head. If it shares the table of tokens,
+    /// the table stays next to the codes, and is frozen: a step of a generation reads fewer bytes, but the model has both
+    /// in memory.
+    pub fn quantize_head(self, quantization: Quantization) -> Pretrained {
+        Pretrained { head_quantization: Some(quantization), ..self }
+    }
+
     /// Reads the model: a program with a signature, and a scope with its parameters, which have the names of the files.
     ///
     /// Inputs and outputs have their names in transformers: `input_ids`, int64 `[batch, length]`, of texts;
@@ -170,9 +212,12 @@ impl Pretrained {
     ///
     /// The configuration has no dropout that the program has: probabilities of dropout are ignored.
     ///
+    /// Tensors are read one by one, and converted or quantised at once: the memory is that of the model and of one tensor.
+    ///
     /// # Errors
     /// Files that cannot be read; another dtype; an unknown `model_type`; one list of all keys of the configuration whose values are
-    /// not supported; one list of all tensors that are missing, have another shape, or are unexpected.
+    /// not supported; one list of all tensors that are missing, have another shape, or are unexpected; a head that is to be
+    /// quantised and cannot be.
     pub fn load(&self) -> Result<Model> {
         self.load_with(None)
     }
@@ -205,12 +250,16 @@ impl Pretrained {
     /// ```
     ///
     /// # Errors
-    /// A parameter without value; those of the file system.
+    /// Quantised weights; a parameter without value; those of the file system.
     pub fn save(&self, model: &Model, folder: impl AsRef<Path>) -> Result<()> {
         let (program, folder) = (&model.program, folder.as_ref());
         let names = program.parameters().map(|var| program.name(var));
         let parameters: Vec<(&str, &Tensor)> =
             names.map(|name| Ok((name, model.scope.get(name)?))).collect::<Result<_>>()?;
+        if program.root().ops.iter().any(|op| op.is::<QuantizedMatmul>()) {
+            let text = "transformers does not read quantised weights: save the program and its scope instead";
+            return Err(Error::new(ErrorKind::Program, text));
+        }
         let mut config = self.source.object("config.json")?.unwrap_or_default();
         if let Some((_, first)) = parameters.first() {
             config.remove("torch_dtype");
@@ -227,46 +276,10 @@ impl Pretrained {
         Ok(())
     }
 
-    /// The model, for a generation if it has a capacity.
-    pub(crate) fn load_with(&self, capacity: Option<Capacity>) -> Result<Model> {
-        let path = self.source.path_of("config.json");
-        let config = self.config()?;
-        let family = self.family(&path, &config)?;
-        if !(self.dtype == DType::F32 || self.dtype.is_half()) {
-            let text = format!("models are float32, float16 or bfloat16, not {}", self.dtype);
-            return Err(Error::new(ErrorKind::DType, text));
-        }
-        let tensors = self.source.tensors(self.dtype)?;
-        let names: Vec<String> = tensors.iter().map(|(name, _)| name.clone()).collect();
-        let net = Builder::new();
-        let layers = Layers { net: &net, config: &config, names: &names, dtype: self.dtype };
-        let dims = match family {
-            Family::Whisper => whisper::spectrogram_dims(&layers),
-            _ => vit::image_dims(&layers),
-        };
-        let asked = |name: &&'static str| self.inputs.iter().any(|asked| asked == name);
-        let asked = family.optional_inputs().iter().copied().filter(asked);
-        if capacity.is_some() && !(family.has_decoder() && self.inputs.is_empty()) {
-            let text = "texts are generated by models of type `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3`, \
-                        `gemma3_text`, `t5` and `whisper`, without optional inputs";
-            return Err(Error::new(ErrorKind::Program, text));
-        }
-        let of_generation = if capacity.is_some() { family.generation_inputs() } else { &[] };
-        let names = family.inputs().iter().copied().chain(asked).chain(of_generation.iter().copied());
-        let inputs = Inputs::declare(&net, names, dims, capacity);
-        let outputs = family.outputs(&layers, &inputs);
-        config.require_no_obstacles(&format!("cannot load `{}`", path.display()))?;
-        let [inputs, outputs] = [&inputs.named, &outputs]
-            .map(|named| named.iter().map(|(name, value)| (*name, value)).collect::<Vec<_>>());
-        net.set_signature(&inputs, &outputs)?;
-
-        let mut scope = Scope::new();
-        tensors.into_iter().for_each(|(name, tensor)| scope.set(&name, tensor));
-        let program = net.program()?.clone();
-        self.require_fitting(&program, &mut scope)?;
-        // A cache.
-        scope.add_zeros(&program)?;
-        Model::with_signature(program, scope)
+    /// Whether weights become codes, which are not trained.
+    #[cfg(feature = "tuning")]
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.quantization.is_some() || self.head_quantization.is_some()
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -293,29 +306,5 @@ impl Pretrained {
                 Err(Error::new(ErrorKind::Feed, text))
             }
         }
-    }
-
-    /// Converts the tensors to what the program declares, and requires that it has all of them and no others.
-    fn require_fitting(&self, program: &autobwd::Program, scope: &mut Scope) -> Result<()> {
-        let mut obstacles = autobwd_core::__private::Obstacles::default();
-        for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.parameter) {
-            let name = program.name(*var);
-            match scope.meta(name) {
-                None => obstacles.add("", format!("the tensor `{name}` is missing")),
-                Some(meta) if meta.dims != desc.dims => {
-                    obstacles.add("", format!("the tensor `{name}` is {}, not {}", meta.dims, desc.dims));
-                }
-                Some(_) => {}
-            }
-        }
-        for (name, _) in scope.iter() {
-            let declared = program.find(name).and_then(|var| program.root().vars.get(&var));
-            if declared.is_none_or(|desc| !desc.persistable) {
-                obstacles.add("", format!("the tensor `{name}` is unexpected"));
-            }
-        }
-        obstacles.require_none(&format!("cannot load `{}`", self.source.path().display()))?;
-        scope.convert_to(program)?;
-        Ok(())
     }
 }

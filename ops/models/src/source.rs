@@ -1,8 +1,11 @@
 //! A published model: a folder in the layout of Hugging Face, or a file of GGUF, which answers as the folder would.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use autobwd::{DType, Result, Tensor};
+use autobwd::{Meta, Result, Tensor};
 use autobwd_core::tensor::read_file;
 use serde_json::{Map, Value};
 
@@ -58,17 +61,40 @@ impl Source {
         Some(self.path.join(file)).filter(|path| path.exists())
     }
 
-    /// All tensors, sorted by the names that programs give them. Blocks of GGUF become numbers of a dtype, tensor by tensor;
-    /// other tensors keep theirs.
-    pub(crate) fn tensors(&self, dtype: DType) -> Result<Vec<(String, Tensor)>> {
-        let mut tensors = match self.is_gguf() {
-            true => gguf::tensors(&self.path, dtype)?,
-            false => folder::read_tensors(&self.path)?,
+    /// The tensors of the files. Their headers are read, and nothing else yet.
+    pub(crate) fn tensors(&self) -> Result<TensorStream> {
+        let (metas, values) = match self.is_gguf() {
+            true => gguf::tensors(&self.path)?,
+            false => folder::tensors(&self.path)?,
         };
-        tensors.sort_by(|a, b| a.0.cmp(&b.0));
-        match tensors.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            Some(pair) => Err(refused(&self.path, format!("two tensors `{}`", pair[0].0))),
-            None => Ok(tensors),
+        let mut by_name = BTreeMap::new();
+        for (name, meta) in metas {
+            if by_name.contains_key(&name) {
+                return Err(refused(&self.path, format!("two tensors `{name}`")));
+            }
+            by_name.insert(name, meta);
         }
+        Ok(TensorStream { metas: by_name, values })
+    }
+}
+
+/// The dtypes and dimensions of tensors by their names.
+pub(crate) type NamedMetas = Vec<(String, Meta)>;
+
+/// Reads tensors one by one.
+pub(crate) type TensorValues = Box<dyn Iterator<Item = Result<(String, Tensor)>>>;
+
+/// The tensors of a model's files, by the names that programs give them.
+pub(crate) struct TensorStream {
+    /// All that follow; blocks of GGUF become float32.
+    pub(crate) metas: BTreeMap<String, Meta>,
+    pub(crate) values: TensorValues,
+}
+
+#[cfg(feature = "tuning")]
+impl TensorStream {
+    /// The number of elements of all tensors.
+    pub(crate) fn elements(&self) -> usize {
+        self.metas.values().filter_map(|meta| meta.dims.numel().get()).sum()
     }
 }

@@ -3,6 +3,7 @@
 
 mod generation;
 mod gguf;
+mod quantization;
 
 use std::path::PathBuf;
 

@@ -158,14 +158,14 @@ fn values(run: &TuningRun) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn a_run_that_is_resumed_has_the_same_bits_on_any_number_of_threads() -> Result<()> {
-    let pretrained = Pretrained::open(folder("llama"));
+    let open = || Pretrained::open(folder("llama"));
     let checkpoint_folder = tempfile::tempdir().expect("a folder");
     let path = checkpoint_folder.path().join("checkpoint.safetensors");
-    for tuning in [
-        adapters(),
-        FineTuning { micro_batches: 2, ..adapters() },
-        FineTuning { quantization: Some(Quantization::NF4), weight_decay: 0.1, ..adapters() },
-        FineTuning { lora: None, learning_rate: 1e-3, weight_decay: 0.1, ..adapters() },
+    for (pretrained, tuning) in [
+        (open(), adapters()),
+        (open(), FineTuning { micro_batches: 2, ..adapters() }),
+        (open().quantize(Quantization::NF4), FineTuning { weight_decay: 0.1, ..adapters() }),
+        (open(), FineTuning { lora: None, learning_rate: 1e-3, weight_decay: 0.1, ..adapters() }),
     ] {
         let prepare = |threads| {
             let tuning = FineTuning { threads: Some(threads), ..tuning.clone() };
@@ -199,6 +199,27 @@ fn a_run_that_is_resumed_has_the_same_bits_on_any_number_of_threads() -> Result<
         }
         let other = FineTuning { batch: 1, ..tuning.clone() };
         assert!(other.prepare(&pretrained, texts(), vec![])?.resume(&path).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn adapters_learn_under_quantised_weights_and_heads() -> Result<()> {
+    for family in ["llama", "qwen2", "gpt2"] {
+        let exact = Pretrained::open(folder(family));
+        let quantized = exact.clone().quantize(Quantization::INT8).quantize_head(Quantization::INT8);
+        let mut losses = vec![];
+        for pretrained in [exact, quantized] {
+            let mut run = adapters().prepare(&pretrained, texts(), vec![])?;
+            let parameters = run.summary().parameters;
+            losses.push((parameters, finish(&mut run)?));
+        }
+        // Codes are parameters of the model, too.
+        assert_eq!(losses[0].0, losses[1].0, "{family}");
+        for (found, exact) in losses[1].1.iter().zip(&losses[0].1) {
+            let difference = (found.loss - exact.loss).abs();
+            assert!(difference > 0.0 && difference < 0.05, "{family}: {found:?} for {exact:?}");
+        }
     }
     Ok(())
 }
@@ -298,10 +319,6 @@ fn bad_examples_and_options_are_refused() {
         (prepare(FineTuning { batch: 0, ..adapters() }, two()), vec!["`batch` is 0"]),
         (prepare(FineTuning { learning_rate: -1.0, ..adapters() }, two()), vec!["`learning_rate` is -1"]),
         (
-            prepare(FineTuning { lora: None, quantization: Some(Quantization::INT8), ..adapters() }, two()),
-            vec!["quantised weights are not trained"],
-        ),
-        (
             prepare(FineTuning { batch: usize::MAX, micro_batches: 4, ..adapters() }, two()),
             vec!["`batch` times"],
         ),
@@ -323,6 +340,10 @@ fn bad_examples_and_options_are_refused() {
     ] {
         parts.iter().for_each(|part| assert!(error.contains(part), "{error:?} without {part:?}"));
     }
+    let quantized = Pretrained::open(folder("gpt2")).quantize_head(Quantization::INT8);
+    let whole = FineTuning { lora: None, ..adapters() };
+    let error = whole.prepare(&quantized, texts(), vec![]).unwrap_err().to_string();
+    assert!(error.contains("quantised weights are not trained"), "{error}");
     let error =
         adapters().prepare(&Pretrained::open(folder("bert")), texts(), vec![]).unwrap_err().to_string();
     assert!(error.contains("no token is hidden"), "{error}");

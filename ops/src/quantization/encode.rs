@@ -29,23 +29,20 @@ impl Encoded {
 }
 
 /// The right factor of a product, `[rows, columns]`.
-pub(super) struct Matrix<'a, T> {
-    pub(super) elements: &'a [T],
+#[derive(Clone, Copy)]
+pub(super) struct MatrixLayout {
     pub(super) rows: usize,
     pub(super) columns: usize,
     /// Whether the elements are in the order of the transpose.
     pub(super) is_transposed: bool,
 }
 
-impl<T: Copy> Matrix<'_, T> {
-    /// Copies some rows of a column.
-    fn copy_rows(&self, rows: Range<usize>, column: usize, convert: impl Fn(T) -> f32, numbers: &mut [f32]) {
-        if self.is_transposed {
-            let elements = &self.elements[column * self.rows..][rows];
-            numbers.iter_mut().zip(elements).for_each(|(number, x)| *number = convert(*x));
-        } else {
-            let elements = self.elements[rows.start * self.columns + column..].iter().step_by(self.columns);
-            numbers.iter_mut().zip(elements).for_each(|(number, x)| *number = convert(*x));
+impl MatrixLayout {
+    /// The elements in some rows of a column: the first, and the distance of others.
+    fn rows_of_column(self, rows: &Range<usize>, column: usize) -> (usize, usize) {
+        match self.is_transposed {
+            true => (column * self.rows + rows.start, 1),
+            false => (rows.start * self.columns + column, self.columns),
         }
     }
 }
@@ -53,11 +50,12 @@ impl<T: Copy> Matrix<'_, T> {
 /// Encodes a matrix whose rows fill cells; `None` if an element is not finite.
 pub(super) fn encode<T: Copy>(
     quantization: Quantization,
-    matrix: &Matrix<'_, T>,
+    layout: MatrixLayout,
+    elements: &[T],
     convert: impl Fn(T) -> f32,
 ) -> Result<Option<Encoded>> {
     let Quantization { kind, group_size, zero_points: has_zero_points } = quantization;
-    let (rows, columns, per_cell) = (matrix.rows, matrix.columns, kind.rows_of_cell());
+    let (rows, columns, per_cell) = (layout.rows, layout.columns, kind.rows_of_cell());
     let groups = [rows.div_ceil(group_size), columns];
     let mut codes = Tensor::zeros(DType::U8, &[rows / per_cell, columns, 4])?;
     let mut scale = Tensor::zeros(DType::F32, &groups)?;
@@ -74,7 +72,8 @@ pub(super) fn encode<T: Copy>(
             let numbers = &mut numbers[..of_group.len()];
             let group_codes = &mut group_codes[..of_group.len()];
             for column in first..columns.min(first + TILE) {
-                matrix.copy_rows(of_group.clone(), column, &convert, numbers);
+                let (start, step) = layout.rows_of_column(&of_group, column);
+                copy(&elements[start..], step, &convert, numbers);
                 if !numbers.iter().fold(true, |all, x| all & x.is_finite()) {
                     return Ok(None);
                 }
@@ -91,6 +90,15 @@ pub(super) fn encode<T: Copy>(
         }
     }
     Ok(Some(Encoded { codes, scale, zero_point }))
+}
+
+/// Copies each element at a multiple of a distance.
+fn copy<T: Copy>(elements: &[T], step: usize, convert: impl Fn(T) -> f32, numbers: &mut [f32]) {
+    // Neighbours are copied several at a time.
+    match step {
+        1 => numbers.iter_mut().zip(elements).for_each(|(number, x)| *number = convert(*x)),
+        _ => numbers.iter_mut().zip(elements.iter().step_by(step)).for_each(|(number, x)| *number = convert(*x)),
+    }
 }
 
 /// The scale and the zero point of a group.
@@ -188,8 +196,8 @@ mod tests {
         let by_columns: Vec<f32> =
             (0..numbers.len()).map(|i| numbers[i % rows * columns + i / rows]).collect();
         let [own, other] = [(numbers, false), (&by_columns[..], true)].map(|(elements, is_transposed)| {
-            let matrix = Matrix { elements, rows, columns, is_transposed };
-            encode(quantization, &matrix, |x| x).unwrap().unwrap()
+            let layout = MatrixLayout { rows, columns, is_transposed };
+            encode(quantization, layout, elements, |x| x).unwrap().unwrap()
         });
         assert!(own.codes == other.codes && own.scale == other.scale && own.zero_point == other.zero_point);
         own
@@ -233,8 +241,8 @@ mod tests {
         for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut elements = [1.0; 64];
             elements[37] = x;
-            let matrix = Matrix { elements: &elements, rows: 32, columns: 2, is_transposed: false };
-            assert!(encode(Quantization::INT8, &matrix, |x| x).unwrap().is_none());
+            let layout = MatrixLayout { rows: 32, columns: 2, is_transposed: false };
+            assert!(encode(Quantization::INT8, layout, &elements, |x| x).unwrap().is_none());
         }
     }
 

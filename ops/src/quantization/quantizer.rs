@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use autobwd::{
     BlockId, DType, Error, ErrorKind, OpInfoMap, Program, Result, Tensor, VarDesc,
     program::Var,
-    tensor::{Element, bf16, f16},
+    tensor::{bf16, f16},
 };
 
 use super::{
     Quantization,
-    encode::{Encoded, Matrix, encode},
+    encode::{Encoded, MatrixLayout, encode},
     plan::{Reads, View},
     rewrite::{QuantizedVars, rewrite},
 };
@@ -301,26 +301,17 @@ fn encoded_weight(
 ) -> Result<std::result::Result<Encoded, String>> {
     let &[outer, inner] = value.dims() else { return Ok(Err(format!("it has the shape {:?}", value.dims()))) };
     let [rows, columns] = if is_transposed { [inner, outer] } else { [outer, inner] };
-    fn of<T: Element>(
-        value: &Tensor,
-        [rows, columns]: [usize; 2],
-        is_transposed: bool,
-        quantization: Quantization,
-        convert: impl Fn(T) -> f32,
-    ) -> Result<Option<Encoded>> {
-        let matrix = Matrix { elements: value.slice::<T>()?, rows, columns, is_transposed };
-        encode(quantization, &matrix, convert)
-    }
-    let dims = [rows, columns];
+    let layout = MatrixLayout { rows, columns, is_transposed };
     let per_cell = quantization.kind.rows_of_cell();
-    if !rows.is_multiple_of(per_cell) || rows == 0 || columns == 0 {
-        return Ok(Err(format!("its products have {rows} terms, not a multiple of {per_cell}")));
-    }
+    let is_filling_cells = rows.is_multiple_of(per_cell) && rows > 0 && columns > 0;
     let encoded = match value.dtype() {
-        DType::F32 => of::<f32>(value, dims, is_transposed, quantization, |x| x)?,
-        DType::F16 => of::<f16>(value, dims, is_transposed, quantization, f16::to_f32)?,
-        DType::BF16 => of::<bf16>(value, dims, is_transposed, quantization, bf16::to_f32)?,
-        dtype => return Ok(Err(format!("it is {dtype}"))),
+        dtype if dtype.arithmetic() != DType::F32 => return Ok(Err(format!("it is {dtype}"))),
+        _ if !is_filling_cells => {
+            return Ok(Err(format!("its products have {rows} terms, not a multiple of {per_cell}")));
+        }
+        DType::F16 => encode(quantization, layout, value.slice()?, f16::to_f32)?,
+        DType::BF16 => encode(quantization, layout, value.slice()?, bf16::to_f32)?,
+        _ => encode(quantization, layout, value.slice()?, |x: f32| x)?,
     };
     Ok(encoded.ok_or_else(|| "it has elements that are not finite".into()))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use autobwd::DType;
-use autobwd_models::{Adapter, Pretrained, quantize_linear};
+use autobwd_models::{Adapter, Pretrained};
 use autobwd_ops::{Model, quantization::Quantization};
 use clap::Args;
 
@@ -19,25 +19,27 @@ pub(super) struct PretrainedArgs {
     pub(super) dtype: DType,
     /// Quantise the weights of all products but the head: `nf4`, `int8` or `int4`, with a group size, such as `int8:64`
     #[arg(long, value_name = "KIND")]
-    pub(super) quantize: Option<Quantization>,
+    quantize: Option<Quantization>,
+    /// Quantise the weights of the product that computes logits, likewise; a table of tokens that is also this matrix
+    /// stays next to the codes
+    #[arg(long, value_name = "KIND")]
+    quantize_head: Option<Quantization>,
 }
 
 impl PretrainedArgs {
     pub(super) fn open(&self) -> Pretrained {
-        Pretrained::open(&self.model).dtype(self.dtype)
+        let pretrained = Pretrained::open(&self.model).dtype(self.dtype);
+        let pretrained = self.quantize.into_iter().fold(pretrained, Pretrained::quantize);
+        self.quantize_head.into_iter().fold(pretrained, Pretrained::quantize_head)
     }
 
-    /// Quantises the weights, and adds an adapter: to the weights, or as branches if they are quantised.
+    /// Adds an adapter: to the weights, or as branches if weights are quantised.
     pub(super) fn adapt(&self, model: &mut Model, adapter: Option<&PathBuf>) -> CommandResult {
-        if let Some(quantization) = self.quantize {
-            quantize_linear(model, quantization)?;
-        }
-        if let Some(folder) = adapter {
-            let adapter = Adapter::read(folder).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
-            match self.quantize {
-                None => adapter.merge(model)?,
-                Some(_) => _ = adapter.attach(model)?,
-            }
+        let Some(folder) = adapter else { return Ok(()) };
+        let adapter = Adapter::read(folder).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+        match self.quantize.is_none() && self.quantize_head.is_none() {
+            true => adapter.merge(model)?,
+            false => _ = adapter.attach(model)?,
         }
         Ok(())
     }

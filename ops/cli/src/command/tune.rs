@@ -209,7 +209,6 @@ impl TuneCommand {
         let tuning = FineTuning {
             lora: self.lora.clone(),
             adapter,
-            quantization: self.pretrained.quantize,
             epochs: self.epochs,
             batch: self.batch,
             micro_batches: self.micro_batches,

@@ -63,7 +63,7 @@ impl Architecture {
 ///
 /// # Errors
 /// One list of all keys that are missing or not supported.
-pub(super) fn config(gguf: &Gguf<'_>) -> Result<Map<String, Value>> {
+pub(super) fn config(gguf: &Gguf) -> Result<Map<String, Value>> {
     let keys = Keys::of(gguf);
     let mut config = Map::new();
     config.insert("model_type".into(), gguf.architecture.model_type.into());
@@ -112,7 +112,7 @@ fn require_plain_layers(keys: &Keys<'_>) {
 }
 
 /// Heads, biases and the scale of attention.
-fn attention(gguf: &Gguf<'_>, keys: &Keys<'_>, config: &mut Map<String, Value>) {
+fn attention(gguf: &Gguf, keys: &Keys<'_>, config: &mut Map<String, Value>) {
     let count = |key: &str| config.get(key).and_then(Value::as_u64);
     let shared = count("hidden_size").zip(count("num_attention_heads"));
     let shared = shared.and_then(|(width, heads)| width.checked_div(heads));
@@ -135,7 +135,7 @@ fn attention(gguf: &Gguf<'_>, keys: &Keys<'_>, config: &mut Map<String, Value>) 
 }
 
 /// Windows of attention.
-fn windows(gguf: &Gguf<'_>, keys: &Keys<'_>, config: &mut Map<String, Value>) {
+fn windows(gguf: &Gguf, keys: &Keys<'_>, config: &mut Map<String, Value>) {
     let window = keys.value("attention.sliding_window").filter(|window| window.as_u64() != Some(0));
     match (gguf.architecture.name, window) {
         ("gemma3", None) => keys.refuse("`gemma3.attention.sliding_window` is missing".into()),

@@ -10,13 +10,13 @@ use super::{Entry, Gguf};
 
 /// The keys of an architecture. A key that nothing has read may change the computation, and is refused.
 pub(super) struct Keys<'a> {
-    pub(super) gguf: &'a Gguf<'a>,
+    pub(super) gguf: &'a Gguf,
     read: RefCell<BTreeSet<String>>,
     obstacles: RefCell<Obstacles>,
 }
 
 impl<'a> Keys<'a> {
-    pub(super) fn of(gguf: &'a Gguf<'a>) -> Keys<'a> {
+    pub(super) fn of(gguf: &'a Gguf) -> Keys<'a> {
         Keys { gguf, read: RefCell::default(), obstacles: RefCell::default() }
     }
 

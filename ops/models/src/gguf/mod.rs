@@ -16,13 +16,10 @@ mod tokens;
 
 use std::{
     io::{BufReader, Read, Seek, SeekFrom},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use autobwd::{
-    DType, Result, Tensor,
-    tensor::{bf16, f16, open_file},
-};
+use autobwd::{DType, Result, Tensor, tensor::open_file};
 use autobwd_core::__private::Obstacles;
 use serde_json::{Map, Value};
 
@@ -31,14 +28,17 @@ use self::{
     config::Architecture,
     reader::{Entry, Header, LARGEST_FILE, TensorInfo},
 };
-use crate::file::refused;
+use crate::{
+    file::refused,
+    source::{NamedMetas, TensorValues},
+};
 
 /// The files of a folder that a file of GGUF stands for.
 const FILES: [&str; 4] = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
 
 /// A file whose header is read.
-struct Gguf<'a> {
-    path: &'a Path,
+struct Gguf {
+    path: PathBuf,
     header: Header,
     architecture: Architecture,
 }
@@ -60,37 +60,26 @@ pub(crate) fn object(path: &Path, file: &str) -> Result<Option<Map<String, Value
 }
 
 /// The tensors as transformers has them: by its names, with the rows of its rotary embeddings and the scales of its
-/// normalisation. Blocks become numbers of a dtype; other tensors keep theirs.
-pub(crate) fn tensors(path: &Path, dtype: DType) -> Result<Vec<(String, Tensor)>> {
-    let gguf = Gguf::open(path)?;
+/// normalisation. Blocks become float32; other tensors keep their dtypes.
+pub(crate) fn tensors(path: &Path) -> Result<(NamedMetas, TensorValues)> {
+    let mut gguf = Gguf::open(path)?;
     let is_gemma = gguf.architecture.is_gemma();
     let (mut obstacles, mut named) = (Obstacles::default(), vec![]);
-    for info in gguf.header.tensors.iter().filter(|info| info.name != names::ROPE_FACTORS) {
+    let infos = std::mem::take(&mut gguf.header.tensors).into_iter();
+    for info in infos.filter(|info| info.name != names::ROPE_FACTORS) {
         match names::published(&info.name, is_gemma) {
             Some(name) => named.push((name, info)),
             None => obstacles.add("", format!("the tensor `{}` is unknown", info.name)),
         }
     }
     obstacles.require_none(&format!("cannot load `{}`", path.display()))?;
-    let read = |(name, info): (String, &TensorInfo)| {
-        let tensor = gguf.tensor(info)?;
-        Ok((name, if info.blocks.values > 1 { rounded(tensor, dtype)? } else { tensor }))
-    };
-    named.into_iter().map(read).collect()
+    let metas = named.iter().map(|(name, info)| (name.clone(), info.meta())).collect();
+    let values = named.into_iter().map(move |(name, info)| Ok((name, gguf.tensor(&info)?)));
+    Ok((metas, Box::new(values)))
 }
 
-/// A tensor of float32 in 16 bits, if that is the dtype.
-fn rounded(tensor: Tensor, dtype: DType) -> Result<Tensor> {
-    let values = tensor.slice::<f32>()?.iter();
-    match dtype {
-        DType::F16 => Tensor::from_vec(tensor.dims(), values.map(|x| f16::from_f32(*x)).collect()),
-        DType::BF16 => Tensor::from_vec(tensor.dims(), values.map(|x| bf16::from_f32(*x)).collect()),
-        _ => Ok(tensor),
-    }
-}
-
-impl<'a> Gguf<'a> {
-    fn open(path: &'a Path) -> Result<Gguf<'a>> {
+impl Gguf {
+    fn open(path: &Path) -> Result<Gguf> {
         let header = Header::read(path)?;
         let name = match header.metadata.get("general.architecture") {
             Some(Entry::One(Value::String(name))) => name,
@@ -100,7 +89,7 @@ impl<'a> Gguf<'a> {
             let known = Architecture::names();
             refused(path, format!("the architecture is `{name}`; supported are {known}"))
         })?;
-        Ok(Gguf { path, header, architecture })
+        Ok(Gguf { path: path.into(), header, architecture })
     }
 
     fn entry(&self, key: &str) -> Option<&Entry> {
@@ -159,15 +148,15 @@ impl<'a> Gguf<'a> {
                     "the tensor `{}` of sizes {:?} has not {heads} heads of pairs",
                     info.name, info.dims
                 );
-                Err(refused(self.path, text))
+                Err(refused(&self.path, text))
             }
         }
     }
 
     /// Reads a tensor in rows of `width` values, each to its place.
     fn rows(&self, info: &TensorInfo, width: usize, place: impl Fn(usize) -> usize) -> Result<Tensor> {
-        let failed = |e: std::io::Error| refused(self.path, &e).caused_by(e);
-        let mut file = BufReader::with_capacity(1 << 20, open_file(self.path, LARGEST_FILE)?);
+        let failed = |e: std::io::Error| refused(&self.path, &e).caused_by(e);
+        let mut file = BufReader::with_capacity(1 << 20, open_file(&self.path, LARGEST_FILE)?);
         file.seek(SeekFrom::Start(info.start)).map_err(failed)?;
         let bytes = width / info.blocks.values * info.blocks.bytes;
         let rows = (info.bytes as usize).checked_div(bytes).unwrap_or(0);

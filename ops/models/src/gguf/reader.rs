@@ -17,10 +17,10 @@ use std::{
     path::Path,
 };
 
-use autobwd::{Error, Result, tensor::open_file};
+use autobwd::{DType, Error, Meta, Result, tensor::open_file};
 use serde_json::Value;
 
-use super::blocks::BlockType;
+use super::blocks::{BlockType, Storage};
 use crate::file::{LARGEST_TEXT, refused};
 
 /// The largest file, in bytes.
@@ -57,6 +57,17 @@ pub(super) struct TensorInfo {
     /// The position of its first byte in the file.
     pub(super) start: u64,
     pub(super) bytes: u64,
+}
+
+impl TensorInfo {
+    /// Its dtype and dimensions once it is read.
+    pub(super) fn meta(&self) -> Meta {
+        let dtype = match self.blocks.storage {
+            Storage::Plain(dtype) => dtype,
+            Storage::Blocks(_) => DType::F32,
+        };
+        Meta::new(dtype, &self.dims[..])
+    }
 }
 
 impl Entry {

@@ -11,7 +11,7 @@ use super::{Gguf, keys::Keys, names::ROPE_FACTORS};
 const LLAMA3: [f64; 3] = [1.0, 4.0, 8192.0];
 
 /// Adds bases and scaling of rotary embeddings to a configuration.
-pub(super) fn rope(gguf: &Gguf<'_>, keys: &Keys<'_>, config: &mut Map<String, Value>) -> Result<()> {
+pub(super) fn rope(gguf: &Gguf, keys: &Keys<'_>, config: &mut Map<String, Value>) -> Result<()> {
     let base = keys.number("rope.freq_base").unwrap_or(1e4);
     config.insert("rope_theta".into(), base.into());
     if gguf.architecture.is_gemma() {

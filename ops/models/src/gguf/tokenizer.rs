@@ -62,7 +62,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 ///
 /// # Errors
 /// A kind of tokenizer, a pre-tokenizer, or merges that are not supported.
-pub(super) fn tokenizer(gguf: &Gguf<'_>) -> Result<Option<Map<String, Value>>> {
+pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<Map<String, Value>>> {
     let Some(tokens) = Tokens::of(gguf) else { return Ok(None) };
     tokens.require_consistent()?;
     let mut file = match gguf.value("tokenizer.ggml.model").and_then(Value::as_str).unwrap_or("") {
@@ -126,7 +126,7 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Map<String, Value>> {
 }
 
 /// `tokenizer_config.json`: the roles of tokens, and the template of chats.
-pub(super) fn tokenizer_config(gguf: &Gguf<'_>) -> Map<String, Value> {
+pub(super) fn tokenizer_config(gguf: &Gguf) -> Map<String, Value> {
     let mut config = Map::new();
     let tokens = Tokens::of(gguf);
     for (name, key) in [("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")] {
@@ -147,7 +147,7 @@ pub(super) fn tokenizer_config(gguf: &Gguf<'_>) -> Map<String, Value> {
 }
 
 /// `generation_config.json`: the tokens that end texts, of any of the keys for them, or ends of turns by their text.
-pub(super) fn generation_config(gguf: &Gguf<'_>) -> Option<Map<String, Value>> {
+pub(super) fn generation_config(gguf: &Gguf) -> Option<Map<String, Value>> {
     let id = |name: &str| gguf.value(&format!("tokenizer.ggml.{name}_token_id"))?.as_u64();
     let mut ends: Vec<u64> = ["eos", "eot", "eom"].into_iter().filter_map(id).collect();
     if let (None, Some(tokens)) = (id("eot"), Tokens::of(gguf)) {

@@ -12,14 +12,14 @@ const USER_DEFINED: f64 = 4.0;
 
 /// The tokens of a file.
 pub(super) struct Tokens<'a> {
-    pub(super) gguf: &'a Gguf<'a>,
+    pub(super) gguf: &'a Gguf,
     pub(super) texts: &'a [String],
     /// The type of each token, if the file has them.
     kinds: Vec<f64>,
 }
 
 impl<'a> Tokens<'a> {
-    pub(super) fn of(gguf: &'a Gguf<'a>) -> Option<Tokens<'a>> {
+    pub(super) fn of(gguf: &'a Gguf) -> Option<Tokens<'a>> {
         let Some(Entry::Texts(texts)) = gguf.entry("tokenizer.ggml.tokens") else { return None };
         let kinds = gguf.entry("tokenizer.ggml.token_type").and_then(Entry::numbers).unwrap_or_default();
         Some(Tokens { gguf, texts, kinds })

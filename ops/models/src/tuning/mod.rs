@@ -15,7 +15,6 @@ pub use run::{StepReport, TuningRun};
 pub use summary::TuningSummary;
 
 use autobwd::{DType, Error, ErrorKind, Result};
-use autobwd_ops::quantization::Quantization;
 
 use crate::{Adapter, Lora, Pretrained};
 
@@ -57,8 +56,6 @@ pub struct FineTuning {
     pub lora: Option<Lora>,
     /// An adapter that is trained further, instead of a new one.
     pub adapter: Option<Adapter>,
-    /// Quantises the weights of all products but the head: for adapters.
-    pub quantization: Option<Quantization>,
     /// The number of times that all examples are seen.
     pub epochs: u64,
     /// Rows of a micro-batch.
@@ -96,7 +93,6 @@ impl Default for FineTuning {
         FineTuning {
             lora: None,
             adapter: None,
-            quantization: None,
             epochs: 3,
             batch: 4,
             micro_batches: 1,
@@ -119,7 +115,8 @@ impl FineTuning {
     /// Reads the model, and plans all steps. The evaluation examples, if any, are not learned.
     ///
     /// The dtype of `pretrained` is that of frozen weights next to adapters. Without adapters, parameters are float32, and
-    /// products are computed in that dtype.
+    /// products are computed in that dtype. Weights that it [quantises](Pretrained::quantize) are frozen next to adapters;
+    /// logits of a [quantised head](Pretrained::quantize_head) are in memory together.
     ///
     /// # Errors
     /// Those of [`Pretrained::load`]; options out of range; no examples; one list of all examples that do not fit; a step
@@ -130,11 +127,11 @@ impl FineTuning {
         examples: Vec<Example>,
         evaluation: Vec<Example>,
     ) -> Result<TuningRun> {
-        self.check()?;
+        self.check(pretrained)?;
         TuningRun::new(self, pretrained, examples, evaluation)
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, pretrained: &Pretrained) -> Result<()> {
         let counts = [
             ("epochs", self.epochs as usize),
             ("batch", self.batch),
@@ -163,7 +160,7 @@ impl FineTuning {
         if self.lora.is_some() && self.adapter.is_some() {
             return refuse("`lora` is a new adapter, and `adapter` another one: give one of them".into());
         }
-        if self.quantization.is_some() && !self.has_adapter() {
+        if pretrained.is_quantized() && !self.has_adapter() {
             return refuse("quantised weights are not trained: add adapters (`lora`)".into());
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use autobwd::{
-    DType, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, Tensor,
+    DType, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session,
     exec::Checkpoint,
 };
 use autobwd_data::{Batch, Loader};
@@ -17,7 +17,7 @@ use super::{
     program::{DIVISOR, TuningPrograms},
     rows::{RowKind, Rows},
 };
-use crate::{Adapter, Lora, Pretrained, linear_targets, quantize_linear};
+use crate::{Adapter, Lora, Pretrained, linear_targets};
 
 /// The notes of checkpoints: the position in the data, and the hash of what a run does not change.
 const POSITION: &str = "data";
@@ -93,7 +93,7 @@ impl TuningRun {
         let limits = (facts.positions, vocabulary(&model)?);
         let rows_of_step = tuning.batch * tuning.micro_batches;
         let rows = Rows::new(tuning, kind, examples, limits, rows_of_step)?;
-        let parameters = elements(&model);
+        let parameters = pretrained.source.tensors()?.elements();
         let lora = adapt(tuning, &facts, &mut model)?;
 
         let feeds = [
@@ -312,12 +312,6 @@ fn unchanged(step: &Program, scope: &Scope, evaluation: Option<&Loader>) -> Stri
     format!("{:016x}", hash.digest())
 }
 
-/// The number of elements of all parameters.
-fn elements(model: &Model) -> usize {
-    let parameters = model.program.parameters().filter_map(|var| model.scope.find(model.program.name(var)));
-    parameters.map(Tensor::numel).sum()
-}
-
 /// The number of labels that count.
 fn labels(batch: &Batch) -> Result<usize> {
     Ok(batch.get("labels")?.slice::<i64>()?.iter().filter(|label| **label != IGNORED).count())
@@ -335,12 +329,8 @@ fn feed(session: &mut Session, batch: &Batch, row: usize, divisor: f32) -> Resul
     Ok(())
 }
 
-/// Quantises the model, and adds adapters to it.
+/// Adds adapters to the model.
 fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<Option<Lora>> {
-    let all = linear_targets(model);
-    if let Some(quantization) = tuning.quantization {
-        quantize_linear(model, quantization)?;
-    }
     if let Some(adapter) = &tuning.adapter {
         adapter.attach(model)?;
         return Ok(Some(adapter.lora.clone()));
@@ -349,7 +339,7 @@ fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<O
     if lora.targets.is_empty() {
         lora.targets = facts.default_targets()?;
     } else if lora.targets == ["all-linear"] {
-        lora.targets = all;
+        lora.targets = linear_targets(model);
     }
     lora.attach(model)?;
     Ok(Some(lora))
