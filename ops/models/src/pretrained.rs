@@ -4,7 +4,6 @@ use std::path::Path;
 
 use autobwd::{
     DType, Error, ErrorKind, Expr, Result, Tensor,
-    op::Op as _,
     tensor::{save_tensors, write_atomically},
 };
 use autobwd_ops::{Model, matmul::QuantizedMatmul, quantization::Quantization};

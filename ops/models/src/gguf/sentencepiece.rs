@@ -75,7 +75,7 @@ fn merges(tokens: &Tokens<'_>, texts: &[String]) -> Result<Vec<Value>> {
         (true, _) => vec![],
         (false, scores) => {
             let scores = scores.and_then(Entry::numbers).filter(|scores| scores.len() == texts.len());
-            scores.ok_or_else(|| refused(gguf.path, "no score for each token, `tokenizer.ggml.scores`"))?
+            scores.ok_or_else(|| refused(&gguf.path, "no score for each token, `tokenizer.ggml.scores`"))?
         }
     };
     let is_normal = |id: usize| tokens.is_kind(id, NORMAL) || is_spaces(&tokens.texts[id]);

@@ -76,7 +76,7 @@ pub(super) fn tokenizer(gguf: &Gguf) -> Result<Option<Map<String, Value>>> {
         }
         other => {
             let text = format!("the tokenizer is `{other}`; supported are `gpt2` and `llama`");
-            return Err(refused(gguf.path, text));
+            return Err(refused(&gguf.path, text));
         }
     };
     file.insert("version".into(), "1.0".into());
@@ -92,15 +92,15 @@ fn byte_level(tokens: &Tokens<'_>) -> Result<Map<String, Value>> {
     let pre = known.ok_or_else(|| {
         let names = PRE_TOKENIZERS.iter().flat_map(|known| known.names).map(|name| format!("`{name}`"));
         let names = names.collect::<Vec<_>>().join(", ");
-        refused(gguf.path, format!("the pre-tokenizer is `{name}`; supported are {names}"))
+        refused(&gguf.path, format!("the pre-tokenizer is `{name}`; supported are {names}"))
     })?;
     let Some(Entry::Texts(merges)) = gguf.entry("tokenizer.ggml.merges") else {
-        return Err(refused(gguf.path, "no texts `tokenizer.ggml.merges`"));
+        return Err(refused(&gguf.path, "no texts `tokenizer.ggml.merges`"));
     };
     // A space is written as another character.
     let pairs = merges.iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) if !right.contains(' ') => Ok(json!([left, right])),
-        _ => Err(refused(gguf.path, format!("the merge `{merge}` is not of two tokens"))),
+        _ => Err(refused(&gguf.path, format!("the merge `{merge}` is not of two tokens"))),
     });
     let pairs = pairs.collect::<Result<Vec<_>>>()?;
     // The rows of padding have names that no text should give.

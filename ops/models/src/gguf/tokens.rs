@@ -32,7 +32,7 @@ impl<'a> Tokens<'a> {
         if gguf.entry("tokenizer.ggml.token_type").is_some() && self.kinds.len() != count {
             let kinds = self.kinds.len();
             return Err(refused(
-                gguf.path,
+                &gguf.path,
                 format!("`tokenizer.ggml.token_type` has {kinds} numbers for {count} tokens"),
             ));
         }
@@ -40,7 +40,7 @@ impl<'a> Tokens<'a> {
             let key = format!("tokenizer.ggml.{name}_token_id");
             if let Some(value) = gguf.value(&key).filter(|_| self.role(name).is_none()) {
                 return Err(refused(
-                    gguf.path,
+                    &gguf.path,
                     format!("`{key}` is {value}, which is none of the {count} tokens"),
                 ));
             }
