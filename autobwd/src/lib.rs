@@ -268,7 +268,8 @@ pub mod tensor {
     #[doc(inline)]
     pub use autobwd_core::tensor::{
         Bool, Buf, DType, Dim, Dims, Element, InOut, Meta, OptionalBuf, Rows, Shape, Tensor, TensorArray,
-        TensorReader, check_writable, load_tensors, open_file, read_bounded, read_file, save_tensors, write_atomically,
+        TensorReader, check_writable, load_tensors, open_file, read_bounded, read_file, save_tensors,
+        write_atomically,
     };
 }
 

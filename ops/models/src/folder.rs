@@ -54,8 +54,10 @@ pub(crate) fn tensors(folder: &Path) -> Result<(NamedMetas, TensorValues)> {
     let metas = readers.iter().flat_map(TensorReader::metas);
     let metas = metas.map(|(name, meta)| (renamed(name), meta.clone())).filter(|(name, _)| !is_buffer(name));
     let metas = metas.collect();
-    let values = readers.into_iter().flatten().map(|item| item.map(|(name, tensor)| (renamed(&name), tensor)));
-    let is_parameter = |item: &Result<(String, Tensor)>| item.as_ref().map_or(true, |(name, _)| !is_buffer(name));
+    let values =
+        readers.into_iter().flatten().map(|item| item.map(|(name, tensor)| (renamed(&name), tensor)));
+    let is_parameter =
+        |item: &Result<(String, Tensor)>| item.as_ref().map_or(true, |(name, _)| !is_buffer(name));
     Ok((metas, Box::new(values.filter(is_parameter))))
 }
 

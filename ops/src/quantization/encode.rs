@@ -97,7 +97,10 @@ fn copy<T: Copy>(elements: &[T], step: usize, convert: impl Fn(T) -> f32, number
     // Neighbours are copied several at a time.
     match step {
         1 => numbers.iter_mut().zip(elements).for_each(|(number, x)| *number = convert(*x)),
-        _ => numbers.iter_mut().zip(elements.iter().step_by(step)).for_each(|(number, x)| *number = convert(*x)),
+        _ => numbers
+            .iter_mut()
+            .zip(elements.iter().step_by(step))
+            .for_each(|(number, x)| *number = convert(*x)),
     }
 }
 
@@ -231,7 +234,9 @@ mod tests {
 
     #[test]
     fn halves_are_rounded_to_even_integers() {
-        for (x, wanted) in [(0.5, 0), (1.5, 2), (-0.5, 0), (-2.5, -2), (2.499, 2), (-128.0, -128), (255.0, 255)] {
+        for (x, wanted) in
+            [(0.5, 0), (1.5, 2), (-0.5, 0), (-2.5, -2), (2.499, 2), (-128.0, -128), (255.0, 255)]
+        {
             assert_eq!(nearest_integer(x), wanted, "{x}");
         }
     }

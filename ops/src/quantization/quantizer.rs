@@ -143,8 +143,7 @@ impl Quantizer {
     pub fn plan(&mut self, pattern: &str, quantization: Quantization) -> Result<()> {
         quantization.check()?;
         let program = &self.program;
-        let parameters: Vec<(Var, &str)> =
-            program.parameters().map(|var| (var, program.name(var))).collect();
+        let parameters: Vec<(Var, &str)> = program.parameters().map(|var| (var, program.name(var))).collect();
         let names: Vec<&str> = parameters.iter().map(|(_, name)| *name).collect();
         require_matches(&[pattern], &names)?;
         let is_named = !pattern.contains('*');
@@ -196,8 +195,7 @@ impl Quantizer {
         let (mut values, mut quantized) = (vec![], BTreeMap::new());
         for (var, PlannedWeight { quantization, is_named, reads, encoded }) in weights {
             let name = program.name(var).to_string();
-            let found =
-                reads.and_then(|reads| Ok((reads, encoded.ok_or("it has no value in the scope")?)));
+            let found = reads.and_then(|reads| Ok((reads, encoded.ok_or("it has no value in the scope")?)));
             match found {
                 Ok((reads, encoded)) => {
                     report.add(&name, &reads, &encoded);
@@ -299,7 +297,9 @@ fn encoded_weight(
     is_transposed: bool,
     quantization: Quantization,
 ) -> Result<std::result::Result<Encoded, String>> {
-    let &[outer, inner] = value.dims() else { return Ok(Err(format!("it has the shape {:?}", value.dims()))) };
+    let &[outer, inner] = value.dims() else {
+        return Ok(Err(format!("it has the shape {:?}", value.dims())));
+    };
     let [rows, columns] = if is_transposed { [inner, outer] } else { [outer, inner] };
     let layout = MatrixLayout { rows, columns, is_transposed };
     let per_cell = quantization.kind.rows_of_cell();

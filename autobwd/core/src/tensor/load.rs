@@ -254,7 +254,10 @@ impl Iterator for TensorReader {
 
 impl fmt::Debug for TensorReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TensorReader").field("path", &self.path).field("read", &self.read).finish_non_exhaustive()
+        f.debug_struct("TensorReader")
+            .field("path", &self.path)
+            .field("read", &self.read)
+            .finish_non_exhaustive()
     }
 }
 

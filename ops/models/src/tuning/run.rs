@@ -3,8 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use autobwd::{
-    DType, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session,
-    exec::Checkpoint,
+    DType, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, exec::Checkpoint,
 };
 use autobwd_data::{Batch, Loader};
 use autobwd_ops::Model;

@@ -11,7 +11,8 @@ use super::{FAMILIES, expected, folder, folder_with, inputs};
 
 #[test]
 fn codes_are_those_of_a_model_that_was_loaded() -> Result<()> {
-    let files = ["llama", "gpt2", "bert", "whisper", "qwen2/bf16", "llama/model.q8_0.gguf", "qwen2/model.f16.gguf"];
+    let files =
+        ["llama", "gpt2", "bert", "whisper", "qwen2/bf16", "llama/model.q8_0.gguf", "qwen2/model.f16.gguf"];
     for file in files {
         for dtype in [DType::F32, DType::BF16] {
             for quantization in [Quantization::INT8, Quantization::NF4] {
@@ -55,11 +56,16 @@ fn logits_of_quantised_heads_are_near() -> Result<()> {
         let outputs = model.run_named(&mut Executor::new(), &inputs(&values))?;
         let mut exact = Pretrained::open(folder(family)).load()?;
         let known = exact.run_named(&mut Executor::new(), &inputs(&values))?;
-        for ((name, found), (_, known)) in outputs.iter().zip(&known).filter(|((name, _), _)| name == "logits") {
+        for ((name, found), (_, known)) in
+            outputs.iter().zip(&known).filter(|((name, _), _)| name == "logits")
+        {
             let [found, known] = [found, known].map(|x| x.to_f64s());
             let largest = known.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
             let difference = found.iter().zip(&known).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(difference > 0.0 && difference < 0.03 * largest, "{family}, {name}: {difference} of {largest}");
+            assert!(
+                difference > 0.0 && difference < 0.03 * largest,
+                "{family}, {name}: {difference} of {largest}"
+            );
         }
     }
     for family in ["gpt2", "qwen2", "gemma3", "t5", "whisper", "modernbert"] {
@@ -77,7 +83,8 @@ fn quantised_models_generate_texts() -> Result<()> {
         let quantized = pretrained.clone().quantize(Quantization::INT8).quantize_head(Quantization::INT8);
         let mut generator = Generator::new(&quantized, 1, 32)?;
         let scope = &generator.model_mut().scope;
-        let is_head = |name: &str| name == "model.embed_tokens.weight.codes" || name == "lm_head.weight.scale";
+        let is_head =
+            |name: &str| name == "model.embed_tokens.weight.codes" || name == "lm_head.weight.scale";
         assert!(scope.iter().any(|(name, _)| is_head(name)), "{file}");
         assert_eq!(scope.get("model.layers.1.mlp.up_proj.weight")?.dtype(), DType::U8);
         let found = generator.generate(&mut Executor::new(), &[[5, 7, 9]], &options)?;
