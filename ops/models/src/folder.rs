@@ -5,12 +5,12 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use autobwd::{Error, ErrorKind, Result, Tensor, tensor::TensorReader};
+use autobwd::{Error, ErrorKind, Result, tensor::TensorReader};
 use serde_json::Value;
 
 use crate::{
     file::{read_object, refused},
-    source::{NamedMetas, TensorValues},
+    tensors::TensorStream,
 };
 
 /// The files of tensors in a folder: `model.safetensors`, or the shards that an index lists.
@@ -49,16 +49,14 @@ pub(crate) fn tensor_files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The tensors of all files, by the names that programs give them; without buffers that are no parameters.
-pub(crate) fn tensors(folder: &Path) -> Result<(NamedMetas, TensorValues)> {
+pub(crate) fn tensors(folder: &Path) -> Result<TensorStream> {
     let readers = tensor_files(folder)?.into_iter().map(TensorReader::open).collect::<Result<Vec<_>>>()?;
     let metas = readers.iter().flat_map(TensorReader::metas);
-    let metas = metas.map(|(name, meta)| (renamed(name), meta.clone())).filter(|(name, _)| !is_buffer(name));
-    let metas = metas.collect();
-    let values =
-        readers.into_iter().flatten().map(|item| item.map(|(name, tensor)| (renamed(&name), tensor)));
-    let is_parameter =
-        |item: &Result<(String, Tensor)>| item.as_ref().map_or(true, |(name, _)| !is_buffer(name));
-    Ok((metas, Box::new(values.filter(is_parameter))))
+    let metas: Vec<_> = metas.map(|(name, meta)| (renamed(name), meta.clone())).collect();
+    let values = readers.into_iter().flatten().map(|item| item.map(|(name, value)| (renamed(&name), value)));
+    let metas = metas.into_iter().filter(|(name, _)| !is_buffer(name));
+    let values = values.filter(|item| !matches!(item, Ok((name, _)) if is_buffer(name)));
+    TensorStream::new(folder, metas, values)
 }
 
 /// Old files of BERT call scales `gamma` and shifts `beta`.

@@ -34,6 +34,7 @@ mod quantization;
 mod rotary;
 mod source;
 mod t5;
+mod tensors;
 #[cfg(feature = "text")]
 mod text;
 #[cfg(feature = "tuning")]

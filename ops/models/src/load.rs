@@ -12,7 +12,7 @@ use crate::{
     layers::Layers,
     pretrained::Family,
     quantization::{plan_head, plan_linear},
-    source::{TensorStream, TensorValues},
+    tensors::{TensorStream, TensorValues},
     vit, whisper,
 };
 

@@ -211,7 +211,8 @@ impl Pretrained {
     ///
     /// The configuration has no dropout that the program has: probabilities of dropout are ignored.
     ///
-    /// Tensors are read one by one, and converted or quantised at once: the memory is that of the model and of one tensor.
+    /// Tensors are read one by one, and each is converted or quantised before the next one: the memory is that of the model
+    /// and of one tensor.
     ///
     /// # Errors
     /// Files that cannot be read; another dtype; an unknown `model_type`; one list of all keys of the configuration whose values are

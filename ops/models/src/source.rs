@@ -1,17 +1,15 @@
 //! A published model: a folder in the layout of Hugging Face, or a file of GGUF, which answers as the folder would.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use autobwd::{Meta, Result, Tensor};
+use autobwd::Result;
 use autobwd_core::tensor::read_file;
 use serde_json::{Map, Value};
 
 use crate::{
     file::{LARGEST_TEXT, read_object, refused},
     folder, gguf,
+    tensors::TensorStream,
 };
 
 /// Where a published model is.
@@ -63,38 +61,9 @@ impl Source {
 
     /// The tensors of the files. Their headers are read, and nothing else yet.
     pub(crate) fn tensors(&self) -> Result<TensorStream> {
-        let (metas, values) = match self.is_gguf() {
-            true => gguf::tensors(&self.path)?,
-            false => folder::tensors(&self.path)?,
-        };
-        let mut by_name = BTreeMap::new();
-        for (name, meta) in metas {
-            if by_name.contains_key(&name) {
-                return Err(refused(&self.path, format!("two tensors `{name}`")));
-            }
-            by_name.insert(name, meta);
+        match self.is_gguf() {
+            true => gguf::tensors(&self.path),
+            false => folder::tensors(&self.path),
         }
-        Ok(TensorStream { metas: by_name, values })
-    }
-}
-
-/// The dtypes and dimensions of tensors by their names.
-pub(crate) type NamedMetas = Vec<(String, Meta)>;
-
-/// Reads tensors one by one.
-pub(crate) type TensorValues = Box<dyn Iterator<Item = Result<(String, Tensor)>>>;
-
-/// The tensors of a model's files, by the names that programs give them.
-pub(crate) struct TensorStream {
-    /// All that follow; blocks of GGUF become float32.
-    pub(crate) metas: BTreeMap<String, Meta>,
-    pub(crate) values: TensorValues,
-}
-
-#[cfg(feature = "tuning")]
-impl TensorStream {
-    /// The number of elements of all tensors.
-    pub(crate) fn elements(&self) -> usize {
-        self.metas.values().filter_map(|meta| meta.dims.numel().get()).sum()
     }
 }

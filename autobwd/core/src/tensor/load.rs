@@ -17,14 +17,32 @@ use safetensors::{
 use super::{
     DType, Meta, Tensor,
     file::{failure, open_file},
-    save::{CHECKSUM, LIMIT, to_file_dtype},
 };
 use crate::{
     Error, ErrorKind, Result,
     checksum::{LEN, PartialChecksum, is_checksum},
 };
 
+/// The limit of file sizes for writing and reading, in bytes.
+pub(super) const LIMIT: u64 = 1 << 34;
+
+/// The key of a file's checksum in its metadata.
+pub(super) const CHECKSUM: &str = "autobwd.checksum";
+
 type NamedTensors = Vec<(String, Tensor)>;
+
+pub(super) fn to_file_dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::Bool => Dtype::BOOL,
+        DType::U8 => Dtype::U8,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+    }
+}
 
 fn from_file_dtype(dtype: Dtype) -> Option<DType> {
     DType::ALL.into_iter().find(|d| to_file_dtype(*d) == dtype)
@@ -256,6 +274,7 @@ impl fmt::Debug for TensorReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TensorReader")
             .field("path", &self.path)
+            .field("tensors", &self.metas.len())
             .field("read", &self.read)
             .finish_non_exhaustive()
     }

@@ -6,41 +6,22 @@ use std::{
 };
 
 use safetensors::{
-    Dtype, SafeTensorError,
+    SafeTensorError,
     tensor::{Metadata, TensorInfo},
 };
 
 use super::{
-    DType, Tensor,
+    Tensor,
     file::write_parts_atomically,
-    load::{Header, checksum_range},
+    load::{CHECKSUM, Header, LIMIT, checksum_range, to_file_dtype},
 };
 use crate::{
     Error, ErrorKind, Result,
     checksum::{PartialChecksum, blank},
 };
 
-/// The limit of file sizes for writing and reading, in bytes.
-pub(super) const LIMIT: u64 = 1 << 34;
-
 /// The key for metadata of a safetensors file.
 const NOTES: &str = "__metadata__";
-
-/// The key of a file's checksum in its metadata.
-pub(super) const CHECKSUM: &str = "autobwd.checksum";
-
-pub(super) fn to_file_dtype(dtype: DType) -> Dtype {
-    match dtype {
-        DType::Bool => Dtype::BOOL,
-        DType::U8 => Dtype::U8,
-        DType::I32 => Dtype::I32,
-        DType::I64 => Dtype::I64,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-    }
-}
 
 /// Saves named tensors as a safetensors file. A failure leaves no partial file, and [`load_tensors`](super::load_tensors) accepts every file
 /// that it writes.

@@ -37,6 +37,10 @@ fn texts_do_not_depend_on_other_prompts_or_threads() {
     }
     let greedy = generate(&["--prompt", "the cat", "--greedy"]);
     assert_ne!(greedy[0], both[0]);
+    let quantized = ["--prompt", "the cat", "--greedy", "--quantize", "int8", "--quantize-head", "int8"];
+    assert_eq!(generate(&quantized)[0]["prompt_tokens"], 3);
+    let odd = autobwd(&["generate", &model, "--prompt", "a", "--quantize-head", "int4:12"]);
+    assert!(stderr(&odd).contains("the group size must be a multiple of 8, not 12"), "{}", stderr(&odd));
     assert_eq!(greedy[0]["prompt_tokens"], 3);
     // The same text, as it is made.
     let streamed = autobwd(&["generate", &model, "--max-tokens", "12", "--prompt", "the cat", "--greedy"]);
@@ -132,6 +136,7 @@ fn mistakes_of_fine_tuning_are_explained() {
         (vec![&*good, "--lora", "rank=8"], 2, "known are `r`, `alpha`"),
         (vec![&*good, "--lora", "r=8,targets=q_proj"], 1, "no product has weights of a module `q_proj`"),
         (vec![&*good, "--quantize", "nf4"], 1, "quantised weights are not trained"),
+        (vec![&*good, "--quantize-head", "int8"], 1, "quantised weights are not trained"),
         (vec![&*good, "--length", "4"], 1, "are more than the 4 of a row"),
         (vec!["missing.jsonl"], 2, "missing.jsonl"),
     ] {

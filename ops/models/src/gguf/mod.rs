@@ -28,10 +28,7 @@ use self::{
     config::Architecture,
     reader::{Entry, Header, LARGEST_FILE, TensorInfo},
 };
-use crate::{
-    file::refused,
-    source::{NamedMetas, TensorValues},
-};
+use crate::{file::refused, tensors::TensorStream};
 
 /// The files of a folder that a file of GGUF stands for.
 const FILES: [&str; 4] = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
@@ -61,7 +58,7 @@ pub(crate) fn object(path: &Path, file: &str) -> Result<Option<Map<String, Value
 
 /// The tensors as transformers has them: by its names, with the rows of its rotary embeddings and the scales of its
 /// normalisation. Blocks become float32; other tensors keep their dtypes.
-pub(crate) fn tensors(path: &Path) -> Result<(NamedMetas, TensorValues)> {
+pub(crate) fn tensors(path: &Path) -> Result<TensorStream> {
     let mut gguf = Gguf::open(path)?;
     let is_gemma = gguf.architecture.is_gemma();
     let (mut obstacles, mut named) = (Obstacles::default(), vec![]);
@@ -73,9 +70,9 @@ pub(crate) fn tensors(path: &Path) -> Result<(NamedMetas, TensorValues)> {
         }
     }
     obstacles.require_none(&format!("cannot load `{}`", path.display()))?;
-    let metas = named.iter().map(|(name, info)| (name.clone(), info.meta())).collect();
+    let metas: Vec<_> = named.iter().map(|(name, info)| (name.clone(), info.meta())).collect();
     let values = named.into_iter().map(move |(name, info)| Ok((name, gguf.tensor(&info)?)));
-    Ok((metas, Box::new(values)))
+    TensorStream::new(path, metas.into_iter(), values)
 }
 
 impl Gguf {
