@@ -65,13 +65,11 @@ impl Reads {
             for (id, op) in ops().filter(|(_, op)| reads(op)) {
                 match Product::of(program, BlockId::new(id), op, *var) {
                     Ok(product) => _ = is_transposed.get_or_insert(product.trans_y != *is_transpose),
+                    // Gradients are those of the parameter, not of its codes.
+                    Err(reason) if matches!(op.origin, Origin::Gradient { .. }) => return Err(reason),
                     Err(reason) => {
                         *is_kept = true;
-                        let reason = other.get_or_insert(reason);
-                        // Gradients are those of the parameter, not of its codes.
-                        if matches!(op.origin, Origin::Gradient { .. }) {
-                            return Err(std::mem::take(reason));
-                        }
+                        other.get_or_insert(reason);
                     }
                 }
             }
