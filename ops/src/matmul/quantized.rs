@@ -3,7 +3,7 @@
 use autobwd::{
     Buf, Composition, Cx, DType, Expr, GradCx, Infer, Kernel, Meta, Result, Var,
     check::*,
-    op::{GemmElement, Levels, Mat, QuantizedMat, with_float},
+    op::{Levels, Mat, QuantizedMat, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -57,14 +57,6 @@ impl QuantizedKind {
     /// What is subtracted from codes without zero points.
     pub(crate) fn middle(self) -> u8 {
         if self == QuantizedKind::Int8 { 128 } else { 8 }
-    }
-
-    /// The levels of codes of 4 bits, before zero points are subtracted.
-    fn table<T: GemmElement>(self, has_zero_points: bool) -> [T; 16] {
-        let first = if has_zero_points { 0.0 } else { -f32::from(self.middle()) };
-        std::array::from_fn(|code| {
-            T::from(if self == QuantizedKind::Nf4 { NF4[code] } else { first + code as f32 })
-        })
     }
 }
 
@@ -146,8 +138,12 @@ impl Kernel for QuantizedMatmul<Buf<'_>> {
         let inner = self.x.dims().last().copied().unwrap_or(1);
         with_float!(self.x, T => {
             let (x, zero_points) = (self.x.slice::<T>()?, self.zero_point.slice()?);
-            let table = self.kind.table(zero_points.is_some());
-            let levels = if self.kind == QuantizedKind::Int8 { Levels::Bytes } else { Levels::Table(&table) };
+            let nf4 = NF4.map(T::from);
+            let levels = match self.kind {
+                QuantizedKind::Int8 => Levels::Bytes,
+                QuantizedKind::Int4 => Levels::Nibbles,
+                QuantizedKind::Nf4 => Levels::Table(&nf4),
+            };
             let y = QuantizedMat {
                 rows: cells * self.kind.rows_of_cell(),
                 cols,

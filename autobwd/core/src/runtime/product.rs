@@ -10,8 +10,15 @@ use crate::{Error, ErrorKind, Result};
 
 /// The number of multiplications from which a product is divided between workers; it takes some ten microseconds.
 const SHARED: usize = 1 << 20;
+/// Rows, or columns, up to which a product takes as long as one of so many: memory bounds its time.
+const FEW: usize = 8;
 /// Parts are divided at multiples of this many rows or columns.
 const GRAIN: usize = 16;
+
+/// The multiplications of a product that takes as long.
+fn work((m, n, k): (usize, usize, usize)) -> usize {
+    m.max(FEW).saturating_mul(n.max(FEW)).saturating_mul(k)
+}
 
 impl Cx {
     /// `out = x · y`, or with `add`, `out += x · y`, in row-major order. Factors of 16 bits are summed in `f32`.
@@ -93,7 +100,7 @@ impl Cx {
         if m == 0 || n == 0 || k == 0 {
             return Ok(());
         }
-        let work = m.saturating_mul(n).saturating_mul(k);
+        let work = work((m, n, k));
         let parts = if work < SHARED { 1 } else { self.threads().min(2 * work / SHARED) };
         let cut = |part: usize| (n * part / parts).next_multiple_of(GRAIN).min(n);
         let start = SharedStart(out.as_mut_ptr());
@@ -143,7 +150,7 @@ impl Cx {
             out.chunks_mut(stride).take(m).for_each(|row| row[..n].fill(X::Sum::ZERO));
             return Ok(());
         }
-        let work = m.saturating_mul(n).saturating_mul(k);
+        let work = work((m, n, k));
         let ((x_row, x_col), (y_row, y_col)) = (x.strides(), y.strides());
         let start = SharedStart(out.as_mut_ptr());
         let part = |rows: (usize, usize), cols: (usize, usize)| {

@@ -13,6 +13,8 @@ pub(super) const FEW: usize = 8;
 const ROWS: usize = 4;
 /// The most elements of a square of vectors.
 pub(super) const SQUARE: usize = MOST_LANES * MOST_LANES;
+/// Bytes of a line of the caches.
+const LINE: usize = 64;
 /// Sums that stay in the nearest cache.
 const SUMS: usize = ROWS * (1024 + 16);
 
@@ -42,10 +44,10 @@ impl<X: Factor, R: RowMajor<Sum = X::Sum>, V: Vector<Element = X::Sum>> VectorWo
                     // SAFETY: the caller's promise; rows, terms and columns exist.
                     unsafe {
                         match rows.min(m - first_row) {
-                            1 => block.add::<V, 1, 8>(sums),
-                            2 => block.add::<V, 2, 8>(sums),
-                            3 => block.add::<V, 3, 4>(sums),
-                            _ => block.add::<V, ROWS, 4>(sums),
+                            1 => block.add::<V, 1, 8, 2>(sums),
+                            2 => block.add::<V, 2, 8, 2>(sums),
+                            3 => block.add::<V, 3, 4, 1>(sums),
+                            _ => block.add::<V, ROWS, 4, 1>(sums),
                         }
                     }
                 }
@@ -65,12 +67,16 @@ struct RowBlock<'a, X: Factor, R> {
 }
 
 impl<X: Factor, R: RowMajor<Sum = X::Sum>> RowBlock<'_, X, R> {
-    /// Computes `M` rows, with `N` rows of the right factor at a time.
+    /// Computes `M` rows, with `N` rows of the right factor and `W` vectors of its columns at a time: enough sums that none
+    /// waits for itself.
     ///
     /// # Safety
     /// As [`Product::run`], with a right factor of contiguous rows; rows, columns and terms exist.
     #[inline(always)]
-    unsafe fn add<V: Vector<Element = X::Sum>, const M: usize, const N: usize>(&self, sums: &mut [X::Sum]) {
+    unsafe fn add<V: Vector<Element = X::Sum>, const M: usize, const N: usize, const W: usize>(
+        &self,
+        sums: &mut [X::Sum],
+    ) {
         let ((first_column, columns), (first_term, terms)) = (self.columns, self.terms);
         for row in 0..M {
             sums[row * distance(M)..][..columns].fill(X::Sum::ZERO);
@@ -83,12 +89,12 @@ impl<X: Factor, R: RowMajor<Sum = X::Sum>> RowBlock<'_, X, R> {
             if self.product.y.reads_together(N) {
                 while term + N <= terms {
                     let runs = R::RUNS.min((terms - term) / N);
-                    self.add_terms::<V, M, N>(sums.as_mut_ptr(), first_term + term, runs);
+                    self.add_terms::<V, M, N, W>(sums.as_mut_ptr(), first_term + term, runs);
                     term += runs * N;
                 }
             }
             for term in term..terms {
-                self.add_terms::<V, M, 1>(sums.as_mut_ptr(), first_term + term, 1);
+                self.add_terms::<V, M, 1, W>(sums.as_mut_ptr(), first_term + term, 1);
             }
             for row in 0..M {
                 let to = out.offset((self.first_row + row) as isize * out_row);
@@ -105,7 +111,7 @@ impl<X: Factor, R: RowMajor<Sum = X::Sum>> RowBlock<'_, X, R> {
     /// # Safety
     /// As [`add`](RowBlock::add).
     #[inline(always)]
-    unsafe fn add_terms<V: Vector<Element = X::Sum>, const M: usize, const N: usize>(
+    unsafe fn add_terms<V: Vector<Element = X::Sum>, const M: usize, const N: usize, const W: usize>(
         &self,
         sums: *mut X::Sum,
         term: usize,
@@ -128,21 +134,32 @@ impl<X: Factor, R: RowMajor<Sum = X::Sum>> RowBlock<'_, X, R> {
                 }
             }
             let (factors, y) = (&factors[..runs], &y[..runs]);
-            let whole = columns / V::LANES * V::LANES;
-            for column in (0..whole).step_by(V::LANES) {
-                add_vector::<V, R, M, N>(factors, y, column, sums);
+            let mut column = 0;
+            while column + W * V::LANES <= columns {
+                add_vectors::<V, R, M, N, W>(factors, y, column, sums);
+                column += W * V::LANES;
             }
-            for column in whole..columns {
-                add_vector::<V::Array<1>, R, M, N>(factors, y, column, sums);
+            while column + V::LANES <= columns {
+                add_vectors::<V, R, M, N, 1>(factors, y, column, sums);
+                column += V::LANES;
+            }
+            for column in column..columns {
+                add_vectors::<V::Array<1>, R, M, N, 1>(factors, y, column, sums);
             }
         }
     }
 }
 
 /// # Safety
-/// As [`RowBlock::add_terms`], for a vector of columns.
+/// As [`RowBlock::add_terms`], for `W` vectors of columns.
 #[inline(always)]
-unsafe fn add_vector<V: Vector, R: RowMajor<Sum = V::Element>, const M: usize, const N: usize>(
+unsafe fn add_vectors<
+    V: Vector,
+    R: RowMajor<Sum = V::Element>,
+    const M: usize,
+    const N: usize,
+    const W: usize,
+>(
     factors: &[[[V::Element; N]; M]],
     y: &[R],
     column: usize,
@@ -151,17 +168,26 @@ unsafe fn add_vector<V: Vector, R: RowMajor<Sum = V::Element>, const M: usize, c
     // SAFETY: the caller's promise.
     unsafe {
         let sums = sums.add(column);
-        let mut sum: [V; M] = std::array::from_fn(|row| V::load(sums.add(row * distance(M))));
+        let mut sum = [[V::splat(V::Element::ZERO); W]; M];
+        for row in 0..M {
+            for w in 0..W {
+                sum[row][w] = V::load(sums.add(row * distance(M) + w * V::LANES));
+            }
+        }
         for run in 0..y.len() {
-            let y = y[run].rows::<V, N>(column);
-            for l in 0..N {
-                for row in 0..M {
-                    sum[row] = V::splat(factors[run][row][l]).mul_add(y[l], sum[row]);
+            for w in 0..W {
+                for l in 0..N {
+                    let y = y[run].row::<V, N>(column + w * V::LANES, l);
+                    for row in 0..M {
+                        sum[row][w] = V::splat(factors[run][row][l]).mul_add(y, sum[row][w]);
+                    }
                 }
             }
         }
         for row in 0..M {
-            sum[row].store(sums.add(row * distance(M)));
+            for w in 0..W {
+                sum[row][w].store(sums.add(row * distance(M) + w * V::LANES));
+            }
         }
     }
 }
@@ -215,6 +241,11 @@ impl<X: Factor, Y: Factor<Sum = X::Sum>> FewDots<X, Y> {
                     for term in (first_term..k.min(first_term + TERMS)).step_by(V::LANES) {
                         let terms = V::LANES.min(k - term);
                         let from = (y.offset(column as isize * y_col).add(term), y_col as usize);
+                        if (term * size_of::<Y>()).is_multiple_of(LINE) {
+                            for next in 0..V::LANES {
+                                V::prefetch(from.0.wrapping_offset((V::LANES + next) as isize * y_col));
+                            }
+                        }
                         V::transpose(from, (columns, terms), (square.as_mut_ptr(), V::LANES));
                         for l in 0..terms {
                             let y = V::load(square.as_ptr().add(l * V::LANES));

@@ -14,7 +14,9 @@ use super::{
 pub enum Levels<'a, T> {
     /// Codes of 8 bits: the code minus its zero point, 128 if there are none.
     Bytes,
-    /// Codes of 4 bits: the number at this place of a table, minus the zero point, if there are any.
+    /// Codes of 4 bits: the code minus its zero point, 8 if there are none.
+    Nibbles,
+    /// Codes of 4 bits: the number at this place of a table. There are no zero points.
     Table(&'a [T; 16]),
 }
 
@@ -23,7 +25,7 @@ impl<T> Levels<'_, T> {
     pub fn rows_of_cell(self) -> usize {
         match self {
             Levels::Bytes => 4,
-            Levels::Table(_) => 8,
+            Levels::Nibbles | Levels::Table(_) => 8,
         }
     }
 }
@@ -57,7 +59,7 @@ impl<T: GemmElement> QuantizedMat<'_, T> {
         if self.transposed { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }
 
-    /// Whether there are as many codes, scales and zero points as the shape needs.
+    /// Whether there are as many codes, scales and zero points as the shape and the levels need.
     pub(in super::super) fn is_whole(&self) -> bool {
         let has = |len: usize, rows: usize| rows.checked_mul(self.cols) == Some(len);
         let (cells, rest) = self.codes.as_chunks::<4>();
@@ -65,7 +67,11 @@ impl<T: GemmElement> QuantizedMat<'_, T> {
             && rest.is_empty()
             && has(cells.len(), self.rows.div_ceil(self.levels.rows_of_cell()))
             && has(self.scales.len(), self.rows.div_ceil(self.group))
-            && self.zero_points.is_none_or(|zeros| zeros.len() == self.scales.len())
+            && match (self.zero_points, self.levels) {
+                (None, _) => true,
+                (Some(_), Levels::Table(_)) => false,
+                (Some(zeros), _) => zeros.len() == self.scales.len(),
+            }
     }
 }
 
@@ -95,47 +101,43 @@ trait LevelsOf<T: GemmElement>: Copy {
     /// # Safety
     /// There are as many cells.
     unsafe fn load<V: Vector<Element = T>>(self, cells: *const u32, bit: u32) -> V;
-    /// What is added to levels for these zero points, or for none if the pointer is null.
+    /// What is added to levels for these zero points, or for none if the pointer is null; `None` if nothing is.
     ///
     /// # Safety
     /// There are as many zero points.
     unsafe fn shift<V: Vector<Element = T>>(self, zero_points: *const u8) -> Option<V>;
 }
 
-/// # Safety
-/// There are as many zero points.
-#[inline(always)]
-unsafe fn negated<V: Vector>(zero_points: *const u8) -> V {
-    // SAFETY: the caller's promise.
-    unsafe { V::from_bytes(zero_points).mul(V::splat(-V::Element::ONE)) }
-}
-
+/// Codes of some bits, minus zero points.
 #[derive(Clone, Copy)]
-struct Bytes;
+struct Integers<const BITS: u32>;
 
-impl<T: GemmElement> LevelsOf<T> for Bytes {
-    const BITS: u32 = 8;
+impl<T: GemmElement, const BITS: u32> LevelsOf<T> for Integers<BITS> {
+    const BITS: u32 = BITS;
 
     #[inline(always)]
     unsafe fn load<V: Vector<Element = T>>(self, cells: *const u32, bit: u32) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::biased_bytes(cells, bit) }
+        unsafe { V::biased_codes::<BITS>(cells, bit) }
     }
     #[inline(always)]
     unsafe fn shift<V: Vector<Element = T>>(self, zero_points: *const u8) -> Option<V> {
         // SAFETY: the caller's promise.
         unsafe {
-            let zero = if zero_points.is_null() { V::splat(-T::from(128_u8)) } else { negated(zero_points) };
+            let zero = match zero_points.is_null() {
+                true => V::splat(-T::from(1_u8 << (BITS - 1))),
+                false => V::from_bytes(zero_points).mul(V::splat(-T::ONE)),
+            };
             Some(zero.add(V::splat(-T::from(BIAS))))
         }
     }
 }
 
-/// Numbers of a table; `SHIFTED` if there are zero points.
+/// Numbers of a table.
 #[derive(Clone, Copy)]
-struct Table<'a, T, const SHIFTED: bool>(&'a [T; 16]);
+struct Table<'a, T>(&'a [T; 16]);
 
-impl<T: GemmElement, const SHIFTED: bool> LevelsOf<T> for Table<'_, T, SHIFTED> {
+impl<T: GemmElement> LevelsOf<T> for Table<'_, T> {
     const BITS: u32 = 4;
 
     #[inline(always)]
@@ -144,9 +146,8 @@ impl<T: GemmElement, const SHIFTED: bool> LevelsOf<T> for Table<'_, T, SHIFTED> 
         unsafe { V::look_up(self.0, cells, bit) }
     }
     #[inline(always)]
-    unsafe fn shift<V: Vector<Element = T>>(self, zero_points: *const u8) -> Option<V> {
-        // SAFETY: the caller's promise.
-        unsafe { if SHIFTED { Some(negated(zero_points)) } else { None } }
+    unsafe fn shift<V: Vector<Element = T>>(self, _: *const u8) -> Option<V> {
+        None
     }
 }
 
@@ -186,15 +187,13 @@ impl<T: GemmElement, L: LevelsOf<T>> Codes<T, L> {
         // SAFETY: the caller's promise.
         unsafe {
             for column in (0..whole).step_by(V::LANES) {
-                let rows = self.rows::<V, N>(column);
                 for l in 0..N {
-                    rows[l].store(to.add(l * stride + column));
+                    self.row::<V, N>(column, l).store(to.add(l * stride + column));
                 }
             }
             for column in whole..columns {
-                let rows = self.rows::<V::Array<1>, N>(column);
                 for l in 0..N {
-                    rows[l].store(to.add(l * stride + column));
+                    self.row::<V::Array<1>, N>(column, l).store(to.add(l * stride + column));
                 }
             }
         }
@@ -256,26 +255,21 @@ unsafe impl<T: GemmElement, L: LevelsOf<T>> RowMajor for Codes<T, L> {
         self.group.is_multiple_of(terms) && self.row.is_multiple_of(terms)
     }
     #[inline(always)]
-    unsafe fn rows<V: Vector<Element = T>, const N: usize>(self, column: usize) -> [V; N] {
+    unsafe fn row<V: Vector<Element = T>, const N: usize>(self, column: usize, term: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
-            let scales = V::load(self.scales.add(column));
+            let first = if N < L::ROWS { self.row % L::ROWS } else { 0 };
+            let cells = self.cells.add(term / L::ROWS * self.stride + column);
+            let levels: V = self.levels.load::<V>(cells, (first + term % L::ROWS) as u32 * L::BITS);
             let shift = self.levels.shift::<V>(match self.zero_points.is_null() {
                 true => self.zero_points,
                 false => self.zero_points.add(column),
             });
-            let (cells, first) = (self.cells.add(column), if N < L::ROWS { self.row % L::ROWS } else { 0 });
-            let mut rows = [scales; N];
-            for l in 0..N {
-                let cells = cells.add(l / L::ROWS * self.stride);
-                let levels: V = self.levels.load::<V>(cells, (first + l % L::ROWS) as u32 * L::BITS);
-                let levels = match shift {
-                    Some(shift) => levels.add(shift),
-                    None => levels,
-                };
-                rows[l] = levels.mul(scales);
-            }
-            rows
+            let levels = match shift {
+                Some(shift) => levels.add(shift),
+                None => levels,
+            };
+            levels.mul(V::load(self.scales.add(column)))
         }
     }
 }
@@ -366,11 +360,9 @@ impl<X: Factor> AnyVectorWork<X::Sum> for QuantizedProduct<'_, X> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.y.levels {
-                Levels::Bytes => self.run_with::<V, _>(Bytes),
-                Levels::Table(table) if self.y.zero_points.is_some() => {
-                    self.run_with::<V, _>(Table::<_, true>(table));
-                }
-                Levels::Table(table) => self.run_with::<V, _>(Table::<_, false>(table)),
+                Levels::Bytes => self.run_with::<V, _>(Integers::<8>),
+                Levels::Nibbles => self.run_with::<V, _>(Integers::<4>),
+                Levels::Table(table) => self.run_with::<V, _>(Table(table)),
             }
         }
     }

@@ -40,8 +40,8 @@ pub(super) unsafe trait RowMajor: RightFactor {
 
     /// Whether so many terms, from a multiple of their number on, can be read together.
     fn reads_together(self, terms: usize) -> bool;
-    /// A vector of columns, from this one on, of each of the next terms.
-    unsafe fn rows<V: Vector<Element = Self::Sum>, const N: usize>(self, column: usize) -> [V; N];
+    /// A vector of columns, from this one on, of a term, one of `N` that are read together.
+    unsafe fn row<V: Vector<Element = Self::Sum>, const N: usize>(self, column: usize, term: usize) -> V;
 }
 
 // SAFETY: elements lie where the distances say.
@@ -86,16 +86,10 @@ unsafe impl<Y: Factor> RowMajor for Matrix<Y> {
         true
     }
     #[inline(always)]
-    unsafe fn rows<V: Vector<Element = Y::Sum>, const N: usize>(self, column: usize) -> [V; N] {
+    unsafe fn row<V: Vector<Element = Y::Sum>, const N: usize>(self, column: usize, term: usize) -> V {
         let (start, row, _) = self;
         // SAFETY: the caller's promise.
-        unsafe {
-            let mut rows = [V::splat(Y::Sum::ZERO); N];
-            for l in 0..N {
-                rows[l] = V::widen(start.offset(l as isize * row).add(column));
-            }
-            rows
-        }
+        unsafe { V::widen(start.offset(term as isize * row).add(column)) }
     }
 }
 

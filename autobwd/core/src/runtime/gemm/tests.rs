@@ -186,30 +186,29 @@ fn products_of_16_bits_have_the_same_bits_on_all_instruction_sets() {
 }
 
 /// A quantised matrix, and its numbers in row-major order.
-struct Quantized<T> {
+struct Quantized<'a, T> {
     rows: usize,
     cols: usize,
     group: usize,
     codes: Vec<u8>,
-    table: Option<[T; 16]>,
+    levels: Levels<'a, T>,
     scales: Vec<T>,
     zero_points: Option<Vec<u8>>,
 }
 
-impl<T: GemmElement> Quantized<T> {
+impl<'a, T: GemmElement> Quantized<'a, T> {
     fn new(
         (rows, cols): (usize, usize),
         group: usize,
-        is_table: bool,
+        levels: Levels<'a, T>,
         has_zero_points: bool,
-    ) -> Quantized<T> {
+    ) -> Quantized<'a, T> {
         let byte = |seed: usize| move |i: usize| ((i * 37 + seed) % 251) as u8;
-        let per_cell = if is_table { 8 } else { 4 };
+        let per_cell = levels.rows_of_cell();
         let groups = rows.div_ceil(group) * cols;
-        let table = is_table.then(|| std::array::from_fn(|i| T::from(i as f32 * 0.37 - 2.0)));
         let codes = (0..4 * rows.div_ceil(per_cell) * cols).map(byte(3)).collect();
         let zero_points = has_zero_points.then(|| (0..groups).map(byte(5)).collect());
-        Quantized { rows, cols, group, codes, table, scales: numbers(groups, 7), zero_points }
+        Quantized { rows, cols, group, codes, levels, scales: numbers(groups, 7), zero_points }
     }
 
     fn mat(&self, transposed: bool) -> QuantizedMat<'_, T> {
@@ -217,7 +216,7 @@ impl<T: GemmElement> Quantized<T> {
             rows: self.rows,
             cols: self.cols,
             codes: &self.codes,
-            levels: self.table.as_ref().map_or(Levels::Bytes, Levels::Table),
+            levels: self.levels,
             group: self.group,
             scales: &self.scales,
             zero_points: self.zero_points.as_deref(),
@@ -226,15 +225,16 @@ impl<T: GemmElement> Quantized<T> {
     }
 
     fn number(&self, row: usize, col: usize) -> T {
-        let code = |per_cell: usize, bits: usize| {
-            let bit = row % per_cell * bits;
-            self.codes[(row / per_cell * self.cols + col) * 4 + bit / 8] >> (bit % 8)
-        };
+        let per_cell = self.levels.rows_of_cell();
+        let bit = row % per_cell * (32 / per_cell);
+        let byte = self.codes[(row / per_cell * self.cols + col) * 4 + bit / 8] >> (bit % 8);
         let group = row / self.group * self.cols + col;
-        let zero_point = self.zero_points.as_ref().map(|zeros| T::from(zeros[group]));
-        let level = match &self.table {
-            Some(table) => table[usize::from(code(8, 4) & 15)] + -zero_point.unwrap_or(T::ZERO),
-            None => T::from(code(4, 8)) + -zero_point.unwrap_or(T::from(128_u8)),
+        let zero_point =
+            |middle: u8| -T::from(self.zero_points.as_ref().map_or(middle, |zeros| zeros[group]));
+        let level = match self.levels {
+            Levels::Bytes => T::from(byte) + zero_point(128),
+            Levels::Nibbles => T::from(byte & 15) + zero_point(8),
+            Levels::Table(table) => table[usize::from(byte & 15)],
         };
         level * self.scales[group]
     }
@@ -242,14 +242,22 @@ impl<T: GemmElement> Quantized<T> {
 
 type MultiplyQuantized<T> = unsafe fn(QuantizedProduct<'_, T>);
 
-fn check_quantized<T: GemmElement>(sets: &[(&str, MultiplyQuantized<T>)]) {
-    let kinds =
-        [(32, false, false), (16, false, true), (7, false, false), (32, true, false), (16, true, true)];
-    for (group, is_table, has_zero_points) in kinds.into_iter().chain([(6, true, true)]) {
+fn check_quantized<T: GemmElement>(table: &[T; 16], sets: &[(&str, MultiplyQuantized<T>)]) {
+    let kinds = [
+        (32, Levels::Bytes, false),
+        (16, Levels::Bytes, true),
+        (7, Levels::Bytes, false),
+        (32, Levels::Nibbles, false),
+        (16, Levels::Nibbles, true),
+        (6, Levels::Nibbles, true),
+        (32, Levels::Table(table), false),
+        (6, Levels::Table(table), false),
+    ];
+    for (group, levels, has_zero_points) in kinds {
         for (m, rows, cols) in
             [(1, 64, 40), (3, 1040, 21), (2, 72, 4200), (9, 600, 70), (20, 24, 1), (70, 48, 33)]
         {
-            let y = Quantized::<T>::new((rows, cols), group, is_table, has_zero_points);
+            let y = Quantized::new((rows, cols), group, levels, has_zero_points);
             for transposed in [false, true] {
                 let (k, n) = if transposed { (cols, rows) } else { (rows, cols) };
                 let x = numbers::<T>(m * k, 1);
@@ -279,20 +287,25 @@ fn check_quantized<T: GemmElement>(sets: &[(&str, MultiplyQuantized<T>)]) {
                         // SAFETY: matrices of these sizes; the machine has these instructions.
                         unsafe { multiply(product) };
                     }
-                    assert!(out == wanted, "{name}, {m} × {k} × {n}, {group} {is_table} {has_zero_points}");
+                    assert!(out == wanted, "{name}, {m} × {k} × {n}, {group} {levels:?} {has_zero_points}");
                 }
             }
         }
     }
 }
 
+/// Numbers that are no codes.
+const TABLE: [f32; 16] =
+    [-2.0, -1.6, -1.3, -0.9, -0.5, -0.1, 0.2, 0.6, 1.0, 1.3, 1.7, 2.1, 2.4, 2.8, 3.2, 3.5];
+
 #[test]
 fn quantised_factors_are_dequantised_with_one_rounding() {
-    check_quantized(&instruction_sets!(multiply_quantized_with as MultiplyQuantized<_>, f32, __m512, __m256));
-    check_quantized(&instruction_sets!(
-        multiply_quantized_with as MultiplyQuantized<_>,
-        f64,
-        __m512d,
-        __m256d
-    ));
+    check_quantized(
+        &TABLE,
+        &instruction_sets!(multiply_quantized_with as MultiplyQuantized<_>, f32, __m512, __m256),
+    );
+    check_quantized(
+        &TABLE.map(f64::from),
+        &instruction_sets!(multiply_quantized_with as MultiplyQuantized<_>, f64, __m512d, __m256d),
+    );
 }

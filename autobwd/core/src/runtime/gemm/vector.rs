@@ -61,14 +61,15 @@ pub(super) unsafe trait Vector: Copy + 'static {
         // SAFETY: there are as many numbers.
         unsafe { Self::load(numbers.as_ptr()) }
     }
-    /// For 32-bit cells: [`BIAS`] more than eight bits of each, from a bit on.
+    /// For 32-bit cells: [`BIAS`] more than some bits of each, at most eight, from a bit on.
     #[inline(always)]
-    unsafe fn biased_bytes(cells: *const u32, bit: u32) -> Self {
+    unsafe fn biased_codes<const BITS: u32>(cells: *const u32, bit: u32) -> Self {
         let mut numbers = [Self::Element::ZERO; MOST_LANES];
         for l in 0..Self::LANES {
             // SAFETY: the caller's promise.
             let cell = u32::from_le(unsafe { cells.add(l).read_unaligned() });
-            numbers[l] = Self::Element::from((cell >> bit) as u8) + Self::Element::from(BIAS);
+            let code = cell >> bit & ((1 << BITS) - 1);
+            numbers[l] = Self::Element::from(code as u8) + Self::Element::from(BIAS);
         }
         // SAFETY: there are as many numbers.
         unsafe { Self::load(numbers.as_ptr()) }
@@ -93,6 +94,9 @@ pub(super) unsafe trait Vector: Copy + 'static {
     unsafe fn mul(self, y: Self) -> Self;
     /// `self + y`.
     unsafe fn add(self, y: Self) -> Self;
+    /// Asks for the line of the caches at an address, which need not exist.
+    #[inline(always)]
+    fn prefetch<S>(_: *const S) {}
     /// Transposes and widens a block of `rows` by `columns`, [`LANES`](Vector::LANES) at most; writes `columns` whole vectors, which
     /// end with zeros. Rows of both are as many elements apart as their pointers say.
     unsafe fn transpose<S: Factor<Sum = Self::Element>>(
@@ -304,6 +308,11 @@ mod x86 {
                         }
                     }
                 }
+                #[inline(always)]
+                fn prefetch<S>(at: *const S) {
+                    // SAFETY: every machine has the instruction, which reads nothing.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+                }
                 $(#[inline(always)] $codes)*
                 #[inline(always)]
                 unsafe fn with_instructions<W: VectorWork<Self>>(work: W) {
@@ -328,13 +337,14 @@ mod x86 {
             // SAFETY: the caller's promise.
             unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
         },
-        unsafe fn biased_bytes(cells: *const u32, bit: u32) -> Self {
+        unsafe fn biased_codes<const BITS: u32>(cells: *const u32, bit: u32) -> Self {
             // SAFETY: the caller's promise.
             unsafe {
                 let cells = _mm512_srlv_epi32(_mm512_loadu_si512(cells.cast()), _mm512_set1_epi32(bit as i32));
-                // Eight bits, and those of the bias.
+                // The bits of the code, and those of the bias.
                 const AND_OR: i32 = 0b1110_1010;
-                let (mask, bias) = (_mm512_set1_epi32(255), _mm512_castps_si512(_mm512_set1_ps(BIAS)));
+                let mask = _mm512_set1_epi32((1 << BITS) - 1);
+                let bias = _mm512_castps_si512(_mm512_set1_ps(BIAS));
                 _mm512_castsi512_ps(_mm512_ternarylogic_epi32::<AND_OR>(cells, mask, bias))
             }
         },
@@ -363,12 +373,12 @@ mod x86 {
             // SAFETY: the caller's promise.
             unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
         },
-        unsafe fn biased_bytes(cells: *const u32, bit: u32) -> Self {
+        unsafe fn biased_codes<const BITS: u32>(cells: *const u32, bit: u32) -> Self {
             // SAFETY: the caller's promise.
             unsafe {
                 let cells = _mm256_srlv_epi32(_mm256_loadu_si256(cells.cast()), _mm256_set1_epi32(bit as i32));
-                let bytes = _mm256_and_si256(cells, _mm256_set1_epi32(255));
-                _mm256_or_ps(_mm256_castsi256_ps(bytes), _mm256_set1_ps(BIAS))
+                let codes = _mm256_and_si256(cells, _mm256_set1_epi32((1 << BITS) - 1));
+                _mm256_or_ps(_mm256_castsi256_ps(codes), _mm256_set1_ps(BIAS))
             }
         },
         unsafe fn look_up(table: &[f32; 16], cells: *const u32, bit: u32) -> Self {
