@@ -64,7 +64,7 @@ pub(crate) fn bert(layers: &Layers<'_>, inputs: &Inputs, family: &'static str) -
     let width = encoder.width;
     let (vocabulary, blocks) = (config.size("vocab_size", 30_522), layers.count("num_hidden_layers", 12));
     let ids = inputs.ids();
-    let (h, words, pooled) = layers.optional_scope(family, || {
+    let (h, words) = layers.optional_scope(family, || {
         let (words, h) = net.name_scope("embeddings", || {
             let words = layers.embedding("word_embeddings", vocabulary, width);
             let at =
@@ -80,11 +80,12 @@ pub(crate) fn bert(layers: &Layers<'_>, inputs: &Inputs, family: &'static str) -
             (words, layers.layer_norm("LayerNorm", width, encoder.epsilon).forward(&sum))
         });
         let h = encoder.blocks(layers, inputs, "encoder.layer", blocks, h);
-        let has_pooler = layers.names.iter().any(|name| name.ends_with("pooler.dense.weight"));
-        let pooled = has_pooler
-            .then(|| layers.linear("pooler.dense", [width, width], true).forward(&first_token(&h)).tanh());
-        (h, words, pooled)
+        (h, words)
     });
+    let pool = || {
+        let dense = || layers.linear("pooler.dense", [width, width], true).forward(&first_token(&h));
+        layers.optional_scope(family, dense).tanh()
+    };
     let classifier = |x: &Expr| layers.linear("classifier", [width, config.classes()], true).forward(x);
     // DistilBERT and RoBERTa name their heads otherwise.
     let of_words = |scope: &str, dense: &str, norm: &str, activation: Activation| {
@@ -96,21 +97,20 @@ pub(crate) fn bert(layers: &Layers<'_>, inputs: &Inputs, family: &'static str) -
     };
     let bert_words =
         || of_words("cls.predictions", "transform.dense", "transform.LayerNorm", encoder.activation);
-    let pooler = || pooled.clone().unwrap_or_else(|| first_token(&h));
     let architecture = config.architecture(if family == "bert" { "BertModel" } else { "RobertaModel" });
     match architecture {
         "BertForPreTraining" => vec![
             ("logits", bert_words()),
             (
                 "seq_relationship_logits",
-                layers.linear("cls.seq_relationship", [width, 2], true).forward(&pooler()),
+                layers.linear("cls.seq_relationship", [width, 2], true).forward(&pool()),
             ),
         ],
         "BertForMaskedLM" => vec![("logits", bert_words())],
         "RobertaForMaskedLM" => {
             vec![("logits", of_words("lm_head", "dense", "layer_norm", Activation::Gelu))]
         }
-        "BertForSequenceClassification" => vec![("logits", classifier(&pooler()))],
+        "BertForSequenceClassification" => vec![("logits", classifier(&pool()))],
         "RobertaForSequenceClassification" => {
             let x = layers.linear("classifier.dense", [width, width], true).forward(&first_token(&h)).tanh();
             vec![(
@@ -120,9 +120,9 @@ pub(crate) fn bert(layers: &Layers<'_>, inputs: &Inputs, family: &'static str) -
         }
         "BertForTokenClassification" | "RobertaForTokenClassification" => vec![("logits", classifier(&h))],
         "BertModel" | "RobertaModel" => {
-            let mut outputs = vec![("last_hidden_state", h.clone())];
-            outputs.extend(pooled.clone().map(|pooled| ("pooler_output", pooled)));
-            outputs
+            let has_pooler = layers.names.iter().any(|name| name.ends_with("pooler.dense.weight"));
+            let pooled = has_pooler.then(|| ("pooler_output", pool()));
+            [("last_hidden_state", h.clone())].into_iter().chain(pooled).collect()
         }
         other => {
             config.refuse(format!("the architecture `{other}`"));

@@ -2,7 +2,7 @@
 
 use autobwd::{Builder, DType, Expr};
 use autobwd_ops::{
-    Math,
+    Init, Math,
     attention::{AttentionAttrs, AttentionOptions},
     nn::{Embedding, LayerNorm, Linear, RmsNorm},
 };
@@ -64,10 +64,19 @@ impl Layers<'_> {
         Embedding::builder(self.net, rows, width).torch().dtype(self.dtype).name(name).build()
     }
 
-    /// A parameter of that shape.
+    /// A parameter of that shape, 0 if it is new.
     pub(crate) fn parameter(&self, name: &str, dims: &[usize]) -> Expr {
-        let zeros = |x: &Expr| autobwd_ops::Init::Constant(0.0).emit(x, 0);
-        self.net.parameter(&self.net.scoped(name), self.dtype, dims, zeros)
+        self.constant_at_first(name, dims, 0.0)
+    }
+
+    /// The scale of a normalisation, 1 if it is new.
+    pub(crate) fn scale(&self, name: &str, width: usize) -> Expr {
+        self.constant_at_first(name, &[width], 1.0)
+    }
+
+    fn constant_at_first(&self, name: &str, dims: &[usize], value: f64) -> Expr {
+        let init = |x: &Expr| Init::Constant(value).emit(x, 0);
+        self.net.parameter(&self.net.scoped(name), self.dtype, dims, init)
     }
 
     /// The activation under a key.

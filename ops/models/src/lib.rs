@@ -27,6 +27,7 @@ mod lora;
 mod loss;
 mod mel;
 mod modernbert;
+mod new_head;
 mod pooling;
 mod pretrained;
 mod processors;
@@ -56,5 +57,6 @@ pub use quantization::quantize_linear;
 pub use text::{ChatMessage, GeneratedText, TextStream, Tokenizer};
 #[cfg(feature = "tuning")]
 pub use tuning::{
-    Example, ExampleFormat, FineTuning, StepReport, TuningRun, TuningSummary, class_names, read_examples,
+    Example, ExampleFormat, FineTuning, StepReport, TuningRun, TuningSummary, class_names, class_names_of,
+    read_examples,
 };

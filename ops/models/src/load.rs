@@ -1,24 +1,64 @@
 //! Loading a published model from its files, tensor by tensor.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "tuning")]
+use std::collections::BTreeSet;
 
-use autobwd::{Builder, DType, Error, ErrorKind, Meta, Program, Result, Scope, Tensor};
+use autobwd::{Builder, DType, Error, ErrorKind, Executor, Meta, Program, Result, Scope, Tensor};
 use autobwd_core::__private::Obstacles;
 use autobwd_ops::{Model, quantization::Quantizer};
+use serde_json::Value;
 
+#[cfg(feature = "tuning")]
+use crate::new_head::head_modules;
 use crate::{
     Pretrained,
+    config::Config,
     inputs::{Capacity, Inputs},
     layers::Layers,
+    new_head::{encoder_name, encoder_scope, is_of_head},
     pretrained::Family,
     quantization::{plan_head, plan_linear},
     tensors::{TensorStream, TensorValues},
     vit, whisper,
 };
 
+/// A model whose files are not read yet but for their headers.
+pub(crate) struct Described {
+    /// With a signature.
+    pub(crate) program: Program,
+    /// What initialises the parameters of a new head.
+    startup: Option<Program>,
+    values: TensorValues,
+    /// The names of tensors of a head that the program does not have.
+    unread: Vec<String>,
+}
+
 impl Pretrained {
+    /// The names of tensors in the files that the model does not read: those of a head that its architecture does not
+    /// have, such as the one that BERT was trained with next to its masked language model.
+    ///
+    /// # Errors
+    /// Those of [`load`](Pretrained::load) that are found before values are read.
+    pub fn unread_tensors(&self) -> Result<Vec<String>> {
+        Ok(self.described(None)?.unread)
+    }
+
     /// The model, for a generation if it has a capacity.
     pub(crate) fn load_with(&self, capacity: Option<Capacity>) -> Result<Model> {
+        let Described { program, startup, values, .. } = self.described(capacity)?;
+        let mut model = Model::with_signature(program, Scope::new())?;
+        if let Some(startup) = startup {
+            Executor::with_threads(1).run(&startup, &mut model.scope, &[], &[])?;
+        }
+        self.read_values(&mut model, values)?;
+        // A cache.
+        model.scope.add_zeros(&model.program)?;
+        Ok(model)
+    }
+
+    /// Describes the model, and requires that the files have its tensors.
+    pub(crate) fn described(&self, capacity: Option<Capacity>) -> Result<Described> {
         // Errors of the configuration come first.
         let path = self.source.path_of("config.json");
         let config = self.config()?;
@@ -27,18 +67,39 @@ impl Pretrained {
             let text = format!("models are float32, float16 or bfloat16, not {}", self.dtype);
             return Err(Error::new(ErrorKind::DType, text));
         }
-        let TensorStream { metas, values } = self.source.tensors()?;
+        let scope = scope(&config);
+        let mut tensors = self.source.tensors()?;
+        if let (Some(scope), Some(_)) = (scope, &self.new_head) {
+            let is_scoped = tensors.metas.keys().any(|name| name.starts_with(&format!("{scope}.")));
+            tensors = tensors.renamed(move |name| encoder_name(name, scope, is_scoped));
+        }
+        let TensorStream { mut metas, values } = tensors;
         let names: Vec<String> = metas.keys().cloned().collect();
         let net = Builder::new();
         let layers = Layers { net: &net, config: &config, names: &names, dtype: self.dtype };
         self.describe(&layers, family, capacity)?;
         let program = net.program()?.clone();
-        self.require_fitting(&program, &metas)?;
-        let mut model = Model::with_signature(program, Scope::new())?;
-        self.read_values(&mut model, values)?;
-        // A cache.
-        model.scope.add_zeros(&model.program)?;
-        Ok(model)
+        // Files of an encoder alone leave its scope out, and have no head.
+        let scope = scope.filter(|scope| layers.has(&format!("{scope}.")));
+        let is_of_head = |name: &str| scope.is_some_and(|scope| is_of_head(name, scope));
+        let unread = |name: &&String| is_of_head(name) && program.find(name).is_none();
+        let unread: Vec<String> = names.iter().filter(unread).cloned().collect();
+        unread.iter().for_each(|name| drop(metas.remove(name)));
+        let is_drawn = |name: &str| self.new_head.is_some() && is_of_head(name);
+        self.require_fitting(&program, &metas, is_drawn)?;
+        let startup = match self.new_head {
+            Some(_) => Some(without(net.startup().program()?.clone(), &metas)),
+            None => None,
+        };
+        Ok(Described { program, startup, values, unread })
+    }
+
+    /// The modules of the new head, if there is one: what is trained as a whole next to adapters.
+    #[cfg(feature = "tuning")]
+    pub(crate) fn new_modules(&self, program: &Program) -> Result<BTreeSet<String>> {
+        let scope = scope(&self.config()?).filter(|_| self.new_head.is_some());
+        let names = || program.parameters().map(|var| program.name(var));
+        Ok(scope.map(|scope| head_modules(names(), scope)).unwrap_or_default())
     }
 
     /// Describes the program, with its signature.
@@ -65,12 +126,18 @@ impl Pretrained {
         layers.net.set_signature(&inputs, &outputs)
     }
 
-    /// Requires that the files have all tensors that the program declares, and no others.
-    fn require_fitting(&self, program: &Program, metas: &BTreeMap<String, Meta>) -> Result<()> {
+    /// Requires that the files have all tensors that the program declares, but for what is drawn, and no others.
+    fn require_fitting(
+        &self,
+        program: &Program,
+        metas: &BTreeMap<String, Meta>,
+        is_drawn: impl Fn(&str) -> bool,
+    ) -> Result<()> {
         let mut obstacles = Obstacles::default();
         for (var, desc) in program.root().vars.iter().filter(|(_, desc)| desc.parameter) {
             let name = program.name(*var);
             match metas.get(name) {
+                None if is_drawn(name) => {}
                 None => obstacles.add("", format!("the tensor `{name}` is missing")),
                 Some(meta) if meta.dims != desc.dims => {
                     obstacles.add("", format!("the tensor `{name}` is {}, not {}", meta.dims, desc.dims));
@@ -99,6 +166,9 @@ impl Pretrained {
         }
         for item in values {
             let (name, value) = item?;
+            if model.program.find(&name).is_none() {
+                continue;
+            }
             let value = as_declared(&model.program, &name, value)?;
             if !quantizer.add(&name, &value)? {
                 model.scope.set(&name, value);
@@ -106,6 +176,18 @@ impl Pretrained {
         }
         quantizer.finish(model).map(drop)
     }
+}
+
+/// A startup program without the operators that initialise what files have.
+fn without(startup: Program, metas: &BTreeMap<String, Meta>) -> Program {
+    let mut rest = startup.clone();
+    rest.root_mut().ops.retain(|op| op.writes().all(|var| !metas.contains_key(startup.name(var))));
+    rest
+}
+
+/// The scope of an encoder below a head.
+fn scope(config: &Config) -> Option<&'static str> {
+    config.value("model_type").and_then(Value::as_str).and_then(encoder_scope)
 }
 
 /// A value in the dtype that a program declares, if it can be converted.

@@ -85,9 +85,11 @@ impl Lora {
         (rank, alpha / divisor)
     }
 
-    /// Whether a module is trained as a whole.
+    /// Whether a module, or one that it is a part of, is trained as a whole.
     pub(crate) fn saves(&self, module: &str) -> bool {
-        self.saved_modules.iter().any(|end| module.ends_with(end.as_str()))
+        let ends = module.match_indices('.').map(|(at, _)| at).chain([module.len()]);
+        let mut wholes = ends.map(|end| &module[..end]);
+        wholes.any(|whole| self.saved_modules.iter().any(|end| whole.ends_with(end.as_str())))
     }
 
     /// Adds a branch to each product with the weights of a target, with initial values, and freezes all other parameters

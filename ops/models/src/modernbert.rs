@@ -23,7 +23,7 @@ pub(crate) fn modernbert(layers: &Layers<'_>, inputs: &Inputs) -> Outputs {
     config.require("sparse_prediction", &json!(false));
     let (width, vocabulary) = (config.size("hidden_size", 768), config.size("vocab_size", 50_368));
     let kinds = layer_kinds(layers);
-    let (words, h) = net.name_scope("model", || {
+    let (words, h) = layers.optional_scope("model", || {
         let words = layers.embedding("embeddings.tok_embeddings", vocabulary, width);
         let mut h = norm(layers, "embeddings.norm", width, &words.forward(inputs.ids()));
         for (i, kind) in kinds.iter().enumerate() {
@@ -110,7 +110,7 @@ fn norm(layers: &Layers<'_>, name: &str, width: usize, x: &Expr) -> Expr {
     if config.flag("norm_bias", false) {
         return layers.layer_norm(name, width, epsilon).forward(x);
     }
-    let scale = layers.parameter(&format!("{name}.weight"), &[width]);
+    let scale = layers.scale(&format!("{name}.weight"), width);
     let bias = filled(net, *dtype, "0", &[(width as i64).into()]);
     LayerNorm { affine: Affine { scale, bias, epsilon: epsilon as f32 } }.forward(x)
 }

@@ -7,7 +7,7 @@ use autobwd::{
     tensor::{save_tensors, write_atomically},
 };
 use autobwd_ops::{Model, matmul::QuantizedMatmul, quantization::Quantization};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     GenerationOptions, bert,
@@ -18,6 +18,7 @@ use crate::{
     inputs::Inputs,
     layers::{Layers, Outputs},
     llama, modernbert,
+    new_head::{NewHead, Subject},
     source::Source,
     t5, vit, whisper,
 };
@@ -138,6 +139,7 @@ pub struct Pretrained {
     /// Of all products but the head.
     pub(crate) quantization: Option<Quantization>,
     pub(crate) head_quantization: Option<Quantization>,
+    pub(crate) new_head: Option<NewHead>,
 }
 
 impl Pretrained {
@@ -153,6 +155,7 @@ impl Pretrained {
             inputs: vec![],
             quantization: None,
             head_quantization: None,
+            new_head: None,
         }
     }
 
@@ -200,6 +203,38 @@ impl Pretrained {
     /// in memory.
     pub fn quantize_head(self, quantization: Quantization) -> Pretrained {
         Pretrained { head_quantization: Some(quantization), ..self }
+    }
+
+    /// Gives BERT, RoBERTa, DistilBERT, ModernBERT or ViT a new head that classifies texts or images, with these names of
+    /// classes, instead of a head in the files. Its parameters are drawn as PyTorch draws those of layers; those of the encoder are
+    /// read.
+    ///
+    /// ```
+    /// use autobwd_models::Pretrained;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/distilbert");
+    /// let pretrained = Pretrained::open(folder).classes(["bad", "so-so", "good"]);
+    /// let model = pretrained.load()?;
+    /// assert_eq!(model.scope.get("classifier.weight")?.dims()[0], 3);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    pub fn classes(self, names: impl IntoIterator<Item = impl Into<String>>) -> Pretrained {
+        self.with_new_head(Subject::Whole, names)
+    }
+
+    /// Gives BERT, RoBERTa, DistilBERT or ModernBERT a new head that classifies each token, such as by the kind of name that
+    /// it is a part of. Otherwise as [`classes`](Pretrained::classes).
+    pub fn token_classes(self, names: impl IntoIterator<Item = impl Into<String>>) -> Pretrained {
+        self.with_new_head(Subject::Tokens, names)
+    }
+
+    fn with_new_head(
+        self,
+        subject: Subject,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Pretrained {
+        let classes = names.into_iter().map(Into::into).collect();
+        Pretrained { new_head: Some(NewHead { subject, classes }), ..self }
     }
 
     /// Reads the model: a program with a signature, and a scope with its parameters, which have the names of the files.
@@ -260,7 +295,7 @@ impl Pretrained {
             let text = "transformers does not read quantised weights: save the program and its scope instead";
             return Err(Error::new(ErrorKind::Program, text));
         }
-        let mut config = self.source.object("config.json")?.unwrap_or_default();
+        let mut config = self.config_keys()?;
         if let Some((_, first)) = parameters.first() {
             config.remove("torch_dtype");
             config.insert("dtype".into(), first.dtype().name().into());
@@ -287,8 +322,15 @@ impl Pretrained {
     }
 
     pub(crate) fn config(&self) -> Result<Config> {
+        Ok(Config::new(self.config_keys()?))
+    }
+
+    /// The configuration, with the new head, if there is one.
+    fn config_keys(&self) -> Result<Map<String, Value>> {
         let keys = self.source.object("config.json")?;
-        Ok(Config::new(keys.ok_or_else(|| refused(&self.source.path_of("config.json"), "no such file"))?))
+        let mut keys = keys.ok_or_else(|| refused(&self.source.path_of("config.json"), "no such file"))?;
+        self.new_head.iter().try_for_each(|head| head.configure(&mut keys))?;
+        Ok(keys)
     }
 
     pub(crate) fn family(&self, path: &Path, config: &Config) -> Result<Family> {

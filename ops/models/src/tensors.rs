@@ -34,9 +34,13 @@ impl TensorStream {
         Ok(TensorStream { metas: by_name, values: Box::new(values) })
     }
 
-    /// The number of elements of all tensors.
-    #[cfg(feature = "tuning")]
-    pub(crate) fn elements(&self) -> usize {
-        self.metas.values().filter_map(|meta| meta.dims.numel().get()).sum()
+    /// The tensors under other names, without those that have none.
+    pub(crate) fn renamed(self, rename: impl Fn(String) -> Option<String> + Copy + 'static) -> TensorStream {
+        let metas = self.metas.into_iter().filter_map(|(name, meta)| Some((rename(name)?, meta))).collect();
+        let values = self.values.filter_map(move |item| match item {
+            Ok((name, value)) => rename(name).map(|name| Ok((name, value))),
+            Err(e) => Some(Err(e)),
+        });
+        TensorStream { metas, values: Box::new(values) }
     }
 }

@@ -1,6 +1,8 @@
 //! Fine-tuning of the fixtures, compared with what transformers computes, and with itself: packed, in micro-batches, within
 //! a budget, on other threads, interrupted.
 
+mod heads;
+
 use std::path::PathBuf;
 
 use autobwd::{Result, Tensor, tensor::load_tensors};

@@ -1,6 +1,7 @@
 //! The commands: one file each, or a few that belong together.
 
 mod check;
+mod classify;
 mod convert;
 mod generate;
 mod grad;
@@ -38,6 +39,7 @@ pub(crate) enum Command {
     Grad(grad::GradCommand),
     Run(run::RunCommand),
     Generate(generate::GenerateCommand),
+    Classify(classify::ClassifyCommand),
     Tune(tune::TuneCommand),
     Report(report::ReportCommand),
     Convert(convert::ConvertCommand),
@@ -58,6 +60,7 @@ impl Command {
             Command::Grad(grad) => grad.run(terminal),
             Command::Run(run) => run.run(terminal),
             Command::Generate(generate) => generate.run(terminal),
+            Command::Classify(classify) => classify.run(terminal),
             Command::Tune(tune) => tune.run(terminal),
             Command::Report(report) => report.run(),
             Command::Convert(convert) => convert.run(terminal),

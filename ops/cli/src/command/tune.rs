@@ -9,8 +9,8 @@ use std::{
 };
 
 use autobwd_models::{
-    Adapter, Example, ExampleFormat, FineTuning, Lora, StepReport, Tokenizer, TuningRun, class_names,
-    read_examples,
+    Adapter, Example, ExampleFormat, FineTuning, Lora, Pretrained, StepReport, Tokenizer, TuningRun,
+    class_names, class_names_of, read_examples,
 };
 use clap::Args;
 use serde::Serialize;
@@ -30,7 +30,8 @@ const MEASURED_STEPS: u64 = 3;
 /// Fine-tune a published model on texts
 ///
 /// A line of the data is an object: with `messages` of a conversation (the answers are learned), with `prompt` and
-/// `completion` (the completion is learned), with `text`; or, for models that classify, with a text and a class.
+/// `completion` (the completion is learned), with `text`; or, for models that classify, with a text and a class, or with
+/// words and their classes.
 ///
 /// What the run will do is said on standard error before the first step. A run that is killed goes on with --resume, with
 /// the same bits as if it had not been. The folder of --output gets the adapter, as peft writes it, or the model, as
@@ -51,6 +52,12 @@ pub(crate) struct TuneCommand {
     /// The field of the class of a text, by its number or its name in the configuration
     #[arg(long, value_name = "FIELD")]
     labels: Option<String>,
+    /// The field of the classes of words, a list, likewise: the field of --text is a list of words
+    #[arg(long, value_name = "FIELD", conflicts_with_all = ["chat", "labels", "mask"])]
+    tags: Option<String>,
+    /// Give an encoder a new head for the classes that the data have: texts in their order, or numbers from 0
+    #[arg(long)]
+    new_head: bool,
     /// Hide this share of the tokens, and learn them: for masked language models
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["chat", "labels"])]
     mask: Option<f64>,
@@ -143,7 +150,8 @@ impl TuneCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
         let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
-        let format = self.format()?;
+        let pretrained = self.open()?;
+        let format = self.format(&pretrained)?;
         let read = |path: &Path| read_examples(path, &tokenizer, format.as_ref()).map_err(unreadable);
         self.require_other_folders()?;
         let examples = read(&self.data)?;
@@ -151,7 +159,11 @@ impl TuneCommand {
         // Of a large vocabulary, it takes as much memory as a small model.
         drop(tokenizer);
         let files = TuningFiles::of(&self.output, self.resume)?;
-        let mut run = self.prepare(examples, evaluation)?;
+        let mut run = self.prepare(&pretrained, examples, evaluation)?;
+        let unread = pretrained.unread_tensors()?;
+        if !unread.is_empty() {
+            terminal.warn(&format!("not read, as the model does not have them: {}", unread.join(", ")));
+        }
         terminal.warn(&format!("fine-tuning `{}`\n{}", self.pretrained.model.display(), run.summary()));
         if self.dry_run {
             return Ok(());
@@ -189,19 +201,46 @@ impl TuneCommand {
         Ok(())
     }
 
-    fn format(&self) -> CommandResult<Option<ExampleFormat>> {
-        let field = self.text.clone().unwrap_or_else(|| "text".into());
+    /// The model, with a new head if it is asked for.
+    fn open(&self) -> CommandResult<Pretrained> {
+        let pretrained = self.pretrained.open();
+        if !self.new_head {
+            return Ok(pretrained);
+        }
+        let Some(label) = self.labels.as_ref().or(self.tags.as_ref()) else {
+            let text = "a new head needs the field of classes: give --labels or --tags";
+            return Err(CommandFailure::Unreadable(text.into()));
+        };
         let names =
-            || class_names(&self.pretrained.open()).map_err(|e| CommandFailure::Unreadable(e.to_string()));
-        Ok(match (&self.labels, self.mask) {
-            (Some(label), _) => Some(ExampleFormat::Classes { field, label: label.clone(), names: names()? }),
-            (None, Some(share)) => Some(ExampleFormat::Masked { field, share, seed: self.seed }),
-            (None, None) if self.chat => Some(ExampleFormat::Chat),
-            (None, None) => self.text.is_some().then_some(ExampleFormat::Text { field }),
+            class_names_of(&self.data, label).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+        Ok(match self.tags {
+            None => pretrained.classes(names),
+            Some(_) => pretrained.token_classes(names),
         })
     }
 
-    fn prepare(&self, examples: Vec<Example>, evaluation: Vec<Example>) -> CommandResult<TuningRun> {
+    fn format(&self, pretrained: &Pretrained) -> CommandResult<Option<ExampleFormat>> {
+        let field = self.text.clone().unwrap_or_else(|| "text".into());
+        let names = || class_names(pretrained).map_err(|e| CommandFailure::Unreadable(e.to_string()));
+        Ok(match (&self.labels, &self.tags, self.mask) {
+            (Some(label), ..) => {
+                Some(ExampleFormat::Classes { field, label: label.clone(), names: names()? })
+            }
+            (_, Some(label), _) => {
+                Some(ExampleFormat::TokenClasses { field, label: label.clone(), names: names()? })
+            }
+            (.., Some(share)) => Some(ExampleFormat::Masked { field, share, seed: self.seed }),
+            _ if self.chat => Some(ExampleFormat::Chat),
+            _ => self.text.is_some().then_some(ExampleFormat::Text { field }),
+        })
+    }
+
+    fn prepare(
+        &self,
+        pretrained: &Pretrained,
+        examples: Vec<Example>,
+        evaluation: Vec<Example>,
+    ) -> CommandResult<TuningRun> {
         let has_adapter = self.lora.is_some() || self.adapter.is_some();
         let default_rate = if has_adapter { 2e-4 } else { 2e-5 };
         let adapter = self.adapter.as_ref().map(Adapter::read).transpose();
@@ -224,7 +263,7 @@ impl TuneCommand {
             memory: self.memory.as_deref().map(bytes_of).transpose()?,
             threads: self.threads,
         };
-        Ok(tuning.prepare(&self.pretrained.open(), examples, evaluation)?)
+        Ok(tuning.prepare(pretrained, examples, evaluation)?)
     }
 
     /// Does the steps; returns what they did, and their seconds.

@@ -121,6 +121,45 @@ fn a_killed_run_goes_on_with_the_same_bits() {
 }
 
 #[test]
+fn encoders_learn_classes_of_texts_and_of_words() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (texts, words) = (path("texts.jsonl"), path("words.jsonl"));
+    let lines =
+        "{\"text\": \"the cat\", \"kind\": \"animal\"}\n{\"text\": \"on the mat\", \"kind\": \"place\"}\n";
+    fs::write(&texts, lines.repeat(4)).unwrap();
+    let lines = "{\"text\": [\"the\", \"cat\", \"sat\"], \"tags\": [\"O\", \"NAME\", \"O\"]}\n";
+    fs::write(&words, lines.repeat(8)).unwrap();
+    let tune = |model: &str, arguments: &[&str]| {
+        let options = ["--new-head", "--rate", "0.003", "--epochs", "10", "--threads", "1"];
+        json(&[&["tune", model], arguments, &options].concat())
+    };
+    let (classifier, tagger) = (path("classifier"), path("tagger"));
+    tune(&published("roberta"), &[&texts, "--labels", "kind", "-o", &classifier]);
+    tune(&published("distilbert"), &[&words, "--tags", "tags", "-o", &tagger]);
+
+    let output = autobwd(&["classify", &classifier, "--text", "the cat", "--text", "on the mat"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let fields: Vec<Vec<&str>> = lines.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((fields[0][0], &fields[0][2..]), ("animal", &["the", "cat"][..]), "{lines}");
+    assert_eq!((fields[1][0], &fields[1][2..]), ("place", &["on", "the", "mat"][..]), "{lines}");
+    let found = json(&["classify", &tagger, "--text", "the  cat sat", "--json"]);
+    let classes: Vec<&str> =
+        found["texts"].as_array().unwrap().iter().map(|word| word["class"].as_str().unwrap()).collect();
+    assert_eq!(classes, ["O", "NAME", "O"], "{found}");
+
+    // What does not fit is said.
+    for (arguments, part) in [
+        (["tune", &published("roberta"), &texts, "--new-head", "-o", &tagger], "give --labels or --tags"),
+        (["classify", &published("gpt2"), "--text", "a", "--threads", "1"], "has no names of classes"),
+    ] {
+        let output = autobwd(&arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn mistakes_of_fine_tuning_are_explained() {
     let folder = tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

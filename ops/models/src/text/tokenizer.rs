@@ -106,6 +106,21 @@ impl Tokenizer {
         Ok((ids(&encoding), encoding.get_type_ids().iter().map(|id| i64::from(*id)).collect()))
     }
 
+    /// The tokens of words, with special tokens, and the number of the word that begins with each of them.
+    ///
+    /// # Errors
+    /// As [`encode`](Tokenizer::encode).
+    pub fn encode_words(&self, words: &[&str]) -> Result<(Vec<i64>, Vec<Option<usize>>)> {
+        let encoding = self.encoding(tokenizers::InputSequence::from(words), true)?;
+        let mut last = None;
+        let begun = |word: &Option<u32>| {
+            let begins = *word != last;
+            last = *word;
+            word.filter(|_| begins).map(|word| word as usize)
+        };
+        Ok((ids(&encoding), encoding.get_word_ids().iter().map(begun).collect()))
+    }
+
     fn encoding<'a>(
         &self,
         text: impl Into<tokenizers::EncodeInput<'a>>,

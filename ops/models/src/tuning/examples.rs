@@ -1,6 +1,6 @@
 //! Texts to learn from, as tokens with labels.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use autobwd::{Error, ErrorKind, Result, tensor::read_file};
 use rand::{Rng, SeedableRng};
@@ -13,12 +13,16 @@ use crate::{ChatMessage, Tokenizer};
 /// The largest file of examples, in bytes.
 const LARGEST_FILE: u64 = 1 << 32;
 
+/// The largest number of classes.
+const MOST_CLASSES: u64 = 1 << 16;
+
 /// Something to learn: tokens, and what they are labelled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Example {
     /// The tokens of the text.
     pub tokens: Vec<i64>,
-    /// A label for each token: the token itself, or −100 if it is not counted. For classifiers, one class.
+    /// A label for each token: the token itself or its class, or −100 if it is not counted. For classifiers of texts, one
+    /// class.
     pub labels: Vec<i64>,
 }
 
@@ -50,6 +54,16 @@ pub enum ExampleFormat {
         /// The name of the field of the text.
         field: String,
         /// The name of the field of the class.
+        label: String,
+        /// The names of the classes, in their order.
+        names: Vec<String>,
+    },
+    /// A list of words, each with a class. The first token of a word has its class; others are not counted, as in the
+    /// [example of transformers](https://github.com/huggingface/transformers/tree/main/examples/pytorch/token-classification).
+    TokenClasses {
+        /// The name of the field of the words.
+        field: String,
+        /// The name of the field of the classes.
         label: String,
         /// The names of the classes, in their order.
         names: Vec<String>,
@@ -101,15 +115,24 @@ impl ExampleFormat {
             }
             ExampleFormat::Chat => chat(&messages(&object)?, tokenizer)?,
             ExampleFormat::Classes { field, label, names } => {
-                let value = object.get(label).ok_or_else(|| refused(format!("it has no field `{label}`")))?;
-                let named =
-                    |name: &str| names.iter().position(|known| known == name).map(|class| class as i64);
-                let class = value.as_i64().or_else(|| named(value.as_str()?));
-                let class = class.filter(|class| (0..names.len() as i64).contains(class));
-                let class = class.ok_or_else(|| {
-                    refused(format!("its `{label}` is {value}, no class; known are {}", names.join(", ")))
-                })?;
+                let class = class(given(&object, label)?, label, names)?;
                 Example { tokens: tokenizer.encode(text(field)?)?, labels: vec![class] }
+            }
+            ExampleFormat::TokenClasses { field, label, names } => {
+                let words = list(&object, field)?.iter().map(|word| {
+                    word.as_str()
+                        .ok_or_else(|| refused(format!("its `{field}` has {word}, which is no text")))
+                });
+                let words: Vec<&str> = words.collect::<Result<_>>()?;
+                let classes = list(&object, label)?.iter().map(|value| class(value, label, names));
+                let classes: Vec<i64> = classes.collect::<Result<_>>()?;
+                if words.len() != classes.len() {
+                    let text = format!("it has {} words and {} classes", words.len(), classes.len());
+                    return Err(refused(text));
+                }
+                let (tokens, starts) = tokenizer.encode_words(&words)?;
+                let class = |word: &Option<usize>| word.map_or(IGNORED, |word| classes[word]);
+                Example { labels: starts.iter().map(class).collect(), tokens }
             }
         };
         match example.labels.iter().any(|label| *label != IGNORED) {
@@ -128,28 +151,37 @@ pub fn read_examples(
     tokenizer: &Tokenizer,
     format: Option<&ExampleFormat>,
 ) -> Result<Vec<Example>> {
-    let path = path.as_ref();
+    let mut found = format.cloned();
+    read_lines(path.as_ref(), |line| {
+        let format = match &found {
+            Some(format) => format,
+            None => found.insert(ExampleFormat::of_line(line)?),
+        };
+        format.example(line, tokenizer)
+    })
+}
+
+/// Reads the lines of a file that are not blank.
+///
+/// # Errors
+/// Those of the file system; no lines; one list of the lines that are refused.
+fn read_lines<T>(path: &Path, mut read: impl FnMut(&str) -> Result<T>) -> Result<Vec<T>> {
     let file = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
     let bytes = read_file(path, LARGEST_FILE)?;
     let text = str::from_utf8(&bytes).map_err(|e| file(format!("not text: {e}")))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).peekable();
-    let first = lines.peek().map(|(_, line)| *line).ok_or_else(|| file("it has no examples".into()))?;
-    let found = match format {
-        Some(format) => format.clone(),
-        None => {
-            ExampleFormat::of_line(first).map_err(|e| file(format!("the first line: {}", e.message())))?
-        }
-    };
-    let (mut examples, mut faults) = (vec![], vec![]);
-    for (number, line) in lines {
-        match found.example(line, tokenizer) {
-            Ok(example) => examples.push(example),
+    let (mut items, mut faults) = (vec![], vec![]);
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match read(line) {
+            Ok(item) => items.push(item),
             Err(e) => faults.push(format!("line {}: {}", number + 1, e.message())),
         }
     }
     faults::require_none(faults, &format!("cannot read `{}`", path.display()))?;
-    Ok(examples)
+    match items.is_empty() {
+        true => Err(file("it has no examples".into())),
+        false => Ok(items),
+    }
 }
 
 fn parse(line: &str) -> std::result::Result<Value, String> {
@@ -169,6 +201,51 @@ fn ended(mut tokens: Vec<i64>, tokenizer: &Tokenizer) -> Vec<i64> {
     let end = tokenizer.eos_token_id().filter(|end| tokens.last() != Some(end));
     tokens.extend(end);
     tokens
+}
+
+fn given<'a>(object: &'a Value, field: &str) -> Result<&'a Value> {
+    object.get(field).ok_or_else(|| refused(format!("it has no field `{field}`")))
+}
+
+fn list<'a>(object: &'a Value, field: &str) -> Result<&'a Vec<Value>> {
+    given(object, field)?.as_array().ok_or_else(|| refused(format!("its `{field}` is no list")))
+}
+
+/// The number of a class that is given by its number or its name.
+fn class(value: &Value, field: &str, names: &[String]) -> Result<i64> {
+    let named = |name: &str| names.iter().position(|known| known == name).map(|class| class as i64);
+    let class = value.as_i64().or_else(|| named(value.as_str()?));
+    class
+        .filter(|class| (0..names.len() as i64).contains(class))
+        .ok_or_else(|| refused(format!("its `{field}` is {value}, no class; known are {}", names.join(", "))))
+}
+
+/// The names of classes that a file of JSON lines has in a field, a class or a list of classes: sorted texts; or `0`, `1`, … up to
+/// the largest of numbers.
+///
+/// # Errors
+/// Those of the file system; one list of the lines without a class.
+pub fn class_names_of(path: impl AsRef<Path>, field: &str) -> Result<Vec<String>> {
+    let (mut texts, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    read_lines(path.as_ref(), |line| {
+        let object = parse(line).map_err(refused)?;
+        let value = given(&object, field)?;
+        for class in value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice) {
+            let number = class.as_u64().filter(|number| *number < MOST_CLASSES);
+            match (class.as_str(), number) {
+                (Some(text), _) => _ = texts.insert(text.to_string()),
+                (None, Some(number)) => _ = numbers.insert(number),
+                (None, None) => return Err(refused(format!("its `{field}` is {class}, no class"))),
+            }
+        }
+        Ok(())
+    })?;
+    if !texts.is_empty() && !numbers.is_empty() {
+        let path = path.as_ref().display();
+        return Err(refused(format!("`{path}`: some classes in `{field}` are texts, others numbers")));
+    }
+    let numbers = numbers.last().map_or(0, |last| last + 1);
+    Ok(texts.into_iter().chain((0..numbers).map(|number| number.to_string())).collect())
 }
 
 fn messages(object: &Value) -> Result<Vec<ChatMessage>> {

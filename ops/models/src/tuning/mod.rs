@@ -9,7 +9,7 @@ mod rows;
 mod run;
 mod summary;
 
-pub use examples::{Example, ExampleFormat, read_examples};
+pub use examples::{Example, ExampleFormat, class_names_of, read_examples};
 pub use facts::class_names;
 pub use run::{StepReport, TuningRun};
 pub use summary::TuningSummary;
@@ -23,8 +23,8 @@ const LARGEST_STEP: usize = 1 << 20;
 
 /// How a published model is fine-tuned.
 ///
-/// Decoders learn the next tokens of texts, which are packed into rows and do not see each other. Encoders learn classes,
-/// or tokens that are masked. A loss is the mean over all counted labels of a step, whatever the number of
+/// Decoders learn the next tokens of texts, which are packed into rows and do not see each other. Encoders learn classes of
+/// texts or of tokens, with a [new head](Pretrained::classes) or that of their files, or tokens that are masked. A loss is the mean over all counted labels of a step, whatever the number of
 /// micro-batches.
 ///
 /// ```

@@ -25,6 +25,17 @@ impl RowKind {
     }
 }
 
+/// What a model can read and learn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// The largest number of tokens of a text.
+    pub(super) positions: Option<usize>,
+    /// The number of tokens that there are.
+    pub(super) vocabulary: i64,
+    /// The number of logits of a text or a token.
+    pub(super) classes: i64,
+}
+
 /// Rows of examples, with the same number of elements in each.
 #[derive(Debug)]
 pub(super) struct Rows {
@@ -44,14 +55,14 @@ impl Rows {
         tuning: &FineTuning,
         kind: RowKind,
         mut examples: Vec<Example>,
-        (largest, vocabulary): (Option<usize>, i64),
+        limits: &Limits,
         multiple: usize,
     ) -> Result<Rows> {
         if examples.is_empty() {
             return Err(Error::new(ErrorKind::Data, "there are no examples"));
         }
         let longest = examples.iter().map(|example| example.tokens.len()).max().unwrap_or(1);
-        let bound = largest.unwrap_or(usize::MAX);
+        let bound = limits.positions.unwrap_or(usize::MAX);
         let length = tuning.length.unwrap_or(longest.min(if tuning.is_truncating { bound } else { longest }));
         if length > bound {
             let text = format!(
@@ -68,7 +79,7 @@ impl Rows {
                     truncate(&mut example.labels, kind, length);
                 }
             }
-            let fault = fault(example, kind, length, vocabulary);
+            let fault = fault(example, kind, length, limits);
             faults.extend(fault.map(|fault| format!("example {}: {fault}", i + 1)));
         }
         faults::require_none(faults, "the examples do not fit")?;
@@ -160,7 +171,7 @@ fn counted(example: &Example, kind: RowKind) -> usize {
 }
 
 /// What is wrong with an example.
-fn fault(example: &Example, kind: RowKind, length: usize, vocabulary: i64) -> Option<String> {
+fn fault(example: &Example, kind: RowKind, length: usize, limits: &Limits) -> Option<String> {
     let Example { tokens, labels } = example;
     let is_class = kind == RowKind::Classes;
     if tokens.len() > length {
@@ -170,11 +181,13 @@ fn fault(example: &Example, kind: RowKind, length: usize, vocabulary: i64) -> Op
         let wanted = if is_class { "one class" } else { "a label for each token" };
         return Some(format!("{wanted} is needed, not {} labels for {} tokens", labels.len(), tokens.len()));
     }
-    let labels = if is_class { &[][..] } else { labels };
-    let is_known = |token: &&i64| (0..vocabulary).contains(*token);
-    let token = tokens.iter().chain(labels.iter().filter(|label| **label != IGNORED)).find(|t| !is_known(t));
-    match token {
-        Some(token) => Some(format!("the model has {vocabulary} tokens, and no token {token}")),
+    let Limits { vocabulary, classes, .. } = *limits;
+    if let Some(token) = tokens.iter().find(|token| !(0..vocabulary).contains(*token)) {
+        return Some(format!("the model has {vocabulary} tokens, and no token {token}"));
+    }
+    let is_unknown = |label: &&i64| **label != IGNORED && !(0..classes).contains(*label);
+    match labels.iter().find(is_unknown) {
+        Some(label) => Some(format!("the head has {classes} classes, and no class {label}")),
         None if tokens.is_empty() => Some("it is empty".into()),
         None if kind == RowKind::Tokens && labels == tokens => Some(
             "no token is hidden, so that there is nothing to learn: mask some (`--mask` of the command)"

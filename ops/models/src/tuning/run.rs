@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use autobwd::{
-    DType, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, exec::Checkpoint,
+    DType, Dims, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, exec::Checkpoint,
 };
 use autobwd_data::{Batch, Loader};
 use autobwd_ops::Model;
@@ -14,7 +14,7 @@ use super::{
     facts::ModelFacts,
     loss::IGNORED,
     program::{DIVISOR, TuningPrograms},
-    rows::{RowKind, Rows},
+    rows::{Limits, RowKind, Rows},
 };
 use crate::{Adapter, Lora, Pretrained, linear_targets};
 
@@ -84,16 +84,18 @@ impl TuningRun {
             loaded = loaded.dtype(DType::F32);
         }
         let mut model = loaded.load()?;
-        let kind = match model.builder().expr(&model.fetches[0]).dims().len() {
+        let logits = logits(&model)?;
+        let kind = match logits.len() {
             2 => RowKind::Classes,
             _ if is_decoder => RowKind::NextTokens,
             _ => RowKind::Tokens,
         };
-        let limits = (facts.positions, vocabulary(&model)?);
+        let classes = logits.last().and_then(|dim| dim.get()).unwrap_or(0) as i64;
+        let limits = Limits { positions: facts.positions, vocabulary: vocabulary(&model)?, classes };
         let rows_of_step = tuning.batch * tuning.micro_batches;
-        let rows = Rows::new(tuning, kind, examples, limits, rows_of_step)?;
-        let parameters = pretrained.source.tensors()?.elements();
-        let lora = adapt(tuning, &facts, &mut model)?;
+        let rows = Rows::new(tuning, kind, examples, &limits, rows_of_step)?;
+        let parameters = elements(&pretrained.described(None)?.program);
+        let lora = adapt(tuning, (pretrained, &facts), &mut model)?;
 
         let feeds = [
             ("input_ids", Meta::new(DType::I64, [tuning.batch, rows.length])),
@@ -114,7 +116,7 @@ impl TuningRun {
             true => None,
             false => {
                 let fitting = FineTuning { length: Some(rows.length), ..tuning.clone() };
-                let rows = Rows::new(&fitting, kind, evaluation, limits, tuning.batch).map_err(|e| {
+                let rows = Rows::new(&fitting, kind, evaluation, &limits, tuning.batch).map_err(|e| {
                     Error::new(e.kind(), format!("the evaluation data: {}", e.message())).caused_by(e)
                 })?;
                 Some(Loader::builder(rows.dataset()?).batch(tuning.batch).build()?)
@@ -328,8 +330,12 @@ fn feed(session: &mut Session, batch: &Batch, row: usize, divisor: f32) -> Resul
     Ok(())
 }
 
-/// Adds adapters to the model.
-fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<Option<Lora>> {
+/// Adds adapters to the model, next to which a new head is trained.
+fn adapt(
+    tuning: &FineTuning,
+    (pretrained, facts): (&Pretrained, &ModelFacts),
+    model: &mut Model,
+) -> Result<Option<Lora>> {
     if let Some(adapter) = &tuning.adapter {
         adapter.attach(model)?;
         return Ok(Some(adapter.lora.clone()));
@@ -340,8 +346,36 @@ fn adapt(tuning: &FineTuning, facts: &ModelFacts, model: &mut Model) -> Result<O
     } else if lora.targets == ["all-linear"] {
         lora.targets = linear_targets(model);
     }
+    let new = pretrained.new_modules(&model.program)?;
+    let known = |module: &String| lora.saves(module);
+    let new: Vec<String> = new.into_iter().filter(|module| !known(module)).collect();
+    lora.saved_modules.extend(new);
     lora.attach(model)?;
     Ok(Some(lora))
+}
+
+/// The number of elements of all parameters, before any is quantised.
+fn elements(program: &Program) -> usize {
+    let descs = program.parameters().filter_map(|var| program.root().vars.get(&var));
+    descs.filter_map(|desc| desc.dims.numel().get()).sum()
+}
+
+/// The dimensions of the logits.
+///
+/// # Errors
+/// A model without logits.
+fn logits(model: &Model) -> Result<Dims> {
+    let program = &model.program;
+    let output = program.signature().outputs.first().filter(|output| output.name == "logits");
+    let desc = output.and_then(|output| program.root().vars.get(&program.find(&output.variable)?));
+    match desc {
+        Some(desc) => Ok(desc.dims.clone()),
+        None => {
+            let text = "the model has no head that computes logits: give it a new one, for classes of texts or of tokens \
+                        (`Pretrained::classes`, `--new-head` of the command)";
+            Err(Error::new(ErrorKind::Program, text))
+        }
+    }
 }
 
 /// The number of rows of the table of tokens.
