@@ -1,11 +1,12 @@
-"""Fine-tunes an adapter with autobwd and with PyTorch and peft, from the same values on the same batch, step by step.
+"""Fine-tunes an adapter, or all weights, with autobwd and with PyTorch and peft, from the same values on the same batch,
+step by step.
 
-    python beside_peft.py MODEL [--autobwd PATH] [--dtype float32|bfloat16] [--quantize nf4|int8] [--threads N] [--steps N]
-                         [--rows N] [--length N]
+    python beside_peft.py MODEL [--autobwd PATH] [--full] [--dtype float32|bfloat16] [--quantize nf4|int8] [--threads N]
+                         [--steps N] [--rows N] [--length N]
 
 MODEL is a folder in the layout of Hugging Face. Every row has the same number of tokens, and all rows are one batch, so
 that the order of rows does not matter. Weights that are quantised for autobwd are rounded to the same values for
-PyTorch, which then computes in 32 bits. Prints one JSON line: losses of both before each step, median seconds of a step
+PyTorch, which then computes in 32 bits. With `--full`, parameters are float32, and products have the dtype. Prints one JSON line: losses of both before each step, median seconds of a step
 without the first, and the largest resident memory of each process in MB.
 
 Needs torch, transformers and peft.
@@ -28,8 +29,10 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--autobwd", default="autobwd")
+    parser.add_argument("--full", action="store_true")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--quantize")
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rows", type=int, default=4)
@@ -56,13 +59,15 @@ def rounded(weight, kind):
     return values.reshape(weight.shape).to(weight.dtype)
 
 
-def adapted(args):
+def prepared(args):
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    if args.full:
+        return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype))
     if args.quantize:
         for name, module in model.named_modules():
@@ -79,15 +84,16 @@ def worker(args):
     """Saves the adapter, waits for the batch, and trains."""
     import torch
 
-    model = adapted(args)
-    if not os.path.exists(f"{args.worker}/adapter"):
+    model = prepared(args)
+    if not args.full and not os.path.exists(f"{args.worker}/adapter"):
         return model.save_pretrained(f"{args.worker}/adapter")
     ids = torch.tensor(json.load(open(f"{args.worker}/ids.json")))
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=args.rate, weight_decay=0.0)
     losses, seconds = [], []
     for _ in range(args.steps):
         start = time.perf_counter()
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.full and args.dtype == "bfloat16"):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -113,7 +119,8 @@ def main():
         return worker(args)
     with tempfile.TemporaryDirectory() as folder:
         peer = [sys.executable, __file__, *sys.argv[1:], "--worker", folder]
-        subprocess.run(peer, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if not args.full:
+            subprocess.run(peer, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(args.model)
@@ -127,8 +134,9 @@ def main():
                 lines.write(json.dumps({"text": text}) + "\n")
         assert all(len(row) == args.length for row in rows), "rows of different lengths"
         json.dump(rows, open(f"{folder}/ids.json", "w"))
-        own = [args.autobwd, "tune", args.model, f"{folder}/data.jsonl", "--adapter", f"{folder}/adapter"]
-        own += ["--rate", "1e-3", "--constant", "--warmup", "0", "--clip", "0", "--batch", str(args.rows)]
+        own = [args.autobwd, "tune", args.model, f"{folder}/data.jsonl"]
+        own += [] if args.full else ["--adapter", f"{folder}/adapter"]
+        own += ["--rate", str(args.rate), "--constant", "--warmup", "0", "--clip", "0", "--batch", str(args.rows)]
         own += ["--epochs", str(args.steps), "--no-packing", "--threads", str(args.threads), "--dtype", args.dtype]
         own += ["-o", f"{folder}/result"] + (["--quantize", args.quantize] if args.quantize else [])
         result, own_memory = measured(own)
