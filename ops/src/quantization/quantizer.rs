@@ -37,7 +37,7 @@ pub struct QuantizeReport {
 }
 
 /// Quantises the weights of products whose names match a pattern, in which `*` stands for any text. They are frozen from
-/// then on, and multiplied by [`quantized_matmul`](QuantizedMatmul), which computes its gradient for the other factor
+/// then on, and multiplied by [`quantized_matmul`](crate::matmul::QuantizedMatmul), which computes its gradient for the other factor
 /// only: a model trains adapters next to them.
 ///
 /// The parameter `w` becomes a uint8 variable of codes; the variables `w.scale` and, with zero points, `w.zero_point` are
