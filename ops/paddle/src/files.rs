@@ -16,7 +16,7 @@ use crate::{
     import::{ImportedProgram, import},
     info::{ParameterInfos, read_infos},
     parameters, proto,
-    tensors::{TensorReader, write_tensor},
+    tensors::{LodTensorReader, write_tensor},
 };
 
 /// The largest files of programs, of parameters and about parameters that are read, in bytes.
@@ -169,7 +169,7 @@ impl Parameters<'_> {
 
     /// Reads a file that holds all of them.
     fn combined(&mut self, bytes: &[u8], names: &[&str]) {
-        let mut reader = TensorReader::new(bytes);
+        let mut reader = LodTensorReader::new(bytes);
         for name in names {
             match reader.read() {
                 Ok(tensor) => self.keep(name, tensor),
@@ -192,7 +192,8 @@ impl Parameters<'_> {
                 self.obstacles.add("", format!("there is no file for `{name}`"));
                 continue;
             };
-            let tensor = read_file(path, PARAMETERS_LIMIT).and_then(|bytes| TensorReader::new(&bytes).read());
+            let tensor =
+                read_file(path, PARAMETERS_LIMIT).and_then(|bytes| LodTensorReader::new(&bytes).read());
             if let Some(tensor) = self.obstacles.note(format!("`{name}`"), tensor) {
                 self.keep(name, tensor);
             }

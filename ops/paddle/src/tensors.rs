@@ -28,7 +28,7 @@ pub(crate) fn element_type(dtype: DType) -> Type {
 }
 
 /// The bytes of a file that are not read yet.
-pub(crate) struct TensorReader<'a> {
+pub(crate) struct LodTensorReader<'a> {
     rest: &'a [u8],
 }
 
@@ -36,9 +36,9 @@ fn refuse(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, what)
 }
 
-impl<'a> TensorReader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> TensorReader<'a> {
-        TensorReader { rest: bytes }
+impl<'a> LodTensorReader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> LodTensorReader<'a> {
+        LodTensorReader { rest: bytes }
     }
 
     pub(crate) fn is_at_end(&self) -> bool {
