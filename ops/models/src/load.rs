@@ -23,7 +23,7 @@ use crate::{
     vit, whisper,
 };
 
-/// A model whose files are not read yet but for their headers.
+/// A model. Of its files, headers are read, and no values.
 pub(crate) struct Described {
     /// With a signature.
     pub(crate) program: Program,
@@ -31,22 +31,27 @@ pub(crate) struct Described {
     startup: Option<Program>,
     values: TensorValues,
     /// The names of tensors of a head that the program does not have.
-    unread: Vec<String>,
+    pub(crate) unread: Vec<String>,
 }
 
 impl Pretrained {
-    /// The names of tensors in the files that the model does not read: those of a head that its architecture does not
-    /// have, such as the one that BERT was trained with next to its masked language model.
+    /// The names of tensors in the files that the model does not read: a head that its architecture does not have, such as
+    /// the one that BERT was trained with next to its masked language model.
     ///
     /// # Errors
-    /// Those of [`load`](Pretrained::load) that are found before values are read.
+    /// As [`load`](Pretrained::load), before values are read.
     pub fn unread_tensors(&self) -> Result<Vec<String>> {
         Ok(self.described(None)?.unread)
     }
 
     /// The model, for a generation if it has a capacity.
     pub(crate) fn load_with(&self, capacity: Option<Capacity>) -> Result<Model> {
-        let Described { program, startup, values, .. } = self.described(capacity)?;
+        self.read(self.described(capacity)?)
+    }
+
+    /// The model with its values.
+    pub(crate) fn read(&self, described: Described) -> Result<Model> {
+        let Described { program, startup, values, .. } = described;
         let mut model = Model::with_signature(program, Scope::new())?;
         if let Some(startup) = startup {
             Executor::with_threads(1).run(&startup, &mut model.scope, &[], &[])?;

@@ -173,7 +173,7 @@ impl Pretrained {
         self
     }
 
-    /// Quantises the weights of all products but the head while they are read: those of [`linear_targets`], as
+    /// Quantises the weights of all products but the head while they are read: the modules of [`linear_targets`], as
     /// [`quantize_linear`] does. They are frozen, for generation or for adapters. Weights that cannot be quantised stay as
     /// they are.
     ///
@@ -206,7 +206,7 @@ impl Pretrained {
     }
 
     /// Gives BERT, RoBERTa, DistilBERT, ModernBERT or ViT a new head that classifies texts or images, with these names of
-    /// classes, instead of a head in the files. Its parameters are drawn as PyTorch draws those of layers; those of the encoder are
+    /// classes, instead of a head in the files. Its parameters are drawn as PyTorch draws layers; the encoder is
     /// read.
     ///
     /// ```

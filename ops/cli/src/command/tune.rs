@@ -160,10 +160,6 @@ impl TuneCommand {
         drop(tokenizer);
         let files = TuningFiles::of(&self.output, self.resume)?;
         let mut run = self.prepare(&pretrained, examples, evaluation)?;
-        let unread = pretrained.unread_tensors()?;
-        if !unread.is_empty() {
-            terminal.warn(&format!("not read, as the model does not have them: {}", unread.join(", ")));
-        }
         terminal.warn(&format!("fine-tuning `{}`\n{}", self.pretrained.model.display(), run.summary()));
         if self.dry_run {
             return Ok(());

@@ -164,7 +164,7 @@ pub fn read_examples(
 /// Reads the lines of a file that are not blank.
 ///
 /// # Errors
-/// Those of the file system; no lines; one list of the lines that are refused.
+/// Files that cannot be read; no lines; one list of the lines that are refused.
 fn read_lines<T>(path: &Path, mut read: impl FnMut(&str) -> Result<T>) -> Result<Vec<T>> {
     let file = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
     let bytes = read_file(path, LARGEST_FILE)?;
@@ -224,7 +224,7 @@ fn class(value: &Value, field: &str, names: &[String]) -> Result<i64> {
 /// the largest of numbers.
 ///
 /// # Errors
-/// Those of the file system; one list of the lines without a class.
+/// Files that cannot be read; one list of the lines without a class.
 pub fn class_names_of(path: impl AsRef<Path>, field: &str) -> Result<Vec<String>> {
     let (mut texts, mut numbers) = (BTreeSet::new(), BTreeSet::new());
     read_lines(path.as_ref(), |line| {

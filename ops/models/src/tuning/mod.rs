@@ -24,7 +24,7 @@ const LARGEST_STEP: usize = 1 << 20;
 /// How a published model is fine-tuned.
 ///
 /// Decoders learn the next tokens of texts, which are packed into rows and do not see each other. Encoders learn classes of
-/// texts or of tokens, with a [new head](Pretrained::classes) or that of their files, or tokens that are masked. A loss is the mean over all counted labels of a step, whatever the number of
+/// texts or of tokens, with a [new head](Pretrained::classes) or the head of their files, or tokens that are masked. A loss is the mean over all counted labels of a step, whatever the number of
 /// micro-batches.
 ///
 /// ```

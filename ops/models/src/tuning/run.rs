@@ -83,7 +83,9 @@ impl TuningRun {
         if mixed.is_some() {
             loaded = loaded.dtype(DType::F32);
         }
-        let mut model = loaded.load()?;
+        let described = loaded.described(None)?;
+        let (parameters, unread) = (elements(&described.program), described.unread.clone());
+        let mut model = loaded.read(described)?;
         let logits = logits(&model)?;
         let kind = match logits.len() {
             2 => RowKind::Classes,
@@ -94,7 +96,6 @@ impl TuningRun {
         let limits = Limits { positions: facts.positions, vocabulary: vocabulary(&model)?, classes };
         let rows_of_step = tuning.batch * tuning.micro_batches;
         let rows = Rows::new(tuning, kind, examples, &limits, rows_of_step)?;
-        let parameters = elements(&pretrained.described(None)?.program);
         let lora = adapt(tuning, (pretrained, &facts), &mut model)?;
 
         let feeds = [
@@ -123,7 +124,7 @@ impl TuningRun {
             }
         };
         let programs = TuningPrograms::new(tuning, &mut model, mixed, (&feeds, steps))?;
-        let summary = TuningSummary::new(tuning, &model, &programs, (&rows, steps), parameters);
+        let summary = TuningSummary::new(tuning, &model, &programs, (&rows, steps), (parameters, unread));
 
         let mut executor = tuning.threads.map_or_else(Executor::new, Executor::with_threads);
         let startup = model.scope.missing_only(&programs.startup)?;

@@ -15,6 +15,9 @@ pub struct TuningSummary {
     pub parameters: usize,
     /// The number of elements of the parameters that are trained.
     pub trained: usize,
+    /// The names of tensors in the files that the model does not read, as
+    /// [`Pretrained::unread_tensors`](crate::Pretrained::unread_tensors) has them.
+    pub unread: Vec<String>,
     /// The number of examples.
     pub examples: usize,
     /// The number of their tokens.
@@ -43,13 +46,14 @@ impl TuningSummary {
         model: &Model,
         programs: &TuningPrograms,
         (rows, steps): (&Rows, u64),
-        parameters: usize,
+        (parameters, unread): (usize, Vec<String>),
     ) -> TuningSummary {
         let elements = |name: &String| model.scope.find(name).map_or(0, |value| value.numel());
         let [row_count, examples, tokens, labels] = rows.counts();
         TuningSummary {
             parameters,
             trained: programs.trained.iter().map(elements).sum(),
+            unread,
             examples,
             tokens,
             labels,
@@ -68,6 +72,9 @@ impl fmt::Display for TuningSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = 100.0 * self.trained as f64 / self.parameters.max(1) as f64;
         writeln!(f, "trained     {} of {} parameters ({share:.2} %)", self.trained, self.parameters)?;
+        if !self.unread.is_empty() {
+            writeln!(f, "not read    {}", self.unread.join(", "))?;
+        }
         writeln!(
             f,
             "examples    {}, with {} tokens, {} of them counted",

@@ -90,8 +90,10 @@ fn adapters_have_the_new_head() -> Result<()> {
         Adapter::read(saved.path())?.merge(&mut merged)?;
         let mut of_head = merged.scope.iter().filter(|(name, _)| name.contains("classifier")).peekable();
         assert!(of_head.peek().is_some());
+        let drawn = pretrained.load()?;
         for (name, value) in of_head {
             assert_eq!(run.model().scope.find(name), Some(value), "{family}: {name}");
+            assert_ne!(drawn.scope.find(name), Some(value), "{family}: {name} was not trained");
         }
     }
     Ok(())
@@ -127,6 +129,9 @@ fn words_have_classes() -> Result<()> {
     let reports = finish(&mut run)?;
     assert!(reports[reports.len() - 1].loss < reports[0].loss / 2.0);
     assert!(run.model().scope.find("bert.pooler.dense.weight").is_none());
+    let unknown = Example { tokens: vec![5, 6], labels: vec![0, 2] };
+    let error = quick().prepare(&pretrained, vec![unknown], vec![]).unwrap_err().to_string();
+    assert!(error.contains("the head has 2 classes, and no class 2"), "{error}");
 
     for (line, expected) in [
         (json!({"words": ["a"], "tags": ["O", "O"]}), "it has 1 words and 2 classes"),
@@ -175,6 +180,23 @@ fn tensors_of_other_heads_are_listed() -> Result<()> {
     let model = pretrained.load()?;
     assert!(unread.iter().all(|name| model.scope.find(name).is_none()));
     assert_eq!(Pretrained::open(folder("bert")).unread_tensors()?, [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn files_may_leave_the_scope_of_an_encoder_out_and_not_the_pooler_of_a_head() -> Result<()> {
+    let bare = tempdir().unwrap();
+    let to_encoder = |config: &mut Value| config["architectures"] = json!(["ModernBertModel"]);
+    changed("modernbert", bare.path(), to_encoder, |name| name.strip_prefix("model.").map(String::from))?;
+    assert_eq!(Pretrained::open(bare.path()).load()?.fetches.len(), 1);
+
+    let unpooled = tempdir().unwrap();
+    let to_classes = |config: &mut Value| config["architectures"] = json!(["BertForSequenceClassification"]);
+    let renamed =
+        |name: &str| (!name.contains("pooler") && !name.starts_with("cls.")).then(|| name.to_string());
+    changed("bert", unpooled.path(), to_classes, renamed)?;
+    let error = Pretrained::open(unpooled.path()).load().unwrap_err().to_string();
+    assert!(error.contains("the tensor `bert.pooler.dense.weight` is missing"), "{error}");
     Ok(())
 }
 
