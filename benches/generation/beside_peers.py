@@ -3,8 +3,8 @@
     python beside_peers.py MODEL [--gguf FILE] [--autobwd PATH] [--threads N] [--runs N]
 
 MODEL is a folder in the layout of Hugging Face, FILE the same model for llama.cpp. The time of a token is the time of
-97 tokens less the time of one, divided by 96. Runs take turns. Prints one JSON line with the median of the milliseconds of a token
-for each.
+97 tokens less the time of one, divided by 96. Runs take turns. Prints one JSON line with the median of the milliseconds
+of a token for each.
 
 Needs torch and transformers, and llama-cpp-python for `--gguf`.
 """
