@@ -9,7 +9,7 @@ use autobwd::{
 use autobwd_ops::{
     Init, Math,
     control::while_loop,
-    nn::Embedding,
+    nn::{CrossEntropyLoss, Embedding, Linear},
     optim::{Momentum, Optimizer, Sgd},
 };
 
@@ -102,6 +102,33 @@ fn kernels_compute_in_single_precision() -> Result<()> {
         for (half, single) in half.iter().zip(single) {
             assert_eq!(*half, Tensor::from_f64s(dtype, single.dims(), &single.to_f64s())?);
         }
+    }
+    Ok(())
+}
+
+/// Logits of 16-bit factors are computed a tile at a time and are not rounded.
+#[test]
+fn losses_of_linear_layers_are_single_precision() -> Result<()> {
+    let loss_of = |rounded: DType, dtype: DType| -> Result<[Tensor; 2]> {
+        let tape = eager();
+        let tensor = |dims: &[usize]| {
+            let x = Tensor::from_f64s(rounded, dims, &numbers(dims.iter().product()))?;
+            Tensor::from_f64s(dtype, dims, &x.to_f64s())
+        };
+        let x = tape.leaf("x", tensor(&[3, 40])?);
+        let [weight, bias, class_weights] =
+            [tensor(&[5, 40])?, tensor(&[5])?, tensor(&[5])?].map(|x| tape.constant(x));
+        let layer = Linear { weight, bias: Some(bias), is_transposed: true };
+        let labels = tape.constant(Tensor::from_vec([3], vec![4_i64, -100, 0])?);
+        let loss = CrossEntropyLoss::new().class_weights(&class_weights).label_smoothing(0.1);
+        let loss = loss.of_linear(&x, &layer, &labels);
+        loss.backward()?;
+        Ok([loss.tensor()?, x.gradient()?.tensor()?])
+    };
+    for dtype in HALVES {
+        let ([loss, dx], [expected, single]) = (loss_of(dtype, dtype)?, loss_of(dtype, DType::F32)?);
+        assert_eq!((loss.dtype(), &loss), (DType::F32, &expected));
+        assert_eq!(dx, Tensor::from_f64s(dtype, single.dims(), &single.to_f64s())?);
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use autobwd::{
     Attrs, Buf, Composed, Composition, Cx, DType, Dims, Expr, GradCx, Infer, Kernel, Meta, Result, Var,
     check::*,
-    op::with_float,
+    op::{Factor, with_factor},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Math,
-    kernel_helpers::{KernelFloat, finite},
+    kernel_helpers::finite,
     math::{in_dtype, like, sizes},
     matmul::product,
     softmax::sum_along,
@@ -43,8 +43,9 @@ pub struct LinearCrossEntropyAttrs {
 /// logits) + z_loss * log_sum²`.
 ///
 /// A tile of logits exists at a time, also for the gradient, which computes the logits again (Wijmans et al., 2024).
-/// The composition has all of them in memory, as have second derivatives.
-#[register_op(grad = gradient)]
+/// The composition has all of them in memory, as have second derivatives. Of 16-bit inputs, logits and losses are
+/// float32.
+#[register_op(grad = gradient, factors)]
 pub struct LinearCrossEntropy<V = Var> {
     /// `[.., d]`
     #[input]
@@ -92,8 +93,8 @@ impl Infer for LinearCrossEntropy<Meta> {
         }
         let logits = Meta::new(x.dtype, rows.iter().copied().chain([classes]).collect::<Dims>());
         let dims = infer_loss(&logits, label, -1, false)?;
-        self.loss.set(self.x.dtype, dims.clone());
-        self.log_sum.set(self.x.dtype, dims);
+        self.loss.set(self.x.dtype.arithmetic(), dims.clone());
+        self.log_sum.set(self.x.dtype.arithmetic(), dims);
         Ok(())
     }
 
@@ -104,8 +105,8 @@ impl Infer for LinearCrossEntropy<Meta> {
 }
 impl Kernel for LinearCrossEntropy<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let layer = layer::<T>(&self.x, &self.weight, self.bias.as_ref(), &self.cross_entropy)?;
+        with_factor!(self.x, X => {
+            let layer = layer::<X>(&self.x, &self.weight, self.bias.as_ref(), &self.cross_entropy)?;
             let targets = targets(&self.label, self.class_weight.as_ref(), layer.classes, &self.cross_entropy)?;
             layer.losses(cx, &targets, self.loss.slice_mut()?, self.log_sum.slice_mut()?)
         })
@@ -113,7 +114,7 @@ impl Kernel for LinearCrossEntropy<Buf<'_>> {
 
     fn scratch_bytes(&self, _: usize) -> usize {
         let [rows, _, classes] = sizes_of(&self.x, &self.weight, &self.cross_entropy);
-        scratch_len(rows, classes) * self.x.dtype().size()
+        scratch_len(rows, classes) * self.x.dtype().arithmetic().size()
     }
 }
 
@@ -123,23 +124,23 @@ fn sizes_of(x: &Buf<'_>, weight: &Buf<'_>, attrs: &LinearCrossEntropyAttrs) -> [
     if attrs.trans_weight { [rows, weight[1], weight[0]] } else { [rows, weight[0], weight[1]] }
 }
 
-fn layer<'a, T: KernelFloat>(
+fn layer<'a, X: Factor>(
     x: &'a Buf<'_>,
     weight: &'a Buf<'_>,
     bias: Option<&'a Buf<'_>>,
     attrs: &LinearCrossEntropyAttrs,
-) -> Result<LinearLogits<'a, T>> {
+) -> Result<LinearLogits<'a, X>> {
     let ([rows, depth, classes], is_by_class) = (sizes_of(x, weight, attrs), attrs.trans_weight);
     let bias = bias.map(Buf::slice).transpose()?;
     Ok(LinearLogits { rows, depth, classes, x: x.slice()?, weight: weight.slice()?, bias, is_by_class })
 }
 
-fn targets<'a, T: KernelFloat>(
+fn targets<'a, X: Factor>(
     label: &'a Buf<'_>,
     class_weight: Option<&'a Buf<'_>>,
     classes: usize,
     attrs: &LinearCrossEntropyAttrs,
-) -> Result<Targets<'a, T>> {
+) -> Result<Targets<'a, X>> {
     Ok(Targets {
         labels: ClassLabels::new(label, classes, attrs.ignore_index)?,
         class_weight: class_weight.map(Buf::slice).transpose()?,
@@ -151,9 +152,10 @@ fn targets<'a, T: KernelFloat>(
 impl Composition for LinearCrossEntropy<Expr> {
     fn compose(&mut self) {
         let LinearCrossEntropy { x, weight, bias, label, class_weight, cross_entropy, .. } = &*self;
-        let mut logits = product([x, weight], [false, cross_entropy.trans_weight]);
+        let wide = |x: &Expr| in_dtype(x, x.dtype().arithmetic());
+        let mut logits = product([&wide(x), &wide(weight)], [false, cross_entropy.trans_weight]);
         if let Some(bias) = bias {
-            logits = logits + bias;
+            logits = logits + wide(bias);
         }
         let log_sum = logits.logsumexp_keepdim(&[-1]);
         let labels = LabelExprs::of(label, &logits, -1, cross_entropy.ignore_index);
@@ -161,13 +163,13 @@ impl Composition for LinearCrossEntropy<Expr> {
         let smoothing = f64::from(cross_entropy.label_smoothing);
         // The weight of each logit in the loss.
         let weighted = |share: &Expr| match class_weight {
-            Some(weights) => share * weights,
+            Some(weights) => share * wide(weights),
             None => share.clone(),
         };
         let mut shares = weighted(&is_label) * (1.0 - smoothing);
         if smoothing > 0.0 {
             let [.., classes] = sizes::<2>(&logits.flatten(0, -2));
-            let classes = in_dtype(&classes.number(x.builder()), x.dtype());
+            let classes = in_dtype(&classes.number(x.builder()), logits.dtype());
             shares = shares + weighted(&like(&logits, smoothing)) / classes;
         }
         let mut loss = sum_along(&(shares * (&log_sum - &logits)), -1);
@@ -286,8 +288,8 @@ pub struct LinearCrossEntropyGrad<V = Var> {
 }
 impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        with_float!(self.x, T => {
-            let layer = layer::<T>(&self.x, &self.weight, self.bias.as_ref(), &self.cross_entropy)?;
+        with_factor!(self.x, X => {
+            let layer = layer::<X>(&self.x, &self.weight, self.bias.as_ref(), &self.cross_entropy)?;
             let targets = targets(&self.label, self.class_weight.as_ref(), layer.classes, &self.cross_entropy)?;
             let gradients = [self.dx.slice_mut()?, self.dweight.slice_mut()?, self.dbias.slice_mut()?];
             let arriving = (self.dloss.slice()?, self.dlog_sum.slice()?);
@@ -298,6 +300,6 @@ impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
 
     fn scratch_bytes(&self, _: usize) -> usize {
         let [rows, _, classes] = sizes_of(&self.x, &self.weight, &self.cross_entropy);
-        scratch_len(rows, classes) * self.x.dtype().size()
+        scratch_len(rows, classes) * self.x.dtype().arithmetic().size()
     }
 }

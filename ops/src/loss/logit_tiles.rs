@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use autobwd::{
     Cx, Result,
-    op::{LaneOf, Mat, Strided, VectorLoops, map_lanes},
+    op::{Factor, LaneOf, Mat, Strided, VectorLoops, map_lanes},
 };
 
 use super::ClassLabels;
@@ -20,22 +20,22 @@ const CLASSES: usize = 2048;
 /// Rows, or classes of a bias, that a worker goes through at a time.
 const PART: usize = 16;
 
-/// A linear layer whose outputs are logits.
-pub(super) struct LinearLogits<'a, T> {
+/// A linear layer whose outputs are logits, which are computed in the dtype of sums of its factors.
+pub(super) struct LinearLogits<'a, X> {
     pub(super) rows: usize,
     pub(super) depth: usize,
     pub(super) classes: usize,
-    pub(super) x: &'a [T],
-    pub(super) weight: &'a [T],
-    pub(super) bias: Option<&'a [T]>,
+    pub(super) x: &'a [X],
+    pub(super) weight: &'a [X],
+    pub(super) bias: Option<&'a [X]>,
     /// Whether the weight is `[classes, depth]`.
     pub(super) is_by_class: bool,
 }
 
 /// What the loss of a row is made of.
-pub(super) struct Targets<'a, T> {
+pub(super) struct Targets<'a, X> {
     pub(super) labels: ClassLabels<'a>,
-    pub(super) class_weight: Option<&'a [T]>,
+    pub(super) class_weight: Option<&'a [X]>,
     pub(super) smoothing: f64,
     pub(super) z_loss: f64,
 }
@@ -67,17 +67,25 @@ fn tiles(len: usize, tile: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(tile).map(move |start| start..len.min(start + tile))
 }
 
-impl<T: KernelFloat> Targets<'_, T> {
+impl<X: Factor<Sum = T>, T: KernelFloat> Targets<'_, X> {
     fn weight_of(&self, class: usize) -> T {
-        self.class_weight.map_or(T::of(1.0), |weights| weights[class])
+        self.class_weight.map_or(T::of(1.0), |weights| weights[class].widened())
     }
 
     /// The sum of the weights of all classes.
     fn total_weight(&self, classes: usize) -> T {
         match self.class_weight {
             None => T::of(classes as f64),
-            Some(weights) => weights.iter().fold(T::of(0.0), |sum, weight| sum + *weight),
+            Some(weights) => weights.iter().fold(T::of(0.0), |sum, weight| sum + weight.widened()),
         }
+    }
+
+    /// The weights of the classes of a tile.
+    fn tile_weights<'b>(&self, classes: &Range<usize>, space: &'b mut [T; CLASSES]) -> Option<&'b [T]> {
+        let weights = &self.class_weight?[classes.clone()];
+        let space = &mut space[..weights.len()];
+        space.iter_mut().zip(weights).for_each(|(to, weight)| *to = weight.widened());
+        Some(space)
     }
 
     fn loss(&self, row: usize, log_sum: T, state: RowState<T>, [classes, total_weight]: [T; 2]) -> T {
@@ -116,15 +124,14 @@ pub(super) fn scratch_len(rows: usize, classes: usize) -> usize {
     ROWS.min(rows) * CLASSES.min(classes)
 }
 
-impl<T: KernelFloat> LinearLogits<'_, T> {
-    fn rows_of<'a>(&self, x: &'a [T], rows: &Range<usize>) -> Strided<'a, T> {
-        let data = &x[rows.start * self.depth..];
-        Mat { data: &data[..rows.len() * self.depth], rows: rows.len(), cols: self.depth, transposed: false }
-            .into()
+impl<X: Factor<Sum = T>, T: KernelFloat> LinearLogits<'_, X> {
+    fn x_of(&self, rows: &Range<usize>) -> Strided<'_, X> {
+        let data = &self.x[rows.start * self.depth..][..rows.len() * self.depth];
+        Mat { data, rows: rows.len(), cols: self.depth, transposed: false }.into()
     }
 
     /// The weight of some classes, `[depth, classes]`.
-    fn weight_of(&self, classes: &Range<usize>) -> Strided<'_, T> {
+    fn weight_of(&self, classes: &Range<usize>) -> Strided<'_, X> {
         let part = |first: usize, rows, cols, stride| {
             let data = &self.weight[first..];
             Strided { mat: Mat { data, rows, cols, transposed: false }, stride }
@@ -146,9 +153,12 @@ impl<T: KernelFloat> LinearLogits<'_, T> {
         let len = classes.len();
         let logits = &mut scratch[..rows.len() * len];
         if let Some(bias) = self.bias {
-            logits.chunks_exact_mut(len).for_each(|row| row.copy_from_slice(&bias[classes.clone()]));
+            let bias = &bias[classes.clone()];
+            for row in logits.chunks_exact_mut(len) {
+                row.iter_mut().zip(bias).for_each(|(logit, bias)| *logit = bias.widened());
+            }
         }
-        let (x, weight) = (self.rows_of(self.x, rows), self.weight_of(classes));
+        let (x, weight) = (self.x_of(rows), self.weight_of(classes));
         cx.product_strided(logits, len, self.bias.is_some(), x, weight)?;
         Ok(logits)
     }
@@ -157,11 +167,12 @@ impl<T: KernelFloat> LinearLogits<'_, T> {
     pub(super) fn losses(
         &self,
         cx: &Cx,
-        targets: &Targets<'_, T>,
+        targets: &Targets<'_, X>,
         loss: &mut [T],
         log_sum: &mut [T],
     ) -> Result<()> {
         let totals = [T::of(self.classes as f64), targets.total_weight(self.classes)];
+        let mut weights = [T::of(0.0); CLASSES];
         cx.scratch(scratch_len(self.rows, self.classes), |scratch| {
             for rows in tiles(self.rows, ROWS) {
                 let zero = T::of(0.0);
@@ -170,10 +181,11 @@ impl<T: KernelFloat> LinearLogits<'_, T> {
                 let mut states = [start; ROWS];
                 for classes in tiles(self.classes, CLASSES) {
                     let logits = self.compute(cx, &rows, &classes, scratch)?;
+                    let weights = targets.tile_weights(&classes, &mut weights);
                     cx.chunks_mut(&mut states[..rows.len()], PART, |part, states| {
                         let (first, logits) =
                             (rows.start + part * PART, &logits[part * PART * classes.len()..]);
-                        T::vectorised(Observe { targets, first, classes: &classes, logits, states });
+                        T::vectorised(Observe { targets, first, classes: &classes, weights, logits, states });
                     });
                 }
                 for (row, state) in rows.zip(states) {
@@ -193,7 +205,7 @@ impl<T: KernelFloat> LinearLogits<'_, T> {
     pub(super) fn gradients(
         &self,
         cx: &Cx,
-        targets: &Targets<'_, T>,
+        targets: &Targets<'_, X>,
         log_sum: &[T],
         (dloss, dlog_sum): (&[T], Option<&[T]>),
         [dx, dweight, dbias]: [&mut [T]; 3],
@@ -201,25 +213,22 @@ impl<T: KernelFloat> LinearLogits<'_, T> {
         let (depth, zero) = (self.depth, T::of(0.0));
         [&mut *dx, &mut *dweight, &mut *dbias].into_iter().for_each(|gradient| gradient.fill(zero));
         let totals = [T::of(self.classes as f64), targets.total_weight(self.classes)];
+        let mut weights = [T::of(0.0); CLASSES];
         cx.scratch(scratch_len(self.rows, self.classes), |scratch| {
             for rows in tiles(self.rows, ROWS) {
                 let factors = |row: usize| {
                     let arriving = [dloss[row], dlog_sum.map_or(zero, |dlog_sum| dlog_sum[row])];
                     targets.factors(row, log_sum[row], arriving, totals)
                 };
-                let x = self.rows_of(self.x, &rows);
+                let x = self.x_of(&rows);
                 for classes in tiles(self.classes, CLASSES) {
                     let (len, weight) = (classes.len(), self.weight_of(&classes));
                     let dlogits = self.compute(cx, &rows, &classes, scratch)?;
+                    let weights = targets.tile_weights(&classes, &mut weights);
                     cx.chunks_mut(dlogits, PART * len, |part, logits| {
                         let first = rows.start + part * PART;
-                        T::vectorised(Differentiate {
-                            targets,
-                            first,
-                            classes: &classes,
-                            logits,
-                            factors: &factors,
-                        });
+                        let (labels, classes, factors) = (targets.labels, &classes, &factors);
+                        T::vectorised(Differentiate { labels, first, classes, weights, logits, factors });
                     });
                     let dlogits = &*dlogits;
                     let of_logits: Strided<'_, T> =
@@ -256,20 +265,22 @@ impl<T: KernelFloat> LinearLogits<'_, T> {
 }
 
 /// Adds a tile of logits to what is known of its rows.
-struct Observe<'a, T> {
-    targets: &'a Targets<'a, T>,
+struct Observe<'a, X, T> {
+    targets: &'a Targets<'a, X>,
     /// The first row.
     first: usize,
     classes: &'a Range<usize>,
+    /// The weights of these classes.
+    weights: Option<&'a [T]>,
     logits: &'a [T],
     states: &'a mut [RowState<T>],
 }
-impl<T: KernelFloat> VectorLoops<T> for Observe<'_, T> {
+impl<X: Factor<Sum = T>, T: KernelFloat> VectorLoops<T> for Observe<'_, X, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Observe { targets, first, classes, logits, states } = self;
+        let Observe { targets, first, classes, weights, logits, states } = self;
         let zero = T::of(0.0);
         for (at, state) in states.iter_mut().enumerate() {
             let logits = nth(logits, at, classes.len());
@@ -285,11 +296,9 @@ impl<T: KernelFloat> VectorLoops<T> for Observe<'_, T> {
                 state.hit = logits[class - classes.start];
             }
             if targets.smoothing > 0.0 {
-                state.weighted += match targets.class_weight {
+                state.weighted += match weights {
                     None => sum([logits], |[x]: [F; 1]| x).get(),
-                    Some(weights) => {
-                        sum([&weights[classes.clone()], logits], |[weight, x]: [F; 2]| weight * x).get()
-                    }
+                    Some(weights) => sum([weights, logits], |[weight, x]: [F; 2]| weight * x).get(),
                 };
             }
         }
@@ -298,10 +307,12 @@ impl<T: KernelFloat> VectorLoops<T> for Observe<'_, T> {
 
 /// Turns a tile of logits into their gradients.
 struct Differentiate<'a, T, R> {
-    targets: &'a Targets<'a, T>,
+    labels: ClassLabels<'a>,
     /// The first row.
     first: usize,
     classes: &'a Range<usize>,
+    /// The weights of these classes.
+    weights: Option<&'a [T]>,
     logits: &'a mut [T],
     /// The factors of a row.
     factors: &'a R,
@@ -311,14 +322,14 @@ impl<T: KernelFloat, R: Fn(usize) -> RowFactors<T>> VectorLoops<T> for Different
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
-        let Differentiate { targets, first, classes, logits, factors } = self;
+        let Differentiate { labels, first, classes, weights, logits, factors } = self;
         for (row, logits) in (first..).zip(logits.chunks_exact_mut(classes.len())) {
             let of_row = factors(row);
             let [log_sum, of_share, of_class] =
                 [of_row.log_sum, of_row.of_share, of_row.of_class].map(F::new);
-            match targets.class_weight {
+            match weights {
                 Some(weights) => {
-                    map_lanes([&weights[classes.clone()]], [&mut *logits], |[weight]: [F; 1], [x]| {
+                    map_lanes([weights], [&mut *logits], |[weight]: [F; 1], [x]| {
                         [of_share * (x - log_sum).exp() - of_class * weight]
                     });
                 }
@@ -326,7 +337,7 @@ impl<T: KernelFloat, R: Fn(usize) -> RowFactors<T>> VectorLoops<T> for Different
                     [of_share * (x - log_sum).exp() - of_class]
                 }),
             }
-            if let Some(class) = targets.labels.class(row).filter(|class| classes.contains(class)) {
+            if let Some(class) = labels.class(row).filter(|class| classes.contains(class)) {
                 let to = &mut logits[class - classes.start];
                 *to = *to - of_row.of_label;
             }

@@ -5,7 +5,7 @@ use crate::{
     Math,
     fill::FillAnyLike,
     loss::{LinearCrossEntropy, LinearCrossEntropyAttrs},
-    math::failed,
+    math::{failed, in_dtype},
 };
 
 /// The label of rows that do not count.
@@ -92,7 +92,8 @@ impl CrossEntropyLoss {
     }
 
     /// The loss of the outputs of a layer for `x`, as [`forward`](CrossEntropyLoss::forward) of these, without all of
-    /// them in memory: they are computed twice instead, a tile at a time ([`LinearCrossEntropy`]).
+    /// them in memory: they are computed twice instead, a tile at a time ([`LinearCrossEntropy`]). The loss of 16-bit
+    /// outputs is float32.
     ///
     /// ```
     /// use autobwd::{Builder, DType};
@@ -176,7 +177,8 @@ impl CrossEntropyLoss {
             Some(weights) => {
                 // Ignored rows have the label 0 here.
                 let classes = labels * counted.cast(labels.dtype());
-                classes.embedding(&weights.unsqueeze(&[1])).squeeze(&[-1]) * &is_counted
+                let row_weights = classes.embedding(&weights.unsqueeze(&[1])).squeeze(&[-1]);
+                in_dtype(&row_weights, losses.dtype()) * &is_counted
             }
             None => is_counted.clone(),
         };

@@ -11,7 +11,7 @@ use autobwd_ops::{
 pub(super) const IGNORED: i64 = -100;
 
 /// The sum of the cross entropies of `logits`, `[.., classes]`, at labels, int64 `[..]`, in float32; −100 is not counted.
-/// Logits that are a product in float32 are not in memory together: that takes no longer, and less memory.
+/// Logits that are a product are not in memory together: that takes no longer, and less memory.
 ///
 /// Divided by the number of counted labels of several batches, it is the loss of a step that accumulates their
 /// gradients: the mean of the means of batches is another number.
@@ -23,7 +23,7 @@ pub(super) fn summed_token_loss(logits: &Expr, labels: &Expr) -> Result<Expr> {
     Ok(losses.sum(&[]))
 }
 
-/// The losses of logits that are a product in float32, by [`LinearCrossEntropy`].
+/// The losses of logits that are a product, by [`LinearCrossEntropy`].
 #[track_caller]
 fn tiled_losses(logits: &Expr, labels: &Expr) -> Result<Option<Expr>> {
     let net = logits.builder();
@@ -39,7 +39,7 @@ fn tiled_losses(logits: &Expr, labels: &Expr) -> Result<Option<Expr>> {
     };
     let Some((x, weight, trans_weight)) = factors else { return Ok(None) };
     let (x, weight) = (net.expr(&x), net.expr(&weight));
-    if weight.dims().len() != 2 || x.dtype() != DType::F32 {
+    if weight.dims().len() != 2 {
         return Ok(None);
     }
     let cross_entropy = LinearCrossEntropyAttrs {
