@@ -102,6 +102,7 @@ pub mod __private {
     pub use crate::tensor::half_float::HalfFloat;
     pub use crate::tensor::memory::{
         AccessMode, Arena, Binder, Lease, Memory, Place, bytes_of, bytes_of_mut, dimension,
+        return_freed_memory,
     };
     pub use crate::tensor::shape::MAX_CONSTANT;
     pub use crate::tensor::value::add_up;

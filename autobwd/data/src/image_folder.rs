@@ -2,19 +2,12 @@
 
 use std::{
     fs,
-    io::{self, BufReader},
     path::{Path, PathBuf},
 };
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor, tensor::open_file};
-use image::{DynamicImage, ImageReader, Limits, imageops::FilterType};
+use autobwd_core::{DType, Error, ErrorKind, Result, Tensor};
 
-use crate::{Batch, Dataset, fingerprint::Fingerprint};
-
-/// The largest height and width, of a file and of an example.
-const MAX_SIDE: usize = 1 << 15;
-/// The limit of a file, and of the memory for decoding it, in bytes.
-const MAX_BYTES: u64 = 1 << 30;
+use crate::{Batch, Dataset, ImageDecoder, fingerprint::Fingerprint, image_decoder::io_error};
 
 /// Images with labels: the files `folder/class/*.png` and `*.jpg`. They are decoded when a batch is read.
 ///
@@ -34,7 +27,8 @@ const MAX_BYTES: u64 = 1 << 30;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
-    options: ImageFolderBuilder,
+    decoder: ImageDecoder,
+    fields: [String; 2],
     classes: Vec<String>,
     /// Files and the numbers of their classes.
     files: Vec<(PathBuf, usize)>,
@@ -73,12 +67,9 @@ impl ImageFolderBuilder {
         let refuse = |path: &Path, text: &str| {
             Err(Error::new(ErrorKind::Data, format!("`{}`: {text}", path.display())))
         };
-        for side in [self.height, self.width] {
-            if side == 0 || side > MAX_SIDE {
-                let text =
-                    format!("images of {} x {}: sides are from 1 to {MAX_SIDE}", self.height, self.width);
-                return Err(Error::new(ErrorKind::Shape, text));
-            }
+        let mut decoder = ImageDecoder::new(self.height, self.width)?;
+        if self.is_gray {
+            decoder = decoder.gray();
         }
         let (mut classes, mut files) = (vec![], vec![]);
         let mut hash = Fingerprint::default().number(self.height as u64).number(self.width as u64);
@@ -100,13 +91,8 @@ impl ImageFolderBuilder {
         if classes.is_empty() {
             return refuse(&self.folder, "there are no folders, one for each class");
         }
-        Ok(ImageFolder { options: self, classes, files, fingerprint: hash.finish() })
+        Ok(ImageFolder { decoder, fields: self.fields, classes, files, fingerprint: hash.finish() })
     }
-}
-
-/// An error of the file system, with the path.
-fn io_error(path: &Path, e: io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("cannot read `{}`: {e}", path.display())).caused_by(e)
 }
 
 /// What a folder contains, without hidden entries, sorted by name.
@@ -139,30 +125,6 @@ impl ImageFolder {
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
-
-    /// The samples of an image in the order of its pixels, channels last.
-    fn decode(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = open_file(path, MAX_BYTES)?;
-        let mut limits = Limits::default();
-        limits.max_image_width = Some(MAX_SIDE as u32);
-        limits.max_image_height = Some(MAX_SIDE as u32);
-        limits.max_alloc = Some(MAX_BYTES);
-        let reader = ImageReader::new(BufReader::new(file)).with_guessed_format();
-        let mut reader = reader.map_err(|e| io_error(path, e))?;
-        reader.limits(limits);
-        let decoded = reader.decode().map_err(|e| {
-            let text = format!("cannot decode the image `{}`: {e}", path.display());
-            Error::new(ErrorKind::Format, text).caused_by(e)
-        })?;
-        let options = &self.options;
-        let mut decoded: DynamicImage =
-            if options.is_gray { decoded.to_luma8().into() } else { decoded.to_rgb8().into() };
-        let (height, width) = (options.height as u32, options.width as u32);
-        if (decoded.height(), decoded.width()) != (height, width) {
-            decoded = decoded.resize_exact(width, height, FilterType::Triangle);
-        }
-        Ok(decoded.into_bytes())
-    }
 }
 
 impl Dataset for ImageFolder {
@@ -171,22 +133,17 @@ impl Dataset for ImageFolder {
     }
 
     fn batch(&self, indices: &[usize]) -> Result<Batch> {
-        let ImageFolderBuilder { height, width, is_gray, fields: [images, labels], .. } = &self.options;
-        let channels = if *is_gray { 1 } else { 3 };
-        let dims = [indices.len(), channels, *height, *width];
-        let mut pixels = Tensor::zeros(autobwd_core::DType::F32, &dims)?;
+        let [images, labels] = &self.fields;
+        let [channels, height, width] = self.decoder.dims();
+        let mut pixels = Tensor::zeros(DType::F32, &[indices.len(), channels, height, width])?;
         let mut classes = Vec::with_capacity(indices.len());
-        let plane = height * width;
-        for (to, index) in pixels.slice_mut::<f32>()?.chunks_exact_mut(channels * plane).zip(indices) {
+        for (to, index) in pixels.slice_mut::<f32>()?.chunks_exact_mut(channels * height * width).zip(indices)
+        {
             let (path, class) = self.files.get(*index).ok_or_else(|| {
                 let text = format!("there is no image {index}: the data set has {}", self.len());
                 Error::new(ErrorKind::NoValue, text)
             })?;
-            for (at, pixel) in self.decode(path)?.chunks_exact(channels).enumerate() {
-                for (channel, sample) in pixel.iter().enumerate() {
-                    to[channel * plane + at] = f32::from(*sample) / 255.0;
-                }
-            }
+            to.copy_from_slice(self.decoder.decode(path)?.slice()?);
             classes.push(*class as i64);
         }
         Batch::new([(images, pixels), (labels, Tensor::from_vec([indices.len(), 1], classes)?)])

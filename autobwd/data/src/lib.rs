@@ -46,6 +46,8 @@ mod csv_columns;
 mod dataset;
 mod fingerprint;
 #[cfg(feature = "images")]
+mod image_decoder;
+#[cfg(feature = "images")]
 mod image_folder;
 mod loader;
 mod npz;
@@ -55,6 +57,8 @@ mod text_windows;
 
 pub use csv_columns::{CsvColumn, CsvColumns};
 pub use dataset::{Batch, Dataset};
+#[cfg(feature = "images")]
+pub use image_decoder::ImageDecoder;
 #[cfg(feature = "images")]
 pub use image_folder::{ImageFolder, ImageFolderBuilder};
 pub use loader::{Loader, LoaderBuilder, Position};

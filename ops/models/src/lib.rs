@@ -19,6 +19,8 @@ mod generation_options;
 mod generator;
 mod gguf;
 mod gpt2;
+#[cfg(feature = "images")]
+mod image_processor;
 mod inputs;
 mod layers;
 mod llama;
@@ -33,6 +35,8 @@ mod pretrained;
 mod processors;
 mod quantization;
 mod rotary;
+#[cfg(feature = "sounds")]
+mod sound;
 mod source;
 mod t5;
 mod tensors;
@@ -46,6 +50,8 @@ mod whisper;
 pub use adapter::Adapter;
 pub use generation_options::GenerationOptions;
 pub use generator::Generator;
+#[cfg(feature = "images")]
+pub use image_processor::ImageProcessor;
 pub use lora::{Lora, linear_targets};
 pub use loss::{next_token_loss, token_loss};
 pub use mel::FeatureExtractor;
@@ -54,9 +60,11 @@ pub use pretrained::Pretrained;
 pub use processors::TextContext;
 pub use quantization::quantize_linear;
 #[cfg(feature = "text")]
-pub use text::{ChatMessage, GeneratedText, TextStream, Tokenizer};
+pub use text::{ChatMessage, GeneratedText, TextStream, Tokenizer, transcription_prompt};
+#[cfg(all(feature = "tuning", feature = "images"))]
+pub use tuning::read_images;
 #[cfg(feature = "tuning")]
 pub use tuning::{
-    Example, ExampleFormat, FineTuning, StepReport, TuningRun, TuningSummary, class_names, class_names_of,
-    read_examples,
+    Example, ExampleFormat, Features, FineTuning, StepReport, TuningRun, TuningSummary, class_names,
+    class_names_of, read_examples, read_sounds,
 };

@@ -107,6 +107,16 @@ impl FeatureExtractor {
         Tensor::from_vec([1, self.bands, self.columns()], scaled)
     }
 
+    /// The number of samples of the longest sound that the model reads.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// The number of bands and of columns of a spectrogram.
+    pub fn dims(&self) -> [usize; 2] {
+        [self.bands, self.columns()]
+    }
+
     fn columns(&self) -> usize {
         self.samples / self.hop
     }

@@ -311,6 +311,26 @@ impl Pretrained {
         Ok(())
     }
 
+    /// Whether the model has an encoder and a decoder, such as T5 and Whisper: it generates texts from what it reads.
+    ///
+    /// # Errors
+    /// Files that cannot be read; an unknown `model_type`.
+    pub fn is_encoder_decoder(&self) -> Result<bool> {
+        let config = self.config()?;
+        let family = self.family(&self.source.path_of("config.json"), &config)?;
+        Ok(matches!(family, Family::T5 | Family::Whisper))
+    }
+
+    /// Whether Whisper knows many languages, by its configuration for generations or else by its number of tokens.
+    #[cfg(feature = "text")]
+    pub(crate) fn is_multilingual(&self, tokens: u64) -> Result<bool> {
+        let keys = self.source.object("generation_config.json")?;
+        let named = keys.and_then(|keys| keys.get("is_multilingual")?.as_bool());
+        let config = self.config()?;
+        let size = config.value("vocab_size").and_then(Value::as_u64);
+        Ok(named.unwrap_or(size.is_some_and(|size| size >= tokens)))
+    }
+
     /// Whether weights become codes, which are not trained.
     #[cfg(feature = "tuning")]
     pub(crate) fn is_quantized(&self) -> bool {

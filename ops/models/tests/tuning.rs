@@ -1,6 +1,7 @@
 //! Fine-tuning of the fixtures, compared with what transformers computes, and with itself: packed, in micro-batches, within
 //! a budget, on other threads, interrupted.
 
+mod features;
 mod heads;
 
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ fn batch(family: &str) -> Result<Vec<Example>> {
         if !of_class {
             labels.truncate(count);
         }
-        Example { tokens: tokens[..count].to_vec(), labels }
+        Example::text(tokens[..count].to_vec(), labels)
     };
     Ok(rows(ids)?.into_iter().zip(labels).zip(masks).map(example).collect())
 }
@@ -135,7 +136,7 @@ fn encoders_learn_classes_and_masked_tokens() -> Result<()> {
 fn texts() -> Vec<Example> {
     let text = |i: i64| {
         let tokens: Vec<i64> = (0..5 + i * 2).map(|at| (at * 7 + i * 13) % 280).collect();
-        Example { labels: tokens.clone(), tokens }
+        Example::text(tokens.clone(), tokens)
     };
     (0..12).map(text).collect()
 }
@@ -306,7 +307,7 @@ fn bad_examples_and_options_are_refused() {
     let prepare = |tuning: FineTuning, examples: Vec<Example>| {
         tuning.prepare(&Pretrained::open(folder("gpt2")), examples, vec![]).unwrap_err().to_string()
     };
-    let example = |tokens: Vec<i64>| Example { labels: tokens.clone(), tokens };
+    let example = |tokens: Vec<i64>| Example::text(tokens.clone(), tokens);
     let two = || vec![example(vec![1; 9]), example(vec![5000, 2])];
     for (error, parts) in [
         (prepare(adapters(), vec![]), vec!["there are no examples"]),
@@ -331,7 +332,7 @@ fn bad_examples_and_options_are_refused() {
         ),
         (
             prepare(FineTuning { length: Some(2), is_truncating: true, ..adapters() }, {
-                vec![Example { tokens: vec![1, 2, 3], labels: vec![-100, -100, 3] }]
+                vec![Example::text(vec![1, 2, 3], vec![-100, -100, 3])]
             }),
             vec!["example 1: none of its tokens in the row is learned"],
         ),
@@ -349,7 +350,4 @@ fn bad_examples_and_options_are_refused() {
     let error =
         adapters().prepare(&Pretrained::open(folder("bert")), texts(), vec![]).unwrap_err().to_string();
     assert!(error.contains("no token is hidden"), "{error}");
-    let error =
-        adapters().prepare(&Pretrained::open(folder("vit")), texts(), vec![]).unwrap_err().to_string();
-    assert!(error.contains("are not fine-tuned by this function"), "{error}");
 }

@@ -267,7 +267,7 @@ fn gradient(fwd: &LinearCrossEntropy, g: &mut GradCx<'_>) {
 /// class_weight`, less `t = dloss * (1 - ε) * class_weight[label]` for the label, where `s = t + dloss * (ε / classes
 /// * Σ class_weight + 2 * z_loss * log_sum) + dlog_sum`. Then `dx = dlogits · weightᵀ`, `dweight = xᵀ · dlogits`, and
 /// `dbias` is the sum of all rows.
-#[register_op(grad_of = LinearCrossEntropy, grad = Composed, inferred)]
+#[register_op(grad_of = LinearCrossEntropy, grad = Composed, inferred, factors)]
 pub struct LinearCrossEntropyGrad<V = Var> {
     pub x: V,
     pub weight: V,

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod buf;
+mod freed;
 mod lines;
 mod vector;
 
@@ -14,6 +15,7 @@ use std::{
 
 use self::buf::row_len;
 pub use self::buf::{AccessMode, Binder, Buf, InOut, Lease, dimension};
+pub use self::freed::return_freed_memory;
 pub(super) use self::vector::Vector;
 use super::{Dim, Element, Meta, Rows};
 use crate::{Error, ErrorKind, Result};

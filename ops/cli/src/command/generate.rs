@@ -1,9 +1,12 @@
-//! `generate`: continues texts with a published model.
+//! `generate`: continues texts, or transcribes sounds, with a published model.
 
 use std::{io, path::PathBuf, time::Instant};
 
-use autobwd::tensor::read_bounded;
-use autobwd_models::{ChatMessage, GeneratedText, GenerationOptions, Generator, Tokenizer};
+use autobwd::{Tensor, tensor::read_bounded};
+use autobwd_models::{
+    ChatMessage, FeatureExtractor, GeneratedText, GenerationOptions, Generator, Tokenizer,
+    transcription_prompt,
+};
 use clap::Args;
 use serde::Serialize;
 
@@ -16,7 +19,7 @@ use crate::{
 /// The largest prompt on standard input, in bytes.
 const LARGEST_PROMPT: u64 = 16 << 20;
 
-/// Continue texts with a published model
+/// Continue texts, or transcribe sounds, with a published model
 ///
 /// The options of the model's `generation_config.json` hold unless they are given, but for the number of new tokens. The text of a single prompt appears
 /// as it is made. Texts depend on the prompt, the options and the seed alone, not on other prompts or threads.
@@ -25,8 +28,14 @@ pub(crate) struct GenerateCommand {
     #[command(flatten)]
     pretrained: PretrainedArgs,
     /// The text to continue; may be repeated; `-` is standard input
-    #[arg(long, value_name = "TEXT", required = true)]
+    #[arg(long, value_name = "TEXT", required_unless_present = "audio")]
     prompt: Vec<String>,
+    /// A sound to transcribe, a file of WAV, with Whisper; may be repeated
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "chat"])]
+    audio: Vec<PathBuf>,
+    /// The language of the sounds, such as `en`: for models of many languages
+    #[arg(long, value_name = "NAME", requires = "audio")]
+    language: Option<String>,
     /// Answer the prompts as messages of a user, by the chat template of the model
     #[arg(long)]
     chat: bool,
@@ -94,8 +103,15 @@ impl GenerateCommand {
         let start = Instant::now();
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
         let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
-        let prompts = self.prompts(&tokenizer)?;
         let pretrained = self.pretrained.open();
+        let sounds = self.sounds()?;
+        let prompts = match &sounds {
+            None => self.prompts(&tokenizer)?,
+            Some(_) => {
+                let prompt = transcription_prompt(&pretrained, &tokenizer, self.language.as_deref());
+                vec![prompt.map_err(unreadable)?; self.audio.len()]
+            }
+        };
         let options = self.options(pretrained.generation_options().map_err(unreadable)?, &tokenizer);
         let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
         let capacity = longest.saturating_add(options.max_new_tokens);
@@ -106,19 +122,20 @@ impl GenerateCommand {
         let mut executor = executor(self.threads);
         let is_streamed = prompts.len() == 1 && !self.json;
         let (start, mut shown) = (Instant::now(), Ok(()));
-        let texts = generator.generate_texts(
-            &mut executor,
-            &tokenizer,
-            &prompts,
-            &options,
-            &self.stop,
-            |_, part| {
-                if is_streamed && shown.is_ok() {
-                    shown = terminal.print_part(part);
-                }
-                shown.is_ok()
-            },
-        )?;
+        let on_text = |_: usize, part: &str| {
+            if is_streamed && shown.is_ok() {
+                shown = terminal.print_part(part);
+            }
+            shown.is_ok()
+        };
+        let (executor, stop) = (&mut executor, &self.stop[..]);
+        let texts = match &sounds {
+            None => generator.generate_texts(executor, &tokenizer, &prompts, &options, stop, on_text)?,
+            Some(sounds) => {
+                let sources = (sounds, &prompts[..]);
+                generator.transcribe_texts(executor, &tokenizer, sources, &options, stop, on_text)?
+            }
+        };
         let seconds = start.elapsed().as_secs_f64();
         shown?;
         if is_streamed {
@@ -139,6 +156,21 @@ impl GenerateCommand {
             seconds,
             tokens_per_second: total as f64 / seconds,
         })
+    }
+
+    /// The spectrograms of all sounds, if there are any.
+    fn sounds(&self) -> CommandResult<Option<Tensor>> {
+        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
+        if self.audio.is_empty() {
+            return Ok(None);
+        }
+        let extractor = FeatureExtractor::open(&self.pretrained.model).map_err(unreadable)?;
+        let [bands, columns] = extractor.dims();
+        let mut features = Vec::with_capacity(self.audio.len() * bands * columns);
+        for path in &self.audio {
+            features.extend_from_slice(extractor.read_wav(path).map_err(unreadable)?.slice::<f32>()?);
+        }
+        Ok(Some(Tensor::from_vec([self.audio.len(), bands, columns], features)?))
     }
 
     /// The tokens of the prompts.

@@ -1,4 +1,4 @@
-//! `tune`: fine-tunes a published model on texts.
+//! `tune`: fine-tunes a published model.
 
 mod lora;
 mod outputs;
@@ -9,8 +9,9 @@ use std::{
 };
 
 use autobwd_models::{
-    Adapter, Example, ExampleFormat, FineTuning, Lora, Pretrained, StepReport, Tokenizer, TuningRun,
-    class_names, class_names_of, read_examples,
+    Adapter, Example, ExampleFormat, FeatureExtractor, FineTuning, ImageProcessor, Lora, Pretrained,
+    StepReport, Tokenizer, TuningRun, class_names, class_names_of, read_examples, read_images, read_sounds,
+    transcription_prompt,
 };
 use clap::Args;
 use serde::Serialize;
@@ -27,11 +28,12 @@ use outputs::TuningFiles;
 /// The number of steps after which the time of all is estimated.
 const MEASURED_STEPS: u64 = 3;
 
-/// Fine-tune a published model on texts
+/// Fine-tune a published model on texts, images or sounds
 ///
 /// A line of the data is an object: with `messages` of a conversation (the answers are learned), with `prompt` and
-/// `completion` (the completion is learned), with `text`; or, for models that classify, with a text and a class, or with
-/// words and their classes.
+/// `completion` (the completion is learned), with `text`; for models that classify, with a text or the path of an image and
+/// a class, or with words and their classes; or with the path of a sound and its text. Paths are relative to the folder of
+/// the data.
 ///
 /// What the run will do is said on standard error before the first step. A run that is killed goes on with --resume, with
 /// the same bits as if it had not been. The folder of --output gets the adapter, as peft writes it, or the model, as
@@ -55,6 +57,15 @@ pub(crate) struct TuneCommand {
     /// The field of the classes of words, a list, likewise: the field of --text is a list of words
     #[arg(long, value_name = "FIELD", conflicts_with_all = ["chat", "labels", "mask"])]
     tags: Option<String>,
+    /// The field of the path of an image, PNG or JPEG, which --labels classifies: for ViT
+    #[arg(long, value_name = "FIELD", requires = "labels", conflicts_with_all = ["chat", "text", "mask", "tags"])]
+    image: Option<String>,
+    /// The field of the path of a sound, WAV, whose text is in the field of --text: for Whisper
+    #[arg(long, value_name = "FIELD", conflicts_with_all = ["chat", "labels", "mask", "tags", "image"])]
+    audio: Option<String>,
+    /// The language of the sounds, such as `en`: for models of many languages
+    #[arg(long, value_name = "NAME", requires = "audio")]
+    language: Option<String>,
     /// Give an encoder a new head for the classes that the data have: texts in their order, or numbers from 0
     #[arg(long)]
     new_head: bool,
@@ -148,16 +159,9 @@ struct TuneJson {
 
 impl TuneCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
-        let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
         let pretrained = self.open()?;
-        let format = self.format(&pretrained)?;
-        let read = |path: &Path| read_examples(path, &tokenizer, format.as_ref()).map_err(unreadable);
         self.require_other_folders()?;
-        let examples = read(&self.data)?;
-        let evaluation = self.evaluation.as_deref().map_or(Ok(vec![]), read)?;
-        // Of a large vocabulary, it takes as much memory as a small model.
-        drop(tokenizer);
+        let [examples, evaluation] = self.examples(&pretrained)?;
         let files = TuningFiles::of(&self.output, self.resume)?;
         let mut run = self.prepare(&pretrained, examples, evaluation)?;
         terminal.warn(&format!("fine-tuning `{}`\n{}", self.pretrained.model.display(), run.summary()));
@@ -215,9 +219,45 @@ impl TuneCommand {
         })
     }
 
-    fn format(&self, pretrained: &Pretrained) -> CommandResult<Option<ExampleFormat>> {
-        let field = self.text.clone().unwrap_or_else(|| "text".into());
-        let names = || class_names(pretrained).map_err(|e| CommandFailure::Unreadable(e.to_string()));
+    /// What is learned, and what is evaluated.
+    fn examples(&self, pretrained: &Pretrained) -> CommandResult<[Vec<Example>; 2]> {
+        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
+        let model = &self.pretrained.model;
+        let text = self.text.as_deref().unwrap_or("text");
+        if let Some((image, label)) = self.image.as_deref().zip(self.labels.as_deref()) {
+            let processor = ImageProcessor::open(model).map_err(unreadable)?;
+            let names = class_names(pretrained).map_err(unreadable)?;
+            return self.read(|path| read_images(path, [image, label], &names, &processor));
+        }
+        // Of a large vocabulary, it takes as much memory as a small model, and is dropped before that is read.
+        let tokenizer = Tokenizer::open(model).map_err(unreadable)?;
+        if let Some(audio) = &self.audio {
+            let extractor = FeatureExtractor::open(model).map_err(unreadable)?;
+            let prompt = transcription_prompt(pretrained, &tokenizer, self.language.as_deref());
+            let prompt = prompt.map_err(unreadable)?;
+            return self.read(|path| read_sounds(path, [audio, text], &prompt, (&tokenizer, &extractor)));
+        }
+        let format = self.format(pretrained, text)?;
+        self.read(|path| read_examples(path, &tokenizer, format.as_ref()))
+    }
+
+    /// The examples in the data and in the evaluation data.
+    fn read(
+        &self,
+        read: impl Fn(&Path) -> autobwd::Result<Vec<Example>>,
+    ) -> CommandResult<[Vec<Example>; 2]> {
+        let examples = read(&self.data).and_then(|examples| {
+            let evaluation = self.evaluation.as_deref().map_or(Ok(vec![]), &read)?;
+            Ok([examples, evaluation])
+        });
+        examples.map_err(|e| CommandFailure::Unreadable(e.to_string()))
+    }
+
+    /// The format of texts; without one, the fields of the first line decide.
+    fn format(&self, pretrained: &Pretrained, text: &str) -> CommandResult<Option<ExampleFormat>> {
+        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
+        let field = text.to_string();
+        let names = || class_names(pretrained).map_err(unreadable);
         Ok(match (&self.labels, &self.tags, self.mask) {
             (Some(label), ..) => {
                 Some(ExampleFormat::Classes { field, label: label.clone(), names: names()? })
@@ -227,6 +267,7 @@ impl TuneCommand {
             }
             (.., Some(share)) => Some(ExampleFormat::Masked { field, share, seed: self.seed }),
             _ if self.chat => Some(ExampleFormat::Chat),
+            _ if pretrained.is_encoder_decoder().map_err(unreadable)? => Some(ExampleFormat::SourceAndTarget),
             _ => self.text.is_some().then_some(ExampleFormat::Text { field }),
         })
     }

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use hound::{SampleFormat, WavSpec, WavWriter};
+use image::{Rgb, RgbImage};
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -156,6 +158,79 @@ fn encoders_learn_classes_of_texts_and_of_words() {
         let output = autobwd(&arguments);
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn images_sounds_and_pairs_of_texts_are_learned() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let save = |name: &str, lines: String| fs::write(folder.path().join(name), lines).unwrap();
+    let learn = ["--rate", "0.01", "--epochs", "40", "--batch", "2", "--threads", "1", "-o"];
+    let tune = |model: &str, arguments: &[&str], output: &str| {
+        json(&[&["tune", model], arguments, &learn, &[output]].concat())
+    };
+
+    for (name, colour) in [("red.png", [250, 10, 20]), ("blue.png", [10, 20, 250])] {
+        RgbImage::from_pixel(32, 32, Rgb(colour)).save(path(name)).unwrap();
+    }
+    let line = |name: &str| format!("{{\"file\": \"{name}.png\", \"colour\": \"{name}\"}}\n");
+    save("images.jsonl", line("red") + &line("blue"));
+    let arguments = ["--image", "file", "--labels", "colour", "--new-head"];
+    tune(&published("vit"), &[&[&*path("images.jsonl")], &arguments[..]].concat(), &path("colours"));
+    let classify =
+        ["classify", &path("colours"), "--image", &path("red.png"), "--image", &path("blue.png"), "--json"];
+    let found = json(&classify);
+    assert_eq!([&found["texts"][0]["class"], &found["texts"][1]["class"]], ["red", "blue"], "{found}");
+
+    let spec =
+        WavSpec { channels: 1, sample_rate: 16_000, bits_per_sample: 16, sample_format: SampleFormat::Int };
+    for (name, period) in [("low.wav", 60), ("high.wav", 8)] {
+        let mut writer = WavWriter::create(path(name), spec).unwrap();
+        (0..9000_i16).for_each(|n| writer.write_sample((n % period - period / 2) * 200).unwrap());
+        writer.finalize().unwrap();
+    }
+    let line = |name: &str, text: &str| format!("{{\"file\": \"{name}.wav\", \"text\": \"{text}\"}}\n");
+    save("sounds.jsonl", line("low", "the cat") + &line("high", "a dog"));
+    let spoken = ["--audio", "file", "--language", "en"];
+    tune(&published("whisper"), &[&[&*path("sounds.jsonl")], &spoken[..]].concat(), &path("ears"));
+    let generate = ["generate", &path("ears"), "--language", "en", "--audio", &path("low.wav")];
+    let found =
+        json(&[&generate[..], &["--audio", &path("high.wav"), "--max-tokens", "20", "--json"]].concat());
+    assert_eq!([&found["texts"][0]["text"], &found["texts"][1]["text"]], ["the cat", "a dog"], "{found}");
+    let streamed = autobwd(&[&generate[..], &["--max-tokens", "20"]].concat());
+    assert_eq!(
+        String::from_utf8(streamed.stdout).unwrap(),
+        "the cat\n",
+        "{}",
+        String::from_utf8_lossy(&streamed.stderr)
+    );
+
+    let line = |prompt: &str, completion: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"completion\": \"{completion}\"}}\n")
+    };
+    save("pairs.jsonl", line("the cat", "sat on") + &line("the mat", "the dog"));
+    tune(&published("t5"), &[&path("pairs.jsonl"), "--lora", "r=16,targets=all-linear"], &path("pairs"));
+    let generate = ["generate", &published("t5"), "--adapter", &path("pairs"), "--prompt", "the cat"];
+    let found = json(&[&generate[..], &["--max-tokens", "20", "--json"]].concat());
+    assert_eq!(found["texts"][0]["text"], "sat on", "{found}");
+
+    for (arguments, part) in [
+        (vec!["classify", &*path("colours"), "--image", &*path("images.jsonl")], "cannot decode the image"),
+        (vec!["classify", &*published("bert"), "--image", &*path("red.png")], "has no names of classes"),
+        (vec!["generate", &*published("gpt2"), "--audio", &*path("low.wav")], "preprocessor_config.json"),
+        (
+            vec!["generate", &*path("ears"), "--audio", &*path("low.wav"), "--language", "xx"],
+            "no token `<|xx|>`",
+        ),
+        (vec!["tune", &*published("vit"), &*path("images.jsonl"), "-o", &*path("no")], "tokenizer.json"),
+    ] {
+        let output = autobwd(&arguments);
+        assert!(
+            !output.status.success() && stderr(&output).contains(part),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
     }
 }
 

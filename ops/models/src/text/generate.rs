@@ -53,43 +53,53 @@ impl Generator {
         prompts: &[impl AsRef<[i64]>],
         options: &GenerationOptions,
         stop: &[String],
-        mut on_text: impl FnMut(usize, &str) -> bool,
+        on_text: impl FnMut(usize, &str) -> bool,
     ) -> Result<Vec<GeneratedText>> {
-        let start = |_| Continuation {
-            stream: tokenizer.stream(),
-            stopped: StoppedText::new(stop),
-            text: String::new(),
-        };
-        let mut texts: Vec<Continuation<'_>> = prompts.iter().map(start).collect();
-        let (mut failure, mut is_wanted) = (None, true);
-        let mut give = |row: usize, continuation: &mut Continuation<'_>, part: &str| {
-            continuation.text.push_str(part);
-            is_wanted &= part.is_empty() || on_text(row, part);
-            is_wanted
-        };
-        let tokens = self.generate_with(executor, prompts, options, |row, token| {
-            let continuation = &mut texts[row];
-            let part = match continuation.stream.push(token) {
-                Ok(part) => continuation.stopped.push(&part),
-                Err(e) => {
-                    failure = Some(e);
-                    return false;
-                }
-            };
-            give(row, continuation, &part) && !continuation.stopped.is_stopped
-        })?;
-        if let Some(e) = failure {
-            return Err(e);
-        }
-        for (row, continuation) in texts.iter_mut().enumerate() {
-            let part = continuation.stream.finish()?;
-            let part = continuation.stopped.push(&part) + &continuation.stopped.finish();
-            give(row, continuation, &part);
-        }
-        let text = |(continuation, tokens): (Continuation<'_>, Vec<i64>)| GeneratedText {
-            text: continuation.text,
-            tokens,
-        };
-        Ok(texts.into_iter().zip(tokens).map(text).collect())
+        texts(tokenizer, prompts.len(), stop, on_text, |on_token| {
+            self.generate_with(executor, prompts, options, on_token)
+        })
     }
+}
+
+/// So many texts of the tokens that `generate` gives to its argument and returns.
+pub(super) fn texts(
+    tokenizer: &Tokenizer,
+    count: usize,
+    stop: &[String],
+    mut on_text: impl FnMut(usize, &str) -> bool,
+    generate: impl FnOnce(&mut dyn FnMut(usize, i64) -> bool) -> Result<Vec<Vec<i64>>>,
+) -> Result<Vec<GeneratedText>> {
+    let start =
+        || Continuation { stream: tokenizer.stream(), stopped: StoppedText::new(stop), text: String::new() };
+    let mut texts: Vec<Continuation<'_>> = std::iter::repeat_with(start).take(count).collect();
+    let (mut failure, mut is_wanted) = (None, true);
+    let mut give = |row: usize, continuation: &mut Continuation<'_>, part: &str| {
+        continuation.text.push_str(part);
+        is_wanted &= part.is_empty() || on_text(row, part);
+        is_wanted
+    };
+    let tokens = generate(&mut |row, token| {
+        let continuation = &mut texts[row];
+        let part = match continuation.stream.push(token) {
+            Ok(part) => continuation.stopped.push(&part),
+            Err(e) => {
+                failure = Some(e);
+                return false;
+            }
+        };
+        give(row, continuation, &part) && !continuation.stopped.is_stopped
+    })?;
+    if let Some(e) = failure {
+        return Err(e);
+    }
+    for (row, continuation) in texts.iter_mut().enumerate() {
+        let part = continuation.stream.finish()?;
+        let part = continuation.stopped.push(&part) + &continuation.stopped.finish();
+        give(row, continuation, &part);
+    }
+    let text = |(continuation, tokens): (Continuation<'_>, Vec<i64>)| GeneratedText {
+        text: continuation.text,
+        tokens,
+    };
+    Ok(texts.into_iter().zip(tokens).map(text).collect())
 }

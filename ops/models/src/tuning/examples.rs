@@ -1,4 +1,4 @@
-//! Texts to learn from, as tokens with labels.
+//! Examples to learn from: texts as tokens with labels.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::Value;
 
-use super::{faults, loss::IGNORED};
+use super::{Features, faults, loss::IGNORED};
 use crate::{ChatMessage, Tokenizer};
 
 /// The largest file of examples, in bytes.
@@ -16,14 +16,23 @@ const LARGEST_FILE: u64 = 1 << 32;
 /// The largest number of classes.
 const MOST_CLASSES: u64 = 1 << 16;
 
-/// Something to learn: tokens, and what they are labelled with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Something to learn: what a model reads, and what it is to find.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Example {
-    /// The tokens of the text.
+    /// The tokens of the text; with an encoder and a decoder, those that the encoder reads.
     pub tokens: Vec<i64>,
-    /// A label for each token: the token itself or its class, or −100 if it is not counted. For classifiers of texts, one
-    /// class.
+    /// What the model reads instead of tokens: an image or a sound.
+    pub features: Option<Features>,
+    /// A label for each token: the token itself or its class, or −100 if it is not counted. For classifiers of texts and
+    /// images, one class. For decoders that follow an encoder, the tokens to generate.
     pub labels: Vec<i64>,
+}
+
+impl Example {
+    /// A text.
+    pub fn text(tokens: Vec<i64>, labels: Vec<i64>) -> Example {
+        Example { tokens, labels, features: None }
+    }
 }
 
 /// What a line of JSON has.
@@ -49,6 +58,8 @@ pub enum ExampleFormat {
     },
     /// `prompt` and `completion`: the tokens of the completion are learned.
     Completion,
+    /// `prompt`, which an encoder reads, and `completion`, which a decoder learns to generate from it.
+    SourceAndTarget,
     /// A text with a class, by its number or its name.
     Classes {
         /// The name of the field of the text.
@@ -92,14 +103,11 @@ impl ExampleFormat {
     /// Lines that do not have the fields of the format, or have no label that counts; those of the tokenizer.
     pub fn example(&self, line: &str, tokenizer: &Tokenizer) -> Result<Example> {
         let object = parse(line).map_err(refused)?;
-        let text = |field: &str| {
-            let value = object.get(field).ok_or_else(|| refused(format!("it has no field `{field}`")))?;
-            value.as_str().ok_or_else(|| refused(format!("its `{field}` is no text")))
-        };
+        let text = |field: &str| text(&object, field);
         let example = match self {
             ExampleFormat::Text { field } => {
                 let tokens = ended(tokenizer.encode(text(field)?)?, tokenizer);
-                Example { labels: tokens.clone(), tokens }
+                Example::text(tokens.clone(), tokens)
             }
             ExampleFormat::Masked { field, share, seed } => {
                 let text = text(field)?;
@@ -111,12 +119,16 @@ impl ExampleFormat {
                 let completion = ended(tokenizer.encode_plain(text("completion")?)?, tokenizer);
                 labels.extend(&completion);
                 tokens.extend(completion);
-                Example { tokens, labels }
+                Example::text(tokens, labels)
+            }
+            ExampleFormat::SourceAndTarget => {
+                let target = ended(tokenizer.encode(text("completion")?)?, tokenizer);
+                Example::text(tokenizer.encode(text("prompt")?)?, target)
             }
             ExampleFormat::Chat => chat(&messages(&object)?, tokenizer)?,
             ExampleFormat::Classes { field, label, names } => {
                 let class = class(given(&object, label)?, label, names)?;
-                Example { tokens: tokenizer.encode(text(field)?)?, labels: vec![class] }
+                Example::text(tokenizer.encode(text(field)?)?, vec![class])
             }
             ExampleFormat::TokenClasses { field, label, names } => {
                 let words = list(&object, field)?.iter().map(|word| {
@@ -132,7 +144,7 @@ impl ExampleFormat {
                 }
                 let (tokens, starts) = tokenizer.encode_words(&words)?;
                 let class = |word: &Option<usize>| word.map_or(IGNORED, |word| classes[word]);
-                Example { labels: starts.iter().map(class).collect(), tokens }
+                Example::text(tokens, starts.iter().map(class).collect())
             }
         };
         match example.labels.iter().any(|label| *label != IGNORED) {
@@ -165,7 +177,7 @@ pub fn read_examples(
 ///
 /// # Errors
 /// Files that cannot be read; no lines; one list of the lines that are refused.
-fn read_lines<T>(path: &Path, mut read: impl FnMut(&str) -> Result<T>) -> Result<Vec<T>> {
+pub(super) fn read_lines<T>(path: &Path, mut read: impl FnMut(&str) -> Result<T>) -> Result<Vec<T>> {
     let file = |text: String| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
     let bytes = read_file(path, LARGEST_FILE)?;
     let text = str::from_utf8(&bytes).map_err(|e| file(format!("not text: {e}")))?;
@@ -184,7 +196,7 @@ fn read_lines<T>(path: &Path, mut read: impl FnMut(&str) -> Result<T>) -> Result
     }
 }
 
-fn parse(line: &str) -> std::result::Result<Value, String> {
+pub(super) fn parse(line: &str) -> std::result::Result<Value, String> {
     match serde_json::from_str(line) {
         Ok(value @ Value::Object(_)) => Ok(value),
         Ok(_) => Err("it is no object".into()),
@@ -192,7 +204,7 @@ fn parse(line: &str) -> std::result::Result<Value, String> {
     }
 }
 
-fn refused(text: String) -> Error {
+pub(super) fn refused(text: String) -> Error {
     Error::new(ErrorKind::Format, text)
 }
 
@@ -203,8 +215,13 @@ fn ended(mut tokens: Vec<i64>, tokenizer: &Tokenizer) -> Vec<i64> {
     tokens
 }
 
-fn given<'a>(object: &'a Value, field: &str) -> Result<&'a Value> {
+pub(super) fn given<'a>(object: &'a Value, field: &str) -> Result<&'a Value> {
     object.get(field).ok_or_else(|| refused(format!("it has no field `{field}`")))
+}
+
+/// A text in a field.
+pub(super) fn text<'a>(object: &'a Value, field: &str) -> Result<&'a str> {
+    given(object, field)?.as_str().ok_or_else(|| refused(format!("its `{field}` is no text")))
 }
 
 fn list<'a>(object: &'a Value, field: &str) -> Result<&'a Vec<Value>> {
@@ -212,7 +229,7 @@ fn list<'a>(object: &'a Value, field: &str) -> Result<&'a Vec<Value>> {
 }
 
 /// The number of a class that is given by its number or its name.
-fn class(value: &Value, field: &str, names: &[String]) -> Result<i64> {
+pub(super) fn class(value: &Value, field: &str, names: &[String]) -> Result<i64> {
     let named = |name: &str| names.iter().position(|known| known == name).map(|class| class as i64);
     let class = value.as_i64().or_else(|| named(value.as_str()?));
     class
@@ -303,7 +320,7 @@ fn masked(
             tokens[at] = (other * (tokenizer.largest_id() + 1) as f64) as i64;
         }
     }
-    Ok(Example { tokens, labels })
+    Ok(Example::text(tokens, labels))
 }
 
 /// A conversation, in which what the assistant says is learned.
@@ -325,5 +342,6 @@ fn chat(messages: &[ChatMessage], tokenizer: &Tokenizer) -> Result<Example> {
         true => *token,
         false => IGNORED,
     };
-    Ok(Example { labels: tokens.iter().zip(&starts).map(label).collect(), tokens })
+    let labels = tokens.iter().zip(&starts).map(label).collect();
+    Ok(Example::text(tokens, labels))
 }

@@ -3,6 +3,8 @@
 mod examples;
 mod facts;
 mod faults;
+mod features;
+mod image_and_sound_files;
 mod loss;
 mod program;
 mod rows;
@@ -11,6 +13,10 @@ mod summary;
 
 pub use examples::{Example, ExampleFormat, class_names_of, read_examples};
 pub use facts::class_names;
+pub use features::Features;
+#[cfg(feature = "images")]
+pub use image_and_sound_files::read_images;
+pub use image_and_sound_files::read_sounds;
 pub use run::{StepReport, TuningRun};
 pub use summary::TuningSummary;
 
@@ -24,8 +30,9 @@ const LARGEST_STEP: usize = 1 << 20;
 /// How a published model is fine-tuned.
 ///
 /// Decoders learn the next tokens of texts, which are packed into rows and do not see each other. Encoders learn classes of
-/// texts or of tokens, with a [new head](Pretrained::classes) or the head of their files, or tokens that are masked. A loss is the mean over all counted labels of a step, whatever the number of
-/// micro-batches.
+/// texts, of tokens or of images, with a [new head](Pretrained::classes) or the head of their files, or tokens that are
+/// masked. T5 learns to generate texts from texts, and Whisper from sounds. A loss is the mean over all counted labels of a
+/// step, whatever the number of micro-batches.
 ///
 /// ```
 /// use autobwd_models::{ExampleFormat, FineTuning, Lora, Pretrained, Tokenizer};
@@ -62,7 +69,8 @@ pub struct FineTuning {
     pub batch: usize,
     /// Micro-batches of a step, which take the memory of one.
     pub micro_batches: usize,
-    /// Tokens of a row; by default, those of the longest example.
+    /// Tokens of a row; by default, those of the longest example. Rows of what a decoder generates from an encoder are as
+    /// long as the longest such text.
     pub length: Option<usize>,
     /// Whether examples that are longer than a row are cut; otherwise, they are errors.
     pub is_truncating: bool,

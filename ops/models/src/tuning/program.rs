@@ -13,7 +13,7 @@ use autobwd_ops::{
     },
 };
 
-use super::{FineTuning, loss::summed_token_loss};
+use super::{FineTuning, loss::summed_token_loss, rows::LABELS};
 
 /// The input that losses are divided by.
 pub(super) const DIVISOR: &str = "label_count";
@@ -93,7 +93,7 @@ impl TuningPrograms {
 fn loss(net: &Builder, logits: &str) -> Result<Expr> {
     let logits = net.expr(logits);
     let dims = vec![-1; logits.dims().len() - 1];
-    let labels = net.input("labels", DType::I64, &dims);
+    let labels = net.input(LABELS, DType::I64, &dims);
     let divisor = net.input(DIVISOR, DType::F32, &[]);
     (summed_token_loss(&logits, &labels)? / divisor).check().cloned()
 }

@@ -2,35 +2,54 @@
 
 use std::collections::BTreeSet;
 
-use autobwd::{Error, ErrorKind, Result, Tensor};
-use autobwd_data::TensorDataset;
+use autobwd::{DType, Dims, Error, ErrorKind, Meta, Result, Tensor, tensor::Dim};
+use autobwd_data::{Batch, Dataset};
+use xxhash_rust::xxh3::Xxh3;
 
-use super::{Example, FineTuning, faults, loss::IGNORED};
+use super::{Example, Features, FineTuning, faults, loss::IGNORED};
+
+/// The feed of the labels.
+pub(super) const LABELS: &str = "labels";
 
 /// What the rows of a model hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RowKind {
-    /// Texts, with the next token of each as its label, and the position of each token in its text.
-    NextTokens,
-    /// A text, with a label for each token, and whether it is a token.
-    Tokens,
-    /// A text with a class, and whether each token is one.
-    Classes,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RowKind {
+    pub(super) input: RowInput,
+    pub(super) target: RowTarget,
 }
 
-impl RowKind {
-    /// The input of the model next to `input_ids`.
-    pub(super) fn second_input(self) -> &'static str {
-        if self == RowKind::NextTokens { "position_ids" } else { "attention_mask" }
-    }
+/// What a model reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RowInput {
+    /// Texts, and the position of each token in its text.
+    PackedTokens,
+    /// A text, and whether each token is one.
+    Tokens,
+    /// The input of this name and these dimensions, after the dimension of the batch.
+    Features(&'static str, Vec<usize>),
+}
+
+/// What a model finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowTarget {
+    /// The token after each one.
+    NextTokens,
+    /// A label for each token.
+    TokenLabels,
+    Class,
+    /// A text that a decoder generates, which is fed its tokens after a first one.
+    Text {
+        start: i64,
+        padding: i64,
+    },
 }
 
 /// What a model can read and learn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// The largest number of tokens of a text.
-    pub(super) positions: Option<usize>,
-    /// The number of tokens that there are.
+    /// The largest number of tokens of a text that is read, and of one that a decoder generates.
+    pub(super) positions: [Option<usize>; 2],
+    /// The number of tokens that can be read.
     pub(super) vocabulary: i64,
     /// The number of logits of a text or a token.
     pub(super) classes: i64,
@@ -41,160 +60,279 @@ pub(super) struct Limits {
 pub(super) struct Rows {
     kind: RowKind,
     pub(super) length: usize,
+    /// The number of tokens of a text that a decoder generates.
+    pub(super) target_length: usize,
     /// The numbers of the examples in each row.
     rows: Vec<Vec<usize>>,
     examples: Vec<Example>,
 }
 
+/// The largest number of tokens in one of the examples.
+fn longest(examples: &[Example], tokens: impl Fn(&Example) -> &Vec<i64>) -> usize {
+    examples.iter().map(|example| tokens(example).len()).max().unwrap_or(0)
+}
+
 impl Rows {
-    /// Puts examples into rows, whose number is a multiple of `multiple`: the last ones may be empty.
+    /// Puts examples into rows, whose number is a multiple of `multiple`: the last ones may be empty. Rows have these
+    /// lengths, or those of the longest examples.
     ///
     /// # Errors
     /// No examples; one list of all that do not fit into a row.
     pub(super) fn new(
         tuning: &FineTuning,
-        kind: RowKind,
+        kind: &RowKind,
         mut examples: Vec<Example>,
         limits: &Limits,
-        multiple: usize,
+        (multiple, lengths): (usize, [Option<usize>; 2]),
     ) -> Result<Rows> {
         if examples.is_empty() {
             return Err(Error::new(ErrorKind::Data, "there are no examples"));
         }
-        let longest = examples.iter().map(|example| example.tokens.len()).max().unwrap_or(1);
-        let bound = limits.positions.unwrap_or(usize::MAX);
-        let length = tuning.length.unwrap_or(longest.min(if tuning.is_truncating { bound } else { longest }));
-        if length > bound {
-            let text = format!(
-                "rows of {length} tokens are longer than the {bound} positions of the model: give a shorter length, and \
-                 cut longer examples"
-            );
-            return Err(Error::new(ErrorKind::Data, text));
-        }
+        let is_text = matches!(kind.target, RowTarget::Text { .. });
+        let of_texts = if is_text { longest(&examples, |example| &example.labels) } else { 0 };
+        let longest = [longest(&examples, |example| &example.tokens), of_texts];
+        let length = |side: usize| {
+            let bound = limits.positions[side].unwrap_or(usize::MAX);
+            let shortened = if tuning.is_truncating { bound } else { usize::MAX };
+            let length = lengths[side].unwrap_or(longest[side].min(shortened));
+            match length > bound {
+                false => Ok(length),
+                true => {
+                    let text = format!(
+                        "rows of {length} tokens are longer than the {bound} positions of the model: give a shorter \
+                         length, and cut longer examples"
+                    );
+                    Err(Error::new(ErrorKind::Data, text))
+                }
+            }
+        };
+        let (length, target_length) = (length(0)?, if is_text { length(1)? } else { 0 });
+        let rows = Rows { kind: kind.clone(), length, target_length, rows: vec![], examples: vec![] };
         let mut faults = vec![];
         for (i, example) in examples.iter_mut().enumerate() {
             if tuning.is_truncating {
-                truncate(&mut example.tokens, kind, length);
-                if kind != RowKind::Classes {
-                    truncate(&mut example.labels, kind, length);
-                }
+                rows.truncate(example);
             }
-            let fault = fault(example, kind, length, limits);
+            let fault = rows.fault(example, limits);
             faults.extend(fault.map(|fault| format!("example {}: {fault}", i + 1)));
         }
         faults::require_none(faults, "the examples do not fit")?;
-        let mut rows = match tuning.is_packing && kind == RowKind::NextTokens {
+        let mut numbers = match tuning.is_packing && kind.input == RowInput::PackedTokens {
             true => packed(&examples, length),
             false => (0..examples.len()).map(|i| vec![i]).collect(),
         };
-        rows.resize(rows.len().next_multiple_of(multiple), vec![]);
-        Ok(Rows { kind, length, rows, examples })
+        numbers.resize(numbers.len().next_multiple_of(multiple), vec![]);
+        Ok(Rows { rows: numbers, examples, ..rows })
     }
 
     /// How many rows there are, examples, tokens of these, and labels that count.
     pub(super) fn counts(&self) -> [usize; 4] {
         let tokens = self.examples.iter().map(|example| example.tokens.len()).sum();
-        let counted = self.examples.iter().map(|example| counted(example, self.kind)).sum();
+        let counted = self.examples.iter().map(|example| self.counted(example)).sum();
         [self.rows.len(), self.examples.len(), tokens, counted]
     }
 
-    /// The rows as the feeds of a model: int64 `[rows, length]`; classes are `[rows]`.
-    ///
-    /// # Errors
-    /// Memory runs out.
-    pub(super) fn dataset(&self) -> Result<TensorDataset> {
-        let mut parts: [Vec<i64>; 3] = Default::default();
-        for row in &self.rows {
-            parts.iter_mut().zip(self.row(row)).for_each(|(part, row)| part.extend(row));
-        }
-        let [ids, second, labels] = parts;
-        let dims = [self.rows.len(), self.length];
-        let labels = match self.kind {
-            RowKind::Classes => Tensor::from_vec([self.rows.len()], labels)?,
-            _ => Tensor::from_vec(dims, labels)?,
+    /// The feeds of a model by so many rows.
+    pub(super) fn feeds(&self, rows: usize) -> Vec<(&'static str, Meta)> {
+        let dims = |of_row: &[usize]| [rows].iter().chain(of_row).map(|n| Dim::from(*n)).collect::<Dims>();
+        let integers = |(name, row): (&'static str, Vec<i64>)| {
+            let of_row = (!self.is_of_one(name)).then_some(row.len());
+            (name, Meta::new(DType::I64, dims(of_row.as_slice())))
         };
-        TensorDataset::new([
-            ("input_ids", Tensor::from_vec(dims, ids)?),
-            (self.kind.second_input(), Tensor::from_vec(dims, second)?),
-            ("labels", labels),
-        ])
+        let mut feeds: Vec<_> = self.row(&[]).into_iter().map(integers).collect();
+        if let RowInput::Features(name, of_row) = &self.kind.input {
+            feeds.push((*name, Meta::new(DType::F32, dims(of_row))));
+        }
+        feeds
     }
 
-    /// The tokens of a row, what the second input says of them, and their labels.
-    fn row(&self, row: &[usize]) -> [Vec<i64>; 3] {
+    /// Whether a row has one number of this name, without a dimension for it.
+    fn is_of_one(&self, name: &str) -> bool {
+        name == LABELS && self.kind.target == RowTarget::Class
+    }
+
+    /// The integers of a row, by the name of the feed.
+    fn row(&self, row: &[usize]) -> Vec<(&'static str, Vec<i64>)> {
         let (mut ids, mut second, mut labels) = (vec![], vec![], vec![]);
         for example in row.iter().map(|i| &self.examples[*i]) {
             let count = example.tokens.len();
             ids.extend(&example.tokens);
-            match self.kind {
-                RowKind::NextTokens => {
-                    second.extend(0..count as i64);
-                    labels.extend(example.labels.iter().skip(1));
-                    labels.push(IGNORED);
-                }
-                RowKind::Tokens | RowKind::Classes => {
-                    second.resize(count, 1);
-                    labels.extend(&example.labels);
-                }
+            match self.kind.input {
+                RowInput::PackedTokens => second.extend(0..count as i64),
+                _ => second.resize(count, 1),
             }
+            let skipped = usize::from(self.kind.target == RowTarget::NextTokens);
+            labels.extend(example.labels.iter().skip(skipped));
+            labels.resize(labels.len() + skipped, IGNORED);
         }
         // Padding is a text of its own, or no text.
-        let padding = (self.length - ids.len()) as i64;
-        match self.kind {
-            RowKind::NextTokens => second.extend(0..padding),
-            RowKind::Tokens | RowKind::Classes => second.resize(self.length, 0),
+        match self.kind.input {
+            RowInput::PackedTokens => second.extend(0..(self.length - ids.len()) as i64),
+            _ => second.resize(self.length, 0),
         }
         ids.resize(self.length, 0);
-        labels.resize(if self.kind == RowKind::Classes { 1 } else { self.length }, IGNORED);
-        [ids, second, labels]
+        let mut row = match self.kind.input {
+            RowInput::PackedTokens => vec![("input_ids", ids), ("position_ids", second)],
+            RowInput::Tokens => vec![("input_ids", ids), ("attention_mask", second)],
+            RowInput::Features(..) => vec![],
+        };
+        let count = match self.kind.target {
+            RowTarget::Class => 1,
+            RowTarget::NextTokens | RowTarget::TokenLabels => self.length,
+            RowTarget::Text { .. } => self.target_length,
+        };
+        labels.resize(count, IGNORED);
+        if let RowTarget::Text { start, padding } = self.kind.target {
+            let fed = |label: &i64| if *label == IGNORED { padding } else { *label };
+            let fed = [start].into_iter().chain(labels.iter().map(fed)).take(count).collect();
+            row.push(("decoder_input_ids", fed));
+        }
+        row.push((LABELS, labels));
+        row
+    }
+
+    /// Puts the features of these rows into a tensor; rows without example have zeros.
+    fn read_features(&self, rows: &[&Vec<usize>], into: &mut Tensor) -> Result<()> {
+        let dims = into.dims()[1..].to_vec();
+        let numbers = into.slice_mut::<f32>()?.chunks_exact_mut(dims.iter().product::<usize>().max(1));
+        for (to, row) in numbers.zip(rows) {
+            let Some(features) = row.first().and_then(|i| self.examples[*i].features.as_ref()) else {
+                continue;
+            };
+            let read = features.read()?;
+            if read.numel() != to.len() {
+                let text = format!("features are {:?}, not {dims:?}", read.dims());
+                return Err(Error::new(ErrorKind::Data, text));
+            }
+            to.copy_from_slice(read.slice()?);
+        }
+        Ok(())
+    }
+
+    /// Cuts an example. The token that closes the text of an encoder, or of a decoder that follows one, stays.
+    fn truncate(&self, example: &mut Example) {
+        let is_closed = self.kind.input != RowInput::PackedTokens;
+        truncate(&mut example.tokens, is_closed, self.length);
+        match self.kind.target {
+            RowTarget::Class => {}
+            RowTarget::NextTokens | RowTarget::TokenLabels => {
+                truncate(&mut example.labels, is_closed, self.length);
+            }
+            RowTarget::Text { .. } => truncate(&mut example.labels, true, self.target_length),
+        }
+    }
+
+    /// The number of labels that count.
+    fn counted(&self, example: &Example) -> usize {
+        // Nothing comes before the first token of a text.
+        let skipped = usize::from(self.kind.target == RowTarget::NextTokens);
+        example.labels.iter().skip(skipped).filter(|label| **label != IGNORED).count()
+    }
+
+    /// What is wrong with an example.
+    fn fault(&self, example: &Example, limits: &Limits) -> Option<String> {
+        self.input_fault(example, limits).or_else(|| self.target_fault(example, limits))
+    }
+
+    fn input_fault(&self, Example { tokens, features, .. }: &Example, limits: &Limits) -> Option<String> {
+        match (&self.kind.input, features.as_ref().map(Features::dims)) {
+            (RowInput::Features(name, _), None) => {
+                return Some(format!("the model reads `{name}`, and the example has no features"));
+            }
+            (RowInput::Features(name, needed), Some(dims)) => {
+                return (*needed != dims).then(|| format!("`{name}` are {needed:?}, not {dims:?}"));
+            }
+            (_, Some(_)) => return Some("the model reads tokens, not features".into()),
+            (_, None) => {}
+        }
+        if tokens.len() > self.length {
+            return Some(format!("{} tokens are more than the {} of a row", tokens.len(), self.length));
+        }
+        let vocabulary = limits.vocabulary;
+        match tokens.iter().find(|token| !(0..vocabulary).contains(*token)) {
+            Some(token) => Some(format!("the model has {vocabulary} tokens, and no token {token}")),
+            None => tokens.is_empty().then(|| "it is empty".into()),
+        }
+    }
+
+    fn target_fault(&self, example: &Example, limits: &Limits) -> Option<String> {
+        let (Example { tokens, labels, .. }, classes) = (example, limits.classes);
+        let (count, target) = (labels.len(), self.kind.target);
+        match target {
+            RowTarget::Class if count != 1 => {
+                return Some(format!("one class is needed, not {count} labels"));
+            }
+            RowTarget::NextTokens | RowTarget::TokenLabels if count != tokens.len() => {
+                let tokens = tokens.len();
+                return Some(format!(
+                    "a label for each token is needed, not {count} labels for {tokens} tokens"
+                ));
+            }
+            RowTarget::Text { .. } if count > self.target_length => {
+                return Some(format!("{count} tokens to generate are more than the {}", self.target_length));
+            }
+            _ => {}
+        }
+        let is_unknown = |label: &&i64| **label != IGNORED && !(0..classes).contains(*label);
+        match labels.iter().find(is_unknown) {
+            Some(label) => Some(format!("the head has {classes} classes, and no class {label}")),
+            None if target == RowTarget::TokenLabels && labels == tokens => Some(
+                "no token is hidden, so that there is nothing to learn: mask some (`--mask` of the command)"
+                    .into(),
+            ),
+            None if self.counted(example) == 0 => Some("none of its tokens in the row is learned".into()),
+            None => None,
+        }
     }
 }
 
-/// Cuts a text. The token that closes the text of an encoder stays.
-fn truncate(tokens: &mut Vec<i64>, kind: RowKind, length: usize) {
+impl Dataset for Rows {
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn batch(&self, indices: &[usize]) -> Result<Batch> {
+        let missing = |i: &usize| Error::new(ErrorKind::NoValue, format!("there is no row {i}"));
+        let row = |i: &usize| self.rows.get(*i).ok_or_else(|| missing(i));
+        let rows: Vec<&Vec<usize>> = indices.iter().map(row).collect::<Result<_>>()?;
+        let integers: Vec<_> = rows.iter().map(|row| self.row(row)).collect();
+        let field = |(name, meta): (&'static str, Meta)| {
+            let mut field = Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())?;
+            match meta.dtype {
+                DType::F32 => self.read_features(&rows, &mut field)?,
+                _ => {
+                    let of_name = integers.iter().flatten().filter(|(known, _)| *known == name);
+                    let numbers = of_name.flat_map(|(_, numbers)| numbers);
+                    field.slice_mut::<i64>()?.iter_mut().zip(numbers).for_each(|(to, number)| *to = *number);
+                }
+            }
+            Ok((name, field))
+        };
+        Batch::new(self.feeds(rows.len()).into_iter().map(field).collect::<Result<Vec<_>>>()?)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        for row in &self.rows {
+            for (name, numbers) in self.row(row) {
+                hash.update(name.as_bytes());
+                numbers.iter().for_each(|number| hash.update(&number.to_le_bytes()));
+            }
+            let features = row.iter().filter_map(|i| self.examples[*i].features.as_ref());
+            features.for_each(|features| hash.update(&features.mark()));
+        }
+        hash.digest()
+    }
+}
+
+/// Cuts a text; its last token stays if it closes the text.
+fn truncate(tokens: &mut Vec<i64>, is_closed: bool, length: usize) {
     if tokens.len() > length {
         let last = tokens.last().copied();
         tokens.truncate(length);
-        if kind != RowKind::NextTokens
-            && let (Some(end), Some(last)) = (tokens.last_mut(), last)
-        {
+        if is_closed && let (Some(end), Some(last)) = (tokens.last_mut(), last) {
             *end = last;
         }
-    }
-}
-
-/// The number of labels that count.
-fn counted(example: &Example, kind: RowKind) -> usize {
-    // Nothing comes before the first token of a text.
-    let skipped = usize::from(kind == RowKind::NextTokens);
-    example.labels.iter().skip(skipped).filter(|label| **label != IGNORED).count()
-}
-
-/// What is wrong with an example.
-fn fault(example: &Example, kind: RowKind, length: usize, limits: &Limits) -> Option<String> {
-    let Example { tokens, labels } = example;
-    let is_class = kind == RowKind::Classes;
-    if tokens.len() > length {
-        return Some(format!("{} tokens are more than the {length} of a row", tokens.len()));
-    }
-    if labels.len() != if is_class { 1 } else { tokens.len() } {
-        let wanted = if is_class { "one class" } else { "a label for each token" };
-        return Some(format!("{wanted} is needed, not {} labels for {} tokens", labels.len(), tokens.len()));
-    }
-    let Limits { vocabulary, classes, .. } = *limits;
-    if let Some(token) = tokens.iter().find(|token| !(0..vocabulary).contains(*token)) {
-        return Some(format!("the model has {vocabulary} tokens, and no token {token}"));
-    }
-    let is_unknown = |label: &&i64| **label != IGNORED && !(0..classes).contains(*label);
-    match labels.iter().find(is_unknown) {
-        Some(label) => Some(format!("the head has {classes} classes, and no class {label}")),
-        None if tokens.is_empty() => Some("it is empty".into()),
-        None if kind == RowKind::Tokens && labels == tokens => Some(
-            "no token is hidden, so that there is nothing to learn: mask some (`--mask` of the command)"
-                .into(),
-        ),
-        None if counted(example, kind) == 0 => Some("none of its tokens in the row is learned".into()),
-        None => None,
     }
 }
 

@@ -1,10 +1,12 @@
 //! The steps of a fine-tuning.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use autobwd::{
-    DType, Dims, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, exec::Checkpoint,
+    DType, Dims, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, Tensor,
+    exec::Checkpoint, tensor::Element,
 };
+use autobwd_core::__private::return_freed_memory;
 use autobwd_data::{Batch, Loader};
 use autobwd_ops::Model;
 use xxhash_rust::xxh3::Xxh3;
@@ -14,9 +16,12 @@ use super::{
     facts::ModelFacts,
     loss::IGNORED,
     program::{DIVISOR, TuningPrograms},
-    rows::{Limits, RowKind, Rows},
+    rows::{LABELS, Limits, RowInput, Rows},
 };
 use crate::{Adapter, Lora, Pretrained, linear_targets};
+
+/// The number of batches that are read while a step runs: images and sounds are decoded.
+const READ_AHEAD: usize = 1;
 
 /// The notes of checkpoints: the position in the data, and the hash of what a run does not change.
 const POSITION: &str = "data";
@@ -77,9 +82,7 @@ impl TuningRun {
     ) -> Result<TuningRun> {
         let mixed = tuning.mixed_precision(pretrained);
         let facts = ModelFacts::of(pretrained)?;
-        let is_decoder = facts.is_decoder();
-        let second = if is_decoder { RowKind::NextTokens } else { RowKind::Tokens }.second_input();
-        let mut loaded = pretrained.clone().input(second);
+        let mut loaded = facts.second_input().into_iter().fold(pretrained.clone(), Pretrained::input);
         if mixed.is_some() {
             loaded = loaded.dtype(DType::F32);
         }
@@ -87,40 +90,33 @@ impl TuningRun {
         let (parameters, unread) = (elements(&described.program), described.unread.clone());
         let mut model = loaded.read(described)?;
         let logits = logits(&model)?;
-        let kind = match logits.len() {
-            2 => RowKind::Classes,
-            _ if is_decoder => RowKind::NextTokens,
-            _ => RowKind::Tokens,
-        };
+        let kind = facts.row_kind(&model, logits.len())?;
         let classes = logits.last().and_then(|dim| dim.get()).unwrap_or(0) as i64;
-        let limits = Limits { positions: facts.positions, vocabulary: vocabulary(&model)?, classes };
+        let vocabulary = if facts.second_input().is_some() { vocabulary(&model)? } else { 0 };
+        let limits = Limits { positions: facts.positions, vocabulary, classes };
         let rows_of_step = tuning.batch * tuning.micro_batches;
-        let rows = Rows::new(tuning, kind, examples, &limits, rows_of_step)?;
+        let lengths = match kind.input {
+            RowInput::Features(..) => [None, tuning.length],
+            _ => [tuning.length, None],
+        };
+        let rows = Arc::new(Rows::new(tuning, &kind, examples, &limits, (rows_of_step, lengths))?);
         let lora = adapt(tuning, (pretrained, &facts), &mut model)?;
 
-        let feeds = [
-            ("input_ids", Meta::new(DType::I64, [tuning.batch, rows.length])),
-            (kind.second_input(), Meta::new(DType::I64, [tuning.batch, rows.length])),
-            (
-                "labels",
-                match kind {
-                    RowKind::Classes => Meta::new(DType::I64, [tuning.batch]),
-                    _ => Meta::new(DType::I64, [tuning.batch, rows.length]),
-                },
-            ),
-            (DIVISOR, Meta::new(DType::F32, [])),
-        ];
-        let loader = Loader::builder(rows.dataset()?).batch(rows_of_step).shuffle(tuning.seed).build()?;
+        let mut feeds = rows.feeds(tuning.batch);
+        feeds.push((DIVISOR, Meta::new(DType::F32, [])));
+        let loader = Loader::builder(rows.clone()).batch(rows_of_step).shuffle(tuning.seed);
+        let loader = loader.prefetch(READ_AHEAD).build()?;
         let steps = (loader.batches() as u64).checked_mul(tuning.epochs);
         let steps = steps.ok_or_else(|| Error::new(ErrorKind::Attr, "`epochs` is too large"))?;
         let evaluation = match evaluation.is_empty() {
             true => None,
             false => {
-                let fitting = FineTuning { length: Some(rows.length), ..tuning.clone() };
-                let rows = Rows::new(&fitting, kind, evaluation, &limits, tuning.batch).map_err(|e| {
+                let lengths = [Some(rows.length), Some(rows.target_length)];
+                let rows = Rows::new(tuning, &kind, evaluation, &limits, (tuning.batch, lengths));
+                let rows = rows.map_err(|e| {
                     Error::new(e.kind(), format!("the evaluation data: {}", e.message())).caused_by(e)
                 })?;
-                Some(Loader::builder(rows.dataset()?).batch(tuning.batch).build()?)
+                Some(Loader::builder(rows).batch(tuning.batch).prefetch(READ_AHEAD).build()?)
             }
         };
         let programs = TuningPrograms::new(tuning, &mut model, mixed, (&feeds, steps))?;
@@ -144,6 +140,8 @@ impl TuningRun {
             None => None,
         };
         let unchanged = unchanged(&programs.step, &model.scope, evaluation.as_ref());
+        // What reading and planning have freed is not a part of the plan.
+        return_freed_memory();
         Ok(TuningRun {
             pretrained: pretrained.clone(),
             lora,
@@ -316,18 +314,27 @@ fn unchanged(step: &Program, scope: &Scope, evaluation: Option<&Loader>) -> Stri
 
 /// The number of labels that count.
 fn labels(batch: &Batch) -> Result<usize> {
-    Ok(batch.get("labels")?.slice::<i64>()?.iter().filter(|label| **label != IGNORED).count())
+    Ok(batch.get(LABELS)?.slice::<i64>()?.iter().filter(|label| **label != IGNORED).count())
 }
 
 /// Feeds a micro-batch, from this row of the batch on.
 fn feed(session: &mut Session, batch: &Batch, row: usize, divisor: f32) -> Result<()> {
     for (name, values) in batch {
-        let of_row: usize = values.dims()[1..].iter().product();
-        let part = session.feed_mut::<i64>(name)?;
-        let count = part.len();
-        part.copy_from_slice(&values.slice::<i64>()?[row * of_row..][..count]);
+        match values.dtype() {
+            DType::F32 => feed_rows::<f32>(session, (name, values), row)?,
+            _ => feed_rows::<i64>(session, (name, values), row)?,
+        }
     }
     session.feed_mut::<f32>(DIVISOR)?[0] = divisor;
+    Ok(())
+}
+
+/// Feeds the rows of a batch from this one on.
+fn feed_rows<T: Element>(session: &mut Session, (name, values): (&str, &Tensor), row: usize) -> Result<()> {
+    let of_row: usize = values.dims()[1..].iter().product();
+    let part = session.feed_mut::<T>(name)?;
+    let count = part.len();
+    part.copy_from_slice(&values.slice::<T>()?[row * of_row..][..count]);
     Ok(())
 }
 

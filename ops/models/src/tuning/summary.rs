@@ -26,8 +26,10 @@ pub struct TuningSummary {
     pub labels: usize,
     /// The number of rows.
     pub rows: usize,
-    /// The number of tokens of a row.
+    /// The number of tokens of a row; 0 for images and sounds.
     pub length: usize,
+    /// The number of tokens that a decoder generates from a row; 0 without an encoder and a decoder.
+    pub target_length: usize,
     /// The number of rows of a step.
     pub rows_of_step: usize,
     /// The number of all steps.
@@ -59,6 +61,7 @@ impl TuningSummary {
             labels,
             rows: row_count,
             length: rows.length,
+            target_length: rows.target_length,
             rows_of_step: tuning.batch * tuning.micro_batches,
             steps,
             epochs: tuning.epochs,
@@ -75,13 +78,20 @@ impl fmt::Display for TuningSummary {
         if !self.unread.is_empty() {
             writeln!(f, "not read    {}", self.unread.join(", "))?;
         }
-        writeln!(
-            f,
-            "examples    {}, with {} tokens, {} of them counted",
-            self.examples, self.tokens, self.labels
-        )?;
-        let used = 100.0 * self.tokens as f64 / (self.rows * self.length).max(1) as f64;
-        writeln!(f, "rows        {} of {} tokens, {used:.0} % of them used", self.rows, self.length)?;
+        write!(f, "examples    {}", self.examples)?;
+        if self.length > 0 {
+            write!(f, ", with {} tokens", self.tokens)?;
+        }
+        writeln!(f, "; {} labels are counted", self.labels)?;
+        write!(f, "rows        {}", self.rows)?;
+        if self.length > 0 {
+            let used = 100.0 * self.tokens as f64 / (self.rows * self.length).max(1) as f64;
+            write!(f, " of {} tokens, {used:.0} % of them used", self.length)?;
+        }
+        if self.target_length > 0 {
+            write!(f, ", with {} tokens to generate", self.target_length)?;
+        }
+        writeln!(f)?;
         let epochs = self.epochs;
         writeln!(
             f,

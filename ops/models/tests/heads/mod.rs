@@ -129,7 +129,7 @@ fn words_have_classes() -> Result<()> {
     let reports = finish(&mut run)?;
     assert!(reports[reports.len() - 1].loss < reports[0].loss / 2.0);
     assert!(run.model().scope.find("bert.pooler.dense.weight").is_none());
-    let unknown = Example { tokens: vec![5, 6], labels: vec![0, 2] };
+    let unknown = Example::text(vec![5, 6], vec![0, 2]);
     let error = quick().prepare(&pretrained, vec![unknown], vec![]).unwrap_err().to_string();
     assert!(error.contains("the head has 2 classes, and no class 2"), "{error}");
 
