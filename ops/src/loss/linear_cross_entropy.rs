@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Math,
-    kernel_helpers::finite,
+    kernel_helpers::{KernelFloat, finite},
     math::{in_dtype, like, sizes},
     matmul::product,
     softmax::sum_along,
@@ -68,6 +68,10 @@ pub struct LinearCrossEntropy<V = Var> {
     /// `[.., 1]`
     #[output]
     pub log_sum: V,
+    /// The gradient of each loss with respect to its row of `x`, `[.., d]`, without label smoothing. With it, the gradient
+    /// of `x` computes no logits: what a frozen weight needs.
+    #[output]
+    pub x_gradient: Option<V>,
     /// What the loss consists of.
     #[attrs]
     pub cross_entropy: LinearCrossEntropyAttrs,
@@ -95,12 +99,18 @@ impl Infer for LinearCrossEntropy<Meta> {
         let dims = infer_loss(&logits, label, -1, false)?;
         self.loss.set(self.x.dtype.arithmetic(), dims.clone());
         self.log_sum.set(self.x.dtype.arithmetic(), dims);
+        if let Some(x_gradient) = &mut self.x_gradient {
+            let has_none = self.cross_entropy.label_smoothing == 0.0;
+            x_gradient.require(has_none, || "there is none with label smoothing".into())?;
+            x_gradient.set(self.x.dtype.arithmetic(), self.x.dims.clone());
+        }
         Ok(())
     }
 
     fn flops(&self) -> Dim {
         let classes = self.weight.dims[usize::from(!self.cross_entropy.trans_weight)];
-        Dim::from(2) * self.x.dims.numel() * classes
+        let products = if self.x_gradient.is_some() { 2 } else { 1 };
+        Dim::from(2 * products) * self.x.dims.numel() * classes
     }
 }
 impl Kernel for LinearCrossEntropy<Buf<'_>> {
@@ -108,7 +118,8 @@ impl Kernel for LinearCrossEntropy<Buf<'_>> {
         with_factor!(self.x, X => {
             let layer = layer::<X>(&self.x, &self.weight, self.bias.as_ref(), &self.cross_entropy)?;
             let targets = targets(&self.label, self.class_weight.as_ref(), layer.classes, &self.cross_entropy)?;
-            layer.losses(cx, &targets, self.loss.slice_mut()?, self.log_sum.slice_mut()?)
+            let x_gradient = self.x_gradient.slice_mut()?.unwrap_or_default();
+            layer.losses(cx, &targets, [self.loss.slice_mut()?, self.log_sum.slice_mut()?, x_gradient])
         })
     }
 
@@ -176,6 +187,15 @@ impl Composition for LinearCrossEntropy<Expr> {
         if cross_entropy.z_loss > 0.0 {
             loss = loss + log_sum.square() * f64::from(cross_entropy.z_loss);
         }
+        // The gradient of logits: without label smoothing, only the label has a weight.
+        let own = weighted(&is_label);
+        let mut share = sum_along(&own, -1);
+        if cross_entropy.z_loss > 0.0 {
+            share = share + &log_sum * (2.0 * f64::from(cross_entropy.z_loss));
+        }
+        let share = labels.is_ignored.where_cond(&like(&share, 0.0), &share);
+        let dlogits = (&logits - &log_sum).exp() * share - own;
+        self.x_gradient = Some(product([&dlogits, &wide(weight)], [false, !cross_entropy.trans_weight]));
         self.loss = labels.is_ignored.where_cond(&like(&loss, 0.0), &loss);
         self.log_sum = log_sum;
     }
@@ -216,6 +236,23 @@ autobwd::samples!(
         cross_entropy([2, 1], 2050, given([2], [2049.0, 5.0])),
         cross_entropy([0, 5], 4, integers_below(4, [0])),
         cross_entropy([2, 0], 4, integers_below(4, [2])),
+        cross_entropy([3, 5], 4, given([3], [1.0, -100.0, 0.0])).with_x_gradient(),
+        LinearCrossEntropy {
+            bias: Some(uniform([4])),
+            class_weight: Some(positive([4])),
+            ..by_class([2, 3, 5], 4, integers_below(4, [2, 3]))
+                .with(|attrs| attrs.z_loss = 0.1)
+                .with_x_gradient()
+        },
+        by_class([5], 4, integers_below(4, [1])).with_x_gradient(),
+        by_class([258, 1], 3, integers_below(3, [258])).with_x_gradient(),
+        cross_entropy([2, 1], 2050, given([2], [2049.0, 5.0])).with_x_gradient(),
+        cross_entropy([0, 5], 4, integers_below(4, [0])).with_x_gradient(),
+        cross_entropy([2, 0], 4, integers_below(4, [2])).with_x_gradient(),
+        cross_entropy([2, 5], 4, integers_below(4, [2]))
+            .with(|attrs| attrs.label_smoothing = 0.1)
+            .with_x_gradient()
+            .fails("`XGradient`: there is none with label smoothing"),
         cross_entropy([2, 5], 0, integers_below(4, [2])).fails("`Weight`: at least one class is needed"),
         LinearCrossEntropy { weight: uniform([4, 5]), ..by_class([2, 3], 4, integers_below(4, [2])) }
             .fails("`Weight`: 3 rows are needed, the columns of `X`"),
@@ -241,6 +278,7 @@ fn cross_entropy<const N: usize>(x: [usize; N], classes: usize, label: Draw) -> 
         class_weight: None,
         loss: out(),
         log_sum: out(),
+        x_gradient: None,
         cross_entropy: LinearCrossEntropyAttrs::default(),
     }
 }
@@ -251,22 +289,29 @@ fn by_class<const N: usize>(x: [usize; N], classes: usize, label: Draw) -> Linea
 }
 
 impl LinearCrossEntropy<Draw> {
+    fn with_x_gradient(self) -> Self {
+        LinearCrossEntropy { x_gradient: Some(out()), ..self }
+    }
+
     fn with(mut self, set: impl FnOnce(&mut LinearCrossEntropyAttrs)) -> Self {
         set(&mut self.cross_entropy);
         self
     }
 }
 
-/// The gradient from the losses and logarithms of sums, and the composition's for weights of classes.
+/// The gradient from the losses and logarithms of sums, and the composition's for weights of classes and from gradients.
 fn gradient(fwd: &LinearCrossEntropy, g: &mut GradCx<'_>) {
     g.push_gradient::<_, LinearCrossEntropyGrad>(fwd);
     g.compose(&["Loss"], &["ClassWeight"]);
+    if fwd.x_gradient.is_some() {
+        g.compose(&["XGradient"], &["X", "Weight", "Bias", "ClassWeight"]);
+    }
 }
 
 /// With `p = exp(logits - log_sum)`, the gradient of logits is `dlogits = s * p - dloss * ε / classes *
 /// class_weight`, less `t = dloss * (1 - ε) * class_weight[label]` for the label, where `s = t + dloss * (ε / classes
 /// * Σ class_weight + 2 * z_loss * log_sum) + dlog_sum`. Then `dx = dlogits · weightᵀ`, `dweight = xᵀ · dlogits`, and
-/// `dbias` is the sum of all rows.
+/// `dbias` is the sum of all rows. With `x_gradient` and without `dlog_sum`, `dx = dloss * x_gradient`.
 #[register_op(grad_of = LinearCrossEntropy, grad = Composed, inferred, factors)]
 pub struct LinearCrossEntropyGrad<V = Var> {
     pub x: V,
@@ -275,6 +320,7 @@ pub struct LinearCrossEntropyGrad<V = Var> {
     pub label: V,
     pub class_weight: Option<V>,
     pub log_sum: V,
+    pub x_gradient: Option<V>,
     pub dloss: V,
     pub dlog_sum: Option<V>,
     #[output]
@@ -293,7 +339,13 @@ impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
             let targets = targets(&self.label, self.class_weight.as_ref(), layer.classes, &self.cross_entropy)?;
             let gradients = [self.dx.slice_mut()?, self.dweight.slice_mut()?, self.dbias.slice_mut()?];
             let arriving = (self.dloss.slice()?, self.dlog_sum.slice()?);
-            let gradients = gradients.map(Option::unwrap_or_default);
+            let mut gradients = gradients.map(Option::unwrap_or_default);
+            if let (Some(x_gradient), (dloss, None)) = (self.x_gradient.slice()?, arriving) {
+                scale_rows(std::mem::take(&mut gradients[0]), x_gradient, dloss);
+            }
+            if gradients.iter().all(|gradient| gradient.is_empty()) {
+                return Ok(());
+            }
             layer.gradients(cx, &targets, self.log_sum.slice()?, arriving, gradients)
         })
     }
@@ -301,5 +353,14 @@ impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
     fn scratch_bytes(&self, _: usize) -> usize {
         let [rows, _, classes] = sizes_of(&self.x, &self.weight, &self.cross_entropy);
         scratch_len(rows, classes) * self.x.dtype().arithmetic().size()
+    }
+}
+
+/// `dx = dloss * x_gradient`; an empty `dx` is not wanted.
+fn scale_rows<T: KernelFloat>(dx: &mut [T], x_gradient: &[T], dloss: &[T]) {
+    let depth = (dx.len() / dloss.len().max(1)).max(1);
+    let rows = dx.chunks_exact_mut(depth).zip(x_gradient.chunks_exact(depth));
+    for ((dx, x_gradient), dloss) in rows.zip(dloss) {
+        dx.iter_mut().zip(x_gradient).for_each(|(to, x)| *to = *dloss * *x);
     }
 }

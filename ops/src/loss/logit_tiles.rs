@@ -47,10 +47,19 @@ struct RowState<T> {
     top: T,
     /// `Σ exp(logit - top)`
     total: T,
+    /// The factor of what was summed before the last tile: its logits may have a larger `top`.
+    shrink: T,
     /// The logit of the label.
     hit: T,
     /// `Σ class_weight * logit`
     weighted: T,
+}
+
+impl<T: KernelFloat> RowState<T> {
+    /// What is subtracted from logits: a row without a finite logit is not shifted.
+    fn shift(&self) -> T {
+        if self.top == T::of(f64::NEG_INFINITY) { T::of(0.0) } else { self.top }
+    }
 }
 
 /// The gradient of the logits of a row: `of_share * exp(logit - log_sum) - of_class * class_weight`, less `of_label`
@@ -163,41 +172,101 @@ impl<X: Factor<Sum = T>, T: KernelFloat> LinearLogits<'_, X> {
         Ok(logits)
     }
 
-    /// The losses of rows, and the logarithms of the sums of their exponentials unless there is no place for them.
+    /// The losses of rows, the logarithms of the sums of their exponentials, and the gradients of losses with respect to
+    /// rows of `x`; empty ones are not wanted.
+    ///
+    /// The gradients are sums over tiles that are scaled when a larger logit appears, as in attention (Dao et al., 2022):
+    /// no logit is computed twice.
     pub(super) fn losses(
         &self,
         cx: &Cx,
         targets: &Targets<'_, X>,
-        loss: &mut [T],
-        log_sum: &mut [T],
+        [loss, log_sum, x_gradient]: [&mut [T]; 3],
     ) -> Result<()> {
         let totals = [T::of(self.classes as f64), targets.total_weight(self.classes)];
         let mut weights = [T::of(0.0); CLASSES];
+        x_gradient.fill(T::of(0.0));
         cx.scratch(scratch_len(self.rows, self.classes), |scratch| {
             for rows in tiles(self.rows, ROWS) {
-                let zero = T::of(0.0);
-                let start =
-                    RowState { top: T::of(f64::NEG_INFINITY), total: zero, hit: zero, weighted: zero };
+                let [zero, top] = [0.0, f64::NEG_INFINITY].map(T::of);
+                let start = RowState { top, total: zero, shrink: zero, hit: zero, weighted: zero };
                 let mut states = [start; ROWS];
+                let states = &mut states[..rows.len()];
+                let gradients = match x_gradient.is_empty() {
+                    true => &mut [][..],
+                    false => &mut x_gradient[rows.start * self.depth..rows.end * self.depth],
+                };
                 for classes in tiles(self.classes, CLASSES) {
                     let logits = self.compute(cx, &rows, &classes, scratch)?;
                     let weights = targets.tile_weights(&classes, &mut weights);
-                    cx.chunks_mut(&mut states[..rows.len()], PART, |part, states| {
+                    cx.chunks_mut(states, PART, |part, states| {
                         let (first, logits) =
                             (rows.start + part * PART, &logits[part * PART * classes.len()..]);
                         T::vectorised(Observe { targets, first, classes: &classes, weights, logits, states });
                     });
-                }
-                for (row, state) in rows.zip(states) {
-                    let sum = state.top + state.total.ln();
-                    loss[row] = targets.loss(row, sum, state, totals);
-                    if let Some(log_sum) = log_sum.get_mut(row) {
-                        *log_sum = sum;
+                    if !gradients.is_empty() {
+                        self.add_exponentials(cx, &classes, states, logits, gradients)?;
                     }
+                }
+                for (row, state) in rows.clone().zip(&*states) {
+                    let sum = state.top + state.total.ln();
+                    loss[row] = targets.loss(row, sum, *state, totals);
+                    log_sum[row] = sum;
+                }
+                if !gradients.is_empty() {
+                    let (first, states, log_sum) = (rows.start, &*states, &log_sum[rows.clone()]);
+                    cx.chunks_mut(gradients, PART * self.depth, |part, gradients| {
+                        let rows = gradients.chunks_exact_mut(self.depth).enumerate();
+                        for (at, gradient) in rows.map(|(at, gradient)| (part * PART + at, gradient)) {
+                            let arriving = [T::of(1.0), T::of(0.0)];
+                            let factors = targets.factors(first + at, log_sum[at], arriving, totals);
+                            self.finish_gradient(targets, first + at, &states[at], &factors, gradient);
+                        }
+                    });
                 }
             }
             Ok(())
         })
+    }
+
+    /// Turns a tile of logits into exponentials, and adds their products with the weights of their classes.
+    fn add_exponentials(
+        &self,
+        cx: &Cx,
+        classes: &Range<usize>,
+        states: &[RowState<T>],
+        logits: &mut [T],
+        gradients: &mut [T],
+    ) -> Result<()> {
+        let (len, depth) = (classes.len(), self.depth);
+        cx.chunks_mut(logits, PART * len, |part, logits| {
+            T::vectorised(Exponentiate { states: &states[part * PART..], logits, len });
+        });
+        cx.chunks_mut(gradients, PART * depth, |part, gradients| {
+            for (gradient, state) in gradients.chunks_exact_mut(depth).zip(&states[part * PART..]) {
+                gradient.iter_mut().for_each(|sum| *sum = *sum * state.shrink);
+            }
+        });
+        let exponentials = Mat { data: &*logits, rows: states.len(), cols: len, transposed: false };
+        cx.product_strided(gradients, depth, true, exponentials.into(), self.weight_of(classes).t())
+    }
+
+    /// Makes the gradient of a loss of the sum of exponentials times weights of classes.
+    fn finish_gradient(
+        &self,
+        targets: &Targets<'_, X>,
+        row: usize,
+        state: &RowState<T>,
+        factors: &RowFactors<T>,
+        gradient: &mut [T],
+    ) {
+        let Some(class) = targets.labels.class(row) else { return gradient.fill(T::of(0.0)) };
+        let share = factors.of_share / state.total;
+        let (first, stride) = if self.is_by_class { (class * self.depth, 1) } else { (class, self.classes) };
+        let weights = self.weight[first..].iter().step_by(stride);
+        for (sum, weight) in gradient.iter_mut().zip(weights) {
+            *sum = *sum * share - factors.of_label * weight.widened();
+        }
     }
 
     /// The gradients of `x`, weight and bias for those of losses, and perhaps of logarithms of sums; empty ones are not
@@ -281,17 +350,16 @@ impl<X: Factor<Sum = T>, T: KernelFloat> VectorLoops<T> for Observe<'_, X, T> {
     #[inline(always)]
     fn run<F: LaneOf<T>>(self) {
         let Observe { targets, first, classes, weights, logits, states } = self;
-        let zero = T::of(0.0);
         for (at, state) in states.iter_mut().enumerate() {
             let logits = nth(logits, at, classes.len());
             let new = largest::<T, F>(logits).get();
-            let top = if new > state.top { new } else { state.top };
-            // A row without a finite logit is not shifted.
-            let shift = if top == T::of(f64::NEG_INFINITY) { zero } else { top };
+            let before = state.top;
+            state.top = if new > before { new } else { before };
+            let shift = state.shift();
             let lanes = F::new(shift);
             let added = sum([logits], |[x]: [F; 1]| (x - lanes).exp()).get();
-            state.total = state.total * (state.top - shift).exp() + added;
-            state.top = top;
+            state.shrink = (before - shift).exp();
+            state.total = state.total * state.shrink + added;
             if let Some(class) = targets.labels.class(first + at).filter(|class| classes.contains(class)) {
                 state.hit = logits[class - classes.start];
             }
@@ -301,6 +369,26 @@ impl<X: Factor<Sum = T>, T: KernelFloat> VectorLoops<T> for Observe<'_, X, T> {
                     Some(weights) => sum([weights, logits], |[weight, x]: [F; 2]| weight * x).get(),
                 };
             }
+        }
+    }
+}
+
+/// Turns rows of logits into exponentials.
+struct Exponentiate<'a, T> {
+    states: &'a [RowState<T>],
+    logits: &'a mut [T],
+    /// The number of logits of a row.
+    len: usize,
+}
+impl<T: KernelFloat> VectorLoops<T> for Exponentiate<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let Exponentiate { states, logits, len } = self;
+        for (logits, state) in logits.chunks_exact_mut(len).zip(states) {
+            let shift = F::new(state.shift());
+            map_lanes([], [logits], |[], [x]: [F; 1]| [(x - shift).exp()]);
         }
     }
 }

@@ -143,6 +143,7 @@ impl CrossEntropyLoss {
             class_weight: self.weights.as_ref().map(Into::into),
             loss: New,
             log_sum: New,
+            x_gradient: None,
             cross_entropy,
         })
         .loss;

@@ -14,18 +14,19 @@ pub(super) const IGNORED: i64 = -100;
 /// Logits that are a product are not in memory together: that takes no longer, and less memory.
 ///
 /// Divided by the number of counted labels of several batches, it is the loss of a step that accumulates their
-/// gradients: the mean of the means of batches is another number.
+/// gradients: the mean of the means of batches is another number. If it `is_learned` by what comes before a frozen product,
+/// the gradient is computed along with the loss.
 #[track_caller]
-pub(super) fn summed_token_loss(logits: &Expr, labels: &Expr) -> Result<Expr> {
+pub(super) fn summed_token_loss(logits: &Expr, labels: &Expr, is_learned: bool) -> Result<Expr> {
     logits.check()?;
-    let tiled = tiled_losses(logits, labels)?;
+    let tiled = tiled_losses(logits, labels, is_learned)?;
     let losses = tiled.unwrap_or_else(|| logits.cast(DType::F32).cross_entropy(&labels.unsqueeze(&[-1])));
     Ok(losses.sum(&[]))
 }
 
 /// The losses of logits that are a product, by [`LinearCrossEntropy`].
 #[track_caller]
-fn tiled_losses(logits: &Expr, labels: &Expr) -> Result<Option<Expr>> {
+fn tiled_losses(logits: &Expr, labels: &Expr, is_learned: bool) -> Result<Option<Expr>> {
     let net = logits.builder();
     let name = logits.name();
     let factors = {
@@ -42,6 +43,11 @@ fn tiled_losses(logits: &Expr, labels: &Expr) -> Result<Option<Expr>> {
     if weight.dims().len() != 2 {
         return Ok(None);
     }
+    let is_frozen = {
+        let program = net.program()?;
+        let desc = program.find(&weight.name()).and_then(|var| program.root().vars.get(&var));
+        desc.is_some_and(|desc| desc.stop_gradient)
+    };
     let cross_entropy = LinearCrossEntropyAttrs {
         trans_weight,
         ignore_index: IGNORED as i32,
@@ -56,6 +62,7 @@ fn tiled_losses(logits: &Expr, labels: &Expr) -> Result<Option<Expr>> {
         class_weight: None,
         loss: New,
         log_sum: New,
+        x_gradient: (is_learned && is_frozen).then_some(New),
         cross_entropy,
     };
     Ok(Some(emit(op).loss))

@@ -48,10 +48,10 @@ impl TuningPrograms {
     ) -> Result<TuningPrograms> {
         let logits = model.fetches[0].clone();
         let evaluation = model.builder();
-        let evaluated = loss(&evaluation, &logits)?;
+        let evaluated = loss(&evaluation, &logits, false)?;
         model.train(&[])?;
         let net = model.builder();
-        let loss = loss(&net, &logits)?;
+        let loss = loss(&net, &logits, true)?;
         let optimizer = optimizer(tuning, steps, mixed);
         let backward = Backward::default();
         let (updates, budgeted) = match tuning.memory {
@@ -90,12 +90,12 @@ impl TuningPrograms {
 }
 
 /// The sum of the losses of a batch, divided by a number that is fed.
-fn loss(net: &Builder, logits: &str) -> Result<Expr> {
+fn loss(net: &Builder, logits: &str, is_learned: bool) -> Result<Expr> {
     let logits = net.expr(logits);
     let dims = vec![-1; logits.dims().len() - 1];
     let labels = net.input(LABELS, DType::I64, &dims);
     let divisor = net.input(DIVISOR, DType::F32, &[]);
-    (summed_token_loss(&logits, &labels)? / divisor).check().cloned()
+    (summed_token_loss(&logits, &labels, is_learned)? / divisor).check().cloned()
 }
 
 /// AdamW whose decay leaves biases and scales of normalisations out: parameters of rank 1.
