@@ -12,7 +12,8 @@ use crate::{config::Config, file::read_object};
 const LARGEST_SIDE: u64 = 1 << 12;
 
 /// Computes the pixels of images with the settings of a folder's `preprocessor_config.json`, as the class
-/// `ViTImageProcessor` of transformers does: images are resized, and the channels are scaled and normalised.
+/// `ViTImageProcessor` of transformers does: images are resized, and the channels are scaled and normalised. A resized pixel
+/// differs by a 255th at most from Pillow's, which rounds between both directions.
 ///
 /// ```no_run
 /// use autobwd_models::ImageProcessor;

@@ -337,13 +337,14 @@ impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
         with_factor!(self.x, X => {
             let layer = layer::<X>(&self.x, &self.weight, self.bias.as_ref(), &self.cross_entropy)?;
             let targets = targets(&self.label, self.class_weight.as_ref(), layer.classes, &self.cross_entropy)?;
+            let needs_logits = self.needs_logits();
             let gradients = [self.dx.slice_mut()?, self.dweight.slice_mut()?, self.dbias.slice_mut()?];
             let arriving = (self.dloss.slice()?, self.dlog_sum.slice()?);
             let mut gradients = gradients.map(Option::unwrap_or_default);
             if let (Some(x_gradient), (dloss, None)) = (self.x_gradient.slice()?, arriving) {
                 scale_rows(std::mem::take(&mut gradients[0]), x_gradient, dloss);
             }
-            if gradients.iter().all(|gradient| gradient.is_empty()) {
+            if !needs_logits {
                 return Ok(());
             }
             layer.gradients(cx, &targets, self.log_sum.slice()?, arriving, gradients)
@@ -351,8 +352,19 @@ impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
+        if !self.needs_logits() {
+            return 0;
+        }
         let [rows, _, classes] = sizes_of(&self.x, &self.weight, &self.cross_entropy);
         scratch_len(rows, classes) * self.x.dtype().arithmetic().size()
+    }
+}
+
+impl LinearCrossEntropyGrad<Buf<'_>> {
+    /// Whether a gradient is wanted that is not that of a row, or whose logits have a gradient of their own.
+    fn needs_logits(&self) -> bool {
+        let is_scaled = self.x_gradient.is_some() && self.dlog_sum.is_none();
+        (self.dx.is_some() && !is_scaled) || self.dweight.is_some() || self.dbias.is_some()
     }
 }
 

@@ -64,6 +64,30 @@ fn save_image(path: &Path, colour: [u8; 3]) {
     RgbImage::from_pixel(32, 32, Rgb(colour)).save(path).expect("an image");
 }
 
+/// The pixels that `Image.resize((16, 16), 2)` of Pillow 13 makes of an image, one row of them.
+const RESIZED: [u8; 48] = [
+    111, 120, 107, 180, 119, 113, 152, 142, 136, 107, 160, 110, 129, 124, 168, 148, 131, 131, 111, 162, 104,
+    119, 119, 165, 150, 92, 145, 139, 151, 106, 86, 121, 134, 139, 93, 116, 109, 142, 114, 81, 123, 98, 130,
+    102, 148, 107, 71, 117,
+];
+
+#[test]
+fn images_are_resized_as_by_pillow() -> Result<()> {
+    let folder = tempdir().expect("a folder");
+    let path = folder.path().join("image.png");
+    let sample = |x: u32, y: u32, c: u32| ((x * 37 + y * 91 + c * 53 + x * y * 7) % 256) as u8;
+    let image = RgbImage::from_fn(24, 20, |x, y| Rgb([0, 1, 2].map(|c| sample(x, y, c))));
+    image.save(&path).expect("an image");
+    let pixels = ImageProcessor::open(crate::folder("vit"))?.pixel_values(&path)?;
+    let pixels = pixels.slice::<f32>()?;
+    for (at, expected) in RESIZED.iter().enumerate() {
+        let found = (pixels[at % 3 * 256 + 7 * 16 + at / 3] + 1.0) * 127.5;
+        // Pillow rounds between both directions.
+        assert!((found - f32::from(*expected)).abs() < 1.01, "{at}: {found} is not {expected}");
+    }
+    Ok(())
+}
+
 #[test]
 fn images_are_classified() -> Result<()> {
     let data = tempdir().expect("a folder");
