@@ -246,6 +246,16 @@ fn budgets_are_held_with_the_same_bits() -> Result<()> {
 }
 
 #[test]
+fn rows_hold_the_longest_evaluation_example() -> Result<()> {
+    let longest = texts().pop().expect("a text");
+    let pretrained = Pretrained::open(folder("llama"));
+    let mut run = adapters().prepare(&pretrained, texts()[..3].to_vec(), vec![longest.clone()])?;
+    assert_eq!(run.summary().length, longest.tokens.len());
+    assert!(run.evaluate()?.is_some());
+    Ok(())
+}
+
+#[test]
 fn results_are_read_again() -> Result<()> {
     let pretrained = Pretrained::open(folder("qwen2"));
     let result = tempfile::tempdir().expect("a folder");

@@ -67,14 +67,46 @@ pub(super) struct Rows {
     examples: Vec<Example>,
 }
 
-/// The largest number of tokens in one of the examples.
-fn longest(examples: &[Example], tokens: impl Fn(&Example) -> &Vec<i64>) -> usize {
-    examples.iter().map(|example| tokens(example).len()).max().unwrap_or(0)
+/// The number of tokens of a row, and of a text that a decoder generates: those that are asked for, or those of the longest
+/// examples.
+///
+/// # Errors
+/// More tokens than the model has positions.
+pub(super) fn row_lengths<'a>(
+    tuning: &FineTuning,
+    kind: &RowKind,
+    limits: &Limits,
+    examples: impl Iterator<Item = &'a Example> + Clone,
+) -> Result<[usize; 2]> {
+    let asked = match kind.input {
+        RowInput::Features(..) => [None, tuning.length],
+        _ => [tuning.length, None],
+    };
+    let tokens = examples.clone().map(|example| example.tokens.len());
+    let targets = examples.map(|example| example.labels.len());
+    let longest = [tokens.max().unwrap_or(0), targets.max().unwrap_or(0)];
+    let length = |side: usize| {
+        let bound = limits.positions[side].unwrap_or(usize::MAX);
+        let shortened = if tuning.is_truncating { bound } else { usize::MAX };
+        let length = asked[side].unwrap_or(longest[side].min(shortened));
+        match length > bound {
+            false => Ok(length),
+            true => {
+                let text = format!(
+                    "rows of {length} tokens are longer than the {bound} positions of the model: give a shorter length, \
+                     and cut longer examples"
+                );
+                Err(Error::new(ErrorKind::Data, text))
+            }
+        }
+    };
+    let is_text = matches!(kind.target, RowTarget::Text { .. });
+    Ok([length(0)?, if is_text { length(1)? } else { 0 }])
 }
 
 impl Rows {
-    /// Puts examples into rows, whose number is a multiple of `multiple`: the last ones may be empty. Rows have these
-    /// lengths, or those of the longest examples.
+    /// Puts examples into rows of [these lengths](row_lengths), whose number is a multiple of `multiple`: the last ones may
+    /// be empty.
     ///
     /// # Errors
     /// No examples; one list of all that do not fit into a row.
@@ -83,30 +115,11 @@ impl Rows {
         kind: &RowKind,
         mut examples: Vec<Example>,
         limits: &Limits,
-        (multiple, lengths): (usize, [Option<usize>; 2]),
+        ([length, target_length], multiple): ([usize; 2], usize),
     ) -> Result<Rows> {
         if examples.is_empty() {
             return Err(Error::new(ErrorKind::Data, "there are no examples"));
         }
-        let is_text = matches!(kind.target, RowTarget::Text { .. });
-        let of_texts = if is_text { longest(&examples, |example| &example.labels) } else { 0 };
-        let longest = [longest(&examples, |example| &example.tokens), of_texts];
-        let length = |side: usize| {
-            let bound = limits.positions[side].unwrap_or(usize::MAX);
-            let shortened = if tuning.is_truncating { bound } else { usize::MAX };
-            let length = lengths[side].unwrap_or(longest[side].min(shortened));
-            match length > bound {
-                false => Ok(length),
-                true => {
-                    let text = format!(
-                        "rows of {length} tokens are longer than the {bound} positions of the model: give a shorter \
-                         length, and cut longer examples"
-                    );
-                    Err(Error::new(ErrorKind::Data, text))
-                }
-            }
-        };
-        let (length, target_length) = (length(0)?, if is_text { length(1)? } else { 0 });
         let rows = Rows { kind: kind.clone(), length, target_length, rows: vec![], examples: vec![] };
         let mut faults = vec![];
         for (i, example) in examples.iter_mut().enumerate() {

@@ -16,7 +16,7 @@ use super::{
     facts::ModelFacts,
     loss::IGNORED,
     program::{DIVISOR, TuningPrograms},
-    rows::{LABELS, Limits, RowInput, Rows},
+    rows::{LABELS, Limits, Rows, row_lengths},
 };
 use crate::{Adapter, Lora, Pretrained, linear_targets};
 
@@ -95,11 +95,8 @@ impl TuningRun {
         let vocabulary = if facts.second_input().is_some() { vocabulary(&model)? } else { 0 };
         let limits = Limits { positions: facts.positions, vocabulary, classes };
         let rows_of_step = tuning.batch * tuning.micro_batches;
-        let lengths = match kind.input {
-            RowInput::Features(..) => [None, tuning.length],
-            _ => [tuning.length, None],
-        };
-        let rows = Arc::new(Rows::new(tuning, &kind, examples, &limits, (rows_of_step, lengths))?);
+        let lengths = row_lengths(tuning, &kind, &limits, examples.iter().chain(&evaluation))?;
+        let rows = Arc::new(Rows::new(tuning, &kind, examples, &limits, (lengths, rows_of_step))?);
         let lora = adapt(tuning, (pretrained, &facts), &mut model)?;
 
         let mut feeds = rows.feeds(tuning.batch);
@@ -111,8 +108,7 @@ impl TuningRun {
         let evaluation = match evaluation.is_empty() {
             true => None,
             false => {
-                let lengths = [Some(rows.length), Some(rows.target_length)];
-                let rows = Rows::new(tuning, &kind, evaluation, &limits, (tuning.batch, lengths));
+                let rows = Rows::new(tuning, &kind, evaluation, &limits, (lengths, tuning.batch));
                 let rows = rows.map_err(|e| {
                     Error::new(e.kind(), format!("the evaluation data: {}", e.message())).caused_by(e)
                 })?;
