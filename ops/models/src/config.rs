@@ -130,6 +130,13 @@ impl Config {
         labels.filter(|n| *n > 0).unwrap_or_else(|| self.size("num_labels", 2))
     }
 
+    /// The names of the classes of a head, in their order: `id2label`.
+    pub(crate) fn class_names(&self) -> Option<Vec<String>> {
+        let labels = self.value("id2label").and_then(Value::as_object)?;
+        let name = |class: usize| labels.get(&class.to_string())?.as_str().map(String::from);
+        (0..labels.len()).map(name).collect::<Option<Vec<String>>>().filter(|names| !names.is_empty())
+    }
+
     /// The part of the configuration under a key.
     pub(crate) fn part(&self, key: &str) -> Option<&Map<String, Value>> {
         self.read(key, "an object", Value::as_object)

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use autobwd::{Error, ErrorKind, Result};
 use serde_json::{Map, Value, json};
 
+use crate::config::Config;
+
 /// What a head classifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
@@ -74,6 +76,17 @@ fn within<'a>(name: &'a str, scope: &str) -> Option<&'a str> {
 }
 
 impl NewHead {
+    /// The head that a configuration describes, if it is one for classes.
+    pub(crate) fn of(config: &Config) -> Option<NewHead> {
+        let architecture = config.architecture("");
+        let subject = |encoder: &Encoder| match () {
+            () if encoder.whole == architecture => Some(Subject::Whole),
+            () if encoder.tokens == Some(architecture) => Some(Subject::Tokens),
+            () => None,
+        };
+        Some(NewHead { subject: ENCODERS.iter().find_map(subject)?, classes: config.class_names()? })
+    }
+
     /// Puts the head into the configuration of a model.
     ///
     /// # Errors

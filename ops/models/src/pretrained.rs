@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::{
     GenerationOptions, bert,
     config::Config,
-    file::refused,
+    file::{read_object, refused},
     generation_config::GenerationConfig,
     gpt2,
     inputs::Inputs,
@@ -228,6 +228,20 @@ impl Pretrained {
         self.with_new_head(Subject::Tokens, names)
     }
 
+    /// Gives the model the new head of an adapter that was trained with one: `FineTuning` describes it by a `config.json` in
+    /// the folder of the adapter. A folder without one, or with a configuration of another head, changes nothing.
+    ///
+    /// # Errors
+    /// A configuration that cannot be read.
+    pub fn head_of_adapter(self, folder: impl AsRef<Path>) -> Result<Pretrained> {
+        let path = folder.as_ref().join("config.json");
+        let head = match path.exists() {
+            true => NewHead::of(&Config::new(read_object(&path)?)),
+            false => None,
+        };
+        Ok(Pretrained { new_head: head.or(self.new_head), ..self })
+    }
+
     fn with_new_head(
         self,
         subject: Subject,
@@ -301,14 +315,22 @@ impl Pretrained {
             config.insert("dtype".into(), first.dtype().name().into());
         }
         save_tensors(folder.join("model.safetensors"), parameters)?;
-        let config = format!("{:#}\n", Value::Object(config));
-        write_atomically(folder.join("config.json"), config.as_bytes())?;
+        save_config(config, folder)?;
         for file in OTHER_FILES {
             if let Some(text) = self.source.text(file)? {
                 write_atomically(folder.join(file), text.as_bytes())?;
             }
         }
         Ok(())
+    }
+
+    /// Describes the new head in the folder of an adapter, if there is one.
+    #[cfg(feature = "tuning")]
+    pub(crate) fn save_new_head(&self, folder: &Path) -> Result<()> {
+        match self.new_head {
+            Some(_) => save_config(self.config_keys()?, folder),
+            None => Ok(()),
+        }
     }
 
     /// Whether the model has an encoder and a decoder, such as T5 and Whisper: it generates texts from what it reads.
@@ -369,4 +391,8 @@ impl Pretrained {
             }
         }
     }
+}
+
+fn save_config(keys: Map<String, Value>, folder: &Path) -> Result<()> {
+    write_atomically(folder.join("config.json"), format!("{:#}\n", Value::Object(keys)).as_bytes())
 }

@@ -61,7 +61,7 @@ struct Classifier {
 impl ClassifyCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
-        let pretrained = self.pretrained.open();
+        let pretrained = self.pretrained.open_for(self.adapter.as_ref())?;
         let classes = class_names(&pretrained).map_err(unreadable)?;
         let pretrained = if self.image.is_empty() { pretrained.input("attention_mask") } else { pretrained };
         let mut model = pretrained.load().map_err(unreadable)?;

@@ -100,8 +100,12 @@ impl ConvertCommand {
             let text = format!("`{}` is read and would be replaced", self.output);
             return Err(CommandFailure::Unreadable(text));
         }
-        let pretrained = Pretrained::open(&self.input.model);
-        let mut model = pretrained.load().map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
+        let mut pretrained = Pretrained::open(&self.input.model);
+        if let Some(adapter) = &self.adapter {
+            pretrained = pretrained.head_of_adapter(adapter).map_err(unreadable)?;
+        }
+        let mut model = pretrained.load().map_err(unreadable)?;
         self.merge_adapter(&mut model)?;
         make_folder(folder)?;
         Ok(pretrained.save(&model, folder)?)

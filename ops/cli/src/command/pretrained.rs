@@ -33,6 +33,12 @@ impl PretrainedArgs {
         self.quantize_head.into_iter().fold(pretrained, Pretrained::quantize_head)
     }
 
+    /// The model with the head of an adapter, if that was trained with a new one.
+    pub(super) fn open_for(&self, adapter: Option<&PathBuf>) -> CommandResult<Pretrained> {
+        let opened = adapter.map_or_else(|| Ok(self.open()), |folder| self.open().head_of_adapter(folder));
+        opened.map_err(|e| CommandFailure::Unreadable(e.to_string()))
+    }
+
     /// Adds an adapter: to the weights, or as branches if weights are quantised.
     pub(super) fn adapt(&self, model: &mut Model, adapter: Option<&PathBuf>) -> CommandResult {
         let Some(folder) = adapter else { return Ok(()) };

@@ -203,7 +203,7 @@ impl TuneCommand {
 
     /// The model, with a new head if it is asked for.
     fn open(&self) -> CommandResult<Pretrained> {
-        let pretrained = self.pretrained.open();
+        let pretrained = self.pretrained.open_for(self.adapter.as_ref())?;
         if !self.new_head {
             return Ok(pretrained);
         }

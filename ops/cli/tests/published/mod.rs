@@ -140,6 +140,17 @@ fn encoders_learn_classes_of_texts_and_of_words() {
     tune(&published("roberta"), &[&texts, "--labels", "kind", "-o", &classifier]);
     tune(&published("distilbert"), &[&words, "--tags", "tags", "-o", &tagger]);
 
+    // An adapter knows the head that it was trained with, and a folder with both is a model.
+    let (adapter, merged) = (path("adapter"), path("merged/"));
+    let lora = ["--labels", "kind", "--lora", "r=4,targets=query+value", "-o", &adapter];
+    tune(&published("bert"), &[&[&*texts], &lora[..]].concat());
+    let ask = |model: &[&str]| json(&[&["classify"], model, &["--text", "the cat", "--json"]].concat());
+    let found = ask(&[&published("bert"), "--adapter", &adapter]);
+    assert_eq!((&found["classes"][0], found["classes"].as_array().unwrap().len()), (&"animal".into(), 2));
+    let converted = autobwd(&["convert", &published("bert"), &merged, "--adapter", &adapter]);
+    assert!(converted.status.success(), "{}", stderr(&converted));
+    assert_eq!(ask(&[&merged]), found);
+
     let output = autobwd(&["classify", &classifier, "--text", "the cat", "--text", "on the mat"]);
     let lines = String::from_utf8(output.stdout).unwrap();
     let fields: Vec<Vec<&str>> = lines.lines().map(|line| line.split_whitespace().collect()).collect();

@@ -103,11 +103,7 @@ impl ModelFacts {
 /// # Errors
 /// Files that cannot be read; a configuration without names.
 pub fn class_names(pretrained: &Pretrained) -> Result<Vec<String>> {
-    let config = pretrained.config()?;
-    let labels = config.value("id2label").and_then(Value::as_object);
-    let name = |class: usize| labels?.get(&class.to_string())?.as_str().map(String::from);
-    let names: Option<Vec<String>> = (0..labels.map_or(0, |labels| labels.len())).map(name).collect();
-    names.filter(|names| !names.is_empty()).ok_or_else(|| {
+    pretrained.config()?.class_names().ok_or_else(|| {
         Error::new(ErrorKind::Format, "the configuration has no names of classes (`id2label`)")
     })
 }

@@ -263,7 +263,8 @@ impl TuningRun {
         Ok(checkpoint)
     }
 
-    /// Writes the result into a folder, which must exist: the adapter as peft does; or else the model as transformers
+    /// Writes the result into a folder, which must exist: the adapter as peft does, and `config.json` with its new head, if it
+    /// has one ([`Pretrained::head_of_adapter`]); or else the model as transformers
     /// does, with its configuration and tokenizer.
     ///
     /// # Errors
@@ -276,7 +277,10 @@ impl TuningRun {
             wrong.map_or(Ok(()), |x| require_finite(&format!("an element of `{name}`"), f64::from(*x)))?;
         }
         match &self.lora {
-            Some(lora) => Adapter::of(&self.model, lora)?.save(folder),
+            Some(lora) => {
+                Adapter::of(&self.model, lora)?.save(folder)?;
+                self.pretrained.save_new_head(folder)
+            }
             None => self.pretrained.save(&self.model, folder),
         }
     }

@@ -86,7 +86,14 @@ fn adapters_have_the_new_head() -> Result<()> {
         finish(&mut run)?;
         let saved = tempdir().unwrap();
         run.save(saved.path())?;
-        let mut merged = pretrained.load()?;
+        // A folder with another head, or without any, changes nothing.
+        for other in ["gpt2", "gpt2/missing"] {
+            let same = Pretrained::open(folder(family)).head_of_adapter(folder(other))?;
+            assert_eq!(class_names(&same).ok(), class_names(&Pretrained::open(folder(family))).ok());
+        }
+        let with_head = Pretrained::open(folder(family)).head_of_adapter(saved.path())?;
+        assert_eq!(class_names(&with_head)?, CLASSES);
+        let mut merged = with_head.load()?;
         Adapter::read(saved.path())?.merge(&mut merged)?;
         let mut of_head = merged.scope.iter().filter(|(name, _)| name.contains("classifier")).peekable();
         assert!(of_head.peek().is_some());
