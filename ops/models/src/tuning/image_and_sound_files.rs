@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use autobwd::Result;
 
+#[cfg(feature = "images")]
+use super::examples::{class, given};
 use super::{
     Example, Features,
-    examples::{class, given, parse, read_lines, refused, text},
+    examples::{parse, read_lines, refused, text},
 };
 #[cfg(feature = "images")]
 use crate::ImageProcessor;
