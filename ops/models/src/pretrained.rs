@@ -333,6 +333,16 @@ impl Pretrained {
         }
     }
 
+    /// The name of what the model reads: `input_ids`, texts; `pixel_values`, images; or
+    /// `input_features`, sounds.
+    ///
+    /// # Errors
+    /// Files that cannot be read; an unknown `model_type`.
+    pub fn main_input(&self) -> Result<&'static str> {
+        let config = self.config()?;
+        Ok(self.family(&self.source.path_of("config.json"), &config)?.inputs()[0])
+    }
+
     /// Whether the model has an encoder and a decoder, such as T5 and Whisper: it generates texts from what it reads.
     ///
     /// # Errors

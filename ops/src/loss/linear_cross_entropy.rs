@@ -361,7 +361,7 @@ impl Kernel for LinearCrossEntropyGrad<Buf<'_>> {
 }
 
 impl LinearCrossEntropyGrad<Buf<'_>> {
-    /// Whether a gradient is wanted that is not that of a row, or whose logits have a gradient of their own.
+    /// Whether the logits are computed: for the gradients of weight and bias, and for `dx` unless it is scaled.
     fn needs_logits(&self) -> bool {
         let is_scaled = self.x_gradient.is_some() && self.dlog_sum.is_none();
         (self.dx.is_some() && !is_scaled) || self.dweight.is_some() || self.dbias.is_some()

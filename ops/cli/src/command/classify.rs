@@ -8,7 +8,10 @@ use autobwd_ops::{Math, Model};
 use clap::Args;
 use serde::Serialize;
 
-use super::{pretrained::PretrainedArgs, run::executor};
+use super::{
+    pretrained::{PretrainedArgs, require_main_input},
+    run::executor,
+};
 use crate::terminal::{CommandFailure, CommandResult, Terminal};
 
 /// Classify texts or images with a published model
@@ -62,6 +65,8 @@ impl ClassifyCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
         let pretrained = self.pretrained.open_for(self.adapter.as_ref())?;
+        let given = if self.image.is_empty() { "input_ids" } else { "pixel_values" };
+        require_main_input(&pretrained, given)?;
         let classes = class_names(&pretrained).map_err(unreadable)?;
         let pretrained = if self.image.is_empty() { pretrained.input("attention_mask") } else { pretrained };
         let mut model = pretrained.load().map_err(unreadable)?;

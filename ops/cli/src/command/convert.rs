@@ -101,10 +101,9 @@ impl ConvertCommand {
             return Err(CommandFailure::Unreadable(text));
         }
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
-        let mut pretrained = Pretrained::open(&self.input.model);
-        if let Some(adapter) = &self.adapter {
-            pretrained = pretrained.head_of_adapter(adapter).map_err(unreadable)?;
-        }
+        let pretrained = Pretrained::open(&self.input.model);
+        let pretrained = self.adapter.iter().try_fold(pretrained, Pretrained::head_of_adapter);
+        let pretrained = pretrained.map_err(unreadable)?;
         let mut model = pretrained.load().map_err(unreadable)?;
         self.merge_adapter(&mut model)?;
         make_folder(folder)?;

@@ -10,7 +10,10 @@ use autobwd_models::{
 use clap::Args;
 use serde::Serialize;
 
-use super::{pretrained::PretrainedArgs, run::executor};
+use super::{
+    pretrained::{PretrainedArgs, require_main_input},
+    run::executor,
+};
 use crate::{
     program_file::STANDARD,
     terminal::{CommandFailure, CommandResult, Terminal},
@@ -34,7 +37,7 @@ pub(crate) struct GenerateCommand {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "chat"])]
     audio: Vec<PathBuf>,
     /// The language of the sounds, such as `en`: for models of many languages
-    #[arg(long, value_name = "NAME", requires = "audio")]
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
     language: Option<String>,
     /// Answer the prompts as messages of a user, by the chat template of the model
     #[arg(long)]
@@ -102,8 +105,9 @@ impl GenerateCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let start = Instant::now();
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
-        let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
         let pretrained = self.pretrained.open();
+        require_main_input(&pretrained, if self.audio.is_empty() { "input_ids" } else { "input_features" })?;
+        let tokenizer = Tokenizer::open(&self.pretrained.model).map_err(unreadable)?;
         let sounds = self.sounds()?;
         let prompts = match &sounds {
             None => self.prompts(&tokenizer)?,

@@ -35,7 +35,7 @@ impl PretrainedArgs {
 
     /// The model with the head of an adapter, if that was trained with a new one.
     pub(super) fn open_for(&self, adapter: Option<&PathBuf>) -> CommandResult<Pretrained> {
-        let opened = adapter.map_or_else(|| Ok(self.open()), |folder| self.open().head_of_adapter(folder));
+        let opened = adapter.into_iter().try_fold(self.open(), Pretrained::head_of_adapter);
         opened.map_err(|e| CommandFailure::Unreadable(e.to_string()))
     }
 
@@ -48,6 +48,23 @@ impl PretrainedArgs {
             false => _ = adapter.attach(model)?,
         }
         Ok(())
+    }
+}
+
+/// The kinds of what models read, by the input.
+const KINDS: [(&str, &str); 3] =
+    [("input_ids", "texts"), ("pixel_values", "images (--image)"), ("input_features", "sounds (--audio)")];
+
+/// Requires that a model reads what the arguments give, an input by its name.
+pub(super) fn require_main_input(pretrained: &Pretrained, given: &str) -> CommandResult {
+    let read = pretrained.main_input().map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+    let kind = |input: &str| KINDS.iter().find(|(known, _)| *known == input).map_or("", |(_, kind)| kind);
+    match read == given {
+        true => Ok(()),
+        false => {
+            let text = format!("the model reads {}, not {}", kind(read), kind(given));
+            Err(CommandFailure::Unreadable(text))
+        }
     }
 }
 

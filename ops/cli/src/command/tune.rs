@@ -16,7 +16,7 @@ use autobwd_models::{
 use clap::Args;
 use serde::Serialize;
 
-use super::pretrained::PretrainedArgs;
+use super::pretrained::{PretrainedArgs, require_main_input};
 use crate::{
     bytes::bytes_of,
     output::make_folder,
@@ -64,7 +64,7 @@ pub(crate) struct TuneCommand {
     #[arg(long, value_name = "FIELD", conflicts_with_all = ["chat", "labels", "mask", "tags", "image"])]
     audio: Option<String>,
     /// The language of the sounds, such as `en`: for models of many languages
-    #[arg(long, value_name = "NAME", requires = "audio")]
+    #[arg(long, value_name = "NAME", requires = "audio", conflicts_with_all = ["chat", "labels", "mask", "tags"])]
     language: Option<String>,
     /// Give an encoder a new head for the classes that the data have: texts in their order, or numbers from 0
     #[arg(long)]
@@ -223,6 +223,14 @@ impl TuneCommand {
     fn examples(&self, pretrained: &Pretrained) -> CommandResult<[Vec<Example>; 2]> {
         let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
         let model = &self.pretrained.model;
+        require_main_input(
+            pretrained,
+            match (&self.image, &self.audio) {
+                (Some(_), _) => "pixel_values",
+                (_, Some(_)) => "input_features",
+                _ => "input_ids",
+            },
+        )?;
         let text = self.text.as_deref().unwrap_or("text");
         if let Some((image, label)) = self.image.as_deref().zip(self.labels.as_deref()) {
             let processor = ImageProcessor::open(model).map_err(unreadable)?;

@@ -228,13 +228,23 @@ fn images_sounds_and_pairs_of_texts_are_learned() {
 
     for (arguments, part) in [
         (vec!["classify", &*path("colours"), "--image", &*path("images.jsonl")], "cannot decode the image"),
-        (vec!["classify", &*published("bert"), "--image", &*path("red.png")], "has no names of classes"),
-        (vec!["generate", &*published("gpt2"), "--audio", &*path("low.wav")], "preprocessor_config.json"),
+        (vec!["classify", &*published("bert"), "--image", &*path("red.png")], "reads texts, not images"),
+        (vec!["classify", &*path("colours"), "--text", "red"], "reads images (--image), not texts"),
+        (vec!["generate", &*published("gpt2"), "--audio", &*path("low.wav")], "reads texts, not sounds"),
+        (vec!["generate", &*path("ears"), "--prompt", "a"], "reads sounds (--audio), not texts"),
+        (vec!["generate", &*published("gpt2"), "--prompt", "a", "--language", "en"], "cannot be used with"),
         (
             vec!["generate", &*path("ears"), "--audio", &*path("low.wav"), "--language", "xx"],
             "no token `<|xx|>`",
         ),
-        (vec!["tune", &*published("vit"), &*path("images.jsonl"), "-o", &*path("no")], "tokenizer.json"),
+        (
+            vec!["tune", &*published("vit"), &*path("images.jsonl"), "-o", &*path("no")],
+            "reads images (--image)",
+        ),
+        (
+            vec!["tune", &*published("whisper"), &*path("sounds.jsonl"), "-o", &*path("no")],
+            "reads sounds (--audio)",
+        ),
     ] {
         let output = autobwd(&arguments);
         assert!(

@@ -69,8 +69,8 @@ pub struct FineTuning {
     pub batch: usize,
     /// Micro-batches of a step, which take the memory of one.
     pub micro_batches: usize,
-    /// Tokens of a row; by default, those of the longest example, also of the evaluation. Rows of what a decoder generates from an encoder are as
-    /// long as the longest such text.
+    /// Tokens of a row; by default, as many as the longest example has, also of the evaluation. Rows of what a decoder
+    /// generates from an encoder are as long as the longest such text.
     pub length: Option<usize>,
     /// Whether examples that are longer than a row are cut; otherwise, they are errors.
     pub is_truncating: bool,

@@ -67,8 +67,8 @@ pub(super) struct Rows {
     examples: Vec<Example>,
 }
 
-/// The number of tokens of a row, and of a text that a decoder generates: those that are asked for, or those of the longest
-/// examples.
+/// The number of tokens of a row, and of a text that a decoder generates: a number that is asked for, or the length of the
+/// longest example.
 ///
 /// # Errors
 /// More tokens than the model has positions.

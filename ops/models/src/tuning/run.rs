@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{Adapter, Lora, Pretrained, linear_targets};
 
-/// The number of batches that are read while a step runs: images and sounds are decoded.
+/// The number of batches that are read while a step runs, since images and sounds are decoded then.
 const READ_AHEAD: usize = 1;
 
 /// The notes of checkpoints: the position in the data, and the hash of what a run does not change.
