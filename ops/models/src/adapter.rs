@@ -19,7 +19,7 @@ use crate::{
 const PREFIX: &str = "base_model.model.";
 
 /// Keys of configurations whose values other than these change an adapter in a way that is not supported.
-fn required() -> [(&'static str, Value); 14] {
+fn required() -> [(&'static str, Value); 12] {
     [
         ("peft_type", json!("LORA")),
         ("bias", json!("none")),
@@ -28,12 +28,10 @@ fn required() -> [(&'static str, Value); 14] {
         ("use_bdlora", json!(null)),
         ("lora_bias", json!(false)),
         ("layer_replication", json!(null)),
-        ("layers_to_transform", json!(null)),
         ("megatron_config", json!(null)),
         ("target_parameters", json!(null)),
         ("trainable_token_indices", json!(null)),
         ("alora_invocation_tokens", json!(null)),
-        ("exclude_modules", json!(null)),
         ("loftq_config", json!({})),
     ]
 }
@@ -204,20 +202,36 @@ impl Adapter {
             .collect();
         let named = named.iter().map(|(name, value)| (name.as_str(), *value));
         save_tensors(folder.join("adapter_model.safetensors"), named)?;
-        let Lora { rank, alpha, is_rank_stabilized, targets, ranks, alphas, saved_modules, .. } = &self.lora;
+        let lora = &self.lora;
+        let list = |names: &[String]| if names.is_empty() { Value::Null } else { json!(names) };
+        let targets = match &lora.pattern {
+            None => json!(lora.targets),
+            Some(pattern) if lora.targets.is_empty() => json!(pattern),
+            // Files have names or a pattern.
+            Some(_) => json!(self.modules().collect::<Vec<_>>()),
+        };
         let pattern = |entries: Vec<(&String, Value)>| {
             Value::Object(entries.into_iter().map(|(name, value)| (name.clone(), value)).collect())
         };
         let config = json!({
-            "peft_type": "LORA", "r": rank, "lora_alpha": alpha, "use_rslora": is_rank_stabilized,
-            "target_modules": targets, "bias": "none", "fan_in_fan_out": self.fan_in_fan_out, "lora_dropout": 0.0,
+            "peft_type": "LORA", "r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.is_rank_stabilized,
+            "target_modules": targets, "exclude_modules": list(&lora.excluded),
+            "layers_to_transform": if lora.layers.is_empty() { Value::Null } else { json!(lora.layers) },
+            "layers_pattern": list(&lora.layer_lists),
+            "bias": "none", "fan_in_fan_out": self.fan_in_fan_out, "lora_dropout": lora.dropout,
             "inference_mode": true, "use_dora": false, "init_lora_weights": true, "task_type": null,
             "base_model_name_or_path": null,
-            "modules_to_save": if saved_modules.is_empty() { Value::Null } else { json!(saved_modules) },
-            "rank_pattern": pattern(ranks.iter().map(|(name, rank)| (name, json!(rank))).collect()),
-            "alpha_pattern": pattern(alphas.iter().map(|(name, alpha)| (name, json!(alpha))).collect()),
+            "modules_to_save": list(&lora.saved_modules),
+            "rank_pattern": pattern(lora.ranks.iter().map(|(name, rank)| (name, json!(rank))).collect()),
+            "alpha_pattern": pattern(lora.alphas.iter().map(|(name, alpha)| (name, json!(alpha))).collect()),
         });
         write_atomically(folder.join("adapter_config.json"), format!("{config:#}\n").as_bytes())
+    }
+
+    /// The modules with a branch, by the names of peft.
+    fn modules(&self) -> impl Iterator<Item = String> {
+        let modules = self.values.iter().filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
+        modules.map(transformers_module)
     }
 
     /// The value of a parameter of a program.
@@ -254,10 +268,12 @@ fn config(path: &Path, keys: &Map<String, Value>) -> Result<Lora> {
                 .add("", format!("`init_lora_weights` is `{value}`, which changes the weights of the model"));
         }
     }
-    let is_literal = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
+    let pattern = keys.get("target_modules").and_then(Value::as_str).map(str::to_string);
     let mut texts = |key: &str| -> Vec<String> {
         match keys.get(key) {
             None | Some(Value::Null) => vec![],
+            Some(Value::String(_)) if key == "target_modules" => vec![],
+            Some(Value::String(name)) if key == "layers_pattern" => vec![name.clone()],
             Some(Value::Array(list)) if list.iter().all(Value::is_string) => {
                 list.iter().filter_map(Value::as_str).map(str::to_string).collect()
             }
@@ -268,15 +284,27 @@ fn config(path: &Path, keys: &Map<String, Value>) -> Result<Lora> {
         }
     };
     let (targets, saved_modules) = (texts("target_modules"), texts("modules_to_save"));
-    let mut patterns = |key: &str| -> Vec<(String, f64)> {
+    let (excluded, layer_lists) = (texts("exclude_modules"), texts("layers_pattern"));
+    let layers = match keys.get("layers_to_transform") {
+        None | Some(Value::Null) => vec![],
+        Some(value) => {
+            let numbers = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+            let numbers: Option<Vec<usize>> =
+                numbers.iter().map(|number| usize::try_from(number.as_u64()?).ok()).collect();
+            numbers.unwrap_or_else(|| {
+                obstacles.add(
+                    "",
+                    format!("`layers_to_transform` is {value}; only numbers of layers are supported"),
+                );
+                vec![]
+            })
+        }
+    };
+    let patterns = |key: &str| -> Vec<(String, f64)> {
         let object = keys.get(key).and_then(Value::as_object);
         let entries =
             object.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
-        let entries: Vec<_> = entries.collect();
-        for (name, _) in entries.iter().filter(|(name, _)| !is_literal(name)) {
-            obstacles.add("", format!("`{key}` has the pattern `{name}`; only ends of names are supported"));
-        }
-        entries
+        entries.collect()
     };
     let ranks = patterns("rank_pattern").into_iter().map(|(name, rank)| (name, rank as usize)).collect();
     let alphas = patterns("alpha_pattern");
@@ -285,18 +313,27 @@ fn config(path: &Path, keys: &Map<String, Value>) -> Result<Lora> {
         obstacles.add("", "`r` is no rank");
         1.0
     });
-    if targets.is_empty() {
+    if targets.is_empty() && pattern.is_none() {
         obstacles.add("", "no `target_modules`");
     }
-    obstacles.require_none(&format!("cannot read `{}`", path.display()))?;
-    Ok(Lora {
+    let lora = Lora {
         rank: rank as usize,
         alpha: number("lora_alpha").unwrap_or(8.0),
         is_rank_stabilized: keys.get("use_rslora").and_then(Value::as_bool).unwrap_or(false),
         targets,
+        pattern,
+        excluded,
+        layers,
+        layer_lists,
+        dropout: number("lora_dropout").unwrap_or(0.0) as f32,
         ranks,
         alphas,
         saved_modules,
         seed: 0,
-    })
+    };
+    if let Err(error) = lora.check() {
+        obstacles.add("", error.message());
+    }
+    obstacles.require_none(&format!("cannot read `{}`", path.display()))?;
+    Ok(lora)
 }

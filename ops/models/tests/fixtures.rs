@@ -17,7 +17,7 @@ use autobwd_ops::{
     optim::{AdamW, Optimizer},
     quantization::{Quantization, quantize},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const DECODERS: [&str; 6] = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3"];
 const FAMILIES: [&str; 13] = [
@@ -277,6 +277,79 @@ fn trained_adapters_are_those_of_peft() -> Result<()> {
     Ok(())
 }
 
+/// The modules with branches, by the rules of `check_target_module_exists` of peft.
+#[test]
+fn modules_are_chosen_as_peft_does() -> Result<()> {
+    let modules = |family: &str, lora: &Lora| -> Result<Vec<String>> {
+        let trained = lora.attach(&mut Pretrained::open(folder(family)).load()?)?;
+        Ok(trained.iter().filter_map(|name| name.strip_suffix(".lora_A.weight")).map(String::from).collect())
+    };
+    let pattern = |text: &str| Lora { pattern: Some(text.into()), ..Lora::new(4, &[]) };
+    let q = |layer: usize| format!("model.layers.{layer}.self_attn.q_proj");
+    for (lora, expected) in [
+        (pattern(r".*\.1\..*(?:q|v)_proj"), vec![q(1), q(1).replace("q_proj", "v_proj")]),
+        // The whole name.
+        (pattern("model.layers.0.self_attn.q_proj|q_proj"), vec![q(0)]),
+        // As some programs write them, with a look-ahead.
+        (pattern(r"^(model(?=\.).*\.(q_proj))$"), vec![q(0), q(1)]),
+        (Lora { layers: vec![1], ..Lora::new(4, &["q_proj"]) }, vec![q(1)]),
+        (
+            Lora { layers: vec![0], layer_lists: vec!["layers".into()], ..Lora::new(4, &["q_proj"]) },
+            vec![q(0)],
+        ),
+        (Lora { excluded: vec!["0.self_attn.q_proj".into()], ..Lora::new(4, &["q_proj"]) }, vec![q(1)]),
+        (Lora { saved_modules: vec!["layers.0".into()], ..Lora::new(4, &["q_proj"]) }, vec![q(1)]),
+    ] {
+        assert_eq!(modules("llama", &lora)?, expected, "{lora:?}");
+    }
+    // The first number counts; sublayers of T5 are numbered, too.
+    let of_t5 = modules("t5", &Lora { layers: vec![1], ..Lora::new(4, &["q"]) })?;
+    assert!(!of_t5.is_empty() && of_t5.iter().all(|module| module.contains("block.1.")), "{of_t5:?}");
+    // The names of transformers, which differ from those of files.
+    let of_vit = modules("vit", &pattern(r"vit\.layers\.0\.attention\.[qk]_proj"))?;
+    assert_eq!(of_vit.len(), 2, "{of_vit:?}");
+
+    // Ranks by patterns; the file has names if targets are both named and matched.
+    let folder_of_adapter = tempfile::tempdir().expect("a folder");
+    let lora = Lora { ranks: vec![(r"1\..*(?:q|v)_proj".into(), 2)], ..Lora::new(4, &["q_proj"]) };
+    let both = Lora { pattern: Some(".*k_proj".into()), ..lora.clone() };
+    for (lora, targets) in [
+        (
+            both.clone(),
+            json!([q(0), q(1)].iter().flat_map(|q| [q.replace("q_", "k_"), q.clone()]).collect::<Vec<_>>()),
+        ),
+        (Lora { targets: vec![], ..both }, json!(".*k_proj")),
+        (lora, json!(["q_proj"])),
+    ] {
+        let mut model = Pretrained::open(folder("llama")).load()?;
+        lora.attach(&mut model)?;
+        let adapter = Adapter::of(&model, &lora)?;
+        adapter.save(folder_of_adapter.path())?;
+        let text =
+            std::fs::read_to_string(folder_of_adapter.path().join("adapter_config.json")).expect("a file");
+        let config: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(config["target_modules"], targets);
+        let read = Adapter::read(folder_of_adapter.path())?;
+        let mut again = Pretrained::open(folder("llama")).load()?;
+        read.attach(&mut again)?;
+        if let Some(a) = again.scope.find(&format!("{}.lora_A.weight", q(1))) {
+            assert_eq!(a.dims()[0], 2);
+        }
+    }
+    for (lora, error) in [
+        (pattern("("), "`(` is no regular expression: "),
+        (pattern("q_proj"), "no product has weights of a module whose whole name matches `q_proj`"),
+        (
+            Lora { layers: vec![7], ..Lora::new(4, &["q_proj"]) },
+            "no product has weights of a module `q_proj` in the layers",
+        ),
+    ] {
+        let found = modules("llama", &lora).unwrap_err().to_string();
+        assert!(found.starts_with(error), "{found}");
+    }
+    Ok(())
+}
+
 #[test]
 fn adapters_that_do_not_fit_are_refused_and_change_nothing() -> Result<()> {
     let adapter = Adapter::read(folder("llama").join("adapter"))?;
@@ -297,11 +370,15 @@ fn adapters_that_do_not_fit_are_refused_and_change_nothing() -> Result<()> {
 
     // Configurations that change the adapter otherwise.
     let other = tempfile::tempdir().expect("a folder");
-    let text =
-        r#"{"peft_type": "LORA", "r": 4, "target_modules": ".*proj", "use_dora": true, "bias": "all"}"#;
+    let text = r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q"], "use_dora": true, "bias": "all", "rank_pattern": {"(": 2}, "layers_to_transform": [-1]}"#;
     std::fs::write(other.path().join("adapter_config.json"), text).expect("a file");
     let error = Adapter::read(other.path()).unwrap_err().to_string();
-    for part in ["`use_dora` is true", "`bias` is \"all\"", "`target_modules` is \".*proj\""] {
+    for part in [
+        "`use_dora` is true",
+        "`bias` is \"all\"",
+        "`layers_to_transform` is [-1]",
+        "`(` is no regular expression",
+    ] {
         assert!(error.contains(part), "{error}");
     }
     Ok(())

@@ -151,6 +151,11 @@ fn adapters() -> FineTuning {
     }
 }
 
+fn with_dropout() -> FineTuning {
+    let lora = adapters().lora.map(|lora| Lora { dropout: 0.2, ..lora });
+    FineTuning { lora, ..adapters() }
+}
+
 /// The bytes of all values that a run keeps, by name.
 fn values(run: &TuningRun) -> Vec<(String, Vec<u8>)> {
     let mut values: Vec<_> =
@@ -167,6 +172,7 @@ fn a_run_that_is_resumed_has_the_same_bits_on_any_number_of_threads() -> Result<
     for (pretrained, tuning) in [
         (open(), adapters()),
         (open(), FineTuning { micro_batches: 2, ..adapters() }),
+        (open(), FineTuning { micro_batches: 2, ..with_dropout() }),
         (open().quantize(Quantization::NF4), FineTuning { weight_decay: 0.1, ..adapters() }),
         (open(), FineTuning { lora: None, learning_rate: 1e-3, weight_decay: 0.1, ..adapters() }),
     ] {
@@ -242,6 +248,90 @@ fn budgets_are_held_with_the_same_bits() -> Result<()> {
     let error =
         FineTuning { memory: Some(1000), ..tuning }.prepare(&pretrained, texts(), vec![]).unwrap_err();
     assert!(error.to_string().contains("the budget of 1000 bytes is exceeded by "), "{error}");
+    Ok(())
+}
+
+/// Inputs of branches are dropped in steps alone, by other masks at each step and in each module; within budgets, masks are
+/// the same.
+#[test]
+fn dropout_of_adapters_is_for_steps() -> Result<()> {
+    let pretrained = Pretrained::open(folder("llama"));
+    let prepare = |tuning: FineTuning| tuning.prepare(&pretrained, texts(), texts());
+    // `B` is 0 at first: nothing is lost.
+    let [mut plain, mut dropped] = [prepare(adapters())?, prepare(with_dropout())?];
+    assert_eq!(dropped.evaluate()?, plain.evaluate()?);
+    assert_eq!(dropped.step()?, plain.step()?);
+    assert_ne!(dropped.step()?, plain.step()?);
+    assert_eq!(dropped.evaluate()?, dropped.evaluate()?);
+
+    let seeds = |run: &TuningRun| {
+        let seeds = run.model().scope.iter().filter(|(name, _)| name.ends_with(".lora_dropout.seed"));
+        seeds.map(|(_, seed)| Ok(seed.slice::<i64>()?[0])).collect::<Result<Vec<i64>>>()
+    };
+    let before = seeds(&dropped)?;
+    assert_eq!(before.len(), 14);
+    dropped.step()?;
+    let after = seeds(&dropped)?;
+    assert!(before.iter().zip(&after).all(|(before, after)| before != after));
+    assert!((1..14).all(|k| !after[..k].contains(&after[k])));
+
+    let small = dropped.summary().memory.total() * 9 / 10;
+    let mut bound = prepare(FineTuning { memory: Some(small), ..with_dropout() })?;
+    assert_eq!(finish(&mut bound)?, finish(&mut prepare(with_dropout())?)?);
+    let lora = Lora { dropout: 1.0, ..Lora::new(4, &["q_proj"]) };
+    let error = prepare(FineTuning { lora: Some(lora), ..adapters() }).unwrap_err();
+    assert_eq!(error.message(), "the dropout of adapters is 1, not a number from 0 and below 1");
+    Ok(())
+}
+
+/// The element of an input is dropped with the probability, and scaled otherwise.
+#[test]
+fn dropout_is_that_of_peft() -> Result<()> {
+    let lora = Lora { dropout: 0.25, ..Lora::new(4, &["q_proj"]) };
+    let mut model = Pretrained::open(folder("llama")).load()?;
+    lora.attach(&mut model)?;
+    let plain = model.program.root().ops.len();
+    lora.add_dropout(&mut model)?;
+    // A counter and a mask for each of two layers.
+    assert_eq!(model.program.root().ops.len(), plain + 4);
+    let (input, dropped) = {
+        let program = &model.program;
+        let op = program.root().ops.iter().find(|op| op.ty.as_str() == "dropout").expect("a dropout");
+        let name = |vars: &[autobwd::program::Var]| program.name(vars[0]).to_string();
+        (name(op.inputs.get("X")), name(op.outputs.get("Out")))
+    };
+    let ids = Tensor::from_vec([8, 16], (0..128).collect::<Vec<i64>>())?;
+    let feeds: [(&str, &dyn autobwd::Feed); 1] = [("input_ids", &ids)];
+    let mut executor = autobwd::Executor::new();
+    let values = executor.run(&model.program, &mut model.scope, &feeds, &[&input, &dropped])?;
+    let (input, dropped) = (values[0].slice::<f32>()?, values[1].slice::<f32>()?);
+    let scaled = |(x, y): (&f32, &f32)| *y == 0.0 || (y - x / 0.75).abs() <= 1e-6 * x.abs();
+    assert!(input.iter().zip(dropped).all(scaled));
+    let share = dropped.iter().filter(|y| **y == 0.0).count() as f64 / dropped.len() as f64;
+    assert!((share - 0.25).abs() < 0.02, "{share}");
+    assert!(lora.add_dropout(&mut model).is_err());
+    Ok(())
+}
+
+#[test]
+fn the_memory_of_the_process_is_bounded() -> Result<()> {
+    let pretrained = Pretrained::open(folder("llama"));
+    let prepare = |bytes| {
+        FineTuning { process_memory: Some(bytes), ..adapters() }.prepare(&pretrained, texts(), texts())
+    };
+    let run = prepare(4 << 30)?;
+    let summary = run.summary();
+    assert!(summary.process_bytes > 0 || !cfg!(target_os = "linux"));
+    assert!(summary.evaluation_bytes > 0);
+    assert_eq!(
+        summary.total_bytes(),
+        summary.memory.total() + summary.evaluation_bytes + summary.process_bytes
+    );
+    let error = prepare(1000).unwrap_err().to_string();
+    assert!(
+        error.contains("the process may take 1000 bytes, and takes ") && error.contains("exceeded by"),
+        "{error}"
+    );
     Ok(())
 }
 

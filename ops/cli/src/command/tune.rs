@@ -73,14 +73,15 @@ pub(crate) struct TuneCommand {
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["chat", "labels"])]
     mask: Option<f64>,
     /// Train adapters instead of the weights: a rank, and options after commas, such as
-    /// `r=8,alpha=16,targets=q_proj+v_proj`; `targets=all-linear` are all products but the head; `rslora` scales by the
-    /// root of the rank
+    /// `r=8,alpha=16,targets=q_proj+v_proj`; `targets=all-linear` are all products but the head, without `exclude=` and in
+    /// all layers but for `layers=0-5+11`; `dropout=0.05` drops parts of their inputs; `rslora` scales by the root of the
+    /// rank; `pattern=`, which is the last, is a regular expression of whole names of modules
     #[arg(long, value_name = "OPTIONS", value_parser = lora)]
     lora: Option<Lora>,
     /// Train the adapter in this folder further, which peft or `tune` has written
     #[arg(long, value_name = "FOLDER", conflicts_with = "lora")]
     adapter: Option<PathBuf>,
-    /// The memory that a step may take, such as `1.5GB`: values are recomputed until it fits
+    /// The memory that the command may take from the first step on, such as `1.5GB`: values are recomputed until it fits
     #[arg(long, value_name = "BYTES")]
     memory: Option<String>,
     /// The number of times that all examples are seen
@@ -184,7 +185,7 @@ impl TuneCommand {
             losses: [loss(reports.first()), loss(reports.last())],
             evaluation_loss: state.best,
             seconds_per_step: seconds / reports.len().max(1) as f64,
-            planned_bytes: run.summary().memory.total(),
+            planned_bytes: run.summary().total_bytes(),
         })
     }
 
@@ -305,7 +306,8 @@ impl TuneCommand {
             weight_decay: self.decay,
             max_gradient_norm: self.clip,
             seed: self.seed,
-            memory: self.memory.as_deref().map(bytes_of).transpose()?,
+            memory: None,
+            process_memory: self.memory.as_deref().map(bytes_of).transpose()?,
             threads: self.threads,
         };
         Ok(tuning.prepare(pretrained, examples, evaluation)?)

@@ -1,5 +1,12 @@
 //! Low-rank adapters (LoRA; Hu et al., 2022) as a pass over programs.
 
+mod dropout;
+mod modules;
+
+use modules::is_named;
+pub use modules::linear_targets;
+pub(crate) use modules::{head, transformers_module};
+
 use std::collections::BTreeMap;
 
 use autobwd::{
@@ -36,7 +43,19 @@ pub struct Lora {
     pub is_rank_stabilized: bool,
     /// The modules with a branch: whole names, or their last parts, such as `q_proj`.
     pub targets: Vec<String>,
-    /// Ranks of some modules, by their names or their last parts; the first that matches counts.
+    /// Also the modules whose whole names this regular expression matches, whatever `layers` are.
+    pub pattern: Option<String>,
+    /// Modules without a branch, named as targets are.
+    pub excluded: Vec<String>,
+    /// The numbers of the layers whose targets have branches, such as the 3 of `model.layers.3.self_attn.q_proj`; of all
+    /// layers, if it is empty.
+    pub layers: Vec<usize>,
+    /// The names of the lists whose layers are numbered, such as `layers`; by default, the first list in a module's name.
+    pub layer_lists: Vec<String>,
+    /// The probability that an element of the input of a branch is dropped in training, by [`Lora::add_dropout`].
+    pub dropout: f32,
+    /// Ranks of some modules, by their names or their last parts, or by regular expressions of these; the first that
+    /// matches counts.
     pub ranks: Vec<(String, usize)>,
     /// Alphas of some modules, likewise.
     pub alphas: Vec<(String, f64)>,
@@ -69,6 +88,11 @@ impl Lora {
             alpha: 8.0,
             is_rank_stabilized: false,
             targets: targets.iter().map(ToString::to_string).collect(),
+            pattern: None,
+            excluded: vec![],
+            layers: vec![],
+            layer_lists: vec![],
+            dropout: 0.0,
             ranks: vec![],
             alphas: vec![],
             saved_modules: vec![],
@@ -78,7 +102,7 @@ impl Lora {
 
     /// The rank and the scale of a module's branch.
     pub(crate) fn of_module(&self, module: &str) -> (usize, f64) {
-        let own = |name: &String| is_named(module, name);
+        let own = |name: &String| is_named(module, name) || modules::ends_with_match(module, name);
         let rank = self.ranks.iter().find(|(name, _)| own(name)).map_or(self.rank, |(_, rank)| *rank);
         let alpha = self.alphas.iter().find(|(name, _)| own(name)).map_or(self.alpha, |(_, alpha)| *alpha);
         let divisor = if self.is_rank_stabilized { (rank as f64).sqrt() } else { rank as f64 };
@@ -98,18 +122,24 @@ impl Lora {
     /// The parameters of the branch of a module `m` are `m.lora_A.weight` and `m.lora_B.weight`.
     ///
     /// # Errors
-    /// A target that no product has; a rank of 0, or beyond the sizes of a product; a program with a backward pass, or with adapters: the model is then
-    /// unchanged.
+    /// A target that no product has; an invalid regular expression; a rank of 0, or beyond the sizes of a product; a
+    /// program with a backward pass, or with adapters: the model is then unchanged.
     pub fn attach(&self, model: &mut Model) -> Result<Vec<String>> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Program, text));
         let mut program = model.program.clone();
         if program.root().ops.iter().any(|op| matches!(op.origin, Origin::Gradient { .. })) {
             return refuse("adapters are attached before the backward pass is appended".into());
         }
+        self.check()?;
         let products = self.products(&program);
         let unused = |target: &&String| products.iter().all(|product| !is_named(&product.module, target));
         if let Some(target) = self.targets.iter().find(unused) {
-            return refuse(format!("no product has weights of a module `{target}`"));
+            return refuse(format!("no product has weights of a module `{target}`{}", self.restriction()));
+        }
+        if let Some(pattern) = self.pattern.as_ref().filter(|_| products.is_empty()) {
+            return refuse(format!(
+                "no product has weights of a module whose whole name matches `{pattern}`"
+            ));
         }
         let parameters: Vec<Var> = program.parameters().collect();
         for var in parameters {
@@ -168,7 +198,7 @@ impl Lora {
         let product = |(at, op): (usize, &OpDesc)| {
             let (x, weights, out, is_input_first) = factors(op)?;
             let module = program.name(weights).strip_suffix(".weight")?.to_string();
-            let is_target = self.targets.iter().any(|target| is_named(&module, target));
+            let is_target = self.is_target(&module);
             let desc = |var: Var| program.lookup(BlockId::ROOT, var);
             let (inputs, result) = (desc(x)?.dims.last()?.get()?, desc(out)?.clone());
             let outputs = result.dims.last()?.get()?;
@@ -225,74 +255,6 @@ fn cast(program: &mut Program, var: Var, dtype: DType, ops: &mut Vec<OpDesc>) ->
     program.root_mut().vars.insert(converted, VarDesc::new(dtype, desc.dims.clone()));
     ops.push(Cast { x: var, out: converted, in_dtype: desc.dtype, out_dtype: dtype }.into());
     converted
-}
-
-/// The last parts of the names of all modules with a product, but the one that computes the output `logits`: the targets
-/// that peft calls `all-linear`.
-///
-/// ```
-/// use autobwd_models::{Pretrained, linear_targets};
-/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
-/// let model = Pretrained::open(folder).load()?;
-/// let all = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-/// assert_eq!(linear_targets(&model), all);
-/// # Ok::<(), autobwd::Error>(())
-/// ```
-pub fn linear_targets(model: &Model) -> Vec<String> {
-    let program = &model.program;
-    let head = head(program);
-    let products = program.root().ops.iter().filter_map(factors);
-    let modules = products.filter_map(|(_, weights, ..)| program.name(weights).strip_suffix(".weight"));
-    let mut targets: Vec<String> = vec![];
-    for module in modules.filter(|module| head != Some(module)) {
-        let target = module.rsplit('.').next().unwrap_or(module);
-        // A part of a name that the head has, too, is not enough.
-        let target = if head.is_some_and(|head| is_named(head, target)) { module } else { target };
-        if !targets.iter().any(|known| known == target) {
-            targets.push(target.into());
-        }
-    }
-    targets
-}
-
-/// The module whose product becomes the output `logits`, by a bias or functions of each element.
-pub(crate) fn head(program: &Program) -> Option<&str> {
-    let logits = program.signature().outputs.iter().find(|entry| entry.name == "logits")?;
-    let mut var = program.find(&logits.variable)?;
-    for op in program.root().ops.iter().rev() {
-        if op.writes().any(|written| written == var) {
-            if let Some((_, weights, ..)) = factors(op) {
-                return program.name(weights).strip_suffix(".weight");
-            }
-            var = op.reads().next()?;
-        }
-    }
-    None
-}
-
-/// Whether a module has a name, or its last parts are that name.
-pub(crate) fn is_named(module: &str, name: &str) -> bool {
-    let own = |module: &str| {
-        let rest = module.strip_suffix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    };
-    own(module) || own(&transformers_module(module))
-}
-
-/// The name of a module in transformers; of ViT, files have other names than modules since version 5.
-pub(crate) fn transformers_module(module: &str) -> String {
-    let Some(rest) = module.strip_prefix("vit.encoder.layer.") else { return module.into() };
-    let Some((number, part)) = rest.split_once('.') else { return module.into() };
-    let part = match part {
-        "attention.attention.query" => "attention.q_proj",
-        "attention.attention.key" => "attention.k_proj",
-        "attention.attention.value" => "attention.v_proj",
-        "attention.output.dense" => "attention.o_proj",
-        "intermediate.dense" => "mlp.fc1",
-        "output.dense" => "mlp.fc2",
-        other => other,
-    };
-    format!("vit.layers.{number}.{part}")
 }
 
 /// The left factor, the weights and the result of a product, and whether the weights are `[inputs, outputs]`.

@@ -6,6 +6,8 @@ mod faults;
 mod features;
 mod image_and_sound_files;
 mod loss;
+mod plan;
+mod process;
 mod program;
 mod rows;
 mod run;
@@ -91,6 +93,10 @@ pub struct FineTuning {
     /// The largest memory of a step, in bytes: values are recomputed until a step fits. Reading the model and evaluations
     /// are not counted.
     pub memory: Option<usize>,
+    /// The largest resident memory of the process from the first step on, in bytes: what it takes besides a step, such as
+    /// the examples and the plans, is measured, and a step gets the rest. Reading the model is not counted. Results do not
+    /// depend on it.
+    pub process_memory: Option<usize>,
     /// The number of threads; by default, one a core. Results do not depend on it.
     pub threads: Option<usize>,
 }
@@ -114,6 +120,7 @@ impl Default for FineTuning {
             max_gradient_norm: 1.0,
             seed: 0,
             memory: None,
+            process_memory: None,
             threads: None,
         }
     }

@@ -1,7 +1,7 @@
 //! The programs of a fine-tuning.
 
 use autobwd::{
-    Backward, Builder, DType, Executor, Expr, Meta, Program, Result,
+    Backward, Builder, DType, Executor, Expr, Meta, Program, Result, Scope,
     backward::RecomputeReport,
     exec::{MemoryUse, PlannedRun},
     parallel::{Accumulation, accumulate},
@@ -14,6 +14,7 @@ use autobwd_ops::{
 };
 
 use super::{FineTuning, loss::summed_token_loss, rows::LABELS};
+use crate::Lora;
 
 /// The input that losses are divided by.
 pub(super) const DIVISOR: &str = "label_count";
@@ -39,22 +40,27 @@ pub(super) struct TuningPrograms {
 
 impl TuningPrograms {
     /// Appends the loss and the training to a model, whose parameters are frozen or not. `steps` is the number of all
-    /// steps, on feeds of these shapes.
+    /// steps, on feeds of these shapes; one has the memory of the budget.
     pub(super) fn new(
         tuning: &FineTuning,
-        model: &mut Model,
+        (model, lora): (&mut Model, Option<&Lora>),
         mixed: Option<DType>,
-        (feeds, steps): (&[(&str, Meta)], u64),
+        (feeds, steps, budget): (&[(&str, Meta)], u64, Option<usize>),
     ) -> Result<TuningPrograms> {
         let logits = model.fetches[0].clone();
         let evaluation = model.builder();
         let evaluated = loss(&evaluation, &logits, false)?;
-        model.train(&[])?;
-        let net = model.builder();
+        let (feeds_of_model, fetches) = (model.feeds.clone(), model.fetches.clone());
+        let program = model.program.clone();
+        let mut trained = Model { program, feeds: feeds_of_model, fetches, scope: Scope::new() };
+        lora.map_or(Ok(()), |lora| lora.add_dropout(&mut trained))?;
+        trained.train(&[])?;
+        trained.scope.iter().for_each(|(name, counter)| model.scope.set(name, counter.clone()));
+        let net = trained.builder();
         let loss = loss(&net, &logits, true)?;
         let optimizer = optimizer(tuning, steps, mixed);
         let backward = Backward::default();
-        let (updates, budgeted) = match tuning.memory {
+        let (updates, budgeted) = match budget {
             Some(bytes) => {
                 let budget = MemoryBudget::bytes(bytes).feeds(feeds).micro_batches(tuning.micro_batches);
                 let budget = tuning.threads.map_or(budget.clone(), |threads| budget.threads(threads));

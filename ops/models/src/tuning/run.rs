@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use autobwd::{
-    DType, Dims, Error, ErrorKind, Executor, Meta, OpDesc, Program, Result, Scope, Session, Tensor,
-    exec::Checkpoint, tensor::Element,
+    DType, Dims, Error, ErrorKind, Meta, OpDesc, Program, Result, Scope, Session, Tensor, exec::Checkpoint,
+    tensor::Element,
 };
 use autobwd_core::__private::return_freed_memory;
 use autobwd_data::{Batch, Loader};
@@ -15,7 +15,9 @@ use super::{
     Example, FineTuning, TuningSummary,
     facts::ModelFacts,
     loss::IGNORED,
-    program::{DIVISOR, TuningPrograms},
+    plan::{Planner, TuningPlan},
+    process::resident_bytes,
+    program::DIVISOR,
     rows::{LABELS, Limits, Rows, row_lengths},
 };
 use crate::{Adapter, Lora, Pretrained, linear_targets};
@@ -36,16 +38,10 @@ pub struct TuningRun {
     lora: Option<Lora>,
     tuning: FineTuning,
     model: Model,
-    programs: TuningPrograms,
     summary: TuningSummary,
     loader: Loader,
     evaluation: Option<Loader>,
-    executor: Executor,
-    /// Computes the gradients of a micro-batch, or does a whole step.
-    gradients: Session,
-    update: Option<Session>,
-    /// There is one if there are evaluation examples.
-    evaluator: Option<Session>,
+    plan: TuningPlan,
     /// The hash of frozen weights and of the evaluation data.
     unchanged: String,
     step: u64,
@@ -80,6 +76,7 @@ impl TuningRun {
         examples: Vec<Example>,
         evaluation: Vec<Example>,
     ) -> Result<TuningRun> {
+        let before = tuning.process_memory.map_or(0, |_| resident_bytes());
         let mixed = tuning.mixed_precision(pretrained);
         let facts = ModelFacts::of(pretrained)?;
         let mut loaded = facts.second_input().into_iter().fold(pretrained.clone(), Pretrained::input);
@@ -115,27 +112,17 @@ impl TuningRun {
                 Some(Loader::builder(rows).batch(tuning.batch).prefetch(READ_AHEAD).build()?)
             }
         };
-        let programs = TuningPrograms::new(tuning, &mut model, mixed, (&feeds, steps))?;
-        let summary = TuningSummary::new(tuning, &model, &programs, (&rows, steps), (parameters, unread));
-
-        let mut executor = tuning.threads.map_or_else(Executor::new, Executor::with_threads);
-        let startup = model.scope.missing_only(&programs.startup)?;
-        executor.run(&startup, &mut model.scope, &[], &[])?;
-        let fetches = [programs.losses[1].as_str(), programs.rate.as_str()];
-        let scope = &mut model.scope;
-        let (gradients, update) = match &programs.accumulation {
-            None => (executor.prepare(&programs.step, scope, &feeds, &fetches)?, None),
-            Some(parts) => {
-                executor.run(&parts.startup, scope, &[], &[])?;
-                let gradients = executor.prepare(&parts.gradients, scope, &feeds, &fetches[..1])?;
-                (gradients, Some(executor.prepare(&parts.update, scope, &[], &fetches[1..])?))
-            }
+        let planner = Planner {
+            tuning,
+            lora: lora.as_ref(),
+            mixed,
+            feeds: &feeds,
+            steps,
+            has_evaluation: evaluation.is_some(),
         };
-        let evaluator = match evaluation {
-            Some(_) => Some(executor.prepare(&programs.evaluation, scope, &feeds, &[&programs.losses[0]])?),
-            None => None,
-        };
-        let unchanged = unchanged(&programs.step, &model.scope, evaluation.as_ref());
+        let plan = planner.plan(&mut model, before)?;
+        let summary = TuningSummary::new(tuning, &model, &plan, (&rows, steps), (parameters, unread));
+        let unchanged = unchanged(&plan.programs.step, &model.scope, evaluation.as_ref());
         // What reading and planning have freed is not a part of the plan.
         return_freed_memory();
         Ok(TuningRun {
@@ -143,14 +130,10 @@ impl TuningRun {
             lora,
             tuning: tuning.clone(),
             model,
-            programs,
             summary,
             loader,
             evaluation,
-            executor,
-            gradients,
-            update,
-            evaluator,
+            plan,
             unchanged,
             step: 0,
         })
@@ -173,7 +156,7 @@ impl TuningRun {
 
     /// The number of threads.
     pub fn threads(&self) -> usize {
-        self.executor.threads()
+        self.plan.executor.threads()
     }
 
     /// Does the next step; `None` after the last one.
@@ -198,18 +181,18 @@ impl TuningRun {
         let divisor = labels.max(1) as f32 / parts as f32;
         let mut loss = 0.0;
         for part in 0..parts {
-            feed(&mut self.gradients, &batch, part * self.tuning.batch, divisor)?;
-            self.gradients.run(&mut self.model.scope)?;
-            loss += self.gradients.item(&self.programs.losses[1])? / parts as f64;
+            feed(&mut self.plan.gradients, &batch, part * self.tuning.batch, divisor)?;
+            self.plan.gradients.run(&mut self.model.scope)?;
+            loss += self.plan.gradients.item(&self.plan.programs.losses[1])? / parts as f64;
         }
-        let last = match &mut self.update {
+        let last = match &mut self.plan.update {
             Some(update) => {
                 update.run(&mut self.model.scope)?;
                 update
             }
-            None => &mut self.gradients,
+            None => &mut self.plan.gradients,
         };
-        let learning_rate = last.item(&self.programs.rate)?;
+        let learning_rate = last.item(&self.plan.programs.rate)?;
         self.step += 1;
         require_finite(&format!("the loss of step {}", self.step), loss)?;
         Ok(Some(StepReport { step: self.step, loss, learning_rate, labels }))
@@ -220,7 +203,7 @@ impl TuningRun {
     /// # Errors
     /// Those of [`Session::run`].
     pub fn evaluate(&mut self) -> Result<Option<f64>> {
-        let Some((loader, evaluator)) = self.evaluation.as_mut().zip(self.evaluator.as_mut()) else {
+        let Some((loader, evaluator)) = self.evaluation.as_mut().zip(self.plan.evaluator.as_mut()) else {
             return Ok(None);
         };
         let (mut loss, mut count) = (0.0, 0);
@@ -228,7 +211,7 @@ impl TuningRun {
             count += labels(&batch)?;
             feed(evaluator, &batch, 0, 1.0)?;
             evaluator.run(&mut self.model.scope)?;
-            loss += evaluator.item(&self.programs.losses[0])?;
+            loss += evaluator.item(&self.plan.programs.losses[0])?;
         }
         let mean = loss / count.max(1) as f64;
         require_finite("the loss of the evaluation examples", mean)?;
@@ -244,7 +227,7 @@ impl TuningRun {
         let own = Checkpoint::new(self.step).with_note(POSITION, self.loader.state());
         let own = own.with_note(UNCHANGED, &*self.unchanged);
         let noted = notes.iter().fold(own, |checkpoint, (name, text)| checkpoint.with_note(*name, text));
-        noted.save_changed(path, &self.programs.step, &self.model.scope)
+        noted.save_changed(path, &self.plan.programs.step, &self.model.scope)
     }
 
     /// Goes on from a checkpoint of a run with the same options. Returns the checkpoint, with its notes.
@@ -253,7 +236,7 @@ impl TuningRun {
     /// Those of [`Checkpoint::load`] and of [`Loader::resume`]: another model, other data, or other options. The run is then
     /// of no use.
     pub fn resume(&mut self, path: impl AsRef<Path>) -> Result<Checkpoint> {
-        let checkpoint = Checkpoint::load(path, &self.programs.step, &mut self.model.scope)?;
+        let checkpoint = Checkpoint::load(path, &self.plan.programs.step, &mut self.model.scope)?;
         if checkpoint.note(UNCHANGED)? != self.unchanged {
             let text = "the frozen weights or the evaluation data are not those of the interrupted run";
             return Err(Error::new(ErrorKind::Checkpoint, text));
@@ -271,7 +254,7 @@ impl TuningRun {
     /// Parameters with a NaN or an infinity; those of the file system.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
-        for name in &self.programs.trained {
+        for name in &self.plan.programs.trained {
             let value = self.model.scope.get(name)?;
             let wrong = value.slice::<f32>()?.iter().find(|x| !x.is_finite());
             wrong.map_or(Ok(()), |x| require_finite(&format!("an element of `{name}`"), f64::from(*x)))?;
@@ -349,15 +332,17 @@ fn adapt(
         return Ok(Some(adapter.lora.clone()));
     }
     let Some(mut lora) = tuning.lora.clone() else { return Ok(None) };
-    if lora.targets.is_empty() {
-        lora.targets = facts.default_targets()?;
-    } else if lora.targets == ["all-linear"] {
-        lora.targets = linear_targets(model);
-    }
     let new = pretrained.new_modules(&model.program)?;
     let known = |module: &String| lora.saves(module);
     let new: Vec<String> = new.into_iter().filter(|module| !known(module)).collect();
     lora.saved_modules.extend(new);
+    if lora.targets.is_empty() && lora.pattern.is_none() {
+        lora.targets = facts.default_targets()?;
+    } else if lora.targets == ["all-linear"] {
+        lora.targets = linear_targets(model);
+        let saved = |target: &String| lora.saves(target);
+        lora.targets = lora.targets.iter().filter(|target| !saved(target)).cloned().collect();
+    }
     lora.attach(model)?;
     Ok(Some(lora))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use autobwd::exec::MemoryUse;
 use autobwd_ops::Model;
 
-use super::{FineTuning, program::TuningPrograms, rows::Rows};
+use super::{FineTuning, plan::TuningPlan, rows::Rows};
 
 /// What a fine-tuning will do, before its first step.
 #[derive(Clone, Debug)]
@@ -38,6 +38,11 @@ pub struct TuningSummary {
     pub epochs: u64,
     /// The memory of a step.
     pub memory: MemoryUse,
+    /// The memory of evaluations besides the parameters, in bytes.
+    pub evaluation_bytes: usize,
+    /// The memory of the process besides a step and evaluations, in bytes, before the first step; 0 without a bound for the
+    /// process ([`FineTuning::process_memory`]).
+    pub process_bytes: usize,
     /// What is recomputed to save memory, and what that costs.
     pub recomputed: String,
 }
@@ -46,10 +51,11 @@ impl TuningSummary {
     pub(super) fn new(
         tuning: &FineTuning,
         model: &Model,
-        programs: &TuningPrograms,
+        plan: &TuningPlan,
         (rows, steps): (&Rows, u64),
         (parameters, unread): (usize, Vec<String>),
     ) -> TuningSummary {
+        let programs = &plan.programs;
         let elements = |name: &String| model.scope.find(name).map_or(0, |value| value.numel());
         let [row_count, examples, tokens, labels] = rows.counts();
         TuningSummary {
@@ -66,8 +72,17 @@ impl TuningSummary {
             steps,
             epochs: tuning.epochs,
             memory: programs.memory,
+            evaluation_bytes: plan.evaluation_bytes,
+            process_bytes: plan.process_bytes,
             recomputed: programs.recomputed.to_string(),
         }
+    }
+}
+
+impl TuningSummary {
+    /// The memory of the run, in bytes: of a step, of evaluations, and of the process besides, where it is measured.
+    pub fn total_bytes(&self) -> usize {
+        self.memory.total().saturating_add(self.evaluation_bytes).saturating_add(self.process_bytes)
     }
 }
 
@@ -98,10 +113,11 @@ impl fmt::Display for TuningSummary {
             "steps       {}, {epochs} times over all rows, {} rows each",
             self.steps, self.rows_of_step
         )?;
-        for (part, bytes) in self.memory.parts().into_iter().filter(|(_, bytes)| *bytes > 0) {
+        let besides = [("evaluation", self.evaluation_bytes), ("the process besides", self.process_bytes)];
+        let parts = self.memory.parts().into_iter().chain(besides).filter(|(_, bytes)| *bytes > 0);
+        for (part, bytes) in parts.chain([("in all", self.total_bytes())]) {
             writeln!(f, "memory      {:>8.1} MB {part}", bytes as f64 / 1e6)?;
         }
-        writeln!(f, "memory      {:>8.1} MB in all", self.memory.total() as f64 / 1e6)?;
         match self.recomputed.trim() {
             "" => Ok(()),
             recomputed => writeln!(f, "recomputed  {recomputed}"),
