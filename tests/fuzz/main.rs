@@ -1,5 +1,5 @@
-//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|checkpoint|paddle|onnx|gguf]`: fuzzes
-//! programs, weights, checkpoints, and models of PaddlePaddle, ONNX and GGUF.
+//! `fuzz [--seconds N] [--seed N] [--target json|safetensors|checkpoint|paddle|onnx|gguf|folder]`: fuzzes
+//! programs, weights, checkpoints, models of PaddlePaddle, ONNX and GGUF, and folders of published models.
 //!
 //! The current input is in `target/fuzz/TARGET.current` and the options that reproduce it in `TARGET.options`, in case
 //! the process dies. Failing inputs stay in the same folder. Results, one JSON line each, are on stdout; progress is on
@@ -73,6 +73,8 @@ enum Target {
     Onnx,
     /// Models of GGUF.
     Gguf,
+    /// Texts and sounds in folders of published models.
+    Folder,
 }
 
 impl Target {
@@ -84,6 +86,7 @@ impl Target {
             Target::Paddle => "paddle",
             Target::Onnx => "onnx",
             Target::Gguf => "gguf",
+            Target::Folder => "folder",
         }
     }
 }
@@ -141,6 +144,9 @@ fn run(options: &Options) -> Outcomes<usize> {
                 Some(Target::Paddle) => fuzz::paddle(&input, &mut Rng(options.draw)),
                 Some(Target::Onnx) => fuzz::onnx(&input, &mut Rng(options.draw)),
                 Some(Target::Gguf) => gguf(&saved.with_extension("gguf"), &input, options.draw),
+                Some(Target::Folder) => {
+                    fuzz::folder(&saved.with_extension("folder"), &input, &mut Rng(options.draw))
+                }
                 _ => fuzz::program(&String::from_utf8_lossy(&input), values, &mut Rng(options.draw)),
             });
             let failure = failure.err();
@@ -149,9 +155,7 @@ fn run(options: &Options) -> Outcomes<usize> {
         }
         return Ok(failures);
     }
-    for target in
-        [Target::Json, Target::Safetensors, Target::Checkpoint, Target::Paddle, Target::Onnx, Target::Gguf]
-    {
+    for target in Target::value_variants().iter().copied() {
         if options.target.is_some_and(|only| only != target) {
             continue;
         }
@@ -159,7 +163,7 @@ fn run(options: &Options) -> Outcomes<usize> {
         let share = match (options.target, target) {
             (Some(_), _) => options.seconds,
             (None, Target::Json) => options.seconds / 2,
-            (None, _) => options.seconds / 10,
+            (None, _) => options.seconds / 12,
         };
         let end = Instant::now() + Duration::from_secs(share);
         let models = match target {
@@ -167,12 +171,15 @@ fn run(options: &Options) -> Outcomes<usize> {
             Target::Paddle => fuzz::paddle_inputs()?,
             Target::Onnx => fuzz::onnx_inputs(options.models.as_deref())?,
             Target::Gguf => fuzz::gguf_inputs()?,
+            Target::Folder => fuzz::folder_inputs()?,
         };
         let seeds = match target {
             Target::Json => seeds.clone(),
             Target::Safetensors => vec![seeds[0].clone()],
             Target::Checkpoint => fuzz::checkpoint_seeds(&seeds),
-            Target::Paddle | Target::Onnx | Target::Gguf => vec![FuzzSeed::default(); models.len()],
+            Target::Paddle | Target::Onnx | Target::Gguf | Target::Folder => {
+                vec![FuzzSeed::default(); models.len()]
+            }
         };
         failures += Campaign::new(target, &folder, seeds, models, options.seed)?.run(begin, end)?;
     }
@@ -238,7 +245,9 @@ impl Campaign<'_> {
                 number,
                 match target {
                     Target::Json => seed.program.to_json().into_bytes(),
-                    Target::Paddle | Target::Onnx | Target::Gguf => std::mem::take(&mut models[number]),
+                    Target::Paddle | Target::Onnx | Target::Gguf | Target::Folder => {
+                        std::mem::take(&mut models[number])
+                    }
                     Target::Checkpoint => {
                         let path = folder.join("seed.checkpoint");
                         fuzz::save_checkpoint(&path, seed)?;
@@ -292,6 +301,7 @@ impl Campaign<'_> {
                 }
                 (Target::Paddle, _) => fuzz::mutate_model(before, &words, &mut self.rng),
                 (Target::Onnx, _) => fuzz::mutate_onnx(before, &words, &mut self.rng),
+                (Target::Folder, _) => fuzz::mutate_folder(before, &words, &mut self.rng),
                 (Target::Gguf, _) => {
                     let (start, data) = before.split_at(before.len().min(GGUF_START));
                     [fuzz::mutate_bytes(start, &mut self.rng).as_slice(), data].concat()
@@ -312,6 +322,7 @@ impl Campaign<'_> {
                 Target::Paddle => fuzz::paddle(&input, &mut Rng(draw)),
                 Target::Onnx => fuzz::onnx(&input, &mut Rng(draw)),
                 Target::Gguf => gguf(&current.with_extension("gguf"), &input, draw),
+                Target::Folder => fuzz::folder(&current.with_extension("folder"), &input, &mut Rng(draw)),
             });
             executions += 1;
             match outcome {

@@ -3,6 +3,7 @@
 //! One file for each step: `seeds` has the initial inputs, `mutate` changes them, this one runs them and reports
 //! violations. It must not use files and clocks: `fuzz/main.rs` does.
 
+mod folders;
 mod mutate;
 mod seeds;
 mod wire;
@@ -20,6 +21,7 @@ use autobwd_models::{Pretrained, Tokenizer};
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 
+pub use folders::{folder, folder_inputs, mutate_folder};
 pub use mutate::{Rng, mutate, mutate_bytes, mutate_metadata};
 pub use seeds::{
     FuzzSeed, gguf_inputs, mutate_model, mutate_onnx, onnx_inputs, onnx_operators, paddle_inputs, seeds,
