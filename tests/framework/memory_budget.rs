@@ -151,6 +151,45 @@ fn twenty_budgets_of_five_models_fit_and_change_no_bit() -> Result<()> {
     Ok(())
 }
 
+/// With many layers between which few bytes are read, a step needs little more than what is read between layers, and the
+/// values of one layer.
+#[test]
+fn deep_networks_keep_what_is_between_their_layers() -> Result<()> {
+    const LAYERS: i32 = 24;
+    let model = |layers: i32| {
+        let net = Builder::new();
+        let x = net.input(FEED, DType::F32, &[-1, WIDTH as i32]);
+        let mut h = x.reshape(&[-1, 12, WIDTH as i32]);
+        for seed in 0..layers {
+            let attention = MultiHeadAttention::builder(&net, WIDTH, 4).causal().seed(seed).build();
+            h = &h + attention.forward(&LayerNorm::builder(&net, WIDTH).build().forward(&h));
+            let normed = LayerNorm::builder(&net, WIDTH).build().forward(&h);
+            let wide = |seed| Linear::builder(&net, WIDTH, 4 * WIDTH).seed(seed).build().forward(&normed);
+            let gated = wide(seed).silu() * wide(seed + 100);
+            h = &h + Linear::builder(&net, 4 * WIDTH, WIDTH).seed(seed + 200).build().forward(&gated);
+        }
+        let loss = h.square().mean();
+        (net, loss)
+    };
+    let arena = |layers: i32| -> Result<usize> {
+        let (net, loss) = model(layers);
+        Sgd { rate: 0.1 }.minimize(&loss)?.complete()?;
+        let name = loss.name();
+        let run = PlannedRun { program: &*net.program()?, feeds: &feeds(), fetches: &[&name] };
+        Ok(MemoryUse::planned(&Executor::with_threads(1), &[run])?.arena)
+    };
+    let (net, loss) = model(LAYERS);
+    let budget = MemoryBudget::bytes(0).feeds(&feeds()).threads(1);
+    let refused = Sgd { rate: 0.1 }.minimize_within(&loss, &Backward::default(), &budget).unwrap_err();
+    let (_, rest) = refused.message().split_once("arena ").unwrap();
+    let least: usize = rest.split(',').next().unwrap().trim().parse().unwrap();
+    let between = LAYERS as usize * 4 * ROWS * WIDTH;
+    let (one, all) = (arena(1)?, arena(LAYERS)?);
+    assert!(least < between + 2 * one, "{least} of {all}: {between} between layers, {one} of one layer");
+    drop(net);
+    Ok(())
+}
+
 #[test]
 fn every_optimizer_trains_within_a_budget() -> Result<()> {
     let mut optimizers: Vec<(String, Box<dyn Optimizer>)> = vec![

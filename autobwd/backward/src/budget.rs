@@ -2,10 +2,11 @@
 //!
 //! Must not trust an estimate: the planner decides whether a choice fits. The candidate sets, cheapest first, do not
 //! depend on the budget, so a larger budget never costs more time. A small program tries all sets, a larger one those
-//! found by dynamic programming (`cut_points`).
+//! found by dynamic programming (`cut_points`) and, for less memory, by segments.
 
 mod cost_model;
 mod cut_points;
+mod segments;
 
 use std::iter;
 
@@ -143,7 +144,12 @@ impl BudgetedBackward<'_> {
 
 /// Sets without useless recomputation, cheapest first: all, if there are at most `most`.
 fn sets(model: &CostModel, most: usize) -> Vec<RecomputeSet> {
-    let mut sets = all_sets(model, most).unwrap_or_else(|| cut_points::sets(model));
+    let mut sets = all_sets(model, most).unwrap_or_else(|| {
+        let mut sets = cut_points::sets(model);
+        let smallest = sets.iter().map(|set| model.arena_bytes(&set.again)).min().unwrap_or(0);
+        sets.extend(segments::sets(model, smallest));
+        sets
+    });
     sets.sort_by_key(|set| (set.cost.picoseconds(), set.least));
     sets.dedup_by(|a, b| a.again == b.again);
     sets

@@ -108,7 +108,7 @@ fn run(model: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     let lora = Lora { alpha: 16.0, dropout: 0.05, ..Lora::new(8, &["all-linear"]) };
     let tuning = FineTuning {
         lora: Some(lora),
-        epochs: 2,
+        epochs: 1,
         length: Some(128),
         learning_rate: 1e-3,
         ..FineTuning::default()
