@@ -158,7 +158,7 @@ fn deep_networks_keep_what_is_between_their_layers() -> Result<()> {
     const LAYERS: i32 = 24;
     let model = |layers: i32| {
         let net = Builder::new();
-        let x = net.input(FEED, DType::F32, &[-1, WIDTH as i32]);
+        let x = net.input(FEED, DType::F32, &[-1, WIDTH as i64]);
         let mut h = x.reshape(&[-1, 12, WIDTH as i32]);
         for seed in 0..layers {
             let attention = MultiHeadAttention::builder(&net, WIDTH, 4).causal().seed(seed).build();

@@ -325,7 +325,7 @@ fn config(path: &Path, keys: &Map<String, Value>) -> Result<Lora> {
         excluded,
         layers,
         layer_lists,
-        dropout: number("lora_dropout").unwrap_or(0.0) as f32,
+        dropout: number("lora_dropout").unwrap_or(0.0),
         ranks,
         alphas,
         saved_modules,

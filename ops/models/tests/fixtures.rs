@@ -311,7 +311,8 @@ fn modules_are_chosen_as_peft_does() -> Result<()> {
 
     // Ranks by patterns; the file has names if targets are both named and matched.
     let folder_of_adapter = tempfile::tempdir().expect("a folder");
-    let lora = Lora { ranks: vec![(r"1\..*(?:q|v)_proj".into(), 2)], ..Lora::new(4, &["q_proj"]) };
+    let lora =
+        Lora { ranks: vec![(r"1\..*(?:q|v)_proj".into(), 2)], dropout: 0.1, ..Lora::new(4, &["q_proj"]) };
     let both = Lora { pattern: Some(".*k_proj".into()), ..lora.clone() };
     for (lora, targets) in [
         (
@@ -329,6 +330,7 @@ fn modules_are_chosen_as_peft_does() -> Result<()> {
             std::fs::read_to_string(folder_of_adapter.path().join("adapter_config.json")).expect("a file");
         let config: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(config["target_modules"], targets);
+        assert_eq!(config["lora_dropout"], 0.1);
         let read = Adapter::read(folder_of_adapter.path())?;
         let mut again = Pretrained::open(folder("llama")).load()?;
         read.attach(&mut again)?;

@@ -284,6 +284,22 @@ fn dropout_of_adapters_is_for_steps() -> Result<()> {
     Ok(())
 }
 
+/// All products, but excluded ones and those of a head that is trained as a whole.
+#[test]
+fn all_products_are_targets_but_excluded_ones() -> Result<()> {
+    let lora = Lora { excluded: vec!["down_proj".into()], layers: vec![1], ..Lora::new(2, &["all-linear"]) };
+    let run = FineTuning { lora: Some(lora), ..adapters() }.prepare(
+        &Pretrained::open(folder("llama")),
+        texts(),
+        vec![],
+    )?;
+    let branches = run.model().scope.iter().filter(|(name, _)| name.ends_with(".lora_A.weight"));
+    let branches: Vec<&str> = branches.map(|(name, _)| name).collect();
+    let is_expected = |name: &&str| name.contains("layers.1.") && !name.contains("down_proj");
+    assert!(branches.len() == 6 && branches.iter().all(is_expected), "{branches:?}");
+    Ok(())
+}
+
 /// The element of an input is dropped with the probability, and scaled otherwise.
 #[test]
 fn dropout_is_that_of_peft() -> Result<()> {

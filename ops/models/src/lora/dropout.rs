@@ -41,7 +41,7 @@ impl Lora {
             // The factor of 16-bit products is converted under a name of its own.
             let Some((module, _)) = name.split_once(".lora_A.weight") else { continue };
             let seed = StepSeed::new(&net, &format!("{module}.lora_dropout"), self.seed).next();
-            let input = net.expr(model.program.name(x)).dropout(self.dropout, &seed);
+            let input = net.expr(model.program.name(x)).dropout(self.dropout as f32, &seed);
             dropped.insert(at, (x, input.check()?.name()));
         }
         if dropped.is_empty() {

@@ -53,7 +53,7 @@ pub struct Lora {
     /// The names of the lists whose layers are numbered, such as `layers`; by default, the first list in a module's name.
     pub layer_lists: Vec<String>,
     /// The probability that an element of the input of a branch is dropped in training, by [`Lora::add_dropout`].
-    pub dropout: f32,
+    pub dropout: f64,
     /// Ranks of some modules, by their names or their last parts, or by regular expressions of these; the first that
     /// matches counts.
     pub ranks: Vec<(String, usize)>,

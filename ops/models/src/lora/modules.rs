@@ -7,6 +7,14 @@ use fancy_regex::Regex;
 use super::{Lora, factors};
 
 impl Lora {
+    /// Makes all products but the head targets, unless they are excluded or trained as a whole.
+    pub(crate) fn target_all(&mut self, model: &Model) {
+        self.targets = linear_targets(model);
+        let modules: Vec<String> =
+            self.products(&model.program).into_iter().map(|product| product.module).collect();
+        self.targets.retain(|target| modules.iter().any(|module| is_named(module, target)));
+    }
+
     /// Whether a module has a branch; one that is trained as a whole has none.
     pub(super) fn is_target(&self, module: &str) -> bool {
         let own = |name: &String| is_named(module, name);
@@ -50,7 +58,7 @@ impl Lora {
                 Error::new(ErrorKind::Attr, text).caused_by(e)
             })?;
         }
-        if !(0.0..1.0).contains(&self.dropout) {
+        if !(0.0..1.0).contains(&(self.dropout as f32)) {
             let text =
                 format!("the dropout of adapters is {}, not a number from 0 and below 1", self.dropout);
             return Err(Error::new(ErrorKind::Attr, text));

@@ -20,7 +20,7 @@ use super::{
     program::DIVISOR,
     rows::{LABELS, Limits, Rows, row_lengths},
 };
-use crate::{Adapter, Lora, Pretrained, linear_targets};
+use crate::{Adapter, Lora, Pretrained};
 
 /// The number of batches that are read while a step runs, since images and sounds are decoded then.
 const READ_AHEAD: usize = 1;
@@ -339,9 +339,7 @@ fn adapt(
     if lora.targets.is_empty() && lora.pattern.is_none() {
         lora.targets = facts.default_targets()?;
     } else if lora.targets == ["all-linear"] {
-        lora.targets = linear_targets(model);
-        let saved = |target: &String| lora.saves(target);
-        lora.targets = lora.targets.iter().filter(|target| !saved(target)).cloned().collect();
+        lora.target_all(model);
     }
     lora.attach(model)?;
     Ok(Some(lora))
