@@ -1,5 +1,5 @@
 //! Teaches a language model a style from 200 conversations, and lets it answer before and after:
-//! `cargo run --release -p autobwd-models --features tuning --example style -- SmolLM2-135M-Instruct.gguf FOLDER`
+//! `cargo run --release -p autobwd-models --features tuning --example style -- MODEL FOLDER`
 //!
 //! The conversations are put together from questions and from answers of a ship's captain; what is asked afterwards is not
 //! among them. The adapter is written into the folder. Prints a JSON line for each answer.

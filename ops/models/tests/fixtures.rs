@@ -277,7 +277,7 @@ fn trained_adapters_are_those_of_peft() -> Result<()> {
     Ok(())
 }
 
-/// The modules with branches, by the rules of `check_target_module_exists` of peft.
+/// The modules with branches, by the rules of peft.
 #[test]
 fn modules_are_chosen_as_peft_does() -> Result<()> {
     let modules = |family: &str, lora: &Lora| -> Result<Vec<String>> {

@@ -67,7 +67,7 @@ impl Lora {
     }
 }
 
-/// Whether a regular expression matches the whole name of a module, as `re.fullmatch` of Python does.
+/// Whether a regular expression matches the whole name of a module, as the function for whole matches of Python does.
 fn is_matched(module: &str, pattern: &str) -> bool {
     let whole = Regex::new(&format!(r"\A(?:{pattern})\z"));
     whole.is_ok_and(|whole| {
