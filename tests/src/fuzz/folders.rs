@@ -101,7 +101,7 @@ fn unpack(mut packed: &[u8]) -> Vec<(String, Vec<u8>)> {
     while let Some(end) = packed.iter().position(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(&packed[..end]).into_owned();
         let length = line.rsplit_once(' ').and_then(|(name, length)| Some((name, length.parse().ok()?)));
-        let Some((name, length)) = length.filter(|(_, length)| *length <= packed.len() - end - 1) else {
+        let Some((name, length)) = length.filter(|(_, length)| *length < packed.len() - end) else {
             break;
         };
         files.push((name.to_string(), packed[end + 1..][..length].to_vec()));

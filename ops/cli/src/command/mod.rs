@@ -40,7 +40,7 @@ pub(crate) enum Command {
     Run(run::RunCommand),
     Generate(generate::GenerateCommand),
     Classify(classify::ClassifyCommand),
-    Tune(tune::TuneCommand),
+    Tune(Box<tune::TuneCommand>),
     Report(report::ReportCommand),
     Convert(convert::ConvertCommand),
     Check(check::CheckCommand),
