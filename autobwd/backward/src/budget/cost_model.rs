@@ -163,6 +163,13 @@ impl CostModel {
         RecomputeSet { least: 0, cost: self.cost(&again), again }
     }
 
+    /// The set of operators and its estimated arena, tried for budgets above that but for an eighth of slack, because the
+    /// planner does better than the estimate.
+    pub(super) fn estimated_set(&self, again: Vec<bool>) -> (RecomputeSet, usize) {
+        let arena_bytes = self.arena_bytes(&again);
+        (RecomputeSet { least: arena_bytes - arena_bytes / 8, ..self.set(again) }, arena_bytes)
+    }
+
     /// Estimated arena: the maximum of live bytes over time.
     pub(super) fn arena_bytes(&self, again: &[bool]) -> usize {
         // By operator: the time at which it is recomputed.

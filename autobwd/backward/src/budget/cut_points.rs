@@ -95,9 +95,8 @@ pub(super) fn sets(model: &CostModel) -> Vec<RecomputeSet> {
         for (_, cut_point) in cut_points.iter().enumerate().filter(|(k, _)| choice.is_recomputed(*k)) {
             cut_point.with.iter().flatten().chain([&cut_point.op]).for_each(|op| again[*op] = true);
         }
-        let arena_bytes = model.arena_bytes(&again);
-        // An eighth of slack, because the planner does better than the estimate.
-        sets.push(RecomputeSet { least: arena_bytes - arena_bytes / 8, ..model.set(again) });
+        let (set, arena_bytes) = model.estimated_set(again);
+        sets.push(set);
         limit = limit.min(arena_bytes);
         limit -= (limit / parts).max(1).min(limit);
         if limit == 0 {

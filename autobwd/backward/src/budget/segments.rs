@@ -6,28 +6,29 @@
 
 use super::{RecomputeSet, cost_model::CostModel};
 
-/// Parts of the program up to which values are recomputed, with the number of segments that needs the least memory.
+/// Number of equal parts of the program; values of the first ones are recomputed, and later ones kept whole.
 const PARTS: usize = 8;
 
-/// The sets whose estimated arena is below this one: of growing numbers of segments, and with later segments kept whole.
+/// The sets whose estimated arena is below this one: of growing numbers of segments, and of parts of the program in the
+/// segments that need the least memory.
 pub(super) fn sets(model: &CostModel, arena_bytes: usize) -> Vec<RecomputeSet> {
     let (crossing, count) = (crossing_bytes(model), model.costs.len());
     let numbers = std::iter::successors(Some(2_usize), |number| Some(number + number.div_ceil(2)));
     let numbers = numbers.take_while(|number| 4 * number <= model.candidates.len());
-    let whole: Vec<Vec<usize>> = numbers.map(|number| boundaries(&crossing, number)).collect();
-    let arena = |again: &Vec<bool>| model.arena_bytes(again);
-    let best = whole.iter().min_by_key(|boundaries| arena(&recomputed(model, boundaries, count)));
-    let ends = |boundaries: &Vec<usize>| -> Vec<usize> {
-        (1..PARTS).filter_map(|part| boundaries.get(boundaries.len() * part / PARTS).copied()).collect()
-    };
-    let partial = best
-        .into_iter()
-        .flat_map(|boundaries| ends(boundaries).into_iter().map(|end| recomputed(model, boundaries, end)));
-    let all = whole.iter().map(|boundaries| recomputed(model, boundaries, count)).chain(partial);
-    // A part of slack, as in `cut_points`.
-    let set =
-        |(arena, again): (usize, Vec<bool>)| RecomputeSet { least: arena - arena / 8, ..model.set(again) };
-    all.map(|again| (arena(&again), again)).filter(|(arena, _)| *arena < arena_bytes).map(set).collect()
+    let mut found: Vec<(RecomputeSet, usize)> = vec![];
+    let mut best: Option<(usize, Vec<usize>)> = None;
+    for number in numbers {
+        let boundaries = boundaries(&crossing, number);
+        let (set, arena) = model.estimated_set(recomputed(model, &boundaries, count));
+        if best.as_ref().is_none_or(|(least, _)| arena < *least) {
+            best = Some((arena, boundaries));
+        }
+        found.push((set, arena));
+    }
+    let (_, boundaries) = best.unwrap_or_default();
+    let ends = (1..PARTS).filter_map(|part| boundaries.get(boundaries.len() * part / PARTS));
+    found.extend(ends.map(|end| model.estimated_set(recomputed(model, &boundaries, *end))));
+    found.into_iter().filter(|(_, arena)| *arena < arena_bytes).map(|(set, _)| set).collect()
 }
 
 /// By operator: bytes of recomputable values that it or earlier operators write, and later ones read if recomputed.
