@@ -284,7 +284,7 @@ fn dropout_of_adapters_is_for_steps() -> Result<()> {
     Ok(())
 }
 
-/// All products, but excluded ones and those of a head that is trained as a whole.
+/// `all-linear` without excluded modules, in one layer.
 #[test]
 fn all_products_are_targets_but_excluded_ones() -> Result<()> {
     let lora = Lora { excluded: vec!["down_proj".into()], layers: vec![1], ..Lora::new(2, &["all-linear"]) };

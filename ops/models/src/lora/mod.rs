@@ -102,7 +102,7 @@ impl Lora {
 
     /// The rank and the scale of a module's branch.
     pub(crate) fn of_module(&self, module: &str) -> (usize, f64) {
-        let own = |name: &String| is_named(module, name) || modules::ends_with_match(module, name);
+        let own = |name: &String| modules::ends_with_match(module, name);
         let rank = self.ranks.iter().find(|(name, _)| own(name)).map_or(self.rank, |(_, rank)| *rank);
         let alpha = self.alphas.iter().find(|(name, _)| own(name)).map_or(self.alpha, |(_, alpha)| *alpha);
         let divisor = if self.is_rank_stabilized { (rank as f64).sqrt() } else { rank as f64 };
@@ -134,7 +134,13 @@ impl Lora {
         let products = self.products(&program);
         let unused = |target: &&String| products.iter().all(|product| !is_named(&product.module, target));
         if let Some(target) = self.targets.iter().find(unused) {
-            return refuse(format!("no product has weights of a module `{target}`{}", self.restriction()));
+            let all = Lora::new(1, &[target]).products(&program);
+            return refuse(match all.is_empty() {
+                true => format!("no product has weights of a module `{target}`"),
+                false => {
+                    format!("all modules `{target}` are excluded, in other layers, or trained as a whole")
+                }
+            });
         }
         if let Some(pattern) = self.pattern.as_ref().filter(|_| products.is_empty()) {
             return refuse(format!(

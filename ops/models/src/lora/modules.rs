@@ -38,16 +38,6 @@ impl Lora {
         self.layers.is_empty() || found.is_some_and(|layer| self.layers.contains(&layer))
     }
 
-    /// What keeps targets from branches, for messages.
-    pub(super) fn restriction(&self) -> &'static str {
-        match (self.layers.is_empty(), self.excluded.is_empty()) {
-            (true, true) => "",
-            (false, true) => " in the layers",
-            (true, false) => " that is not excluded",
-            (false, false) => " in the layers that is not excluded",
-        }
-    }
-
     /// # Errors
     /// A regular expression that is none; a dropout that is no probability below 1.
     pub(crate) fn check(&self) -> Result<()> {
