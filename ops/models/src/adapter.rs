@@ -210,14 +210,16 @@ impl Adapter {
             // Files have names or a pattern.
             Some(_) => json!(self.modules().collect::<Vec<_>>()),
         };
+        // A pattern says the layers itself, and so do names that are written out.
+        let has_layers = lora.pattern.is_none() && !lora.layers.is_empty();
         let pattern = |entries: Vec<(&String, Value)>| {
             Value::Object(entries.into_iter().map(|(name, value)| (name.clone(), value)).collect())
         };
         let config = json!({
             "peft_type": "LORA", "r": lora.rank, "lora_alpha": lora.alpha, "use_rslora": lora.is_rank_stabilized,
             "target_modules": targets, "exclude_modules": list(&lora.excluded),
-            "layers_to_transform": if lora.layers.is_empty() { Value::Null } else { json!(lora.layers) },
-            "layers_pattern": list(&lora.layer_lists),
+            "layers_to_transform": if has_layers { json!(lora.layers) } else { Value::Null },
+            "layers_pattern": if has_layers { list(&lora.layer_lists) } else { Value::Null },
             "bias": "none", "fan_in_fan_out": self.fan_in_fan_out, "lora_dropout": lora.dropout,
             "inference_mode": true, "use_dora": false, "init_lora_weights": true, "task_type": null,
             "base_model_name_or_path": null,

@@ -114,7 +114,12 @@ fn modules_are_chosen_as_peft_does() -> Result<()> {
             json!([q(0), q(1)].iter().flat_map(|q| [q.replace("q_", "k_"), q.clone()]).collect::<Vec<_>>()),
         ),
         (Lora { targets: vec![], ..both }, json!(".*k_proj")),
-        (lora, json!(["q_proj"])),
+        (lora.clone(), json!(["q_proj"])),
+        // Files have no layers for a pattern, and none for names that are written out.
+        (
+            Lora { layers: vec![1], pattern: Some(".*0.*down_proj".into()), ..lora },
+            json!([q(0).replace("self_attn.q_proj", "mlp.down_proj"), q(1)]),
+        ),
     ] {
         let mut model = Pretrained::open(folder("llama")).load()?;
         lora.attach(&mut model)?;
@@ -125,9 +130,13 @@ fn modules_are_chosen_as_peft_does() -> Result<()> {
         let config: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(config["target_modules"], targets);
         assert_eq!(config["lora_dropout"], 0.1);
+        assert_eq!(config["layers_to_transform"], Value::Null);
         let read = Adapter::read(folder_of_adapter.path())?;
         let mut again = Pretrained::open(folder("llama")).load()?;
-        read.attach(&mut again)?;
+        assert_eq!(
+            read.attach(&mut again)?.len(),
+            lora.attach(&mut Pretrained::open(folder("llama")).load()?)?.len()
+        );
         if let Some(a) = again.scope.find(&format!("{}.lora_A.weight", q(1))) {
             assert_eq!(a.dims()[0], 2);
         }
