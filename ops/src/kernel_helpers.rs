@@ -104,6 +104,14 @@ pub(crate) fn converted_bytes(x: &Buf<'_>, dtype: DType, copies: usize) -> usize
     if x.dtype() == dtype { 0 } else { x.numel().saturating_mul(copies * dtype.size()) }
 }
 
+/// Requires that attribute `dtype` is one of positions and numbers.
+pub(crate) fn number_dtype(dtype: DType) -> Result<()> {
+    match dtype {
+        DType::I32 | DType::I64 => Ok(()),
+        _ => Err(Error::attr("dtype", format!("int64 or int32 is needed, not {dtype}"))),
+    }
+}
+
 /// The axis that an attribute names; `None` for a scalar, which accepts -1 and 0.
 pub(crate) fn axis_if_any(x: &Meta, axis: i64) -> Result<Option<usize>> {
     if x.rank() == 0 && matches!(axis, -1 | 0) { Ok(None) } else { x.axis("axis", axis).map(Some) }

@@ -17,7 +17,7 @@ use autobwd::{
 
 use crate::{
     Math,
-    kernel_helpers::{AnyNumber, ConvertElement, axis_if_any, lanes_along},
+    kernel_helpers::{AnyNumber, ConvertElement, axis_if_any, lanes_along, number_dtype},
     math::{in_dtype, like, positions},
     scatter::{Along, TakeAlongAxis, TakeAlongAxisGrad},
     shape::Slice,
@@ -449,9 +449,7 @@ fn arg_min(x: Draw, arg: ArgAttrs) -> ArgMin<Draw> {
 fn found_dims(x: &Meta, arg: &ArgAttrs) -> Result<Dims> {
     let ArgAttrs { axis, keepdims, flatten, dtype } = *arg;
     x.signed()?;
-    if !matches!(dtype, DType::I32 | DType::I64) {
-        return Err(Error::attr("dtype", format!("int64 or int32 is needed, not {dtype}")));
-    }
+    number_dtype(dtype)?;
     let axis = if flatten { None } else { axis_if_any(x, axis)? };
     let searched = axis.map_or(x.dims.numel(), |axis| x.dims[axis]);
     if searched == 0 {

@@ -25,7 +25,7 @@ use crate::{
     },
     runtime::scratch::ScratchUse,
     sample::{Draw, Sample},
-    tensor::{array::ValueCell, memory::Memory},
+    tensor::{Shape, array::ValueCell, memory::Memory},
 };
 
 /// A trait for a type: each method calls the method of this name of the type itself.
@@ -71,10 +71,13 @@ internals! {
     }
     BufInternals for Buf<'_> {
         fn cell(&self) -> Result<&Arc<ValueCell>>;
+        fn check_decided(&self) -> Result<()>;
         fn check_rows(&self) -> Result<()>;
         fn copy_part(&self, index: usize, memory: &mut Memory, at: usize) -> Result<()>;
         fn copy_whole(&self, memory: &mut Memory, at: usize) -> Result<()>;
+        fn decided_dims(&self) -> Option<Shape>;
         fn to_tensor(&self) -> Result<Tensor>;
+        fn undecide(&mut self);
         fn write_whole(&mut self, x: &Buf<'_>) -> Result<()>;
     }
     BuilderInternals for Builder {
@@ -116,6 +119,7 @@ internals! {
         fn with_history(&self) -> Result<&Value>;
     }
     MetaInternals for Meta {
+        fn is_decided(&self) -> bool;
         fn in_slot(self, slot: &'static str) -> Meta;
         fn scopes() -> Meta;
         fn small(&self) -> Result<()>;

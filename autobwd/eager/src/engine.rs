@@ -134,6 +134,10 @@ impl Eager {
         }
         let reading = MemoryGuard::of(inputs.iter().copied());
         self.compute(ready, |i| reading.memory(i, inputs[i]), call.outputs.iter_mut(), site)?;
+        if ready.outputs.iter().any(Meta::is_decided) {
+            call.prepared = Arc::new(prepared::decided(ready, &mut call.outputs)?);
+        }
+        let ready = &call.prepared.clone();
         self.check(ready, call.outputs.iter(), site)?;
         if into.is_empty() && !self.is_traced() {
             return Ok(node);

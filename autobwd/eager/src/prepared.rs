@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use autobwd_core::{
     __private::{FormulaCall, FusedKernels, Memory, PreparedOp, internals::*},
-    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Program, Result, Role, Var,
-    VarDesc,
+    Cx, DType, Dims, Error, ErrorKind, GradKind, Kernel, Meta, OpDesc, OpInfoMap, Program, Result, Role,
+    Tensor, Var, VarDesc,
     runtime::CHUNK,
 };
 use autobwd_plan::{
@@ -102,7 +102,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Prepar
     }
     let of = |var: Var| Ok(inputs[args[var.index() - 1].1].clone());
     let mut outputs = vec![Meta::new(DType::F32, []); counts[1]];
-    info.infer(desc, &of, &mut |var, meta| outputs[args[var.index() - 1].1] = meta)?;
+    info.infer_checked(desc, &of, &mut |var, meta| outputs[args[var.index() - 1].1] = meta)?;
     let size = |meta: &Meta| {
         meta.bytes().ok_or_else(|| meta.wrong("a shape that is known and fits into memory is needed"))
     };
@@ -137,6 +137,31 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Prepar
         passes_derivatives,
         sizes,
         args,
+    })
+}
+
+/// The operator that has run and decided the shapes of outputs, with these shapes; their memory becomes that of tensors.
+///
+/// # Errors
+/// No memory.
+pub(crate) fn decided(ready: &PreparedOp, outputs: &mut [Memory]) -> Result<PreparedOp> {
+    let mut metas = ready.outputs.clone();
+    for (memory, meta) in outputs.iter_mut().zip(&mut metas).filter(|(_, meta)| meta.is_decided()) {
+        let tensor = Tensor::copy_of(memory, 0, meta)?;
+        *meta = tensor.meta().in_slot(meta.slot());
+        *memory = tensor.into_memory()?;
+    }
+    Ok(PreparedOp {
+        info: ready.info,
+        prepared: Box::new(EagerPlan { plan: None, rules: ChainRules::default() }),
+        formula: None,
+        desc: ready.desc.clone(),
+        inputs: ready.inputs.clone(),
+        reads: ready.reads.clone(),
+        passes_derivatives: ready.passes_derivatives,
+        sizes: metas.iter().map(|meta| meta.bytes().unwrap_or(0)).collect(),
+        args: ready.args.clone(),
+        outputs: metas,
     })
 }
 

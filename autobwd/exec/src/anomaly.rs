@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use autobwd_core::{Buf, Cx, DType, Error, ErrorKind, Kernel, Result, tensor::ToF64, with_dtype};
+use autobwd_core::{
+    __private::internals::*, Buf, Cx, DType, Error, ErrorKind, Kernel, Result, tensor::ToF64, with_dtype,
+};
 
 /// The check of one operator's outputs: values with their names.
 pub(super) struct Probe {
@@ -34,7 +36,8 @@ impl Probe {
         for (what, bufs) in [("reads", &self.inputs), ("writes", &self.outputs)] {
             for (name, buf) in bufs {
                 let (slot, rows) = (buf.slot(), if buf.is_sparse() { "rows of " } else { "" });
-                let (dtype, dims, range) = (buf.dtype(), buf.dims(), ValueRange::of(buf)?.text(buf.dtype()));
+                let dims = buf.decided_dims().unwrap_or_else(|| buf.dims().into());
+                let (dtype, range) = (buf.dtype(), ValueRange::of(buf)?.text(buf.dtype()));
                 _ = write!(text, "\n  {what} {slot} = `{name}`: {rows}{dtype} {dims:?}, {range}");
             }
         }
@@ -54,7 +57,15 @@ impl ValueRange {
     fn of(buf: &Buf<'_>) -> Result<ValueRange> {
         let mut range = ValueRange { ends: None, nan: 0, infinite: 0 };
         with_dtype!(buf.dtype(), T => {
-            let elements = if buf.is_sparse() { buf.rows::<T>()?.values() } else { buf.slice::<T>()? };
+            let decided;
+            let elements = match buf.decided_dims() {
+                Some(_) => {
+                    decided = buf.to_tensor()?;
+                    decided.slice::<T>()?
+                }
+                None if buf.is_sparse() => buf.rows::<T>()?.values(),
+                None => buf.slice::<T>()?,
+            };
             elements.iter().for_each(|x| range.add(x.to_f64()));
         });
         Ok(range)

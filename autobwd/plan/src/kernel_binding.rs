@@ -43,7 +43,7 @@ pub fn kernel(
     let (mut inputs, mut outputs) = (wires(&node.inputs, 0), wires(&node.outputs, node.inputs.len()));
     let overwritten = &node.widened[node.inputs.len().min(node.widened.len())..];
     let mut scratch = node.scratch.iter().copied();
-    let (mut sparse, mut widening, mut rounding) = (vec![], vec![], vec![]);
+    let (mut sparse, mut decided, mut widening, mut rounding) = (vec![], vec![], vec![], vec![]);
     let mut ready: SmallVec<[ValueId; 4]> = SmallVec::new();
     let kernel = make(&node.desc, binder.lease(), &mut |role, slot, var| {
         if var == Var::EMPTY {
@@ -79,6 +79,9 @@ pub fn kernel(
                     // A binder of its own: it is read when the kernel has finished.
                     sparse.push(Binder::default().input(&meta, at, AccessMode::Read)?);
                 }
+                if meta.is_decided() {
+                    decided.push(Binder::default().output(&meta, at)?);
+                }
                 binder.output(&meta, at)
             }
             // Its memory may hold another value by now.
@@ -99,6 +102,7 @@ pub fn kernel(
     })?;
     binder.finish()?;
     let kernel = if sparse.is_empty() { kernel } else { Box::new(SparseKernel { kernel, sparse }) };
+    let kernel = if decided.is_empty() { kernel } else { Box::new(DecidingKernel { kernel, decided }) };
     let is_widened = !(widening.is_empty() && rounding.is_empty());
     Ok(if is_widened { Box::new(WideningKernel { kernel, widening, rounding }) } else { kernel })
 }
@@ -151,6 +155,23 @@ impl Kernel for SparseKernel {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         self.kernel.run(cx)?;
         self.sparse.iter().try_for_each(Buf::check_rows)
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        self.kernel.scratch_bytes(workers)
+    }
+}
+
+/// A kernel that decides the shapes of outputs, which it must do in every run.
+struct DecidingKernel {
+    kernel: Box<dyn Kernel + Send>,
+    decided: Vec<Buf<'static>>,
+}
+impl Kernel for DecidingKernel {
+    fn run(&mut self, cx: &Cx) -> Result<()> {
+        self.decided.iter_mut().for_each(Buf::undecide);
+        self.kernel.run(cx)?;
+        self.decided.iter().try_for_each(Buf::check_decided)
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {

@@ -54,7 +54,7 @@ pub use value_graph::block_inputs::{
     BlockInputs, CarriedInput, StepEnds, StepInputs, check_carried, check_term,
 };
 pub use value_graph::step_state::{SavedValue, StateVar, StepStateField, StepStateLayout};
-pub use value_graph::sub_block::{DynamicTail, ReplayPlan, StepPlan, SubBlockPlan};
+pub use value_graph::sub_block::{DynamicOp, DynamicSteps, DynamicTail, ReplayPlan, StepPlan, SubBlockPlan};
 pub use value_graph::{
     Graph, GraphValue, InitialValue, Instruction, PlanRequest, ScratchValues, ValueId, ValueSource, Wires,
 };

@@ -45,6 +45,7 @@ use crate::{
     loss::{HuberLoss, SoftmaxWithCrossEntropy},
     matmul::{Bmm, Dot, MatmulV2},
     min_max_pow::{ElementwiseMax, ElementwiseMin, ElementwisePow},
+    nonzero::{MaskedSelect, WhereIndex},
     norm::DataLayout,
     pool::{Pool2dOp, PoolAttrs, PoolingType},
     random::{NoiseDistribution, NoiseLike},
@@ -62,6 +63,7 @@ use crate::{
     special::{Erf, Expm1, Log1p, Reciprocal, Rsqrt},
     top_k::{Accuracy, ArgAttrs, ArgMax, ArgMin, TopKV2},
     trigonometry::{Acos, Acosh, Asin, Asinh, Atan, Atanh, Cos, Cosh, Sin, Sinh, Tan},
+    unique::Unique,
 };
 
 /// Declares methods that are written with their bodies.

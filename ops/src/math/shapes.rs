@@ -102,6 +102,42 @@ macro_rules! shapes {
                 emit(Flip { x: self.into(), out: New, axis: axes.to_vec() }).out
             }
 
+            /// The positions of the elements that are not 0, int64 `[k, rank]`: data decides `k`.
+            ///
+            /// ```
+            /// use autobwd::Tensor;
+            /// use autobwd_ops::Math;
+            ///
+            /// let tape = autobwd::eager();
+            /// let x = tape.constant(Tensor::from_vec([2, 2], vec![0.0_f32, 3.0, -1.0, 0.0])?);
+            /// assert_eq!(x.nonzero().tensor()?, Tensor::from_vec([2, 2], vec![0_i64, 1, 1, 0])?);
+            /// # Ok::<(), autobwd::Error>(())
+            /// ```
+            fn nonzero(&self) -> Expr {
+                emit(WhereIndex { condition: self.into(), out: New }).out
+            }
+
+            /// The elements where a mask of the same shape is true, `[k]`: data decides `k`.
+            fn masked_select(&self, mask: &Expr) -> Expr {
+                emit(MaskedSelect { x: self.into(), mask: mask.into(), y: New }).y
+            }
+
+            /// The distinct elements in ascending order, and for each element of the flattened tensor its position among
+            /// them.
+            fn unique(&self) -> (Expr, Expr) {
+                let op = emit(Unique {
+                    x: self.into(),
+                    out: New,
+                    indices: None,
+                    index: Some(New),
+                    counts: None,
+                    axis: vec![],
+                    is_sorted: true,
+                    dtype: DType::I64,
+                });
+                (op.out.clone(), op.index.unwrap_or(op.out))
+            }
+
             /// The slices with these indices along an axis.
             fn gather(&self, index: &Expr, axis: i32) -> Expr {
                 emit(Gather { x: self.into(), index: index.into(), out: New, axis }).out

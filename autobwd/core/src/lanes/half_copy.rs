@@ -14,7 +14,8 @@ pub(crate) fn converts(from: DType, to: DType) -> bool {
     from.is_half() && to == DType::F32 || from == DType::F32 && to.is_half()
 }
 
-/// `out = x` for a 16-bit floating point dtype and `f32`, in either direction; row-sparse tensors keep their rows.
+/// `out = x` for a 16-bit floating point dtype and `f32`, in either direction; row-sparse tensors keep their rows,
+/// and those with dimensions that data decides their shape.
 ///
 /// # Errors
 /// Other dtypes; memory that cannot be read or written.
@@ -32,6 +33,9 @@ fn copy<X: ConvertsTo<Y>, Y: Element>(cx: &Cx, x: &Buf<'_>, out: &mut Buf<'_>) -
         numbers.fill(-1);
         numbers[..there].copy_from_slice(&rows.indices()[..there]);
         (rows.values(), to)
+    } else if x.decided_dims().is_some() {
+        let (dims, from) = x.decided::<X>()?;
+        (from, out.decide::<Y>(&dims)?)
     } else {
         (x.slice::<X>()?, out.slice_mut::<Y>()?)
     };

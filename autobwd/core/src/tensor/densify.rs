@@ -110,6 +110,11 @@ impl Buf<'_> {
     /// # Errors
     /// A slot that does not hold a tensor; memory runs out.
     pub(crate) fn to_tensor(&self) -> Result<Tensor> {
+        if let Some(dims) = self.decided_dims() {
+            let mut tensor = Tensor::zeros(self.dtype(), &dims)?;
+            with_dtype!(self.dtype(), T => tensor.slice_mut::<T>()?.copy_from_slice(self.decided()?.1));
+            return Ok(tensor);
+        }
         let mut tensor = Tensor::zeros(self.dtype(), self.dims())?;
         with_dtype!(self.dtype(), T => match self.is_sparse() {
             true => self.rows::<T>()?.write_dense(tensor.slice_mut()?),

@@ -9,7 +9,8 @@ use std::{
 ///
 /// Shape rules compute with dimensions and integers as on paper. The result is unknown if an operand is. Differences may
 /// be negative on the way; an output with a negative dimension is an error that names its slot. A dimension that
-/// overflows, or is divided by 0, is too large for every tensor, which planning reports.
+/// overflows, or is divided by 0, is too large for every tensor, which planning reports. A dimension that data decides has
+/// a bound ([`at_most`](Dim::at_most)), and is unknown to other rules until its operator has run.
 ///
 /// ```
 /// use autobwd::tensor::Dim;
@@ -21,11 +22,42 @@ use std::{
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim(i64);
 
+/// Bounds of dimensions that data decides are below; these are the numbers from `i64::MIN` on.
+const MOST_BOUNDED: usize = 1 << 62;
+
 impl Dim {
     /// A dimension that is unknown until the program is planned.
     pub const UNKNOWN: Dim = Dim(-1);
     /// The result of an overflow or a division by 0. No tensor is as long.
     const OVERFLOW: Dim = Dim(i64::MAX);
+
+    /// A dimension that the elements of the inputs decide, with its upper bound: the kernel says it
+    /// ([`Buf::decide`](crate::Buf::decide)). Unknown if the bound is.
+    ///
+    /// ```
+    /// use autobwd::tensor::Dim;
+    ///
+    /// let selected = Dim::at_most(Dim::from(4) * 3);
+    /// assert_eq!((selected.bound(), selected.get()), (Some(12), None));
+    /// assert_eq!(Dim::at_most(Dim::UNKNOWN), Dim::UNKNOWN);
+    /// ```
+    pub fn at_most(bound: Dim) -> Dim {
+        match bound.get() {
+            Some(n) if n < MOST_BOUNDED => Dim(i64::MIN + n as i64),
+            Some(_) => Dim::OVERFLOW,
+            None => bound,
+        }
+    }
+
+    /// The upper bound of a dimension that data decides; the number of a known one.
+    pub fn bound(self) -> Option<usize> {
+        if self.is_decided() { usize::try_from(self.0 - i64::MIN).ok() } else { self.get() }
+    }
+
+    /// Whether data decides it.
+    pub(crate) fn is_decided(self) -> bool {
+        self.0 < i64::MIN + MOST_BOUNDED as i64
+    }
 
     /// The number, if known.
     pub fn get(self) -> Option<usize> {
@@ -34,17 +66,27 @@ impl Dim {
 
     /// Whether both can be the same dimension: equal, or one of them unknown.
     pub fn agrees(self, other: Dim) -> bool {
-        self == other || self == Dim::UNKNOWN || other == Dim::UNKNOWN
+        self == other || self.is_open() || other.is_open()
+    }
+
+    /// Whether it is unknown, with a bound or without.
+    fn is_open(self) -> bool {
+        self == Dim::UNKNOWN || self.is_decided()
     }
 
     /// The known one of two dimensions that agree.
     pub fn or(self, other: Dim) -> Dim {
-        if self == Dim::UNKNOWN { other } else { self }
+        if self.is_open() { other } else { self }
+    }
+
+    /// The same without a bound: what programs declare.
+    pub(crate) fn without_bound(self) -> Dim {
+        if self.is_decided() { Dim::UNKNOWN } else { self }
     }
 
     /// Its form in programs: the number, or −1.
     pub fn wire(self) -> i64 {
-        self.0
+        self.without_bound().0
     }
 
     /// The dimension of this form in programs.
@@ -56,6 +98,7 @@ impl Dim {
     fn number(self) -> Option<i64> {
         match self.0 {
             -1 => None,
+            _ if self.is_decided() => None,
             n if n < 0 => Some(n + 1),
             n => Some(n),
         }
@@ -64,7 +107,7 @@ impl Dim {
     fn of_number(n: Option<i64>) -> Dim {
         match n {
             None => Dim::OVERFLOW,
-            Some(n) if n < 0 => Dim(n.saturating_sub(1)),
+            Some(n) if n < 0 => Dim((n - 1).max(i64::MIN + MOST_BOUNDED as i64)),
             Some(n) => Dim(n),
         }
     }
@@ -166,5 +209,15 @@ mod tests {
         }
         let zero = n(0);
         assert_eq!([huge * zero, zero * huge], [zero; 2]);
+    }
+
+    #[test]
+    fn bounded_dimension_is_unknown_to_rules() {
+        let bounded = Dim::at_most(Dim::from(7));
+        assert_eq!((bounded.get(), bounded.bound(), bounded.negative()), (None, Some(7), None));
+        assert_eq!([bounded + 1, bounded * 0, bounded / 2], [Dim::UNKNOWN; 3]);
+        assert_eq!(Dim::at_most(Dim::from(usize::MAX)).bound(), Dim::from(usize::MAX).get());
+        let lowest = Dim::from(0) - i64::MAX;
+        assert!(lowest.negative().is_some() && lowest.bound().is_none());
     }
 }

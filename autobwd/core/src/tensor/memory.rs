@@ -17,7 +17,7 @@ use self::buf::row_len;
 pub use self::buf::{AccessMode, Binder, Buf, InOut, Lease, dimension};
 pub use self::freed::return_freed_memory;
 pub(super) use self::vector::Vector;
-use super::{Dim, Element, Meta, Rows};
+use super::{Dim, Element, Meta, Rows, Shape};
 use crate::{Error, ErrorKind, Result};
 
 /// The size of a cache line in bytes. Every buffer is aligned and padded to it, so that block functions need no tails.
@@ -195,6 +195,14 @@ impl Memory {
         let n = meta.rows.and_then(Dim::get).unwrap_or(0);
         let values = at + padded(n * size_of::<i64>());
         Rows::new(&dims, self.slice(at, n), self.slice(values, n * row_len(&dims)))
+    }
+
+    /// The shape that data has decided, of a tensor at an offset.
+    pub(super) fn decided_dims(&self, at: usize, meta: &Meta) -> Result<Shape> {
+        let dims = self.slice::<i64>(at, meta.rank()).iter().zip(&*meta.dims);
+        let within = |(n, dim): (&i64, &Dim)| usize::try_from(*n).ok().filter(|n| Some(*n) <= dim.bound());
+        let dims: Option<Shape> = dims.map(within).collect();
+        dims.ok_or_else(|| meta.wrong("a shape that its kernel has decided is needed"))
     }
 
     fn assert_within<T>(&self, at: usize, n: usize) {

@@ -51,6 +51,11 @@ impl Dims {
         self.iter().map(|d| d.get()).collect()
     }
 
+    /// The shape of the largest tensor, if every dimension is known or has a bound.
+    pub fn bounds(&self) -> Option<Shape> {
+        self.iter().map(|d| d.bound()).collect()
+    }
+
     /// Whether both can be the same shape.
     pub fn agrees(&self, other: &[Dim]) -> bool {
         self.len() == other.len() && self.iter().zip(other).all(|(a, b)| a.agrees(*b))
@@ -166,6 +171,23 @@ impl Meta {
         Meta { constant, ..self }
     }
 
+    /// Whether data decides a dimension: the memory then starts with the shape, a number a dimension in whole cache lines,
+    /// and has room for the largest tensor.
+    pub(crate) fn is_decided(&self) -> bool {
+        self.dims.iter().any(|dim| dim.is_decided())
+    }
+
+    /// The same without bounds of dimensions that data decides: what programs declare.
+    pub(crate) fn without_bounds(mut self) -> Meta {
+        self.dims.iter_mut().for_each(|dim| *dim = dim.without_bound());
+        self
+    }
+
+    /// The bytes of the shape ahead of the elements, if data decides it.
+    pub(crate) fn header_bytes(&self) -> usize {
+        if self.is_decided() { padded(self.rank() * size_of::<i64>()) } else { 0 }
+    }
+
     /// Requires few enough elements for a constant.
     ///
     /// # Errors
@@ -216,10 +238,15 @@ impl Meta {
 
     /// Size in bytes; 0 for an array, which owns its memory; `None` while a dimension is unknown, or if the size
     /// exceeds the address space. The latter ignores dimensions of 0, as NumPy does: no product of some of a shape's
-    /// dimensions overflows. Row-sparse tensors have row indices, in whole cache lines, followed by values.
+    /// dimensions overflows. Row-sparse tensors have row indices, in whole cache lines, followed by values. A tensor with
+    /// dimensions that data decides has its shape first, and then room for the largest one.
     pub fn bytes(&self) -> Option<usize> {
         if self.array {
             return Some(0);
+        }
+        if self.is_decided() {
+            let largest = Meta { dims: self.dims.bounds()?.as_slice().into(), ..self.clone() };
+            return largest.bytes()?.checked_add(self.header_bytes()).filter(|_| self.rows.is_none());
         }
         let limit = |bytes: &usize| *bytes <= isize::MAX as usize / 2;
         let of = |n: Dim, size: usize| n.get()?.checked_mul(size).filter(limit);

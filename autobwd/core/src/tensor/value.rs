@@ -291,9 +291,12 @@ impl Tensor {
         }
     }
 
-    /// A copy of the value at byte `at`; for a row-sparse tensor, of the dense one.
+    /// A copy of the value at byte `at`; for a row-sparse tensor, of the dense one; of the shape that data has decided.
     pub(crate) fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor> {
-        let dims = meta.dims.known().unwrap_or_default();
+        let dims = match meta.is_decided() {
+            true => memory.decided_dims(at, meta)?,
+            false => meta.dims.known().unwrap_or_default(),
+        };
         if meta.rows.is_some() {
             let mut tensor = Tensor::zeros(meta.dtype, &dims)?;
             with_dtype!(meta.dtype, T => for (row, values) in memory.rows::<T>(at, meta).iter() {
@@ -301,7 +304,7 @@ impl Tensor {
             });
             return Ok(tensor);
         }
-        let numel = dims.iter().product();
+        let (numel, at) = (dims.iter().product(), at + meta.header_bytes());
         with_dtype!(meta.dtype, T => Tensor::from_vec(dims, copied(memory.slice::<T>(at, numel))?))
     }
 

@@ -11,7 +11,8 @@ use crate::{
         bound_step::{BoundInputs, BoundStep},
         control_flow::BlockCallKernel,
         copy::CopyKernel,
-        dynamic::DynamicKernel,
+        dynamic::{BoundDynamicOp, DynamicKernel},
+        dynamic_loop::DynamicLoop,
         journal::Journal,
         segment::BindOptions,
     },
@@ -25,8 +26,8 @@ use autobwd_core::{
     tensor::{TensorArray, padded},
 };
 use autobwd_plan::{
-    DynamicTail, GraphValue, InitialValue, Instruction, Location, Plan, StepPlan, SubBlockPlan, ValueId,
-    ValueSource, Wires, kernel_binding,
+    DynamicOp, DynamicTail, GraphValue, InitialValue, Instruction, Location, Plan, StepPlan, SubBlockPlan,
+    ValueId, ValueSource, Wires, kernel_binding,
 };
 
 /// Binds the plan of a block. Only the root block has a scope.
@@ -330,19 +331,31 @@ impl InstructionBinder<'_, '_> {
             .options
             .planner
             .ok_or_else(|| Error::internal("no planner for the operators of dynamic shape"))?;
-        let mut inputs = vec![];
-        for id in tail.inputs.values().into_iter().filter_map(|(_, id)| id) {
-            inputs.push((id, self.input(&mut Binder::default(), id)?));
-        }
-        let outer = tail.inputs.outer.iter().map(|(_, id, _)| self.captured(*id));
-        let outer = outer.collect::<Result<_>>()?;
         let mut captured = vec![];
         for id in &tail.captured {
             let GraphValue { var, meta, source, layout, .. } = self.plan.graph.values[*id].clone();
             captured.push((InitialValue { var, meta, source, layout }, self.captured(*id)?));
         }
-        let inputs = BoundInputs::new(&tail.inputs, inputs)?;
-        DynamicKernel::new(planner.clone(), self.block, tail.clone(), inputs, outer, captured)
+        let op = match &tail.op {
+            DynamicOp::Steps(steps) => {
+                let mut inputs = vec![];
+                for id in steps.inputs.values().into_iter().filter_map(|(_, id)| id) {
+                    inputs.push((id, self.input(&mut Binder::default(), id)?));
+                }
+                let outer = steps.inputs.outer.iter().map(|(_, id, _)| self.captured(*id));
+                let outer = outer.collect::<Result<_>>()?;
+                let inputs = BoundInputs::new(&steps.inputs, inputs)?;
+                let steps = DynamicLoop::new(planner.clone(), steps.clone(), inputs, outer, &captured)?;
+                BoundDynamicOp::Steps(Box::new(steps))
+            }
+            DynamicOp::Kernel(outputs) => {
+                let output = |id: &ValueId| {
+                    Ok((self.plan.graph.values[*id].var, self.input(&mut Binder::default(), *id)?))
+                };
+                BoundDynamicOp::Kernel(outputs.iter().map(output).collect::<Result<_>>()?)
+            }
+        };
+        Ok(DynamicKernel::new(planner.clone(), self.block, tail.clone(), op, captured))
     }
 
     /// The anomaly check of an operator's outputs, in a plan without buffer reuse.

@@ -1,28 +1,24 @@
-//! Execution of operators of dynamic shape: steps with different shapes, and the operators after them.
+//! Execution of operators of dynamic shape, and of the operators after them, which are planned for their shapes.
 
 use std::sync::Arc;
 
 use crate::bind::{
-    bound_block::{ArenaRange, BlockEnd, CapturedValue, TailKernel},
-    bound_step::{BoundInputs, StateHandling, StepBlock},
-    segment::{PreparedSegment, Segment, SegmentKey, SegmentPlanner},
-    step_loop::StepLoop,
+    bound_block::{BlockEnd, CapturedValue, TailKernel},
+    dynamic_loop::{DynamicLoop, DynamicValue},
+    segment::{Segment, SegmentKey, SegmentPlanner},
 };
 use autobwd_core::{
-    __private::{Memory, SavedStep, SavedSteps, ValueCell, add_up, internals::*},
-    BlockId, Bool, Cx, DType, Dims, Error, ErrorKind, Meta, Program, Result, Tensor, Var,
-    tensor::padded,
+    __private::{Memory, internals::*},
+    BlockId, Buf, Cx, Error, Result, Var,
 };
-use autobwd_plan::{
-    DynamicTail, InitialValue, StateVar, StepEnds, StepInputs, StepStateField, StepStateLayout, ValueSource,
-    check_carried, check_term,
-};
+use autobwd_plan::{DynamicTail, InitialValue, StepEnds, StepInputs, ValueSource};
 
-/// An operator that is planned step by step, and the operators after it.
+/// An operator whose output shapes are known when it has run, and the operators after it.
 pub(crate) struct DynamicKernel {
     block: BlockId,
-    steps: StepLoop,
-    step_block: DynamicBlock,
+    planner: Arc<SegmentPlanner>,
+    tail: Arc<DynamicTail>,
+    op: BoundDynamicOp,
     /// Earlier values that the later operators read, with their locations.
     captured: Vec<(InitialValue, CapturedValue)>,
     later_ops: Segment,
@@ -30,55 +26,12 @@ pub(crate) struct DynamicKernel {
     last_key: SegmentKey,
 }
 
-/// A sub-block whose steps may have different shapes.
-struct DynamicBlock {
-    planner: Arc<SegmentPlanner>,
-    tail: Arc<DynamicTail>,
-    inputs: BoundInputs,
-    /// Captured outer values.
-    outer: Vec<CapturedValue>,
-    /// The step scopes that its steps fill or consume.
-    scopes: Arc<ValueCell>,
-    /// By sum: the cell of a tensor array.
-    sum_cells: Vec<Arc<ValueCell>>,
-    segment: Segment,
-    state: DynamicState,
-}
-
-/// The state between steps: carried values and the contributions so far.
-#[derive(Default)]
-struct DynamicState {
-    /// Carried values; `None` if no step has computed one.
-    carried: Vec<Option<DynamicValue>>,
-    stacks: Vec<Vec<(usize, Tensor)>>,
-    sums: Vec<Option<DynamicValue>>,
-}
-
-/// A value with the shape of the last step.
-enum DynamicValue {
-    Tensor(Tensor),
-    Cell(Meta, Arc<ValueCell>),
-}
-
-impl DynamicValue {
-    fn meta(&self) -> Meta {
-        match self {
-            DynamicValue::Tensor(tensor) => tensor.meta(),
-            DynamicValue::Cell(meta, _) => meta.clone(),
-        }
-    }
-
-    fn shape(&self) -> (DType, Dims) {
-        let Meta { dtype, dims, .. } = self.meta();
-        (dtype, dims)
-    }
-
-    fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            DynamicValue::Tensor(tensor) => Some(tensor.bytes()),
-            DynamicValue::Cell(..) => None,
-        }
-    }
+/// The operator, with its inputs or outputs.
+pub(crate) enum BoundDynamicOp {
+    /// It is planned step by step.
+    Steps(Box<DynamicLoop>),
+    /// It is the last instruction of the block; these outputs have their shapes when it has run.
+    Kernel(Vec<(Var, Buf<'static>)>),
 }
 
 impl DynamicKernel {
@@ -86,54 +39,26 @@ impl DynamicKernel {
         planner: Arc<SegmentPlanner>,
         block: BlockId,
         tail: Arc<DynamicTail>,
-        inputs: BoundInputs,
-        outer: Vec<CapturedValue>,
+        op: BoundDynamicOp,
         captured: Vec<(InitialValue, CapturedValue)>,
-    ) -> Result<DynamicKernel> {
-        let scopes = inputs.scopes()?.unwrap_or_else(|| Arc::new(ValueCell::Steps(Default::default())));
-        let sum_cell = |(_, var, _): &(Var, Var, Var)| {
-            let known = captured.iter().find(|(value, _)| value.var == *var);
-            match known.map(|(_, location)| location) {
-                Some(CapturedValue::Cell(cell)) => cell.clone(),
-                _ => Arc::new(ValueCell::Array(Default::default())),
-            }
-        };
-        let saves = tail.call.is_recorded() || tail.saved.is_some();
-        let steps = StepLoop {
-            steps: tail.call.steps,
-            count: tail.inputs.step_count().unwrap_or(0),
-            limit: planner.loop_limit(),
-            scopes: saves.then(|| scopes.clone()),
-            shares_steps: tail.shares_steps,
-            save_interval: 1,
-            replay: None,
-        };
+    ) -> DynamicKernel {
         let later_ops = Segment::new(block, tail.index + 1);
-        let step_block = DynamicBlock {
-            sum_cells: tail.call.sums.iter().map(sum_cell).collect(),
-            segment: Segment::new(tail.call.block, 0),
-            state: DynamicState::default(),
-            planner,
-            tail,
-            inputs,
-            outer,
-            scopes,
-        };
-        Ok(DynamicKernel { block, steps, step_block, captured, later_ops, last_key: SegmentKey::default() })
+        DynamicKernel { block, planner, tail, op, captured, later_ops, last_key: SegmentKey::default() }
     }
 
-    /// Runs the operator; returns its outputs.
+    /// Runs the operator, if it is not an instruction that has run; returns its outputs.
     fn call(&mut self, cx: &Cx) -> Result<Vec<(Var, DynamicValue)>> {
-        self.step_block.state = self.step_block.start()?;
-        let outcome = self.steps.run(cx, &mut self.step_block);
-        let state = std::mem::take(&mut self.step_block.state);
-        outcome?;
-        self.step_block.finish(self.steps.count, state)
+        match &mut self.op {
+            BoundDynamicOp::Steps(steps) => steps.run(cx),
+            BoundDynamicOp::Kernel(outputs) => {
+                let output = |(var, buf): &(Var, Buf<'_>)| Ok((*var, DynamicValue::Tensor(buf.to_tensor()?)));
+                outputs.iter().map(output).collect()
+            }
+        }
     }
-
     /// Runs the later operators.
     fn run_later_ops(&mut self, cx: &Cx, outputs: Vec<(Var, DynamicValue)>) -> Result<()> {
-        let DynamicBlock { planner, tail, .. } = &self.step_block;
+        let (planner, tail) = (&self.planner, &self.tail);
         let mut initial: Vec<InitialValue> = vec![];
         let mut inputs = StepInputs::default();
         let mut outer: Vec<CapturedValue> = vec![];
@@ -179,8 +104,7 @@ impl DynamicKernel {
 impl TailKernel for DynamicKernel {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let outputs = self.call(cx).map_err(|e| {
-            let program = self.step_block.planner.program();
-            let index = self.step_block.tail.index;
+            let (program, index) = (self.planner.program(), self.tail.index);
             let op = program.block(self.block).and_then(|block| block.ops.get(index));
             match op {
                 Some(op) => e.at_op(|| program.describe_op(self.block, index, op)),
@@ -191,234 +115,15 @@ impl TailKernel for DynamicKernel {
     }
 
     fn bytes(&self) -> usize {
-        self.step_block.segment.bytes() + self.later_ops.bytes()
+        let steps = match &self.op {
+            BoundDynamicOp::Steps(steps) => steps.bytes(),
+            BoundDynamicOp::Kernel(_) => 0,
+        };
+        steps + self.later_ops.bytes()
     }
 
     fn end(&self, position: usize) -> Result<(&Memory, &BlockEnd)> {
         let block = self.later_ops.bound_block(&self.last_key);
         block.ok_or_else(|| Error::internal("the end of a segment that has not run"))?.end(position)
     }
-}
-
-impl DynamicBlock {
-    /// The state before the first step.
-    fn start(&self) -> Result<DynamicState> {
-        let DynamicTail { call, inputs, sums, .. } = &*self.tail;
-        if !call.is_recorded() {
-            *self.scopes.steps()? = Default::default();
-        }
-        let mut state = DynamicState::default();
-        for (input, initial) in inputs.carried.iter().zip(self.inputs.initial_values()) {
-            state.carried.push(match (initial, &input.meta) {
-                (Some(list), Some(meta)) if meta.array => {
-                    Some(DynamicValue::Cell(meta.clone(), list.cell()?.clone()))
-                }
-                (Some(initial), _) => Some(DynamicValue::Tensor(initial.to_tensor()?)),
-                (None, Some(meta)) => Some(DynamicValue::Tensor(zeros(meta)?)),
-                (None, None) => None,
-            });
-        }
-        state.stacks.resize_with(call.stacks.len(), Vec::new);
-        for (cell, meta) in self.sum_cells.iter().zip(sums) {
-            if meta.array {
-                cell.clear();
-            }
-            state.sums.push(meta.array.then(|| DynamicValue::Cell(meta.clone(), cell.clone())));
-        }
-        Ok(state)
-    }
-
-    /// The outputs after all steps.
-    fn finish(&self, count: usize, state: DynamicState) -> Result<Vec<(Var, DynamicValue)>> {
-        let DynamicTail { call, inputs, sums, .. } = &*self.tail;
-        let name = |var: Var| self.planner.program().name(var);
-        let mut outputs = vec![];
-        for (input, value) in inputs.carried.iter().zip(state.carried) {
-            let Some(last) = input.carried.last else { continue };
-            outputs.push((last, value.ok_or_else(|| not_computed(name(last)))?));
-        }
-        for ((_, out), parts) in call.stacks.iter().zip(state.stacks) {
-            outputs.push((*out, DynamicValue::Tensor(stack_steps(count, parts, name(*out))?)));
-        }
-        for (((_, out, _), sum), meta) in call.sums.iter().zip(state.sums).zip(sums) {
-            outputs.push((*out, sum.map_or_else(|| zeros(meta).map(DynamicValue::Tensor), Ok)?));
-        }
-        if let Some(scopes) = call.scopes.filter(|_| !call.is_recorded()) {
-            outputs.push((scopes, DynamicValue::Cell(Meta::scopes(), self.scopes.clone())));
-        }
-        Ok(outputs)
-    }
-}
-
-impl StepBlock for DynamicBlock {
-    fn condition(&self, ran: usize) -> Result<bool> {
-        match self.tail.inputs.repeat.and_then(|k| self.state.carried[k].as_ref()) {
-            Some(DynamicValue::Tensor(value)) if ran > 0 => {
-                Ok(value.slice::<Bool>()?.first().is_some_and(|holds| holds.get()))
-            }
-            _ => self.inputs.condition(),
-        }
-    }
-
-    fn step(&mut self, cx: &Cx, _: usize, index: usize, mut state: StateHandling<'_>) -> Result<()> {
-        let DynamicBlock { planner, tail, inputs, outer, segment, state: values, .. } = self;
-        let layout_index = match &state {
-            StateHandling::Load(step) => step.layout_index,
-            _ => None,
-        };
-        let key = step_key(tail, values, layout_index);
-        let describe = || describe_step(planner, tail, values, layout_index);
-        let segment = segment.prepare(cx, planner, &key, outer, describe)?;
-        segment.step.feed(values.carried.iter().map(|value| value.as_ref()?.bytes()));
-        segment.step.feed_elements(index, inputs)?;
-        match &mut state {
-            StateHandling::Load(step) => segment.step.run_on(cx, step)?,
-            StateHandling::Save(_) | StateHandling::Discard => segment.step.block.run(cx)?,
-        }
-        values.update(&segment, planner.program(), tail, index)?;
-        if let (StateHandling::Save(scopes), Some(saved)) = (state, &tail.saved) {
-            let mut steps = scopes.steps()?;
-            let step = saved_step(&segment, saved, planner, &mut steps)?;
-            steps.push(step)?;
-        }
-        Ok(())
-    }
-}
-
-/// The shapes that a step is planned for.
-fn step_key(tail: &DynamicTail, values: &DynamicState, layout_index: Option<usize>) -> SegmentKey {
-    let inputs = tail.inputs.carried.iter().zip(&values.carried);
-    let read = inputs.filter(|(input, _)| input.read || input.is_list());
-    (read.filter_map(|(_, value)| Some(value.as_ref()?.shape())).collect(), layout_index)
-}
-
-/// The inputs and outputs of a step with the shapes of these values.
-fn describe_step(
-    planner: &SegmentPlanner,
-    tail: &DynamicTail,
-    values: &DynamicState,
-    layout_index: Option<usize>,
-) -> (Vec<InitialValue>, StepInputs, StepEnds) {
-    let mut inputs = tail.inputs.clone();
-    for (input, value) in inputs.carried.iter_mut().zip(&values.carried) {
-        input.meta = value.as_ref().map(DynamicValue::meta);
-    }
-    let layout = layout_index.map_or_else(|| tail.layout.clone(), |index| planner.layout(index));
-    let (initial, step_inputs) = inputs.step_inputs(layout.as_deref(), &tail.reads);
-    let saved = tail.saved.as_deref().unwrap_or_default();
-    let ends = StepEnds::new(planner.program(), &tail.call, &inputs, &initial, saved);
-    (initial, step_inputs, ends)
-}
-
-impl DynamicState {
-    /// Takes the outputs of the step with that index in the sequences.
-    fn update(
-        &mut self,
-        segment: &PreparedSegment<'_>,
-        program: &Program,
-        tail: &DynamicTail,
-        index: usize,
-    ) -> Result<()> {
-        let StepEnds { carried, stacks, sums, .. } = &segment.step.ends;
-        for ((input, value), end) in tail.inputs.carried.iter().zip(&mut self.carried).zip(carried) {
-            match (value, segment.end(*end)?) {
-                (Some(DynamicValue::Cell(meta, _)), Some((_, end))) => meta.clone_from(&end.meta),
-                (Some(DynamicValue::Cell(..)) | None, None) => {}
-                (Some(DynamicValue::Tensor(tensor)), None) => tensor.bytes_mut().fill(0),
-                (value, Some((memory, end))) => {
-                    let next = Tensor::copy_of(memory, end.range.at, &end.meta)?;
-                    if let Some(before) = value {
-                        check_carried(program.name(input.carried.start), &before.meta(), &next.meta())?;
-                    }
-                    *value = Some(DynamicValue::Tensor(next));
-                }
-            }
-        }
-        for (parts, end) in self.stacks.iter_mut().zip(stacks) {
-            if let Some((memory, end)) = segment.end(*end)? {
-                parts.push((index, Tensor::copy_of(memory, end.range.at, &end.meta)?));
-            }
-        }
-        let types = tail.call.sums.iter().zip(&tail.sums);
-        for (((var, out, _), meta), (sum, end)) in types.zip(self.sums.iter_mut().zip(sums)) {
-            let Some((memory, end)) = segment.end(*end)? else { continue };
-            check_term(program, *var, &end.meta, *out, meta)?;
-            let term = || Tensor::copy_of(memory, end.range.at, &end.meta);
-            match (&mut *sum, end.cell.as_deref()) {
-                (Some(DynamicValue::Cell(_, list)), Some(ValueCell::Array(term))) => {
-                    if let ValueCell::Array(list) = &**list {
-                        list.add(term)?;
-                    }
-                }
-                (Some(DynamicValue::Tensor(sum)), _) => add_up(sum, &term()?)?,
-                _ => *sum = Some(DynamicValue::Tensor(term()?)),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The saved state of a finished step, from its inputs and results.
-fn saved_step(
-    segment: &PreparedSegment<'_>,
-    saved: &[StateVar],
-    planner: &SegmentPlanner,
-    steps: &mut SavedSteps,
-) -> Result<SavedStep> {
-    let mut layout = StepStateLayout::default();
-    let mut nested = vec![];
-    let mut parts = vec![];
-    let mut bytes = 0;
-    for StateVar { var, elements } in saved {
-        let (memory, range, meta) = match (segment.input(*var)?, segment.end_of(*var)?) {
-            (Some((meta, range)), _) => (&*segment.step.block.arena, range, meta),
-            (None, Some((_, BlockEnd { cell: Some(cell), layout: known, .. }))) => {
-                if let ValueCell::Steps(_) = &**cell {
-                    layout.nested.push((*var, known.clone()));
-                    nested.push(std::mem::take(&mut *cell.steps()?));
-                }
-                continue;
-            }
-            (None, Some((memory, end))) => (memory, end.range, &end.meta),
-            (None, None) => continue,
-        };
-        let offset = elements.then_some(bytes);
-        if *elements {
-            parts.push((memory, range));
-            bytes += padded(range.bytes);
-        }
-        layout.entries.push(StepStateField { var: *var, meta: meta.clone(), offset });
-    }
-    let mut memory = steps.memory(bytes)?;
-    let mut offset = 0;
-    for (from, ArenaRange { at, bytes }) in parts {
-        memory.slice_mut::<u8>(offset, bytes).copy_from_slice(from.slice(at, bytes));
-        offset += padded(bytes);
-    }
-    Ok(SavedStep { memory, nested, layout_index: Some(planner.layout_index(layout)) })
-}
-
-fn not_computed(name: &str) -> Error {
-    let text = format!("`{name}` has no value and no known shape: no step has computed it");
-    Error::new(ErrorKind::NoValue, text)
-}
-
-fn zeros(meta: &Meta) -> Result<Tensor> {
-    Tensor::zeros(meta.dtype, &meta.dims.known().unwrap_or_default())
-}
-
-/// Stacks the results of all steps.
-fn stack_steps(count: usize, parts: Vec<(usize, Tensor)>, name: &str) -> Result<Tensor> {
-    let (_, first) = parts.first().ok_or_else(|| not_computed(name))?;
-    let dims: Vec<usize> = std::iter::once(count).chain(first.dims().iter().copied()).collect();
-    let mut stack = Tensor::zeros(first.dtype(), &dims)?;
-    let bytes = first.bytes().len();
-    for (index, part) in &parts {
-        if part.meta() != first.meta() {
-            let text = format!("`{name}` is {} in one step and {} in another", part.meta(), first.meta());
-            return Err(Error::new(ErrorKind::Shape, text));
-        }
-        stack.bytes_mut()[index * bytes..][..bytes].copy_from_slice(part.bytes());
-    }
-    Ok(stack)
 }

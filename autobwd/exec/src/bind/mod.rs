@@ -11,6 +11,7 @@ pub(crate) mod bound_step;
 mod control_flow;
 mod copy;
 mod dynamic;
+mod dynamic_loop;
 mod journal;
 pub(crate) mod segment;
 mod static_block;

@@ -25,6 +25,9 @@ use autobwd_plan::{
 /// Number of planned segments that keep their memory.
 const MAX_BOUND_SEGMENTS: usize = 16;
 
+/// Number of planned segments: data may decide on ever new shapes, and a plan is as large as the program.
+const MAX_PLANNED_SEGMENTS: usize = 1024;
+
 /// Options of execution.
 #[derive(Clone, Copy)]
 pub(crate) struct BindOptions<'a> {
@@ -192,6 +195,9 @@ impl Segment {
         describe: impl FnOnce() -> (Vec<InitialValue>, StepInputs, StepEnds),
     ) -> Result<PreparedSegment<'_>> {
         if !self.planned.contains_key(key) {
+            if self.planned.len() >= MAX_PLANNED_SEGMENTS {
+                self.planned.retain(|_, planned| planned.step.is_some());
+            }
             let (initial, inputs, ends) = describe();
             let plan = self.plan(planner, &initial, &ends)?;
             let plan = StepPlan { plan, inputs, ends };

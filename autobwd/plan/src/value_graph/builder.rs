@@ -190,8 +190,13 @@ impl GraphBuilder<'_> {
             Ok(self.define(var, meta, ValueSource::Instruction(self.graph.instructions.len())))
         })?;
         let scratch = scratch_values(&mut self.graph.values, info, &inputs, &outputs);
+        let is_decided = |id: &ValueId| self.graph.values[*id].meta.is_decided();
+        let decided: Vec<ValueId> = outputs.iter().filter_map(|(_, id)| *id).filter(is_decided).collect();
         let node = Instruction { scratch, ..Instruction::new(index, desc, info, inputs, outputs) };
         self.graph.instructions.push(node);
+        if !decided.is_empty() {
+            self.tail = Some(self.decided_tail(index, decided)?);
+        }
         Ok(())
     }
 

@@ -1,14 +1,51 @@
-//! Dynamic shapes: a plan ends before an operator whose output shapes depend on data.
+//! Dynamic shapes: a plan ends before a loop whose shapes change from step to step, and after an operator whose kernel
+//! decides the shapes of its outputs.
 
 use std::sync::Arc;
 
 use super::{
-    ValueId, ValueSource, block_inputs::BlockInputs, builder::GraphBuilder, captures::state_reads,
-    step_state::StateVar, sub_block::DynamicTail,
+    ValueId, ValueSource,
+    block_inputs::BlockInputs,
+    builder::GraphBuilder,
+    captures::state_reads,
+    step_state::StateVar,
+    sub_block::{DynamicOp, DynamicSteps, DynamicTail},
 };
 use autobwd_core::{BlockCall, Error, ErrorKind, OpDesc, Result, Var};
 
 impl GraphBuilder<'_> {
+    /// The end of the plan after an operator whose kernel decides the shapes of these outputs.
+    ///
+    /// # Errors
+    /// The operator is part of a composition; an output is a value of the scope.
+    pub(crate) fn decided_tail(&self, index: usize, decided: Vec<ValueId>) -> Result<DynamicTail> {
+        let block = self.program.block(self.request.block);
+        let written = block.and_then(|block| block.ops.get(index));
+        for id in &decided {
+            let value = &self.graph.values[*id];
+            if written.is_none_or(|op| op.writes().all(|var| var != value.var)) {
+                let text = "data decides a shape within the composition of the operator; let the composition be its \
+                            meaning, and write a kernel";
+                return Err(Error::new(ErrorKind::Operator, text));
+            }
+            if value.in_scope {
+                let name = value.name(self.program);
+                let text = format!(
+                    "`{}`: data decides its shape, but `{name}` is kept in the scope, where shapes do not change",
+                    value.meta.slot()
+                );
+                return Err(Error::new(ErrorKind::Shape, text));
+            }
+        }
+        Ok(DynamicTail {
+            index,
+            op: DynamicOp::Kernel(decided),
+            captured: vec![],
+            in_scope: vec![],
+            ends: vec![],
+        })
+    }
+
     pub(crate) fn dynamic_tail(
         &mut self,
         index: usize,
@@ -18,8 +55,7 @@ impl GraphBuilder<'_> {
     ) -> Result<DynamicTail> {
         let reads = state_reads(self.program, self.ops, call)?;
         let like = |(_, _, like): &(Var, Var, Var)| Ok(self.meta_of(None, *like, *like)?.dense());
-        Ok(DynamicTail {
-            index,
+        let steps = DynamicSteps {
             layout: inputs.scopes.and_then(|id| self.graph.values[id].layout.clone()),
             reads,
             saved,
@@ -27,13 +63,12 @@ impl GraphBuilder<'_> {
             shares_steps: self.shares_steps(index, call),
             call: call.clone(),
             inputs,
-            captured: vec![],
-            in_scope: vec![],
-            ends: vec![],
-        })
+        };
+        let op = DynamicOp::Steps(Arc::new(steps));
+        Ok(DynamicTail { index, op, captured: vec![], in_scope: vec![], ends: vec![] })
     }
 
-    /// Ends the plan before that operator; the inputs of it and of the later operators stay in memory.
+    /// Ends the plan there; what the operators that are not part of it read stays in memory.
     pub(crate) fn end_early<'b>(
         &mut self,
         mut tail: DynamicTail,
@@ -65,7 +100,11 @@ impl GraphBuilder<'_> {
             let value = &self.graph.values[*id];
             !value.meta.array && !matches!(value.source, ValueSource::Outer(_) | ValueSource::Scope)
         };
-        let inputs = tail.inputs.values().into_iter().filter_map(|(_, id)| id);
+        let inputs = match &tail.op {
+            DynamicOp::Steps(steps) => steps.inputs.values(),
+            DynamicOp::Kernel(decided) => decided.iter().map(|id| (None, Some(*id))).collect(),
+        };
+        let inputs = inputs.into_iter().filter_map(|(_, id)| id);
         let read = (0..self.request.initial.len()).chain(tail.captured.iter().copied()).chain(inputs);
         let mut fetches: Vec<ValueId> = read.filter(is_in_arena).collect();
         fetches.sort_unstable();

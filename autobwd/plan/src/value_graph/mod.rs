@@ -336,7 +336,8 @@ impl Graph {
             let at = |e: Error| e.at_op(|| program.describe_op(request.block, index, desc));
             build.node(index, desc, infos.get(desc.ty).map_err(at)?).map_err(at)?;
             if let Some(tail) = build.tail.take() {
-                build.end_early(tail, needed_ops().filter(|(i, _)| *i >= index).map(|(_, op)| op))?;
+                let first = tail.first_unplanned();
+                build.end_early(tail, needed_ops().filter(|(i, _)| *i >= first).map(|(_, op)| op))?;
                 return Ok(build.graph);
             }
         }

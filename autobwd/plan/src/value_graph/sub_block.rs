@@ -100,11 +100,39 @@ impl ReplayPlan {
     }
 }
 
-/// An operator with a block that is planned step by step at run time, and the operators after it.
+/// An operator whose output shapes are known when it has run, and the operators after it, planned then.
 #[derive(Debug)]
 pub struct DynamicTail {
     /// Position of the operator in its block.
     pub index: usize,
+    pub op: DynamicOp,
+    /// Values before the later operators that these read, apart from the scope.
+    pub captured: Vec<ValueId>,
+    /// Variables of the scope that the later operators read or write, with their dtype and shape if accessed before.
+    pub in_scope: Vec<(Var, Option<Meta>)>,
+    /// Variables required at the end.
+    pub ends: Vec<Var>,
+}
+
+/// Why the output shapes of an operator are not known before.
+#[derive(Debug)]
+pub enum DynamicOp {
+    /// It runs a block whose steps have different shapes.
+    Steps(Arc<DynamicSteps>),
+    /// It is the last operator of the plan, and its kernel decides the shapes of these outputs.
+    Kernel(Vec<ValueId>),
+}
+
+impl DynamicTail {
+    /// Position of the first operator that is not part of the plan.
+    pub(crate) fn first_unplanned(&self) -> usize {
+        self.index + usize::from(matches!(self.op, DynamicOp::Kernel(_)))
+    }
+}
+
+/// An operator with a block that is planned step by step at run time.
+#[derive(Debug)]
+pub struct DynamicSteps {
     pub call: BlockCall,
     /// Whether a later operator consumes the same step scopes.
     pub shares_steps: bool,
@@ -117,10 +145,4 @@ pub struct DynamicTail {
     pub saved: Option<Vec<StateVar>>,
     /// Dtypes and shapes of sums.
     pub sums: Vec<Meta>,
-    /// Values before it that the later operators read, apart from the scope.
-    pub captured: Vec<ValueId>,
-    /// Variables of the scope that the later operators read or write, with their dtype and shape if accessed before.
-    pub in_scope: Vec<(Var, Option<Meta>)>,
-    /// Variables required at the end.
-    pub ends: Vec<Var>,
 }

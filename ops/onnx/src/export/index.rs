@@ -4,13 +4,15 @@ use autobwd::{DType, op::Rule};
 use autobwd_ops::{
     gather::Gather,
     index::ScatterNdAdd,
+    nonzero::WhereIndex,
     scatter::{GatherNd, Scatter, TakeAlongAxis, TakeAlongAxisGrad},
+    unique::Unique,
 };
 
 use super::{NodeAttr, Onnx};
 use crate::rules;
 
-rules!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad);
+rules!(Gather, GatherNd, Scatter, ScatterNdAdd, TakeAlongAxis, TakeAlongAxisGrad, Unique, WhereIndex);
 
 const ADD: (&str, NodeAttr<'_>) = ("reduction", NodeAttr::Text("add"));
 
@@ -61,5 +63,31 @@ impl Rule<Onnx> for Scatter<Onnx> {
             let cleared = self.x.node("ScatterND", &[&ids, &zeros], &[]);
             cleared.node("ScatterND", &[&ids, &self.updates], &[ADD])
         };
+    }
+}
+
+impl Rule<Onnx> for WhereIndex<Onnx> {
+    fn fits(&self) -> bool {
+        self.condition.rank() > 0
+    }
+
+    fn apply(&mut self) {
+        let perm = ("perm", NodeAttr::Ints(&[1, 0]));
+        self.out = self.condition.node("NonZero", &[], &[]).node("Transpose", &[], &[perm]);
+    }
+}
+
+impl Rule<Onnx> for Unique<Onnx> {
+    fn apply(&mut self) {
+        let sorted = ("sorted", NodeAttr::Int(i64::from(self.is_sorted)));
+        let axis = self.axis.first().map(|axis| ("axis", NodeAttr::Int(self.x.axis(*axis))));
+        let attrs: Vec<_> = axis.into_iter().chain([sorted]).collect();
+        let [out, indices, index, counts] = self.x.nodes("Unique", &[], &attrs);
+        self.out = out;
+        for (slot, numbers) in
+            [(&mut self.indices, indices), (&mut self.index, index), (&mut self.counts, counts)]
+        {
+            *slot = slot.as_ref().map(|_| numbers.cast(self.dtype));
+        }
     }
 }

@@ -5,6 +5,7 @@ mod cond;
 mod conditional_block;
 mod control;
 mod conv;
+mod detection;
 mod formula;
 mod graph_nodes;
 mod image;

@@ -6,7 +6,7 @@ use autobwd_ops::{Math, concat};
 use super::{
     arith::{check_table, dim_of, permute, reshape},
     matmul::product,
-    node::{NodeContext, NodeOutput, Outputs, all, one, refuse},
+    node::{NodeContext, Outputs, all, one, refuse},
     rules::{Native, NodeRules},
     shape::slice_axis,
     value::ImportedValue,
@@ -219,14 +219,14 @@ fn linear_attention(n: &mut NodeContext<'_, '_>) -> Outputs {
             "attribute `update_rule` = `{rule}` of operator `{op}` is not supported"
         )));
     }
-    let (q, k, v) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let (q, k, v) = (wide(n, 0)?, wide(n, 1)?, wide(n, 2)?);
     let (q, k, v) = (split_heads(&q, own), split_heads(&k, shared), split_heads(&v, shared));
     let (steps, size, width) = (known(&q.dims(), 2, op)?, known(&k.dims(), 3, op)?, known(&v.dims(), 3, op)?);
     if steps > 1024 {
         return Err(refuse(format!("operator `{op}` of {steps} steps is not supported")));
     }
     let scale = n.float("scale")?.filter(|scale| *scale != 0.0).map_or(1.0 / (size as f64).sqrt(), f64::from);
-    let decay = match n.optional(4)? {
+    let decay = match wide_if_any(n, 4)? {
         Some(decay) if rule.starts_with("gated") => Some(split_heads(&decay, shared)),
         None if !rule.starts_with("gated") => None,
         _ => {
@@ -235,7 +235,7 @@ fn linear_attention(n: &mut NodeContext<'_, '_>) -> Outputs {
             )));
         }
     };
-    let beta = match n.optional(5)? {
+    let beta = match wide_if_any(n, 5)? {
         Some(beta) if rule.ends_with("delta") => Some(permute(&beta.unsqueeze(&[3]), &[0, 2, 1, 3])),
         None if !rule.ends_with("delta") => None,
         _ => {
@@ -244,7 +244,7 @@ fn linear_attention(n: &mut NodeContext<'_, '_>) -> Outputs {
             )));
         }
     };
-    let mut state = match n.optional(3)? {
+    let mut state = match wide_if_any(n, 3)? {
         Some(state) => state,
         None => {
             let batch = known(&q.dims(), 0, op)?;
@@ -267,7 +267,8 @@ fn linear_attention(n: &mut NodeContext<'_, '_>) -> Outputs {
         outputs.push(q.matmul(&repeat_heads(&state, own / shared)) * scale);
     }
     let parts: Vec<&Expr> = outputs.iter().collect();
-    all([join_heads(&concat(&parts, 2)), state])
+    let dtype = n.input(0)?.dtype();
+    all([join_heads(&concat(&parts, 2)), state].map(|out| in_dtype(&out, dtype)))
 }
 
 /// Pairs of elements are rotated by the angles of their position.
@@ -320,9 +321,9 @@ fn rotary_embedding(n: &mut NodeContext<'_, '_>) -> Outputs {
 /// A depthwise convolution over the past: the state is the end of the sequence.
 fn causal_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
     let op = "CausalConvWithState";
-    let (x, weight, bias) = (n.input(0)?, n.input(1)?, n.optional(2)?);
+    let (x, weight, bias) = (wide(n, 0)?, wide(n, 1)?, wide_if_any(n, 2)?);
     let (length, taps) = (known(&x.dims(), 2, op)?, known(&weight.dims(), 2, op)?);
-    let padded = match n.optional(3)? {
+    let padded = match wide_if_any(n, 3)? {
         Some(past) if taps > 1 => concat(&[&past, &x], 2),
         Some(_) => x.clone(),
         None => super::pad::pad_constant(&x, &[(2, taps - 1, 0)], 0.0)?,
@@ -346,9 +347,22 @@ fn causal_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
             )));
         }
     };
-    let mut outputs: Vec<NodeOutput> = vec![y.into()];
-    if n.wants(1) {
-        outputs.push(slice_axis(&padded, 2, length, length + taps - 1).into());
-    }
-    Ok(outputs)
+    let state = n.wants(1).then(|| slice_axis(&padded, 2, length, length + taps - 1));
+    let dtype = n.input(0)?.dtype();
+    all([Some(y), state].into_iter().flatten().map(|out| in_dtype(&out, dtype)))
+}
+
+/// An input of an operator that is many here: 16-bit numbers are rounded after the last of them only.
+fn wide(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Expr> {
+    let x = n.input(i)?;
+    Ok(in_dtype(&x, x.dtype().arithmetic()))
+}
+
+/// As [`wide`], of an input that may be absent.
+fn wide_if_any(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Option<Expr>> {
+    if n.has(i) { wide(n, i).map(Some) } else { Ok(None) }
+}
+
+fn in_dtype(x: &Expr, dtype: DType) -> Expr {
+    if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
 }

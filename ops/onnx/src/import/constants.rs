@@ -121,7 +121,15 @@ fn range(n: &mut NodeContext<'_, '_>) -> Outputs {
             Some(DType::I64) => Tensor::from_vec(dims, numbers.map(|x| x as i64).collect())?,
             Some(DType::I32) => Tensor::from_vec(dims, numbers.map(|x| x as i32).collect())?,
             Some(DType::F64) => Tensor::from_vec(dims, numbers.collect())?,
-            _ => Tensor::from_vec(dims, numbers.map(|x| x as f32).collect())?,
+            dtype => {
+                let numbers = Tensor::from_vec(dims, numbers.map(|x| x as f32).collect())?;
+                let rounded = match dtype {
+                    Some(dtype @ (DType::F16 | DType::BF16)) => numbers.converted_to(dtype)?,
+                    _ => Some(numbers),
+                };
+                rounded
+                    .ok_or_else(|| refuse(format!("operator `Range` to {end} is not supported in 16 bits")))?
+            }
         })]);
     }
     let (start, end, step) = (n.input(0)?, n.input(1)?, n.input(2)?);

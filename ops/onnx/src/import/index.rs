@@ -7,6 +7,7 @@ use autobwd_ops::{
     scatter::{GatherNd, Scatter, TakeAlongAxis},
     shape::ShapeOp,
     top_k::TopKV2,
+    unique::Unique,
 };
 
 use super::{
@@ -26,6 +27,8 @@ pub(super) const RULES: NodeRules = &[
     ("TopK", All, top_k),
     ("OneHot", All, one_hot),
     ("Compress", All, compress),
+    ("NonZero", All, non_zero),
+    ("Unique", All, unique),
     ("ArrayFeatureExtractor", All, gather),
 ];
 
@@ -281,14 +284,25 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
 
 /// The slices for which a known condition holds.
 fn compress(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let condition = n.constant_floats(1)?.unwrap_or_default();
     let axis = n.int("axis")?;
-    let x = n.input(0)?;
-    let places: Vec<i64> =
-        condition.iter().enumerate().filter(|(_, x)| **x != 0.0).map(|(i, _)| i as i64).collect();
-    let places = n.ints_expr(&places)?;
+    let (x, condition) = (n.input(0)?, n.input(1)?);
+    let places = reshape(&condition.nonzero(), &[-1]);
     match axis {
         Some(axis) => one(x.index_select(&places, n.axis(0, axis)? as i32)),
         None => one(reshape(&x, &[-1]).index_select(&places, 0)),
     }
+}
+
+fn non_zero(n: &mut NodeContext<'_, '_>) -> Outputs {
+    one(n.input(0)?.nonzero().transpose(&[1, 0]))
+}
+
+fn unique(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let axis = n.int("axis")?.map(|axis| Ok(n.axis(0, axis)? as i32)).transpose()?;
+    let is_sorted = n.int_or("sorted", 1)? != 0;
+    let (axis, dtype) = (axis.into_iter().collect(), DType::I64);
+    let [indices, index, counts] = [(); 3].map(|()| Some(New));
+    let x = n.input(0)?;
+    let op = emit(Unique { x: (&x).into(), out: New, indices, index, counts, axis, is_sorted, dtype });
+    all([Some(op.out), op.indices, op.index, op.counts].into_iter().flatten())
 }

@@ -4,14 +4,21 @@ use autobwd::{Expr, New, emit};
 use autobwd_ops::{Math, matmul::MatmulV2};
 
 use super::{
-    node::{NodeContext, Outputs, one},
+    node::{NodeContext, Outputs, one, refuse},
     rules::{Native, NodeRules},
 };
 
-pub(super) const RULES: NodeRules = &[("MatMul", Native, matmul), ("Gemm", Native, gemm)];
+pub(super) const RULES: NodeRules =
+    &[("MatMul", Native, matmul), ("Gemm", Native, gemm), ("Einsum", Native, einsum)];
 
 fn matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
     one(n.input(0)?.matmul(&n.input(1)?))
+}
+
+fn einsum(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let equation = n.text("equation")?.ok_or_else(|| refuse("operator `Einsum` has no equation"))?;
+    let operands = n.all_inputs()?;
+    one(autobwd_ops::einsum(equation, &operands.iter().collect::<Vec<_>>()))
 }
 
 /// `x · y`, of transposed operands where that is asked for.

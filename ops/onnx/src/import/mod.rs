@@ -4,6 +4,7 @@ mod arith;
 mod attention;
 mod constants;
 mod control;
+mod detection;
 mod elementwise;
 mod fold;
 mod image;

@@ -50,7 +50,7 @@ static RULES: LazyLock<HashMap<&'static str, ImportRule>> = LazyLock::new(|| {
 });
 
 /// The number of families.
-const FAMILIES: usize = 19;
+const FAMILIES: usize = 20;
 
 fn families() -> [(NodeRules, bool); FAMILIES] {
     [
@@ -59,6 +59,7 @@ fn families() -> [(NodeRules, bool); FAMILIES] {
         (super::attention::GRAPH_RULES, false),
         (super::constants::RULES, true),
         (super::control::RULES, false),
+        (super::detection::RULES, true),
         (super::image::RULES, true),
         (super::index::RULES, true),
         (super::loss::RULES, true),

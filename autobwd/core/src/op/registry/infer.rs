@@ -17,15 +17,17 @@ use crate::{
 
 impl OpInfo {
     /// Runs the shape rule: `of` returns dtype and shape of an input, `put` receives dtype and shape of an output.
+    /// Dimensions that data decides are unknown.
     ///
     /// # Errors
     /// The errors of the shape rule, of reading slots and attributes, and of `of`.
     pub fn infer(&self, desc: &OpDesc, of: MetaOf<'_>, put: PutMeta<'_>) -> Result<()> {
         self.check_formula(desc)?;
-        self.infer_checked(desc, of, put)
+        self.infer_checked(desc, of, &mut |var, meta| put(var, meta.without_bounds()))
     }
 
-    /// As [`infer`](OpInfo::infer), for a description that has passed [`check`](OpInfo::check).
+    /// As [`infer`](OpInfo::infer), for a description that has passed [`check`](OpInfo::check). Dimensions that data
+    /// decides have their bounds.
     ///
     /// # Errors
     /// As [`infer`](OpInfo::infer).

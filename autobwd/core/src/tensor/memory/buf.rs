@@ -65,8 +65,25 @@ enum Access {
     /// Space for this many rows of a row-sparse tensor.
     ReadRows(usize),
     WriteRows(usize),
+    /// The shape, and space for the elements of the largest one.
+    ReadDecided,
+    WriteDecided(DecidedAxes),
     /// Not a tensor.
     Cell,
+}
+
+/// The dimensions that data decides: a bit for each of the first 64, and all later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DecidedAxes(u64);
+
+impl DecidedAxes {
+    fn of(dims: &[Dim]) -> DecidedAxes {
+        DecidedAxes(dims.iter().zip(0..64).map(|(dim, axis)| u64::from(dim.is_decided()) << axis).sum())
+    }
+
+    fn has(self, axis: usize) -> bool {
+        axis >= 64 || self.0 >> axis & 1 == 1
+    }
 }
 
 /// Number of elements in a row of a tensor.
@@ -122,7 +139,7 @@ impl Buf<'_> {
         self.dtype
     }
 
-    /// Shape; for a row-sparse tensor, the shape of the dense tensor.
+    /// Shape; for a row-sparse tensor, the shape of the dense tensor; with dimensions that data decides, the largest shape.
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
@@ -173,6 +190,8 @@ impl Buf<'_> {
             | Access::ShapeOnly
             | Access::ReadRows(_)
             | Access::WriteRows(_)
+            | Access::ReadDecided
+            | Access::WriteDecided(_)
             | Access::Cell => false,
         };
         let allowed = allowed && self.lease.is_active();
@@ -197,6 +216,9 @@ impl Buf<'_> {
                 }
                 Access::ReadRows(_) | Access::WriteRows(_) => {
                     format!("`{slot}` holds rows of a tensor; the kernel must use `rows` or `rows_mut`")
+                }
+                Access::ReadDecided | Access::WriteDecided(_) => {
+                    format!("data decides the shape of `{slot}`; the kernel must use `decide`")
                 }
                 Access::Cell => format!("`{slot}` holds a tensor array; the kernel must use `array`"),
                 Access::Read | Access::Write => {
@@ -310,6 +332,127 @@ impl Buf<'_> {
             let values = std::slice::from_raw_parts_mut(values, n * row_len(&self.dims));
             (std::slice::from_raw_parts_mut(numbers, n), values)
         })
+    }
+
+    /// The elements of an output with dimensions that data decides ([`Dim::at_most`]), mutably, once the kernel has found
+    /// its shape. The operator fails if its kernel decides no shape.
+    ///
+    /// # Errors
+    /// A shape of another rank, beyond a bound, or with another size of a known dimension; another dtype, or another slot.
+    pub fn decide<T: Element>(&mut self, dims: &[usize]) -> Result<&mut [T]> {
+        if dims.len() != self.dims.len() {
+            return Err(self.beyond(dims));
+        }
+        self.decide_each(|axis, _| dims[axis])
+    }
+
+    /// As [`decide`](Buf::decide), for an output of which data decides one dimension.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decide_along<T: Element>(&mut self, axis: usize, n: usize) -> Result<&mut [T]> {
+        self.decide_each(|at, bound| if at == axis { n } else { bound })
+    }
+
+    /// Decides on the dimensions that `dim` returns for an axis and a bound.
+    fn decide_each<T: Element>(&mut self, dim: impl Fn(usize, usize) -> usize) -> Result<&mut [T]> {
+        let Access::WriteDecided(axes) = self.access else {
+            return Err(self.wrong("an output is needed with a dimension that data decides"));
+        };
+        if T::DTYPE != self.dtype || !self.lease.is_active() {
+            return Err(self.refuse(T::DTYPE));
+        }
+        let mut numel = 1;
+        for (axis, bound) in self.dims.iter().copied().enumerate() {
+            let n = dim(axis, bound);
+            if n > bound || (n < bound && !axes.has(axis)) {
+                let dims: Shape = self.dims.iter().enumerate().map(|(axis, n)| dim(axis, *n)).collect();
+                return Err(self.beyond(&dims));
+            }
+            numel *= n;
+        }
+        for axis in 0..self.dims.len() {
+            let n = dim(axis, self.dims[axis]);
+            self.header_mut()?[axis] = n as i64;
+        }
+        // SAFETY: as in `slice_mut`: `numel` elements fit, since no dimension is beyond its bound, for which `Binder::bind`
+        // has checked the space after the header (`Meta::bytes`).
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr.add(self.header_bytes()).cast(), numel) })
+    }
+
+    #[cold]
+    fn beyond(&self, dims: &[usize]) -> Error {
+        let (slot, bounds) = (self.slot, &self.dims);
+        let text = format!("`{slot}`: its kernel decides on the shape {dims:?}, beyond {bounds:?}");
+        Error::new(ErrorKind::Shape, text)
+    }
+
+    /// Whether data decides the shape.
+    fn is_decided(&self) -> bool {
+        matches!(self.access, Access::ReadDecided | Access::WriteDecided(_))
+    }
+
+    fn header_bytes(&self) -> usize {
+        padded(self.dims.len() * size_of::<i64>())
+    }
+
+    /// The dimensions ahead of the elements, if data decides them.
+    fn header(&self) -> Result<&[i64]> {
+        match self.access {
+            Access::ReadDecided | Access::WriteDecided(_) if self.lease.is_active() => {
+                // SAFETY: as in `slice`; the header has a number for each dimension (`Meta::bytes`).
+                Ok(unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.dims.len()) })
+            }
+            _ => Err(self.refuse(self.dtype)),
+        }
+    }
+
+    /// As [`header`](Buf::header), of an output.
+    fn header_mut(&mut self) -> Result<&mut [i64]> {
+        match self.access {
+            Access::WriteDecided(_) if self.lease.is_active() => {
+                // SAFETY: as in `header`; the bytes of a writable `Buf` overlap no other.
+                Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.dims.len()) })
+            }
+            _ => Err(self.refuse(self.dtype)),
+        }
+    }
+
+    /// Forgets the shape of an earlier run, if data decides it.
+    pub(crate) fn undecide(&mut self) {
+        if let Ok(header) = self.header_mut() {
+            header.fill(-1);
+        }
+    }
+
+    /// Checks that the kernel has decided the shape.
+    ///
+    /// # Errors
+    /// It has not; names the slot.
+    pub(crate) fn check_decided(&self) -> Result<()> {
+        let slot = self.slot;
+        let text = || format!("`{slot}`: its kernel has not decided the shape; it must call `decide`");
+        let is_decided = self.header().is_ok_and(|header| header.iter().all(|n| *n >= 0));
+        if is_decided { Ok(()) } else { Err(Error::new(ErrorKind::Shape, text())) }
+    }
+
+    /// The shape, if data decides it and the kernel has run.
+    pub(crate) fn decided_dims(&self) -> Option<Shape> {
+        if !self.is_decided() {
+            return None;
+        }
+        self.header().ok()?.iter().map(|n| usize::try_from(*n).ok()).collect()
+    }
+
+    /// The elements of that shape, if data has decided it.
+    pub(crate) fn decided<T: Element>(&self) -> Result<(Shape, &[T])> {
+        let dims =
+            self.decided_dims().filter(|dims| dims.iter().zip(&self.dims).all(|(n, bound)| n <= bound));
+        let Some(dims) = dims.filter(|_| T::DTYPE == self.dtype) else { return Err(self.refuse(T::DTYPE)) };
+        let numel = dims.iter().product();
+        // SAFETY: as in `decide`; no dimension is beyond its bound, as just checked.
+        let elements = unsafe { std::slice::from_raw_parts(self.ptr.add(self.header_bytes()).cast(), numel) };
+        Ok((dims, elements))
     }
 
     /// Whether it holds a tensor array: [`array`](Buf::array) reads and writes it.
@@ -465,18 +608,21 @@ impl Binder {
 
     fn bind<'a>(&mut self, meta: &Meta, at: Place, access: Access) -> Result<Buf<'a>> {
         // `Meta::bytes` limits the size, so that products of dimensions do not overflow.
-        let known = meta.dims.known().zip(meta.dims.numel().get()).zip(meta.bytes()).filter(|_| !meta.array);
-        let Some(((dims, numel), bytes)) = known else {
+        let known = meta.dims.bounds().zip(meta.bytes()).filter(|_| !meta.array);
+        let Some((dims, bytes)) = known else {
             let text = format!("`{}`, {meta}, was bound as a tensor of known shape", meta.slot());
             return Err(Error::internal(text));
         };
+        let numel = dims.iter().product();
         let access = match (access, meta.rows.and_then(Dim::get)) {
             (Access::Read, Some(n)) => Access::ReadRows(n),
             (Access::Write, Some(n)) => Access::WriteRows(n),
+            (Access::Read, None) if meta.is_decided() => Access::ReadDecided,
+            (Access::Write, None) if meta.is_decided() => Access::WriteDecided(DecidedAxes::of(&meta.dims)),
             (access, _) => access,
         };
-        let written = matches!(access, Access::Write | Access::WriteRows(_));
-        if written || matches!(access, Access::Read | Access::ReadRows(_)) {
+        let written = matches!(access, Access::Write | Access::WriteRows(_) | Access::WriteDecided(_));
+        if written || matches!(access, Access::Read | Access::ReadRows(_) | Access::ReadDecided) {
             self.taken.push((at.range(bytes)?, written));
         }
         let (dtype, slot, lease) = (meta.dtype, meta.slot(), self.lease.clone());

@@ -1,0 +1,172 @@
+//! Detection of objects: choosing among boxes with scores. Data decides how many remain.
+
+mod matrix_nms;
+mod multiclass_nms;
+mod non_max_suppression;
+
+pub use matrix_nms::MatrixNms;
+pub use multiclass_nms::MulticlassNms3;
+pub use non_max_suppression::NonMaxSuppression;
+
+use std::cmp::Ordering;
+
+use autobwd::{Buf, DType, Dims, Meta, Result, tensor::Dim};
+
+use crate::kernel_helpers::KernelFloat;
+
+/// Why samples are not differentiated.
+const WITHOUT: &str = "detections have no gradient, as in the reference";
+
+/// Boxes and their scores for each class of an image.
+#[derive(Clone, Copy)]
+struct ScoredBoxes {
+    images: usize,
+    classes: usize,
+    /// The number of boxes of an image.
+    n: usize,
+    /// The most detections.
+    most: usize,
+}
+
+impl ScoredBoxes {
+    /// The shape rule of detections, at most so many of an image: of their rows, the numbers of their boxes, and how many an
+    /// image has.
+    fn infer(
+        (boxes, scores): (&Meta, &Meta),
+        keep_top_k: i32,
+        (out, index, counts): (&mut Meta, &mut Meta, &mut Option<Meta>),
+    ) -> Result<()> {
+        boxes.float()?;
+        scores.same_dtype(boxes)?;
+        let [images, n, four] = boxes.unpack()?;
+        boxes.require(four.agrees(4.into()), || "4 coordinates are needed".into())?;
+        let [scored, classes, of] = scores.unpack()?;
+        scores.require(scored.agrees(images) && of.agrees(n), || {
+            format!("a score of each of the boxes, {}, is needed", boxes.dims)
+        })?;
+        let (images, each) = (images.or(scored), classes * n.or(of));
+        let most = usize::try_from(keep_top_k).unwrap_or(usize::MAX);
+        let kept = each.get().map_or(Dim::UNKNOWN, |each| each.min(most).into());
+        let k = Dim::at_most(images * kept);
+        out.set(boxes.dtype, Dims::from_iter([k, 6.into()]));
+        index.set(DType::I32, Dims::from_iter([k, 1.into()]));
+        counts.iter_mut().for_each(|counts| counts.set(DType::I32, Dims::from_iter([images])));
+        Ok(())
+    }
+
+    fn of(scores: &Buf<'_>, out: &Buf<'_>) -> ScoredBoxes {
+        let [images, classes, n] = [0, 1, 2].map(|axis| scores.dims()[axis]);
+        ScoredBoxes { images, classes, n, most: out.dims()[0] }
+    }
+
+    /// Writes class, score and box of each detection, and the number of its box; `detections` are positions among all
+    /// scores, and `score` gets a row and such a position.
+    fn write<T: KernelFloat>(
+        &self,
+        (boxes, detections): (&[T], &[i64]),
+        score: impl Fn(usize, usize) -> T,
+        out: &mut Buf<'_>,
+        index: &mut Buf<'_>,
+    ) -> Result<()> {
+        let ScoredBoxes { classes, n, .. } = *self;
+        let rows = out.decide::<T>(&[detections.len(), 6])?.chunks_exact_mut(6);
+        let numbers = index.decide::<i32>(&[detections.len(), 1])?;
+        for (k, ((row, number), place)) in rows.zip(numbers).zip(detections).enumerate() {
+            let place = *place as usize;
+            let of_all = place / (classes * n) * n + place % n;
+            row[0] = T::of((place / n % classes) as f64);
+            row[1] = score(k, place);
+            row[2..].copy_from_slice(&boxes[of_all * 4..][..4]);
+            *number = of_all as i32;
+        }
+        Ok(())
+    }
+
+    /// Writes the number of detections of each image.
+    fn write_counts(&self, counts: &[i64], out: Option<&mut Buf<'_>>) -> Result<()> {
+        let Some(out) = out else { return Ok(()) };
+        out.slice_mut::<i32>()?.iter_mut().zip(counts).for_each(|(out, count)| *out = *count as i32);
+        Ok(())
+    }
+}
+
+/// A box by two opposite corners: the smaller coordinates, and the larger ones.
+#[derive(Clone, Copy)]
+struct Corners<T> {
+    low: [T; 2],
+    high: [T; 2],
+    /// What the last coordinate adds to a length: 1 for pixels, 0 for points.
+    pixel: T,
+}
+
+impl<T: KernelFloat> Corners<T> {
+    /// Left, top, right and bottom of a box, of points or of pixels.
+    fn of_pixels(of: &[T], normalized: bool) -> Corners<T> {
+        Corners {
+            low: [of[0], of[1]],
+            high: [of[2], of[3]],
+            pixel: if normalized { T::ZERO } else { T::ONE },
+        }
+    }
+
+    fn area(&self) -> T {
+        if self.high[0] < self.low[0] || self.high[1] < self.low[1] {
+            return T::ZERO;
+        }
+        (self.high[0] - self.low[0] + self.pixel) * (self.high[1] - self.low[1] + self.pixel)
+    }
+
+    /// Intersection over union; 0 for boxes that do not meet, and for two without area.
+    fn overlap(&self, other: &Corners<T>) -> T {
+        let side = |axis: usize| {
+            let low = if self.low[axis] > other.low[axis] { self.low[axis] } else { other.low[axis] };
+            let high = if self.high[axis] < other.high[axis] { self.high[axis] } else { other.high[axis] };
+            (high >= low).then(|| high - low + self.pixel)
+        };
+        let (Some(width), Some(height)) = (side(0), side(1)) else { return T::ZERO };
+        let shared = width * height;
+        let union = self.area() + other.area() - shared;
+        if union > T::ZERO { shared / union } else { T::ZERO }
+    }
+}
+
+/// The order of descending scores; of equal ones, the first comes first. NaN is no candidate.
+fn by_score<T: KernelFloat>(score: impl Fn(usize) -> T) -> impl Fn(&i64, &i64) -> Ordering {
+    move |a, b| {
+        let [x, y] = [*a, *b].map(|i| score(i as usize));
+        y.partial_cmp(&x).unwrap_or(Ordering::Equal).then(a.cmp(b))
+    }
+}
+
+/// Fills the front of `list` with the numbers below `count` that fit, ascending; returns how many there are.
+fn gather_if(list: &mut [i64], count: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let mut found = 0;
+    for i in (0..count).filter(|i| fits(*i)) {
+        list[found] = i as i64;
+        found += 1;
+    }
+    found
+}
+
+/// Greedy non-maximum suppression, in place: keeps each candidate, in their order, that overlaps none of the kept ones by
+/// more than the threshold. Returns how many are kept, at most `most`.
+fn suppress<T: KernelFloat>(
+    candidates: &mut [i64],
+    most: usize,
+    corners: impl Fn(usize) -> Corners<T>,
+    mut threshold: impl FnMut(usize) -> T,
+) -> usize {
+    let mut kept = 0;
+    for next in 0..candidates.len() {
+        if kept == most {
+            break;
+        }
+        let (candidate, threshold) = (candidates[next], threshold(kept));
+        let own = corners(candidate as usize);
+        if candidates[..kept].iter().all(|other| corners(*other as usize).overlap(&own) <= threshold) {
+            candidates[kept] = candidate;
+            kept += 1;
+        }
+    }
+    kept
+}

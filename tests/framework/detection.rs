@@ -1,0 +1,243 @@
+//! Detections equal those of PaddlePaddle 3.3.1 (`multiclass_nms3`, `matrix_nms`) and of ONNX Runtime 1.32
+//! (`NonMaxSuppression`), on the same boxes.
+
+use autobwd::{Expr, New, Result, Tensor, emit};
+use autobwd_ops::detection::{MatrixNms, MulticlassNms3, NonMaxSuppression};
+
+/// Two images with six boxes each.
+const BOXES: [[f32; 4]; 12] = [
+    [5.0, 0.0, 9.0, 6.0],
+    [3.0, 3.0, 4.0, 6.0],
+    [7.0, 3.0, 11.0, 4.0],
+    [5.0, 2.0, 7.0, 6.0],
+    [4.0, 7.0, 10.0, 11.0],
+    [6.0, 8.0, 10.0, 9.0],
+    [8.0, 1.0, 10.0, 3.0],
+    [6.0, 7.0, 8.0, 8.0],
+    [7.0, 8.0, 10.0, 13.0],
+    [1.0, 5.0, 5.0, 9.0],
+    [8.0, 4.0, 11.0, 9.0],
+    [3.0, 0.0, 6.0, 1.0],
+];
+
+/// Scores of three classes for each image, times 40.
+const SCORES: [u8; 36] = [
+    25, 2, 16, 33, 8, 32, 27, 13, 21, 20, 31, 29, 23, 12, 34, 22, 19, 35, 18, 14, 11, 6, 3, 30, 7, 28, 1, 24,
+    26, 10, 9, 4, 15, 17, 5, 0,
+];
+
+fn inputs() -> Result<[Expr; 2]> {
+    let tape = autobwd::eager();
+    let boxes = Tensor::from_vec([2, 6, 4], BOXES.concat())?;
+    let scores = Tensor::from_vec([2, 3, 6], SCORES.map(|score| f32::from(score) / 40.0).to_vec())?;
+    Ok([boxes, scores].map(|tensor| tape.constant(tensor)))
+}
+
+/// Detections: class, score and box of each, the numbers of the boxes, and how many an image has.
+struct Expected<'a> {
+    scores: &'a [f32],
+    classes: &'a [usize],
+    index: &'a [i32],
+    counts: [i32; 2],
+}
+
+impl Expected<'_> {
+    fn check(&self, out: &Expr, index: &Expr, counts: &Expr) -> Result<()> {
+        let out = out.tensor()?;
+        assert_eq!(out.dims(), [self.scores.len(), 6]);
+        for ((row, score), (class, i)) in
+            out.slice::<f32>()?.chunks(6).zip(self.scores).zip(self.classes.iter().zip(self.index))
+        {
+            assert!((row[1] - score).abs() < 1e-6, "{row:?}, not {score}");
+            assert_eq!((row[0], &row[2..]), (*class as f32, &BOXES[*i as usize][..]));
+        }
+        assert_eq!(index.tensor()?, Tensor::from_vec([self.index.len(), 1], self.index.to_vec())?);
+        assert_eq!(counts.tensor()?, Tensor::from_vec([2], self.counts.to_vec())?);
+        Ok(())
+    }
+}
+
+fn multiclass_nms3(
+    set: impl FnOnce(&mut MulticlassNms3<autobwd::Arg>),
+    expected: &Expected<'_>,
+) -> Result<()> {
+    let [boxes, scores] = inputs()?;
+    let mut op = MulticlassNms3 {
+        bboxes: (&boxes).into(),
+        scores: (&scores).into(),
+        out: New,
+        index: New,
+        nms_rois_num: Some(New),
+        background_label: 0,
+        score_threshold: 0.1,
+        nms_top_k: -1,
+        nms_threshold: 0.3,
+        nms_eta: 1.0,
+        keep_top_k: -1,
+        normalized: true,
+    };
+    set(&mut op);
+    let op = emit(op);
+    expected.check(&op.out, &op.index, &op.nms_rois_num.expect("it is asked for"))
+}
+
+#[test]
+fn multiclass_nms_keeps_the_boxes_of_paddlepaddle() -> Result<()> {
+    multiclass_nms3(
+        |_| {},
+        &Expected {
+            scores: &[
+                0.775, 0.725, 0.675, 0.525, 0.325, 0.875, 0.85, 0.575, 0.475, 0.3, 0.7, 0.65, 0.6, 0.25,
+                0.175, 0.425, 0.375, 0.225, 0.125,
+            ],
+            classes: &[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 2, 2, 2, 2],
+            index: &[4, 5, 0, 2, 1, 5, 2, 0, 4, 1, 7, 10, 9, 11, 6, 9, 8, 6, 10],
+            counts: [10, 9],
+        },
+    )?;
+    multiclass_nms3(
+        |op| (op.background_label, op.keep_top_k, op.nms_threshold) = (-1, 3, 0.05),
+        &Expected {
+            scores: &[0.825, 0.875, 0.85, 0.75, 0.7, 0.65],
+            classes: &[0, 2, 2, 0, 1, 1],
+            index: &[3, 5, 2, 11, 7, 10],
+            counts: [3, 3],
+        },
+    )?;
+    multiclass_nms3(
+        |op| {
+            (op.normalized, op.nms_threshold, op.nms_eta) = (false, 0.7, 0.6);
+            (op.nms_top_k, op.background_label) = (4, -1);
+        },
+        &Expected {
+            scores: &[
+                0.825, 0.8, 0.4, 0.775, 0.725, 0.675, 0.525, 0.875, 0.85, 0.575, 0.75, 0.45, 0.35, 0.275,
+                0.7, 0.65, 0.6, 0.25, 0.425, 0.375, 0.225, 0.125,
+            ],
+            classes: &[0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2],
+            index: &[3, 5, 2, 4, 5, 0, 2, 5, 2, 0, 11, 6, 7, 8, 7, 10, 9, 11, 9, 8, 6, 10],
+            counts: [10, 12],
+        },
+    )
+}
+
+fn matrix_nms(set: impl FnOnce(&mut MatrixNms<autobwd::Arg>), expected: &Expected<'_>) -> Result<()> {
+    let [boxes, scores] = inputs()?;
+    let mut op = MatrixNms {
+        bboxes: (&boxes).into(),
+        scores: (&scores).into(),
+        out: New,
+        index: New,
+        rois_num: Some(New),
+        background_label: 0,
+        score_threshold: 0.1,
+        post_threshold: 0.05,
+        nms_top_k: -1,
+        keep_top_k: -1,
+        use_gaussian: false,
+        gaussian_sigma: 2.0,
+        normalized: true,
+    };
+    set(&mut op);
+    let op = emit(op);
+    expected.check(&op.out, &op.index, &op.rois_num.expect("it is asked for"))
+}
+
+#[test]
+fn matrix_nms_decays_scores_as_paddlepaddle() -> Result<()> {
+    matrix_nms(
+        |_| {},
+        &Expected {
+            scores: &[
+                0.875, 0.85, 0.775, 0.675, 0.604167, 0.530769, 0.484615, 0.397222, 0.395833, 0.333333, 0.325,
+                0.3, 0.7, 0.65, 0.6, 0.425, 0.375, 0.25, 0.225, 0.175, 0.116071,
+            ],
+            classes: &[2, 2, 1, 1, 1, 2, 1, 2, 2, 1, 1, 2, 1, 1, 1, 2, 2, 1, 2, 1, 2],
+            index: &[5, 2, 4, 0, 5, 0, 2, 3, 4, 3, 1, 1, 7, 10, 9, 9, 8, 11, 6, 6, 10],
+            counts: [12, 9],
+        },
+    )?;
+    matrix_nms(
+        |op| {
+            (op.use_gaussian, op.normalized) = (true, false);
+            (op.keep_top_k, op.background_label) = (4, -1);
+        },
+        &Expected {
+            scores: &[0.875, 0.85, 0.825, 0.8, 0.75, 0.7, 0.643401, 0.6],
+            classes: &[2, 2, 0, 0, 0, 1, 1, 1],
+            index: &[5, 2, 3, 5, 11, 7, 10, 9],
+            counts: [4, 4],
+        },
+    )?;
+    matrix_nms(
+        |op| (op.nms_top_k, op.post_threshold, op.background_label) = (3, 0.3, 1),
+        &Expected {
+            scores: &[0.875, 0.85, 0.825, 0.8, 0.530769, 0.416667, 0.75, 0.45, 0.425, 0.375, 0.35],
+            classes: &[2, 2, 0, 0, 2, 0, 0, 0, 2, 2, 0],
+            index: &[5, 2, 3, 5, 0, 0, 11, 6, 9, 8, 7],
+            counts: [6, 5],
+        },
+    )
+}
+
+#[test]
+fn non_max_suppression_selects_as_onnx_runtime() -> Result<()> {
+    let [boxes, scores] = inputs()?;
+    let select = |most, iou_threshold, score_threshold, center_point_box| {
+        let (boxes, scores) = ((&boxes).into(), (&scores).into());
+        let max_output_boxes_per_class = most;
+        let op = NonMaxSuppression {
+            boxes,
+            scores,
+            out: New,
+            max_output_boxes_per_class,
+            iou_threshold,
+            score_threshold,
+            center_point_box,
+        };
+        emit(op).out.tensor()?.into_vec::<i64>()
+    };
+    let expected = [
+        [0, 0, 3],
+        [0, 0, 5],
+        [0, 1, 4],
+        [0, 1, 0],
+        [0, 2, 5],
+        [0, 2, 2],
+        [1, 0, 5],
+        [1, 0, 0],
+        [1, 1, 1],
+        [1, 1, 4],
+        [1, 2, 3],
+        [1, 2, 2],
+    ];
+    assert_eq!(select(2, 0.1, 0.3, false)?, expected.concat());
+    let expected = [
+        [0, 0, 3],
+        [0, 0, 5],
+        [0, 0, 1],
+        [0, 1, 4],
+        [0, 1, 0],
+        [0, 1, 2],
+        [0, 1, 1],
+        [0, 2, 5],
+        [0, 2, 2],
+        [0, 2, 0],
+        [0, 2, 1],
+        [1, 0, 5],
+        [1, 0, 0],
+        [1, 0, 1],
+        [1, 0, 3],
+        [1, 0, 4],
+        [1, 1, 1],
+        [1, 1, 4],
+        [1, 1, 3],
+        [1, 1, 5],
+        [1, 1, 0],
+        [1, 2, 3],
+        [1, 2, 2],
+        [1, 2, 0],
+    ];
+    assert_eq!(select(6, 0.4, 0.0, true)?, expected.concat());
+    Ok(())
+}
