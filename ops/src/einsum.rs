@@ -25,7 +25,7 @@ pub struct Einsum<V = Var> {
     /// The dimensions after `->`.
     #[output]
     pub out: V,
-    /// `"bhqd,bhkd->bhqk"`; spaces do not count.
+    /// Letters of the operands, separated by commas, and of the result; spaces do not count.
     #[attr]
     pub equation: String,
 }

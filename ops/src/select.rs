@@ -2,7 +2,7 @@
 
 use autobwd::{
     Buf, Composition, Cx, DType, Error, ErrorKind, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,
-    check::*, register_op,
+    check::*, op::with_dtype, register_op, tensor::Dim,
 };
 
 use crate::{
@@ -27,13 +27,13 @@ fn is_chosen(mask: &Expr, i: usize, x: &Expr) -> Expr {
 /// Selects one of several tensors: `out = x[mask]`.
 #[register_op(grad = SelectInputGrad, any_dtype)]
 pub struct SelectInput<V = Var> {
-    /// Tensors of one dtype and shape; an absent one stands for zeros.
+    /// Tensors of one dtype and rank; an absent one stands for zeros in the shape of all others. Gradients need one shape.
     #[input]
     pub x: Vec<Option<V>>,
     /// One integer.
     #[input]
     pub mask: V,
-    /// Same dtype and shape.
+    /// The selected one; data decides its shape if the shapes differ.
     #[output]
     pub out: V,
 }
@@ -46,9 +46,14 @@ impl Infer for SelectInput<Meta> {
         };
         self.out.like(first);
         for other in present {
-            other.same_as(&self.out)?;
+            other.same_dtype(&self.out)?;
+            let rank = self.out.rank();
+            other.require(other.rank() == rank, || format!("{rank} dimensions are needed"))?;
             for (dim, other) in self.out.dims.iter_mut().zip(&*other.dims) {
-                *dim = dim.or(*other);
+                if *dim != *other {
+                    let most = dim.bound().zip(other.get()).map(|(n, other)| n.max(other));
+                    *dim = most.map_or(Dim::UNKNOWN, |most| Dim::at_most(most.into()));
+                }
             }
         }
         Ok(())
@@ -56,7 +61,13 @@ impl Infer for SelectInput<Meta> {
 }
 impl Kernel for SelectInput<Buf<'_>> {
     fn run(&mut self, _: &Cx) -> Result<()> {
+        let largest = self.out.dims();
+        let is_decided = self.x.iter().flatten().any(|x| x.dims() != largest);
         match &self.x[chosen(&self.mask, self.x.len())?] {
+            Some(x) if is_decided => with_dtype!(x.dtype(), T => {
+                self.out.decide(x.dims())?.copy_from_slice(x.slice::<T>()?);
+                Ok(())
+            }),
             Some(x) => self.out.copy_from(x),
             None => {
                 self.out.bytes_mut()?.fill(0);
@@ -84,8 +95,8 @@ autobwd::samples!(
             vec![Some(integers_below(9, [2, 3])), Some(integers_below(9, [2, 3]))],
             given([1], [0.0]).of(DType::I32)
         ),
-        select_input(vec![Some(uniform([2, 3])), Some(uniform([3, 2]))], given([1], [1.0]).of(DType::I32))
-            .fails("does not match [2, 3]"),
+        select_input(vec![Some(uniform([2, 3])), Some(uniform([3]))], given([1], [1.0]).of(DType::I32))
+            .fails("`X`: 2 dimensions are needed"),
         select_input(vec![], given([1], [1.0]).of(DType::I32)).fails("at least one"),
         select_input(vec![Some(uniform([2]))], uniform([1])).fails("one integer"),
         select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32))

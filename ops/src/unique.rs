@@ -52,7 +52,7 @@ pub struct Unique<V = Var> {
     #[attr(default = vec![])]
     pub axis: Vec<i32>,
     /// In ascending order; otherwise, by first occurrence.
-    #[attr(default = true)]
+    #[attr(default = false)]
     pub is_sorted: bool,
     /// Dtype of positions and numbers, int64 or int32.
     #[attr(default = DType::I64)]

@@ -1,11 +1,13 @@
 //! Data decides the shapes of operators: in programs with operators after them, in gradients, in blocks, in eager mode.
 
 use autobwd::{
-    Builder, DType, Executor, Meta, Program, Result, Scope, Tensor, exec::Predictor, gradients, verify,
+    Builder, DType, Executor, Meta, New, Program, Result, Scope, Tensor, emit, exec::Predictor, gradients,
+    verify,
 };
 use autobwd_ops::{
     Math,
     control::{cond, dynamic_dims, while_loop},
+    select::SelectInput,
 };
 
 use crate::support::{
@@ -109,6 +111,24 @@ fn loops_and_branches_select() -> Result<()> {
     let x = vector(&[3.0, 1.0, 7.0, 2.0, 4.0]);
     let found = Executor::new().run(&program, &mut Scope::new(), &[("x", &x)], &fetches)?;
     assert_eq!(found, [vector(&[3.0, 1.0, 2.0]), Tensor::scalar(13_i64)?]);
+    Ok(())
+}
+
+#[test]
+fn selected_value_has_its_own_shape() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[4]);
+    let mask = x.sum(&[]).greater_than(&(x.sum(&[]) * 0.0)).cast(DType::I32);
+    let parts = [x.slice(0, 0, 1), x.slice(0, 1, 4)];
+    let x = parts.iter().map(|part| Some(part.into())).collect();
+    let selected = emit(SelectInput { x, mask: (&mask).into(), out: New }).out;
+    let doubled = (&selected * 2.0).name();
+    assert_eq!(selected.dims()[0].get(), None);
+    let program = net.program()?;
+    for (x, y) in [([1.0, 2.0, 3.0, 4.0], vec![4.0, 6.0, 8.0]), ([1.0, -2.0, 0.5, 0.0], vec![2.0])] {
+        let found = Executor::new().run(&program, &mut Scope::new(), &[("x", &vector(&x))], &[&doubled])?;
+        assert_eq!(found[0], vector(&y));
+    }
     Ok(())
 }
 

@@ -1,93 +1,28 @@
 //! Detection of objects: choosing among boxes with scores. Data decides how many remain.
 
-mod matrix_nms;
-mod multiclass_nms;
+mod multiclass;
 mod non_max_suppression;
 
-pub use matrix_nms::MatrixNms;
-pub use multiclass_nms::MulticlassNms3;
+pub use multiclass::{MatrixNms, MulticlassNms3};
 pub use non_max_suppression::NonMaxSuppression;
 
 use std::cmp::Ordering;
 
-use autobwd::{Buf, DType, Dims, Meta, Result, tensor::Dim};
+use autobwd::{Meta, Result, tensor::Dim};
 
 use crate::kernel_helpers::KernelFloat;
 
-/// Why samples are not differentiated.
-const WITHOUT: &str = "detections have no gradient, as in the reference";
-
-/// Boxes and their scores for each class of an image.
-#[derive(Clone, Copy)]
-struct ScoredBoxes {
-    images: usize,
-    classes: usize,
-    /// The number of boxes of an image.
-    n: usize,
-    /// The most detections.
-    most: usize,
-}
-
-impl ScoredBoxes {
-    /// The shape rule of detections, at most so many of an image: of their rows, the numbers of their boxes, and how many an
-    /// image has.
-    fn infer(
-        (boxes, scores): (&Meta, &Meta),
-        keep_top_k: i32,
-        (out, index, counts): (&mut Meta, &mut Meta, &mut Option<Meta>),
-    ) -> Result<()> {
-        boxes.float()?;
-        scores.same_dtype(boxes)?;
-        let [images, n, four] = boxes.unpack()?;
-        boxes.require(four.agrees(4.into()), || "4 coordinates are needed".into())?;
-        let [scored, classes, of] = scores.unpack()?;
-        scores.require(scored.agrees(images) && of.agrees(n), || {
-            format!("a score of each of the boxes, {}, is needed", boxes.dims)
-        })?;
-        let (images, each) = (images.or(scored), classes * n.or(of));
-        let most = usize::try_from(keep_top_k).unwrap_or(usize::MAX);
-        let kept = each.get().map_or(Dim::UNKNOWN, |each| each.min(most).into());
-        let k = Dim::at_most(images * kept);
-        out.set(boxes.dtype, Dims::from_iter([k, 6.into()]));
-        index.set(DType::I32, Dims::from_iter([k, 1.into()]));
-        counts.iter_mut().for_each(|counts| counts.set(DType::I32, Dims::from_iter([images])));
-        Ok(())
-    }
-
-    fn of(scores: &Buf<'_>, out: &Buf<'_>) -> ScoredBoxes {
-        let [images, classes, n] = [0, 1, 2].map(|axis| scores.dims()[axis]);
-        ScoredBoxes { images, classes, n, most: out.dims()[0] }
-    }
-
-    /// Writes class, score and box of each detection, and the number of its box; `detections` are positions among all
-    /// scores, and `score` gets a row and such a position.
-    fn write<T: KernelFloat>(
-        &self,
-        (boxes, detections): (&[T], &[i64]),
-        score: impl Fn(usize, usize) -> T,
-        out: &mut Buf<'_>,
-        index: &mut Buf<'_>,
-    ) -> Result<()> {
-        let ScoredBoxes { classes, n, .. } = *self;
-        let rows = out.decide::<T>(&[detections.len(), 6])?.chunks_exact_mut(6);
-        let numbers = index.decide::<i32>(&[detections.len(), 1])?;
-        for (k, ((row, number), place)) in rows.zip(numbers).zip(detections).enumerate() {
-            let place = *place as usize;
-            let of_all = place / (classes * n) * n + place % n;
-            row[0] = T::of((place / n % classes) as f64);
-            row[1] = score(k, place);
-            row[2..].copy_from_slice(&boxes[of_all * 4..][..4]);
-            *number = of_all as i32;
-        }
-        Ok(())
-    }
-
-    /// Writes the number of detections of each image.
-    fn write_counts(&self, counts: &[i64], out: Option<&mut Buf<'_>>) -> Result<()> {
-        let Some(out) = out else { return Ok(()) };
-        out.slice_mut::<i32>()?.iter_mut().zip(counts).for_each(|(out, count)| *out = *count as i32);
-        Ok(())
-    }
+/// Checks boxes, `[images, n, 4]`, and scores, `[images, classes, n]`; returns the dimensions of the scores.
+fn check_boxes(boxes: &Meta, scores: &Meta) -> Result<[Dim; 3]> {
+    boxes.float()?;
+    scores.same_dtype(boxes)?;
+    let [images, n, four] = boxes.unpack()?;
+    boxes.require(four.agrees(4.into()), || "4 coordinates are needed".into())?;
+    let [scored, classes, of] = scores.unpack()?;
+    scores.require(scored.agrees(images) && of.agrees(n), || {
+        format!("a score of each of the boxes, {}, is needed", boxes.dims)
+    })?;
+    Ok([images.or(scored), classes, n.or(of)])
 }
 
 /// A box by two opposite corners: the smaller coordinates, and the larger ones.

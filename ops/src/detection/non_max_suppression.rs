@@ -5,7 +5,7 @@ use autobwd::{
     tensor::Dim,
 };
 
-use super::{Corners, by_score, gather_if, suppress};
+use super::{Corners, by_score, check_boxes, gather_if, suppress};
 use crate::kernel_helpers::KernelFloat;
 
 /// Greedy non-maximum suppression for each image and class: boxes in the order of their scores are selected if they
@@ -40,18 +40,10 @@ pub struct NonMaxSuppression<V = Var> {
 }
 impl Infer for NonMaxSuppression<Meta> {
     fn infer(&mut self) -> Result<()> {
-        self.boxes.float()?;
-        self.scores.same_dtype(&self.boxes)?;
-        let [images, n, four] = self.boxes.unpack()?;
-        self.boxes.require(four.agrees(4.into()), || "4 coordinates are needed".into())?;
-        let [scored, classes, of] = self.scores.unpack()?;
-        self.scores.require(scored.agrees(images) && of.agrees(n), || {
-            format!("a score of each of the boxes, {}, is needed", self.boxes.dims)
-        })?;
+        let [images, classes, n] = check_boxes(&self.boxes, &self.scores)?;
         let most = usize::try_from(self.max_output_boxes_per_class).unwrap_or(usize::MAX);
-        let each = n.or(of).get().map_or(Dim::UNKNOWN, |n| n.min(most).into());
-        self.out
-            .set(DType::I64, Dims::from_iter([Dim::at_most(images.or(scored) * classes * each), 3.into()]));
+        let each = n.get().map_or(Dim::UNKNOWN, |n| n.min(most).into());
+        self.out.set(DType::I64, Dims::from_iter([Dim::at_most(images * classes * each), 3.into()]));
         Ok(())
     }
 }

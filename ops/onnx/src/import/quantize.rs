@@ -141,7 +141,7 @@ fn dynamic_quantize(n: &mut NodeContext<'_, '_>) -> Outputs {
 }
 
 /// An operand without its zero point, exact in float64.
-fn centred(n: &mut NodeContext<'_, '_>, i: usize, zero: usize, columns: bool) -> Result<Expr> {
+pub(super) fn centred(n: &mut NodeContext<'_, '_>, i: usize, zero: usize, columns: bool) -> Result<Expr> {
     let x = n.input(i)?.cast(DType::F64);
     let Some(zero) = n.optional(zero)? else { return Ok(x) };
     let zero = zero.cast(DType::F64);
@@ -160,13 +160,11 @@ fn matmul_integer(n: &mut NodeContext<'_, '_>) -> Outputs {
 }
 
 fn quantised_matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
-    for i in [1, 4, 6] {
-        require_float(n, i)?;
-    }
     let element = n.element(7)?;
     n.set_type(0, element);
     let (a, b) = (centred(n, 0, 2, false)?, centred(n, 3, 5, true)?);
     let scale = |n: &mut NodeContext<'_, '_>, i: usize| -> Result<Expr> {
+        // Exact, also from 16 bits.
         let scale = n.input(i)?.cast(DType::F64);
         match scale.dims().numel().get() {
             Some(1) => Ok(reshape(&scale, &[])),

@@ -1,6 +1,6 @@
 //! Windows over images, and convolutions.
 
-use autobwd::{Expr, New, Result, emit};
+use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
     Math,
     conv::{Conv2dOp, Conv2dTransposeOp, ConvAttrs, DepthwiseConv2d},
@@ -10,12 +10,15 @@ use super::{
     arith::{dim_of, narrow, narrow_int, permute, reshape},
     node::{NodeContext, Outputs, one, refuse},
     pad::pad_constant,
-    rules::{Native, NodeRules},
+    quantize::centred,
+    rules::{All, Native, NodeRules},
     shape::slice_axis,
     weights::with_dims,
 };
+use crate::elements::ElementType;
 
-pub(super) const RULES: NodeRules = &[("Conv", Native, conv), ("ConvTranspose", Native, conv_transpose)];
+pub(super) const RULES: NodeRules =
+    &[("Conv", Native, conv), ("ConvInteger", All, conv_integer), ("ConvTranspose", Native, conv_transpose)];
 
 /// The windows of an operator, one number for each spatial dimension.
 pub(super) struct WindowAttributes {
@@ -130,6 +133,23 @@ fn conv(n: &mut NodeContext<'_, '_>) -> Outputs {
         other => return Err(refuse(format!("operator `Conv` of {other} dimensions is not supported"))),
     };
     with_bias(n, out, 2)
+}
+
+/// A convolution of integers without their zero points, exact in float64.
+fn conv_integer(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(0, ElementType::of(DType::I32));
+    let windows = windows(n, filter_sizes(n)?)?;
+    let groups = n.int_or("group", 1)?;
+    if windows.sizes.len() != 2 {
+        let dims = windows.sizes.len();
+        return Err(refuse(format!("operator `ConvInteger` of {dims} dimensions is not supported")));
+    }
+    let x = centred(n, 0, 2, false)?;
+    let filter = match n.optional(3)? {
+        Some(zero) => &n.input(1)?.cast(DType::F64) - &reshape(&zero.cast(DType::F64), &[-1, 1, 1, 1]),
+        None => n.input(1)?.cast(DType::F64),
+    };
+    one(conv2d(&x, &filter, &windows, groups)?.cast(DType::I32))
 }
 
 /// The longest sequences of a batch that are convolved as the rows of one image.

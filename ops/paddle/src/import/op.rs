@@ -108,6 +108,8 @@ impl Import {
                         || self.is_of_forward_alone(schema.name, &name)
                         // It chose kernels for operators without another use for it.
                         || name == "is_test"
+                        // It says which outputs there are, as the slots do.
+                        || (name.starts_with("return_") && schema.name.starts_with("unique"))
                         || is_neutral_in_earlier_versions(&name, &value);
                     if !is_default {
                         self.obstacles.add(place, format!("{} = {value} is not supported", what()));

@@ -346,7 +346,7 @@ impl Buf<'_> {
         self.decide_each(|axis, _| dims[axis])
     }
 
-    /// As [`decide`](Buf::decide), for an output of which data decides one dimension.
+    /// As [`decide`](Buf::decide), for an output that has one dimension for the data to decide.
     ///
     /// # Errors
     /// As there.
