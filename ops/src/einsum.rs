@@ -15,7 +15,7 @@ use crate::{
 /// Sums of products: `out[o] = Σ x₀[i₀] · x₁[i₁] · …`, over all indices that `o` lacks.
 ///
 /// The equation names the dimensions of each operand by letters, and those of the result after `->`; without it, they are
-/// the letters that occur once, in alphabetical order. `...` stands for leading or other dimensions that broadcast. A
+/// the letters that occur once, in alphabetical order. `...` stands for any number of dimensions, which broadcast. A
 /// letter twice in an operand is its diagonal. Operands are multiplied from the left to the right.
 #[register_op(grad = Composed, composed)]
 pub struct Einsum<V = Var> {
@@ -43,8 +43,9 @@ impl Infer for Einsum<Meta> {
             for (label, dim) in labels.iter().zip(operand.dims.iter()) {
                 sizes[*label] = Some(match sizes[*label] {
                     None => *dim,
-                    Some(known) if *dim == 1 => known,
-                    Some(known) if known == 1 => *dim,
+                    Some(known) if *label >= LETTERS && *dim == 1 => known,
+                    Some(known) if *label >= LETTERS && known == 1 => *dim,
+                    Some(known) if *label >= LETTERS && known.get().zip(dim.get()).is_none() => Dim::UNKNOWN,
                     Some(known) => {
                         operand.require(dim.agrees(known), || {
                             format!("a dimension of {known} is needed for {dim}")
@@ -87,11 +88,11 @@ autobwd::samples!(
         einsum_of([uniform([3, 2, 3])], "iji"),
         einsum_of([uniform([2, 3])], "ba"),
         einsum_of([uniform([2, 3, 4])], "ijk->"),
-        einsum_of([uniform([1, 3]), uniform([2, 3])], "ij,ij->i"),
         einsum_of([uniform([2, 0]), uniform([0, 3])], "ij,jk->ik"),
         einsum_of([uniform([]), uniform([3])], ",i->i"),
         einsum_of([], "->").fails("`Operands`: at least one variable is needed"),
         einsum_of([uniform([2, 3]), uniform([2, 3])], "ij,jk->ik").fails("a dimension of 3 is needed for 2"),
+        einsum_of([uniform([1, 3]), uniform([2, 3])], "ij,ij->i").fails("a dimension of 1 is needed for 2"),
         einsum_of([uniform([2, 3])], "ijk->i")
             .fails("attribute `equation`: operand 0 has 2 dimensions, not 3"),
         einsum_of([uniform([2, 3])], "ij,jk->ik").fails("attribute `equation`: it has 2 operands, not 1"),
@@ -300,17 +301,23 @@ impl Term {
         labels.iter().map(|label| self.dim(*label)).collect()
     }
 
-    /// Repeats dimensions of 1 as often as the other has them.
+    /// Repeats broadcast dimensions of 1 as often as the other has them.
     fn broadcast(&self, other: &Term, shared: &[usize]) -> Term {
-        let is_one = |term: &Term, label: usize| term.dim(label).known() == Some(1);
-        let repeated =
-            |label: &usize| shared.contains(label) && is_one(self, *label) && !is_one(other, *label);
+        let repeated = |label: &usize| {
+            let [own, others] = [self, other].map(|term| term.dim(*label).known());
+            let differ = own.is_none() || others.is_none() || (own == Some(1) && others != Some(1));
+            *label >= LETTERS && shared.contains(label) && differ
+        };
         let Term { x, labels } = self;
         if !labels.iter().any(repeated) {
             return Term { x: x.clone(), labels: labels.clone() };
         }
-        let dims =
-            labels.iter().map(|label| if repeated(label) { other.dim(*label) } else { self.dim(*label) });
+        let size = |label: &usize| match (repeated(label), other.dim(*label)) {
+            (true, of_other) if of_other.known().is_some_and(|n| n != 1) => of_other,
+            (true, of_other) => self.dim(*label).max(of_other),
+            (false, _) => self.dim(*label),
+        };
+        let dims = labels.iter().map(size);
         Term { x: x.expand_to(&dims.collect::<Vec<_>>()), labels: labels.clone() }
     }
 }

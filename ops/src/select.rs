@@ -27,13 +27,14 @@ fn is_chosen(mask: &Expr, i: usize, x: &Expr) -> Expr {
 /// Selects one of several tensors: `out = x[mask]`.
 #[register_op(grad = SelectInputGrad, any_dtype)]
 pub struct SelectInput<V = Var> {
-    /// Tensors of one dtype and rank; an absent one stands for zeros in the shape of all others. Gradients need one shape.
+    /// Tensors of one dtype and shape, but that one may be empty where others are not; an absent one stands for zeros.
+    /// Gradients need one shape.
     #[input]
     pub x: Vec<Option<V>>,
     /// One integer.
     #[input]
     pub mask: V,
-    /// The selected one; data decides its shape if the shapes differ.
+    /// The selected one; data decides its shape if one of them is empty.
     #[output]
     pub out: V,
 }
@@ -44,16 +45,22 @@ impl Infer for SelectInput<Meta> {
         let Some(first) = present.next() else {
             return Err(Error::new(ErrorKind::Slot, "`X`: at least one variable is needed"));
         };
-        self.out.like(first);
+        let first = first.clone();
+        self.out.like(&first);
         for other in present {
-            other.same_dtype(&self.out)?;
+            other.same_dtype(&first)?;
             let rank = self.out.rank();
             other.require(other.rank() == rank, || format!("{rank} dimensions are needed"))?;
-            for (dim, other) in self.out.dims.iter_mut().zip(&*other.dims) {
-                if *dim != *other {
-                    let most = dim.bound().zip(other.get()).map(|(n, other)| n.max(other));
-                    *dim = most.map_or(Dim::UNKNOWN, |most| Dim::at_most(most.into()));
-                }
+            for (dim, size) in self.out.dims.iter_mut().zip(&*other.dims) {
+                *dim = match (dim.bound(), size.get()) {
+                    // A branch is empty where there is nothing to do.
+                    (Some(n), Some(m)) if dim.get().is_none() || (n.min(m) == 0 && n != m) => {
+                        Dim::at_most(n.max(m).into())
+                    }
+                    (Some(0), None) | (None, Some(0)) => Dim::UNKNOWN,
+                    _ if !dim.agrees(*size) => return other.same_as(&first),
+                    _ => dim.or(*size),
+                };
             }
         }
         Ok(())
@@ -97,6 +104,8 @@ autobwd::samples!(
         ),
         select_input(vec![Some(uniform([2, 3])), Some(uniform([3]))], given([1], [1.0]).of(DType::I32))
             .fails("`X`: 2 dimensions are needed"),
+        select_input(vec![Some(uniform([2, 3])), Some(uniform([3, 2]))], given([1], [1.0]).of(DType::I32))
+            .fails("does not match [2, 3]"),
         select_input(vec![], given([1], [1.0]).of(DType::I32)).fails("at least one"),
         select_input(vec![Some(uniform([2]))], uniform([1])).fails("one integer"),
         select_input(vec![Some(uniform([2]))], given([1], [1.0]).of(DType::I32))

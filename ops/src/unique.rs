@@ -191,6 +191,7 @@ autobwd::samples!(
         unique_consecutive(integers_below(2, [8, 1]).of(DType::I32), vec![0]),
         unique_consecutive(integers_below(2, [1, 8]), vec![1]),
         unique_consecutive(given([4], [f64::NAN, f64::NAN, 1.0, f64::NAN]), vec![]).not_a_derivative(WITHOUT),
+        unique_consecutive(given([5], [1.0, 2.0, 2.0, 0.0, 1.0]).of(DType::I64), vec![]),
         UniqueConsecutive { dtype: DType::I32, ..unique_consecutive(integers_below(3, [7]), vec![]) },
         UniqueConsecutive { index: None, counts: None, ..unique_consecutive(integers_below(3, [7]), vec![]) },
         unique_consecutive(uniform([0, 2]), vec![]),

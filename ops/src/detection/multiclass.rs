@@ -123,6 +123,14 @@ impl Kernel for MulticlassNms3<Buf<'_>> {
 autobwd::samples!(
     MulticlassNms3,
     [
+        MulticlassNms3 {
+            normalized: false,
+            nms_threshold: 0.1,
+            ..multiclass_nms3(pixels(), of_pixels(), -1)
+        }
+        .not_a_derivative(WITHOUT),
+        MulticlassNms3 { nms_threshold: 0.1, ..multiclass_nms3(pixels(), of_pixels(), -1) }
+            .not_a_derivative(WITHOUT),
         multiclass_nms3(uniform([2, 5, 4]), distinct([2, 3, 5]), 4).not_a_derivative(WITHOUT),
         multiclass_nms3(uniform([1, 6, 4]), uniform([1, 2, 6]), -1).not_a_derivative(WITHOUT),
         MulticlassNms3 {
@@ -143,6 +151,15 @@ autobwd::samples!(
         multiclass_nms3(uniform([3, 2, 4]), uniform([3, 2]), 2).fails("`Scores`: 3 dimensions are needed"),
     ]
 );
+
+/// Two boxes that share a pixel.
+fn pixels() -> Draw {
+    given([1, 2, 4], [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0])
+}
+
+fn of_pixels() -> Draw {
+    given([1, 2, 2], [0.0, 0.0, 0.9, 0.8])
+}
 
 fn multiclass_nms3(bboxes: Draw, scores: Draw, keep_top_k: i32) -> MulticlassNms3<Draw> {
     MulticlassNms3 {

@@ -122,6 +122,17 @@ autobwd::samples!(
             4,
             0.5
         ),
+        // Near both thresholds.
+        NonMaxSuppression {
+            center_point_box: true,
+            score_threshold: 0.25,
+            ..non_max_suppression(
+                given([1, 3, 4], [0.0, 0.0, 0.1, 0.1, 0.05, 0.0, 0.1, 0.1, 9.0, 9.0, 1.0, 1.0]),
+                given([1, 1, 3], [0.9, 0.8, 0.26]),
+                3,
+                0.35
+            )
+        },
         non_max_suppression(uniform([1, 5, 4]), distinct([1, 1, 5]), 0, 0.5),
         non_max_suppression(uniform([1, 0, 4]), uniform([1, 2, 0]), 2, 0.5),
         non_max_suppression(uniform([0, 3, 4]), uniform([0, 2, 3]), 2, 0.5),
