@@ -124,6 +124,20 @@ autobwd::samples!(
     MulticlassNms3,
     [
         MulticlassNms3 {
+            score_threshold: 0.29,
+            nms_threshold: 0.8,
+            ..multiclass_nms3(overlapping(), of_overlapping(), -1)
+        }
+        .not_a_derivative(WITHOUT),
+        MulticlassNms3 {
+            nms_threshold: 0.8,
+            nms_eta: 0.5,
+            nms_top_k: 2,
+            nms_rois_num: None,
+            ..multiclass_nms3(overlapping(), of_overlapping(), -1)
+        }
+        .not_a_derivative(WITHOUT),
+        MulticlassNms3 {
             normalized: false,
             nms_threshold: 0.1,
             ..multiclass_nms3(pixels(), of_pixels(), -1)
@@ -151,6 +165,15 @@ autobwd::samples!(
         multiclass_nms3(uniform([3, 2, 4]), uniform([3, 2]), 2).fails("`Scores`: 3 dimensions are needed"),
     ]
 );
+
+/// Three boxes that overlap, with scores of the second class.
+fn overlapping() -> Draw {
+    given([1, 3, 4], [0.0, 0.0, 4.0, 4.0, 1.0, 1.0, 5.0, 5.0, 0.0, 0.0, 4.0, 3.0])
+}
+
+fn of_overlapping() -> Draw {
+    given([1, 2, 3], [0.0, 0.0, 0.0, 0.9, 0.6, 0.3])
+}
 
 /// Two boxes that share a pixel.
 fn pixels() -> Draw {
@@ -256,10 +279,10 @@ impl MatrixNms<Buf<'_>> {
             |k: usize| Corners::of_pixels(&boxes[candidates[k] as usize * 4..][..4], self.normalized);
         for k in 0..count {
             let (own, mut most, mut least) = (corners(k), T::ZERO, T::ONE);
-            for better in 0..k {
+            for (better, largest) in largest[..k].iter().enumerate() {
                 let overlap = own.overlap(&corners(better));
                 most = if overlap > most { overlap } else { most };
-                let decay = self.decay(overlap, largest[better]);
+                let decay = self.decay(overlap, *largest);
                 least = if decay < least { decay } else { least };
             }
             (largest[k], decayed[k]) = (most, scores[candidates[k] as usize] * least);
@@ -319,6 +342,18 @@ impl Kernel for MatrixNms<Buf<'_>> {
 autobwd::samples!(
     MatrixNms,
     [
+        MatrixNms { score_threshold: 0.29, ..matrix_nms(overlapping(), of_overlapping(), -1) }
+            .not_a_derivative(WITHOUT),
+        MatrixNms {
+            use_gaussian: true,
+            gaussian_sigma: 0.5,
+            rois_num: None,
+            nms_top_k: 2,
+            normalized: false,
+            post_threshold: 0.3,
+            ..matrix_nms(overlapping(), of_overlapping(), -1)
+        }
+        .not_a_derivative(WITHOUT),
         matrix_nms(uniform([2, 5, 4]), distinct([2, 3, 5]), 4).not_a_derivative(WITHOUT),
         MatrixNms { use_gaussian: true, ..matrix_nms(uniform([1, 6, 4]), distinct([1, 2, 6]), -1) }
             .not_a_derivative(WITHOUT),

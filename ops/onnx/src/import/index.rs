@@ -285,8 +285,14 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
 /// The slices for which a known condition holds.
 fn compress(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.int("axis")?;
-    let (x, condition) = (n.input(0)?, n.input(1)?);
-    let places = reshape(&condition.nonzero(), &[-1]);
+    let x = n.input(0)?;
+    let places = match n.constant_floats(1) {
+        Ok(Some(condition)) => {
+            let set = condition.iter().zip(0..).filter(|(x, _)| **x != 0.0);
+            n.ints_expr(&set.map(|(_, i)| i).collect::<Vec<i64>>())?
+        }
+        _ => reshape(&n.input(1)?.nonzero(), &[-1]),
+    };
     match axis {
         Some(axis) => one(x.index_select(&places, n.axis(0, axis)? as i32)),
         None => one(reshape(&x, &[-1]).index_select(&places, 0)),
