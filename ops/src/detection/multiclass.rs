@@ -348,6 +348,7 @@ autobwd::samples!(
             use_gaussian: true,
             gaussian_sigma: 0.5,
             rois_num: None,
+            score_threshold: 0.35,
             nms_top_k: 2,
             normalized: false,
             post_threshold: 0.3,
