@@ -10,7 +10,7 @@ const X: [f64; 7] = [0.0, 2.0, 1.0, 3.0, 5.0, 4.0, 9.0];
 fn later_operators_have_the_shape_that_data_decided() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[-1]);
-    let height = x.gather(&peaks(&x), 0).square().sum(&[]).name();
+    let height = x.gather(&peaks(&x, 0.5), 0).square().sum(&[]).name();
     let mut program = net.program()?.clone();
     let found = gradients(&mut program, &[&height], &["x"], &Default::default())?;
     let gradient = program.name(found.entries()[0].expect("the height depends on x")).to_string();
@@ -29,7 +29,7 @@ fn later_operators_have_the_shape_that_data_decided() -> Result<()> {
 fn eager_values_have_the_decided_shape() -> Result<()> {
     let tape = autobwd::eager();
     let x = tape.leaf("x", Tensor::from_vec([7], X.to_vec())?);
-    let found = peaks(&x);
+    let found = peaks(&x, 0.5);
     assert_eq!(found.tensor()?, Tensor::from_vec([2], vec![1_i64, 4])?);
     x.gather(&found, 0).sum(&[]).backward()?;
     let gradient = x.gradient()?.tensor()?.to_f64s();
