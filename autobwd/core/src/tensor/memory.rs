@@ -13,8 +13,12 @@ use std::{
     ptr::NonNull,
 };
 
-use self::buf::row_len;
-pub use self::buf::{AccessMode, Binder, Buf, InOut, Lease, dimension};
+pub use self::buf::{
+    Buf, InOut, Lease,
+    binder::{AccessMode, Binder},
+    dimension,
+};
+use self::buf::{decided::decided_shape, row_len};
 pub use self::freed::return_freed_memory;
 pub(super) use self::vector::Vector;
 use super::{Dim, Element, Meta, Rows, Shape};
@@ -199,10 +203,9 @@ impl Memory {
 
     /// The shape that data has decided, of a tensor at an offset.
     pub(super) fn decided_dims(&self, at: usize, meta: &Meta) -> Result<Shape> {
-        let dims = self.slice::<i64>(at, meta.rank()).iter().zip(&*meta.dims);
-        let within = |(n, dim): (&i64, &Dim)| usize::try_from(*n).ok().filter(|n| Some(*n) <= dim.bound());
-        let dims: Option<Shape> = dims.map(within).collect();
-        dims.ok_or_else(|| meta.wrong("a shape that its kernel has decided is needed"))
+        let header = self.slice(at, meta.rank());
+        decided_shape(header, meta.dims.iter().map(|dim| dim.bound()))
+            .ok_or_else(|| meta.wrong("a shape that its kernel has decided is needed"))
     }
 
     fn assert_within<T>(&self, at: usize, n: usize) {

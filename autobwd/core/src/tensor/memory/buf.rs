@@ -2,9 +2,9 @@
 //!
 //! The invariant of a bound kernel: every [`Buf`] has the bytes that its dtype and shape need. The bytes of a writable
 //! one are disjoint from the bytes of every other. An input has none if it shares its memory with an output, or if only
-//! its shape is read. [`Binder`] checks each `Buf` against the length of its [`Place`], and all of them against each
-//! other before the kernel runs ([`Binder::finish`]). The caller of [`Memory::place`](super::Memory::place) promises
-//! the rest.
+//! its shape is read. [`Binder`](binder::Binder) checks each `Buf` against the length of its [`Place`](super::Place), and
+//! all of them against each other before the kernel runs ([`finish`](binder::Binder::finish)). The caller of
+//! [`Memory::place`](super::Memory::place) promises the rest.
 //!
 //! While a bound kernel runs, its memory has no other user: a session is borrowed mutably and so is the scope that it
 //! is bound to, or the scope is shared and no session has a writable `Buf` of it; a tape borrows the inputs of an
@@ -14,9 +14,11 @@
 //! When it does not run, its `Buf`s are not used: their lifetime ends when [`Kernel::run`](crate::Kernel::run) returns,
 //! so that a kernel that keeps one does not compile; and when it is dropped, its [`Lease`] has ended.
 
+pub(super) mod binder;
+pub(super) mod decided;
+
 use std::{
     marker::PhantomData,
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -25,10 +27,10 @@ use std::{
 
 use ndarray::{ArrayView, ArrayViewMut, Dimension};
 
-use super::{Place, padded};
+use super::padded;
 use crate::{
     Error, ErrorKind, Result,
-    tensor::{DType, Dim, Element, Meta, Rows, Shape, TensorArray, ValueCell, rows::check_row_indices},
+    tensor::{DType, Dim, Element, Rows, Shape, TensorArray, ValueCell, rows::check_row_indices},
     with_dtype,
 };
 
@@ -334,127 +336,6 @@ impl Buf<'_> {
         })
     }
 
-    /// The elements of an output with dimensions that data decides ([`Dim::at_most`]), mutably, once the kernel has found
-    /// its shape. The operator fails if its kernel decides no shape.
-    ///
-    /// # Errors
-    /// A shape of another rank, beyond a bound, or with another size of a known dimension; another dtype, or another slot.
-    pub fn decide<T: Element>(&mut self, dims: &[usize]) -> Result<&mut [T]> {
-        if dims.len() != self.dims.len() {
-            return Err(self.beyond(dims));
-        }
-        self.decide_each(|axis, _| dims[axis])
-    }
-
-    /// As [`decide`](Buf::decide), for an output that has one dimension for the data to decide.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn decide_along<T: Element>(&mut self, axis: usize, n: usize) -> Result<&mut [T]> {
-        self.decide_each(|at, bound| if at == axis { n } else { bound })
-    }
-
-    /// Decides on the dimensions that `dim` returns for an axis and a bound.
-    fn decide_each<T: Element>(&mut self, dim: impl Fn(usize, usize) -> usize) -> Result<&mut [T]> {
-        let Access::WriteDecided(axes) = self.access else {
-            return Err(self.wrong("an output is needed with a dimension that data decides"));
-        };
-        if T::DTYPE != self.dtype || !self.lease.is_active() {
-            return Err(self.refuse(T::DTYPE));
-        }
-        let mut numel = 1;
-        for (axis, bound) in self.dims.iter().copied().enumerate() {
-            let n = dim(axis, bound);
-            if n > bound || (n < bound && !axes.has(axis)) {
-                let dims: Shape = self.dims.iter().enumerate().map(|(axis, n)| dim(axis, *n)).collect();
-                return Err(self.beyond(&dims));
-            }
-            numel *= n;
-        }
-        for axis in 0..self.dims.len() {
-            let n = dim(axis, self.dims[axis]);
-            self.header_mut()?[axis] = n as i64;
-        }
-        // SAFETY: as in `slice_mut`: `numel` elements fit, since no dimension is beyond its bound, for which `Binder::bind`
-        // has checked the space after the header (`Meta::bytes`).
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr.add(self.header_bytes()).cast(), numel) })
-    }
-
-    #[cold]
-    fn beyond(&self, dims: &[usize]) -> Error {
-        let (slot, bounds) = (self.slot, &self.dims);
-        let text = format!("`{slot}`: its kernel decides on the shape {dims:?}, beyond {bounds:?}");
-        Error::new(ErrorKind::Shape, text)
-    }
-
-    /// Whether data decides the shape.
-    fn is_decided(&self) -> bool {
-        matches!(self.access, Access::ReadDecided | Access::WriteDecided(_))
-    }
-
-    fn header_bytes(&self) -> usize {
-        padded(self.dims.len() * size_of::<i64>())
-    }
-
-    /// The dimensions ahead of the elements, if data decides them.
-    fn header(&self) -> Result<&[i64]> {
-        match self.access {
-            Access::ReadDecided | Access::WriteDecided(_) if self.lease.is_active() => {
-                // SAFETY: as in `slice`; the header has a number for each dimension (`Meta::bytes`).
-                Ok(unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.dims.len()) })
-            }
-            _ => Err(self.refuse(self.dtype)),
-        }
-    }
-
-    /// As [`header`](Buf::header), of an output.
-    fn header_mut(&mut self) -> Result<&mut [i64]> {
-        match self.access {
-            Access::WriteDecided(_) if self.lease.is_active() => {
-                // SAFETY: as in `header`; the bytes of a writable `Buf` overlap no other.
-                Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr.cast(), self.dims.len()) })
-            }
-            _ => Err(self.refuse(self.dtype)),
-        }
-    }
-
-    /// Forgets the shape of an earlier run, if data decides it.
-    pub(crate) fn undecide(&mut self) {
-        if let Ok(header) = self.header_mut() {
-            header.fill(-1);
-        }
-    }
-
-    /// Checks that the kernel has decided the shape.
-    ///
-    /// # Errors
-    /// It has not; names the slot.
-    pub(crate) fn check_decided(&self) -> Result<()> {
-        let slot = self.slot;
-        let text = || format!("`{slot}`: its kernel has not decided the shape; it must call `decide`");
-        let is_decided = self.header().is_ok_and(|header| header.iter().all(|n| *n >= 0));
-        if is_decided { Ok(()) } else { Err(Error::new(ErrorKind::Shape, text())) }
-    }
-
-    /// The shape, if data decides it and the kernel has run.
-    pub(crate) fn decided_dims(&self) -> Option<Shape> {
-        if !self.is_decided() {
-            return None;
-        }
-        self.header().ok()?.iter().map(|n| usize::try_from(*n).ok()).collect()
-    }
-
-    /// The elements of that shape, if data has decided it.
-    pub(crate) fn decided<T: Element>(&self) -> Result<(Shape, &[T])> {
-        let dims =
-            self.decided_dims().filter(|dims| dims.iter().zip(&self.dims).all(|(n, bound)| n <= bound));
-        let Some(dims) = dims.filter(|_| T::DTYPE == self.dtype) else { return Err(self.refuse(T::DTYPE)) };
-        let numel = dims.iter().product();
-        // SAFETY: as in `decide`; no dimension is beyond its bound, as just checked.
-        let elements = unsafe { std::slice::from_raw_parts(self.ptr.add(self.header_bytes()).cast(), numel) };
-        Ok((dims, elements))
-    }
-
     /// Whether it holds a tensor array: [`array`](Buf::array) reads and writes it.
     pub fn is_array(&self) -> bool {
         matches!(self.access, Access::Cell)
@@ -545,112 +426,4 @@ pub fn dimension<D: Dimension>(dims: &[usize]) -> Option<D> {
     let mut dimension = D::zeros(dims.len());
     dimension.slice_mut().copy_from_slice(dims);
     Some(dimension)
-}
-
-/// Creates the [`Buf`]s of one bound kernel, checks that each has enough memory, and proves the kernel's invariant.
-#[derive(Debug, Default)]
-pub struct Binder {
-    /// Addresses, and whether they may be written.
-    taken: Vec<(Range<usize>, bool)>,
-    lease: Lease,
-}
-
-/// The access mode of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessMode {
-    /// Its bytes are read.
-    Read,
-    /// An output shares its bytes.
-    TakenOver,
-}
-
-impl Binder {
-    /// The buffer of an input.
-    ///
-    /// # Errors
-    /// It exceeds its memory, or overlaps an output.
-    pub fn input<'a>(&mut self, meta: &Meta, at: Place, reach: AccessMode) -> Result<Buf<'a>> {
-        let access = match reach {
-            AccessMode::Read => Access::Read,
-            AccessMode::TakenOver => Access::TakenOver,
-        };
-        self.bind(meta, at, access)
-    }
-
-    /// An input without memory, whose elements are not readable.
-    pub fn shape_only<'a>(&mut self, meta: &Meta) -> Result<Buf<'a>> {
-        self.bind(meta, Place { ptr: std::ptr::null_mut(), len: 0 }, Access::ShapeOnly)
-    }
-
-    /// A value that is not a tensor, which is shared and has its own lock.
-    pub fn cell<'a>(&self, meta: &Meta, cell: Arc<ValueCell>) -> Buf<'a> {
-        Buf {
-            ptr: std::ptr::null_mut(),
-            dtype: meta.dtype,
-            dims: Shape::default(),
-            numel: 0,
-            slot: meta.slot(),
-            access: Access::Cell,
-            cell: Some(cell),
-            constant: None,
-            lease: self.lease.clone(),
-            life: PhantomData,
-        }
-    }
-
-    /// The buffer of an output.
-    ///
-    /// # Errors
-    /// It exceeds its memory, or overlaps another buffer.
-    pub fn output<'a>(&mut self, meta: &Meta, at: Place) -> Result<Buf<'a>> {
-        self.bind(meta, at, Access::Write)
-    }
-
-    fn bind<'a>(&mut self, meta: &Meta, at: Place, access: Access) -> Result<Buf<'a>> {
-        // `Meta::bytes` limits the size, so that products of dimensions do not overflow.
-        let known = meta.dims.bounds().zip(meta.bytes()).filter(|_| !meta.array);
-        let Some((dims, bytes)) = known else {
-            let text = format!("`{}`, {meta}, was bound as a tensor of known shape", meta.slot());
-            return Err(Error::internal(text));
-        };
-        let numel = dims.iter().product();
-        let access = match (access, meta.rows.and_then(Dim::get)) {
-            (Access::Read, Some(n)) => Access::ReadRows(n),
-            (Access::Write, Some(n)) => Access::WriteRows(n),
-            (Access::Read, None) if meta.is_decided() => Access::ReadDecided,
-            (Access::Write, None) if meta.is_decided() => Access::WriteDecided(DecidedAxes::of(&meta.dims)),
-            (access, _) => access,
-        };
-        let written = matches!(access, Access::Write | Access::WriteRows(_) | Access::WriteDecided(_));
-        if written || matches!(access, Access::Read | Access::ReadRows(_) | Access::ReadDecided) {
-            self.taken.push((at.range(bytes)?, written));
-        }
-        let (dtype, slot, lease) = (meta.dtype, meta.slot(), self.lease.clone());
-        let (cell, life) = (None, PhantomData);
-        let constant = if access == Access::ShapeOnly { meta.shared_constant() } else { None };
-        Ok(Buf { ptr: at.ptr, dtype, dims, numel, slot, access, cell, constant, lease, life })
-    }
-
-    /// The lease, which ends when the bound kernel is dropped.
-    pub fn lease(&self) -> Lease {
-        self.lease.clone()
-    }
-
-    /// Checks that writable buffers are disjoint from all others. Must be called before the kernel runs.
-    pub fn finish(mut self) -> Result<()> {
-        // In order of start, a buffer that overlaps any earlier one overlaps the one with the largest end.
-        self.taken.retain(|(bytes, _)| !bytes.is_empty());
-        self.taken.sort_unstable_by_key(|(bytes, _)| bytes.start);
-        let (mut end, mut written_end) = (0, 0);
-        for (bytes, written) in &self.taken {
-            if bytes.start < if *written { end } else { written_end } {
-                return Err(Error::internal("a written buffer overlaps another one of its operator"));
-            }
-            end = end.max(bytes.end);
-            if *written {
-                written_end = written_end.max(bytes.end);
-            }
-        }
-        Ok(())
-    }
 }
