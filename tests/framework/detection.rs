@@ -2,7 +2,7 @@
 //! (`NonMaxSuppression`), on the same boxes.
 
 use autobwd::{Expr, New, Result, Tensor, emit};
-use autobwd_ops::detection::{MatrixNms, MulticlassNms3, NonMaxSuppression};
+use autobwd_ops::detection::{DetectionAttrs, MatrixNms, MulticlassNms3, NonMaxSuppression};
 
 /// Two images with six boxes each.
 const BOXES: [[f32; 4]; 12] = [
@@ -68,13 +68,9 @@ fn multiclass_nms3(
         out: New,
         index: New,
         nms_rois_num: Some(New),
-        background_label: 0,
-        score_threshold: 0.1,
-        nms_top_k: -1,
+        detection: DetectionAttrs::above(0.1),
         nms_threshold: 0.3,
         nms_eta: 1.0,
-        keep_top_k: -1,
-        normalized: true,
     };
     set(&mut op);
     let op = emit(op);
@@ -96,7 +92,7 @@ fn multiclass_nms_keeps_the_boxes_of_paddlepaddle() -> Result<()> {
         },
     )?;
     multiclass_nms3(
-        |op| (op.background_label, op.keep_top_k, op.nms_threshold) = (-1, 3, 0.05),
+        |op| (op.detection.background_label, op.detection.keep_top_k, op.nms_threshold) = (-1, 3, 0.05),
         &Expected {
             scores: &[0.825, 0.875, 0.85, 0.75, 0.7, 0.65],
             classes: &[0, 2, 2, 0, 1, 1],
@@ -106,8 +102,8 @@ fn multiclass_nms_keeps_the_boxes_of_paddlepaddle() -> Result<()> {
     )?;
     multiclass_nms3(
         |op| {
-            (op.normalized, op.nms_threshold, op.nms_eta) = (false, 0.7, 0.6);
-            (op.nms_top_k, op.background_label) = (4, -1);
+            (op.detection.normalized, op.nms_threshold, op.nms_eta) = (false, 0.7, 0.6);
+            (op.detection.nms_top_k, op.detection.background_label) = (4, -1);
         },
         &Expected {
             scores: &[
@@ -129,14 +125,10 @@ fn matrix_nms(set: impl FnOnce(&mut MatrixNms<autobwd::Arg>), expected: &Expecte
         out: New,
         index: New,
         rois_num: Some(New),
-        background_label: 0,
-        score_threshold: 0.1,
+        detection: DetectionAttrs::above(0.1),
         post_threshold: 0.05,
-        nms_top_k: -1,
-        keep_top_k: -1,
         use_gaussian: false,
         gaussian_sigma: 2.0,
-        normalized: true,
     };
     set(&mut op);
     let op = emit(op);
@@ -159,8 +151,8 @@ fn matrix_nms_decays_scores_as_paddlepaddle() -> Result<()> {
     )?;
     matrix_nms(
         |op| {
-            (op.use_gaussian, op.normalized) = (true, false);
-            (op.keep_top_k, op.background_label) = (4, -1);
+            (op.use_gaussian, op.detection.normalized) = (true, false);
+            (op.detection.keep_top_k, op.detection.background_label) = (4, -1);
         },
         &Expected {
             scores: &[0.875, 0.85, 0.825, 0.8, 0.75, 0.7, 0.643401, 0.6],
@@ -170,7 +162,7 @@ fn matrix_nms_decays_scores_as_paddlepaddle() -> Result<()> {
         },
     )?;
     matrix_nms(
-        |op| (op.nms_top_k, op.post_threshold, op.background_label) = (3, 0.3, 1),
+        |op| (op.detection.nms_top_k, op.post_threshold, op.detection.background_label) = (3, 0.3, 1),
         &Expected {
             scores: &[0.875, 0.85, 0.825, 0.8, 0.530769, 0.416667, 0.75, 0.45, 0.425, 0.375, 0.35],
             classes: &[2, 2, 0, 0, 2, 0, 0, 0, 2, 2, 0],

@@ -1,8 +1,10 @@
 //! Detection of objects: choosing among boxes with scores. Data decides how many remain.
 
+mod detections;
 mod multiclass;
 mod non_max_suppression;
 
+pub use detections::DetectionAttrs;
 pub use multiclass::{MatrixNms, MulticlassNms3};
 pub use non_max_suppression::NonMaxSuppression;
 
@@ -35,15 +37,6 @@ struct Corners<T> {
 }
 
 impl<T: KernelFloat> Corners<T> {
-    /// Left, top, right and bottom of a box, of points or of pixels.
-    fn of_pixels(of: &[T], normalized: bool) -> Corners<T> {
-        Corners {
-            low: [of[0], of[1]],
-            high: [of[2], of[3]],
-            pixel: if normalized { T::ZERO } else { T::ONE },
-        }
-    }
-
     fn area(&self) -> T {
         if self.high[0] < self.low[0] || self.high[1] < self.low[1] {
             return T::ZERO;

@@ -1,11 +1,12 @@
 //! `multiclass_nms3` and `matrix_nms`: the best boxes of all classes.
 
-use autobwd::{
-    Buf, Cx, DType, Dims, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, op::with_float, register_op,
-    tensor::Dim,
-};
+use autobwd::{Buf, Cx, Infer, Kernel, Meta, NoGrad, Result, Var, check::*, op::with_float, register_op};
 
-use super::{Corners, by_score, check_boxes, gather_if, suppress};
+use super::{
+    Corners,
+    detections::{DetectionAttrs, Detections, scratch_bytes},
+    suppress,
+};
 use crate::kernel_helpers::KernelFloat;
 
 /// Greedy non-maximum suppression for each class of an image, and then the boxes with the highest scores of all its
@@ -20,111 +21,67 @@ pub struct MulticlassNms3<V = Var> {
     /// `[images, classes, n]`.
     #[input]
     pub scores: V,
-    /// Class, score and box of each detection, `[k, 6]`, ordered by image, class and falling score; `k` is at most the
+    /// Class, score and box of each detection, `[k, 6]`, ordered by image, class and descending score; `k` is at most the
     /// number of scores.
     #[output]
     pub out: V,
-    /// The number of each box among those of all images, int32, `[k, 1]`.
+    /// The number of each box in all images, int32, `[k, 1]`.
     #[output]
     pub index: V,
     /// The number of detections of each image, int32.
     #[output]
     pub nms_rois_num: Option<V>,
-    /// The class without detections; −1 for none.
-    #[attr(default = 0)]
-    pub background_label: i32,
-    /// The score that a detection exceeds.
-    #[attr]
-    pub score_threshold: f32,
-    /// The number of candidates of a class, by their scores; −1 for all.
-    #[attr]
-    pub nms_top_k: i32,
+    /// What counts as a detection.
+    #[attrs]
+    pub detection: DetectionAttrs,
     /// The largest intersection over union of two boxes of a class.
     #[attr(default = 0.3)]
     pub nms_threshold: f32,
-    /// What that is multiplied by after each detection of a class, while it is above 0.5; 1 keeps it.
+    /// The factor of `nms_threshold` after each detection of a class, while the threshold is above 0.5.
     #[attr(default = 1.0)]
     pub nms_eta: f32,
-    /// The number of detections of an image, by their scores; −1 for all.
-    #[attr]
-    pub keep_top_k: i32,
-    /// Whether coordinates are points; otherwise they are pixels, and a box with one pixel has the area 1.
-    #[attr(default = true)]
-    pub normalized: bool,
 }
 impl Infer for MulticlassNms3<Meta> {
     fn infer(&mut self) -> Result<()> {
         let outputs = (&mut self.out, &mut self.index, &mut self.nms_rois_num);
-        ScoredBoxes::infer((&self.bboxes, &self.scores), self.keep_top_k, outputs)
-    }
-}
-impl MulticlassNms3<Buf<'_>> {
-    /// The detections of a class: they are at the front of `candidates`.
-    fn detect<T: KernelFloat>(&self, boxes: &[T], scores: &[T], candidates: &mut [i64]) -> usize {
-        let threshold = T::of(self.score_threshold.into());
-        let above = gather_if(candidates, scores.len(), |i| scores[i] > threshold);
-        candidates[..above].sort_unstable_by(by_score(|i| scores[i]));
-        let considered = usize::try_from(self.nms_top_k).map_or(above, |most| most.min(above));
-        let corners = |i: usize| Corners::of_pixels(&boxes[i * 4..][..4], self.normalized);
-        let (mut overlap, mut detected) = (self.nms_threshold, 0);
-        suppress(&mut candidates[..considered], usize::MAX, corners, |kept| {
-            if kept > detected && self.nms_eta < 1.0 && overlap > 0.5 {
-                overlap *= self.nms_eta;
-            }
-            detected = kept;
-            T::of(overlap.into())
-        })
+        self.detection.infer((&self.bboxes, &self.scores), outputs)
     }
 }
 impl Kernel for MulticlassNms3<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let form = ScoredBoxes::of(&self.scores, &self.out);
-        let ScoredBoxes { images, classes, n, most } = form;
-        with_float!(self.bboxes, T => cx.scratch(n + classes * n + most + images, |scratch: &mut [i64]| {
-            let (boxes, scores) = (self.bboxes.slice::<T>()?, self.scores.slice::<T>()?);
-            let (candidates, rest) = scratch.split_at_mut(n);
-            let (of_image, rest) = rest.split_at_mut(classes * n);
-            let (all, counts) = rest.split_at_mut(most);
-            let mut found = 0;
-            for (image, count) in counts.iter_mut().enumerate() {
-                let (boxes, scores) = (&boxes[image * n * 4..][..n * 4], &scores[image * classes * n..][..classes * n]);
-                let mut detected = 0;
-                for class in (0..classes).filter(|class| *class as i64 != i64::from(self.background_label)) {
-                    let kept = self.detect(boxes, &scores[class * n..][..n], candidates);
-                    for (place, i) in of_image[detected..].iter_mut().zip(&candidates[..kept]) {
-                        *place = (class * n) as i64 + i;
+        let MulticlassNms3 { bboxes, scores, out, index, nms_rois_num, detection, .. } = self;
+        let (attrs, nms_eta) = (&*detection, self.nms_eta);
+        with_float!(bboxes, T => {
+            let of_class = |boxes: &[T], scores: &[T], candidates: &mut [i64], kept_scores: &mut [T]| {
+                let considered = attrs.candidates(scores, candidates);
+                let corners = |i: usize| attrs.corners(boxes, i);
+                let (mut threshold, mut detected) = (self.nms_threshold, 0);
+                let kept = suppress(&mut candidates[..considered], usize::MAX, corners, |kept| {
+                    if kept > detected && nms_eta < 1.0 && threshold > 0.5 {
+                        threshold *= nms_eta;
                     }
-                    detected += kept;
+                    detected = kept;
+                    T::of(threshold.into())
+                });
+                for (score, i) in kept_scores.iter_mut().zip(&candidates[..kept]) {
+                    *score = scores[*i as usize];
                 }
-                let best = usize::try_from(self.keep_top_k).unwrap_or(usize::MAX);
-                if best < detected {
-                    of_image[..detected].sort_unstable_by(by_score(|i| scores[i]));
-                    detected = best;
-                    let class = |i: &i64| *i as usize / n;
-                    let falling = by_score(|i| scores[i]);
-                    of_image[..detected]
-                        .sort_unstable_by(|a, b| class(a).cmp(&class(b)).then_with(|| falling(a, b)));
-                }
-                for (to, i) in all[found..].iter_mut().zip(&of_image[..detected]) {
-                    *to = (image * classes * n) as i64 + i;
-                }
-                (*count, found) = (detected as i64, found + detected);
-            }
-            form.write((boxes, &all[..found]), |_, i| scores[i], &mut self.out, &mut self.index)?;
-            form.write_counts(counts, self.nms_rois_num.as_mut())
-        }))
+                kept
+            };
+            let detections = Detections { out, index, counts: nms_rois_num.as_mut(), by_class: true };
+            attrs.detect(cx, (bboxes, scores), detections, of_class)
+        })
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        let ScoredBoxes { images, classes, n, most } = ScoredBoxes::of(&self.scores, &self.out);
-        (n + classes * n + most + images).saturating_mul(size_of::<i64>())
+        scratch_bytes(&self.scores, &self.out)
     }
 }
 autobwd::samples!(
     MulticlassNms3,
     [
         MulticlassNms3 {
-            score_threshold: 0.29,
+            detection: above(0.29),
             nms_threshold: 0.8,
             ..multiclass_nms3(overlapping(), of_overlapping(), -1)
         }
@@ -132,13 +89,13 @@ autobwd::samples!(
         MulticlassNms3 {
             nms_threshold: 0.8,
             nms_eta: 0.5,
-            nms_top_k: 2,
+            detection: above(0.1).nms_top_k(2),
             nms_rois_num: None,
             ..multiclass_nms3(overlapping(), of_overlapping(), -1)
         }
         .not_a_derivative(WITHOUT),
         MulticlassNms3 {
-            normalized: false,
+            detection: above(0.1).normalized(false),
             nms_threshold: 0.1,
             ..multiclass_nms3(pixels(), of_pixels(), -1)
         }
@@ -148,11 +105,9 @@ autobwd::samples!(
         multiclass_nms3(uniform([2, 5, 4]), distinct([2, 3, 5]), 4).not_a_derivative(WITHOUT),
         multiclass_nms3(uniform([1, 6, 4]), uniform([1, 2, 6]), -1).not_a_derivative(WITHOUT),
         MulticlassNms3 {
-            normalized: false,
             nms_threshold: 0.8,
             nms_eta: 0.5,
-            nms_top_k: 4,
-            background_label: -1,
+            detection: above(0.1).normalized(false).nms_top_k(4).keep_top_k(3).background_label(-1),
             ..multiclass_nms3(uniform([2, 5, 4]), distinct([2, 2, 5]), 3)
         }
         .not_a_derivative(WITHOUT),
@@ -165,6 +120,10 @@ autobwd::samples!(
         multiclass_nms3(uniform([3, 2, 4]), uniform([3, 2]), 2).fails("`Scores`: 3 dimensions are needed"),
     ]
 );
+
+fn above(score_threshold: f32) -> DetectionAttrs {
+    DetectionAttrs::above(score_threshold)
+}
 
 /// Three boxes that overlap, with scores of the second class.
 fn overlapping() -> Draw {
@@ -191,13 +150,9 @@ fn multiclass_nms3(bboxes: Draw, scores: Draw, keep_top_k: i32) -> MulticlassNms
         out: out(),
         index: out(),
         nms_rois_num: Some(out()),
-        background_label: 0,
-        score_threshold: 0.1,
-        nms_top_k: -1,
+        detection: above(0.1).keep_top_k(keep_top_k),
         nms_threshold: 0.3,
         nms_eta: 1.0,
-        keep_top_k,
-        normalized: true,
     }
 }
 
@@ -215,142 +170,118 @@ pub struct MatrixNms<V = Var> {
     /// `[images, classes, n]`.
     #[input]
     pub scores: V,
-    /// Class, score and box of each detection, `[k, 6]`, ordered by image and falling score; `k` is at most the number of
+    /// Class, score and box of each detection, `[k, 6]`, ordered by image and descending score; `k` is at most the number of
     /// scores.
     #[output]
     pub out: V,
-    /// The number of each box among those of all images, int32, `[k, 1]`.
+    /// The number of each box in all images, int32, `[k, 1]`.
     #[output]
     pub index: V,
     /// The number of detections of each image, int32.
     #[output]
     pub rois_num: Option<V>,
-    /// The class without detections; −1 for none.
-    #[attr(default = 0)]
-    pub background_label: i32,
-    /// The score that a candidate exceeds.
-    #[attr]
-    pub score_threshold: f32,
-    /// The score that a detection still exceeds.
+    /// What counts as a detection.
+    #[attrs]
+    pub detection: DetectionAttrs,
+    /// The score that a detection still exceeds after the decay.
     #[attr]
     pub post_threshold: f32,
-    /// The number of candidates of a class, by their scores; −1 for all.
-    #[attr]
-    pub nms_top_k: i32,
-    /// The number of detections of an image, by their scores; −1 for all.
-    #[attr]
-    pub keep_top_k: i32,
     /// Whether the decay is a Gaussian.
     #[attr(default = false)]
     pub use_gaussian: bool,
     /// The factor `σ` of the Gaussian.
     #[attr(default = 2.0)]
     pub gaussian_sigma: f32,
-    /// Whether coordinates are points; otherwise they are pixels, and a box with one pixel has the area 1.
-    #[attr(default = true)]
-    pub normalized: bool,
 }
 impl Infer for MatrixNms<Meta> {
     fn infer(&mut self) -> Result<()> {
         let outputs = (&mut self.out, &mut self.index, &mut self.rois_num);
-        ScoredBoxes::infer((&self.bboxes, &self.scores), self.keep_top_k, outputs)
+        self.detection.infer((&self.bboxes, &self.scores), outputs)
     }
 }
-impl MatrixNms<Buf<'_>> {
-    fn decay<T: KernelFloat>(&self, overlap: T, largest: T) -> T {
-        match self.use_gaussian {
-            true => ((largest * largest - overlap * overlap) * T::of(self.gaussian_sigma.into())).exp(),
-            false => (T::ONE - overlap) / (T::ONE - largest),
+/// The decay of a score by a better box.
+#[derive(Clone, Copy)]
+enum Decay<T> {
+    Linear,
+    Gaussian(T),
+}
+
+impl<T: KernelFloat> Decay<T> {
+    fn factor(self, overlap: T, largest: T) -> T {
+        match self {
+            Decay::Linear => (T::ONE - overlap) / (T::ONE - largest),
+            Decay::Gaussian(sigma) => ((largest * largest - overlap * overlap) * sigma).exp(),
         }
     }
 
-    /// Candidates of a class in the order of their scores, at the front of `candidates`, and their scores after the decay.
-    fn detect<T: KernelFloat>(
-        &self,
-        (boxes, scores): (&[T], &[T]),
-        candidates: &mut [i64],
-        [largest, decayed]: [&mut [T]; 2],
-    ) -> usize {
-        let threshold = T::of(self.score_threshold.into());
-        let above = gather_if(candidates, scores.len(), |i| scores[i] > threshold);
-        candidates[..above].sort_unstable_by(by_score(|i| scores[i]));
-        let count = usize::try_from(self.nms_top_k).map_or(above, |most| most.min(above));
-        let corners =
-            |k: usize| Corners::of_pixels(&boxes[candidates[k] as usize * 4..][..4], self.normalized);
+    /// Writes the decayed scores of candidates in the order of their scores, and the largest overlap of each with a better
+    /// one.
+    fn scores(
+        self,
+        count: usize,
+        candidate: impl Fn(usize) -> (Corners<T>, T),
+        decayed: &mut [T],
+        largest: &mut [T],
+    ) {
         for k in 0..count {
-            let (own, mut most, mut least) = (corners(k), T::ZERO, T::ONE);
+            let (own, score) = candidate(k);
+            let (mut most, mut least) = (T::ZERO, T::ONE);
             for (better, largest) in largest[..k].iter().enumerate() {
-                let overlap = own.overlap(&corners(better));
+                let overlap = own.overlap(&candidate(better).0);
                 most = if overlap > most { overlap } else { most };
-                let decay = self.decay(overlap, *largest);
-                least = if decay < least { decay } else { least };
+                let factor = self.factor(overlap, *largest);
+                least = if factor < least { factor } else { least };
             }
-            (largest[k], decayed[k]) = (most, scores[candidates[k] as usize] * least);
+            (largest[k], decayed[k]) = (most, score * least);
         }
-        count
     }
 }
 impl Kernel for MatrixNms<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let form = ScoredBoxes::of(&self.scores, &self.out);
-        let ScoredBoxes { images, classes, n, most } = form;
-        let scratch = (2 * n + classes * n + most, n + classes * n + most + images);
-        with_float!(self.bboxes, T => cx.scratch_pair(scratch, |numbers: &mut [T], places: &mut [i64]| {
-            let (boxes, scores) = (self.bboxes.slice::<T>()?, self.scores.slice::<T>()?);
-            let (largest, rest) = numbers.split_at_mut(n);
-            let (decayed, rest) = rest.split_at_mut(n);
-            let (of_image, final_scores) = rest.split_at_mut(classes * n);
-            let (candidates, rest) = places.split_at_mut(n);
-            let (order, rest) = rest.split_at_mut(classes * n);
-            let (all, counts) = rest.split_at_mut(most);
-            let post = T::of(self.post_threshold.into());
-            let mut found = 0;
-            for (image, count) in counts.iter_mut().enumerate() {
-                let (boxes, scores) = (&boxes[image * n * 4..][..n * 4], &scores[image * classes * n..][..classes * n]);
-                let mut detected = 0;
-                for class in (0..classes).filter(|class| *class as i64 != i64::from(self.background_label)) {
-                    let of_class = (boxes, &scores[class * n..][..n]);
-                    let considered = self.detect(of_class, candidates, [&mut *largest, &mut *decayed]);
-                    for (i, score) in candidates[..considered].iter().zip(&*decayed).filter(|(_, x)| **x > post) {
-                        let place = class * n + *i as usize;
-                        (order[detected], of_image[place]) = (place as i64, *score);
-                        detected += 1;
+        let MatrixNms { bboxes, scores, out, index, rois_num, detection, .. } = self;
+        let attrs = &*detection;
+        with_float!(bboxes, T => {
+            let decay = match self.use_gaussian {
+                true => Decay::Gaussian(T::of(self.gaussian_sigma.into())),
+                false => Decay::Linear,
+            };
+            let post_threshold = T::of(self.post_threshold.into());
+            let of_class = |boxes: &[T], scores: &[T], candidates: &mut [i64], work: &mut [T]| {
+                let considered = attrs.candidates(scores, candidates);
+                let (decayed, largest) = work.split_at_mut(scores.len());
+                let of_candidate = |k: usize| {
+                    let i = candidates[k] as usize;
+                    (attrs.corners(boxes, i), scores[i])
+                };
+                decay.scores(considered, of_candidate, decayed, largest);
+                let mut kept = 0;
+                for k in 0..considered {
+                    if decayed[k] > post_threshold {
+                        (candidates[kept], decayed[kept]) = (candidates[k], decayed[k]);
+                        kept += 1;
                     }
                 }
-                order[..detected].sort_unstable_by(by_score(|i| of_image[i]));
-                detected = usize::try_from(self.keep_top_k).map_or(detected, |most| most.min(detected));
-                for (k, i) in order[..detected].iter().enumerate() {
-                    all[found + k] = (image * classes * n) as i64 + i;
-                    final_scores[found + k] = of_image[*i as usize];
-                }
-                (*count, found) = (detected as i64, found + detected);
-            }
-            form.write((boxes, &all[..found]), |k, _| final_scores[k], &mut self.out, &mut self.index)?;
-            form.write_counts(counts, self.rois_num.as_mut())
-        }))
+                kept
+            };
+            let detections = Detections { out, index, counts: rois_num.as_mut(), by_class: false };
+            attrs.detect(cx, (bboxes, scores), detections, of_class)
+        })
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        let ScoredBoxes { images, classes, n, most } = ScoredBoxes::of(&self.scores, &self.out);
-        let (numbers, places) = (2 * n + classes * n + most, n + classes * n + most + images);
-        match self.bboxes.dtype() {
-            DType::F64 => Cx::scratch_pair_bytes::<f64, i64>(numbers, places),
-            _ => Cx::scratch_pair_bytes::<f32, i64>(numbers, places),
-        }
+        scratch_bytes(&self.scores, &self.out)
     }
 }
 autobwd::samples!(
     MatrixNms,
     [
-        MatrixNms { score_threshold: 0.29, ..matrix_nms(overlapping(), of_overlapping(), -1) }
+        MatrixNms { detection: above(0.29), ..matrix_nms(overlapping(), of_overlapping(), -1) }
             .not_a_derivative(WITHOUT),
         MatrixNms {
             use_gaussian: true,
             gaussian_sigma: 0.5,
             rois_num: None,
-            score_threshold: 0.35,
-            nms_top_k: 2,
-            normalized: false,
+            detection: above(0.35).nms_top_k(2).normalized(false),
             post_threshold: 0.3,
             ..matrix_nms(overlapping(), of_overlapping(), -1)
         }
@@ -359,9 +290,7 @@ autobwd::samples!(
         MatrixNms { use_gaussian: true, ..matrix_nms(uniform([1, 6, 4]), distinct([1, 2, 6]), -1) }
             .not_a_derivative(WITHOUT),
         MatrixNms {
-            normalized: false,
-            nms_top_k: 3,
-            background_label: -1,
+            detection: above(0.1).nms_top_k(3).keep_top_k(3).normalized(false).background_label(-1),
             post_threshold: 0.3,
             ..matrix_nms(uniform([2, 5, 4]), distinct([2, 2, 5]), 3)
         }
@@ -381,82 +310,12 @@ fn matrix_nms(bboxes: Draw, scores: Draw, keep_top_k: i32) -> MatrixNms<Draw> {
         out: out(),
         index: out(),
         rois_num: Some(out()),
-        background_label: 0,
-        score_threshold: 0.1,
+        detection: above(0.1).keep_top_k(keep_top_k),
         post_threshold: 0.05,
-        nms_top_k: -1,
-        keep_top_k,
         use_gaussian: false,
         gaussian_sigma: 2.0,
-        normalized: true,
     }
 }
 
 /// Why samples are not differentiated.
 const WITHOUT: &str = "detections have no gradient, as in the reference";
-
-/// Boxes and their scores for each class of an image.
-#[derive(Clone, Copy)]
-struct ScoredBoxes {
-    images: usize,
-    classes: usize,
-    /// The number of boxes of an image.
-    n: usize,
-    /// The most detections.
-    most: usize,
-}
-
-impl ScoredBoxes {
-    /// The shape rule of detections, at most so many of an image: of their rows, the numbers of their boxes, and how many an
-    /// image has.
-    fn infer(
-        (boxes, scores): (&Meta, &Meta),
-        keep_top_k: i32,
-        (out, index, counts): (&mut Meta, &mut Meta, &mut Option<Meta>),
-    ) -> Result<()> {
-        let [images, classes, n] = check_boxes(boxes, scores)?;
-        let each = classes * n;
-        let most = usize::try_from(keep_top_k).unwrap_or(usize::MAX);
-        let kept = each.get().map_or(Dim::UNKNOWN, |each| each.min(most).into());
-        let k = Dim::at_most(images * kept);
-        out.set(boxes.dtype, Dims::from_iter([k, 6.into()]));
-        index.set(DType::I32, Dims::from_iter([k, 1.into()]));
-        counts.iter_mut().for_each(|counts| counts.set(DType::I32, Dims::from_iter([images])));
-        Ok(())
-    }
-
-    fn of(scores: &Buf<'_>, out: &Buf<'_>) -> ScoredBoxes {
-        let [images, classes, n] = [0, 1, 2].map(|axis| scores.dims()[axis]);
-        ScoredBoxes { images, classes, n, most: out.dims()[0] }
-    }
-
-    /// Writes class, score and box of each detection, and the number of its box; `detections` are positions among all
-    /// scores, and `score` gets a row and such a position.
-    fn write<T: KernelFloat>(
-        &self,
-        (boxes, detections): (&[T], &[i64]),
-        score: impl Fn(usize, usize) -> T,
-        out: &mut Buf<'_>,
-        index: &mut Buf<'_>,
-    ) -> Result<()> {
-        let ScoredBoxes { classes, n, .. } = *self;
-        let rows = out.decide::<T>(&[detections.len(), 6])?.chunks_exact_mut(6);
-        let numbers = index.decide::<i32>(&[detections.len(), 1])?;
-        for (k, ((row, number), place)) in rows.zip(numbers).zip(detections).enumerate() {
-            let place = *place as usize;
-            let of_all = place / (classes * n) * n + place % n;
-            row[0] = T::of((place / n % classes) as f64);
-            row[1] = score(k, place);
-            row[2..].copy_from_slice(&boxes[of_all * 4..][..4]);
-            *number = of_all as i32;
-        }
-        Ok(())
-    }
-
-    /// Writes the number of detections of each image.
-    fn write_counts(&self, counts: &[i64], out: Option<&mut Buf<'_>>) -> Result<()> {
-        let Some(out) = out else { return Ok(()) };
-        out.slice_mut::<i32>()?.iter_mut().zip(counts).for_each(|(out, count)| *out = *count as i32);
-        Ok(())
-    }
-}

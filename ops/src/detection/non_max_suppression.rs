@@ -21,7 +21,7 @@ pub struct NonMaxSuppression<V = Var> {
     /// `[images, classes, n]`.
     #[input]
     pub scores: V,
-    /// Image, class and box of each selected one, int64, `[k, 3]`, ordered by image, class and falling score; `k` is at
+    /// Image, class and box of each selected one, int64, `[k, 3]`, ordered by image, class and descending score; `k` is at
     /// most the number of scores.
     #[output]
     pub out: V,
