@@ -14,8 +14,8 @@ use crate::{
 
 /// Sums of products: `out[o] = Σ x₀[i₀] · x₁[i₁] · …`, over all indices that `o` lacks.
 ///
-/// The equation names the dimensions of each operand by letters, and those of the result after `->`; without it, they are
-/// the letters that occur once, in alphabetical order. `...` stands for any number of dimensions, which broadcast. A
+/// The equation names the dimensions of each operand by letters, and the dimensions of the result after `->`; by default,
+/// the result has the letters that occur once, in alphabetical order. `...` stands for any number of dimensions, which broadcast. A
 /// letter twice in an operand is its diagonal. Operands are multiplied from the left to the right.
 #[register_op(grad = Composed, composed)]
 pub struct Einsum<V = Var> {
@@ -148,7 +148,7 @@ impl Equation {
         if inputs.len() != ranks.len() {
             return refuse(format!("it has {} operands, not {}", inputs.len(), ranks.len()));
         }
-        let inputs = inputs.into_iter().map(Term::letters).collect::<Result<Vec<_>>>()?;
+        let inputs = inputs.into_iter().map(Equation::letters).collect::<Result<Vec<_>>>()?;
         let mut most = 0;
         let mut operands = vec![];
         for (k, ((letters, dots), rank)) in inputs.iter().zip(ranks).enumerate() {
@@ -166,7 +166,7 @@ impl Equation {
         let broadcast = || (0..most).rev().map(|i| LETTERS + i);
         let out = match result {
             Some(result) => {
-                let (letters, dots) = Term::letters(result)?;
+                let (letters, dots) = Equation::letters(result)?;
                 let mut labels = letters;
                 match dots {
                     Some(at) => drop(labels.splice(at..at, broadcast())),
@@ -190,21 +190,7 @@ impl Equation {
         }
         Ok(Equation { operands, out, count: LETTERS + most })
     }
-}
 
-/// The letter of an index: `A` to `Z`, then `a` to `z`.
-fn letter(label: usize) -> char {
-    let code = if label < 26 { b'A' as usize + label } else { b'a' as usize + label - 26 };
-    char::from(code as u8)
-}
-
-/// An expression, and the index of each of its dimensions.
-struct Term {
-    x: Expr,
-    labels: Vec<usize>,
-}
-
-impl Term {
     /// The indices of letters, and the position of `...` among them.
     fn letters(text: &str) -> Result<(Vec<usize>, Option<usize>)> {
         let refuse = |why: String| Err(Error::attr("equation", why));
@@ -223,7 +209,21 @@ impl Term {
         }
         Ok((labels, after.map(|_| before.len())))
     }
+}
 
+/// The letter of an index: `A` to `Z`, then `a` to `z`.
+fn letter(label: usize) -> char {
+    let code = if label < 26 { b'A' as usize + label } else { b'a' as usize + label - 26 };
+    char::from(code as u8)
+}
+
+/// An expression, and the index of each of its dimensions.
+struct Term {
+    x: Expr,
+    labels: Vec<usize>,
+}
+
+impl Term {
     fn axis(&self, label: usize) -> Option<usize> {
         self.labels.iter().position(|other| *other == label)
     }
@@ -284,10 +284,9 @@ impl Term {
         let (own, others) = (of(&a), of(&b));
         let shared: Vec<usize> = own.intersection(&others).copied().collect();
         let (batch, summed): (Vec<usize>, Vec<usize>) = shared.iter().partition(|label| kept.contains(label));
-        let [rows, columns] =
-            [own.difference(&others), others.difference(&own)].map(|of| of.copied().collect());
+        let rows: Vec<usize> = own.difference(&others).copied().collect();
+        let columns: Vec<usize> = others.difference(&own).copied().collect();
         let (a, b) = (a.broadcast(&b, &shared), b.broadcast(&a, &shared));
-        let (rows, columns): (Vec<usize>, Vec<usize>) = (rows, columns);
         let [batch_dims, row_dims, inner_dims] = [&batch, &rows, &summed].map(|labels| a.dims(labels));
         let column_dims = b.dims(&columns);
         let [n, m, k, l] = [&batch_dims, &row_dims, &inner_dims, &column_dims].map(|dims| product(dims));

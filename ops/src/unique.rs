@@ -60,22 +60,15 @@ pub struct Unique<V = Var> {
 }
 impl Infer for Unique<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (dims, numbers) = distinct_dims(&self.x, &self.axis)?;
-        number_dtype(self.dtype)?;
-        let k = dims[axis_of(&self.x, &self.axis)?.unwrap_or(0)];
-        self.out.set(self.x.dtype, dims);
-        for each in [&mut self.indices, &mut self.counts].into_iter().flatten() {
-            each.set(self.dtype, Dims::from_iter([k]));
-        }
-        self.index.iter_mut().for_each(|index| index.set(self.dtype, Dims::from_iter([numbers])));
-        Ok(())
+        let of_each = [&mut self.indices, &mut self.counts];
+        infer_distinct(&self.x, (&self.axis[..], self.dtype), &mut self.out, of_each, &mut self.index)
     }
 }
 impl Kernel for Unique<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let slices = Slices::of(&self.x, &self.axis);
         let Unique { x, out, indices, index, counts, is_sorted, .. } = self;
-        with_dtype!(x.dtype(), T => cx.scratch(slices.count * 3, |scratch: &mut [i64]| {
+        with_dtype!(x.dtype(), T => cx.scratch(slices.scratch(), |scratch: &mut [i64]| {
             let x = x.slice::<T>()?;
             let (order, rest) = scratch.split_at_mut(slices.count);
             let (first, number) = rest.split_at_mut(slices.count);
@@ -98,7 +91,7 @@ impl Kernel for Unique<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        (Slices::of(&self.x, &self.axis).count * 3).saturating_mul(size_of::<i64>())
+        Slices::of(&self.x, &self.axis).scratch().saturating_mul(size_of::<i64>())
     }
 }
 autobwd::samples!(
@@ -129,7 +122,7 @@ fn unique(x: Draw, axis: Vec<i32>, is_sorted: bool) -> Unique<Draw> {
     Unique { x, out: out(), indices, index, counts, axis, is_sorted, dtype: DType::I64 }
 }
 
-/// Elements, or slices along an axis, without those that equal the one before them.
+/// Elements, or slices along an axis, without repetitions of the previous one.
 #[register_op(grad = NoGrad, any_dtype, primitive)]
 pub struct UniqueConsecutive<V = Var> {
     /// Any shape, any dtype.
@@ -153,20 +146,15 @@ pub struct UniqueConsecutive<V = Var> {
 }
 impl Infer for UniqueConsecutive<Meta> {
     fn infer(&mut self) -> Result<()> {
-        let (dims, numbers) = distinct_dims(&self.x, &self.axis)?;
-        number_dtype(self.dtype)?;
-        let k = dims[axis_of(&self.x, &self.axis)?.unwrap_or(0)];
-        self.out.set(self.x.dtype, dims);
-        self.counts.iter_mut().for_each(|counts| counts.set(self.dtype, Dims::from_iter([k])));
-        self.index.iter_mut().for_each(|index| index.set(self.dtype, Dims::from_iter([numbers])));
-        Ok(())
+        let attrs = (&self.axis[..], self.dtype);
+        infer_distinct(&self.x, attrs, &mut self.out, [&mut self.counts, &mut None], &mut self.index)
     }
 }
 impl Kernel for UniqueConsecutive<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let slices = Slices::of(&self.x, &self.axis);
         let UniqueConsecutive { x, out, index, counts, .. } = self;
-        with_dtype!(x.dtype(), T => cx.scratch(slices.count * 3, |scratch: &mut [i64]| {
+        with_dtype!(x.dtype(), T => cx.scratch(slices.scratch(), |scratch: &mut [i64]| {
             let x = x.slice::<T>()?;
             let (order, rest) = scratch.split_at_mut(slices.count);
             let (first, number) = rest.split_at_mut(slices.count);
@@ -181,7 +169,7 @@ impl Kernel for UniqueConsecutive<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        (Slices::of(&self.x, &self.axis).count * 3).saturating_mul(size_of::<i64>())
+        Slices::of(&self.x, &self.axis).scratch().saturating_mul(size_of::<i64>())
     }
 }
 autobwd::samples!(
@@ -213,15 +201,27 @@ fn axis_of(x: &Meta, axis: &[i32]) -> Result<Option<usize>> {
     }
 }
 
-/// The dimensions of the distinct elements or slices, and the number of all of them.
-fn distinct_dims(x: &Meta, axis: &[i32]) -> Result<(Dims, Dim)> {
-    let Some(axis) = axis_of(x, axis)? else {
-        let numel = x.dims.numel();
-        return Ok((Dims::from_iter([Dim::at_most(numel)]), numel));
+/// The shape rule: distinct elements or slices, numbers for each of them, and a number for each of all.
+fn infer_distinct(
+    x: &Meta,
+    (axis, dtype): (&[i32], DType),
+    out: &mut Meta,
+    of_each: [&mut Option<Meta>; 2],
+    of_all: &mut Option<Meta>,
+) -> Result<()> {
+    number_dtype(dtype)?;
+    let (mut dims, axis) = match axis_of(x, axis)? {
+        Some(axis) => (x.dims.clone(), axis),
+        None => (Dims::from_iter([x.dims.numel()]), 0),
     };
-    let (mut dims, n) = (x.dims.clone(), x.dims[axis]);
-    dims[axis] = Dim::at_most(n);
-    Ok((dims, n))
+    let count = dims[axis];
+    dims[axis] = Dim::at_most(count);
+    for numbers in of_each.into_iter().flatten() {
+        numbers.set(dtype, Dims::from_iter([dims[axis]]));
+    }
+    of_all.iter_mut().for_each(|numbers| numbers.set(dtype, Dims::from_iter([count])));
+    out.set(x.dtype, dims);
+    Ok(())
 }
 
 /// The slices of a tensor along an axis; without it, its elements.
@@ -240,6 +240,11 @@ impl Slices {
         };
         let (outer, count, inner) = outer_axis_inner(x.dims(), axis);
         Slices { outer, count, inner, axis: Some(axis) }
+    }
+
+    /// The length of scratch memory: three numbers for each.
+    fn scratch(&self) -> usize {
+        self.count.saturating_mul(3)
     }
 
     /// The elements of the slice, by block of memory.

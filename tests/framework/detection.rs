@@ -1,5 +1,5 @@
-//! Detections equal those of PaddlePaddle 3.3.1 (`multiclass_nms3`, `matrix_nms`) and of ONNX Runtime 1.32
-//! (`NonMaxSuppression`), on the same boxes.
+//! Detections equal the results of PaddlePaddle 3.3.1 (`multiclass_nms3`, `matrix_nms`) and ONNX Runtime 1.32
+//! (`NonMaxSuppression`) on the same boxes.
 
 use autobwd::{Expr, New, Result, Tensor, emit};
 use autobwd_ops::detection::{DetectionAttrs, MatrixNms, MulticlassNms3, NonMaxSuppression};

@@ -140,7 +140,7 @@ pub fn prepare(ops: &OpInfoMap, desc: &OpDesc, inputs: &[Meta]) -> Result<Prepar
     })
 }
 
-/// The operator that has run and decided the shapes of outputs, with these shapes; their memory becomes that of tensors.
+/// The operator with the output shapes that its run decided. The memory of these outputs is then laid out as a tensor.
 ///
 /// # Errors
 /// No memory.

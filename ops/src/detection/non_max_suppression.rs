@@ -65,16 +65,17 @@ impl NonMaxSuppression<Buf<'_>> {
         Corners { low: [x, y], high: [far_x, far_y], pixel: T::ZERO }
     }
 
-    /// The most rows of the output.
-    fn most_rows(&self) -> usize {
-        self.out.dims()[0]
+    /// The number of boxes of an image, and the most rows of the output; 0 without scores, where the other dimensions may be
+    /// larger than memory.
+    fn sizes(&self) -> (usize, usize) {
+        if self.scores.numel() == 0 { (0, 0) } else { (self.scores.dims()[2], self.out.dims()[0]) }
     }
 }
 impl Kernel for NonMaxSuppression<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
-        let (classes, n) = (self.scores.dims()[1], self.scores.dims()[2]);
+        let (classes, (n, most_rows)) = (self.scores.dims()[1], self.sizes());
         let most = self.max_output_boxes_per_class as usize;
-        with_float!(self.boxes, T => cx.scratch(n + self.most_rows() * 3, |scratch: &mut [i64]| {
+        with_float!(self.boxes, T => cx.scratch(n + most_rows * 3, |scratch: &mut [i64]| {
             let (boxes, scores) = (self.boxes.slice::<T>()?, self.scores.slice::<T>()?);
             let (score_threshold, threshold) =
                 (T::of(self.score_threshold.into()), T::of(self.iou_threshold.into()));
@@ -97,8 +98,8 @@ impl Kernel for NonMaxSuppression<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, _: usize) -> usize {
-        let numbers = self.most_rows().saturating_mul(3).saturating_add(self.scores.dims()[2]);
-        numbers.saturating_mul(size_of::<i64>())
+        let (n, most_rows) = self.sizes();
+        (n + most_rows * 3).saturating_mul(size_of::<i64>())
     }
 }
 autobwd::samples!(

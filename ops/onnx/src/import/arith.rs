@@ -47,6 +47,11 @@ pub(super) fn int_like(x: &Expr, value: i64) -> Expr {
     scalar_like(x, value as f64)
 }
 
+/// A tensor in that dtype: itself, or converted.
+pub(super) fn in_dtype(x: &Expr, dtype: DType) -> Expr {
+    if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
+}
+
 /// A number of the dtype of a tensor, rank 0.
 pub(super) fn scalar_like(x: &Expr, value: f64) -> Expr {
     scalar(x, x.dtype(), value)

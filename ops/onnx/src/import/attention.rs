@@ -4,7 +4,7 @@ use autobwd::{DType, Dims, Expr, Result, Tensor};
 use autobwd_ops::{Math, concat};
 
 use super::{
-    arith::{check_table, dim_of, permute, reshape},
+    arith::{check_table, dim_of, in_dtype, permute, reshape},
     matmul::product,
     node::{NodeContext, Outputs, all, one, refuse},
     rules::{Native, NodeRules},
@@ -352,7 +352,7 @@ fn causal_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
     all([Some(y), state].into_iter().flatten().map(|out| in_dtype(&out, dtype)))
 }
 
-/// An input of an operator that is many here: 16-bit numbers are rounded after the last of them only.
+/// An input of an operator that is several operators here: 16-bit numbers are rounded after the last of them only.
 fn wide(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Expr> {
     let x = n.input(i)?;
     Ok(in_dtype(&x, x.dtype().arithmetic()))
@@ -361,8 +361,4 @@ fn wide(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Expr> {
 /// As [`wide`], of an input that may be absent.
 fn wide_if_any(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Option<Expr>> {
     if n.has(i) { wide(n, i).map(Some) } else { Ok(None) }
-}
-
-fn in_dtype(x: &Expr, dtype: DType) -> Expr {
-    if x.dtype() == dtype { x.clone() } else { x.cast(dtype) }
 }

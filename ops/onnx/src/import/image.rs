@@ -8,7 +8,7 @@ use autobwd_ops::{
 };
 
 use super::{
-    arith::{check_table, narrow_sizes, reshape},
+    arith::{check_table, in_dtype, narrow_sizes, reshape},
     node::{NodeContext, Outputs, one, refuse},
     rules::{All, Native, NodeRules},
 };
@@ -346,7 +346,7 @@ fn apply(
         let from = from.ok_or_else(|| refuse(format!("operator `{}` needs known dimensions", n.op())))?;
         x = resizing.apply(n, &x, &Axis { axis: *axis, from, to, scale, roi })?;
     }
-    one(if x.dtype() == dtype { x } else { x.cast(dtype) })
+    one(in_dtype(&x, dtype))
 }
 
 fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
