@@ -1,10 +1,6 @@
 //! Running a prepared session allocates nothing, and plans predict memory correctly.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    fs,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::{fs, sync::atomic::Ordering};
 #[cfg(target_os = "linux")]
 use std::{thread, time::Duration};
 
@@ -30,57 +26,14 @@ use autobwd_ops::{
 use clap::ValueEnum;
 use libtest_mimic::{Arguments, Trial};
 
-use support::{Case, DIGITS, MLP, SIDE, adam, classifier, images, momentum, sequences, sgd, steps, words};
+use support::{
+    Case, DIGITS, MLP, SIDE, adam, classifier,
+    counting::{HELD, OWN, PEAK, PRODUCTS, TENSORS},
+    images, momentum, sequences, sgd, steps, words,
+};
 
+mod long_runs;
 mod support;
-
-/// Counts allocations, separately for the matrix product library, which alone requests more than 64-byte alignment.
-struct Counting;
-static OWN: AtomicUsize = AtomicUsize::new(0);
-static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of tensor memory, which alone has 64-byte alignment, or 16-byte alignment, a line more, and at least 1 MB.
-static TENSORS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of all live allocations.
-static HELD: AtomicUsize = AtomicUsize::new(0);
-/// The most that they were since it was set.
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-const LINE: usize = 64;
-
-fn hold(bytes: usize) {
-    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(held, Ordering::Relaxed);
-}
-
-// SAFETY: forwards everything to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let counter = if layout.align() > LINE { &PRODUCTS } else { &OWN };
-        counter.fetch_add(1, Ordering::Relaxed);
-        hold(layout.size());
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        OWN.fetch_add(1, Ordering::Relaxed);
-        match layout.align() {
-            LINE => _ = TENSORS.fetch_add(layout.size(), Ordering::Relaxed),
-            16 if layout.size() > 1 << 20 => _ = TENSORS.fetch_add(layout.size() - LINE, Ordering::Relaxed),
-            _ => {}
-        }
-        hold(layout.size());
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn main() {
     let mut arguments = Arguments::from_args();
@@ -97,10 +50,14 @@ fn main() {
         trial("views_allocate_nothing", views_allocate_nothing),
         trial("arrays_are_not_copied", arrays_are_not_copied),
         trial("losses_equal_expected_losses", losses_equal_expected_losses),
-        trial("plans_for_many_shapes_are_evicted", plans_for_many_shapes_are_evicted),
+        trial("plans_for_many_shapes_are_evicted", long_runs::plans_for_many_shapes_are_evicted),
+        trial(
+            "plans_for_many_decided_shapes_are_evicted",
+            long_runs::plans_for_many_decided_shapes_are_evicted,
+        ),
         trial(
             "memory_stays_the_same_while_batch_sizes_change",
-            memory_stays_the_same_while_batch_sizes_change,
+            long_runs::memory_stays_the_same_while_batch_sizes_change,
         ),
         trial("models_of_files_are_in_memory_once", models_of_files_are_in_memory_once),
         trial("published_models_are_read_tensor_by_tensor", published_models_are_read_tensor_by_tensor),
@@ -415,52 +372,6 @@ fn losses_equal_expected_losses() -> Result<()> {
         let (name, expected) = (workload.name(), workload.expected());
         assert!(workload.expects(losses[0], losses[9]), "{name}: {losses:?}, expected {expected:?}");
     }
-    Ok(())
-}
-
-fn plans_for_many_shapes_are_evicted() -> Result<()> {
-    let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 64]);
-    let loss = Linear::builder(&net, 64, 10).build().forward(&x).square().mean();
-    sgd(&loss)?;
-    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
-    let (program, mut held) = (net.program()?, vec![]);
-    for i in 0..40 {
-        let x = Tensor::zeros(DType::F32, &[1_000 - 8 * i, 64])?;
-        drop(executor.run(&program, &mut scope, &[("x", &x)], &[&loss.name()])?);
-        drop(x);
-        held.push(HELD.load(Ordering::SeqCst));
-    }
-    // 16 sessions are kept, the start-up program among the first; each new one is smaller than the one it evicts.
-    assert!(held[..15].is_sorted_by(|a, b| a < b), "{held:?}");
-    assert!(held[16..].is_sorted_by(|a, b| a > b), "{held:?}");
-    Ok(())
-}
-
-/// 10,000 steps, with more sizes in turn than cached sessions: each is planned again.
-fn memory_stays_the_same_while_batch_sizes_change() -> Result<()> {
-    const SIZES: usize = 25;
-    let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1, 4]);
-    let loss = Linear::builder(&net, 4, 2).build().forward(&x).square().mean();
-    sgd(&loss)?;
-    let (mut executor, mut scope) = (Executor::with_threads(1), Scope::new());
-    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
-    let (program, loss) = (net.program()?, loss.name());
-    let batches = (1..=SIZES).map(|rows| Tensor::zeros(DType::F32, &[7 * rows % SIZES + 1, 4]));
-    let batches = batches.collect::<Result<Vec<Tensor>>>()?;
-    let mut held = Vec::with_capacity(10_000 / SIZES);
-    for _ in 0..10_000 / SIZES {
-        for x in &batches {
-            drop(executor.run(&program, &mut scope, &[("x", x)], &[&loss])?);
-        }
-        held.push(HELD.load(Ordering::SeqCst));
-    }
-    // A thread pools up to 4,096 freed cache lines; from then on, its memory is constant.
-    const FREE_LINES: usize = 4096 * LINE;
-    assert!(held.iter().all(|bytes| *bytes <= held[0] + FREE_LINES), "{held:?}");
-    assert!(held[held.len() / 2..].iter().all(|bytes| Some(bytes) == held.last()), "{held:?}");
     Ok(())
 }
 

@@ -10,6 +10,8 @@ use autobwd_ops::{
     optim::{Adam, Momentum, Optimizer, Sgd},
 };
 
+pub(crate) mod counting;
+
 pub(crate) const MLP: [usize; 4] = [784, 512, 512, 10];
 pub(crate) const DIGITS: [usize; 4] = [64, 128, 64, 10];
 

@@ -166,7 +166,7 @@ impl Buf<'_> {
         self.slot
     }
 
-    /// The elements of an input whose slot is declared `constant`, as [`Meta::constant`].
+    /// The elements of an input whose slot is declared `constant`, as [`Meta::constant`](crate::Meta::constant).
     pub fn constant(&self) -> Option<&[f64]> {
         self.constant.as_deref()
     }

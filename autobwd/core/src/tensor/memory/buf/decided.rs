@@ -7,8 +7,8 @@ use crate::{
 };
 
 impl Buf<'_> {
-    /// The elements of an output with dimensions that data decides ([`Dim::at_most`]), mutably, once the kernel has found
-    /// its shape. The operator fails if its kernel decides no shape.
+    /// The elements of an output with dimensions that data decides ([`Dim::at_most`](crate::Dim::at_most)), mutably,
+    /// once the kernel has found its shape. The operator fails if its kernel decides no shape.
     ///
     /// # Errors
     /// A shape of another rank, beyond a bound, or with another size of a known dimension; another dtype, or another slot.
