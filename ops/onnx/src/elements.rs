@@ -7,6 +7,53 @@ use autobwd::DType;
 
 use crate::proto::tensor_proto::DataType;
 
+/// How NaN is encoded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NanCode {
+    None,
+    /// By ones in all bits but the sign.
+    AllOnes,
+    /// By what would be −0.
+    NegativeZero,
+    /// By the largest exponent; without a fraction, it is an infinity.
+    AsIeee,
+}
+
+/// The encoding of floating point numbers of at most 8 bits ([ONNX, Float stored in 8 bits and in 4
+/// bits](https://onnx.ai/onnx/technical/float8.html)).
+#[derive(Clone, Copy)]
+pub(crate) struct Minifloat {
+    exponent: u32,
+    fraction: u32,
+    bias: i32,
+    nan: NanCode,
+}
+
+impl Minifloat {
+    /// The number of a code; there is a sign unless the exponent takes all 8 bits.
+    pub(crate) fn decode(self, code: u8) -> f32 {
+        let (code, bits) = (u32::from(code), self.exponent + self.fraction);
+        let (sign, low) = (code >> bits & 1, code & ((1 << bits) - 1));
+        let (exponent, fraction) = (low >> self.fraction, low & ((1 << self.fraction) - 1));
+        let largest = (1 << self.exponent) - 1;
+        let is_nan = match self.nan {
+            NanCode::None => false,
+            NanCode::AllOnes => low == (1 << bits) - 1,
+            NanCode::NegativeZero => sign == 1 && low == 0,
+            NanCode::AsIeee => exponent == largest && fraction > 0,
+        };
+        let part = fraction as f32 / (1 << self.fraction) as f32;
+        let size = match exponent {
+            _ if is_nan => f32::NAN,
+            _ if self.nan == NanCode::AsIeee && exponent == largest => f32::INFINITY,
+            // Without a fraction, there are no subnormal numbers.
+            0 if self.fraction > 0 => part * f32::powi(2.0, 1 - self.bias),
+            _ => (1.0 + part) * f32::powi(2.0, exponent as i32 - self.bias),
+        };
+        if sign == 1 { -size } else { size }
+    }
+}
+
 /// A type of elements in ONNX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ElementType(DataType);
@@ -46,13 +93,14 @@ impl ElementType {
         Some(match self.0 {
             DataType::Bool => DType::Bool,
             DataType::Uint8 => DType::U8,
+            DataType::Int2 | DataType::Uint2 | DataType::Int4 | DataType::Uint4 => DType::I32,
             DataType::Int8 | DataType::Int16 | DataType::Uint16 | DataType::Int32 => DType::I32,
             DataType::Uint32 | DataType::Uint64 | DataType::Int64 => DType::I64,
             DataType::Float16 => DType::F16,
             DataType::Bfloat16 => DType::BF16,
             DataType::Float => DType::F32,
             DataType::Double => DType::F64,
-            _ => return None,
+            _ => return self.minifloat().map(|_| DType::F32),
         })
     }
 
@@ -64,10 +112,28 @@ impl ElementType {
     /// For integers that are held in a wider dtype: the number of bits, and whether they have a sign.
     pub(crate) fn narrow_integer(self) -> Option<(u32, bool)> {
         Some(match self.0 {
+            DataType::Int2 => (2, true),
+            DataType::Uint2 => (2, false),
+            DataType::Int4 => (4, true),
+            DataType::Uint4 => (4, false),
             DataType::Int8 => (8, true),
             DataType::Int16 => (16, true),
             DataType::Uint16 => (16, false),
             DataType::Uint32 => (32, false),
+            _ => return None,
+        })
+    }
+
+    /// The encoding of floating point numbers of 4 and 8 bits; float32 holds them.
+    pub(crate) fn minifloat(self) -> Option<Minifloat> {
+        let of = |exponent: u32, fraction, bias, nan| Minifloat { exponent, fraction, bias, nan };
+        Some(match self.0 {
+            DataType::Float8e4m3fn => of(4, 3, 7, NanCode::AllOnes),
+            DataType::Float8e4m3fnuz => of(4, 3, 8, NanCode::NegativeZero),
+            DataType::Float8e5m2 => of(5, 2, 15, NanCode::AsIeee),
+            DataType::Float8e5m2fnuz => of(5, 2, 16, NanCode::NegativeZero),
+            DataType::Float8e8m0 => of(8, 0, 127, NanCode::AllOnes),
+            DataType::Float4e2m1 => of(2, 1, 1, NanCode::None),
             _ => return None,
         })
     }

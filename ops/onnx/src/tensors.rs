@@ -65,22 +65,33 @@ pub(crate) fn read(message: &TensorProto, external: &ExternalData) -> Result<Onn
     let dims: Option<Vec<usize>> = message.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
     let dims = dims.ok_or_else(|| refuse(format!("{:?} is not a shape", message.dims)))?;
     let count = dims.iter().try_fold(1_usize, |n, dim| n.checked_mul(*dim));
-    let count = count.filter(|n| n.checked_mul(8).is_some());
+    let count = count.filter(|n| n.checked_mul(64).is_some());
     let count = count.ok_or_else(|| refuse(format!("{dims:?} is too large")))?;
     if message.segment.is_some() {
         return Err(refuse("tensors in segments are not supported"));
     }
     let loaded;
+    let bits = stored_bits(element);
+    let size = (count * bits).div_ceil(8);
     let raw = match (&message.raw_data, message.data_location()) {
         (_, DataLocation::External) => {
-            loaded = external.read(&message.external_data, count * stored_size(element))?;
+            loaded = external.read(&message.external_data, size)?;
+            Some(&loaded[..])
+        }
+        (None, DataLocation::Default) if bits < 8 || element.minifloat().is_some() => {
+            // A byte for each number of the field.
+            loaded = message.int32_data.iter().map(|byte| *byte as u8).collect();
             Some(&loaded[..])
         }
         (raw, DataLocation::Default) => raw.as_deref(),
     };
     // Before memory is allocated: a file may claim any shape.
-    let stored = raw.map_or_else(|| typed_count(message, element), |raw| raw.len() / stored_size(element));
-    let fits = raw.is_none_or(|raw| raw.len() == count * stored_size(element));
+    let fits = raw.is_none_or(|raw| raw.len() == size);
+    let stored = match raw {
+        Some(_) if fits => count,
+        Some(raw) => raw.len() * 8 / bits,
+        None => typed_count(message, element),
+    };
     if stored != count || !fits {
         return Err(refuse(format!("{stored} elements do not fill shape {dims:?}")));
     }
@@ -91,14 +102,25 @@ pub(crate) fn read(message: &TensorProto, external: &ExternalData) -> Result<Onn
     Ok(OnnxTensor { name: message.name().to_string(), element, tensor })
 }
 
-/// The size of an element in a file, in bytes.
-fn stored_size(element: ElementType) -> usize {
+/// The size of an element in a file, in bits.
+fn stored_bits(element: ElementType) -> usize {
     match element.data_type() {
-        DataType::Bool | DataType::Uint8 | DataType::Int8 => 1,
-        DataType::Int16 | DataType::Uint16 | DataType::Float16 | DataType::Bfloat16 => 2,
-        DataType::Int32 | DataType::Uint32 | DataType::Float => 4,
-        _ => 8,
+        DataType::Int2 | DataType::Uint2 => 2,
+        DataType::Int4 | DataType::Uint4 | DataType::Float4e2m1 => 4,
+        DataType::Bool | DataType::Uint8 | DataType::Int8 => 8,
+        _ if element.minifloat().is_some() => 8,
+        DataType::Int16 | DataType::Uint16 | DataType::Float16 | DataType::Bfloat16 => 16,
+        DataType::Int32 | DataType::Uint32 | DataType::Float => 32,
+        _ => 64,
     }
+}
+
+/// Elements of at most 8 bits, the first ones in the lowest bits of a byte. Each is given in the highest bits of a byte.
+fn packed<T: Element>(raw: &[u8], bits: usize, dims: &[usize], of: impl Fn(u8) -> T) -> Result<Tensor> {
+    let codes = raw.iter().flat_map(|byte| (0..8 / bits).map(move |i| byte << (8 - bits - i * bits)));
+    let mut tensor = Tensor::zeros(T::DTYPE, dims)?;
+    tensor.slice_mut::<T>()?.iter_mut().zip(codes).for_each(|(x, code)| *x = of(code));
+    Ok(tensor)
 }
 
 /// Elements from their little-endian bytes.
@@ -114,7 +136,15 @@ fn from_raw(raw: &[u8], element: ElementType, dims: &[usize]) -> Result<Tensor> 
         tensor.slice_mut::<T>()?.iter_mut().zip(elements).for_each(|(x, bytes)| *x = of(*bytes));
         Ok(tensor)
     }
+    let bits = stored_bits(element);
+    if let Some(format) = element.minifloat() {
+        return packed(raw, bits, dims, |code| format.decode(code >> (8 - bits)));
+    }
     match element.data_type() {
+        DataType::Int2 | DataType::Int4 => {
+            packed(raw, bits, dims, |code| i32::from(code as i8 >> (8 - bits)))
+        }
+        DataType::Uint2 | DataType::Uint4 => packed(raw, bits, dims, |code| i32::from(code >> (8 - bits))),
         DataType::Bool => all(raw, dims, |[x]| Bool::from(x != 0)),
         DataType::Uint8 => all(raw, dims, |[x]| x),
         DataType::Int8 => all(raw, dims, |[x]| i32::from(x as i8)),

@@ -5,7 +5,7 @@ use autobwd::{Error, Expr, New, emit};
 use super::{Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, ConvAttrs};
 use crate::{
     Math,
-    math::{DimExpr, filled, pad_by},
+    math::{DimExpr, filled},
     norm::DataLayout,
     shape::StridedSliceGrad,
     windows::AxisWindows,
@@ -52,7 +52,7 @@ impl PaddedConvolution {
 
     fn pad(&self, x: &Expr) -> Expr {
         let none = [0, 0].map(DimExpr::from);
-        pad_by(x, &[&[none.clone(), none][..], &self.padding].concat(), 0.0)
+        x.pad_to(&[&[none.clone(), none][..], &self.padding].concat(), 0.0)
     }
 
     /// The convolution, with as many windows as the images `like` have elements.
@@ -155,7 +155,7 @@ impl PaddedConvolution {
             decrease_axis: vec![],
         };
         let ones = vec![1; self.strides.len()];
-        convolve(&pad_by(&emit(step).dinput, &around, 0.0), &mirrored, &ones, &self.dilations, self.groups)
+        convolve(&emit(step).dinput.pad_to(&around, 0.0), &mirrored, &ones, &self.dilations, self.groups)
     }
 }
 

@@ -12,7 +12,7 @@ use autobwd::{
 use crate::{
     Math,
     kernel_helpers::{AnyNumber, ConvertElement, KernelFloat, PART, pieces},
-    math::{DimExpr, pad_by, positions},
+    math::{DimExpr, positions},
 };
 
 autobwd::op::attr_enum! {
@@ -106,7 +106,7 @@ impl Composition for Pad3d<Expr> {
             paddings[first_axis(self.data_format) + axis] = [length(first), length(first + 1)];
         }
         self.out = match self.mode {
-            PadMode::Constant => pad_by(&self.x, &paddings, self.value),
+            PadMode::Constant => self.x.pad_to(&paddings, self.value),
             mode => paddings.iter().enumerate().fold(self.x.clone(), |x, (axis, pair)| {
                 let is_padded = pair.iter().any(|length| length.known() != Some(0));
                 if is_padded {

@@ -68,7 +68,7 @@ impl DimExpr {
 
     /// An element of an integer tensor of one dimension.
     #[track_caller]
-    pub(crate) fn element(tensor: &Expr, at: i32) -> DimExpr {
+    pub fn element(tensor: &Expr, at: i32) -> DimExpr {
         DimExpr(DimValue::Computed(tensor.slice(0, at, at + 1).cast(DType::I64)))
     }
 
@@ -150,6 +150,24 @@ impl DimExpr {
         DimExpr(DimValue::Computed(emit(self.number(builder), other.number(builder))))
     }
 
+    /// Whether it is at least 0 whatever the shapes are: a number, or a dimension as it is.
+    pub fn is_nonnegative(&self) -> bool {
+        match &self.0 {
+            DimValue::Known(n) => *n >= 0,
+            DimValue::Axis(..) => true,
+            DimValue::Computed(_) => false,
+        }
+    }
+
+    /// Whether both are the same number, or the same unknown dimension of one tensor. Others may be equal, too.
+    pub fn is_same(&self, other: &DimExpr) -> bool {
+        match (&self.0, &other.0) {
+            (DimValue::Known(a), DimValue::Known(b)) => a == b,
+            (DimValue::Axis(x, axis), other) => DimExpr(other.clone()).is_axis(x, *axis),
+            _ => false,
+        }
+    }
+
     /// Whether it is the unknown dimension of that axis of a tensor.
     fn is_axis(&self, of: &Expr, at: usize) -> bool {
         matches!(&self.0, DimValue::Axis(x, axis) if *axis == at && x.is(of))
@@ -217,17 +235,22 @@ fn narrow(n: i64) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// Dimensions as an attribute, −1 where unknown, and as tensors, if any of them is unknown.
-fn attr_and_tensors(builder: &Builder, dims: &[DimExpr]) -> (Vec<i64>, Vec<Arg>) {
-    let attr: Vec<i64> = dims.iter().map(|dim| dim.known().unwrap_or(-1)).collect();
-    let is_open = attr.contains(&-1);
-    (attr, args(dims.iter().filter(|_| is_open).map(|dim| dim.number(builder))))
+/// Dimensions as an attribute, −1 where unknown.
+fn attr(dims: &[DimExpr]) -> Vec<i64> {
+    dims.iter().map(|dim| dim.known().unwrap_or(-1)).collect()
+}
+
+/// Dimensions as tensors.
+#[track_caller]
+fn tensors(builder: &Builder, dims: &[DimExpr]) -> Vec<Arg> {
+    args(dims.iter().map(|dim| dim.number(builder)))
 }
 
 /// A number, given as text, everywhere in a tensor with these dimensions.
 #[track_caller]
 pub fn filled(builder: &Builder, dtype: DType, number: &str, dims: &[DimExpr]) -> Expr {
-    let (shape, shape_tensor_list) = attr_and_tensors(builder, dims);
+    let shape = attr(dims);
+    let shape_tensor_list = if shape.contains(&-1) { tensors(builder, dims) } else { vec![] };
     let str_value = number.to_string();
     builder.emit(FillConstant { shape, shape_tensor_list, dtype, str_value, ..FillConstant::of(New) }).out
 }
@@ -291,11 +314,11 @@ pub(super) fn reshape_to(x: &Expr, dims: &[DimExpr]) -> Expr {
     let shape =
         dims.iter().enumerate().map(|(at, dim)| if dim.is_axis(x, at) { 0.into() } else { dim.clone() });
     let dims: Vec<DimExpr> = shape.collect();
-    let (attr, tensors) = attr_and_tensors(x.builder(), &dims);
+    let attr = attr(&dims);
     let op = Reshape2::of(x.into(), New, New, attr.iter().map(|n| narrow(*n)).collect());
     // One dimension follows from the others.
-    let is_inferred = attr.iter().filter(|n| **n == -1).count() == 1;
-    let shape_tensor = if is_inferred { vec![] } else { tensors };
+    let is_computed = attr.iter().filter(|n| **n == -1).count() > 1;
+    let shape_tensor = if is_computed { tensors(x.builder(), &dims) } else { vec![] };
     emit(Reshape2 { shape_tensor, ..op }).out
 }
 
@@ -325,9 +348,9 @@ pub(super) fn slice_to(x: &Expr, axis: i32, start: &DimExpr, end: &DimExpr) -> E
     emit(Slice { starts_tensor_list, ends_tensor_list, ..op }).out
 }
 
-/// Adds elements of that value before and after each dimension, as [`Math::pad`].
+/// [`Math::pad_to`].
 #[track_caller]
-pub(crate) fn pad_by(x: &Expr, paddings: &[[DimExpr; 2]], value: f32) -> Expr {
+pub(super) fn pad_by(x: &Expr, paddings: &[[DimExpr; 2]], value: f32) -> Expr {
     let known = |pair: &[DimExpr; 2]| Some([narrow(pair[0].known()?), narrow(pair[1].known()?)]);
     if let Some(paddings) = paddings.iter().map(known).collect::<Option<Vec<_>>>() {
         return if paddings.iter().all(|pair| *pair == [0, 0]) { x.clone() } else { x.pad(&paddings, value) };

@@ -10,7 +10,6 @@ mod shapes;
 
 use autobwd::{DType, Expr, New, emit};
 
-pub(crate) use dim_expr::pad_by;
 pub use dim_expr::{DimExpr, filled, positions, sizes};
 pub(crate) use dim_expr::{all_sizes, given_integers, product};
 pub(crate) use refusals::failed;

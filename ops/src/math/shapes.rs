@@ -37,6 +37,12 @@ macro_rules! shapes {
                 dim_expr::slice_to(self, axis, start, end)
             }
 
+            /// Adds elements of that value before and after each dimension; the numbers may be computed when the program
+            /// runs.
+            fn pad_to(&self, paddings: &[[DimExpr; 2]], value: f32) -> Expr {
+                dim_expr::pad_by(self, paddings, value)
+            }
+
             /// Permutes the axes.
             fn transpose(&self, axes: &[i32]) -> Expr {
                 emit(Transpose2 { x: self.into(), out: New, x_shape: New, axis: axes.to_vec() }).out

@@ -4,22 +4,23 @@ use autobwd::{DType, New, Tensor, emit};
 use autobwd_ops::{
     Math,
     fill::{Eye, FillConstant},
+    filled,
     ranges::Range,
-    shape::{ShapeOp, Size},
 };
 
 use super::{
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     rules::{All, Native, NodeRules},
     shape::slice_axis,
+    sizes,
 };
 use crate::elements::ElementType;
 
 pub(super) const RULES: NodeRules = &[
     ("Constant", All, constant),
     ("ConstantOfShape", All, constant_of_shape),
-    ("Shape", All, shape),
-    ("Size", All, size),
+    ("Shape", All, sizes::shape),
+    ("Size", All, sizes::size),
     ("Range", Native, range),
     ("EyeLike", All, eye_like),
 ];
@@ -53,53 +54,14 @@ fn constant_of_shape(n: &mut NodeContext<'_, '_>) -> Outputs {
         None => (ElementType::F32, n.dtype(ElementType::F32)?, 0.0),
     };
     n.set_type(0, element);
-    if let Some(dims) = n.planned_ints(0)? {
-        let op = FillConstant {
-            shape: dims,
-            dtype,
-            str_value: super::arith::number_text(number, dtype),
-            ..FillConstant::of(New)
-        };
-        return one(n.net().emit(op).out);
+    let text = super::arith::number_text(number, dtype);
+    if let Some(dims) = n.sizes(0)? {
+        return one(filled(&n.net(), dtype, &text, &dims));
     }
     let shape = n.input(0)?;
-    let op = FillConstant {
-        shape_tensor: Some((&shape).into()),
-        dtype,
-        str_value: super::arith::number_text(number, dtype),
-        ..FillConstant::of(New)
-    };
+    let op =
+        FillConstant { shape_tensor: Some((&shape).into()), dtype, str_value: text, ..FillConstant::of(New) };
     one(n.net().emit(op).out)
-}
-
-/// Dimensions that are known are constants.
-fn shape(n: &mut NodeContext<'_, '_>) -> Outputs {
-    n.set_type(0, ElementType::I64);
-    let dims = n.dims(0)?;
-    let rank = dims.len() as i64;
-    let bound = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize;
-    let (start, end) = (bound(n.int_or("start", 0)?), bound(n.int_or("end", rank)?));
-    let end = end.max(start);
-    let known: Option<Vec<i64>> = dims[start..end].iter().map(|dim| dim.get().map(|n| n as i64)).collect();
-    if let Some(known) = known {
-        return Ok(vec![NodeOutput::Known(Tensor::from_vec([known.len()], known)?)]);
-    }
-    let x = n.input(0)?;
-    let all = emit(ShapeOp { input: (&x).into(), out: New }).out.cast(DType::I64);
-    let part = if end - start == dims.len() { all } else { all.slice(0, start as i32, end as i32) };
-    part.check()?;
-    Ok(vec![NodeOutput::OfShapes(part)])
-}
-
-fn size(n: &mut NodeContext<'_, '_>) -> Outputs {
-    n.set_type(0, ElementType::I64);
-    if let Some(size) = n.dims(0)?.numel().get() {
-        return Ok(vec![NodeOutput::Known(Tensor::scalar(size as i64)?)]);
-    }
-    let x = n.input(0)?;
-    let size = emit(Size { input: (&x).into(), out: New }).out;
-    size.check()?;
-    Ok(vec![NodeOutput::OfShapes(size)])
 }
 
 fn range(n: &mut NodeContext<'_, '_>) -> Outputs {

@@ -82,6 +82,8 @@ impl Importer<'_> {
     pub(super) fn value_expr(&mut self, value: &ImportedValue) -> Result<Expr> {
         match &value.content {
             ValueContent::Computed(expr) => Ok(expr.clone()),
+            ValueContent::Sizes(sizes) => self.emit_sizes(sizes),
+            ValueContent::Sequence(_) => Err(refuse("a sequence of tensors is not supported here")),
             ValueContent::Known(known) => self.materialize(&value.name, known),
         }
     }

@@ -437,6 +437,9 @@ fn convert(n: &mut NodeContext<'_, '_>, to: ElementType) -> Outputs {
     if from == to {
         return identity(n);
     }
+    if to.minifloat().is_some() {
+        return Err(refuse(format!("operator `{}` to {} is not supported", n.op(), to.name())));
+    }
     let x = n.input(0)?;
     let out = if x.dtype() == dtype { x } else { cast_to(&x, dtype) };
     one(super::rules::wrap(&out, to))

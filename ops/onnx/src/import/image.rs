@@ -1,10 +1,10 @@
 //! Resizing and sampling of images.
 
-use autobwd::{DType, Expr, New, Result, Tensor, emit};
+use autobwd::{Arg, DType, Expr, New, Result, Tensor, emit};
 use autobwd_ops::{
     Math,
     image::{AffineGrid, GridMode, GridPadding, GridSampler},
-    interpolate::{InterpAttrs, InterpMethod, NearestInterpV2},
+    interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
 };
 
 use super::{
@@ -387,6 +387,9 @@ fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
         let sizes = sizes_of(n, &axes, &scales)?;
         return apply(n, &resizing, &axes, &sizes, &scales, &rois);
     }
+    if n.planned_ints(3)?.is_none() || n.dims(0)?.iter().any(|dim| dim.get().is_none()) {
+        return open_images(n, &resizing, &axes, policy);
+    }
     let sizes = n.constant_ints(3)?.ok_or_else(|| refuse("operator `Resize` lacks scales and sizes"))?;
     let dims = n.known_dims(0)?;
     let sizes: Option<Vec<usize>> =
@@ -410,6 +413,53 @@ fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
         scales = vec![scale; axes.len()];
     }
     apply(n, &resizing, &axes, &sizes, &scales, &rois)
+}
+
+/// Images whose sizes are known when the program is planned.
+fn open_images(
+    n: &mut NodeContext<'_, '_>,
+    resizing: &Resizing<'_>,
+    axes: &[usize],
+    policy: &str,
+) -> Outputs {
+    let open = |n: &NodeContext<'_, '_>| {
+        let dims = n.dims(0).unwrap_or_default();
+        refuse(format!("operator `{}` needs known dimensions, but its input is {dims}", n.op()))
+    };
+    let x = n.input(0)?;
+    let Some(sizes) = n.sizes(3)?.filter(|sizes| sizes.len() == axes.len()) else { return Err(open(n)) };
+    let size = |axis: usize| axes.iter().position(|own| *own == axis).map(|i| sizes[i].clone());
+    let stays = |axis: usize| size(axis).is_none_or(|size| size.is_same(&x.dim(axis as i32)));
+    if x.dims().len() != 4 || !stays(0) || !stays(1) || policy != "stretch" {
+        return Err(open(n));
+    }
+    let attrs = match (resizing.mode, resizing.transformation, resizing.nearest) {
+        ("linear", "half_pixel" | "pytorch_half_pixel", _) => {
+            InterpAttrs { align_corners: false, align_mode: 0, ..InterpAttrs::default() }
+        }
+        ("linear", "align_corners", _) => InterpAttrs::default(),
+        ("linear", "asymmetric", _) => InterpAttrs { align_corners: false, ..InterpAttrs::default() },
+        ("nearest", "asymmetric", "floor") => InterpAttrs {
+            interp_method: InterpMethod::Nearest,
+            align_corners: false,
+            ..InterpAttrs::default()
+        },
+        _ => return Err(open(n)),
+    };
+    if resizing.antialias || resizing.exclude_outside {
+        return Err(open(n));
+    }
+    let spatial = [2, 3].map(|axis| size(axis).unwrap_or_else(|| x.dim(axis as i32)).number(&n.net()));
+    let size_tensor: Vec<Arg> = spatial.iter().map(Into::into).collect();
+    let dtype = x.dtype();
+    let is_nearest = attrs.interp_method == InterpMethod::Nearest;
+    let x = if is_nearest || dtype.is_float() { x } else { x.cast(DType::F64) };
+    let (x, interp) = ((&x).into(), attrs);
+    let out = match is_nearest {
+        true => emit(NearestInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
+        false => emit(BilinearInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
+    };
+    one(in_dtype(&out, dtype))
 }
 
 fn grid_sample(n: &mut NodeContext<'_, '_>) -> Outputs {

@@ -2,8 +2,9 @@
 
 use autobwd::{DType, Expr, New, Result, Tensor, emit};
 use autobwd_ops::{
-    Math,
+    DimExpr, Math,
     index::ScatterNdAdd,
+    positions as positions_of,
     scatter::{GatherNd, Scatter, TakeAlongAxis},
     shape::ShapeOp,
     top_k::TopKV2,
@@ -11,7 +12,7 @@ use autobwd_ops::{
 };
 
 use super::{
-    arith::{check_table, expand_to, int_like, narrow_int, reshape, scalar},
+    arith::{int_like, narrow_int, reshape, scalar},
     node::{NodeContext, Outputs, all, one, refuse},
     rules::{All, NodeRules},
 };
@@ -48,12 +49,6 @@ fn dim_like(n: &mut NodeContext<'_, '_>, index: &Expr, axis: usize) -> Result<Ex
     Ok(reshape(&dims.slice(0, axis as i32, axis as i32 + 1), &[]).cast(index.dtype()))
 }
 
-fn dim(n: &NodeContext<'_, '_>, axis: usize) -> Result<usize> {
-    let dims = n.dims(0)?;
-    let dim = dims.get(axis).and_then(|dim| dim.get());
-    dim.ok_or_else(|| refuse(format!("operator `{}` needs a known dimension {axis}", n.op())))
-}
-
 fn gather(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.int_or("axis", 0)?;
     let axis = n.axis(0, axis)?;
@@ -72,10 +67,13 @@ fn gather(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn positions(n: &mut NodeContext<'_, '_>, i: usize, axis: usize) -> Result<Expr> {
     if let Ok(Some(known)) = n.constant_ints(i) {
         let negative = known.iter().any(|at| *at < 0);
-        let size = if negative { dim(n, axis)? as i64 } else { 0 };
-        let known: Vec<i64> = known.iter().map(|at| if *at < 0 { at + size } else { *at }).collect();
-        let dims = n.known_dims(i)?;
-        return n.tensor_expr(&Tensor::from_vec(dims, known)?);
+        let size = if negative { n.dims(0)?[axis].get() } else { Some(0) };
+        if let Some(size) = size {
+            let known: Vec<i64> =
+                known.iter().map(|at| if *at < 0 { at + size as i64 } else { *at }).collect();
+            let dims = n.known_dims(i)?;
+            return n.tensor_expr(&Tensor::from_vec(dims, known)?);
+        }
     }
     let index = n.input(i)?;
     let dim = dim_like(n, &index, axis)?;
@@ -115,9 +113,9 @@ fn multi_positions(n: &mut NodeContext<'_, '_>, i: usize, first: usize) -> Resul
     {
         return Ok(index);
     }
-    let sizes =
-        (first..first + count).map(|axis| dim(n, axis).map(|dim| dim as i64)).collect::<Result<Vec<_>>>()?;
-    let sizes = n.ints_expr(&sizes)?.cast(index.dtype());
+    let x = n.input(0)?;
+    let sizes: Vec<DimExpr> = (first..first + count).map(|axis| x.dim(axis as i32)).collect();
+    let sizes = n.sizes_expr(&sizes)?.cast(index.dtype());
     Ok(&index + &(&index.less_than(&int_like(&index, 0)).cast(index.dtype()) * &sizes))
 }
 
@@ -129,78 +127,88 @@ fn gather_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mut index = multi_positions(n, 1, batch)?;
     let x = n.input(0)?;
     if batch > 0 {
-        let dims = n.known_dims(1)?;
-        if dims.len() <= batch {
+        let rank = index.dims().len();
+        if rank <= batch {
             return Err(refuse("attribute `batch_dims` of operator `GatherND` is missing or invalid"));
         }
+        let mut column: Vec<DimExpr> = (0..rank).map(|axis| index.dim(axis as i32)).collect();
+        column[rank - 1] = 1.into();
         // The place in the batch becomes an index.
         for axis in (0..batch).rev() {
-            let mut places = vec![1; dims.len()];
-            places[axis] = dims[axis];
-            check_table([dims[axis]])?;
-            let count: Vec<i64> = (0..dims[axis] as i64).collect();
-            let place = n.tensor_expr(&Tensor::from_vec(&places, count)?)?.cast(index.dtype());
-            let mut column = dims.clone();
-            column[dims.len() - 1] = 1;
-            index = autobwd_ops::concat(&[&expand_to(&place, &column), &index], -1);
+            let mut places: Vec<DimExpr> = vec![1.into(); rank];
+            places[axis] = column[axis].clone();
+            let place = positions_of(&n.net(), &column[axis]).cast(index.dtype()).reshape_to(&places);
+            index = autobwd_ops::concat(&[&place.expand_to(&column), &index], -1);
         }
     }
     one(emit(GatherNd { x: (&x).into(), index: (&index).into(), out: New }).out)
 }
 
 /// The row-major strides of dimensions.
-fn strides(dims: &[usize]) -> Vec<i64> {
-    let mut strides = vec![1; dims.len()];
+fn strides(dims: &[DimExpr]) -> Vec<DimExpr> {
+    let mut strides = vec![DimExpr::from(1); dims.len()];
     for i in (1..dims.len()).rev() {
-        strides[i - 1] = strides[i] * dims[i] as i64;
+        strides[i - 1] = &strides[i] * &dims[i];
     }
     strides
+}
+
+/// Integers times a size.
+fn times(index: &Expr, size: &DimExpr) -> Expr {
+    match size.known() {
+        Some(1) => index.clone(),
+        Some(n) => index * &int_like(index, n),
+        None => index * &size.number(index.builder()).cast(index.dtype()),
+    }
 }
 
 fn scatter_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.int_or("axis", 0)?;
     let axis = n.axis(0, axis)?;
-    let (dims, written) = (n.known_dims(0)?, n.known_dims(1)?);
-    if dims.len() != written.len() {
+    if n.rank(0)? != n.rank(1)? {
         return Err(refuse(format!("operator `{}`: indices of another rank are not supported", n.op())));
     }
     let index = positions(n, 1, axis)?.cast(DType::I64);
+    let x = n.input(0)?;
+    let rank = x.dims().len();
+    let sizes = |x: &Expr| (0..rank).map(|axis| x.dim(axis as i32)).collect::<Vec<_>>();
+    let (dims, written) = (sizes(&x), sizes(&index));
     let strides = strides(&dims);
-    check_table(written.iter().copied())?;
-    let count: usize = written.iter().product();
-    // The places of the indices except along the axis.
-    let place = |mut i: usize| {
-        let mut at = 0;
-        for (d, size) in written.iter().enumerate().rev() {
-            at += if d == axis { 0 } else { (i % size) as i64 * strides[d] };
-            i /= size;
-        }
-        at
-    };
-    let places = n.ints_expr(&(0..count).map(place).collect::<Vec<_>>())?;
-    let flat = &(&reshape(&index, &[-1]) * &int_like(&index, strides[axis])) + &places;
+    let mut places = times(&index, &strides[axis]);
+    for at in (0..rank).filter(|at| *at != axis) {
+        let mut along = vec![DimExpr::from(1); rank];
+        along[at] = written[at].clone();
+        let place = positions_of(&n.net(), &written[at]).reshape_to(&along);
+        places = &places + &times(&place, &strides[at]);
+    }
     let updates = n.input(2)?;
-    write(n, &dims, dims.len(), &flat, &updates)
+    write(n, &dims, rank, &reshape(&places, &[-1]), &updates)
 }
 
 fn scatter_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
     let index = multi_positions(n, 1, 0)?.cast(DType::I64);
-    let dims = n.known_dims(0)?;
-    let count = n.known_dims(1)?.last().copied().unwrap_or(0);
-    let steps = n.ints_expr(&strides(&dims[..count]))?;
-    let flat = reshape(&(&index * &steps).sum(&[-1]), &[-1]);
+    let x = n.input(0)?;
+    let dims: Vec<DimExpr> = (0..x.dims().len()).map(|axis| x.dim(axis as i32)).collect();
+    let count = n.dims(1)?.last().and_then(|dim| dim.get()).unwrap_or(0);
+    let steps = n.sizes_expr(&strides(&dims[..count]))?;
+    let rows = reshape(&(&index * &steps).sum(&[-1]), &[-1]);
     let updates = n.input(2)?;
-    write(n, &dims, count, &flat, &updates)
+    write(n, &dims, count, &rows, &updates)
 }
 
 /// Writes rows of the tensor, whose first `count` dimensions count rows.
-fn write(n: &mut NodeContext<'_, '_>, dims: &[usize], count: usize, rows: &Expr, updates: &Expr) -> Outputs {
+fn write(
+    n: &mut NodeContext<'_, '_>,
+    dims: &[DimExpr],
+    count: usize,
+    rows: &Expr,
+    updates: &Expr,
+) -> Outputs {
     let x = n.input(0)?;
-    let width = dims[count..].iter().product::<usize>() as i64;
-    let height = dims[..count].iter().product::<usize>() as i64;
-    let table = reshape(&x, &[height, width]);
-    let updates = reshape(updates, &[-1, width]);
-    let full: Vec<i64> = dims.iter().map(|dim| *dim as i64).collect();
+    let product = |dims: &[DimExpr]| dims.iter().fold(DimExpr::from(1), |product, dim| product * dim);
+    let (height, width) = (product(&dims[..count]), product(&dims[count..]));
+    let table = x.reshape_to(&[height, width.clone()]);
+    let updates = updates.reshape_to(&[rows.dim(0), width]);
     let out = match n.text_or("reduction", "none")? {
         "none" => {
             let (x, ids, updates) = ((&table).into(), rows.into(), (&updates).into());
@@ -218,7 +226,7 @@ fn write(n: &mut NodeContext<'_, '_>, dims: &[usize], count: usize, rows: &Expr,
             )));
         }
     };
-    one(reshape(&out, &full))
+    one(out.reshape_to(dims))
 }
 
 fn top_k(n: &mut NodeContext<'_, '_>) -> Outputs {
@@ -276,10 +284,8 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
     let index = &index + &(&index.less_than(&int_like(&index, 0)).cast(index.dtype()) * &size);
     let hot = index.equal(&classes);
     let [off, on] = [0, 1].map(|i| values.slice(0, i, i + 1));
-    let dims = hot.dims();
-    let known: Option<Vec<usize>> = dims.iter().map(|dim| dim.get()).collect();
-    let known = known.ok_or_else(|| refuse("operator `OneHot` needs known dimensions"))?;
-    one(hot.where_cond(&expand_to(&on, &known), &expand_to(&off, &known)))
+    let sizes: Vec<DimExpr> = (0..hot.dims().len()).map(|axis| hot.dim(axis as i32)).collect();
+    one(hot.where_cond(&on.expand_to(&sizes), &off.expand_to(&sizes)))
 }
 
 /// The slices for which a known condition holds.

@@ -4,7 +4,11 @@
 //! small value that is computed from parameters is also known as it is in the file (`InitialElements`), for rules that
 //! need numbers; its parameters are then frozen.
 
-use std::{collections::HashMap, ptr, rc::Rc};
+use std::{
+    collections::{HashMap, HashSet},
+    ptr,
+    rc::Rc,
+};
 
 use autobwd::DType;
 
@@ -15,7 +19,7 @@ use super::{
 use crate::{
     elements::ElementType,
     external::ExternalData,
-    proto::{GraphProto, TensorProto},
+    proto::{GraphProto, TensorProto, ValueInfoProto},
     tensors::{self, OnnxTensor},
 };
 
@@ -33,6 +37,31 @@ pub(super) fn take_tensors(
         }
     }
     tensors
+}
+
+/// What PyTorch says of a value: `PARAMETER`, `BUFFER` …
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+/// The names of values that onnxscript has folded, as a list in Python.
+const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
+
+/// The initializers that are no parameters in a file whose exporter says which are: buffers, and numbers of the program.
+/// What is folded from a value of a module, such as a transposed weight, counts as a parameter.
+pub(super) fn exported_constants(graph: &GraphProto) -> Vec<&str> {
+    let property = |info: &'_ ValueInfoProto, key: &str| {
+        info.metadata_props.iter().find(|pair| pair.key() == key).map(|pair| pair.value().to_string())
+    };
+    let says_kinds = graph.value_info.iter().any(|info| property(info, KIND).is_some());
+    // Names of modules have a path; names of intermediate values have none.
+    let of_module = |list: &str| list.split('\'').any(|name| name.contains('.'));
+    let is_parameter = |info: &&ValueInfoProto| match property(info, KIND) {
+        Some(kind) => kind == "PARAMETER",
+        None => property(info, FOLDED_FROM).is_some_and(|list| of_module(&list)),
+    };
+    let parameters: HashSet<&str> =
+        graph.value_info.iter().filter(is_parameter).map(ValueInfoProto::name).collect();
+    let names = graph.initializer.iter().map(TensorProto::name).filter(|_| says_kinds);
+    names.filter(|name| !parameters.contains(name)).collect()
 }
 
 impl Importer<'_> {
@@ -70,7 +99,8 @@ impl Importer<'_> {
 
     /// Whether an initializer becomes a parameter.
     pub(super) fn is_parameter(&self, message: &TensorProto) -> bool {
-        let dtype = ElementType::from_code(message.data_type()).and_then(|element| self.dtype(element).ok());
+        let element = ElementType::from_code(message.data_type()).filter(|element| element.is_native());
+        let dtype = element.and_then(|element| self.dtype(element).ok());
         let dims = message.dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(0));
         let numel = dims.fold(1, usize::saturating_mul);
         let is_folded = self.options.inference && numel <= fold::FOLDED_FLOATS;

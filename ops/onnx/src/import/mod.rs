@@ -24,8 +24,10 @@ mod random;
 mod reduce;
 mod rnn;
 mod rules;
+mod sequence;
 mod shape;
 mod signal;
+mod sizes;
 mod value;
 mod weights;
 mod while_loop;
@@ -57,7 +59,7 @@ use crate::{
 use names::NodeNames;
 use options::{dimension_text, fits};
 use rules::rule;
-use value::{ImportedValue, ParameterVariables, ValueContent};
+use value::{ImportedValue, ParameterVariables};
 use weights::NameUses;
 
 /// How deep functions and graphs may be nested.
@@ -115,6 +117,7 @@ pub(crate) fn import(
     }
     let graph = file.graph.as_ref();
     let graph = graph.ok_or_else(|| Error::new(ErrorKind::Format, format!("{failed}: it has no graph")))?;
+    importer.constants.extend(initializers::exported_constants(graph));
     importer.uses.count_graph(graph, 1);
     let (feeds, fetches) = importer.model(graph, &file.opset_import);
     let Importer { net, kept, mut obstacles, names, fixed, initializers, .. } = importer;
@@ -291,12 +294,10 @@ impl<'m> Importer<'m> {
             return;
         }
         let variable = variable_name(name);
-        let expr = match &value.content {
-            ValueContent::Computed(expr) => expr.clone(),
-            ValueContent::Known(known) => match self.materialize("", known) {
-                Ok(expr) => expr,
-                Err(e) => return self.obstacles.add(place, e.to_string()),
-            },
+        let unnamed = ImportedValue { name: "".into(), ..value };
+        let expr = match self.value_expr(&unnamed) {
+            Ok(expr) => expr,
+            Err(e) => return self.obstacles.add(place, e.to_string()),
         };
         let changed = self.state.get(name).map(|changed| variable_name(changed));
         if let Some(changed) = changed {

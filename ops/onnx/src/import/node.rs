@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
 use autobwd::{Builder, DType, Dims, Error, ErrorKind, Expr, Result, Tensor};
 
-use super::{Importer, value::ImportedValue};
+use super::{Importer, sizes::Sizes, value::ImportedValue};
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType},
@@ -17,8 +17,8 @@ use crate::{
 pub(crate) enum NodeOutput {
     /// Computed by operators of the program.
     Expr(Expr),
-    /// Computed by operators of the program from shapes alone.
-    OfShapes(Expr),
+    /// Follows from shapes.
+    Sizes(Sizes),
     /// Known now.
     Known(Tensor),
     /// A value with its type.

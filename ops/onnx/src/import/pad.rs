@@ -1,7 +1,7 @@
 //! Padding.
 
 use autobwd::{Expr, New, Result, emit};
-use autobwd_ops::{Math, shape::Pad};
+use autobwd_ops::{DimExpr, Math, shape::Pad};
 
 use super::{
     arith::{dim_of, filled_like, narrow_int, scalar_like},
@@ -14,6 +14,9 @@ pub(super) const RULES: NodeRules = &[("Pad", All, pad), ("CenterCropPad", All, 
 
 fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mode = n.text_or("mode", "constant")?;
+    if n.version() >= 11 && mode == "constant" && n.planned_ints(1)?.is_none() {
+        return computed_pad(n);
+    }
     let (pads, value) = match n.version() {
         ..2 => (n.ints("paddings")?, n.float_or("value", 0.0)?.into()),
         2..11 => (n.ints("pads")?, n.float_or("value", 0.0)?.into()),
@@ -68,6 +71,29 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
         x = x.index_select(&places, axis as i32);
     }
     one(x)
+}
+
+/// Padding with one value by lengths that follow from shapes.
+fn computed_pad(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    let lengths = n.sizes(1)?.ok_or_else(|| refuse("operator `Pad` needs a known number of lengths"))?;
+    let value = n.constant_floats(2)?.and_then(|x| x.first().copied()).unwrap_or(0.0);
+    let axes = match n.constant_ints(3)? {
+        Some(axes) => axes.iter().map(|axis| n.axis(0, *axis)).collect::<Result<_>>()?,
+        None => (0..n.rank(0)?).collect::<Vec<_>>(),
+    };
+    if lengths.len() != 2 * axes.len() {
+        return Err(refuse(format!(
+            "operator `Pad` needs {} lengths, not {}",
+            2 * axes.len(),
+            lengths.len()
+        )));
+    }
+    let mut paddings = vec![[DimExpr::from(0), DimExpr::from(0)]; n.rank(0)?];
+    for (i, axis) in axes.iter().enumerate() {
+        paddings[*axis] = [lengths[i].clone(), lengths[i + axes.len()].clone()];
+    }
+    one(x.pad_to(&paddings, value as f32))
 }
 
 /// Padding of a dimension that is longer than the padding: by the slices at its ends.

@@ -79,7 +79,7 @@ fn pool_of_unknown(
     let ceil = n.flag("ceil_mode", false)?;
     let counted = n.flag("count_include_pad", false)?;
     // No window starts behind the input.
-    let same = |d: usize| windows.pads[d].1 == 0 && windows.strides[d] <= windows.sizes[d];
+    let same = |d: usize| windows.pads[d].1 + windows.strides[d] <= windows.sizes[d];
     let same = !ceil || (!counted && (0..windows.sizes.len()).all(same));
     let unknown = n.dims(0)?.iter().skip(2).any(|dim| dim.get().is_none());
     if !unknown || !same || !is_plain(windows) || n.wants(1) {

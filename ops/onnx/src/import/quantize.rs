@@ -14,7 +14,7 @@ use super::{
     rules::{All, Native, NodeRules},
     value::ValueContent,
 };
-use crate::{elements::ElementType, proto::tensor_proto::DataType};
+use crate::elements::ElementType;
 
 pub(super) const RULES: NodeRules = &[
     ("QuantizeLinear", All, quantize),
@@ -27,13 +27,12 @@ pub(super) const RULES: NodeRules = &[
 
 /// The smallest and the largest number of an integer type.
 fn range(element: ElementType) -> Result<(f64, f64)> {
-    Ok(match element.data_type() {
-        DataType::Uint8 => (0.0, 255.0),
-        DataType::Int8 => (-128.0, 127.0),
-        DataType::Uint16 => (0.0, 65535.0),
-        DataType::Int16 => (-32768.0, 32767.0),
-        _ => return Err(refuse(format!("dtype {} is not supported as a quantised one", element.name()))),
-    })
+    let bits = if element == ElementType::U8 { Some((8, false)) } else { element.narrow_integer() };
+    let Some((bits, signed)) = bits.filter(|(bits, _)| *bits <= 16) else {
+        return Err(refuse(format!("dtype {} is not supported as a quantised one", element.name())));
+    };
+    let count = f64::from(1 << bits);
+    Ok(if signed { (-count / 2.0, count / 2.0 - 1.0) } else { (0.0, count - 1.0) })
 }
 
 /// A scale or a zero point in a shape that broadcasts against `x`: one for each place along the axis, or each block.
@@ -236,7 +235,7 @@ fn matmul_n_bits(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn arranged(n: &mut NodeContext<'_, '_>, i: usize, arrange: impl Fn(&Expr) -> Expr) -> Result<Expr> {
     let known = match &n.required(i)?.content {
         ValueContent::Known(known) => known.tensor.clone(),
-        ValueContent::Computed(_) => return Ok(arrange(&n.input(i)?)),
+        _ => return Ok(arrange(&n.input(i)?)),
     };
     let arranged = arrange(&autobwd::eager().constant((*known).clone())).tensor()?;
     n.moved_weight(i, arranged)

@@ -8,6 +8,7 @@ use autobwd_ops::Math;
 use super::{
     Importer, arith,
     node::{NodeContext, NodeOutput, Outputs, refuse},
+    sizes::of_sizes,
     value::{ImportedValue, Sources},
 };
 use crate::{elements::ElementType, proto::NodeProto};
@@ -50,7 +51,7 @@ static RULES: LazyLock<HashMap<&'static str, ImportRule>> = LazyLock::new(|| {
 });
 
 /// The number of families.
-const FAMILIES: usize = 20;
+const FAMILIES: usize = 21;
 
 fn families() -> [(NodeRules, bool); FAMILIES] {
     [
@@ -71,6 +72,7 @@ fn families() -> [(NodeRules, bool); FAMILIES] {
         (super::random::RULES, false),
         (super::reduce::RULES, true),
         (super::rnn::RULES, true),
+        (super::sequence::RULES, false),
         (super::shape::RULES, true),
         (super::signal::RULES, true),
         (super::windows::RULES, true),
@@ -103,7 +105,10 @@ impl Importer<'_> {
         }
         let initial = if is_constant { vec![] } else { self.initial_values(rule, proto, &inputs, version) };
         let mut node = NodeContext::new(self, proto, inputs, version);
-        let outputs = (rule.import)(&mut node)?;
+        let outputs = match of_sizes(&mut node)? {
+            Some(output) => vec![output],
+            None => (rule.import)(&mut node)?,
+        };
         let mut values = finish(&mut node, rule, outputs)?;
         values.iter_mut().zip(initial).for_each(|(value, initial)| value.initial = Some(initial));
         Ok(values)
@@ -136,10 +141,10 @@ pub(super) fn finish(
                 ImportedValue { sources: sources.clone(), ..value }
             }
             NodeOutput::Value(value) => value,
-            NodeOutput::OfShapes(expr) => {
-                let element = output_element(node, i, expr.check()?.dtype())?;
-                ImportedValue::computed(name, element, expr)
-            }
+            NodeOutput::Sizes(sizes) => match sizes.tensor() {
+                Some(tensor) => ImportedValue::known(name, ElementType::of(sizes.dtype), tensor?, false),
+                None => ImportedValue::sizes(name, sizes),
+            },
             NodeOutput::Known(tensor) => {
                 let element = output_element(node, i, tensor.dtype())?;
                 ImportedValue::known(name, element, tensor, false)

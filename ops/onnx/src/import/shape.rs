@@ -2,11 +2,10 @@
 
 use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
-    Math,
+    DimExpr, Math,
     fill::FillConstant,
     shape::{
-        Concat, ExpandAsV2, ExpandV2, FlattenContiguousRange, Reshape2, Slice, Split, StridedSlice, Tile,
-        TrilTriu,
+        Concat, ExpandAsV2, ExpandV2, FlattenContiguousRange, Reshape2, Split, StridedSlice, Tile, TrilTriu,
     },
 };
 
@@ -14,6 +13,7 @@ use super::{
     arith::{check_table, dim_of, filled_like, narrow, narrow_int, narrow_sizes, permute, reshape},
     node::{NodeContext, Outputs, all, one, refuse},
     rules::{All, NodeRules},
+    sizes,
 };
 
 pub(super) const RULES: NodeRules = &[
@@ -40,15 +40,7 @@ fn reshape_rule(n: &mut NodeContext<'_, '_>) -> Outputs {
         _ => n.planned_ints(1)?,
     };
     let x = n.input(0)?;
-    let Some(mut shape) = shape else {
-        if zeros {
-            return Err(refuse("operator `Reshape` with `allowzero` needs a known shape"));
-        }
-        let dims = n.input(1)?;
-        let op =
-            Reshape2 { shape_input: Some((&dims).into()), ..Reshape2::of((&x).into(), New, New, vec![]) };
-        return one(emit(op).out);
-    };
+    let Some(mut shape) = shape else { return computed_reshape(n, &x, zeros) };
     let own = x.dims();
     if zeros && shape.contains(&0) {
         // No elements: the dimension −1 cannot follow from their number.
@@ -70,6 +62,23 @@ fn reshape_rule(n: &mut NodeContext<'_, '_>) -> Outputs {
     }
     narrow_sizes(&shape)?;
     one(reshape(&x, &shape))
+}
+
+/// A reshape to sizes that follow from other shapes.
+fn computed_reshape(n: &mut NodeContext<'_, '_>, x: &Expr, zeros: bool) -> Outputs {
+    let Some(mut sizes) = n.sizes(1)? else {
+        let dims = n.input(1)?;
+        let op = Reshape2 { shape_input: Some((&dims).into()), ..Reshape2::of(x.into(), New, New, vec![]) };
+        return one(emit(op).out);
+    };
+    if !zeros {
+        let copied = |(axis, size): (usize, DimExpr)| match size.known() {
+            Some(0) => x.dim(axis as i32),
+            _ => size,
+        };
+        sizes = sizes.into_iter().enumerate().map(copied).collect();
+    }
+    one(x.reshape_to(&sizes))
 }
 
 /// A tensor without elements in another shape.
@@ -183,8 +192,15 @@ fn split(n: &mut NodeContext<'_, '_>) -> Outputs {
     let sizes = match given {
         Some(sizes) => sizes,
         None => {
-            let dim =
-                n.dims(0)?[axis].get().ok_or_else(|| refuse("operator `Split` needs a known dimension"))?;
+            let Some(dim) = n.dims(0)?[axis].get() else {
+                let x = n.input(0)?;
+                let dim = x.dim(axis as i32);
+                let part = (&dim + (count as i64 - 1)) / (count as i64);
+                let bound = |i: usize| (&part * i as i64).min(dim.clone());
+                return all((0..count)
+                    .map(|i| x.slice_to(axis as i32, &bound(i), &bound(i + 1)))
+                    .collect::<Vec<_>>());
+            };
             // The last part may be smaller.
             let part = dim.div_ceil(count.max(1));
             (0..count).map(|i| dim.saturating_sub(i * part).min(part) as i64).collect()
@@ -258,10 +274,7 @@ pub(super) fn strided(x: &Expr, axis: usize, start: i64, end: i64, step: i64) ->
     }
     x.check()?;
     let Some(dim) = dim_of(x, axis) else {
-        if step != 1 {
-            return Err(refuse("operator `Slice` with steps needs known dimensions"));
-        }
-        return Ok(slice_axis(x, axis, start, end));
+        return open_strided(x, axis, &start.into(), &end.into(), step);
     };
     let from_end = |at: i64| if at < 0 { at.saturating_add(dim) } else { at };
     let (low, high) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
@@ -282,45 +295,53 @@ pub(super) fn strided(x: &Expr, axis: usize, start: i64, end: i64, step: i64) ->
 }
 
 fn every(x: &Expr, axis: usize, start: i64, end: i64, stride: i32) -> Expr {
-    let op = StridedSlice {
-        input: x.into(),
-        starts_tensor: None,
-        ends_tensor: None,
-        strides_tensor: None,
-        starts_tensor_list: vec![],
-        ends_tensor_list: vec![],
-        strides_tensor_list: vec![],
-        out: New,
+    emit(StridedSlice {
         axes: vec![axis as i32],
         starts: narrow(&[start]),
         ends: narrow(&[end]),
         strides: vec![stride],
-        decrease_axis: vec![],
-    };
-    emit(op).out
+        ..StridedSlice::of(x.into(), New)
+    })
+    .out
 }
 
-/// A slice between computed bounds, without steps.
-fn computed_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let axes = n.constant_ints(3)?;
-    let steps = n.constant_ints(4)?;
-    if steps.is_some_and(|steps| steps.iter().any(|step| *step != 1)) {
-        n.constant_ints(1)?;
-        n.constant_ints(2)?;
+/// [`strided`] along a dimension, or between bounds, that are known when the program is planned.
+fn open_strided(x: &Expr, axis: usize, start: &DimExpr, end: &DimExpr, step: i64) -> Result<Expr> {
+    if step == 0 {
+        return Err(refuse("operator `Slice`: a step of 0"));
     }
-    let count = n.dims(1)?.numel().get();
-    let count = count.ok_or_else(|| refuse("operator `Slice` needs a known number of starts"))?;
-    let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
-    let axes: Vec<i64> =
-        axes.iter().map(|axis| n.axis(0, *axis).map(|axis| axis as i64)).collect::<Result<_>>()?;
-    let (x, starts, ends) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    let op = Slice {
-        starts_tensor: Some((&starts).into()),
-        ends_tensor: Some((&ends).into()),
-        axes: narrow(&axes),
-        ..Slice::of((&x).into(), New)
+    let every = |part: Expr| match narrow_int(step.saturating_abs().min(i32::MAX.into()))? {
+        1 => Ok(part),
+        stride => Ok(every(&part, axis, 0, i32::MAX.into(), stride)),
     };
-    one(emit(op).out)
+    if step > 0 {
+        return every(x.slice_to(axis as i32, start, end));
+    }
+    let (Some(first), Some(end)) = (start.known(), end.known()) else {
+        return Err(refuse("operator `Slice` with negative steps needs known starts and ends"));
+    };
+    // From the end to the start: both one further, where −1 + 1 is the length.
+    let after = |bound: i64| if bound == -1 { x.dim(axis as i32) } else { bound.saturating_add(1).into() };
+    let low = if end < i32::MIN.into() { 0.into() } else { after(end) };
+    every(x.slice_to(axis as i32, &low, &after(first)).flip(&[axis as i32]))
+}
+
+/// A slice between computed bounds.
+fn computed_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (Some(starts), Some(ends)) = (n.sizes(1)?, n.sizes(2)?) else {
+        return Err(refuse("operator `Slice` needs a known number of starts"));
+    };
+    let axes = n.constant_ints(3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = n.constant_ints(4)?.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+        return Err(refuse("operator `Slice` needs starts, ends, axes and steps of one length"));
+    }
+    let mut x = n.input(0)?;
+    for (i, axis) in axes.iter().enumerate() {
+        let axis = n.axis(0, *axis)?;
+        x = open_strided(&x, axis, &starts[i], &ends[i], steps[i])?;
+    }
+    one(x)
 }
 
 fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
@@ -353,10 +374,32 @@ fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
             ExpandV2 { x: (&x).into(), shape_input: None, expand_shapes_tensor: vec![], out: New, shape };
         return one(emit(op).out);
     }
+    if let Some(sizes) = n.sizes(1)? {
+        return one(x.expand_to(&broadcast_sizes(&x, &sizes)));
+    }
     let shape = n.input(1)?;
     let op = FillConstant { shape_tensor: Some((&shape).into()), dtype: DType::I32, ..FillConstant::of(New) };
     let zeros = n.net().emit(op).out + filled_like(&x, 0.0, DType::I32);
     one(emit(ExpandAsV2 { x: (&x).into(), y: Some((&zeros).into()), out: New, target_shape: vec![] }).out)
+}
+
+/// The dimensions of a tensor that is expanded to sizes: of both, one is 1 or they are equal.
+fn broadcast_sizes(x: &Expr, sizes: &[DimExpr]) -> Vec<DimExpr> {
+    let dims = x.dims();
+    let rank = dims.len().max(sizes.len());
+    let aligned = |axis: usize, len: usize| (axis + len).checked_sub(rank);
+    let size = |axis: usize| {
+        let own = aligned(axis, dims.len()).map_or(1.into(), |at| x.dim(at as i32));
+        let wanted = aligned(axis, sizes.len()).map_or(1.into(), |at| sizes[at].clone());
+        match (own.known(), wanted.known()) {
+            (Some(1), _) => wanted,
+            (Some(_), _) | (_, Some(1)) => own,
+            (None, Some(_)) => wanted,
+            (None, None) if own.is_same(&wanted) => own,
+            (None, None) => sizes::broadcast(&own, &wanted),
+        }
+    };
+    (0..rank).map(size).collect()
 }
 
 fn tile(n: &mut NodeContext<'_, '_>) -> Outputs {

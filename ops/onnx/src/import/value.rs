@@ -12,6 +12,7 @@ use std::{
 
 use autobwd::{Dims, Expr, Tensor};
 
+use super::sizes::Sizes;
 use crate::elements::ElementType;
 
 /// Names of inputs of the model.
@@ -50,6 +51,10 @@ pub(crate) enum ValueContent {
     Computed(Expr),
     /// It is known now.
     Known(Known),
+    /// It follows from shapes.
+    Sizes(Sizes),
+    /// It is a sequence of tensors.
+    Sequence(Rc<[ImportedValue]>),
 }
 
 /// A constant.
@@ -97,11 +102,33 @@ impl ImportedValue {
         }
     }
 
+    pub(crate) fn sequence(element: ElementType, items: Vec<ImportedValue>) -> ImportedValue {
+        ImportedValue {
+            name: "".into(),
+            element,
+            content: ValueContent::Sequence(items.into()),
+            sources: Rc::default(),
+            initial: None,
+        }
+    }
+
+    pub(crate) fn sizes(name: &str, sizes: Sizes) -> ImportedValue {
+        ImportedValue {
+            name: name.into(),
+            element: ElementType::of(sizes.dtype),
+            content: ValueContent::Sizes(sizes),
+            sources: Rc::default(),
+            initial: None,
+        }
+    }
+
     /// The elements in the file, if they are known; [`Importer::number`](super::Importer::number) lets a rule use them.
     pub(crate) fn tensor(&self) -> Option<&Rc<Tensor>> {
         match &self.content {
             ValueContent::Known(known) => Some(&known.tensor),
-            ValueContent::Computed(_) => self.initial.as_ref().map(|initial| &initial.tensor),
+            ValueContent::Computed(_) | ValueContent::Sizes(_) | ValueContent::Sequence(_) => {
+                self.initial.as_ref().map(|initial| &initial.tensor)
+            }
         }
     }
 
@@ -117,7 +144,7 @@ impl ImportedValue {
     pub(crate) fn parameters(&self) -> Rc<ParameterVariables> {
         match &self.content {
             ValueContent::Known(known) => Rc::new(known.parameter_variable()),
-            ValueContent::Computed(_) => {
+            ValueContent::Computed(_) | ValueContent::Sizes(_) | ValueContent::Sequence(_) => {
                 self.initial.as_ref().map(|initial| initial.parameters.clone()).unwrap_or_default()
             }
         }
@@ -127,6 +154,9 @@ impl ImportedValue {
     pub(crate) fn dims(&self) -> Dims {
         match &self.content {
             ValueContent::Computed(expr) => expr.dims(),
+            ValueContent::Sizes(sizes) if sizes.scalar => Dims::default(),
+            ValueContent::Sequence(_) => Dims::default(),
+            ValueContent::Sizes(sizes) => [sizes.elements.len()].into(),
             ValueContent::Known(known) => known.tensor.dims().into(),
         }
     }

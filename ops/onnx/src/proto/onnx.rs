@@ -124,6 +124,8 @@ pub struct ValueInfoProto {
     pub r#type: ::core::option::Option<TypeProto>,
     #[prost(string, optional, tag = "3")]
     pub doc_string: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "4")]
+    pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeProto {

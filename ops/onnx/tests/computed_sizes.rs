@@ -1,0 +1,302 @@
+//! Graphs that compute with dimensions, as exporters write them: they load with unknown dimensions, and give what they give
+//! where dimensions are known.
+
+mod graphs;
+
+use autobwd::{DType, Executor, Result, Tensor};
+use autobwd_onnx::{LoadOptions, from_bytes};
+use graphs::{
+    ints, model, node,
+    proto::{GraphProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto},
+    typed_value,
+};
+
+fn numbers(dims: &[usize]) -> Tensor {
+    let count = dims.iter().product::<usize>();
+    Tensor::from_vec(dims, (0..count).map(|i| (i * 7 % 11) as f32 * 0.25 - 1.0).collect()).unwrap()
+}
+
+fn indices(dims: &[usize], size: i64) -> Tensor {
+    let count = dims.iter().product::<usize>() as i64;
+    Tensor::from_vec(dims, (0..count).map(|i| i * 5 % (2 * size) - size).collect()).unwrap()
+}
+
+/// A graph of inputs with unknown dimensions except those that are the same in both runs. Its result is `out`.
+fn open_graph(runs: &[Vec<Tensor>; 2], nodes: Vec<NodeProto>, initializers: Vec<TensorProto>) -> GraphProto {
+    let input = |i: usize| -> ValueInfoProto {
+        let [first, second] = runs.each_ref().map(|run| &run[i]);
+        let dims = first.dims().iter().zip(second.dims());
+        let dims: Vec<i64> = dims.map(|(a, b)| if a == b { *a as i64 } else { -1 }).collect();
+        typed_value(&format!("x{i}"), if first.dtype() == DType::I64 { 7 } else { 1 }, &dims)
+    };
+    let inputs: Vec<ValueInfoProto> = (0..runs[0].len()).map(input).collect();
+    graphs::graph(&inputs, &["out"], nodes, initializers)
+}
+
+#[track_caller]
+fn assert_loads_open(runs: [Vec<Tensor>; 2], nodes: Vec<NodeProto>, initializers: Vec<TensorProto>) {
+    let bytes = model(open_graph(&runs, nodes, initializers));
+    let mut executor = Executor::with_threads(1);
+    let mut open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
+    for run in &runs {
+        let shapes = run.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.dims().to_vec())).collect();
+        let mut known = from_bytes(&bytes, &LoadOptions { shapes, ..LoadOptions::default() }).unwrap();
+        let inputs: Vec<&Tensor> = run.iter().collect();
+        let out = open.run(&mut executor, &inputs).unwrap();
+        assert_eq!(out, known.run(&mut executor, &inputs).unwrap(), "for {:?}", run[0].dims());
+    }
+}
+
+/// Dimension `axis` of `x0`, as PyTorch writes it.
+fn dimension(axis: i64, name: &str) -> (Vec<NodeProto>, TensorProto) {
+    let (shape, index) = (format!("{name}_shape"), format!("{name}_index"));
+    let nodes =
+        vec![node("Shape", &["x0"], &[&shape]), node("Gather", &[&shape, &index], &[name]).int("axis", 0)];
+    (nodes, graphs::tensor(&index, &Tensor::scalar(axis).unwrap()))
+}
+
+/// `[dimension 0, dimension 1, 2, width / 2]` of `x0`, computed step by step.
+fn heads() -> (Vec<NodeProto>, Vec<TensorProto>) {
+    let (mut nodes, mut initializers) = (vec![], vec![ints("axes", &[0]), ints("two", &[2])]);
+    for axis in 0..3 {
+        let name = format!("d{axis}");
+        let (own, index) = dimension(axis, &name);
+        nodes.extend(own);
+        nodes.push(node("Unsqueeze", &[&name, "axes"], &[&format!("{name}_1")]));
+        initializers.push(index);
+    }
+    nodes.push(node("Div", &["d2_1", "two"], &["half"]));
+    nodes.push(node("Concat", &["d0_1", "d1_1", "two", "half"], &["shape"]).int("axis", 0));
+    (nodes, initializers)
+}
+
+fn sequences() -> [Vec<Tensor>; 2] {
+    [vec![numbers(&[2, 3, 8])], vec![numbers(&[3, 5, 8])]]
+}
+
+#[test]
+fn heads_are_split_off() {
+    let (mut nodes, initializers) = heads();
+    nodes.push(node("Reshape", &["x0", "shape"], &["out"]).int("allowzero", 1));
+    assert_loads_open(sequences(), nodes, initializers);
+}
+
+#[test]
+fn shape_of_a_reshape_has_known_elements() -> Result<()> {
+    // A recurrent layer needs its width, which is computed.
+    let (mut nodes, mut initializers) = heads();
+    nodes.push(node("Reshape", &["x0", "shape"], &["parts"]));
+    nodes.push(node("Squeeze", &["first", "last_axis"], &["x"]));
+    nodes.insert(nodes.len() - 1, node("Slice", &["parts", "zero", "one", "second_axis"], &["first"]));
+    nodes.push(node("LSTM", &["x", "w", "r"], &["out"]).int("hidden_size", 2));
+    let constants: [(&str, &[i64]); 4] =
+        [("zero", &[0]), ("one", &[1]), ("second_axis", &[2]), ("last_axis", &[2])];
+    initializers.extend(constants.map(|(name, elements)| ints(name, elements)));
+    initializers.push(graphs::tensor("w", &numbers(&[1, 8, 4])));
+    initializers.push(graphs::tensor("r", &numbers(&[1, 8, 2])));
+    assert_loads_open(sequences(), nodes, initializers);
+    Ok(())
+}
+
+#[test]
+fn expanding_keeps_dimensions_where_the_size_is_minus_one() {
+    // As PyTorch's `expand(-1, t, -1)`: a size of -1 becomes 1 in the shape.
+    let (mut nodes, index) = dimension(1, "t");
+    nodes.push(node("Unsqueeze", &["t", "axes"], &["t_1"]));
+    nodes.push(node("Concat", &["minus", "t_1", "minus"], &["sizes"]).int("axis", 0));
+    nodes.push(node("Equal", &["sizes", "minus"], &["is_kept"]));
+    nodes.push(node("Where", &["is_kept", "ones", "sizes"], &["shape"]));
+    nodes.push(node("Slice", &["x0", "zero", "one", "axis"], &["first"]));
+    nodes.push(node("Expand", &["first", "shape"], &["out"]));
+    let constants: [(&str, &[i64]); 6] = [
+        ("axes", &[0]),
+        ("minus", &[-1]),
+        ("ones", &[1, 1, 1]),
+        ("zero", &[0]),
+        ("one", &[1]),
+        ("axis", &[1]),
+    ];
+    let mut initializers: Vec<TensorProto> = constants.map(|(name, elements)| ints(name, elements)).into();
+    initializers.push(index);
+    assert_loads_open(sequences(), nodes, initializers);
+}
+
+#[test]
+fn tensors_are_expanded_to_each_other() {
+    let nodes = vec![node("Shape", &["x1"], &["shape"]), node("Expand", &["x0", "shape"], &["out"])];
+    let runs = [vec![numbers(&[2, 1]), numbers(&[3, 1, 4])], vec![numbers(&[1, 5]), numbers(&[2, 3, 1])]];
+    assert_loads_open(runs, nodes, vec![]);
+}
+
+#[test]
+fn slices_have_computed_ends_and_steps() {
+    let (mut nodes, index) = dimension(1, "t");
+    nodes.push(node("Unsqueeze", &["t", "axes"], &["end"]));
+    nodes.push(node("Slice", &["x0", "one", "end", "one", "two"], &["odd"]));
+    nodes.push(node("Slice", &["odd", "minus", "below", "two", "minus"], &["mirrored"]));
+    nodes.push(node("Slice", &["mirrored", "zero", "far", "zero", "two"], &["out"]));
+    let constants: [(&str, &[i64]); 7] = [
+        ("axes", &[0]),
+        ("zero", &[0]),
+        ("one", &[1]),
+        ("two", &[2]),
+        ("minus", &[-1]),
+        ("below", &[i64::MIN]),
+        ("far", &[i64::MAX]),
+    ];
+    let mut initializers: Vec<TensorProto> = constants.map(|(name, elements)| ints(name, elements)).into();
+    initializers.push(index);
+    let runs = [vec![numbers(&[2, 3, 4])], vec![numbers(&[3, 6, 8])]];
+    assert_loads_open(runs, nodes, initializers);
+}
+
+#[test]
+fn dimensions_are_split_into_equal_parts() {
+    let nodes = vec![
+        node("Split", &["x0"], &["a", "b"]).int("axis", 1),
+        node("Concat", &["b", "a"], &["out"]).int("axis", 1),
+    ];
+    assert_loads_open([vec![numbers(&[2, 4])], vec![numbers(&[1, 7])]], nodes, vec![]);
+}
+
+#[test]
+fn elements_are_gathered_by_negative_indices() {
+    let nodes = vec![node("GatherND", &["x0", "x1"], &["out"]).int("batch_dims", 1)];
+    let runs = [
+        vec![numbers(&[2, 3, 4]), indices(&[2, 5, 1], 3)],
+        vec![numbers(&[3, 6, 4]), indices(&[3, 2, 1], 6)],
+    ];
+    assert_loads_open(runs, nodes, vec![]);
+    let nodes = vec![node("Gather", &["x0", "last"], &["out"]).int("axis", 1)];
+    assert_loads_open(sequences(), nodes, vec![ints("last", &[-1, 0])]);
+}
+
+#[test]
+fn elements_are_scattered() {
+    let nodes = vec![node("ScatterElements", &["x0", "x1", "x2"], &["out"]).int("axis", 1)];
+    let runs = [
+        vec![numbers(&[3, 4]), indices(&[2, 1], 4), numbers(&[2, 1])],
+        vec![numbers(&[5, 6]), indices(&[5, 1], 6), numbers(&[5, 1])],
+    ];
+    assert_loads_open(runs, nodes, vec![]);
+    let nodes = vec![node("ScatterND", &["x0", "x1", "x2"], &["out"])];
+    let rows = |n: usize| Tensor::from_vec([n, 1], (0..n as i64).map(|i| -1 - i).collect()).unwrap();
+    let runs = [
+        vec![numbers(&[4, 3]), rows(2), numbers(&[2, 3])],
+        vec![numbers(&[6, 2]), rows(5), numbers(&[5, 2])],
+    ];
+    assert_loads_open(runs, nodes, vec![]);
+}
+
+#[test]
+fn classes_of_any_number_of_rows_are_one_hot() {
+    let nodes = vec![node("OneHot", &["x0", "depth", "values"], &["out"])];
+    let initializers = vec![ints("depth", &[4]), graphs::floats("values", &[2], &[-1.0, 2.0])];
+    assert_loads_open([vec![indices(&[2, 3], 4)], vec![indices(&[4, 5], 4)]], nodes, initializers);
+}
+
+#[test]
+fn images_are_resized_to_each_other_and_padded() {
+    let images = |a: [usize; 4], b: [usize; 4]| vec![numbers(&a), numbers(&b)];
+    let runs = [images([1, 2, 3, 4], [1, 2, 5, 7]), images([2, 2, 6, 5], [2, 2, 9, 10])];
+    for mode in ["nearest", "linear"] {
+        let mut resize = node("Resize", &["x0", "", "", "sizes"], &["out"]);
+        let mut text = |name: &str, value: &str| {
+            resize.attribute.push(graphs::proto::AttributeProto {
+                name: Some(name.into()),
+                r#type: Some(graphs::proto::attribute_proto::AttributeType::String as i32),
+                s: Some(value.as_bytes().to_vec().into()),
+                ..Default::default()
+            });
+        };
+        text("mode", mode);
+        text(
+            "coordinate_transformation_mode",
+            if mode == "nearest" { "asymmetric" } else { "align_corners" },
+        );
+        text("nearest_mode", "floor");
+        let nodes = vec![
+            node("Shape", &["x0"], &["own"]).int("end", 2),
+            node("Shape", &["x1"], &["wanted"]).int("start", 2),
+            node("Concat", &["own", "wanted"], &["sizes"]).int("axis", 0),
+            resize,
+        ];
+        let bytes = model(open_graph(&runs, nodes, vec![]));
+        let mut open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
+        let mut executor = Executor::with_threads(1);
+        for run in &runs {
+            let shapes = run.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.dims().to_vec())).collect();
+            let mut known = from_bytes(&bytes, &LoadOptions { shapes, ..LoadOptions::default() }).unwrap();
+            let inputs: Vec<&Tensor> = run.iter().collect();
+            let [out, expected] =
+                [&mut open, &mut known].map(|model| model.run(&mut executor, &inputs).unwrap().remove(0));
+            assert_eq!(out.dims(), run[1].dims());
+            let pairs = out.to_f64s().into_iter().zip(expected.to_f64s());
+            pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{mode}: {a} is not {b}"));
+        }
+    }
+    // To the next multiple of 4.
+    let (mut nodes, index) = dimension(1, "n");
+    nodes.push(node("Add", &["n", "three"], &["more"]));
+    nodes.push(node("Div", &["more", "four"], &["count"]));
+    nodes.push(node("Mul", &["count", "four"], &["full"]));
+    nodes.push(node("Sub", &["full", "n"], &["missing"]));
+    nodes.push(node("Unsqueeze", &["missing", "axes"], &["missing_1"]));
+    nodes.push(node("Concat", &["zeros", "missing_1"], &["pads"]).int("axis", 0));
+    nodes.push(node("Pad", &["x0", "pads"], &["out"]));
+    let scalar = |name: &str, n: i64| graphs::tensor(name, &Tensor::scalar(n).unwrap());
+    let initializers =
+        vec![index, scalar("three", 3), scalar("four", 4), ints("axes", &[0]), ints("zeros", &[0, 0, 0])];
+    assert_loads_open([vec![numbers(&[2, 3])], vec![numbers(&[3, 8])]], nodes, initializers);
+}
+
+#[test]
+fn zeros_of_a_computed_shape_are_sizes() {
+    // No elements: a 0 that would copy a dimension is a size.
+    let nodes = vec![
+        node("Shape", &["x1"], &["shape"]),
+        node("Reshape", &["x0", "shape"], &["out"]).int("allowzero", 1),
+    ];
+    let runs = [vec![numbers(&[0, 3]), numbers(&[2, 0])], vec![numbers(&[2, 3]), numbers(&[3, 2])]];
+    let bytes = model(open_graph(&runs, nodes, vec![]));
+    let mut open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
+    for run in &runs {
+        let out = open.run(&mut Executor::with_threads(1), &[&run[0], &run[1]]).unwrap().remove(0);
+        assert_eq!(out.dims(), run[1].dims());
+    }
+}
+
+#[test]
+fn initializers_that_pytorch_does_not_call_parameters_are_constants() -> Result<()> {
+    let runs = [vec![numbers(&[2, 3])], vec![numbers(&[4, 3])]];
+    let nodes = vec![
+        node("MatMul", &["x0", "layer.weight"], &["product"]),
+        node("Mul", &["product", "val_0"], &["scaled"]),
+        node("MatMul", &["scaled", "val_1"], &["moved"]),
+        node("Add", &["moved", "layer.offset"], &["out"]),
+    ];
+    let initializers = vec![
+        graphs::tensor("layer.weight", &numbers(&[3, 2])),
+        graphs::floats("val_0", &[], &[0.5]),
+        graphs::tensor("val_1", &numbers(&[2, 2])),
+        graphs::tensor("layer.offset", &numbers(&[2])),
+    ];
+    let mut graph = open_graph(&runs, nodes, initializers);
+    let kind = "pkg.torch.export.graph_signature.InputSpec.kind";
+    let folded = "pkg.onnxscript.optimizer.folded_from";
+    for (name, key, value) in [
+        ("layer.weight", kind, "PARAMETER"),
+        ("layer.offset", kind, "BUFFER"),
+        ("val_1", folded, "['other.weight', 'val_7']"),
+        ("val_0", folded, "['val_8']"),
+    ] {
+        let mut info = typed_value(name, 1, &[]);
+        info.metadata_props =
+            vec![StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) }];
+        graph.value_info.push(info);
+    }
+    let read = from_bytes(&model(graph), &LoadOptions::default())?;
+    let parameters: Vec<&str> = read.program.parameters().map(|var| read.program.name(var)).collect();
+    assert_eq!(parameters, ["layer.weight", "val_1"]);
+    Ok(())
+}
