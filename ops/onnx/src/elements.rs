@@ -42,15 +42,17 @@ impl Minifloat {
             NanCode::NegativeZero => sign == 1 && low == 0,
             NanCode::AsIeee => exponent == largest && fraction > 0,
         };
-        let part = fraction as f32 / (1 << self.fraction) as f32;
+        let part = f64::from(fraction) / f64::from(1 << self.fraction);
+        // The exponents are those of normal numbers of float64.
+        let power = |exponent: i32| f64::from_bits(((exponent + 1023) as u64) << 52);
         let size = match exponent {
-            _ if is_nan => f32::NAN,
-            _ if self.nan == NanCode::AsIeee && exponent == largest => f32::INFINITY,
+            _ if is_nan => f64::NAN,
+            _ if self.nan == NanCode::AsIeee && exponent == largest => f64::INFINITY,
             // Without a fraction, there are no subnormal numbers.
-            0 if self.fraction > 0 => part * f32::powi(2.0, 1 - self.bias),
-            _ => (1.0 + part) * f32::powi(2.0, exponent as i32 - self.bias),
+            0 if self.fraction > 0 => part * power(1 - self.bias),
+            _ => (1.0 + part) * power(exponent as i32 - self.bias),
         };
-        if sign == 1 { -size } else { size }
+        (if sign == 1 { -size } else { size }) as f32
     }
 }
 

@@ -205,7 +205,7 @@ fn images_are_resized_to_each_other_and_padded() {
             resize.attribute.push(graphs::proto::AttributeProto {
                 name: Some(name.into()),
                 r#type: Some(graphs::proto::attribute_proto::AttributeType::String as i32),
-                s: Some(value.as_bytes().to_vec().into()),
+                s: Some(value.as_bytes().to_vec()),
                 ..Default::default()
             });
         };
@@ -299,4 +299,57 @@ fn initializers_that_pytorch_does_not_call_parameters_are_constants() -> Result<
     let parameters: Vec<&str> = read.program.parameters().map(|var| read.program.name(var)).collect();
     assert_eq!(parameters, ["layer.weight", "val_1"]);
     Ok(())
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused_when_a_model_is_loaded() {
+    let (mut nodes, index) = dimension(0, "n");
+    nodes.push(node("Unsqueeze", &["n", "axes"], &["n_1"]));
+    nodes.push(node("Concat", &["n_1", "four"], &["shape"]).int("axis", 0));
+    nodes.push(node("Expand", &["x0", "shape"], &["out"]));
+    let initializers = vec![index, ints("axes", &[0]), ints("four", &[4])];
+    let runs = [vec![numbers(&[2, 3])], vec![numbers(&[5, 3])]];
+    let e =
+        from_bytes(&model(open_graph(&runs, nodes, initializers)), &LoadOptions::default()).err().unwrap();
+    assert!(e.to_string().contains("operator `Expand`: [-1, 3] does not broadcast to 4 at axis 1"), "{e}");
+    let nodes = vec![
+        node("SplitToSequence", &["x0", "sizes"], &["parts"]).int("axis", 1),
+        node("SequenceAt", &["parts", "third"], &["out"]),
+    ];
+    let initializers = vec![ints("sizes", &[1, 2]), graphs::tensor("third", &Tensor::scalar(2_i64).unwrap())];
+    let e =
+        from_bytes(&model(open_graph(&runs, nodes, initializers)), &LoadOptions::default()).err().unwrap();
+    assert!(e.to_string().contains("operator `SequenceAt`: a position outside of 2 tensors"), "{e}");
+}
+
+#[test]
+fn sequences_are_slices() {
+    let nodes = vec![
+        node("SplitToSequence", &["x0", "two"], &["parts"]).int("axis", 1),
+        node("SequenceAt", &["parts", "last"], &["b"]),
+        node("SequenceErase", &["parts"], &["rest"]),
+        node("SequenceInsert", &["rest", "b", "zero"], &["turned"]),
+        node("SequenceConstruct", &["b", "b"], &["twice"]),
+        node("ConcatFromSequence", &["turned"], &["joined"]).int("axis", 1),
+        node("ConcatFromSequence", &["twice"], &["stacked"]).int("axis", 0).int("new_axis", 1),
+        node("SequenceLength", &["turned"], &["length"]),
+        node("Cast", &["length"], &["factor"]).int("to", 1),
+        node("Mul", &["joined", "factor"], &["scaled"]),
+        node("ReduceMax", &["stacked"], &["most"]).ints("axes", &[0, 2]).int("keepdims", 0),
+        node("Unsqueeze", &["most", "one"], &["column"]),
+        node("Add", &["scaled", "column"], &["out"]),
+    ];
+    let scalar = |name: &str, n: i64| graphs::tensor(name, &Tensor::scalar(n).unwrap());
+    let initializers = vec![scalar("two", 2), scalar("last", -1), scalar("zero", 0), ints("one", &[1])];
+    let run = |rows: usize| vec![numbers(&[rows, 5])];
+    let bytes = model(open_graph(&[run(2), run(3)], nodes, initializers));
+    let mut open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
+    for inputs in [run(2), run(3)] {
+        let out = open.run(&mut Executor::with_threads(1), &[&inputs[0]]).unwrap().remove(0).to_f64s();
+        for (x, out) in inputs[0].to_f64s().chunks(5).zip(out.chunks(5)) {
+            // The last of three parts comes first, and is added.
+            let expected = [4, 0, 1, 2, 3].map(|at| 3.0 * x[at] + x[4]);
+            assert_eq!(out, expected);
+        }
+    }
 }

@@ -66,16 +66,21 @@ impl DimExpr {
         }
     }
 
-    /// An element of an integer tensor of one dimension.
+    /// An element of an integer tensor of at most one dimension.
     #[track_caller]
     pub fn element(tensor: &Expr, at: i32) -> DimExpr {
+        if tensor.dims().numel().get() == Some(1) {
+            return DimExpr::only_element(tensor);
+        }
         DimExpr(DimValue::Computed(tensor.slice(0, at, at + 1).cast(DType::I64)))
     }
 
     /// The element of an integer tensor that has one.
     #[track_caller]
     pub(crate) fn only_element(tensor: &Expr) -> DimExpr {
-        DimExpr(DimValue::Computed(tensor.reshape(&[1]).cast(DType::I64)))
+        let vector = if tensor.dims().len() == 1 { tensor.clone() } else { tensor.reshape(&[1]) };
+        let is_wide = vector.dtype() == DType::I64;
+        DimExpr(DimValue::Computed(if is_wide { vector } else { vector.cast(DType::I64) }))
     }
 
     /// The number, if it is known.

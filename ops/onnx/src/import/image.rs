@@ -2,7 +2,7 @@
 
 use autobwd::{Arg, DType, Expr, New, Result, Tensor, emit};
 use autobwd_ops::{
-    Math,
+    DimExpr, Math,
     image::{AffineGrid, GridMode, GridPadding, GridSampler},
     interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
 };
@@ -429,12 +429,18 @@ fn open_images(
     let x = n.input(0)?;
     let Some(sizes) = n.sizes(3)?.filter(|sizes| sizes.len() == axes.len()) else { return Err(open(n)) };
     let size = |axis: usize| axes.iter().position(|own| *own == axis).map(|i| sizes[i].clone());
-    let stays = |axis: usize| size(axis).is_none_or(|size| size.is_same(&x.dim(axis as i32)));
-    if x.dims().len() != 4 || !stays(0) || !stays(1) || policy != "stretch" {
+    if x.dims().len() != 4 || policy != "stretch" {
+        return Err(open(n));
+    }
+    let [images, channels] = [0, 1].map(|axis| x.dim(axis));
+    let wanted = [size(0).unwrap_or(images.clone()), size(1).unwrap_or(channels.clone())];
+    let may_differ =
+        |(own, wanted): (&DimExpr, &DimExpr)| own.known().zip(wanted.known()).is_some_and(|(a, b)| a != b);
+    if [(&images, &wanted[0]), (&channels, &wanted[1])].into_iter().any(may_differ) {
         return Err(open(n));
     }
     let attrs = match (resizing.mode, resizing.transformation, resizing.nearest) {
-        ("linear", "half_pixel" | "pytorch_half_pixel", _) => {
+        ("linear", "half_pixel", _) => {
             InterpAttrs { align_corners: false, align_mode: 0, ..InterpAttrs::default() }
         }
         ("linear", "align_corners", _) => InterpAttrs::default(),
@@ -459,7 +465,13 @@ fn open_images(
         true => emit(NearestInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
         false => emit(BilinearInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
     };
-    one(in_dtype(&out, dtype))
+    let out = in_dtype(&out, dtype);
+    if images.is_same(&wanted[0]) && channels.is_same(&wanted[1]) {
+        return one(out);
+    }
+    // Only rows and columns are resized: the plan checks that the others are as wanted.
+    let [images, channels] = wanted;
+    one(out.reshape_to(&[images, channels, out.dim(2), out.dim(3)]))
 }
 
 fn grid_sample(n: &mut NodeContext<'_, '_>) -> Outputs {

@@ -78,6 +78,9 @@ fn computed_pad(n: &mut NodeContext<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     let lengths = n.sizes(1)?.ok_or_else(|| refuse("operator `Pad` needs a known number of lengths"))?;
     let value = n.constant_floats(2)?.and_then(|x| x.first().copied()).unwrap_or(0.0);
+    if f64::from(value as f32) != value && !value.is_nan() {
+        return Err(refuse(format!("operator `Pad` by computed lengths with {value} is not supported")));
+    }
     let axes = match n.constant_ints(3)? {
         Some(axes) => axes.iter().map(|axis| n.axis(0, *axis)).collect::<Result<_>>()?,
         None => (0..n.rank(0)?).collect::<Vec<_>>(),

@@ -93,7 +93,7 @@ fn length(n: &mut NodeContext<'_, '_>) -> Outputs {
     Ok(vec![NodeOutput::Known(Tensor::scalar(items(n)?.len() as i64)?)])
 }
 
-/// Parts of these sizes, or of one size, of which the last part may have less; without sizes, single slices.
+/// Parts of these sizes, or of one size, where the last part may have less; without sizes, single slices.
 fn split(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.int_or("axis", 0)?;
     let axis = n.axis(0, axis)?;

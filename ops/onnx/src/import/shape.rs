@@ -78,7 +78,25 @@ fn computed_reshape(n: &mut NodeContext<'_, '_>, x: &Expr, zeros: bool) -> Outpu
         };
         sizes = sizes.into_iter().enumerate().map(copied).collect();
     }
+    let inferred = sizes.iter().position(|size| size.known() == Some(-1));
+    if let Some((at, size)) = inferred.and_then(|at| Some((at, rest(x, &sizes)?))) {
+        sizes[at] = size.into();
+    }
     one(x.reshape_to(&sizes))
+}
+
+/// The size for −1, if it is known: dimensions that stay cancel out, even if they are unknown.
+fn rest(x: &Expr, sizes: &[DimExpr]) -> Option<i64> {
+    let mut dims: Vec<DimExpr> = (0..x.dims().len()).map(|axis| x.dim(axis as i32)).collect();
+    for size in sizes.iter().filter(|size| size.known().is_none()) {
+        dims.remove(dims.iter().position(|dim| dim.is_same(size))?);
+    }
+    let product =
+        |sizes: &[DimExpr]| sizes.iter().try_fold(1_i64, |product, size| product.checked_mul(size.known()?));
+    let known: Vec<DimExpr> =
+        sizes.iter().filter(|size| size.known().is_some_and(|n| n != -1)).cloned().collect();
+    let (all, placed) = (product(&dims)?, product(&known)?);
+    all.checked_div(placed).filter(|size| size * placed == all && all > 0)
 }
 
 /// A tensor without elements in another shape.
@@ -375,7 +393,7 @@ fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
         return one(emit(op).out);
     }
     if let Some(sizes) = n.sizes(1)? {
-        return one(x.expand_to(&broadcast_sizes(&x, &sizes)));
+        return one(x.expand_to(&broadcast_sizes(&x, &sizes)?));
     }
     let shape = n.input(1)?;
     let op = FillConstant { shape_tensor: Some((&shape).into()), dtype: DType::I32, ..FillConstant::of(New) };
@@ -384,20 +402,25 @@ fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
 }
 
 /// The dimensions of a tensor that is expanded to sizes: of both, one is 1 or they are equal.
-fn broadcast_sizes(x: &Expr, sizes: &[DimExpr]) -> Vec<DimExpr> {
+fn broadcast_sizes(x: &Expr, sizes: &[DimExpr]) -> Result<Vec<DimExpr>> {
     let dims = x.dims();
     let rank = dims.len().max(sizes.len());
     let aligned = |axis: usize, len: usize| (axis + len).checked_sub(rank);
     let size = |axis: usize| {
         let own = aligned(axis, dims.len()).map_or(1.into(), |at| x.dim(at as i32));
         let wanted = aligned(axis, sizes.len()).map_or(1.into(), |at| sizes[at].clone());
-        match (own.known(), wanted.known()) {
+        Ok(match (own.known(), wanted.known()) {
             (Some(1), _) => wanted,
+            (Some(own), Some(wanted)) if wanted != 1 && own != wanted => {
+                return Err(refuse(format!(
+                    "operator `Expand`: {dims} does not broadcast to {wanted} at axis {axis}"
+                )));
+            }
             (Some(_), _) | (_, Some(1)) => own,
             (None, Some(_)) => wanted,
             (None, None) if own.is_same(&wanted) => own,
             (None, None) => sizes::broadcast(&own, &wanted),
-        }
+        })
     };
     (0..rank).map(size).collect()
 }

@@ -5,10 +5,11 @@
 
 use std::rc::Rc;
 
-use autobwd::{DType, Expr, Result, Tensor, tensor::Bool};
-use autobwd_ops::{DimExpr, Math};
+use autobwd::{BlockId, Builder, DType, Expr, Result, Tensor, tensor::Bool};
+use autobwd_ops::{DimExpr, Math, concat as concatenated};
 
 use super::{
+    Importer,
     arith::reshape,
     node::{NodeContext, NodeOutput, Outputs},
     value::{ImportedValue, KnownVariable, ValueContent},
@@ -50,41 +51,42 @@ impl Sizes {
 }
 
 impl NodeContext<'_, '_> {
-    /// The elements of an input of sizes or of few constants.
+    /// The elements of an input of sizes, of few constants, or of few integers that the program computes from shapes.
     fn own_sizes(&self, i: usize) -> Option<Sizes> {
-        match &self.value(i)?.content {
-            ValueContent::Sizes(sizes) => Some(sizes.clone()),
+        let value = self.value(i)?;
+        let dims = value.dims();
+        let count = dims.numel().get().filter(|count| *count <= MAX_SIZES && dims.len() <= 1)?;
+        let (dtype, elements): (DType, Vec<DimExpr>) = match &value.content {
+            ValueContent::Sizes(sizes) => return Some(sizes.clone()),
+            ValueContent::Computed(expr) if value.sources.is_empty() && value.tensor().is_none() => {
+                let dtype = expr.dtype();
+                if !matches!(dtype, DType::I32 | DType::I64) {
+                    return None;
+                }
+                (dtype, (0..count as i32).map(|at| DimExpr::element(expr, at)).collect())
+            }
             _ => {
-                let tensor = self.value(i)?.constant()?;
-                let is_vector = tensor.dims().len() <= 1 && tensor.numel() <= MAX_SIZES;
+                let tensor = value.constant()?;
                 let ints: Vec<i64> = match tensor.dtype() {
-                    _ if !is_vector => return None,
                     DType::I64 => tensor.slice::<i64>().ok()?.to_vec(),
                     DType::I32 => tensor.slice::<i32>().ok()?.iter().map(|n| (*n).into()).collect(),
                     _ => return None,
                 };
-                let elements = ints.into_iter().map(Into::into).collect();
-                Some(Sizes { dtype: tensor.dtype(), ..Sizes::new(elements, tensor.dims().is_empty()) })
+                (tensor.dtype(), ints.into_iter().map(Into::into).collect())
             }
-        }
+        };
+        Some(Sizes { dtype, ..Sizes::new(elements, dims.is_empty()) })
     }
 
-    /// The integers of a vector; `None` if the model computes them from its data, or if their number is unknown.
+    /// The integers of a vector; `None` if their number is unknown.
+    ///
+    /// # Errors
+    /// The model computes them from its data.
     pub(crate) fn sizes(&mut self, i: usize) -> Result<Option<Vec<DimExpr>>> {
         if let Some(sizes) = self.own_sizes(i) {
             return Ok(Some(sizes.elements.to_vec()));
         }
-        let value = self.required(i)?;
-        let count = value.dims().numel().get().filter(|count| *count <= MAX_SIZES && value.dims().len() <= 1);
-        let is_computed = value.tensor().is_none() && value.sources.is_empty();
-        match count.filter(|_| is_computed) {
-            Some(count) => {
-                let numbers = reshape(&self.input(i)?, &[-1]);
-                Ok(Some((0..count as i32).map(|at| DimExpr::element(&numbers, at)).collect()))
-            }
-            None if is_computed => Ok(None),
-            None => Ok(self.constant_ints(i)?.map(|ints| ints.into_iter().map(Into::into).collect())),
-        }
+        Ok(self.planned_ints(i)?.map(|ints| ints.into_iter().map(Into::into).collect()))
     }
 
     /// Sizes as int64 of rank 1.
@@ -97,15 +99,15 @@ impl NodeContext<'_, '_> {
 }
 
 /// Sizes as int64 of rank 1.
-fn vector(sizes: &[DimExpr], net: &autobwd::Builder) -> Expr {
+fn vector(sizes: &[DimExpr], net: &Builder) -> Expr {
     let numbers: Vec<Expr> = sizes.iter().map(|size| size.number(net)).collect();
     match &numbers[..] {
         [number] => number.clone(),
-        _ => autobwd_ops::concat(&numbers.iter().collect::<Vec<_>>(), 0),
+        _ => concatenated(&numbers.iter().collect::<Vec<_>>(), 0),
     }
 }
 
-impl super::Importer<'_> {
+impl Importer<'_> {
     /// Sizes as an expression of the current block.
     pub(super) fn emit_sizes(&mut self, sizes: &Sizes) -> Result<Expr> {
         if let Some(expr) = &*sizes.expr.borrow() {
@@ -115,7 +117,7 @@ impl super::Importer<'_> {
         let numbers = if sizes.dtype == DType::I64 { numbers } else { numbers.cast(sizes.dtype) };
         let expr = if sizes.scalar { reshape(&numbers, &[]) } else { numbers };
         expr.check()?;
-        if self.net.block() == autobwd::BlockId::ROOT {
+        if self.net.block() == BlockId::ROOT {
             *sizes.expr.borrow_mut() = Some(expr.clone());
         }
         Ok(expr)
@@ -313,7 +315,7 @@ fn chosen(n: &mut NodeContext<'_, '_>) -> Result<Option<Sizes>> {
     Ok(Some(a.with(elements, scalar && a.scalar && b.scalar)))
 }
 
-/// The broadcast of two sizes, of which one is 1 or both are equal.
+/// The broadcast of two sizes. One is 1, or both are equal.
 pub(super) fn broadcast(a: &DimExpr, b: &DimExpr) -> DimExpr {
     // The larger one, unless the smaller one is 0.
     a.max(b.clone()) * a.min(b.clone()).min(1)
