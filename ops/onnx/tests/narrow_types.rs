@@ -42,13 +42,13 @@ fn integers_are_packed_from_the_lowest_bits() -> Result<()> {
 
 #[test]
 fn floating_point_numbers_of_eight_bits_are_exact() -> Result<()> {
-    let two = 2.0_f64;
+    let power = |exponent: i32| f64::from_bits(((exponent + 1023) as u64) << 52);
     for (ty, raw, expected) in [
-        (DataType::Float8e4m3fn, [0x38, 0x7e, 0x01, 0xb9], [1.0, 448.0, two.powi(-9), -1.125]),
-        (DataType::Float8e4m3fnuz, [0x40, 0x7f, 0x01, 0xc1], [1.0, 240.0, two.powi(-10), -1.125]),
-        (DataType::Float8e5m2, [0x3c, 0x7b, 0x01, 0xbd], [1.0, 57344.0, two.powi(-16), -1.25]),
-        (DataType::Float8e5m2fnuz, [0x40, 0x7f, 0x01, 0xc1], [1.0, 57344.0, two.powi(-17), -1.25]),
-        (DataType::Float8e8m0, [0x7f, 0x80, 0x00, 0xfe], [1.0, 2.0, two.powi(-127), two.powi(127)]),
+        (DataType::Float8e4m3fn, [0x38, 0x7e, 0x01, 0xb9], [1.0, 448.0, power(-9), -1.125]),
+        (DataType::Float8e4m3fnuz, [0x40, 0x7f, 0x01, 0xc1], [1.0, 240.0, power(-10), -1.125]),
+        (DataType::Float8e5m2, [0x3c, 0x7b, 0x01, 0xbd], [1.0, 57344.0, power(-16), -1.25]),
+        (DataType::Float8e5m2fnuz, [0x40, 0x7f, 0x01, 0xc1], [1.0, 57344.0, power(-17), -1.25]),
+        (DataType::Float8e8m0, [0x7f, 0x80, 0x00, 0xfe], [1.0, 2.0, power(-127), power(127)]),
     ] {
         assert_eq!(floats(ty, 4, &raw)?, expected, "{ty:?}");
     }
