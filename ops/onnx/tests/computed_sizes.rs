@@ -251,22 +251,6 @@ fn images_are_resized_to_each_other_and_padded() {
 }
 
 #[test]
-fn zeros_of_a_computed_shape_are_sizes() {
-    // No elements: a 0 that would copy a dimension is a size.
-    let nodes = vec![
-        node("Shape", &["x1"], &["shape"]),
-        node("Reshape", &["x0", "shape"], &["out"]).int("allowzero", 1),
-    ];
-    let runs = [vec![numbers(&[0, 3]), numbers(&[2, 0])], vec![numbers(&[2, 3]), numbers(&[3, 2])]];
-    let bytes = model(open_graph(&runs, nodes, vec![]));
-    let mut open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
-    for run in &runs {
-        let out = open.run(&mut Executor::with_threads(1), &[&run[0], &run[1]]).unwrap().remove(0);
-        assert_eq!(out.dims(), run[1].dims());
-    }
-}
-
-#[test]
 fn initializers_that_pytorch_does_not_call_parameters_are_constants() -> Result<()> {
     let runs = [vec![numbers(&[2, 3])], vec![numbers(&[4, 3])]];
     let nodes = vec![
