@@ -1,4 +1,4 @@
-//! Gradients of maxima and minima at ties: as PyTorch, whose models the operators are exported from, defines them.
+//! Gradients of maxima and minima at ties, and of norms at 0: as PyTorch, whose models the operators are exported from, defines them.
 
 mod graphs;
 
@@ -59,5 +59,12 @@ fn pooling_takes_the_first_of_equal_elements() -> Result<()> {
     assert_eq!(gradient(pool(&["y"], &[2, 4]), &[1, 1, 2, 4], &equal)?, first);
     assert_eq!(gradient(pool(&["y"], &[2, 2, 2]), &[1, 1, 2, 2, 2], &equal)?, first);
     assert_eq!(gradient(pool(&["y", "positions"], &[2, 4]), &[1, 1, 2, 4], &equal)?, first);
+    Ok(())
+}
+
+#[test]
+fn norms_are_flat_at_zero() -> Result<()> {
+    let norm = vec![node("ReduceL2", &["sum"], &["y"]).ints("axes", &[1])];
+    assert_eq!(gradient(norm, &[2, 2], &[0.0, 0.0, 3.0, 4.0])?, [0.0, 0.0, 0.6_f32.into(), 0.8_f32.into()]);
     Ok(())
 }

@@ -6,8 +6,8 @@ use autobwd_ops::{
     cumsum::Cumsum,
     fill::FillConstant,
     reduce::{
-        LogicalReduceAttrs, Logsumexp, ReduceAll, ReduceAmax, ReduceAmin, ReduceAny, ReduceAttrs, ReduceMean,
-        ReduceProd, ReduceSum,
+        FrobeniusNorm, LogicalReduceAttrs, Logsumexp, ReduceAll, ReduceAmax, ReduceAmin, ReduceAny,
+        ReduceAttrs, ReduceMean, ReduceProd, ReduceSum,
     },
     top_k::{ArgAttrs, ArgMax, ArgMin},
 };
@@ -26,7 +26,7 @@ pub(super) const RULES: NodeRules = &[
     ("ReduceMax", All, |n| reduce(n, 18, Expr::clone, maximum, Expr::clone)),
     ("ReduceMin", All, |n| reduce(n, 18, Expr::clone, minimum, Expr::clone)),
     ("ReduceL1", Native, |n| reduce(n, 18, Math::abs, sum, Expr::clone)),
-    ("ReduceL2", Native, |n| reduce(n, 18, Math::square, sum, Math::sqrt)),
+    ("ReduceL2", Native, |n| reduce(n, 18, Expr::clone, euclidean, Expr::clone)),
     ("ReduceLogSum", Native, |n| reduce(n, 18, Expr::clone, sum, Math::log)),
     ("ReduceSumSquare", Native, |n| reduce(n, 18, |x| x * x, sum, Expr::clone)),
     ("ReduceLogSumExp", Native, |n| reduce(n, 18, Expr::clone, log_sum_exp, Expr::clone)),
@@ -48,6 +48,14 @@ fn sum(x: &Expr, axes: &[i64]) -> Expr {
     let out_dtype = (x.dtype() == DType::I32).then_some(DType::I32);
     let reduce = ReduceAttrs::keeping(narrow(axes)).out_dtype(out_dtype);
     emit(ReduceSum { x: x.into(), out: New, reduce }).out
+}
+
+/// The gradient at 0 is 0, as of PyTorch's norms.
+fn euclidean(x: &Expr, axes: &[i64]) -> Expr {
+    if !x.dtype().is_float() {
+        return sum(&x.square(), axes).sqrt();
+    }
+    emit(FrobeniusNorm { x: x.into(), out: New, reduce: ReduceAttrs::keeping(narrow(axes)) }).out
 }
 
 fn mean(x: &Expr, axes: &[i64]) -> Expr {
@@ -104,6 +112,7 @@ fn reduce(
     if nothing || rank == 0 {
         let single = match n.op() {
             "ReduceLogSumExp" => terms,
+            "ReduceL2" => terms.abs(),
             _ => after(&terms),
         };
         return one(single);
