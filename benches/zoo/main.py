@@ -3,8 +3,9 @@
     python main.py FOLDER --autobwd COMMAND [--only NAME ...] [--exporter dynamo|script]
 
 Files that are in the folder are not exported again. For each: whether the file loads as it is; outputs at two sizes;
-gradients of all parameters; the losses of five steps of SGD; the file written back, read and run again. One JSON line
-each, and a summary. The loss is the mean square of the output.
+gradients of all parameters, which parameters have none, and which constants are trained; the losses of five steps of
+SGD; the file written back, read and run again. One JSON line each, and a summary. The loss is the mean square of the
+output.
 
 Differences are relative to the largest magnitude of what PyTorch computes in float64; a result is right below 1e-3
 (gradients, by their norms, below 1e-2), or below ten times the difference of PyTorch's float32.
@@ -14,6 +15,7 @@ something else than PyTorch is not counted: its exporter has failed.
 """
 
 import argparse
+import ast
 import contextlib
 import copy
 import json
@@ -189,6 +191,8 @@ def check(name, exporter, folder, autobwd):
         # Names of gradients there, with what PyTorch calls them, and whether the exporter has transposed the parameter.
         names = {f"{n}@GRAD": (f"{p}@GRAD", t) for n, (p, t) in parameters(path).items() if f"{p}@GRAD" in references[0][0]}
         result["lost"] = [n[:-5] for n in names if n not in have]
+        trained = {v["name"] for v in variables(json.loads(program.read_text())) if v.get("is_parameter")}
+        result["constants"] = sorted(trained - {n[:-5] for n in names} - folded(path))
         names = {n: of for n, of in names.items() if n in have}
         fetches = [a for n in names for a in ("--fetch", n)]
 
@@ -233,13 +237,24 @@ def parameters(path):
     graph = onnx.load(path, load_external_data=False).graph
     found = {tensor.name: (tensor.name, False) for tensor in graph.initializer}
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
-    for info in graph.value_info:
-        sources = {pair.key: pair.value for pair in info.metadata_props}.get("pkg.onnxscript.optimizer.folded_from", "")
-        names = [name for name in sources.split("'") if "." in name]
+    for name, sources in folded_sources(graph):
         # Optimised files have the transposed weights of products.
-        if len(names) == 1 and sources.count(",") == 0 and ranks.get(info.name) == 2:
-            found[info.name] = (names[0], True)
+        if len(sources) == 1 and "." in sources[0] and ranks.get(name) == 2:
+            found[name] = (sources[0], True)
     return found
+
+
+def folded(path):
+    """The initializers that the exporter has computed from values of the module."""
+    graph = onnx.load(path, load_external_data=False).graph
+    return {name for name, sources in folded_sources(graph) if any("." in source for source in sources)}
+
+
+def folded_sources(graph):
+    for info in graph.value_info:
+        listed = {pair.key: pair.value for pair in info.metadata_props}.get("pkg.onnxscript.optimizer.folded_from")
+        if listed:
+            yield info.name, ast.literal_eval(listed)
 
 
 def variables(program):

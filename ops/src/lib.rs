@@ -80,5 +80,5 @@ pub mod windows;
 
 pub use einsum::einsum;
 pub use init::Init;
-pub use math::{DimExpr, Math, concat, filled, positions, sizes, stack};
+pub use math::{DimExpr, Math, all_sizes, concat, filled, positions, product, sizes, stack};
 pub use model::Model;

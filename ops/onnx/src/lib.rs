@@ -8,6 +8,7 @@ mod external;
 mod file_buf;
 mod files;
 mod import;
+mod minifloat;
 mod options;
 mod proto;
 mod tensors;

@@ -277,13 +277,13 @@ pub fn sizes<const RANK: usize>(x: &Expr) -> [DimExpr; RANK] {
 
 /// The dimensions of a tensor.
 #[track_caller]
-pub(crate) fn all_sizes(x: &Expr) -> Vec<DimExpr> {
+pub fn all_sizes(x: &Expr) -> Vec<DimExpr> {
     (0..x.dims().len()).map(|axis| DimExpr::of(x, axis as i32)).collect()
 }
 
-/// The product of dimensions.
+/// The product of dimensions, 1 for none.
 #[track_caller]
-pub(crate) fn product(dims: &[DimExpr]) -> DimExpr {
+pub fn product(dims: &[DimExpr]) -> DimExpr {
     if dims.iter().any(|dim| dim.known() == Some(0)) {
         return 0.into();
     }

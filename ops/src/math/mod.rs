@@ -10,8 +10,8 @@ mod shapes;
 
 use autobwd::{DType, Expr, New, emit};
 
-pub use dim_expr::{DimExpr, filled, positions, sizes};
-pub(crate) use dim_expr::{all_sizes, given_integers, product};
+pub(crate) use dim_expr::given_integers;
+pub use dim_expr::{DimExpr, all_sizes, filled, positions, product, sizes};
 pub(crate) use refusals::failed;
 use refusals::unequal_shapes;
 

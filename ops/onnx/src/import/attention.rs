@@ -8,7 +8,7 @@ use super::{
     matmul::product,
     node::{NodeContext, Outputs, all, one, refuse},
     rules::{Native, NodeRules},
-    shape::slice_axis,
+    slice::slice_axis,
     value::ImportedValue,
 };
 use crate::elements::ElementType;

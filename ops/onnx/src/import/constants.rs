@@ -11,8 +11,8 @@ use autobwd_ops::{
 use super::{
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     rules::{All, Native, NodeRules},
-    shape::slice_axis,
     sizes,
+    slice::slice_axis,
 };
 use crate::elements::ElementType;
 

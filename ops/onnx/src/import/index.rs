@@ -2,9 +2,9 @@
 
 use autobwd::{DType, Expr, New, Result, Tensor, emit};
 use autobwd_ops::{
-    DimExpr, Math,
+    DimExpr, Math, all_sizes,
     index::ScatterNdAdd,
-    positions as positions_of,
+    positions as positions_of, product,
     scatter::{GatherNd, Scatter, TakeAlongAxis},
     shape::ShapeOp,
     top_k::TopKV2,
@@ -58,9 +58,8 @@ fn gather(n: &mut NodeContext<'_, '_>) -> Outputs {
         return one(x.index_select(&index, axis as i32));
     }
     let taken = x.index_select(&reshape(&index, &[-1]), axis as i32);
-    let sizes = |x: &Expr, axes: std::ops::Range<usize>| axes.map(|i| x.dim(i as i32)).collect::<Vec<_>>();
-    let [before, after] = [0..axis, axis + 1..x.dims().len()].map(|axes| sizes(&x, axes));
-    one(taken.reshape_to(&[before, sizes(&index, 0..shape.len()), after].concat()))
+    let (dims, taken_dims) = (all_sizes(&x), all_sizes(&index));
+    one(taken.reshape_to(&[&dims[..axis], &taken_dims, &dims[axis + 1..]].concat()))
 }
 
 /// Indices along an axis of the first input, none of them negative.
@@ -91,7 +90,7 @@ fn gather_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
             && i != axis
             && wanted < own
         {
-            x = super::shape::slice_axis(&x, i, 0, wanted as i64);
+            x = super::slice::slice_axis(&x, i, 0, wanted as i64);
         }
     }
     let op = TakeAlongAxis { input: (&x).into(), index: (&index).into(), result: New, axis: axis as i32 };
@@ -131,7 +130,7 @@ fn gather_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
         if rank <= batch {
             return Err(refuse("attribute `batch_dims` of operator `GatherND` is missing or invalid"));
         }
-        let mut column: Vec<DimExpr> = (0..rank).map(|axis| index.dim(axis as i32)).collect();
+        let mut column = all_sizes(&index);
         column[rank - 1] = 1.into();
         // The place in the batch becomes an index.
         for axis in (0..batch).rev() {
@@ -171,8 +170,7 @@ fn scatter_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
     let index = positions(n, 1, axis)?.cast(DType::I64);
     let x = n.input(0)?;
     let rank = x.dims().len();
-    let sizes = |x: &Expr| (0..rank).map(|axis| x.dim(axis as i32)).collect::<Vec<_>>();
-    let (dims, written) = (sizes(&x), sizes(&index));
+    let (dims, written) = (all_sizes(&x), all_sizes(&index));
     let strides = strides(&dims);
     let mut places = times(&index, &strides[axis]);
     for at in (0..rank).filter(|at| *at != axis) {
@@ -188,7 +186,7 @@ fn scatter_elements(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn scatter_nd(n: &mut NodeContext<'_, '_>) -> Outputs {
     let index = multi_positions(n, 1, 0)?.cast(DType::I64);
     let x = n.input(0)?;
-    let dims: Vec<DimExpr> = (0..x.dims().len()).map(|axis| x.dim(axis as i32)).collect();
+    let dims = all_sizes(&x);
     let count = n.dims(1)?.last().and_then(|dim| dim.get()).unwrap_or(0);
     let steps = n.sizes_expr(&strides(&dims[..count]))?;
     let rows = reshape(&(&index * &steps).sum(&[-1]), &[-1]);
@@ -205,7 +203,6 @@ fn write(
     updates: &Expr,
 ) -> Outputs {
     let x = n.input(0)?;
-    let product = |dims: &[DimExpr]| dims.iter().fold(DimExpr::from(1), |product, dim| product * dim);
     let (height, width) = (product(&dims[..count]), product(&dims[count..]));
     let table = x.reshape_to(&[height, width.clone()]);
     let updates = updates.reshape_to(&[rows.dim(0), width]);
@@ -284,7 +281,7 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Outputs {
     let index = &index + &(&index.less_than(&int_like(&index, 0)).cast(index.dtype()) * &size);
     let hot = index.equal(&classes);
     let [off, on] = [0, 1].map(|i| values.slice(0, i, i + 1));
-    let sizes: Vec<DimExpr> = (0..hot.dims().len()).map(|axis| hot.dim(axis as i32)).collect();
+    let sizes = all_sizes(&hot);
     one(hot.where_cond(&on.expand_to(&sizes), &off.expand_to(&sizes)))
 }
 

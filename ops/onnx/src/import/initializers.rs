@@ -19,7 +19,7 @@ use super::{
 use crate::{
     elements::ElementType,
     external::ExternalData,
-    proto::{GraphProto, TensorProto, ValueInfoProto},
+    proto::{GraphProto, StringStringEntryProto, TensorProto, ValueInfoProto},
     tensors::{self, OnnxTensor},
 };
 
@@ -45,18 +45,19 @@ const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
 /// The names of values that onnxscript has folded, as a list in Python.
 const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
 
+fn property<'g>(info: &'g ValueInfoProto, key: &str) -> Option<&'g str> {
+    info.metadata_props.iter().find(|pair| pair.key() == key).map(StringStringEntryProto::value)
+}
+
 /// The initializers that are no parameters in a file whose exporter says which are: buffers, and numbers of the program.
 /// What is folded from a value of a module, such as a transposed weight, counts as a parameter.
 pub(super) fn exported_constants(graph: &GraphProto) -> Vec<&str> {
-    let property = |info: &'_ ValueInfoProto, key: &str| {
-        info.metadata_props.iter().find(|pair| pair.key() == key).map(|pair| pair.value().to_string())
-    };
     let says_kinds = graph.value_info.iter().any(|info| property(info, KIND).is_some());
     // Names of modules have a path; names of intermediate values have none.
     let of_module = |list: &str| list.split('\'').any(|name| name.contains('.'));
     let is_parameter = |info: &&ValueInfoProto| match property(info, KIND) {
         Some(kind) => kind == "PARAMETER",
-        None => property(info, FOLDED_FROM).is_some_and(|list| of_module(&list)),
+        None => property(info, FOLDED_FROM).is_some_and(of_module),
     };
     let parameters: HashSet<&str> =
         graph.value_info.iter().filter(is_parameter).map(ValueInfoProto::name).collect();

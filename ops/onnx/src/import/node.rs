@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
 use autobwd::{Builder, DType, Dims, Error, ErrorKind, Expr, Result, Tensor};
 
-use super::{Importer, sizes::Sizes, value::ImportedValue};
+use super::{Importer, sizes::SizeList, value::ImportedValue};
 use crate::{
     elements::ElementType,
     proto::{AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType},
@@ -18,7 +18,7 @@ pub(crate) enum NodeOutput {
     /// Computed by operators of the program.
     Expr(Expr),
     /// Follows from shapes.
-    Sizes(Sizes),
+    Sizes(SizeList),
     /// Known now.
     Known(Tensor),
     /// A value with its type.
@@ -58,6 +58,15 @@ pub(super) fn give(what: &str, value: &ImportedValue) -> String {
     match inputs.is_empty() {
         true => String::new(),
         false => format!("; give the {what} of the inputs {}", inputs.join(", ")),
+    }
+}
+
+/// The elements of a tensor of int32 or int64.
+pub(super) fn integers(tensor: &Tensor) -> Option<Vec<i64>> {
+    match tensor.dtype() {
+        DType::I64 => Some(tensor.slice::<i64>().ok()?.to_vec()),
+        DType::I32 => Some(tensor.slice::<i32>().ok()?.iter().map(|n| i64::from(*n)).collect()),
+        _ => None,
     }
 }
 
@@ -264,12 +273,9 @@ impl<'i, 'm> NodeContext<'i, 'm> {
     /// The integers of an input, which must be known now; `None` if it is not there.
     pub(crate) fn constant_ints(&self, i: usize) -> Result<Option<Vec<i64>>> {
         let Some(tensor) = self.constant(i)? else { return Ok(None) };
-        let ints = match tensor.dtype() {
-            DType::I64 => tensor.slice::<i64>()?.to_vec(),
-            DType::I32 => tensor.slice::<i32>()?.iter().map(|x| i64::from(*x)).collect(),
-            dtype => return Err(refuse(format!("operator `{}` needs integers, not {dtype}", self.op()))),
-        };
-        Ok(Some(ints))
+        let no_integers =
+            || refuse(format!("operator `{}` needs integers, not {}", self.op(), tensor.dtype()));
+        integers(&tensor).ok_or_else(no_integers).map(Some)
     }
 
     /// The integers of an input; `None` if they are computed from shapes, so that a program knows them when it is planned.

@@ -208,7 +208,7 @@ fn local_response_norm(n: &mut NodeContext<'_, '_>) -> Outputs {
     let padded = super::pad::pad_constant(&x.square(), &[(1, before, size - 1 - before)], 0.0)?;
     let channels = x.dims().get(1).and_then(|dim| dim.get()).map(|dim| dim as i64);
     let channels = channels.ok_or_else(|| refuse("operator `LRN` needs known channels"))?;
-    let terms = (0..size).map(|i| super::shape::slice_axis(&padded, 1, i, i + channels));
+    let terms = (0..size).map(|i| super::slice::slice_axis(&padded, 1, i, i + channels));
     let sum =
         terms.reduce(|sum, term| &sum + &term).ok_or_else(|| refuse("operator `LRN` without a size"))?;
     let base = &sum * (alpha / size as f64) + bias;

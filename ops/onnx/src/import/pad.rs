@@ -7,30 +7,35 @@ use super::{
     arith::{dim_of, filled_like, narrow_int, scalar_like},
     node::{NodeContext, Outputs, one, refuse},
     rules::{All, NodeRules},
-    shape::slice_axis,
+    slice::slice_axis,
 };
 
 pub(super) const RULES: NodeRules = &[("Pad", All, pad), ("CenterCropPad", All, center_crop_pad)];
 
 fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mode = n.text_or("mode", "constant")?;
-    if n.version() >= 11 && mode == "constant" && n.planned_ints(1)?.is_none() {
-        return computed_pad(n);
-    }
-    let (pads, value) = match n.version() {
-        ..2 => (n.ints("paddings")?, n.float_or("value", 0.0)?.into()),
-        2..11 => (n.ints("pads")?, n.float_or("value", 0.0)?.into()),
-        _ => (n.constant_ints(1)?, n.constant_floats(2)?.and_then(|x| x.first().copied()).unwrap_or(0.0)),
+    let ints = |ints: Option<Vec<i64>>| ints.map(|ints| ints.into_iter().map(DimExpr::from).collect());
+    let (lengths, value): (Option<Vec<DimExpr>>, f64) = match n.version() {
+        ..2 => (ints(n.ints("paddings")?), n.float_or("value", 0.0)?.into()),
+        2..11 => (ints(n.ints("pads")?), n.float_or("value", 0.0)?.into()),
+        _ => (n.sizes(1)?, n.constant_floats(2)?.and_then(|x| x.first().copied()).unwrap_or(0.0)),
     };
-    let pads = pads.ok_or_else(|| refuse("operator `Pad` lacks its lengths"))?;
+    let lengths = lengths.ok_or_else(|| refuse("operator `Pad` needs a known number of lengths"))?;
     let rank = n.rank(0)?;
     let axes = match n.constant_ints(3)? {
         Some(axes) => axes.iter().map(|axis| n.axis(0, *axis)).collect::<Result<_>>()?,
         None => (0..rank).collect::<Vec<_>>(),
     };
-    if pads.len() != 2 * axes.len() {
-        return Err(refuse(format!("operator `Pad` needs {} lengths, not {}", 2 * axes.len(), pads.len())));
+    if lengths.len() != 2 * axes.len() {
+        let (needed, given) = (2 * axes.len(), lengths.len());
+        return Err(refuse(format!("operator `Pad` needs {needed} lengths, not {given}")));
     }
+    let Some(pads) = lengths.iter().map(DimExpr::known).collect::<Option<Vec<i64>>>() else {
+        if mode != "constant" {
+            return Err(refuse(format!("operator `Pad` by computed lengths does not support mode `{mode}`")));
+        }
+        return computed_pad(&n.input(0)?, &axes, &lengths, value);
+    };
     if let Some(length) = pads.iter().find(|length| !(-1 << 31..1 << 31).contains(*length)) {
         return Err(refuse(format!("operator `Pad`: a length of {length} is not supported")));
     }
@@ -74,25 +79,11 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Outputs {
 }
 
 /// Padding with one value by lengths that follow from shapes.
-fn computed_pad(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let x = n.input(0)?;
-    let lengths = n.sizes(1)?.ok_or_else(|| refuse("operator `Pad` needs a known number of lengths"))?;
-    let value = n.constant_floats(2)?.and_then(|x| x.first().copied()).unwrap_or(0.0);
+fn computed_pad(x: &Expr, axes: &[usize], lengths: &[DimExpr], value: f64) -> Outputs {
     if f64::from(value as f32) != value && !value.is_nan() {
         return Err(refuse(format!("operator `Pad` by computed lengths with {value} is not supported")));
     }
-    let axes = match n.constant_ints(3)? {
-        Some(axes) => axes.iter().map(|axis| n.axis(0, *axis)).collect::<Result<_>>()?,
-        None => (0..n.rank(0)?).collect::<Vec<_>>(),
-    };
-    if lengths.len() != 2 * axes.len() {
-        return Err(refuse(format!(
-            "operator `Pad` needs {} lengths, not {}",
-            2 * axes.len(),
-            lengths.len()
-        )));
-    }
-    let mut paddings = vec![[DimExpr::from(0), DimExpr::from(0)]; n.rank(0)?];
+    let mut paddings = vec![[0.into(), 0.into()]; x.dims().len()];
     for (i, axis) in axes.iter().enumerate() {
         paddings[*axis] = [lengths[i].clone(), lengths[i + axes.len()].clone()];
     }

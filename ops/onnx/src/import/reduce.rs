@@ -198,7 +198,7 @@ fn cumulative_product(n: &mut NodeContext<'_, '_>) -> Outputs {
     let shifted = match exclusive {
         false => flipped,
         true => {
-            let rest = super::shape::slice_axis(&flipped, axis as usize, 0, -1);
+            let rest = super::slice::slice_axis(&flipped, axis as usize, 0, -1);
             super::pad::pad_constant(&rest, &[(axis as usize, 1, 0)], 1.0)?
         }
     };
@@ -238,7 +238,7 @@ fn lp_normalization(n: &mut NodeContext<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     let norm = match p {
         1 => sum(&x.abs(), &[axis]),
-        2 => sum(&x.square(), &[axis]).sqrt(),
+        2 => euclidean(&x, &[axis]),
         other => {
             return Err(refuse(format!(
                 "attribute `p` = {other} of operator `LpNormalization` is not supported"

@@ -14,7 +14,7 @@ use super::{
     matmul::product,
     node::{NodeContext, NodeOutput, Outputs, refuse},
     rules::{Native, NodeRules},
-    shape::slice_axis,
+    slice::slice_axis,
 };
 
 pub(super) const RULES: NodeRules = &[

@@ -51,7 +51,7 @@ static RULES: LazyLock<HashMap<&'static str, ImportRule>> = LazyLock::new(|| {
 });
 
 /// The number of families.
-const FAMILIES: usize = 21;
+const FAMILIES: usize = 23;
 
 fn families() -> [(NodeRules, bool); FAMILIES] {
     [
@@ -71,10 +71,12 @@ fn families() -> [(NodeRules, bool); FAMILIES] {
         (super::quantize::RULES, true),
         (super::random::RULES, false),
         (super::reduce::RULES, true),
+        (super::resize::RULES, true),
         (super::rnn::RULES, true),
         (super::sequence::RULES, false),
         (super::shape::RULES, true),
         (super::signal::RULES, true),
+        (super::slice::RULES, true),
         (super::windows::RULES, true),
     ]
 }

@@ -2,16 +2,14 @@
 
 use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
-    DimExpr, Math,
+    DimExpr, Math, all_sizes,
     fill::FillConstant,
-    shape::{
-        Concat, ExpandAsV2, ExpandV2, FlattenContiguousRange, Reshape2, Split, StridedSlice, Tile, TrilTriu,
-    },
+    shape::{Concat, ExpandAsV2, ExpandV2, FlattenContiguousRange, Reshape2, Tile, TrilTriu},
 };
 
 use super::{
-    arith::{check_table, dim_of, filled_like, narrow, narrow_int, narrow_sizes, permute, reshape},
-    node::{NodeContext, Outputs, all, one, refuse},
+    arith::{check_table, filled_like, narrow, narrow_sizes, permute, reshape},
+    node::{NodeContext, Outputs, one, refuse},
     rules::{All, NodeRules},
     sizes,
 };
@@ -23,8 +21,6 @@ pub(super) const RULES: NodeRules = &[
     ("Squeeze", All, squeeze),
     ("Unsqueeze", All, unsqueeze),
     ("Concat", All, concat),
-    ("Split", All, split),
-    ("Slice", All, slice),
     ("Expand", All, expand),
     ("Tile", All, tile),
     ("DepthToSpace", All, depth_to_space),
@@ -87,7 +83,7 @@ fn computed_reshape(n: &mut NodeContext<'_, '_>, x: &Expr, zeros: bool) -> Outpu
 
 /// The size for −1, if it is known: dimensions that stay cancel out, even if they are unknown.
 fn rest(x: &Expr, sizes: &[DimExpr]) -> Option<i64> {
-    let mut dims: Vec<DimExpr> = (0..x.dims().len()).map(|axis| x.dim(axis as i32)).collect();
+    let mut dims = all_sizes(x);
     for size in sizes.iter().filter(|size| size.known().is_none()) {
         dims.remove(dims.iter().position(|dim| dim.is_same(size))?);
     }
@@ -196,170 +192,6 @@ fn concat(n: &mut NodeContext<'_, '_>) -> Outputs {
     let inputs = n.all_inputs()?;
     let x = inputs.iter().map(Into::into).collect();
     one(emit(Concat { x, out: New, axis, axis_tensor: None }).out)
-}
-
-fn split(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let axis = n.int_or("axis", 0)?;
-    let axis = n.axis(0, axis)?;
-    let given = match n.version() {
-        ..13 => n.ints("split")?,
-        _ => n.constant_ints(1)?,
-    };
-    let count = n.output_count();
-    n.ignore(&["num_outputs"]);
-    let sizes = match given {
-        Some(sizes) => sizes,
-        None => {
-            let Some(dim) = n.dims(0)?[axis].get() else {
-                let x = n.input(0)?;
-                let dim = x.dim(axis as i32);
-                let part = (&dim + (count as i64 - 1)) / (count as i64);
-                let bound = |i: usize| (&part * i as i64).min(dim.clone());
-                return all((0..count)
-                    .map(|i| x.slice_to(axis as i32, &bound(i), &bound(i + 1)))
-                    .collect::<Vec<_>>());
-            };
-            // The last part may be smaller.
-            let part = dim.div_ceil(count.max(1));
-            (0..count).map(|i| dim.saturating_sub(i * part).min(part) as i64).collect()
-        }
-    };
-    if sizes.len() != count {
-        return Err(refuse(format!("operator `Split` has {count} outputs, but {} sizes", sizes.len())));
-    }
-    let x = n.input(0)?;
-    if let [_] = sizes[..] {
-        return one(x);
-    }
-    if sizes.contains(&0) {
-        let mut start = 0_i64;
-        let part = |size: &i64| {
-            let before = start;
-            start = start.saturating_add(*size);
-            slice_axis(&x, axis, before, start)
-        };
-        return all(sizes.iter().map(part).collect::<Vec<_>>());
-    }
-    let op = Split {
-        x: (&x).into(),
-        out: sizes.iter().map(|_| New).collect(),
-        axis: axis as i32,
-        num: 0,
-        sections: narrow_sizes(&sizes)?,
-        axis_tensor: None,
-        sections_tensor_list: vec![],
-    };
-    all(emit(op).out)
-}
-
-/// The slice from `start` to `end`, exclusive.
-pub(super) fn slice_axis(x: &Expr, axis: usize, start: i64, end: i64) -> Expr {
-    let [start, end] = [start, end].map(|at| at.clamp(i32::MIN.into(), i32::MAX.into()) as i32);
-    x.slice(axis as i32, start, end)
-}
-
-fn slice(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let rank = n.rank(0)?;
-    let (starts, ends, axes, steps) = match n.version() {
-        ..10 => (n.ints("starts")?, n.ints("ends")?, n.ints("axes")?, None),
-        _ => match (n.planned_ints(1)?, n.planned_ints(2)?) {
-            (Some(starts), Some(ends)) => {
-                (Some(starts), Some(ends), n.constant_ints(3)?, n.constant_ints(4)?)
-            }
-            _ => return computed_slice(n),
-        },
-    };
-    let (Some(starts), Some(ends)) = (starts, ends) else {
-        return Err(refuse("operator `Slice` lacks its ends"));
-    };
-    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
-    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
-    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] || starts.len() > rank {
-        return Err(refuse("operator `Slice` needs starts, ends, axes and steps of one length"));
-    }
-    let mut x = n.input(0)?;
-    for (i, axis) in axes.iter().enumerate() {
-        let axis = n.axis(0, *axis)?;
-        x = strided(&x, axis, starts[i], ends[i], steps[i])?;
-    }
-    one(x)
-}
-
-/// The elements `start`, `start + step`, … before `end`, as in NumPy.
-pub(super) fn strided(x: &Expr, axis: usize, start: i64, end: i64, step: i64) -> Result<Expr> {
-    if step == 0 {
-        return Err(refuse("operator `Slice`: a step of 0"));
-    }
-    x.check()?;
-    let Some(dim) = dim_of(x, axis) else {
-        return open_strided(x, axis, &start.into(), &end.into(), step);
-    };
-    let from_end = |at: i64| if at < 0 { at.saturating_add(dim) } else { at };
-    let (low, high) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
-    let (start, end) = (from_end(start).clamp(low, high), from_end(end).clamp(low, high));
-    let distance = if step > 0 { end - start } else { start - end };
-    let count = if distance <= 0 { 0 } else { (distance - 1) / step.saturating_abs() + 1 };
-    if count == 0 {
-        return Ok(slice_axis(x, axis, 0, 0));
-    }
-    let last = start + (count - 1) * step;
-    let (first, behind) = if step > 0 { (start, last + 1) } else { (last, start + 1) };
-    let part = match step.saturating_abs() {
-        _ if first == 0 && behind == dim && step.saturating_abs() == 1 => x.clone(),
-        1 => slice_axis(x, axis, first, behind),
-        stride => every(x, axis, first, behind, narrow_int(stride.min(dim))?),
-    };
-    Ok(if step > 0 || count == 1 { part } else { part.flip(&[axis as i32]) })
-}
-
-fn every(x: &Expr, axis: usize, start: i64, end: i64, stride: i32) -> Expr {
-    emit(StridedSlice {
-        axes: vec![axis as i32],
-        starts: narrow(&[start]),
-        ends: narrow(&[end]),
-        strides: vec![stride],
-        ..StridedSlice::of(x.into(), New)
-    })
-    .out
-}
-
-/// [`strided`] along a dimension, or between bounds, that are known when the program is planned.
-fn open_strided(x: &Expr, axis: usize, start: &DimExpr, end: &DimExpr, step: i64) -> Result<Expr> {
-    if step == 0 {
-        return Err(refuse("operator `Slice`: a step of 0"));
-    }
-    let every = |part: Expr| match narrow_int(step.saturating_abs().min(i32::MAX.into()))? {
-        1 => Ok(part),
-        stride => Ok(every(&part, axis, 0, i32::MAX.into(), stride)),
-    };
-    if step > 0 {
-        return every(x.slice_to(axis as i32, start, end));
-    }
-    let (Some(first), Some(end)) = (start.known(), end.known()) else {
-        return Err(refuse("operator `Slice` with negative steps needs known starts and ends"));
-    };
-    // From the end to the start: both one further, where −1 + 1 is the length.
-    let after = |bound: i64| if bound == -1 { x.dim(axis as i32) } else { bound.saturating_add(1).into() };
-    let low = if end < i32::MIN.into() { 0.into() } else { after(end) };
-    every(x.slice_to(axis as i32, &low, &after(first)).flip(&[axis as i32]))
-}
-
-/// A slice between computed bounds.
-fn computed_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let (Some(starts), Some(ends)) = (n.sizes(1)?, n.sizes(2)?) else {
-        return Err(refuse("operator `Slice` needs a known number of starts"));
-    };
-    let axes = n.constant_ints(3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
-    let steps = n.constant_ints(4)?.unwrap_or_else(|| vec![1; starts.len()]);
-    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return Err(refuse("operator `Slice` needs starts, ends, axes and steps of one length"));
-    }
-    let mut x = n.input(0)?;
-    for (i, axis) in axes.iter().enumerate() {
-        let axis = n.axis(0, *axis)?;
-        x = open_strided(&x, axis, &starts[i], &ends[i], steps[i])?;
-    }
-    one(x)
 }
 
 fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {

@@ -10,7 +10,7 @@ use super::{
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     pad::pad_constant,
     rules::{Native, NodeRules},
-    shape::slice_axis,
+    slice::slice_axis,
 };
 use crate::elements::ElementType;
 

@@ -1,17 +1,18 @@
 //! Sizes: integers that follow from shapes, element by element.
 //!
 //! Exporters compute the shape of a reshape from dimensions, by a node for every step. A vector of them is no tensor here
-//! but a list of [`DimExpr`]: numbers where dimensions are known, and nothing is emitted until an operator needs one.
+//! but a list of [`DimExpr`]: known elements are numbers, dimensions are taken from shapes where an operator reads them,
+//! and only sums, products and quotients of unknown ones are operators of the program.
 
 use std::rc::Rc;
 
 use autobwd::{BlockId, Builder, DType, Expr, Result, Tensor, tensor::Bool};
-use autobwd_ops::{DimExpr, Math, concat as concatenated};
+use autobwd_ops::{DimExpr, all_sizes, concat as concatenated, product};
 
 use super::{
     Importer,
-    arith::reshape,
-    node::{NodeContext, NodeOutput, Outputs},
+    arith::{in_dtype, reshape},
+    node::{NodeContext, NodeOutput, Outputs, integers},
     value::{ImportedValue, KnownVariable, ValueContent},
 };
 use crate::elements::ElementType;
@@ -21,7 +22,7 @@ const MAX_SIZES: usize = 64;
 
 /// Integers of rank 1, or one integer of rank 0: int64, or int32.
 #[derive(Clone)]
-pub(crate) struct Sizes {
+pub(crate) struct SizeList {
     pub(crate) elements: Rc<[DimExpr]>,
     pub(crate) scalar: bool,
     pub(crate) dtype: DType,
@@ -29,14 +30,19 @@ pub(crate) struct Sizes {
     pub(crate) expr: KnownVariable,
 }
 
-impl Sizes {
-    fn new(elements: Vec<DimExpr>, scalar: bool) -> Sizes {
-        Sizes { elements: elements.into(), scalar, dtype: DType::I64, expr: KnownVariable::default() }
+impl SizeList {
+    fn new(elements: Vec<DimExpr>, scalar: bool) -> SizeList {
+        SizeList { elements: elements.into(), scalar, dtype: DType::I64, expr: KnownVariable::default() }
     }
 
     /// Others of the same dtype.
-    fn with(&self, elements: Vec<DimExpr>, scalar: bool) -> Sizes {
-        Sizes { dtype: self.dtype, ..Sizes::new(elements, scalar) }
+    fn with(&self, elements: Vec<DimExpr>, scalar: bool) -> SizeList {
+        SizeList { dtype: self.dtype, ..SizeList::new(elements, scalar) }
+    }
+
+    /// The same elements as one integer, or as a vector.
+    fn ranked(&self, scalar: bool) -> SizeList {
+        self.with(self.elements.to_vec(), scalar)
     }
 
     /// The elements as numbers, if all are known.
@@ -51,31 +57,42 @@ impl Sizes {
 }
 
 impl NodeContext<'_, '_> {
-    /// The elements of an input of sizes, of few constants, or of few integers that the program computes from shapes.
-    fn own_sizes(&self, i: usize) -> Option<Sizes> {
+    /// The elements of an input of sizes or of few constants.
+    fn own_sizes(&self, i: usize) -> Option<SizeList> {
         let value = self.value(i)?;
-        let dims = value.dims();
-        let count = dims.numel().get().filter(|count| *count <= MAX_SIZES && dims.len() <= 1)?;
-        let (dtype, elements): (DType, Vec<DimExpr>) = match &value.content {
-            ValueContent::Sizes(sizes) => return Some(sizes.clone()),
-            ValueContent::Computed(expr) if value.sources.is_empty() && value.tensor().is_none() => {
-                let dtype = expr.dtype();
-                if !matches!(dtype, DType::I32 | DType::I64) {
-                    return None;
-                }
-                (dtype, (0..count as i32).map(|at| DimExpr::element(expr, at)).collect())
-            }
-            _ => {
-                let tensor = value.constant()?;
-                let ints: Vec<i64> = match tensor.dtype() {
-                    DType::I64 => tensor.slice::<i64>().ok()?.to_vec(),
-                    DType::I32 => tensor.slice::<i32>().ok()?.iter().map(|n| (*n).into()).collect(),
-                    _ => return None,
-                };
-                (tensor.dtype(), ints.into_iter().map(Into::into).collect())
-            }
-        };
-        Some(Sizes { dtype, ..Sizes::new(elements, dims.is_empty()) })
+        if let ValueContent::Sizes(sizes) = &value.content {
+            return Some(sizes.clone());
+        }
+        let tensor = value.constant().filter(|x| x.dims().len() <= 1 && x.numel() <= MAX_SIZES)?;
+        let elements = integers(tensor)?.into_iter().map(Into::into).collect();
+        Some(SizeList { dtype: tensor.dtype(), ..SizeList::new(elements, tensor.dims().is_empty()) })
+    }
+
+    /// The number of integers of an input that is a vector of few, or one integer, computed from shapes.
+    fn computed_count(&self, i: usize) -> Option<usize> {
+        let value = self.value(i)?;
+        let ValueContent::Computed(expr) = &value.content else { return None };
+        let of_shapes = value.sources.is_empty() && value.tensor().is_none();
+        let is_integer = matches!(expr.dtype(), DType::I32 | DType::I64);
+        let count = expr.dims().numel().get().filter(|count| *count <= MAX_SIZES)?;
+        (of_shapes && is_integer && expr.dims().len() <= 1).then_some(count)
+    }
+
+    /// The elements of each of the inputs, if all have some: also of those that the program computes, one by one.
+    fn all_own_sizes(&self) -> Option<Vec<SizeList>> {
+        let inputs = 0..self.input_count();
+        // Before anything is emitted.
+        if !inputs.clone().all(|i| self.own_sizes(i).is_some() || self.computed_count(i).is_some()) {
+            return None;
+        }
+        inputs.map(|i| self.own_sizes(i).or_else(|| self.computed_sizes(i))).collect()
+    }
+
+    fn computed_sizes(&self, i: usize) -> Option<SizeList> {
+        let count = self.computed_count(i)?;
+        let ValueContent::Computed(expr) = &self.value(i)?.content else { return None };
+        let elements = (0..count as i32).map(|at| DimExpr::element(expr, at)).collect();
+        Some(SizeList { dtype: expr.dtype(), ..SizeList::new(elements, expr.dims().is_empty()) })
     }
 
     /// The integers of a vector; `None` if their number is unknown.
@@ -83,7 +100,7 @@ impl NodeContext<'_, '_> {
     /// # Errors
     /// The model computes them from its data.
     pub(crate) fn sizes(&mut self, i: usize) -> Result<Option<Vec<DimExpr>>> {
-        if let Some(sizes) = self.own_sizes(i) {
+        if let Some(sizes) = self.own_sizes(i).or_else(|| self.computed_sizes(i)) {
             return Ok(Some(sizes.elements.to_vec()));
         }
         Ok(self.planned_ints(i)?.map(|ints| ints.into_iter().map(Into::into).collect()))
@@ -91,7 +108,7 @@ impl NodeContext<'_, '_> {
 
     /// Sizes as int64 of rank 1.
     pub(crate) fn sizes_expr(&self, sizes: &[DimExpr]) -> Result<Expr> {
-        if let Some(tensor) = Sizes::new(sizes.to_vec(), false).tensor() {
+        if let Some(tensor) = SizeList::new(sizes.to_vec(), false).tensor() {
             return self.tensor_expr(&tensor?);
         }
         Ok(vector(sizes, &self.net()))
@@ -109,12 +126,12 @@ fn vector(sizes: &[DimExpr], net: &Builder) -> Expr {
 
 impl Importer<'_> {
     /// Sizes as an expression of the current block.
-    pub(super) fn emit_sizes(&mut self, sizes: &Sizes) -> Result<Expr> {
+    pub(super) fn emit_sizes(&mut self, sizes: &SizeList) -> Result<Expr> {
         if let Some(expr) = &*sizes.expr.borrow() {
             return Ok(expr.clone());
         }
         let numbers = vector(&sizes.elements, &self.net);
-        let numbers = if sizes.dtype == DType::I64 { numbers } else { numbers.cast(sizes.dtype) };
+        let numbers = in_dtype(&numbers, sizes.dtype);
         let expr = if sizes.scalar { reshape(&numbers, &[]) } else { numbers };
         expr.check()?;
         if self.net.block() == BlockId::ROOT {
@@ -137,8 +154,8 @@ pub(super) fn shape(n: &mut NodeContext<'_, '_>) -> Outputs {
         return Ok(vec![NodeOutput::Known(Tensor::from_vec([known.len()], known)?)]);
     }
     let x = n.input(0)?;
-    let elements = (start..end.max(start)).map(|axis| x.dim(axis as i32)).collect();
-    Ok(vec![NodeOutput::Sizes(Sizes::new(elements, false))])
+    let elements = all_sizes(&x)[start..end.max(start)].to_vec();
+    Ok(vec![NodeOutput::Sizes(SizeList::new(elements, false))])
 }
 
 /// The number of elements of an input.
@@ -148,8 +165,7 @@ pub(super) fn size(n: &mut NodeContext<'_, '_>) -> Outputs {
         return Ok(vec![NodeOutput::Known(Tensor::scalar(size as i64)?)]);
     }
     let x = n.input(0)?;
-    let size = (0..x.dims().len()).fold(DimExpr::from(1), |size, axis| size * x.dim(axis as i32));
-    Ok(vec![NodeOutput::Sizes(Sizes::new(vec![size], true))])
+    Ok(vec![NodeOutput::Sizes(SizeList::new(vec![product(&all_sizes(&x))], true))])
 }
 
 /// What a node of sizes makes of them; `None` for other nodes, which get them as tensors.
@@ -164,18 +180,13 @@ pub(super) fn of_sizes(n: &mut NodeContext<'_, '_>) -> Result<Option<NodeOutput>
         "Gather" => gather(n)?,
         "Slice" => slice(n)?,
         "Concat" => concat(n)?,
-        "Squeeze" => {
-            n.own_sizes(0).filter(|sizes| sizes.elements.len() == 1).map(|sizes| with_rank(&sizes, 0))
-        }
-        "Unsqueeze" => n.own_sizes(0).filter(|sizes| sizes.scalar).map(|sizes| with_rank(&sizes, 1)),
+        "Squeeze" => n.own_sizes(0).filter(|sizes| sizes.elements.len() == 1).map(|sizes| sizes.ranked(true)),
+        "Unsqueeze" => n.own_sizes(0).filter(|sizes| sizes.scalar).map(|sizes| sizes.ranked(false)),
         "Reshape" => reshaped(n)?,
-        "Add" => elementwise(n, |a, b| Some(a + b)),
-        "Sub" => elementwise(n, |a, b| Some(a - b)),
-        "Mul" => elementwise(n, |a, b| Some(a * b)),
-        // Of ONNX, quotients are rounded towards 0.
-        "Div" => {
-            elementwise(n, |a, b| (a.is_nonnegative() && b.known().is_some_and(|b| b > 0)).then(|| a / b))
-        }
+        "Add" => elementwise(n, |a, b| a + b),
+        "Sub" => elementwise(n, |a, b| a - b),
+        "Mul" => elementwise(n, |a, b| a * b),
+        "Div" if has_floor(n) => elementwise(n, |a, b| a / b),
         "Equal" => return Ok(equal(n)),
         "Where" => chosen(n)?,
         _ => None,
@@ -183,23 +194,19 @@ pub(super) fn of_sizes(n: &mut NodeContext<'_, '_>) -> Result<Option<NodeOutput>
     Ok(sizes.map(NodeOutput::Sizes))
 }
 
-fn cast(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
+fn cast(n: &NodeContext<'_, '_>) -> Result<Option<SizeList>> {
     n.ignore(&["saturate", "round_mode"]);
     let to = n.int("to")?.and_then(|code| ElementType::from_code(code.try_into().ok()?));
     let dtype = to.and_then(ElementType::dtype).filter(|dtype| matches!(dtype, DType::I32 | DType::I64));
     let dtype = dtype.filter(|dtype| to == Some(ElementType::of(*dtype)));
-    Ok(n.own_sizes(0).zip(dtype).map(|(sizes, dtype)| Sizes {
+    Ok(n.own_sizes(0).zip(dtype).map(|(sizes, dtype)| SizeList {
         dtype,
         expr: KnownVariable::default(),
         ..sizes
     }))
 }
 
-fn with_rank(sizes: &Sizes, rank: usize) -> Sizes {
-    sizes.with(sizes.elements.to_vec(), rank == 0)
-}
-
-fn gather(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
+fn gather(n: &NodeContext<'_, '_>) -> Result<Option<SizeList>> {
     let (Some(sizes), Some(index)) = (n.own_sizes(0).filter(|sizes| !sizes.scalar), n.own_sizes(1)) else {
         return Ok(None);
     };
@@ -213,7 +220,7 @@ fn gather(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
     Ok(elements.map(|elements| sizes.with(elements, index.scalar)))
 }
 
-fn slice(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
+fn slice(n: &NodeContext<'_, '_>) -> Result<Option<SizeList>> {
     let Some(sizes) = n.own_sizes(0).filter(|sizes| !sizes.scalar && n.version() >= 10) else {
         return Ok(None);
     };
@@ -224,30 +231,26 @@ fn slice(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
     let (Some(start), Some(end), Some(step)) = (number(1, 0), number(2, 0), number(4, 1)) else {
         return Ok(None);
     };
+    let Ok(step) = usize::try_from(step.max(0)) else { return Ok(None) };
     let count = sizes.elements.len() as i64;
-    let from_end = |at: i64| if at < 0 { at.saturating_add(count) } else { at };
-    let taken: Vec<DimExpr> = match step {
-        1.. => {
-            let (start, end) =
-                (from_end(start).clamp(0, count) as usize, from_end(end).clamp(0, count) as usize);
-            sizes.elements[start..end.max(start)].iter().step_by(step as usize).cloned().collect()
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(sizes.with(taken, false)))
+    let from_end = |at: i64| if at < 0 { at.saturating_add(count) } else { at }.clamp(0, count) as usize;
+    let (start, end) = (from_end(start), from_end(end));
+    let taken = (step > 0).then(|| sizes.elements[start..end.max(start)].iter().step_by(step).cloned());
+    Ok(taken.map(|taken| sizes.with(taken.collect(), false)))
 }
 
-fn concat(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
+fn concat(n: &NodeContext<'_, '_>) -> Result<Option<SizeList>> {
     n.int("axis")?;
-    let parts = (0..n.input_count()).map(|i| n.own_sizes(i).filter(|sizes| !sizes.scalar));
-    let Some(parts) = parts.collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let Some(parts) = n.all_own_sizes().filter(|parts| parts.iter().all(|sizes| !sizes.scalar)) else {
+        return Ok(None);
+    };
     let elements: Vec<DimExpr> = parts.iter().flat_map(|sizes| sizes.elements.iter().cloned()).collect();
     let first = parts.first().filter(|_| elements.len() <= MAX_SIZES);
     Ok(first.map(|sizes| sizes.with(elements, false)))
 }
 
 /// To rank 0 or 1.
-fn reshaped(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
+fn reshaped(n: &NodeContext<'_, '_>) -> Result<Option<SizeList>> {
     n.flag("allowzero", false)?;
     let (Some(sizes), Some(shape)) = (n.own_sizes(0), n.own_sizes(1).filter(|_| n.version() >= 5)) else {
         return Ok(None);
@@ -255,30 +258,35 @@ fn reshaped(n: &NodeContext<'_, '_>) -> Result<Option<Sizes>> {
     let shape: Option<Vec<i64>> = shape.elements.iter().map(DimExpr::known).collect();
     let count = sizes.elements.len() as i64;
     Ok(match shape.as_deref() {
-        Some([]) if count == 1 => Some(with_rank(&sizes, 0)),
-        Some([size]) if *size == -1 || *size == count => Some(with_rank(&sizes, 1)),
+        Some([]) if count == 1 => Some(sizes.ranked(true)),
+        Some([size]) if *size == -1 || *size == count => Some(sizes.ranked(false)),
         _ => None,
     })
 }
 
 /// Elements of broadcast sizes, two by two.
-fn pairs(a: &Sizes, b: &Sizes) -> Option<Vec<(DimExpr, DimExpr)>> {
+fn pairs(a: &SizeList, b: &SizeList) -> Option<Vec<(DimExpr, DimExpr)>> {
     let count = match (a.elements.len(), b.elements.len()) {
         (x, y) if x == y || y == 1 => x,
         (1, y) => y,
         _ => return None,
     };
-    let at = |sizes: &Sizes, i: usize| sizes.elements[if sizes.elements.len() == 1 { 0 } else { i }].clone();
+    let at =
+        |sizes: &SizeList, i: usize| sizes.elements[if sizes.elements.len() == 1 { 0 } else { i }].clone();
     Some((0..count).map(|i| (at(a, i), at(b, i))).collect())
 }
 
-fn elementwise(
-    n: &NodeContext<'_, '_>,
-    apply: impl Fn(DimExpr, DimExpr) -> Option<DimExpr>,
-) -> Option<Sizes> {
-    let (a, b) = (n.own_sizes(0)?, n.own_sizes(1)?);
-    let elements: Option<Vec<DimExpr>> = pairs(&a, &b)?.into_iter().map(|(a, b)| apply(a, b)).collect();
-    Some(a.with(elements?, a.scalar && b.scalar))
+fn elementwise(n: &NodeContext<'_, '_>, apply: impl Fn(DimExpr, DimExpr) -> DimExpr) -> Option<SizeList> {
+    let inputs = n.all_own_sizes()?;
+    let [a, b] = &inputs[..] else { return None };
+    let elements = pairs(a, b)?.into_iter().map(|(a, b)| apply(a, b)).collect();
+    Some(a.with(elements, a.scalar && b.scalar))
+}
+
+/// Whether quotients, which ONNX rounds towards 0, are rounded down: none is negative.
+fn has_floor(n: &NodeContext<'_, '_>) -> bool {
+    let all = |i: usize, is: fn(&DimExpr) -> bool| n.own_sizes(i).is_some_and(|x| x.elements.iter().all(is));
+    all(0, DimExpr::is_nonnegative) && all(1, |divisor| divisor.known().is_some_and(|n| n > 0))
 }
 
 /// Whether elements are equal, where all are known to be or not to be: no dimension is negative.
@@ -299,7 +307,7 @@ fn equal(n: &mut NodeContext<'_, '_>) -> Option<NodeOutput> {
 }
 
 /// Elements of one or of the other, where a known condition says which.
-fn chosen(n: &mut NodeContext<'_, '_>) -> Result<Option<Sizes>> {
+fn chosen(n: &mut NodeContext<'_, '_>) -> Result<Option<SizeList>> {
     let condition = n.value(0).and_then(ImportedValue::constant).filter(|x| x.dtype() == DType::Bool);
     let (Some(condition), Some(a), Some(b)) = (condition, n.own_sizes(1), n.own_sizes(2)) else {
         return Ok(None);

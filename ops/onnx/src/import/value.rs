@@ -12,7 +12,7 @@ use std::{
 
 use autobwd::{Dims, Expr, Tensor};
 
-use super::sizes::Sizes;
+use super::sizes::SizeList;
 use crate::elements::ElementType;
 
 /// Names of inputs of the model.
@@ -52,7 +52,7 @@ pub(crate) enum ValueContent {
     /// It is known now.
     Known(Known),
     /// It follows from shapes.
-    Sizes(Sizes),
+    Sizes(SizeList),
     /// It is a sequence of tensors.
     Sequence(Rc<[ImportedValue]>),
 }
@@ -112,7 +112,7 @@ impl ImportedValue {
         }
     }
 
-    pub(crate) fn sizes(name: &str, sizes: Sizes) -> ImportedValue {
+    pub(crate) fn sizes(name: &str, sizes: SizeList) -> ImportedValue {
         ImportedValue {
             name: name.into(),
             element: ElementType::of(sizes.dtype),

@@ -12,7 +12,7 @@ use super::{
     pad::pad_constant,
     quantize::centred,
     rules::{All, Native, NodeRules},
-    shape::slice_axis,
+    slice::slice_axis,
     weights::with_dims,
 };
 use crate::elements::ElementType;
@@ -243,7 +243,7 @@ pub(super) fn strided(x: &Expr, axis: usize, start: i64, stride: i64, count: i64
     if count < 1 {
         return Err(refuse("windows are larger than the input"));
     }
-    super::shape::strided(x, axis, start, start + (count - 1) * stride + 1, stride)
+    super::slice::strided(x, axis, start, start + (count - 1) * stride + 1, stride)
 }
 
 /// The transposed convolution without padding, which is cut afterwards.

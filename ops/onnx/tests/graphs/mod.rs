@@ -67,6 +67,11 @@ impl NodeProto {
         self.with(name, AttributeType::Ints, attribute)
     }
 
+    pub fn text(self, name: &str, value: &str) -> NodeProto {
+        let attribute = AttributeProto { s: Some(value.into()), ..AttributeProto::default() };
+        self.with(name, AttributeType::String, attribute)
+    }
+
     pub fn tensor(self, name: &str, value: TensorProto) -> NodeProto {
         self.with(name, AttributeType::Tensor, AttributeProto { t: Some(value), ..AttributeProto::default() })
     }
