@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((bounded.get(), bounded.bound(), bounded.negative()), (None, Some(7), None));
         assert_eq!([bounded + 1, bounded * 3, bounded / 2], [Dim::UNKNOWN; 3]);
         assert_eq!(Dim::at_most(Dim::from(usize::MAX)).bound(), Dim::from(usize::MAX).get());
-        let lowest = Dim::from(0) - i64::MAX;
+        let lowest = Dim::from(0) - (i64::MAX - 1);
         assert!(lowest.negative().is_some() && lowest.bound().is_none());
     }
 }
