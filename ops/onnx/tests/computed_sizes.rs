@@ -329,3 +329,33 @@ fn sequences_are_slices() {
         }
     }
 }
+
+#[test]
+fn equal_sizes_are_computed_once() {
+    let (mut nodes, mut initializers) = heads();
+    // Two tensors are reshaped to one shape, and two are expanded to it.
+    nodes.push(node("Exp", &["x0"], &["e"]));
+    for (x, y) in [("x0", "a"), ("e", "b")] {
+        nodes.push(node("Reshape", &[x, "shape"], &[y]).int("allowzero", 1));
+    }
+    for y in ["c", "d"] {
+        nodes.push(node("Expand", &["one", "shape"], &[y]));
+    }
+    nodes.push(node("Sum", &["a", "b", "c", "d"], &["out"]));
+    initializers.push(graphs::tensor("one", &Tensor::scalar(1.0_f32).unwrap()));
+    let bytes = model(open_graph(&sequences(), nodes.clone(), initializers.clone()));
+    let open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
+    let root = open.program.root();
+    let of_integers = root.ops.iter().filter(|op| {
+        let desc = op.writes().next().and_then(|var| root.vars.get(&var));
+        desc.is_some_and(|desc| !desc.dtype.is_float())
+    });
+    let mut computations: Vec<String> = of_integers
+        .map(|op| format!("{} {:?} {:?}", op.ty, op.reads().collect::<Vec<_>>(), op.attrs))
+        .collect();
+    let count = computations.len();
+    computations.sort();
+    computations.dedup();
+    assert!(count > 0 && computations.len() == count, "{computations:?}");
+    assert_loads_open(sequences(), nodes, initializers);
+}

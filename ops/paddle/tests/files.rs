@@ -4,7 +4,7 @@ mod support;
 
 use std::{collections::BTreeMap, fs};
 
-use autobwd::{Attr, DType, Executor, Feed, Result, Tensor};
+use autobwd::{Attr, DType, Executor, Feed, Result, Scope, Tensor};
 use autobwd_ops::Model;
 use autobwd_ops::{
     Math, nn,
@@ -351,6 +351,44 @@ fn hostile_programs_are_errors() {
         }
     }
     assert!(load(&block(0, 0, &[var(b"\xff", &[2])])).unwrap_err().contains("is not a program"));
+}
+
+/// Runs an operator on 3, 1, 2, 6, 5, 4 or the first of these, and compares its output.
+#[track_caller]
+fn assert_result(ty: &str, dims: &[usize], attrs: &[Vec<u8>], (out, elements): (&[usize], &[f64])) {
+    let wire: Vec<i64> = dims.iter().map(|n| *n as i64).collect();
+    let vars = [var(b"x", &wire), var(b"y", &[])].concat();
+    let program = block(0, 0, &[vars, op(ty, b"x", b"y", attrs)]);
+    let model = autobwd_paddle::from_bytes(&program, None, None).unwrap();
+    let numbers = [3.0_f32, 1.0, 2.0, 6.0, 5.0, 4.0];
+    let x = Tensor::from_vec(dims, numbers[..dims.iter().product()].to_vec()).unwrap();
+    let feeds: [(&str, &dyn Feed); 1] = [("x", &x)];
+    let y = Executor::new().run(&model.program, &mut Scope::new(), &feeds, &["y"]).unwrap().remove(0);
+    assert_eq!((y.dims(), &y.to_f64s()[..]), (out, elements), "{ty}");
+}
+
+#[test]
+fn operators_of_earlier_versions_are_those_that_replaced_them() {
+    let attr = |name: &[u8], value: &[u8]| field(4, &[&field(1, name)[..], value].concat());
+    let ints = |name: &[u8], ints: &[u8]| {
+        let ints: Vec<u8> = ints.iter().flat_map(|int| [6 << 3, *int]).collect();
+        attr(name, &[&[16, 3][..], &ints].concat())
+    };
+    let int = |name: &[u8], int: u8| attr(name, &[16, 0, 3 << 3, int]);
+    let numbers = [3.0, 1.0, 2.0, 6.0, 5.0, 4.0];
+    assert_result("reshape", &[1, 2, 3], &[ints(b"shape", &[3, 2])], (&[3, 2], &numbers));
+    let turned = [3.0, 6.0, 1.0, 5.0, 2.0, 4.0];
+    assert_result("transpose", &[1, 2, 3], &[ints(b"axis", &[2, 1, 0])], (&[3, 2, 1], &turned));
+    assert_result("expand", &[1, 1, 1], &[ints(b"expand_times", &[1, 2, 1])], (&[1, 2, 1], &[3.0; 2]));
+    assert_result("flatten2", &[1, 2, 3], &[int(b"axis", 1)], (&[1, 6], &numbers));
+    assert_result("fill_zeros_like2", &[1, 2], &[int(b"dtype", 5)], (&[1, 2], &[0.0; 2]));
+    let doubled = [
+        attr(b"scale", &[&[16, 1, 4 << 3 | 5][..], &2.0_f32.to_le_bytes()].concat()),
+        attr(b"align_corners", &[16, 6, 10 << 3, 0]),
+        attr(b"interp_method", &[&[16, 2][..], &field(5, b"nearest")].concat()),
+    ];
+    let rows = [3.0, 3.0, 1.0, 1.0, 2.0, 2.0].repeat(2);
+    assert_result("nearest_interp", &[1, 1, 1, 3], &doubled, (&[1, 1, 2, 6], &rows));
 }
 
 #[test]

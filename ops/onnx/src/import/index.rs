@@ -54,6 +54,9 @@ fn gather(n: &mut NodeContext<'_, '_>) -> Outputs {
     let axis = n.axis(0, axis)?;
     let index = positions(n, 1, axis)?;
     let (x, shape) = (n.input(0)?, index.dims());
+    if axis == 0 && x.dims().len() == 2 {
+        return one(index.embedding(&x));
+    }
     if shape.len() == 1 {
         return one(x.index_select(&index, axis as i32));
     }

@@ -6,6 +6,7 @@ mod constants;
 mod control;
 mod detection;
 mod elementwise;
+mod equal_sizes;
 mod fold;
 mod image;
 mod index;
@@ -131,13 +132,15 @@ pub(crate) fn import(
     let program = obstacles.note("", net.program());
     obstacles.require_none(&failed)?;
     let mut program = program.map(|program| (*program).clone()).unwrap_or_default();
-    names.apply(&mut program);
+    let mut named = names.apply(&mut program);
     for expr in fixed.into_inner().values().filter_map(|variable| variable.take()) {
         let var = program.find(&expr.name());
         let desc = var.and_then(|var| program.root_mut().vars.get_mut(&var));
         desc.into_iter().for_each(|desc| desc.stop_gradient = true);
     }
     planned::write_constants(&mut program, &mut kept)?;
+    named.extend(fetches.iter().filter_map(|name| program.find(name)));
+    equal_sizes::merge(&mut program, |var| named.contains(&var));
     program.mark_loaded();
     obstacles.note("", OpInfoMap::linked()?.verify(&program));
     obstacles.require_none(&failed)?;

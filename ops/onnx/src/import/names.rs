@@ -57,8 +57,8 @@ impl Importer<'_> {
 }
 
 impl NodeNames {
-    /// Gives variables the names of their values, and operators the places of their nodes.
-    pub(super) fn apply(mut self, program: &mut Program) {
+    /// Gives variables the names of their values, and operators the places of their nodes; returns these variables.
+    pub(super) fn apply(mut self, program: &mut Program) -> HashSet<Var> {
         let declared =
             |program: &Program, var: &Var| program.blocks().iter().any(|block| block.vars.get(var).is_some());
         self.values.retain(|_, name| !declared(program, name));
@@ -75,6 +75,7 @@ impl NodeNames {
                 op.site = self.ends.get(node).and_then(|(site, ..)| *site);
             }
         }
+        self.values.into_values().collect()
     }
 
     fn rename(&self, block: &mut Block) {

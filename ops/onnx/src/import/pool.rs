@@ -14,7 +14,8 @@ use super::{
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     pad::pad_constant,
     rules::{All, Native, NodeRules},
-    windows::{WindowAttributes, spatial, strided, windows},
+    slice::strided,
+    windows::{WindowAttributes, spatial, windows},
 };
 use crate::elements::ElementType;
 
@@ -116,6 +117,9 @@ fn taps(x: &Expr, windows: &WindowAttributes, counts: &[i64], padding: f64) -> R
     if size.is_none_or(|size| size > 1 << 12) {
         return Err(refuse(format!("windows of {:?} elements are not supported", windows.sizes)));
     }
+    if counts.iter().any(|count| *count < 1) {
+        return Err(refuse("windows are larger than the input"));
+    }
     let lengths: Vec<_> =
         windows.pads.iter().enumerate().map(|(d, (before, behind))| (d + 2, *before, *behind)).collect();
     let mut parts = vec![(vec![], pad_constant(x, &lengths, padding)?)];
@@ -125,10 +129,8 @@ fn taps(x: &Expr, windows: &WindowAttributes, counts: &[i64], padding: f64) -> R
             for tap in 0..windows.sizes[d] {
                 let mut places: Vec<i64> = places.clone();
                 places.push(tap);
-                next.push((
-                    places,
-                    strided(part, d + 2, tap * windows.dilations[d], windows.strides[d], *count)?,
-                ));
+                let (first, stride) = (tap * windows.dilations[d], windows.strides[d]);
+                next.push((places, strided(part, d + 2, first, first + (count - 1) * stride + 1, stride)?));
             }
         }
         parts = next;

@@ -158,22 +158,28 @@ fn matmul_integer(n: &mut NodeContext<'_, '_>) -> Outputs {
     one(a.matmul(&b).cast(DType::I32))
 }
 
+/// A scale, exact in float64, also from 16 bits.
+pub(super) fn only_scale(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Expr> {
+    let scale = n.input(i)?.cast(DType::F64);
+    match scale.dims().numel().get() {
+        Some(1) => Ok(reshape(&scale, &[])),
+        _ => Err(refuse(format!("operator `{}` with several scales is not supported", n.op()))),
+    }
+}
+
+/// `clamp(round(x) + zero)`, where the zero point is input `i`.
+pub(super) fn requantised(n: &mut NodeContext<'_, '_>, x: &Expr, i: usize, element: ElementType) -> Outputs {
+    let zero = reshape(&n.input(i)?.cast(DType::F64), &[]);
+    let scale = super::arith::scalar_like(x, 1.0);
+    one(quantised(x, &scale, Some(&zero), element, n.dtype(element)?)?)
+}
+
 fn quantised_matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
     let element = n.element(7)?;
     n.set_type(0, element);
     let (a, b) = (centred(n, 0, 2, false)?, centred(n, 3, 5, true)?);
-    let scale = |n: &mut NodeContext<'_, '_>, i: usize| -> Result<Expr> {
-        // Exact, also from 16 bits.
-        let scale = n.input(i)?.cast(DType::F64);
-        match scale.dims().numel().get() {
-            Some(1) => Ok(reshape(&scale, &[])),
-            _ => Err(refuse("operator `QLinearMatMul` with several scales is not supported")),
-        }
-    };
-    let factor = &(&scale(n, 1)? * &scale(n, 4)?) / &scale(n, 6)?;
-    let zero = reshape(&n.input(7)?.cast(DType::F64), &[]);
-    let one_scale = super::arith::scalar_like(&factor, 1.0);
-    one(quantised(&(&a.matmul(&b) * &factor), &one_scale, Some(&zero), element, n.dtype(element)?)?)
+    let factor = &(&only_scale(n, 1)? * &only_scale(n, 4)?) / &only_scale(n, 6)?;
+    requantised(n, &(&a.matmul(&b) * &factor), 7, element)
 }
 
 /// A product with quantised weights, each of whose columns is contiguous in the file.

@@ -3,22 +3,27 @@
 use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
     Math,
-    conv::{Conv2dOp, Conv2dTransposeOp, ConvAttrs, DepthwiseConv2d},
+    conv::{Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, ConvAttrs, DepthwiseConv2d},
+    image::{Fold, WindowAttrs},
 };
 
 use super::{
     arith::{dim_of, narrow, narrow_int, permute, reshape},
     node::{NodeContext, Outputs, one, refuse},
     pad::pad_constant,
-    quantize::centred,
+    quantize::{centred, only_scale, requantised},
     rules::{All, Native, NodeRules},
-    slice::slice_axis,
     weights::with_dims,
 };
 use crate::elements::ElementType;
 
-pub(super) const RULES: NodeRules =
-    &[("Conv", Native, conv), ("ConvInteger", All, conv_integer), ("ConvTranspose", Native, conv_transpose)];
+pub(super) const RULES: NodeRules = &[
+    ("Conv", Native, conv),
+    ("ConvInteger", All, conv_integer),
+    ("QLinearConv", All, quantised_conv),
+    ("ConvTranspose", Native, conv_transpose),
+    ("Col2Im", Native, columns_to_image),
+];
 
 /// The windows of an operator, one number for each spatial dimension.
 pub(super) struct WindowAttributes {
@@ -109,9 +114,9 @@ pub(super) fn spatial(n: &NodeContext<'_, '_>) -> Result<usize> {
         .ok_or_else(|| refuse(format!("operator `{}` needs at least three dimensions", n.op())))
 }
 
-/// The sizes of filters.
-fn filter_sizes(n: &NodeContext<'_, '_>) -> Result<Vec<i64>> {
-    let sizes: Vec<i64> = n.known_dims(1)?.iter().skip(2).map(|dim| *dim as i64).collect();
+/// The sizes of filters, which are input `i`.
+fn filter_sizes(n: &NodeContext<'_, '_>, i: usize) -> Result<Vec<i64>> {
+    let sizes: Vec<i64> = n.known_dims(i)?.iter().skip(2).map(|dim| *dim as i64).collect();
     let rank = spatial(n)?;
     if sizes.len() != rank || n.ints("kernel_shape")?.is_some_and(|given| given != sizes) {
         return Err(refuse(format!(
@@ -123,7 +128,7 @@ fn filter_sizes(n: &NodeContext<'_, '_>) -> Result<Vec<i64>> {
 }
 
 fn conv(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let windows = windows(n, filter_sizes(n)?)?;
+    let windows = windows(n, filter_sizes(n, 1)?)?;
     let groups = n.int_or("group", 1)?;
     let x = n.input(0)?;
     let out = match windows.sizes.len() {
@@ -135,21 +140,68 @@ fn conv(n: &mut NodeContext<'_, '_>) -> Outputs {
     with_bias(n, out, 2)
 }
 
-/// A convolution of integers without their zero points, exact in float64.
-fn conv_integer(n: &mut NodeContext<'_, '_>) -> Outputs {
-    n.set_type(0, ElementType::of(DType::I32));
-    let windows = windows(n, filter_sizes(n)?)?;
+/// A convolution of integers without their zero points, exact in float64; `x` and `filter` are numbers of inputs, each with
+/// the number of the zero point.
+fn exact_conv(n: &mut NodeContext<'_, '_>, x: [usize; 2], filter: [usize; 2]) -> Result<Expr> {
+    let windows = windows(n, filter_sizes(n, filter[0])?)?;
     let groups = n.int_or("group", 1)?;
     if windows.sizes.len() != 2 {
-        let dims = windows.sizes.len();
-        return Err(refuse(format!("operator `ConvInteger` of {dims} dimensions is not supported")));
+        let (op, dims) = (n.op(), windows.sizes.len());
+        return Err(refuse(format!("operator `{op}` of {dims} dimensions is not supported")));
     }
-    let x = centred(n, 0, 2, false)?;
-    let filter = match n.optional(3)? {
-        Some(zero) => &n.input(1)?.cast(DType::F64) - &reshape(&zero.cast(DType::F64), &[-1, 1, 1, 1]),
-        None => n.input(1)?.cast(DType::F64),
+    let x = centred(n, x[0], x[1], false)?;
+    let zero = n.optional(filter[1])?;
+    let filter = n.input(filter[0])?.cast(DType::F64);
+    match zero {
+        Some(zero) => {
+            conv2d(&x, &(&filter - &reshape(&zero.cast(DType::F64), &[-1, 1, 1, 1])), &windows, groups)
+        }
+        None => conv2d(&x, &filter, &windows, groups),
+    }
+}
+
+fn conv_integer(n: &mut NodeContext<'_, '_>) -> Outputs {
+    n.set_type(0, ElementType::of(DType::I32));
+    one(exact_conv(n, [0, 2], [1, 3])?.cast(DType::I32))
+}
+
+/// Products and a bias are summed without rounding, scaled and rounded once.
+fn quantised_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let element = n.element(7)?;
+    n.set_type(0, element);
+    let sum = exact_conv(n, [0, 2], [3, 5])?;
+    // Of each filter, or of all.
+    let filters = reshape(&n.input(4)?.cast(DType::F64), &[-1, 1, 1]);
+    let sum = match n.optional(8)? {
+        Some(bias) => &sum + &reshape(&bias.cast(DType::F64), &[-1, 1, 1]),
+        None => sum,
     };
-    one(conv2d(&x, &filter, &windows, groups)?.cast(DType::I32))
+    let factor = &(&only_scale(n, 1)? * &filters) / &only_scale(n, 6)?;
+    requantised(n, &(&sum * &factor), 7, element)
+}
+
+/// The sum of columns at the places of their windows.
+fn columns_to_image(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let sizes = |n: &NodeContext<'_, '_>, i: usize| -> Result<Vec<i64>> {
+        match n.constant_ints(i)? {
+            Some(sizes) if sizes.len() == 2 => Ok(sizes),
+            sizes => {
+                let dims = sizes.map_or(0, |sizes| sizes.len());
+                Err(refuse(format!("operator `Col2Im` of {dims} dimensions is not supported")))
+            }
+        }
+    };
+    let image = sizes(n, 1)?.into_iter().map(narrow_int).collect::<Result<Vec<i32>>>()?;
+    let windows = windows(n, sizes(n, 2)?)?;
+    let [[top, bottom], [left, right]] = [0, 1].map(|d| [windows.pads[d].0, windows.pads[d].1]);
+    let window = WindowAttrs {
+        kernel_sizes: narrow(&windows.sizes),
+        strides: narrow(&windows.strides),
+        paddings: narrow(&[top, left, bottom, right]),
+        dilations: narrow(&windows.dilations),
+    };
+    let x = n.input(0)?;
+    one(emit(Fold { x: (&x).into(), y: New, output_sizes: image, window }).y)
 }
 
 /// The longest sequences of a batch that are convolved as the rows of one image.
@@ -201,54 +253,19 @@ fn conv2d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> R
     })
 }
 
-/// A convolution of volumes: the sum of convolutions of their slices.
+/// A convolution of volumes.
 fn conv3d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
-    let (before, behind) = windows.pads[0];
-    let padded = pad_constant(x, &[(2, before, behind)], 0.0)?;
-    let known: Option<Vec<i64>> = padded.dims().iter().map(|dim| dim.get().map(|dim| dim as i64)).collect();
-    let dims = known.ok_or_else(|| refuse("operator `Conv` of volumes needs known dimensions"))?;
-    let (stride, count) = (windows.strides[0], (dims[2] - windows.extent(0)) / windows.strides[0] + 1);
-    let image = WindowAttributes {
-        sizes: windows.sizes[1..].to_vec(),
-        strides: windows.strides[1..].to_vec(),
-        dilations: windows.dilations[1..].to_vec(),
-        pads: windows.pads[1..].to_vec(),
-    };
-    if windows.sizes[0] > 1 << 10 {
-        return Err(refuse(format!(
-            "operator `Conv` with filters of depth {} is not supported",
-            windows.sizes[0]
-        )));
-    }
-    let mut sum: Option<Expr> = None;
-    for tap in 0..windows.sizes[0] {
-        let slices = strided(&padded, 2, tap * windows.dilations[0], stride, count)?;
-        let slices = reshape(
-            &permute(&slices, &[0, 2, 1, 3, 4]),
-            &[dims[0].saturating_mul(count), dims[1], dims[3], dims[4]],
-        );
-        let taps = slice_axis(filter, 2, tap, tap + 1).squeeze(&[2]);
-        let term = conv2d(&slices, &taps, &image, groups)?;
-        sum = Some(sum.map_or(term.clone(), |sum| &sum + &term));
-    }
-    let sum = sum.ok_or_else(|| refuse("operator `Conv` without filters"))?;
-    let rows: Vec<i64> =
-        sum.check()?.dims().iter().skip(1).map(|dim| dim.get().map_or(-1, |dim| dim as i64)).collect();
-    let dims: Vec<i64> = [dims[0], count].into_iter().chain(rows).collect();
-    Ok(permute(&reshape(&sum, &dims), &[0, 2, 1, 3, 4]))
-}
-
-/// The elements `start`, `start + stride`, … along an axis.
-pub(super) fn strided(x: &Expr, axis: usize, start: i64, stride: i64, count: i64) -> Result<Expr> {
-    if count < 1 {
-        return Err(refuse("windows are larger than the input"));
-    }
-    super::slice::strided(x, axis, start, start + (count - 1) * stride + 1, stride)
+    let conv = Conv3dAttrs::default()
+        .strides(WindowAttributes::image(&windows.strides))
+        .dilations(WindowAttributes::image(&windows.dilations))
+        .paddings(windows.image_pads()?)
+        .groups(narrow_int(groups)?);
+    Ok(emit(Conv3dOp { input: x.into(), filter: filter.into(), output: New, conv }).output)
 }
 
 /// The transposed convolution without padding, which is cut afterwards.
 fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
-    let mut windows = windows(n, filter_sizes(n)?)?;
+    let mut windows = windows(n, filter_sizes(n, 1)?)?;
     let rank = windows.sizes.len();
     if rank > 2 {
         return Err(refuse(format!("operator `ConvTranspose` of {rank} dimensions is not supported")));

@@ -5,6 +5,7 @@
 //! differently. Outputs that files for inference lack are added. Updates with master weights become updates of these
 //! and casts to the parameters.
 
+mod earlier;
 mod op;
 
 use std::collections::HashMap;
@@ -127,7 +128,7 @@ impl Import {
             }
         }
         let mut descs: Vec<OpDesc> = vec![];
-        for (i, op) in block.ops.into_iter().enumerate() {
+        for (i, op) in block.ops.into_iter().map(earlier::modern).enumerate() {
             let place = format!("block {index}, operator {i}");
             match &*op.r#type {
                 "feed" | "fetch" => self.feed_or_fetch(&place, &op, &mut vars),
