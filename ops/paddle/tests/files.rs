@@ -353,13 +353,17 @@ fn hostile_programs_are_errors() {
     assert!(load(&block(0, 0, &[var(b"\xff", &[2])])).unwrap_err().contains("is not a program"));
 }
 
+/// A program of one operator, of `x` with these dimensions.
+fn loaded(ty: &str, dims: &[usize], attrs: &[Vec<u8>]) -> Result<Model> {
+    let wire: Vec<i64> = dims.iter().map(|n| *n as i64).collect();
+    let vars = [var(b"x", &wire), var(b"y", &[])].concat();
+    autobwd_paddle::from_bytes(&block(0, 0, &[vars, op(ty, b"x", b"y", attrs)]), None, None)
+}
+
 /// Runs an operator on 3, 1, 2, 6, 5, 4 or the first of these, and compares its output.
 #[track_caller]
 fn assert_result(ty: &str, dims: &[usize], attrs: &[Vec<u8>], (out, elements): (&[usize], &[f64])) {
-    let wire: Vec<i64> = dims.iter().map(|n| *n as i64).collect();
-    let vars = [var(b"x", &wire), var(b"y", &[])].concat();
-    let program = block(0, 0, &[vars, op(ty, b"x", b"y", attrs)]);
-    let model = autobwd_paddle::from_bytes(&program, None, None).unwrap();
+    let model = loaded(ty, dims, attrs).unwrap();
     let numbers = [3.0_f32, 1.0, 2.0, 6.0, 5.0, 4.0];
     let x = Tensor::from_vec(dims, numbers[..dims.iter().product()].to_vec()).unwrap();
     let feeds: [(&str, &dyn Feed); 1] = [("x", &x)];
@@ -389,6 +393,17 @@ fn operators_of_earlier_versions_are_those_that_replaced_them() {
     ];
     let rows = [3.0, 3.0, 1.0, 1.0, 2.0, 2.0].repeat(2);
     assert_result("nearest_interp", &[1, 1, 1, 3], &doubled, (&[1, 1, 2, 6], &rows));
+    assert_result("top_k", &[1, 6], &[int(b"k", 2)], (&[1, 2], &[6.0, 5.0]));
+    let middle = [
+        attr(b"out_h", &[16, 0, 3 << 3, 1]),
+        attr(b"out_w", &[16, 0, 3 << 3, 5]),
+        attr(b"align_corners", &[16, 6, 10 << 3, 1]),
+        attr(b"interp_method", &[&[16, 2][..], &field(5, b"bilinear")].concat()),
+    ];
+    let between = [3.0, 2.0, 1.0, 1.5, 2.0];
+    assert_result("bilinear_interp", &[1, 1, 1, 3], &middle, (&[1, 1, 1, 5], &between));
+    let e = loaded("flatten2", &[1, 2, 3], &[int(b"axis", 2)]).unwrap_err().to_string();
+    assert!(e.contains("`axis`"), "{e}");
 }
 
 #[test]

@@ -255,7 +255,11 @@ impl FromStr for OptimizerSpec {
         let options = form.options.iter().map(|option| option.default).collect();
         let (weight_decay, clip, schedule) = (None, None, None);
         let mut spec = OptimizerSpec { form, rate: 0.0, options, weight_decay, clip, schedule };
-        let rate = head.next().map(number).transpose()?;
+        let scheduled = || refuse(format!("the schedule gives the rate: write `{name},schedule=…`"));
+        let rate = match head.next() {
+            Some(rate) if rate.starts_with("schedule=") => return Err(scheduled()),
+            rate => rate.map(number).transpose()?,
+        };
         let values: Vec<&str> = head.collect();
         let known = form.options.iter().filter(|option| !option.is_switch).count();
         if values.len() > known {
@@ -278,9 +282,7 @@ impl FromStr for OptimizerSpec {
         spec.rate = match (rate, &spec.schedule) {
             (Some(rate), None) => rate,
             (None, Some(schedule)) => schedule.rate(0) as f32,
-            (Some(_), Some(_)) => {
-                return Err(refuse(format!("the schedule gives the rate: write `{name},schedule=…`")));
-            }
+            (Some(_), Some(_)) => return Err(scheduled()),
             (None, None) => {
                 return Err(refuse(format!("`{name}` needs a learning rate, such as `{name}:0.01`")));
             }

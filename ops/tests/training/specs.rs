@@ -31,6 +31,7 @@ fn mistakes_suggest_existing_names() {
         ("adam:0.1,lazy=1", "option `lazy` of `adam` is a switch: it has no value"),
         ("momentum:0.1:0.9,momentum=0.9", "option `momentum` of `momentum` is given twice"),
         ("sgd:0.1,schedule=constant(1)", "the schedule gives the rate: write `sgd,schedule=…`"),
+        ("adamw:schedule=constant(1)", "the schedule gives the rate: write `adamw,schedule=…`"),
         ("sgd,schedule=cosinus(1,0,3)", "`cosinus(1,0,3)` is not a schedule; known are constant(RATE), "),
         ("sgd,schedule=cosine(1,0)", "`cosine(1,0)` is not a schedule"),
         ("sgd,schedule=cosine(1,0,-3)", "`-3` is not a number of steps"),

@@ -119,11 +119,11 @@ pub(super) fn strided(x: &Expr, axis: usize, start: i64, end: i64, step: i64) ->
         return Ok(slice_axis(x, axis, 0, 0));
     }
     let last = start + (count - 1) * step;
-    let (first, behind) = if step > 0 { (start, last + 1) } else { (last, start + 1) };
+    let (first, end) = if step > 0 { (start, last + 1) } else { (last, start + 1) };
     let part = match step.saturating_abs() {
-        _ if first == 0 && behind == dim && step.saturating_abs() == 1 => x.clone(),
-        1 => slice_axis(x, axis, first, behind),
-        stride => every(x, axis, first, behind, narrow_int(stride.min(dim))?),
+        _ if first == 0 && end == dim && step.saturating_abs() == 1 => x.clone(),
+        1 => slice_axis(x, axis, first, end),
+        stride => every(x, axis, first, end, narrow_int(stride.min(dim))?),
     };
     Ok(if step > 0 || count == 1 { part } else { part.flip(&[axis as i32]) })
 }

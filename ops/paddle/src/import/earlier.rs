@@ -53,15 +53,15 @@ fn scale_of_each_axis(scale: &mut Attr) {
     }
 }
 
-/// `flatten2` makes matrices. From the second dimension on, that is what `flatten_contiguous_range` does.
+/// `flatten2` makes matrices. From the second dimension on, that is what `flatten_contiguous_range` does; it does not know
+/// another `axis`.
 fn flatten(mut op: OpDesc) -> OpDesc {
-    let axis = op.attrs.iter_mut().find(|attr| attr.name == "axis");
-    if let Some(axis) = axis.filter(|axis| axis.i == Some(1)) {
+    op.r#type = "flatten_contiguous_range".into();
+    if let Some(axis) = op.attrs.iter_mut().find(|attr| attr.name == "axis" && attr.i == Some(1)) {
         axis.name = "start_axis".into();
-        let stop =
-            Attr { name: "stop_axis".into(), r#type: AttrType::Int.into(), i: Some(-1), ..Attr::default() };
-        op.attrs.push(stop);
-        op.r#type = "flatten_contiguous_range".into();
     }
+    let stop =
+        Attr { name: "stop_axis".into(), r#type: AttrType::Int.into(), i: Some(-1), ..Attr::default() };
+    op.attrs.push(stop);
     op
 }
