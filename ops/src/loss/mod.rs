@@ -3,6 +3,7 @@
 //! In cross entropies, a lane is a one-dimensional slice along the axis, with one element for each class.
 
 mod cross_entropy;
+mod ctc;
 mod divergence;
 mod elementwise;
 mod linear_cross_entropy;
@@ -10,6 +11,7 @@ mod logit_tiles;
 mod softmax_cross_entropy;
 
 pub use cross_entropy::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
+pub use ctc::{CtcLoss, CtcLossGrad, Warpctc};
 pub use divergence::{
     DivergenceReduction, KldivLoss, KldivLossGrad, LabelSmooth, LabelSmoothGrad, LossReduction, NllLoss,
     NllLossGrad,

@@ -164,6 +164,16 @@ macro_rules! layers {
                 rotary_embedding(self, positions, rotary)
             }
 
+            /// The loss of connectionist temporal classification ([`CtcLoss`](crate::loss::CtcLoss)) of logits `[steps, batch,
+            /// classes]` for labels `[batch, longest]`: one loss a row, `[batch, 1]`. Class 0 is the blank.
+            ///
+            /// `lengths` are the number of steps of each row and the number of classes of each label, `[batch]` each.
+            fn ctc_loss(&self, labels: &Expr, lengths: [&Expr; 2]) -> Expr {
+                let [logits_length, label_length] = lengths.map(|length| Some(length.into()));
+                let (logits, label) = (self.into(), labels.into());
+                emit(Warpctc { logits, label, logits_length, label_length, loss: New, blank: 0 }).loss
+            }
+
             /// Cross entropy between `softmax(x)` along the last axis and class indices of shape `[.., 1]` or `[..]`:
             /// one loss a row, of shape `[.., 1]`.
             ///

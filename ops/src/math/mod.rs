@@ -41,7 +41,7 @@ use crate::{
     interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
     logarithm::{Log2, Log10},
     logic::{LogicalAnd, LogicalNot, LogicalOr, LogicalXor},
-    loss::{HuberLoss, SoftmaxWithCrossEntropy},
+    loss::{HuberLoss, SoftmaxWithCrossEntropy, Warpctc},
     matmul::{Bmm, Dot, MatmulV2},
     min_max_pow::{ElementwiseMax, ElementwiseMin, ElementwisePow},
     nonzero::{MaskedSelect, WhereIndex},
