@@ -1,8 +1,9 @@
-"""Architectures of torchvision and transformers in small sizes, with random weights, and inputs of two sizes each.
+"""Architectures of torchvision, transformers and timm in small sizes, with random weights, and inputs of two sizes each.
 
 An entry of `ARCHITECTURES` makes a module, its inputs for a size of 0 or 1, and the names of their dimensions that are open.
 """
 
+import timm
 import torch
 import torchvision
 import transformers
@@ -69,6 +70,10 @@ def vision(name, side, step, **options):
         return Dictionary(model) if "fcn" in name or "deeplab" in name or "lraspp" in name else model
 
     return make, *images(side, step)
+
+
+def timm_image(name, side, step=0, **options):
+    return lambda: timm.create_model(name, num_classes=10, **options), *images(side, step)
 
 
 class Dictionary(nn.Module):
@@ -257,4 +262,41 @@ ARCHITECTURES = {
         lambda size: [torch.randn(2 + size, 8, 40)],
         [{0: "batch"}],
     ),
+    "timm_botnet": timm_image("botnet26t_256", 64, img_size=64),
+    "timm_cait": timm_image("cait_xxs24_224", 32, img_size=32, depth=2),
+    "timm_coat": timm_image("coat_lite_tiny", 32, img_size=32),
+    "timm_convit": timm_image("convit_tiny", 32, img_size=32, depth=2),
+    "timm_convmixer": timm_image("convmixer_768_32", 56, 14, dim=32, depth=2),
+    "timm_crossvit": timm_image("crossvit_tiny_240", 48, img_size=48),
+    "timm_davit": timm_image("davit_tiny", 64, embed_dims=(16, 16, 32, 32), num_heads=(1, 1, 2, 2)),
+    "timm_dla": timm_image("dla34", 64, 32),
+    "timm_edgenext": timm_image("edgenext_xx_small", 64),
+    "timm_efficientformer": timm_image("efficientformer_l1", 64, img_size=64),
+    "timm_eva02": timm_image("eva02_tiny_patch14_224", 28, img_size=28, depth=2),
+    "timm_fastvit": timm_image("fastvit_t8", 64, 32),
+    "timm_focalnet": timm_image("focalnet_tiny_srf", 64, 32, embed_dim=16),
+    "timm_ghostnet": timm_image("ghostnet_050", 64, 32),
+    "timm_gmlp": timm_image("gmlp_ti16_224", 32, img_size=32, num_blocks=2),
+    "timm_inception_next": timm_image("inception_next_atto", 64, 32),
+    "timm_levit": timm_image("levit_128s", 64, img_size=64),
+    "timm_mambaout": timm_image("mambaout_femto", 64, 32),
+    "timm_maxvit": timm_image("maxvit_rmlp_pico_rw_256", 64, img_size=64),
+    "timm_mixer": timm_image("mixer_s32_224", 64, img_size=64, num_blocks=2),
+    "timm_mobilenetv4": timm_image("mobilenetv4_conv_small_050", 64, 32),
+    "timm_nest": timm_image("nest_tiny", 64, img_size=64, embed_dims=(16, 16, 32), num_heads=(1, 2, 2), depths=(1, 1, 2)),
+    "timm_nf_regnet": timm_image("nf_regnet_b0", 64, 32),
+    "timm_pit": timm_image("pit_ti_224", 64, img_size=64),
+    "timm_poolformer": timm_image("poolformer_s12", 64, 32),
+    "timm_pvt": timm_image("pvt_v2_b0", 64, 32),
+    "timm_repvgg": timm_image("repvgg_a0", 64, 32),
+    "timm_resmlp": timm_image("resmlp_12_224", 32, img_size=32, num_blocks=2),
+    "timm_res2net": timm_image("res2net50_14w_8s", 64, 32),
+    "timm_sequencer": timm_image("sequencer2d_s", 56, img_size=56),
+    "timm_skresnet": timm_image("skresnet18", 64, 32),
+    "timm_starnet": timm_image("starnet_s1", 64, 32),
+    "timm_tiny_vit": timm_image("tiny_vit_5m_224", 64, img_size=64),
+    "timm_twins": timm_image("twins_svt_small", 64, img_size=64),
+    "timm_visformer": timm_image("visformer_tiny", 64, img_size=64),
+    "timm_volo": timm_image("volo_d1_224", 64, img_size=64),
+    "timm_xcit": timm_image("xcit_nano_12_p16_224", 64, 32),
 }  # fmt: skip
