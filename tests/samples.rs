@@ -49,6 +49,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("reduce_prod", "attribute `in_dtype` has no effect"),
     ("reduce_sum", "attribute `in_dtype` has no effect"),
     ("rnn", "attribute `seed` has no effect"),
+    ("set_value", "attribute `dtype` has no effect"),
     ("softmax_with_cross_entropy", "attribute `numeric_stable_mode` has no effect"),
     ("top_k_v2", "attribute `sorted` has no effect"),
     // Their compositions take apart an axis whose length must be known.
@@ -58,6 +59,8 @@ const KNOWN: &[(&str, &str)] = &[
     // It counts the labels.
     ("accuracy", "no input changes output `Total`"),
     ("rnn", "no input changes output `DropoutState`"),
+    // A changed number keeps its rank.
+    ("nanmedian", "no input changes output `MedianIndex`"),
     // Scales are positive.
     ("check_finite_and_unscale", "input `Scale` has no negative numbers"),
     ("update_loss_scaling", "input `PrevLossScaling` has no negative numbers"),

@@ -1,6 +1,7 @@
 //! Operators that move elements without changing them: reshape, permute, concatenate, split, repeat, pad.
 
 mod axes;
+mod crop;
 mod dims;
 mod expand;
 mod expand_as;
@@ -18,6 +19,7 @@ pub use autobwd::operators::{
     StackGrad, Unsqueeze2, Unsqueeze2Grad, Unstack, UnstackGrad,
 };
 pub use axes::{FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad};
+pub use crop::CropTensor;
 pub use dims::Size;
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use expand_as::{ExpandAsV2, ExpandAsV2Grad};
