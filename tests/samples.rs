@@ -39,7 +39,11 @@ const KNOWN: &[(&str, &str)] = &[
     ("lookup_table", "attribute `is_sparse` has no effect"),
     ("lookup_table_v2", "attribute `is_sparse` has no effect"),
     ("mish", "attribute `threshold` has no effect"),
+    ("norm", "attribute `is_test` has no effect"),
     ("p_norm", "attribute `epsilon` has no effect"),
+    ("rms_norm", "attribute `quant_round_type` has no effect"),
+    ("rms_norm", "attribute `quant_max_bound` has no effect"),
+    ("rms_norm", "attribute `quant_min_bound` has no effect"),
     ("reduce_all", "attribute `out_dtype` has no effect"),
     ("reduce_any", "attribute `out_dtype` has no effect"),
     ("reduce_amax", "attribute `in_dtype` has no effect"),
@@ -55,6 +59,7 @@ const KNOWN: &[(&str, &str)] = &[
     // Their compositions take apart an axis whose length must be known.
     // The output has as many dimensions as `ShapeTensor` has elements.
     ("gaussian_random", "the composition fails where dimensions are unknown"),
+    ("randint", "the composition fails where dimensions are unknown"),
     ("uniform_random", "the composition fails where dimensions are unknown"),
     // It counts the labels.
     ("accuracy", "no input changes output `Total`"),

@@ -350,7 +350,7 @@ autobwd::samples!(
 
 /// Random numbers of double precision in a composition, in the shape that a tensor, a list of tensors or an attribute
 /// gives; `out` is the output that is to be set.
-fn noise(
+pub(crate) fn noise(
     out: &Expr,
     (tensor, list, shape): (Option<&Expr>, &[Expr], &[i64]),
     seed: i32,

@@ -1,8 +1,9 @@
-//! Evenly spaced numbers: `range`, `linspace`.
+//! Evenly spaced numbers: `range`, `linspace`, and `logspace`, whose exponents are.
 
 use autobwd::{
-    Buf, Composition, Cx, DType, Dims, Error, ErrorKind, Expr, Infer, Kernel, Meta, NoGrad, Result, Var,
+    Buf, Composition, Cx, DType, Dims, Error, ErrorKind, Expr, Infer, Kernel, Meta, New, NoGrad, Result, Var,
     check::*,
+    emit,
     op::{with_dtype, with_signed},
     operators::constant_int,
     register_op,
@@ -213,4 +214,77 @@ const NO_GRADIENT: &str = "it has no gradient, as in the reference";
 fn linspace([start, stop]: [f64; 2], num: i64, dtype: DType) -> Linspace<Draw> {
     let [start, stop] = [start, stop].map(|x| given([1], [x]));
     Linspace { start, stop, num: integers(&[num]).of(DType::I32), out: out(), dtype }
+}
+
+/// Powers with evenly spaced exponents from a start to a stop, both included:
+/// `out[i] = base ^ (start + (stop - start) · i / (num - 1))`.
+#[register_op(grad = NoGrad, composed)]
+pub struct Logspace<V = Var> {
+    /// The first exponent, one element of a signed or floating-point dtype.
+    #[input]
+    pub start: V,
+    /// The last exponent, one element of a signed or floating-point dtype.
+    #[input]
+    pub stop: V,
+    /// The number of elements, at least 1: int32 or int64, one element.
+    #[input(constant)]
+    pub num: V,
+    /// The base, one element of a signed or floating-point dtype.
+    #[input]
+    pub base: V,
+    /// `[num]`, of the dtype of the attribute; one number is `base ^ start`.
+    #[output]
+    pub out: V,
+    /// Element type, signed or floating-point; integers are rounded towards 0.
+    #[attr]
+    pub dtype: DType,
+}
+impl Infer for Logspace<Meta> {
+    fn infer(&mut self) -> Result<()> {
+        self.base.signed()?;
+        self.base.one_element()?;
+        let [start, stop, num, out] = [&self.start, &self.stop, &self.num, &self.out].map(Meta::clone);
+        let mut exponents = Linspace { start, stop, num, out, dtype: self.dtype };
+        exponents.infer()?;
+        self.out = exponents.out;
+        Ok(())
+    }
+}
+impl Composition for Logspace<Expr> {
+    fn compose(&mut self) {
+        // First in the dtype of the result.
+        let [start, stop, base] =
+            [&self.start, &self.stop, &self.base].map(|x| x.reshape(&[1]).cast(self.dtype).cast(DType::F64));
+        let (start, stop, num) = (start.into(), stop.into(), (&self.num).into());
+        let exponents = emit(Linspace { start, stop, num, out: New, dtype: DType::F64 }).out;
+        let powers = base.pow(&exponents);
+        // A power that is an integer may have been rounded down.
+        let powers = if self.dtype.is_float() { powers } else { powers * (1.0 + 4.0 * f64::EPSILON) };
+        self.out = powers.cast(self.dtype);
+    }
+}
+autobwd::samples!(
+    Logspace,
+    [
+        logspace([-1.0, 2.0, 3.0], 5, DType::F64).not_a_derivative(NO_GRADIENT),
+        logspace([-1.0, 2.0, 1.5], 4, DType::F32).not_a_derivative(NO_GRADIENT),
+        logspace([2.0, -1.0, 2.0], 1, DType::F64).not_a_derivative(NO_GRADIENT),
+        Logspace {
+            start: integers(&[0]).of(DType::I32),
+            stop: integers(&[6]),
+            base: integers(&[2]),
+            ..logspace([0.0; 3], 4, DType::I32)
+        },
+        logspace([1.0, 2.0, 2.0], 0, DType::F64).fails("`Num`: at least 1 is needed, not 0"),
+        logspace([1.0, 2.0, 2.0], 3, DType::U8).fails("`Out`: signed or floating point numbers are needed"),
+        Logspace { base: uniform([2]), ..logspace([1.0, 2.0, 2.0], 3, DType::F64) }
+            .fails("`Base`: one element is needed"),
+        Logspace { stop: uniform([2]), ..logspace([1.0, 2.0, 2.0], 3, DType::F64) }
+            .fails("`Stop`: one element is needed"),
+    ]
+);
+
+fn logspace([start, stop, base]: [f64; 3], num: i64, dtype: DType) -> Logspace<Draw> {
+    let [start, stop, base] = [start, stop, base].map(|x| given([1], [x]));
+    Logspace { start, stop, num: integers(&[num]).of(DType::I32), base, out: out(), dtype }
 }

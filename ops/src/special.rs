@@ -1,4 +1,4 @@
-//! `rsqrt`, `reciprocal`, `erf`, `log1p`, `expm1` and `pow`, each defined by a formula.
+//! `rsqrt`, `reciprocal`, `erf`, `erfinv`, `log1p`, `expm1` and `pow`, each defined by a formula.
 
 use autobwd::{
     DType, Derived, Float, Pointwise, Result, Var,
@@ -29,6 +29,61 @@ unary_formula!(
     /// Error function: `out = 2 / √π · ∫ exp(-t²) dt` from 0 to `x`.
     Erf(grad = DerivedFromInputs), |x| x.erf(),
     samples [between(-3.0, 3.0, [2, 3]), given([4], [-1e-9, 0.0, 0.92, 7.0])]
+);
+
+/// `√π / 2`
+const HALF_ROOT_OF_PI: f64 = 0.886_226_925_452_758;
+
+/// Giles, "Approximating the erfinv function" (2011), table 5: powers of `w - 2.5` for `w = -ln(1 - x²)` below 5.
+const CENTRE: [f64; 9] = [
+    1.50140941,
+    0.246640727,
+    -0.00417768164,
+    -0.00125372503,
+    0.00021858087,
+    -4.39150654e-6,
+    -3.5233877e-6,
+    3.43273939e-7,
+    2.81022636e-8,
+];
+/// The same from 5 on: powers of `√w - 3`.
+const TAIL: [f64; 9] = [
+    2.83297682,
+    1.00167406,
+    0.00943887047,
+    -0.0076224613,
+    0.00573950773,
+    -0.00367342844,
+    0.00134934322,
+    0.000100950558,
+    -0.000200214257,
+];
+
+/// The number whose error function is `x`: the approximation of Giles, with two steps of Newton.
+#[inline(always)]
+fn erfinv<F: Float>(x: F) -> F {
+    let one = F::from(1.0);
+    let w = -((one - x) * (x + 1.0)).log();
+    let (centre, tail) = (w - 2.5, w.sqrt() - 3.0);
+    let near = CENTRE.iter().rev().fold(F::from(0.0), |sum, c| sum * centre + *c);
+    let far = TAIL.iter().rev().fold(F::from(0.0), |sum, c| sum * tail + *c);
+    let start = F::select(F::from(5.0).gt(w), near, far) * x;
+    let step = |y: F| y - (y.erf() - x) * HALF_ROOT_OF_PI * (y * y).exp();
+    // The ends are infinite, and numbers beyond them have none.
+    let end = x / F::from(0.0);
+    F::select(x.abs().equals(one), end, step(step(start)))
+}
+
+unary_formula!(
+    /// Inverse error function: `erf(out) = x`. It is infinite at -1 and 1, and NaN beyond.
+    Erfinv(grad = ErfinvGrad), |x| erfinv(x),
+    samples [
+        between(-0.9, 0.9, [2, 3]),
+        given([5], [-1e-9, 0.0, 0.5, -0.9, 0.95]),
+        given([3], [1.0, -1.0, 2.0]) => not_a_derivative("it is infinite or undefined"),
+    ],
+    /// `dx = dout * √π / 2 * exp(out²)`.
+    ErfinvGrad(grad = Derived), |out, dout| dout * HALF_ROOT_OF_PI * (out * out).exp()
 );
 
 unary_formula!(

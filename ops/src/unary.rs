@@ -4,11 +4,11 @@
 /// has a formula of its own.
 ///
 /// The parentheses after a name hold arguments of `#[register_op]`. A sample is a value of `x`, with a note such as
-/// `=> fails("…")` where it needs one. The formula of the gradient operator names what it reads: `x` or `out`.
+/// `=> fails("…")` where it needs one. Slots have their names in programs in `slots(…)`, unless they are `X` and `Out`. The formula of the gradient operator names what it reads: `x` or `out`.
 macro_rules! unary_formula {
     (
         $(#[doc = $doc:literal])*
-        $op:ident($($option:tt)*), |$x:ident| $out:expr,
+        $op:ident($($option:tt)*), $(slots($input:literal, $output:literal),)? |$x:ident| $out:expr,
         samples [$($sample:expr $(=> $note:ident($why:literal))?),* $(,)?]
         $(
             , $(#[doc = $grad_doc:literal])*
@@ -19,10 +19,10 @@ macro_rules! unary_formula {
         #[autobwd::register_op($($option)*, pointwise)]
         pub struct $op<V = autobwd::Var> {
             /// Any shape.
-            #[input]
+            #[input$(($input))?]
             pub x: V,
             /// Same shape as `x`.
-            #[output(inplace = x)]
+            #[output($($output,)? inplace = x)]
             pub out: V,
         }
         impl<F: autobwd::Float> autobwd::Pointwise for $op<F> {

@@ -3,6 +3,7 @@
 mod basic;
 mod prelu;
 mod rectifier;
+mod rrelu;
 mod scaled;
 mod shrink;
 mod smooth;
@@ -14,6 +15,7 @@ pub use basic::{
 };
 pub use prelu::{Prelu, PreluGrad, PreluMode};
 pub use rectifier::{Elu, HardSigmoid, HardSigmoidGrad, HardSwish, LeakyRelu, Relu6, Relu6Grad};
+pub use rrelu::Rrelu;
 pub use scaled::{Brelu, Celu, Logsigmoid, LogsigmoidGrad, Selu, SeluGrad, SoftRelu, SoftReluGrad, Stanh};
 pub use shrink::{HardShrink, Softshrink, TanhShrink, ThresholdedRelu};
 pub use smooth::{Gelu, Mish, Silu, Softplus, Softsign, Swish};

@@ -8,6 +8,7 @@ mod divergence;
 mod elementwise;
 mod linear_cross_entropy;
 mod logit_tiles;
+mod margin;
 mod softmax_cross_entropy;
 
 pub use cross_entropy::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
@@ -20,6 +21,7 @@ pub use elementwise::{
     BceLoss, BceLossGrad, HingeLoss, HuberLoss, HuberLossGrad, LogLoss, RankLoss, RankLossGrad,
 };
 pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyAttrs, LinearCrossEntropyGrad};
+pub use margin::{BprLoss, ModifiedHuberLoss};
 pub use softmax_cross_entropy::{
     SoftmaxWithCrossEntropy, SoftmaxWithCrossEntropyGrad, SoftmaxWithCrossEntropyRule,
 };

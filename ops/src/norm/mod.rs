@@ -1,4 +1,4 @@
-//! Operators of batch, layer, group and instance normalisation.
+//! Operators of batch, layer, group, instance, local response, root mean square and spectral normalisation.
 //!
 //! Second derivatives, and gradients that gradient operators leave out, come from compositions.
 
@@ -9,6 +9,9 @@ mod decomposition;
 mod group;
 mod group_gradient;
 mod layer;
+mod local_response;
+mod root_mean_square;
+mod spectral;
 mod tiling;
 
 pub(crate) use tiling::{NormTiling, sums};
@@ -16,6 +19,9 @@ pub(crate) use tiling::{NormTiling, sums};
 pub use batch::{BatchNormGrad, BatchNormOp, BatchNormRule};
 pub use group::{GroupNormGrad, GroupNormOp, InstanceNormGrad, InstanceNormOp};
 pub use layer::{LayerNormGrad, LayerNormOp};
+pub use local_response::{Lrn, LrnLayout};
+pub use root_mean_square::RmsNormOp;
+pub use spectral::SpectralNorm;
 
 /// Checks that a parameter or statistic has the dtype of `x`, or float32 if `x` has 16 bits.
 fn check_parameter_dtype(parameter: &Meta, x: &Meta) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Reductions over dimensions: sum, mean, product, maximum, minimum, norms, logarithm of a sum of powers, truth.
 
+mod distance;
 mod logical;
 mod logsumexp;
 mod min_max;
@@ -11,6 +12,7 @@ mod tiling;
 
 use autobwd::{Attrs, DType, Expr, New, emit};
 
+pub use distance::{Dist, L1Norm, NormOp, Renorm};
 pub use logical::{LogicalReduceAttrs, ReduceAll, ReduceAny};
 pub use logsumexp::{Logsumexp, LogsumexpGrad};
 pub use min_max::{
