@@ -41,6 +41,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("mish", "attribute `threshold` has no effect"),
     ("norm", "attribute `is_test` has no effect"),
     ("p_norm", "attribute `epsilon` has no effect"),
+    ("pow2_decay_with_linear_warmup", "input `LearningRate` has no effect"),
     ("rms_norm", "attribute `quant_round_type` has no effect"),
     ("rms_norm", "attribute `quant_max_bound` has no effect"),
     ("rms_norm", "attribute `quant_min_bound` has no effect"),
@@ -66,6 +67,14 @@ const KNOWN: &[(&str, &str)] = &[
     ("rnn", "no input changes output `DropoutState`"),
     // A changed number keeps its rank.
     ("nanmedian", "no input changes output `MedianIndex`"),
+    // A step is too small for another choice.
+    ("allclose", "tol` has no effect"),
+    ("isclose", "tol` has no effect"),
+    ("multinomial", "input `X` has no effect"),
+    // Weights are not negative.
+    ("multinomial", "input `X` has no negative numbers"),
+    // It depends on the seed.
+    ("rrelu", "no input changes output `Noise`"),
     // Scales are positive.
     ("check_finite_and_unscale", "input `Scale` has no negative numbers"),
     ("update_loss_scaling", "input `PrevLossScaling` has no negative numbers"),

@@ -177,7 +177,8 @@ macro_rules! closeness_samples {
                         ..row(numbers(), others(), within("x", "x"))
                     },
                     $op {
-                        rtol_tensor: Some(given([1], [0.5])),
+                        rtol_tensor: Some(given([1], [-0.5])),
+                        atol_tensor: Some(given([1], [-0.25])),
                         ..row(numbers(), others(), within("1e-5", "0"))
                     },
                     row(numbers(), others(), within("x", "0"))

@@ -61,7 +61,7 @@ autobwd::samples!(
     Bernoulli,
     [
         Bernoulli { x: between(0.2, 0.8, [4, 5]), out: out(), seed: 0 },
-        Bernoulli { x: given([4], [0.0, 1.0, 0.0, 1.0]), out: out(), seed: -7 },
+        Bernoulli { x: given([4], [0.0, 1.0, -0.5, 1.5]), out: out(), seed: -7 },
         Bernoulli { x: positive([]), out: out(), seed: 1 },
         Bernoulli { x: positive([0, 2]), out: out(), seed: 1 },
         Bernoulli { x: integers_below(2, [3]), out: out(), seed: 1 }

@@ -61,6 +61,7 @@ pub mod metrics;
 pub mod min_max_pow;
 pub mod mixed_precision;
 pub mod model;
+pub mod next_number;
 pub mod nn;
 pub mod nonzero;
 pub mod norm;

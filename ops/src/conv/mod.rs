@@ -10,6 +10,7 @@ mod gemm_conv;
 mod gradients;
 mod im2col;
 mod image_layout;
+mod row_conv;
 mod small_images;
 mod storage;
 mod transpose;
@@ -18,6 +19,7 @@ mod winograd;
 
 pub use conv3d::{Conv3dAttrs, Conv3dGrad, Conv3dOp};
 pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
+pub use row_conv::RowConv;
 pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule};
 
 use autobwd::{

@@ -72,6 +72,7 @@ autobwd::samples!(
         MatrixPower { x: uniform([2, 2]), out: out(), n: 1 },
         MatrixPower { x: uniform([3, 2, 2]), out: out(), n: 0 },
         MatrixPower { x: given([2, 3, 3], MATRICES), out: out(), n: -2 },
+        MatrixPower { x: uniform([2, 1, 1]), out: out(), n: 2 },
         MatrixPower { x: uniform([0, 2, 2]), out: out(), n: 2 },
         MatrixPower { x: given([2, 2], [1.0, 2.0, 2.0, 4.0]), out: out(), n: -1 }
             .fails("matrix 0 is singular, and has no inverse"),

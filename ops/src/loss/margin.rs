@@ -39,6 +39,7 @@ autobwd::samples!(
     [
         modified_huber(given([2, 3], [0.5, -0.25, 2.0, -3.0, 1.5, -0.75]), given([2, 3], LABELS)),
         modified_huber(given([6], [-2.5, 3.5, -0.625, 1.25, -1.5, 0.125]), given([6], LABELS)),
+        modified_huber(given([3], [0.25, 0.5, -0.125]), given([3], [-0.75, 0.25, 2.0])),
         modified_huber(between(-0.5, 0.5, []), given([], [1.0])),
         modified_huber(uniform([0, 3]), uniform([0, 3])),
         modified_huber(uniform([2, 3]), uniform([3])).fails("`Y`: shape [3]"),

@@ -107,7 +107,7 @@ impl Composition for RmsNormOp<Expr> {
 autobwd::samples!(
     RmsNormOp,
     [
-        rms_norm(uniform([3, 4]), positive([4]), 1),
+        rms_norm(uniform([3, 4]), away_from(0.0, [4]), 1),
         RmsNormOp {
             bias: Some(uniform([12])),
             residual: Some(uniform([2, 3, 4])),

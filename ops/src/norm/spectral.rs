@@ -75,7 +75,8 @@ autobwd::samples!(
     SpectralNorm,
     [
         spectral_norm(positive([2, 3]), positive([2]), positive([3]), 0, 1).not_a_derivative(CONSTANT),
-        spectral_norm(positive([2, 3, 4]), positive([3]), positive([8]), 1, 2).not_a_derivative(CONSTANT),
+        spectral_norm(uniform([2, 3, 4]), given([3], [0.5, -0.75, 0.25]), uniform([8]), 1, 2)
+            .not_a_derivative(CONSTANT),
         SpectralNorm {
             eps: 0.5,
             ..spectral_norm(positive([2, 1, 3, 2]), positive([2]), positive([6]), 0, 3)

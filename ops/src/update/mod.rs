@@ -9,6 +9,7 @@ mod adaptive;
 mod clip;
 mod descent;
 mod layerwise;
+mod learning_rate;
 mod loss_scaling;
 
 pub use adam::{AdamOp, AdamwOp};
@@ -16,6 +17,7 @@ pub use adaptive::{AdadeltaOp, AdagradOp, AdamaxOp, DecayedAdagradOp, RmspropOp}
 pub use clip::{ClipByNorm, ClipGradient, ScaleGradient};
 pub use descent::{MomentumOp, Regularization, SgdOp};
 pub use layerwise::{LambOp, LarsMomentumOp};
+pub use learning_rate::Pow2DecayWithLinearWarmup;
 pub use loss_scaling::{CheckFiniteAndUnscale, UpdateLossScaling};
 
 use autobwd::{
