@@ -34,6 +34,11 @@ const KNOWN: &[(&str, &str)] = &[
     ("bilinear_interp_v2", "attribute `out_d` has no effect"),
     ("nearest_interp_v2", "attribute `out_d` has no effect"),
     ("nearest_interp_v2", "attribute `align_mode` has no effect"),
+    ("linear_interp_v2", "attribute `out_d` has no effect"),
+    ("linear_interp_v2", "attribute `out_h` has no effect"),
+    ("bicubic_interp_v2", "attribute `out_d` has no effect"),
+    ("deformable_conv", "attribute `im2col_step` has no effect"),
+    ("deformable_conv_v1", "attribute `im2col_step` has no effect"),
     ("dropout", "attribute `fix_seed` has no effect"),
     ("frobenius_norm", "dtype` has no effect"),
     ("lookup_table", "attribute `is_sparse` has no effect"),
@@ -75,6 +80,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("multinomial", "input `X` has no negative numbers"),
     // It depends on the seed.
     ("rrelu", "no input changes output `Noise`"),
+    // A small change moves no maximum.
+    ("max_pool2d_with_index", "no input changes output `Mask`"),
+    ("max_pool3d_with_index", "no input changes output `Mask`"),
     // Scales are positive.
     ("check_finite_and_unscale", "input `Scale` has no negative numbers"),
     ("update_loss_scaling", "input `PrevLossScaling` has no negative numbers"),

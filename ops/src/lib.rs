@@ -84,6 +84,7 @@ pub mod search;
 pub mod select;
 pub mod set_value;
 pub mod shape;
+pub mod signal;
 mod simd_loops;
 pub mod softmax;
 pub mod sort;

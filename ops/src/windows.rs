@@ -104,8 +104,12 @@ pub(crate) fn counts<const N: usize>(name: &str, numbers: &[i32], least: i32) ->
     Ok(numbers.ok_or_else(wrong)?.map(|n| n as usize))
 }
 
-/// As [`counts`], for two axes and an attribute that may be empty.
-pub(crate) fn optional_pair(name: &str, numbers: &[i32], least: i32) -> Result<Option<[usize; 2]>> {
+/// As [`counts`], for an attribute that may be empty.
+pub(crate) fn optional_counts<const N: usize>(
+    name: &str,
+    numbers: &[i32],
+    least: i32,
+) -> Result<Option<[usize; N]>> {
     if numbers.is_empty() { Ok(None) } else { counts(name, numbers, least).map(Some) }
 }
 

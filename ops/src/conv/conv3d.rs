@@ -38,7 +38,7 @@ pub struct Conv3dAttrs {
 }
 
 impl Conv3dAttrs {
-    fn axes(&self) -> Result<[AxisWindows; 3]> {
+    pub(super) fn axes(&self) -> Result<[AxisWindows; 3]> {
         axes(&self.strides, &self.paddings, self.padding_algorithm, &self.dilations)
     }
 
@@ -51,23 +51,29 @@ impl Conv3dAttrs {
         Ok([0, 1, 2].map(|i| axes[i].windows(filter[i], volume[i])))
     }
 
-    /// The output shape of the convolution of `input` with `filter`.
-    fn convolved(&self, input: &Meta, filter: &Meta) -> Result<Dims> {
+    /// Checks both shapes; returns the dimensions of `input` and of `filter`.
+    pub(super) fn check(&self, input: &Meta, filter: &Meta) -> Result<([Dim; 5], [Dim; 5])> {
         input.float()?;
         filter.same_dtype(input)?;
         if self.data_format != VolumeLayout::Ncdhw {
             return Err(Error::attr("data_format", "only `NCDHW` is supported".to_string()));
         }
-        let ([volumes, channels, size @ ..], [filters, share, kernel @ ..]): ([_; 5], [_; 5]) =
-            (input.unpack()?, filter.unpack()?);
+        let (volumes, filters): ([_; 5], [_; 5]) = (input.unpack()?, filter.unpack()?);
         let groups = self.groups as usize;
-        let even = filters.get().is_none_or(|n| n.is_multiple_of(groups));
+        let even = filters[0].get().is_none_or(|n| n.is_multiple_of(groups));
         filter.require(even, || format!("a number of filters divisible by {groups} groups is needed"))?;
+        let empty = filters[2..].contains(&Dim::from(0));
+        filter.require(!empty, || "windows of at least one element are needed".into())?;
+        Ok((volumes, filters))
+    }
+
+    /// The output shape of the convolution of `input` with `filter`.
+    fn convolved(&self, input: &Meta, filter: &Meta) -> Result<Dims> {
+        let ([volumes, channels, size @ ..], [filters, share, kernel @ ..]) = self.check(input, filter)?;
+        let groups = self.groups as usize;
         filter.require((share * Dim::from(groups)).agrees(channels), || {
             format!("filters of {channels} channels in {groups} groups are needed")
         })?;
-        let empty = kernel.contains(&Dim::from(0));
-        filter.require(!empty, || "windows of at least one element are needed".into())?;
         let axes = self.axes()?;
         let mut dims: Dims = [volumes, filters].into_iter().collect();
         for ((axis, name), (kernel, size)) in
@@ -176,11 +182,11 @@ fn conv3d(input: [usize; 5], filter: [usize; 5], conv: Conv3dAttrs) -> Conv3dOp<
     Conv3dOp { input: uniform(input), filter: uniform(filter), output: out(), conv }
 }
 
-fn plain() -> Conv3dAttrs {
+pub(super) fn plain() -> Conv3dAttrs {
     Conv3dAttrs::default()
 }
 
-fn same() -> Conv3dAttrs {
+pub(super) fn same() -> Conv3dAttrs {
     plain().padding_algorithm(PaddingAlgorithm::Same)
 }
 

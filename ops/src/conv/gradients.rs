@@ -171,7 +171,7 @@ fn convolve(x: &Expr, filter: &Expr, strides: &[i32], dilations: &[i32], groups:
 }
 
 /// `count` elements along an axis.
-fn first(x: &Expr, axis: i32, start: &DimExpr, count: &DimExpr) -> Expr {
+pub(super) fn first(x: &Expr, axis: i32, start: &DimExpr, count: &DimExpr) -> Expr {
     let is_whole =
         start.known() == Some(0) && count.known().is_some() && count.known() == x.dim(axis).known();
     if is_whole { x.clone() } else { x.slice_to(axis, start, &(start + count)) }

@@ -4,6 +4,7 @@
 //! filters, so their double gradients are convolutions, too.
 
 mod conv3d;
+mod deformable;
 mod direct;
 mod forward;
 mod gemm_conv;
@@ -14,13 +15,18 @@ mod row_conv;
 mod small_images;
 mod storage;
 mod transpose;
+mod transpose3d;
+mod transpose_depthwise;
 mod volume;
 mod winograd;
 
 pub use conv3d::{Conv3dAttrs, Conv3dGrad, Conv3dOp};
+pub use deformable::{DeformableConv, DeformableConvAttrs, DeformableConvV1};
 pub use forward::{Conv2dGrad, Conv2dOp, DepthwiseConv2d, DepthwiseConv2dGrad};
 pub use row_conv::RowConv;
 pub use transpose::{Conv2dTransposeGrad, Conv2dTransposeOp, Conv2dTransposeRule};
+pub use transpose_depthwise::DepthwiseConv2dTranspose;
+pub use transpose3d::Conv3dTransposeOp;
 
 use autobwd::{
     Attrs, Buf, Cx, Dims, Meta, Result,

@@ -14,7 +14,7 @@ use crate::{
     kernel_helpers::{KernelFloat, PART, pieces},
     norm::DataLayout,
     reduce::{ReduceAttrs, ReduceSum},
-    windows::optional_pair,
+    windows::{AxisWindows, optional_counts},
 };
 
 /// Transposed convolution, the gradient of `conv2d` with respect to its images:
@@ -63,29 +63,47 @@ impl Conv2dTransposeOp<Meta> {
         let Conv2dTransposeOp { input, filter, conv, output_size, output_padding, .. } = self;
         let (images, channels, size, [filters, share, kernel @ ..]) = conv.check(input, filter)?;
         filter.require(filters.agrees(channels), || format!("filters for {channels} channels are needed"))?;
-        let (axes, sizes) = (conv.axes()?, optional_pair("output_size", output_size, 1)?);
-        let paddings = optional_pair("output_padding", output_padding, 0)?;
-        let length = |i: usize| {
-            let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
-                return Ok(sizes.map_or(Dim::UNKNOWN, |sizes| sizes[i].into()));
-            };
-            let windows = axes[i].windows(kernel, size);
-            let needed = || input.wrong("more rows and columns than the paddings remove are needed");
-            let least = windows.covered(size).ok_or_else(needed)?;
-            if let Some(size) = sizes.map(|sizes| sizes[i]) {
-                let possible = least..least.saturating_add(windows.stride);
-                let refuse = || Error::attr("output_size", format!("{size} is not within {possible:?}"));
-                return possible.contains(&size).then(|| size.into()).ok_or_else(refuse);
-            }
-            let (more, limit) = (paddings.map_or(0, |more| more[i]), windows.stride.max(windows.dilation));
-            let text = || format!("{more} is not below stride or dilation, {limit}");
-            let refuse = || Error::attr("output_padding", text());
-            (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
-        };
+        let lengths = TransposedLengths::new(conv.axes()?, output_size, output_padding)?;
+        let length = |i: usize| lengths.of(i, input, kernel[i], size[i]);
         let size = [length(0)?, length(1)?];
         Ok(conv.data_format.join(images, share * i64::from(conv.groups), size).into_iter().collect())
     }
 }
+
+/// The lengths of the output of a transposed convolution along its axes.
+pub(super) struct TransposedLengths<const N: usize> {
+    axes: [AxisWindows; N],
+    sizes: Option<[usize; N]>,
+    paddings: Option<[usize; N]>,
+}
+
+impl<const N: usize> TransposedLengths<N> {
+    /// The lengths of `sizes`, or the smallest ones with `paddings`; either may be empty.
+    pub(super) fn new(axes: [AxisWindows; N], sizes: &[i32], paddings: &[i32]) -> Result<Self> {
+        let sizes = optional_counts("output_size", sizes, 1)?;
+        Ok(TransposedLengths { axes, sizes, paddings: optional_counts("output_padding", paddings, 0)? })
+    }
+
+    /// The length along axis `i`, where filters have `kernel` elements and the input has `size`.
+    pub(super) fn of(&self, i: usize, input: &Meta, kernel: Dim, size: Dim) -> Result<Dim> {
+        let (Some(kernel), Some(size)) = (kernel.get(), size.get()) else {
+            return Ok(self.sizes.map_or(Dim::UNKNOWN, |sizes| sizes[i].into()));
+        };
+        let windows = self.axes[i].windows(kernel, size);
+        let needed = || input.wrong("more rows and columns than the paddings remove are needed");
+        let least = windows.covered(size).ok_or_else(needed)?;
+        if let Some(size) = self.sizes.map(|sizes| sizes[i]) {
+            let possible = least..least.saturating_add(windows.stride);
+            let refuse = || Error::attr("output_size", format!("{size} is not within {possible:?}"));
+            return possible.contains(&size).then(|| size.into()).ok_or_else(refuse);
+        }
+        let (more, limit) = (self.paddings.map_or(0, |more| more[i]), windows.stride.max(windows.dilation));
+        let text = || format!("{more} is not below stride or dilation, {limit}");
+        let refuse = || Error::attr("output_padding", text());
+        (more < limit).then(|| least.saturating_add(more).into()).ok_or_else(refuse)
+    }
+}
+
 impl Kernel for Conv2dTransposeOp<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let kernel = self.conv.kernel([&self.output, &self.filter, &self.input, &self.input])?;

@@ -67,15 +67,8 @@ pub struct Pad3d<V = Var> {
 impl Infer for Pad3d<Meta> {
     fn infer(&mut self) -> Result<()> {
         let paddings = lengths(self.paddings_tensor.as_ref(), &self.paddings)?;
-        let mut dims: Dims = self.x.unpack::<5>()?.into_iter().collect();
-        for (axis, pair) in paddings.into_iter().enumerate() {
-            let dim = &mut dims[first_axis(self.data_format) + axis];
-            if let (Some(n), [Some(before), Some(behind)]) = (dim.get(), pair) {
-                check_mode(&self.x, self.mode, n, [before, behind])?;
-            }
-            let [before, behind] = pair.map(|n| n.map_or(Dim::UNKNOWN, Dim::from));
-            *dim = *dim + before + behind;
-        }
+        let [_, _, _, _, _] = self.x.unpack()?;
+        let dims = padded(&self.x, self.mode, first_axis(self.data_format), &paddings)?;
         self.out.set(self.x.dtype, dims);
         Ok(())
     }
@@ -105,17 +98,7 @@ impl Composition for Pad3d<Expr> {
         for (axis, first) in [4, 2, 0].into_iter().enumerate() {
             paddings[first_axis(self.data_format) + axis] = [length(first), length(first + 1)];
         }
-        self.out = match self.mode {
-            PadMode::Constant => self.x.pad_to(&paddings, self.value),
-            mode => paddings.iter().enumerate().fold(self.x.clone(), |x, (axis, pair)| {
-                let is_padded = pair.iter().any(|length| length.known() != Some(0));
-                if is_padded {
-                    x.gather(&sources(mode, &x.dim(axis as i32), pair, &x), axis as i32)
-                } else {
-                    x
-                }
-            }),
-        };
+        self.out = compose_padding(&self.x, self.mode, self.value, &paddings);
     }
 }
 autobwd::samples!(
@@ -166,18 +149,47 @@ fn channels_last(pad: Pad3d<Draw>) -> Pad3d<Draw> {
 
 /// Padding before and behind depth, height and width.
 fn lengths<C: ConstantInput>(tensor: Option<&C>, paddings: &[i32]) -> Result<[[Option<usize>; 2]; 3]> {
+    let mut pairs = pairs(tensor, paddings)?;
+    pairs.reverse();
+    Ok(pairs)
+}
+
+/// Padding before and behind each of `N` axes, in the order in which it is given.
+pub(super) fn pairs<const N: usize, C: ConstantInput>(
+    tensor: Option<&C>,
+    paddings: &[i32],
+) -> Result<[[Option<usize>; 2]; N]> {
     let given = constant_ints(&[], tensor, paddings.iter().map(|n| i64::from(*n)))?;
-    match *given {
-        [left, right, top, bottom, front, back] if given.iter().flatten().all(|n| *n >= 0) => {
-            let length = |n: Option<i64>| n.map(|n| n as usize);
-            Ok([[front, back], [top, bottom], [left, right]].map(|pair| pair.map(length)))
-        }
-        _ => {
-            let given: Vec<_> = given.iter().flatten().collect();
-            let text = format!("6 numbers of at least 0 are needed, not {given:?}");
-            Err(Error::attr("paddings", text))
-        }
+    if given.len() != 2 * N || given.iter().flatten().any(|n| *n < 0) {
+        let given: Vec<_> = given.iter().flatten().collect();
+        let text = format!("{} numbers of at least 0 are needed, not {given:?}", 2 * N);
+        return Err(Error::attr("paddings", text));
     }
+    Ok(std::array::from_fn(|axis| [0, 1].map(|side| given[2 * axis + side].map(|n| n as usize))))
+}
+
+/// The dimensions of `x` with padding of consecutive axes.
+pub(super) fn padded(x: &Meta, mode: PadMode, first: usize, paddings: &[[Option<usize>; 2]]) -> Result<Dims> {
+    let mut dims = x.dims.clone();
+    for (dim, pair) in dims[first..].iter_mut().zip(paddings) {
+        if let (Some(n), [Some(before), Some(behind)]) = (dim.get(), *pair) {
+            check_mode(x, mode, n, [before, behind])?;
+        }
+        let [before, behind] = pair.map(|n| n.map_or(Dim::UNKNOWN, Dim::from));
+        *dim = *dim + before + behind;
+    }
+    Ok(dims)
+}
+
+/// `x` with padding of all axes.
+pub(super) fn compose_padding(x: &Expr, mode: PadMode, value: f32, paddings: &[[DimExpr; 2]]) -> Expr {
+    if mode == PadMode::Constant {
+        return x.pad_to(paddings, value);
+    }
+    paddings.iter().zip(0..).fold(x.clone(), |x, (pair, axis)| {
+        let is_padded = pair.iter().any(|length| length.known() != Some(0));
+        if is_padded { x.gather(&sources(mode, &x.dim(axis), pair, &x), axis) } else { x }
+    })
 }
 
 /// The dimension of the depth.

@@ -1,10 +1,13 @@
-//! Resizing of images: `nearest_interp_v2` and `bilinear_interp_v2`.
+//! Resizing: `nearest_interp_v2` and `bilinear_interp_v2`, and compositions for other methods.
 
 mod composition;
 mod resize;
+mod separable;
+
+pub use separable::{BicubicInterpV2, LinearInterpV2, TrilinearInterpV2};
 
 use autobwd::{
-    Attrs, Buf, Composition, Cx, DType, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
+    Attrs, Buf, Composition, Cx, DType, Dims, Error, Expr, Infer, Kernel, Meta, Multilinear, Result, Var,
     check::*,
     op::{with_dtype, with_float},
     operators::{ConstantInput, constant_ints},
@@ -22,22 +25,28 @@ autobwd::op::attr_enum! {
         Nearest = "nearest",
         /// Linear interpolation of the four nearest elements.
         Bilinear = "bilinear",
+        /// Linear interpolation of the two nearest elements, of signals.
+        Linear = "linear",
+        /// Linear interpolation of the eight nearest elements, of volumes.
+        Trilinear = "trilinear",
+        /// Cubic interpolation of 16 elements.
+        Bicubic = "bicubic",
     }
 }
 
 /// The attributes of resizing.
 #[derive(Attrs, Clone, Debug)]
 pub struct InterpAttrs {
-    /// Accepted for compatibility: images have no depth.
+    /// Depth of the result, without `scale`; images and signals have none.
     #[attr(default = 0)]
     pub out_d: i32,
-    /// Height of the result, without `scale`.
+    /// Height of the result, without `scale`; signals have none.
     #[attr(default = 0)]
     pub out_h: i32,
     /// Width of the result, without `scale`.
     #[attr(default = 0)]
     pub out_w: i32,
-    /// Factors of height and width, each result rounded down; they replace `out_h` and `out_w`.
+    /// Factors of the axes, of images height and width, each result rounded down; they replace `out_h` and the like.
     #[attr(default = [])]
     pub scale: Vec<f32>,
     /// How an element between others is computed, whatever the operator's name says.
@@ -46,8 +55,8 @@ pub struct InterpAttrs {
     /// The centres of the corner elements stay at the corners.
     #[attr(default = true)]
     pub align_corners: bool,
-    /// Bilinear, without `align_corners`: the source position of element `i` is `(i + 0.5) * ratio - 0.5` for 0,
-    /// `i * ratio` for 1.
+    /// Linear in each axis, without `align_corners`: the source position of element `i` is `(i + 0.5) * ratio - 0.5` for
+    /// 0, `i * ratio` for 1.
     #[attr(default = 1, min = 0, max = 1)]
     pub align_mode: i32,
     /// Order of the dimensions of images; `NHWC` is not supported.
@@ -66,40 +75,71 @@ impl InterpAttrs {
         InterpAttrs { out_h, out_w, interp_method, ..InterpAttrs::default() }
     }
 
-    fn infer(&self, x: &Meta, sizes: &SizeTensors<'_, Meta>, out: &mut Meta) -> Result<()> {
-        if self.interp_method == InterpMethod::Bilinear {
+    /// The shape rule, for images, signals or volumes with `N` axes, and these methods.
+    fn infer<const N: usize>(
+        &self,
+        methods: &[InterpMethod],
+        x: &Meta,
+        sizes: &SizeTensors<'_, Meta>,
+        out: &mut Meta,
+    ) -> Result<()> {
+        if !methods.contains(&self.interp_method) {
+            let name = |method: &InterpMethod| format!("`{method:?}`").to_lowercase();
+            let names: Vec<String> = methods.iter().map(name).collect();
+            let text = format!("{} is needed, not {}", names.join(" or "), name(&self.interp_method));
+            return Err(Error::attr("interp_method", text));
+        }
+        if self.interp_method != InterpMethod::Nearest {
             x.float()?;
         }
         if self.data_layout != DataLayout::Nchw {
             return Err(Error::attr("data_layout", "only `NCHW` is supported".to_string()));
         }
-        let [images, channels, height, width] = x.unpack()?;
-        let few = |n: Dim| n.get().is_none_or(|n| (1..=i32::MAX as usize).contains(&n));
-        x.require(few(height) && few(width), || "from 1 to 2³¹ - 1 rows and columns are needed".into())?;
-        let [out_h, out_w] = match self.factors(sizes)? {
-            None => [Ok(Dim::UNKNOWN), Ok(Dim::UNKNOWN)],
-            Some(Some([down, across])) => {
-                [(height, down), (width, across)].map(|(n, factor)| scaled(n, factor))
+        x.require(x.rank() == N + 2, || format!("{} dimensions are needed", N + 2))?;
+        let (front, size) = x.dims.split_at(2);
+        let few = |n: &Dim| n.get().is_none_or(|n| (1..=i32::MAX as usize).contains(&n));
+        x.require(size.iter().all(few), || "from 1 to 2³¹ - 1 elements are needed along each axis".into())?;
+        let mut dims: Dims = front.iter().copied().collect();
+        match self.factors::<N, _>(sizes)? {
+            None => size.iter().for_each(|_| dims.push(Dim::UNKNOWN)),
+            Some(Some(factors)) => {
+                for (n, factor) in size.iter().zip(factors) {
+                    dims.push(scaled(*n, factor)?);
+                }
             }
             Some(None) => {
-                let attrs = [self.out_h, self.out_w].map(i64::from);
-                let given = constant_ints(sizes.size_tensor, sizes.out_size, attrs.into_iter())?;
-                let [out_h, out_w] = *given else {
-                    return Err(Error::attr("out_h", format!("2 sizes are needed, not {}", given.len())));
-                };
-                [("out_h", out_h), ("out_w", out_w)].map(|(name, n)| match n {
-                    None => Ok(Dim::UNKNOWN),
-                    Some(n) if (1..=i32::MAX.into()).contains(&n) => Ok(Dim::from(n as usize)),
-                    Some(n) => Err(Error::attr(name, format!("{n} is not a size"))),
-                })
+                let names = &["out_d", "out_h", "out_w"][3 - N..];
+                let given = constant_ints(
+                    sizes.size_tensor,
+                    sizes.out_size,
+                    self.sizes(N).into_iter().map(i64::from),
+                )?;
+                if given.len() != N {
+                    return Err(Error::attr(names[0], format!("{N} sizes are needed, not {}", given.len())));
+                }
+                for (name, n) in names.iter().zip(given) {
+                    dims.push(match n {
+                        None => Dim::UNKNOWN,
+                        Some(n) if (1..=i32::MAX.into()).contains(&n) => Dim::from(n as usize),
+                        Some(n) => return Err(Error::attr(name, format!("{n} is not a size"))),
+                    });
+                }
             }
-        };
-        out.set(x.dtype, [images, channels, out_h?, out_w?].into_iter().collect::<autobwd::Dims>());
+        }
+        out.set(x.dtype, dims);
         Ok(())
     }
 
-    /// The factors of height and width: `None` while they are unknown, `Some(None)` if sizes are given instead.
-    fn factors<C: ConstantInput>(&self, sizes: &SizeTensors<'_, C>) -> Result<Option<Option<[f32; 2]>>> {
+    /// The sizes of the last `axes` axes.
+    fn sizes(&self, axes: usize) -> Vec<i32> {
+        [self.out_d, self.out_h, self.out_w][3 - axes..].to_vec()
+    }
+
+    /// The factors of the axes: `None` while they are unknown, `Some(None)` if sizes are given instead.
+    fn factors<const N: usize, C: ConstantInput>(
+        &self,
+        sizes: &SizeTensors<'_, C>,
+    ) -> Result<Option<Option<[f32; N]>>> {
         if !sizes.size_tensor.is_empty() {
             return Ok(Some(None));
         }
@@ -111,29 +151,32 @@ impl InterpAttrs {
             };
         }
         let Some(scale) = sizes.scale else {
-            return match *self.scale {
-                [] => Ok(Some(None)),
-                [down, across] => Ok(Some(Some([down, across]))),
-                _ => Err(Error::attr(
-                    "scale",
-                    format!("2 positive numbers or none are needed, not {:?}", self.scale),
-                )),
-            };
+            if self.scale.is_empty() {
+                return Ok(Some(None));
+            }
+            let factors = <[f32; N]>::try_from(&self.scale[..]).map_err(|_| {
+                let text = format!("{N} positive numbers or none are needed, not {:?}", self.scale);
+                Error::attr("scale", text)
+            })?;
+            return Ok(Some(Some(factors)));
         };
         if !scale.element_type().is_float() {
             return Err(scale.refuse("floating point numbers are needed"));
         }
         match scale.elements() {
             None => Ok(None),
-            Some([factor]) => Ok(Some(Some([*factor as f32; 2]))),
-            Some([down, across]) => Ok(Some(Some([*down as f32, *across as f32]))),
-            Some(_) => Err(scale.refuse("one or two elements are needed")),
+            Some([factor]) => Ok(Some(Some([*factor as f32; N]))),
+            Some(factors) => {
+                let factors = <[f64; N]>::try_from(factors)
+                    .map_err(|_| scale.refuse("one factor is needed, or one for each axis"))?;
+                Ok(Some(Some(factors.map(|factor| factor as f32))))
+            }
         }
     }
 
     fn resize(&self, sizes: &SizeTensors<'_, Buf<'_>>, x: &Buf<'_>, out: &Buf<'_>) -> Result<Resize> {
         let ([_, _, x @ ..], [_, _, out @ ..]) = (dims::<4>(x)?, dims::<4>(out)?);
-        Ok(Resize::new(self, self.factors(sizes)?.flatten(), x, out))
+        Ok(Resize::new(self, self.factors::<2, _>(sizes)?.flatten(), x, out))
     }
 
     fn forward(
@@ -150,7 +193,7 @@ impl InterpAttrs {
                 resize.nearest::<T>(cx, x.slice()?, out.slice_mut()?);
                 Ok(())
             }),
-            InterpMethod::Bilinear => with_float!(x, T => cx.scratch(resize.scratch(cx.threads()), |rows| {
+            _ => with_float!(x, T => cx.scratch(resize.scratch(cx.threads()), |rows| {
                 resize.bilinear::<T>(cx, x.slice()?, rows, out.slice_mut()?)
             })),
         }
@@ -171,7 +214,7 @@ impl InterpAttrs {
             let (dout, dx) = (dout.slice::<T>()?, dx.slice_mut()?);
             match self.interp_method {
                 InterpMethod::Nearest => resize.nearest_grad(cx, dout, rows, dx),
-                InterpMethod::Bilinear => resize.bilinear_grad(cx, dout, rows, dx),
+                _ => resize.bilinear_grad(cx, dout, rows, dx),
             }
         }))
     }
@@ -218,6 +261,8 @@ macro_rules! size_tensors {
     };
 }
 
+use size_tensors;
+
 /// Declares the operator of a method, with its gradient operator and samples in which `METHOD` is the method.
 macro_rules! interpolation {
     (
@@ -250,7 +295,8 @@ macro_rules! interpolation {
         }
         impl Infer for $op<Meta> {
             fn infer(&mut self) -> Result<()> {
-                self.interp.infer(&self.x, &size_tensors!(self), &mut self.out)
+                let methods = [InterpMethod::Nearest, InterpMethod::Bilinear];
+                self.interp.infer::<2>(&methods, &self.x, &size_tensors!(self), &mut self.out)
             }
         }
         impl Kernel for $op<Buf<'_>> {
@@ -261,7 +307,7 @@ macro_rules! interpolation {
             fn scratch_bytes(&self, workers: usize) -> usize {
                 match self.interp.interp_method {
                     InterpMethod::Nearest => 0,
-                    InterpMethod::Bilinear => {
+                    _ => {
                         self.interp.scratch_bytes(&size_tensors!(self), &self.x, &self.out, workers)
                     }
                 }
@@ -319,7 +365,9 @@ macro_rules! interpolation {
                 [
                     $($sample,)*
                     row(uniform([1, 2, 0, 4]), to_size([2, 2]))
-                        .fails("`X`: from 1 to 2³¹ - 1 rows and columns are needed"),
+                        .fails("`X`: from 1 to 2³¹ - 1 elements are needed along each axis"),
+                    row(uniform([1, 2, 3, 4]), InterpAttrs::to_size(InterpMethod::Bicubic, [2, 2]))
+                        .fails("attribute `interp_method`: `nearest` or `bilinear` is needed, not `bicubic`"),
                     row(uniform([1, 2, 3, 4]), to_size([0, 2])).fails("attribute `out_h`: 0 is not a size"),
                     row(uniform([1, 2, 3, 4]), to_size([2, -1])).fails("attribute `out_w`: -1 is not a size"),
                     row(uniform([1, 2, 3, 4]), scaling([0.25, 1.0]))
@@ -354,7 +402,7 @@ macro_rules! interpolation {
                     $op { out_size: Some(integers(&[5, 0])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
                         .fails("attribute `out_w`: 0 is not a size"),
                     $op { scale: Some(given([3], [1.0; 3])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
-                        .fails("`Scale`: one or two elements are needed"),
+                        .fails("`Scale`: one factor is needed, or one for each axis"),
                     $op { scale: Some(integers(&[2])), ..row(uniform([1, 2, 3, 4]), to_size([2, 2])) }
                         .fails("`Scale`: floating point numbers are needed"),
                 ]

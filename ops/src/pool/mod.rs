@@ -1,9 +1,17 @@
-//! Pooling of images: every window becomes one element.
+//! Pooling of images and volumes: every window becomes one element.
 
+mod axis_pooling;
 mod composition;
 mod max_pool_2x2;
+mod max_pool_with_index;
+mod pool3d;
 mod pooling;
 mod small_windows;
+mod unpool;
+
+pub use max_pool_with_index::{MaxPool2dWithIndex, MaxPool3dWithIndex};
+pub use pool3d::{Pool3dAttrs, Pool3dOp};
+pub use unpool::{Unpool, Unpool3d};
 
 use autobwd::{
     Attrs, Buf, Composition, Cx, Expr, GradCx, GradRule, Infer, Kernel, Meta, Result, Var,

@@ -2,19 +2,24 @@
 
 use std::ops::Range;
 
-use autobwd::{Buf, Cx, Dims, Meta, Result, tensor::Dim};
+use autobwd::{Buf, Cx, Dims, Meta, Result};
 
-use super::{PoolAttrs, PoolingType};
+use super::{
+    PoolAttrs, PoolingType,
+    axis_pooling::{AxisPooling, WindowRules},
+};
 use crate::{
     kernel_helpers::{KernelFloat, PART},
     norm::DataLayout,
-    windows::{Windows, axes, counts, dims},
+    windows::{Windows, dims},
 };
 
 impl PoolAttrs {
-    /// Height and width of windows; `None` for the size of the images.
-    fn size(&self) -> Result<Option<[usize; 2]>> {
-        if self.global_pooling { Ok(None) } else { counts("ksize", &self.ksize, 1).map(Some) }
+    /// The windows, vertically and horizontally.
+    pub(super) fn axes(&self) -> Result<[AxisPooling; 2]> {
+        let PoolAttrs { ceil_mode, exclusive, global_pooling, adaptive, .. } = *self;
+        let rules = WindowRules { ceil_mode, exclusive, global_pooling, adaptive };
+        AxisPooling::all(&self.ksize, &self.strides, (&self.paddings, self.padding_algorithm), rules)
     }
 
     /// The windows over `input` rows (`i` is 0) or columns, unless pooling is adaptive.
@@ -22,40 +27,16 @@ impl PoolAttrs {
     /// # Errors
     /// Invalid attributes.
     pub fn windows(&self, i: usize, input: usize) -> Result<Windows> {
-        let axes = axes::<2>(&self.strides, &self.paddings, self.padding_algorithm, &[1, 1])?;
-        let size = self.size()?.map_or(input.max(1), |size| size[i]);
-        let windows = axes[i].windows(size, input);
-        let unpadded = self.global_pooling || self.adaptive;
-        Ok(if unpadded { Windows { before: 0, after: 0, ..windows } } else { windows })
-    }
-
-    /// The number of windows over `input` rows or columns.
-    fn count(&self, i: usize, input: Dim, x: &Meta) -> Result<Dim> {
-        let windows = self.windows(i, input.get().unwrap_or(1))?;
-        let Some(input) = input.get() else {
-            return Ok(match (self.adaptive, self.global_pooling) {
-                (true, false) => windows.size.into(),
-                (false, true) => 1.into(),
-                _ => Dim::UNKNOWN,
-            });
-        };
-        if self.adaptive && input > 0 {
-            return Ok(windows.size.into());
-        }
-        let count =
-            windows.count(input, self.ceil_mode).ok_or_else(|| windows.too_large(x, "rows and columns"))?;
-        let last = (count - 1).saturating_mul(windows.stride);
-        let filled = windows.before < windows.size && last < input.saturating_add(windows.before);
-        let zeros = self.pooling_type == PoolingType::Avg && !self.exclusive;
-        x.require(filled || zeros, || "a window would contain padding only".into())?;
-        Ok(count.into())
+        Ok(self.axes()?[i].windows(input))
     }
 
     /// The shape of the output.
     pub(super) fn pooled(&self, x: &Meta) -> Result<Dims> {
         x.float()?;
         let (images, channels, [height, width]) = self.data_format.split(x.unpack()?);
-        let size = [self.count(0, height, x)?, self.count(1, width, x)?];
+        let (zeros, [down, across]) =
+            (self.pooling_type == PoolingType::Avg && !self.exclusive, self.axes()?);
+        let size = [down.count(height, zeros, x)?, across.count(width, zeros, x)?];
         Ok(self.data_format.join(images, channels, size).into_iter().collect())
     }
 
