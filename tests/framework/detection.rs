@@ -2,7 +2,10 @@
 //! (`NonMaxSuppression`) on the same boxes.
 
 use autobwd::{Expr, New, Result, Tensor, emit};
-use autobwd_ops::detection::{DetectionAttrs, MatrixNms, MulticlassNms3, NonMaxSuppression};
+use autobwd_ops::{
+    Math,
+    detection::{DetectionAttrs, MatrixNms, MulticlassNms3, NonMaxSuppression, PsroiPool, RoiAlign, RoiPool},
+};
 
 /// Two images with six boxes each.
 const BOXES: [[f32; 4]; 12] = [
@@ -231,5 +234,66 @@ fn non_max_suppression_selects_as_onnx_runtime() -> Result<()> {
         [1, 2, 0],
     ];
     assert_eq!(select(6, 0.4, 0.0, true)?, expected.concat());
+    Ok(())
+}
+
+/// Features of boxes are linear functions of the image; of maxima, as long as these stay where they are.
+#[test]
+fn gradient_of_features_of_boxes_is_the_adjoint() -> Result<()> {
+    let boxes = [0.7, 1.2, 4.3, 3.9, -2.6, 0.4, 9.1, 7.7, 2.2, 2.1, 2.6, 2.8];
+    for (number, aligned) in [0, 1, 2].into_iter().flat_map(|number| [(number, false), (number, true)]) {
+        let tape = autobwd::eager();
+        let image: Vec<f64> = (0..720).map(|i| f64::from(i * 37 % 101) / 101.0 - 0.5).collect();
+        let x = tape.leaf("x", Tensor::from_vec([2, 12, 5, 6], image)?);
+        let boxes = tape.constant(Tensor::from_vec([3, 4], boxes.to_vec())?);
+        let counts = tape.constant(Tensor::from_vec([2], vec![2_i32, 1])?);
+        let (pooled_height, pooled_width) = (2, 3);
+        let spatial_scale = if aligned { 0.5 } else { 1.0 };
+        let (image, rois, rois_num) = ((&x).into(), (&boxes).into(), Some((&counts).into()));
+        let out = match number {
+            0 => {
+                let (x, out, sampling_ratio) = (image, New, if aligned { 2 } else { -1 });
+                emit(RoiAlign {
+                    x,
+                    rois,
+                    rois_num,
+                    out,
+                    pooled_height,
+                    pooled_width,
+                    spatial_scale,
+                    sampling_ratio,
+                    aligned,
+                })
+                .out
+            }
+            1 => {
+                let (x, out, output_channels) = (image, New, 2);
+                emit(PsroiPool {
+                    x,
+                    rois,
+                    rois_num,
+                    out,
+                    output_channels,
+                    pooled_height,
+                    pooled_width,
+                    spatial_scale,
+                })
+                .out
+            }
+            _ => {
+                let (x, out, argmax) = (image, New, New);
+                emit(RoiPool { x, rois, rois_num, out, argmax, pooled_height, pooled_width, spatial_scale })
+                    .out
+            }
+        };
+        let elements = out.tensor()?;
+        let weights = (0..elements.numel()).map(|i| (i * 29 % 53) as f64 / 53.0).collect();
+        let weighted = (&out * tape.constant(Tensor::from_vec(elements.dims(), weights)?)).sum(&[]);
+        weighted.backward()?;
+        let (gradient, image) = (x.gradient()?.tensor()?.to_f64s(), x.tensor()?.to_f64s());
+        let product: f64 = gradient.iter().zip(&image).map(|(dx, x)| dx * x).sum();
+        assert!((product - weighted.item()?).abs() < 1e-9, "operator {number}: {product}");
+        assert!(gradient.iter().any(|dx| *dx != 0.0));
+    }
     Ok(())
 }

@@ -1,12 +1,26 @@
-//! Detection of objects: choosing among boxes with scores. Data decides how many remain.
+//! Detection of objects: boxes, their scores and their features, and choosing among them.
 
+mod anchors;
+mod box_coding;
 mod detections;
 mod multiclass;
 mod non_max_suppression;
+mod prior_boxes;
+mod roi_bins;
+mod roi_features;
+mod roi_pool;
+mod rois;
+mod yolo_box;
 
+pub use anchors::AnchorGenerator;
+pub use box_coding::{BoxCode, BoxCoder, IouSimilarity};
 pub use detections::DetectionAttrs;
 pub use multiclass::{MatrixNms, MulticlassNms3};
 pub use non_max_suppression::NonMaxSuppression;
+pub use prior_boxes::{DensityPriorBox, PriorAttrs, PriorBox};
+pub use roi_features::{PsroiPool, PsroiPoolGrad, RoiAlign, RoiAlignGrad};
+pub use roi_pool::{RoiPool, RoiPoolGrad};
+pub use yolo_box::YoloBox;
 
 use std::cmp::Ordering;
 
