@@ -55,6 +55,20 @@ fn sizes_change_from_run_to_run() -> Result<()> {
 }
 
 #[test]
+fn numbers_from_before_are_known_to_shape_rules_after() -> Result<()> {
+    let net = Builder::new();
+    let x = net.input("x", DType::F64, &[-1, 2]);
+    let count = x.dim(0) * 2;
+    let flat = x.reshape_to(&[count.clone()]);
+    let positive = flat.masked_select(&flat.greater_than(&(&flat * 0.0)));
+    let repeated = positive.unsqueeze(&[0]).expand_to(&[count, positive.dim(0)]);
+    let x = Tensor::from_vec([1, 2], vec![3.0, -1.0])?;
+    let found = Executor::new().run(&net.program()?, &mut Scope::new(), &[("x", &x)], &[&repeated.name()])?;
+    assert_eq!(found, [Tensor::from_vec([2, 1], vec![3.0; 2])?]);
+    Ok(())
+}
+
+#[test]
 fn several_decide_one_after_another() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[-1]);

@@ -146,6 +146,7 @@ fn surrounded(ops: &OpInfoMap, name: &'static str, dtype: DType) -> Result<(Prog
         desc = desc.attr(
             attr.name,
             match attr.ty {
+                AttrType::I32 => Attr::I32(1),
                 AttrType::F32 => Attr::F32(0.5),
                 AttrType::F64 => Attr::F64(0.5),
                 AttrType::Bool => Attr::Bool(true),

@@ -81,8 +81,7 @@ fn a_recogniser_learns_to_spell() -> Result<()> {
     let sounds = net.input("sounds", DType::F32, &[-1, batch as i64, features as i64]);
     let labels = net.input("labels", DType::I64, &[batch as i64, -1]);
     let [steps_of_row, counts] = ["steps", "counts"].map(|name| net.input(name, DType::I64, &[batch as i64]));
-    let weight =
-        net.parameter("weight", DType::F32, &[features, 4], |w| Init::XavierUniform.emit(w, 7));
+    let weight = net.parameter("weight", DType::F32, &[features, 4], |w| Init::XavierUniform.emit(w, 7));
     let logits = sounds.matmul(&weight);
     let loss = logits.ctc_loss(&labels, [&steps_of_row, &counts]).mean();
     Adam::new(0.1).minimize(&loss)?.complete()?;

@@ -14,7 +14,7 @@ const SINGLE: f64 = 1e-5;
 const GRADIENT: f64 = 1e-4;
 /// Number of elements of the first input at the large size.
 const LARGE: usize = 1 << 20;
-/// Number of indices of which some have neighbours with values that are equal in `f32`.
+/// From so many values on, some neighbours in the order are equal in `f32`.
 const MANY: usize = 1 << 16;
 /// Bounds of the work at the large size, for each element.
 const FLOPS: u64 = 1 << 8;

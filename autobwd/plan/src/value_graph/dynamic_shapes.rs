@@ -96,6 +96,10 @@ impl GraphBuilder<'_> {
                 false => tail.captured.extend(value),
             }
         }
+        for id in &tail.captured {
+            // Shape rules of the later operators may read its elements.
+            self.find_constant(*id);
+        }
         let is_in_arena = |id: &ValueId| {
             let value = &self.graph.values[*id];
             !value.meta.array && !matches!(value.source, ValueSource::Outer(_) | ValueSource::Scope)
