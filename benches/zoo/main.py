@@ -10,7 +10,7 @@ output.
 Differences are relative to the largest magnitude of what PyTorch computes in float64; a result is right below 1e-3
 (gradients, by their norms, below 1e-2), or below ten times the difference of PyTorch's float32.
 
-Needs torch, torchvision, transformers, onnx, onnxruntime, onnxscript and numpy. A file of which ONNX Runtime computes
+Needs torch, torchvision, transformers, timm, onnx, onnxruntime, onnxscript and numpy. A file of which ONNX Runtime computes
 something else than PyTorch is not counted: its exporter has failed.
 """
 

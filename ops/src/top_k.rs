@@ -33,7 +33,7 @@ pub struct TopKV2<V = Var> {
     /// Signed integers or floating-point numbers of any shape; a scalar has one axis.
     #[input]
     pub x: V,
-    /// The number of elements, in place of attribute `k`: int32 or int64, one element.
+    /// The number of elements, in place of attribute `k`: int32 or int64, one element; it may be 0.
     #[input("K", constant)]
     pub k_tensor: Option<V>,
     /// The elements, `k` along the axis.
@@ -72,8 +72,8 @@ fn top_dims(x: &Meta, k: Option<i64>, axis: i32) -> Result<Dims> {
         axis.into_iter().for_each(|axis| dims[axis] = Dim::UNKNOWN);
         return Ok(dims);
     };
-    let k = usize::try_from(k).ok().filter(|k| *k > 0);
-    let k = k.ok_or_else(|| Error::attr("k", "at least one element is needed"))?;
+    let count = usize::try_from(k).ok().filter(|k| *k > 0 || axis.is_some());
+    let k = count.ok_or_else(|| Error::attr("k", format!("a number of elements is needed, not {k}")))?;
     let n = axis.map_or(Dim::from(1), |axis| dims[axis]);
     if n.get().is_some_and(|n| n < k) {
         let of = axis.map_or("of a scalar".into(), |axis| format!("along axis {axis}"));
@@ -89,10 +89,10 @@ impl Kernel for TopKV2<Buf<'_>> {
         with_signed!(self.x, T => {
             let (outer, n, inner) = lanes_along(&self.x, self.axis.into());
             let (_, k, _) = lanes_along(&self.out, self.axis.into());
-            let largest = self.largest;
+            let (largest, lanes) = (self.largest, if k == 0 { 0 } else { outer * inner });
             let x = self.x.slice::<T>()?;
             let (values, indices) = (self.out.slice_mut()?, self.indices.slice_mut()?);
-            for lane in 0..outer * inner {
+            for lane in 0..lanes {
                 let (row, column) = (lane / inner, lane % inner);
                 let x = x[row * n * inner + column..].iter().step_by(inner).take(n);
                 let at = row * k * inner + column;
@@ -136,8 +136,11 @@ autobwd::samples!(
         TopKV2 { largest: false, ..top_k_v2(integers_below(99, [5, 2]), 2, 0) },
         top_k_v2(uniform([]), 1, -1),
         TopKV2 { k_tensor: Some(integers(&[3])), ..top_k_v2(distinct([2, 5]), 1, 1) },
-        TopKV2 { k_tensor: Some(integers(&[0]).of(DType::I32)), ..top_k_v2(distinct([2, 5]), 1, 1) }
-            .fails("attribute `k`: at least one element is needed"),
+        TopKV2 { k_tensor: Some(integers(&[0]).of(DType::I32)), ..top_k_v2(distinct([2, 5]), 1, 1) },
+        TopKV2 { k_tensor: Some(integers(&[-1])), ..top_k_v2(distinct([2, 5]), 1, 1) }
+            .fails("attribute `k`: a number of elements is needed, not -1"),
+        TopKV2 { k_tensor: Some(integers(&[0])), ..top_k_v2(uniform([]), 1, -1) }
+            .fails("attribute `k`: a number of elements is needed, not 0"),
         TopKV2 { k_tensor: Some(integers(&[6])), ..top_k_v2(distinct([2, 5]), 1, 1) }
             .fails("`X`: at least `k` = 6 elements along axis 1 are needed"),
         top_k_v2(uniform([]), 2, 0).fails("`X`: at least `k` = 2 elements of a scalar are needed"),

@@ -60,7 +60,7 @@ fn obstacles(e: &Error) -> Vec<String> {
 
 #[test]
 fn results_are_those_of_onnx_runtime() -> Result<()> {
-    for name in ["images", "classifier", "control"] {
+    for name in ["images", "classifier", "control", "detector"] {
         let data = data(name)?;
         let mut model = model(name)?;
         let results = model.run(&mut Executor::new(), &list(&data, "in"))?;

@@ -296,3 +296,43 @@ for run, (n, limit, length) in enumerate([(3, 50, 4), (0, -50, 1), (1, 10, 2), (
         "sequence": draw.normal(size=(2, length)).astype(np.float32),
     }
     results("loops", inputs, f"_{run}")
+
+# Features of the boxes with the best scores, in the order of the boxes, not of their images.
+detector = model(
+    [
+        node("Greater", ["scores", "least"], ["is_kept"]),
+        node("NonZero", ["is_kept"], ["places"]),
+        node("Squeeze", ["places", "first_axis"], ["kept"]),
+        node("Gather", ["boxes", "kept"], ["kept_boxes"]),
+        node("Gather", ["images", "kept"], ["kept_images"]),
+        node("RoiAlign", ["x", "kept_boxes", "kept_images"], ["fine"], output_height=2, output_width=3, sampling_ratio=2),
+        node(
+            "RoiAlign",
+            ["x", "kept_boxes", "kept_images"],
+            ["coarse"],
+            output_height=2,
+            output_width=3,
+            spatial_scale=0.5,
+            coordinate_transformation_mode="output_half_pixel",
+        ),
+        node("Sub", ["fine", "coarse"], ["difference"]),
+        node("Shape", ["kept"], ["count"]),
+        node("Concat", ["count", "rest"], ["matrix"], axis=0),
+        node("Reshape", ["difference", "matrix"], ["features"]),
+    ],
+    [("x", F32, ["N", 2, 8, 9]), ("boxes", F32, ["B", 4]), ("images", I64, ["B"]), ("scores", F32, ["B"])],
+    [("features", F32, [None, None])],
+    [known("least", np.float32(0.3)), known("first_axis", np.array([0])), known("rest", np.array([-1]))],
+    name="detector",
+)
+write(models, "detector", detector)
+corners = draw.uniform(0, 5, size=(5, 2)).astype(np.float32)
+results(
+    "detector",
+    {
+        "x": draw.normal(size=(3, 2, 8, 9)).astype(np.float32),
+        "boxes": np.concatenate([corners, corners + draw.uniform(0.5, 6, size=(5, 2)).astype(np.float32)], axis=1),
+        "images": np.array([2, 0, 2, 1, 0]),
+        "scores": np.array([0.9, 0.4, 0.1, 0.8, 0.5], np.float32),
+    },
+)
