@@ -5,6 +5,7 @@ use autobwd_ops::{
     DimExpr, Math, all_sizes,
     index::ScatterNdAdd,
     positions as positions_of, product,
+    put::{PutAlongAxis, PutReduction},
     scatter::{GatherNd, Scatter, TakeAlongAxis},
     shape::ShapeOp,
     top_k::TopKV2,
@@ -220,10 +221,23 @@ fn write(
             emit(ScatterNdAdd { x, index, updates, out: New }).out
         }
         other => {
-            return Err(refuse(format!(
-                "attribute `reduction` = `{other}` of operator `{}` is not supported",
-                n.op()
-            )));
+            let reduce = match other {
+                "add" => PutReduction::Add,
+                "mul" => PutReduction::Mul,
+                "min" => PutReduction::Amin,
+                "max" => PutReduction::Amax,
+                _ => {
+                    let text = format!(
+                        "attribute `reduction` = `{other}` of operator `{}` is not supported",
+                        n.op()
+                    );
+                    return Err(refuse(text));
+                }
+            };
+            let index = rows.unsqueeze(&[1]).expand_to(&all_sizes(&updates));
+            let (input, index, value) = ((&table).into(), (&index).into(), (&updates).into());
+            let op = PutAlongAxis { input, index, value, result: New, axis: 0, reduce, include_self: true };
+            emit(op).result
         }
     };
     one(out.reshape_to(dims))

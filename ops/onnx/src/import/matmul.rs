@@ -1,18 +1,27 @@
 //! Matrix products.
 
 use autobwd::{Expr, New, emit};
-use autobwd_ops::{Math, matmul::MatmulV2};
+use autobwd_ops::{Math, linalg::Determinant, matmul::MatmulV2};
 
 use super::{
     node::{NodeContext, Outputs, one, refuse},
     rules::{Native, NodeRules},
 };
 
-pub(super) const RULES: NodeRules =
-    &[("MatMul", Native, matmul), ("Gemm", Native, gemm), ("Einsum", Native, einsum)];
+pub(super) const RULES: NodeRules = &[
+    ("MatMul", Native, matmul),
+    ("Gemm", Native, gemm),
+    ("Einsum", Native, einsum),
+    ("Det", Native, determinant),
+];
 
 fn matmul(n: &mut NodeContext<'_, '_>) -> Outputs {
     one(n.input(0)?.matmul(&n.input(1)?))
+}
+
+fn determinant(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let x = n.input(0)?;
+    one(emit(Determinant { input: (&x).into(), out: New }).out)
 }
 
 fn einsum(n: &mut NodeContext<'_, '_>) -> Outputs {

@@ -3,7 +3,10 @@
 use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
     Math,
-    conv::{Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, ConvAttrs, DepthwiseConv2d},
+    conv::{
+        Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, Conv3dTransposeOp, ConvAttrs, DeformableConv,
+        DeformableConvAttrs, DeformableConvV1, DepthwiseConv2d,
+    },
     image::{Fold, WindowAttrs},
 };
 
@@ -23,6 +26,7 @@ pub(super) const RULES: NodeRules = &[
     ("QLinearConv", All, quantised_conv),
     ("ConvTranspose", Native, conv_transpose),
     ("Col2Im", Native, columns_to_image),
+    ("DeformConv", Native, deformable_conv),
 ];
 
 /// The windows of an operator, one number for each spatial dimension.
@@ -253,21 +257,53 @@ fn conv2d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> R
     })
 }
 
+fn volume_attrs(windows: &WindowAttributes, groups: i64) -> Result<Conv3dAttrs> {
+    let (strides, dilations) =
+        (WindowAttributes::image(&windows.strides), WindowAttributes::image(&windows.dilations));
+    let attrs = Conv3dAttrs::default().strides(strides).dilations(dilations).paddings(windows.image_pads()?);
+    Ok(attrs.groups(narrow_int(groups)?))
+}
+
 /// A convolution of volumes.
 fn conv3d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
-    let conv = Conv3dAttrs::default()
-        .strides(WindowAttributes::image(&windows.strides))
-        .dilations(WindowAttributes::image(&windows.dilations))
-        .paddings(windows.image_pads()?)
-        .groups(narrow_int(groups)?);
+    let conv = volume_attrs(windows, groups)?;
     Ok(emit(Conv3dOp { input: x.into(), filter: filter.into(), output: New, conv }).output)
+}
+
+/// A convolution of images at places that are moved by offsets.
+fn deformable_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let windows = windows(n, filter_sizes(n, 1)?)?;
+    let [(top, bottom), (left, right)] = windows.pads[..] else {
+        let dims = windows.pads.len();
+        return Err(refuse(format!("operator `DeformConv` of {dims} dimensions is not supported")));
+    };
+    if (top, left) != (bottom, right) {
+        return Err(refuse("other padding before than behind of operator `DeformConv` is not supported"));
+    }
+    let conv = DeformableConvAttrs {
+        strides: narrow(&windows.strides),
+        paddings: narrow(&[top, left]),
+        dilations: narrow(&windows.dilations),
+        groups: narrow_int(n.int_or("group", 1)?)?,
+        deformable_groups: narrow_int(n.int_or("offset_group", 1)?)?,
+        im2col_step: 1,
+    };
+    let (x, filters, offsets, mask) = (n.input(0)?, n.input(1)?, n.input(2)?, n.optional(4)?);
+    let (input, filter, offset) = ((&x).into(), (&filters).into(), (&offsets).into());
+    let out = match &mask {
+        Some(mask) => {
+            emit(DeformableConv { input, filter, offset, mask: mask.into(), output: New, conv }).output
+        }
+        None => emit(DeformableConvV1 { input, filter, offset, output: New, conv }).output,
+    };
+    with_bias(n, out, 3)
 }
 
 /// The transposed convolution without padding, which is cut afterwards.
 fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mut windows = windows(n, filter_sizes(n, 1)?)?;
     let rank = windows.sizes.len();
-    if rank > 2 {
+    if rank > 3 {
         return Err(refuse(format!("operator `ConvTranspose` of {rank} dimensions is not supported")));
     }
     let groups = n.int_or("group", 1)?;
@@ -309,16 +345,14 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     if rank == 1 {
         (x, filter) = (x.unsqueeze(&[2]), filter.unsqueeze(&[2]));
     }
-    let op = Conv2dTransposeOp {
-        input: (&x).into(),
-        filter: (&filter).into(),
-        bias: None,
-        output: New,
-        conv: conv_attrs(&windows, groups)?,
-        output_padding: vec![],
-        output_size: vec![],
+    let (input, filter, output_padding, output_size) = ((&x).into(), (&filter).into(), vec![], vec![]);
+    let full = if rank == 3 {
+        let conv = volume_attrs(&windows, groups)?;
+        emit(Conv3dTransposeOp { input, filter, output: New, conv, output_padding, output_size }).output
+    } else {
+        let (bias, conv) = (None, conv_attrs(&windows, groups)?);
+        emit(Conv2dTransposeOp { input, filter, bias, output: New, conv, output_padding, output_size }).output
     };
-    let full = emit(op).output;
     let full = if rank == 1 { full.squeeze(&[2]) } else { full };
     let out = pad_constant(full.check()?, &cut, 0.0)?;
     with_bias(n, out, 2)
