@@ -52,8 +52,15 @@ impl Composition for Cross<Expr> {
     fn compose(&mut self) {
         let dims = self.x.dims();
         let axis = match self.dim {
-            // The shape rule has found one.
-            FIRST => first(&dims).unwrap_or(0) as i32,
+            FIRST => {
+                let Some(axis) = dims.iter().position(|n| n.get().is_none_or(|n| n == 3)) else { return };
+                if dims[axis].get().is_none() {
+                    let text = "attribute `dim` is needed where dimensions are unknown";
+                    self.out = self.x.builder().failed(Error::attr("dim", text));
+                    return;
+                }
+                axis as i32
+            }
             dim => dim.rem_euclid(dims.len() as i32),
         };
         let turned = |x: &Expr, by: i32| concat(&[&x.slice(axis, by, 3), &x.slice(axis, 0, by)], axis);

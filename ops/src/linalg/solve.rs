@@ -111,11 +111,13 @@ autobwd::samples!(
 #[register_op(grad_of = Solve, grad = Composed, composed)]
 pub struct SolveGrad<V = Var> {
     pub x: V,
+    #[input(shape_only)]
+    pub y: V,
     pub out: V,
     pub dout: V,
     #[output(like = x)]
     pub dx: Option<V>,
-    #[output(like = dout)]
+    #[output(like = y)]
     pub dy: Option<V>,
 }
 impl Composition for SolveGrad<Expr> {

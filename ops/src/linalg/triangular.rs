@@ -124,11 +124,13 @@ fn triangular_solve(x: Draw, y: Draw, upper: bool, transpose: bool) -> Triangula
 #[register_op(grad_of = TriangularSolve, grad = Composed, composed)]
 pub struct TriangularSolveGrad<V = Var> {
     pub x: V,
+    #[input(shape_only)]
+    pub y: V,
     pub out: V,
     pub dout: V,
     #[output(like = x)]
     pub dx: Option<V>,
-    #[output(like = dout)]
+    #[output(like = y)]
     pub dy: Option<V>,
     pub upper: bool,
     pub transpose: bool,

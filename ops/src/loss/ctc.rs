@@ -285,7 +285,7 @@ impl Composition for Warpctc<Expr> {
 autobwd::samples!(
     Warpctc,
     [
-        warpctc(uniform([5, 2, 3]), given([2, 2], [1.0, 2.0, 2.0, 1.0]), FULL, 0),
+        warpctc(uniform([5, 2, 3]), given([2, 4], [1.0, 2.0, 1.0, 2.0, 2.0, 1.0, 2.0, 1.0]), FULL, 0),
         warpctc(
             between(-9.0, 9.0, [4, 2, 3]),
             given([2, 2], [1.0, 1.0, 0.0, 0.0]),
@@ -393,7 +393,7 @@ impl<T: KernelFloat> RowPaths<'_, T> {
     fn class(&self, state: usize) -> usize {
         let paths = self.paths;
         let at = self.row * (paths.states / 2) + state / 2;
-        let class = if state % 2 == 0 { None } else { place(paths.label, at, paths.classes).ok() };
+        let class = if state.is_multiple_of(2) { None } else { place(paths.label, at, paths.classes).ok() };
         class.unwrap_or(paths.blank)
     }
 

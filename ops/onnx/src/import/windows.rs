@@ -4,8 +4,8 @@ use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
     Math,
     conv::{
-        Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, Conv3dTransposeOp, ConvAttrs, DeformableConv,
-        DeformableConvAttrs, DeformableConvV1, DepthwiseConv2d,
+        Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, ConvAttrs, DeformableConv, DeformableConvAttrs,
+        DeformableConvV1, DepthwiseConv2d,
     },
     image::{Fold, WindowAttrs},
 };
@@ -257,16 +257,13 @@ fn conv2d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> R
     })
 }
 
-fn volume_attrs(windows: &WindowAttributes, groups: i64) -> Result<Conv3dAttrs> {
-    let (strides, dilations) =
-        (WindowAttributes::image(&windows.strides), WindowAttributes::image(&windows.dilations));
-    let attrs = Conv3dAttrs::default().strides(strides).dilations(dilations).paddings(windows.image_pads()?);
-    Ok(attrs.groups(narrow_int(groups)?))
-}
-
 /// A convolution of volumes.
 fn conv3d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
-    let conv = volume_attrs(windows, groups)?;
+    let conv = Conv3dAttrs::default()
+        .strides(WindowAttributes::image(&windows.strides))
+        .dilations(WindowAttributes::image(&windows.dilations))
+        .paddings(windows.image_pads()?)
+        .groups(narrow_int(groups)?);
     Ok(emit(Conv3dOp { input: x.into(), filter: filter.into(), output: New, conv }).output)
 }
 
@@ -303,7 +300,7 @@ fn deformable_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mut windows = windows(n, filter_sizes(n, 1)?)?;
     let rank = windows.sizes.len();
-    if rank > 3 {
+    if rank > 2 {
         return Err(refuse(format!("operator `ConvTranspose` of {rank} dimensions is not supported")));
     }
     let groups = n.int_or("group", 1)?;
@@ -345,14 +342,16 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     if rank == 1 {
         (x, filter) = (x.unsqueeze(&[2]), filter.unsqueeze(&[2]));
     }
-    let (input, filter, output_padding, output_size) = ((&x).into(), (&filter).into(), vec![], vec![]);
-    let full = if rank == 3 {
-        let conv = volume_attrs(&windows, groups)?;
-        emit(Conv3dTransposeOp { input, filter, output: New, conv, output_padding, output_size }).output
-    } else {
-        let (bias, conv) = (None, conv_attrs(&windows, groups)?);
-        emit(Conv2dTransposeOp { input, filter, bias, output: New, conv, output_padding, output_size }).output
+    let op = Conv2dTransposeOp {
+        input: (&x).into(),
+        filter: (&filter).into(),
+        bias: None,
+        output: New,
+        conv: conv_attrs(&windows, groups)?,
+        output_padding: vec![],
+        output_size: vec![],
     };
+    let full = emit(op).output;
     let full = if rank == 1 { full.squeeze(&[2]) } else { full };
     let out = pad_constant(full.check()?, &cut, 0.0)?;
     with_bias(n, out, 2)
