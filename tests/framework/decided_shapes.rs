@@ -59,7 +59,7 @@ fn numbers_from_before_are_known_to_shape_rules_after() -> Result<()> {
     let net = Builder::new();
     let x = net.input("x", DType::F64, &[-1, 2]);
     let count = x.dim(0) * 2;
-    let flat = x.reshape_to(&[count.clone()]);
+    let flat = x.reshape_to(std::slice::from_ref(&count));
     let positive = flat.masked_select(&flat.greater_than(&(&flat * 0.0)));
     let repeated = positive.unsqueeze(&[0]).expand_to(&[count, positive.dim(0)]);
     let x = Tensor::from_vec([1, 2], vec![3.0, -1.0])?;

@@ -235,7 +235,7 @@ impl Kernel for CtcLossGrad<Buf<'_>> {
 }
 
 /// The loss of connectionist temporal classification, with probabilities from a softmax:
-/// `loss = ctc_loss(log_softmax(logits))` ([`CtcLoss`]).
+/// `loss = ctc_loss(log_softmax(logits))`.
 #[register_op(grad = Composed, composed)]
 pub struct Warpctc<V = Var> {
     /// `[steps, batch, classes]`.
