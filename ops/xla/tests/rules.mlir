@@ -83,21 +83,8 @@
 
 // Rules: conv2d_transpose
     // conv2d_transpose
-    %3 = stablehlo.constant dense<0x00000000> : tensor<0x4x6x2xf32>
-    %4 = stablehlo.broadcast_in_dim %v2, dims = [1] : (tensor<4xf32>) -> tensor<0x4x6x2xf32>
-    %v3 = stablehlo.add %3, %4 : tensor<0x4x6x2xf32>
-    return %v3 : tensor<0x4x6x2xf32>
-
-// Rules: conv3d_grad
-    // conv3d
-    %v2 = stablehlo.constant dense<0x00000000> : tensor<0x2x2x2x2xf32>
-    // fill_any_like
-    //   of it: fill_constant
-    %v2.GRAD_0 = stablehlo.constant dense<0x3F800000> : tensor<0x2x2x2x2xf32>
-    // conv3d_grad
-    %v0.GRAD = stablehlo.constant dense<0x00000000> : tensor<0x2x3x3x3xf32>
-    %v1.GRAD = stablehlo.constant dense<0x00000000> : tensor<2x2x2x2x2xf32>
-    return %v0.GRAD, %v1.GRAD : tensor<0x2x3x3x3xf32>, tensor<2x2x2x2x2xf32>
+    %v2 = stablehlo.constant dense<0x00000000> : tensor<0x3x6x7xf32>
+    return %v2 : tensor<0x3x6x7xf32>
 
 // Rules: conv3d
     // conv3d
@@ -123,12 +110,43 @@
 
 // Rules: expand_v2
     // expand_v2
-    return %v0 : tensor<2x3xf32>
+    return %v1 : tensor<f32>
+
+// Rules: conv3d_grad
+    // fill_constant
+    %a.value.of.the.composition = stablehlo.constant dense<0x00000000> : tensor<0x1x2x4x6xf32>
+    // conv3d_grad
+    %v2 = stablehlo.constant dense<0x00000000> : tensor<0x1x2x4x6xf32>
+    return %v2 : tensor<0x1x2x4x6xf32>
+
+// Rules: noise_like
+    // fill_constant
+    %a.value.of.the.composition = stablehlo.constant dense<1> : tensor<1xi64>
+    // fill_any_like
+    //   of it: fill_constant
+    %a.value.of.the.composition_0 = stablehlo.constant dense<0x0000000000000000> : tensor<0x2xf64>
+    // noise_like
+    %3 = stablehlo.reshape %a.value.of.the.composition : (tensor<1xi64>) -> tensor<i64>
+    %4 = stablehlo.bitcast_convert %3 : (tensor<i64>) -> tensor<ui64>
+    %5 = stablehlo.constant dense<0x0000000000000000> : tensor<0xf64>
+    %a.value.of.the.composition_1 = stablehlo.reshape %5 : (tensor<0xf64>) -> tensor<0x2xf64>
+    // cast
+    %a.value.of.the.composition_2 = stablehlo.convert %v0 : (tensor<0x2xf32>) -> tensor<0x2xf64>
+    // less_than
+    %8 = stablehlo.constant dense<0x0000000000000000> : tensor<0x2xf64>
+    %9 = stablehlo.compare GT, %a.value.of.the.composition_2, %a.value.of.the.composition_1, FLOAT : (tensor<0x2xf64>, tensor<0x2xf64>) -> tensor<0x2xi1>
+    %10 = stablehlo.constant dense<0x3FF0000000000000> : tensor<0x2xf64>
+    %11 = stablehlo.select %9, %10, %8 : tensor<0x2xi1>, tensor<0x2xf64>
+    %12 = stablehlo.constant dense<0x0000000000000000> : tensor<0x2xf64>
+    %a.value.of.the.composition_3 = stablehlo.compare NE, %11, %12, FLOAT : (tensor<0x2xf64>, tensor<0x2xf64>) -> tensor<0x2xi1>
+    // cast
+    %v1 = stablehlo.convert %a.value.of.the.composition_3 : (tensor<0x2xi1>) -> tensor<0x2xf32>
+    return %v1 : tensor<0x2xf32>
 
 // Rules: fill_constant
     // fill_constant
-    %v0 = stablehlo.constant dense<true> : tensor<3xi1>
-    return %v0 : tensor<3xi1>
+    %v1 = stablehlo.constant dense<true> : tensor<i1>
+    return %v1 : tensor<i1>
 
 // Rules: gather
     // gather
