@@ -150,11 +150,17 @@
 
 // Rules: gather
     // gather
-    %v2 = "stablehlo.gather"(%v0, %v1) <{dimension_numbers = #stablehlo.gather<offset_dims = [], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1>, indices_are_sorted = false}> : (tensor<5xi64>, tensor<3xi64>) -> tensor<3xi64>
-    return %v2 : tensor<3xi64>
+    %v2 = stablehlo.constant dense<0x00000000> : tensor<0x2xf32>
+    return %v2 : tensor<0x2xf32>
 
 // Rules: gather_nd
     // gather_nd
+    %2 = stablehlo.constant dense<2> : tensor<1xi64>
+    %3 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<1xi64>) -> tensor<3x1xi64>
+    %4 = stablehlo.constant dense<0> : tensor<3x1xi64>
+    %5 = stablehlo.compare LT, %v1, %4, SIGNED : (tensor<3x1xi64>, tensor<3x1xi64>) -> tensor<3x1xi1>
+    %6 = stablehlo.add %v1, %3 : tensor<3x1xi64>
+    %7 = stablehlo.select %5, %6, %v1 : tensor<3x1xi1>, tensor<3x1xi64>
     %v2 = stablehlo.constant dense<0x00000000> : tensor<3x0xf32>
     return %v2 : tensor<3x0xf32>
 

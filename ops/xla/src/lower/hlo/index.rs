@@ -32,6 +32,10 @@ impl Hlo {
     /// Slices of these sizes at indices, which are moved into the operand. The result has these dimensions.
     #[must_use]
     pub fn gather(&self, indices: &Hlo, by: &GatherDims, sizes: &[usize], dims: &[usize]) -> Hlo {
+        if self.numel() == 0 {
+            // A slice of one element is too large for a dimension without elements.
+            return self.full(self.dtype(), dims, 0.0);
+        }
         let GatherDims { offset, collapsed, start_index_map, index_vector } = by;
         let ty = self.in_dims(dims);
         let text = format!(

@@ -99,11 +99,7 @@ impl IndexedParts {
 
 impl Rule<Hlo> for GatherNd<Hlo> {
     fn apply(&mut self) {
-        self.out = match self.x.numel() {
-            // A slice of one element is too large for a dimension without elements.
-            0 => self.out.full_like(0.0),
-            _ => IndexedParts::of(self.x.dims(), &self.index).take(&self.x),
-        };
+        self.out = IndexedParts::of(self.x.dims(), &self.index).take(&self.x);
     }
 }
 impl Rule<Hlo> for ScatterNdAdd<Hlo> {
