@@ -55,7 +55,7 @@ def export(name, exporter, folder):
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.dtype == torch.float32:
                 tensor.mul_(1 + 0.1 * torch.rand_like(tensor))
-                if tensor.dim() < 2:
+                if tensor.dim() < 2 or not tensor.any():
                     tensor.add_(0.01 * torch.rand_like(tensor))
     names = [f"x{i}" for i in range(len(dims))]
     options = dict(input_names=names, output_names=["y", "loss"])
@@ -218,7 +218,10 @@ def check(name, exporter, folder, autobwd):
         run = ["--startup", startup, "--weights", weights, "--feeds", feeds[1], "--steps", 5, "--fetch", "loss"]
         lines = map(json.loads, command(autobwd, "run", written, *run).splitlines())
         losses = [float(line["scalars"]["loss"]) for line in lines if "scalars" in line]
-        return compare(["losses"], {"losses": numpy.array(losses)}, *references[1])
+        # Where training diverges in PyTorch, too, the losses until then.
+        finite = int(numpy.isfinite(references[1][1]["losses"]).cumprod().sum())
+        found, *expected = ({"losses": numpy.array(l)[:finite]} for l in (losses, *(r["losses"] for r in references[1])))
+        return compare(["losses"], found, *expected)
 
     def again():
         written = path.with_suffix(".again.onnx")
