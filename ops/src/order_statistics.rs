@@ -116,8 +116,8 @@ impl Composition for Mode<Expr> {
         let lane = Lane::of(&self.x, self.axis, self.keepdim);
         let (sorted, axis) = (&lane.sorted, lane.axis);
         let builder = sorted.builder();
-        let behind: Vec<i32> = (1..sorted.dims().len() as i32 - axis).collect();
-        let place = positions(builder, &sorted.dim(axis)).unsqueeze(&behind);
+        let after: Vec<i32> = (1..sorted.dims().len() as i32 - axis).collect();
+        let place = positions(builder, &sorted.dim(axis)).unsqueeze(&after);
         // Equal elements follow each other; the first one is where the element before is another.
         let before = concat(&[&sorted.slice(axis, 0, 1), &sorted.slice(axis, 0, -1)], axis);
         let starts = sorted.not_equal(&before).cast(DType::I64) * &place;
@@ -245,7 +245,7 @@ impl Composition for Nanmedian<Expr> {
         // A scalar has one element.
         let x = if rank == 0 { self.x.reshape(&[1]) } else { self.x.transpose(&order).flatten(first, -1) };
         let sorted = emit(Argsort { x: (&x).into(), out: New, indices: New, axis: -1, descending: false });
-        // NaN are behind all numbers.
+        // NaN comes after all numbers.
         let count = x.isnan().logical_not().cast(DType::I64).sum_keepdim(&[-1]);
         let filled = |value: f64| emit(FillAnyLike { x: (&count).into(), out: New, value, dtype: None }).out;
         let two = filled(2.0);

@@ -220,8 +220,8 @@ pub(crate) fn from_the_start(index: &Expr, n: &DimExpr) -> Expr {
 pub(crate) fn memory_places(builder: &Builder, dims: &[DimExpr]) -> Expr {
     let mut places = positions(builder, &1.into()).reshape(&[]);
     let mut distance = DimExpr::from(1);
-    for (behind, n) in dims.iter().rev().enumerate() {
-        let axes: Vec<i32> = (1..=behind as i32).collect();
+    for (count, n) in dims.iter().rev().enumerate() {
+        let axes: Vec<i32> = (1..=count as i32).collect();
         places = (positions(builder, n) * &distance.number(builder)).unsqueeze(&axes) + places;
         distance = distance * n;
     }
@@ -281,11 +281,11 @@ impl Put {
         counts.greater_than(&like(&counts, 0.0)).where_cond(&like(&self.x, neutral), &self.x)
     }
 
-    /// For each element, all values along a new axis behind, with `neutral` in place of the ones of other positions.
+    /// For each element, all values along a new axis after it, with `neutral` in place of values of other positions.
     fn spread(&self, neutral: f64) -> Expr {
         let place = positions(self.x.builder(), &self.x.dim(self.axis));
-        let behind: Vec<i32> = (1..=self.x.dims().len() as i32 - self.axis).collect();
-        let is_there = self.index.unsqueeze(&[self.axis]).equal(&place.unsqueeze(&behind));
+        let after: Vec<i32> = (1..=self.x.dims().len() as i32 - self.axis).collect();
+        let is_there = self.index.unsqueeze(&[self.axis]).equal(&place.unsqueeze(&after));
         let value = self.value.unsqueeze(&[self.axis]);
         is_there.where_cond(&value, &like(&value, neutral))
     }

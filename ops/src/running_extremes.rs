@@ -47,8 +47,8 @@ fn positions_of(x: &Expr, axis: i32, largest: bool) -> Expr {
     let places = ranked(&ordered);
     let ranks = ranked(&places).unsqueeze(&[axis]);
     let place = positions(x.builder(), &x.dim(axis));
-    let behind: Vec<i32> = (2..=(x.dims().len() as i32 - axis)).collect();
-    let is_before = place.less_equal(&place.unsqueeze(&[1])).unsqueeze(&behind);
+    let after: Vec<i32> = (2..=(x.dims().len() as i32 - axis)).collect();
+    let is_before = place.less_equal(&place.unsqueeze(&[1])).unsqueeze(&after);
     let index = is_before.where_cond(&ranks, &like(&ranks, -1.0)).max_over(&[axis + 1]);
     emit(TakeAlongAxis { input: places.into(), index: (&index).into(), result: New, axis }).result
 }

@@ -16,7 +16,7 @@ use crate::{
 
 /// Where numbers belong in a sorted sequence: `out` is the number of its elements below each value.
 ///
-/// Values that are not finite belong behind all elements, as in the reference. The result for a sequence that is not
+/// Values that are not finite belong after all elements, as in the reference. The result for a sequence that is not
 /// sorted is not specified.
 #[register_op(grad = ZeroGrad, infallible)]
 pub struct Searchsorted<V = Var> {
@@ -88,11 +88,11 @@ impl Composition for Searchsorted<Expr> {
         let zero = emit(FillAnyLike { x: values.into(), out: New, value: 0.0, dtype: Some(DType::I64) }).out;
         let n = sequence.dim(-1).number(values.builder());
         let end = &zero + if values.dims().is_empty() { n.reshape(&[]) } else { n };
-        // An element behind the last one, which is read in its place.
+        // An element after the last one, which is read in its place.
         let mut one = all_sizes(sequence);
         one.splice(one.len() - 1.., [1.into()]);
-        let behind = filled(values.builder(), sequence.dtype(), "0", &one);
-        let elements = concat(&[sequence, &behind], -1);
+        let after = filled(values.builder(), sequence.dtype(), "0", &one);
+        let elements = concat(&[sequence, &after], -1);
         let read = |index: &Expr| match sequence.dims().len() {
             1 => emit(GatherNd { x: (&elements).into(), index: index.unsqueeze(&[-1]).into(), out: New }).out,
             _ => {
@@ -216,7 +216,7 @@ impl Composition for Histogram<Expr> {
         };
         let is_inside = x.greater_equal(&low).logical_and(&x.less_equal(&high));
         let bin = (&x - &low) * bins as f64 / (&high - &low);
-        // All others count in an interval behind the last one.
+        // All others count in an interval after the last one.
         let bin =
             is_inside.where_cond(&bin.minimum(&like(&bin, (bins - 1) as f64)), &like(&bin, bins as f64));
         let counts = filled(builder, DType::F64, "0", &[(bins + 1).into()]).into();

@@ -169,12 +169,12 @@ impl Composition for SetValue<Expr> {
             let is_there = distance.remainder(&steps).equal(&zero);
             let is_there = is_there.logical_and(&index.greater_equal(&zero));
             let is_there = is_there.logical_and(&index.less_than(&(&zero + number(count))));
-            // Others read an element behind the slice.
+            // Others read an element after the slice.
             let index = is_there.where_cond(&index, &(&zero + number(count)));
             let mut one = all_sizes(&value);
             one[axis] = 1.into();
-            let behind = filled(builder, value.dtype(), "0", &one);
-            value = concat(&[&value, &behind], axis as i32).gather(&index, axis as i32);
+            let after = filled(builder, value.dtype(), "0", &one);
+            value = concat(&[&value, &after], axis as i32).gather(&index, axis as i32);
             let axes: Vec<i32> = (1..(dims.len() - axis) as i32).collect();
             let is_there = is_there.unsqueeze(&axes);
             is_set = Some(match is_set {

@@ -6,5 +6,5 @@ mod replaced;
 mod square;
 
 pub use elements::{Diagonal, Trace};
-pub use replaced::FillDiagonal;
+pub use replaced::{FillDiagonal, FillDiagonalTensor};
 pub use square::{DiagEmbed, DiagV2};

@@ -73,7 +73,7 @@ fn batch(x: &Meta) -> Dims {
     x.dims.iter().take(x.rank() - 2).copied().collect()
 }
 
-/// The elements of each of `count` matrices; those of size 0 have none.
+/// The elements of each of `count` matrices; a matrix of size 0 has none.
 fn matrices<T>(all: &[T], n: usize, count: usize) -> impl Iterator<Item = &[T]> {
     (0..count).map(move |i| &all[i * n * n..][..n * n])
 }

@@ -1,6 +1,6 @@
 //! Linear algebra: inverses, systems of equations, determinants, powers and factorisations of matrices.
 //!
-//! The last two dimensions are those of matrices, all others number them. Kernels compute in double precision.
+//! Matrices have the last two dimensions; the others count them. Kernels compute in double precision.
 
 mod cholesky;
 mod determinant;

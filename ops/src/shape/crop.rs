@@ -37,7 +37,7 @@ pub struct CropTensor<V = Var> {
     /// The position of the box in each dimension; none means 0.
     #[attr(default = [])]
     pub offsets: Vec<i32>,
-    /// The shape of the box; −1 takes all elements behind the offset.
+    /// The shape of the box; −1 takes all elements after the offset.
     #[attr(default = [])]
     pub shape: Vec<i32>,
 }

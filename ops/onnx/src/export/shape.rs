@@ -157,7 +157,11 @@ impl Rule<Onnx> for ConcatGrad<Onnx> {
         };
         let lengths: Vec<Onnx> = self.x.iter().map(length).collect();
         let Some(lengths) = Onnx::given(&None, &lengths) else { return };
-        self.dx = parts(&self.dout, &lengths, self.x.len(), self.axis).into_iter().map(Into::into).collect();
+        let parts = parts(&self.dout, &lengths, self.x.len(), self.axis);
+        // Those that are not wanted keep their places.
+        for (dx, part) in self.dx.iter_mut().zip(parts) {
+            dx.iter_mut().for_each(|dx| *dx = part.clone());
+        }
     }
 }
 

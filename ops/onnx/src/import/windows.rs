@@ -4,8 +4,8 @@ use autobwd::{DType, Expr, New, Result, emit};
 use autobwd_ops::{
     Math,
     conv::{
-        Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, ConvAttrs, DeformableConv, DeformableConvAttrs,
-        DeformableConvV1, DepthwiseConv2d,
+        Conv2dOp, Conv2dTransposeOp, Conv3dAttrs, Conv3dOp, Conv3dTransposeOp, ConvAttrs, DeformableConv,
+        DeformableConvAttrs, DeformableConvV1, DepthwiseConv2d,
     },
     image::{Fold, WindowAttrs},
 };
@@ -240,15 +240,19 @@ fn with_bias(n: &mut NodeContext<'_, '_>, out: Expr, i: usize) -> Outputs {
     one(&out + &reshape(&bias, &dims))
 }
 
-fn conv_attrs(windows: &WindowAttributes, groups: i64) -> Result<ConvAttrs> {
-    let (strides, dilations) =
-        (WindowAttributes::image(&windows.strides), WindowAttributes::image(&windows.dilations));
-    let attrs = ConvAttrs::default().strides(strides).dilations(dilations).paddings(windows.image_pads()?);
-    Ok(attrs.groups(narrow_int(groups)?))
+/// The attributes of a convolution, of images or of volumes.
+macro_rules! conv_attrs {
+    ($attrs:ty, $windows:expr, $groups:expr) => {
+        <$attrs>::default()
+            .strides(WindowAttributes::image(&$windows.strides))
+            .dilations(WindowAttributes::image(&$windows.dilations))
+            .paddings($windows.image_pads()?)
+            .groups(narrow_int($groups)?)
+    };
 }
 
 fn conv2d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
-    let conv = conv_attrs(windows, groups)?;
+    let conv = conv_attrs!(ConvAttrs, windows, groups);
     let (input, filters) = (x.into(), filter.into());
     let depthwise = groups > 1 && dim_of(x, 1) == Some(groups);
     Ok(match depthwise {
@@ -259,11 +263,7 @@ fn conv2d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> R
 
 /// A convolution of volumes.
 fn conv3d(x: &Expr, filter: &Expr, windows: &WindowAttributes, groups: i64) -> Result<Expr> {
-    let conv = Conv3dAttrs::default()
-        .strides(WindowAttributes::image(&windows.strides))
-        .dilations(WindowAttributes::image(&windows.dilations))
-        .paddings(windows.image_pads()?)
-        .groups(narrow_int(groups)?);
+    let conv = conv_attrs!(Conv3dAttrs, windows, groups);
     Ok(emit(Conv3dOp { input: x.into(), filter: filter.into(), output: New, conv }).output)
 }
 
@@ -300,7 +300,7 @@ fn deformable_conv(n: &mut NodeContext<'_, '_>) -> Outputs {
 fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     let mut windows = windows(n, filter_sizes(n, 1)?)?;
     let rank = windows.sizes.len();
-    if rank > 2 {
+    if rank > 3 {
         return Err(refuse(format!("operator `ConvTranspose` of {rank} dimensions is not supported")));
     }
     let groups = n.int_or("group", 1)?;
@@ -342,16 +342,14 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Outputs {
     if rank == 1 {
         (x, filter) = (x.unsqueeze(&[2]), filter.unsqueeze(&[2]));
     }
-    let op = Conv2dTransposeOp {
-        input: (&x).into(),
-        filter: (&filter).into(),
-        bias: None,
-        output: New,
-        conv: conv_attrs(&windows, groups)?,
-        output_padding: vec![],
-        output_size: vec![],
+    let (input, filter, output_padding, output_size) = ((&x).into(), (&filter).into(), vec![], vec![]);
+    let full = if rank == 3 {
+        let conv = conv_attrs!(Conv3dAttrs, windows, groups);
+        emit(Conv3dTransposeOp { input, filter, output: New, conv, output_padding, output_size }).output
+    } else {
+        let (bias, conv) = (None, conv_attrs!(ConvAttrs, windows, groups));
+        emit(Conv2dTransposeOp { input, filter, bias, output: New, conv, output_padding, output_size }).output
     };
-    let full = emit(op).output;
     let full = if rank == 1 { full.squeeze(&[2]) } else { full };
     let out = pad_constant(full.check()?, &cut, 0.0)?;
     with_bias(n, out, 2)
