@@ -72,6 +72,7 @@ mod prose_words;
 mod public_interface;
 mod quantization;
 mod random_seeds;
+mod recognised_functions;
 mod recogniser;
 mod recompute;
 mod recompute_control_flow;

@@ -60,7 +60,7 @@ fn obstacles(e: &Error) -> Vec<String> {
 
 #[test]
 fn results_are_those_of_onnx_runtime() -> Result<()> {
-    for name in ["images", "classifier", "control", "detector"] {
+    for name in ["images", "classifier", "control", "detector", "encoder"] {
         let data = data(name)?;
         let mut model = model(name)?;
         let results = model.run(&mut Executor::new(), &list(&data, "in"))?;
@@ -124,6 +124,37 @@ fn variables_have_the_names_of_the_file() -> Result<()> {
     assert_eq!(parameters.len(), 7, "{parameters:?}");
     let pool = model.program.root().ops.iter().find(|op| &*op.ty == "pool2d").unwrap();
     assert_eq!(pool.site.unwrap().to_string(), "node `pool`");
+    Ok(())
+}
+
+#[test]
+fn layers_that_are_written_out_read_as_if_written_by_hand() -> Result<()> {
+    let encoder = model("encoder")?.program;
+    let layer = [
+        ("norm", "rms_norm"),
+        ("attention", "matmul_v2"),
+        ("attention", "reshape2"),
+        ("attention", "matmul_v2"),
+        ("attention", "reshape2"),
+        ("attention", "matmul_v2"),
+        ("attention", "reshape2"),
+        ("attention", "scaled_dot_product_attention"),
+        ("attention", "reshape2"),
+        ("", "elementwise_add"),
+        ("mlp", "matmul_v2"),
+        ("mlp", "gelu"),
+        ("mlp", "matmul_v2"),
+        ("", "elementwise_add"),
+    ];
+    let module_path =
+        |i: usize, module: &str| format!("encoder/layers.{i}/{module}").trim_end_matches('/').to_string();
+    let expected = (0..2).flat_map(|i| layer.map(|(module, ty)| (module_path(i, module), ty.to_string())));
+    let ops = encoder.root().ops.iter();
+    let found = ops.map(|op| (op.module().unwrap_or_default().to_string(), op.ty.to_string()));
+    assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    let options = LoadOptions { as_written: true, ..LoadOptions::default() };
+    let written = load_with(path("encoder.onnx"), &options)?;
+    assert!(written.program.expect_var("erf_0").is_ok() && encoder.expect_var("erf_0").is_err());
     Ok(())
 }
 

@@ -336,3 +336,72 @@ results(
         "scores": np.array([0.9, 0.4, 0.1, 0.8, 0.5], np.float32),
     },
 )
+
+# Layers of an encoder as PyTorch's exporters write them out: the names of the first layer's nodes are paths, and metadata
+# say where those of the second are.
+nodes, weights = [], []
+
+
+def add(layer, module, op, inputs, output, **attributes):
+    path = f"encoder.layers.{layer}" + (f".{module}" if module else "")
+    if layer == 0:
+        made = node(op, inputs, [output], name=f"/encoder/layers.0/{module + '/' if module else ''}{output}", **attributes)
+    else:
+        made = node(op, inputs, [output], name=f"node_{output}", **attributes)
+        scopes = ["", "encoder", f"encoder.layers.{layer}"] + ([path] if module else []) + [output]
+        made.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scopes))
+    nodes.append(made)
+    return output
+
+
+def parameter(layer, name, *dims):
+    weights.append(weight(f"layers.{layer}.{name}", *dims))
+    return weights[-1].name
+
+
+def encoder_layer(layer, x):
+    at = lambda name: f"{name}_{layer}"
+    square = add(layer, "norm", "Pow", [x, "two"], at("square"))
+    mean = add(layer, "norm", "ReduceMean", [square], at("mean"), axes=[-1])
+    shifted = add(layer, "norm", "Add", [mean, "epsilon"], at("shifted"))
+    root = add(layer, "norm", "Sqrt", [shifted], at("root"))
+    quotient = add(layer, "norm", "Div", [x, root], at("quotient"))
+    normal = add(layer, "norm", "Mul", [parameter(layer, "norm.weight", 8), quotient], at("normal"))
+    heads = {}
+    for name, order in [("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])]:
+        linear = add(layer, "attention", "MatMul", [normal, parameter(layer, f"attention.{name}.weight", 8, 8)], at(f"{name}_linear"))
+        split = add(layer, "attention", "Reshape", [linear, "split"], at(f"{name}_split"))
+        heads[name] = add(layer, "attention", "Transpose", [split], at(name), perm=order)
+    scores = add(layer, "attention", "MatMul", [heads["q"], heads["k"]], at("scores"))
+    scaled = add(layer, "attention", "Mul", [scores, "half"], at("scaled"))
+    softmax = add(layer, "attention", "Softmax", [scaled], at("softmax"), axis=-1)
+    product = add(layer, "attention", "MatMul", [softmax, heads["v"]], at("product"))
+    back = add(layer, "attention", "Transpose", [product], at("back"), perm=[0, 2, 1, 3])
+    merged = add(layer, "attention", "Reshape", [back, "merged"], at("merged_heads"))
+    attended = add(layer, "", "Add", [x, merged], at("attended"))
+    wide = add(layer, "mlp", "MatMul", [attended, parameter(layer, "mlp.up.weight", 8, 16)], at("wide"))
+    divided = add(layer, "mlp", "Div", [wide, "root_of_two"], at("divided"))
+    erf = add(layer, "mlp", "Erf", [divided], at("erf"))
+    distribution = add(layer, "mlp", "Add", [erf, "one"], at("distribution"))
+    twice = add(layer, "mlp", "Mul", [wide, distribution], at("twice"))
+    gelu = add(layer, "mlp", "Mul", [twice, "half"], at("gelu"))
+    down = add(layer, "mlp", "MatMul", [gelu, parameter(layer, "mlp.down.weight", 16, 8)], at("down"))
+    return add(layer, "", "Add", [attended, down], at("out"))
+
+
+out = "x"
+for layer in range(2):
+    out = encoder_layer(layer, out)
+numbers = {"two": 2, "epsilon": 1e-6, "half": 0.5, "root_of_two": 2**0.5, "one": 1}
+constants = [
+    node("Constant", [], [name], value=known(name, np.float32(number))) for name, number in numbers.items()
+] + [
+    node("Constant", [], [name], value=known(name, np.array(dims)))
+    for name, dims in [("split", [0, 0, 2, 4]), ("merged", [0, 0, 8])]
+]
+encoder = model(
+    constants + nodes, [("x", F32, ["batch", "length", 8])], [(out, F32, ["batch", "length", 8])], weights, name="encoder"
+)
+write(models, "encoder", encoder)
+write(examples, "encoder", encoder)
+results("encoder", {"x": draw.normal(size=(2, 5, 8)).astype(np.float32)})

@@ -3,6 +3,7 @@
 mod inference;
 mod lowering;
 mod per_sample;
+mod recognise;
 mod shapes;
 mod summary;
 mod training;
@@ -15,6 +16,7 @@ use autobwd::{
 #[doc(hidden)]
 pub use lowering::lower;
 pub use per_sample::per_sample;
+pub use recognise::recognise;
 #[doc(hidden)]
 pub use shapes::infer_shapes;
 pub use summary::ParameterSummary;

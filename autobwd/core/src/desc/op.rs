@@ -310,6 +310,14 @@ impl OpDesc {
         self
     }
 
+    /// The path of the module that it is a part of, if it comes from a file whose nodes have paths:
+    /// `transformer/h.0/attn` for the node `/transformer/h.0/attn/MatMul` of a file of ONNX.
+    pub fn module(&self) -> Option<&str> {
+        let Some(Site::Loaded(place)) = &self.site else { return None };
+        let node = place.strip_prefix("node `")?.strip_suffix('`')?;
+        Some(node.trim_start_matches('/').rsplit_once('/')?.0)
+    }
+
     /// All variables it reads, without `@EMPTY@`.
     #[inline]
     pub fn reads(&self) -> impl DoubleEndedIterator<Item = Var> + '_ {

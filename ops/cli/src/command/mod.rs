@@ -115,6 +115,9 @@ struct KnownInputs {
     /// Fold small parameters of an .onnx file and those that it only moves: faster, for programs that are only run
     #[arg(long)]
     inference: bool,
+    /// Keep functions that an .onnx file writes out in several nodes, such as attention, as they are
+    #[arg(long)]
+    as_written: bool,
 }
 
 impl KnownInputs {
@@ -132,8 +135,11 @@ impl KnownInputs {
             let constants = self.constants.as_deref().map_or(Ok(vec![]), read_npz)?;
             options.values = constants.into_iter().collect();
             options.inference = self.inference;
-        } else if !self.dims.is_empty() || self.constants.is_some() || self.inference {
-            let text = format!("`{path}`: `--dim`, `--constants` and `--inference` are for .onnx files");
+            options.as_written = self.as_written;
+        } else if !self.dims.is_empty() || self.constants.is_some() || self.inference || self.as_written {
+            let text = format!(
+                "`{path}`: `--dim`, `--constants`, `--inference` and `--as-written` are for .onnx files"
+            );
             return Err(CommandFailure::Unreadable(text));
         }
         let read = read(path, &options)?;

@@ -25,6 +25,10 @@ pub(crate) struct ShowCommand {
     /// Print the program itself, one line an operator
     #[arg(long, conflicts_with = "format")]
     ops: bool,
+    /// Print a line for each module of a model that was loaded from a file with paths, such as `encoder/layers.0`, to
+    /// this depth
+    #[arg(long, value_name = "DEPTH", conflicts_with_all = ["format", "ops"])]
+    modules: Option<usize>,
     /// The form of the result
     #[arg(long, value_name = "FORM", default_value = "text")]
     format: ShowForm,
@@ -50,6 +54,9 @@ impl ShowCommand {
         let summary = || -> CommandResult<_> {
             Ok(ProgramSummary::of(&program, &shaped(&program, &self.model.known.shapes)?))
         };
+        if let Some(depth) = self.modules {
+            return terminal.print(&summary()?.to_modules(depth));
+        }
         match self.format {
             _ if self.ops => terminal.print(&Format::Text.write(&program)?),
             ShowForm::Text => terminal.print(&summary()?.to_text()),

@@ -1,6 +1,6 @@
 //! Elementwise operators: arithmetic, activations, comparisons, casts.
 
-use autobwd::{DType, Expr, New, Result, emit};
+use autobwd::{DType, Expr, New, Result, emit, program::Var};
 use autobwd_ops::{
     Math,
     activation::{Celu, HardSigmoid, LeakyRelu, Selu, Softplus, Swish, ThresholdedRelu},
@@ -354,15 +354,41 @@ fn widened_select(condition: &Expr, x: &Expr, y: &Expr) -> Expr {
     condition.where_cond(x, y)
 }
 
-/// Broadcasts shapes that are not known by sums with zeros.
+/// Broadcasts shapes that are not known by sums with zeros, unless they are shapes of one operand and of numbers.
 fn broadcast_unknown(condition: &Expr, x: &Expr, y: &Expr) -> Result<(Expr, Expr, Expr)> {
+    use autobwd_ops::shape::ExpandAsV2;
+    let operands = [condition, x, y];
+    let rank = operands.iter().map(|x| x.dims().len()).max();
+    let is_wide = |x: &&Expr| x.dims().numel().get() != Some(1) || Some(x.dims().len()) == rank;
+    let mut wide: Vec<Expr> = operands.into_iter().filter(is_wide).cloned().collect();
+    let first = wide.first().and_then(shape_source);
+    let is_first = |x: &Expr| first.is_some() && shape_source(x) == first;
     let zeros = |x: &Expr| filled_like(x, 0.0, DType::I32);
-    let shape = zeros(condition) + zeros(x) + zeros(y);
-    let expand = |x: &Expr| {
-        use autobwd_ops::shape::ExpandAsV2;
-        emit(ExpandAsV2 { x: x.into(), y: Some((&shape).into()), out: New, target_shape: vec![] }).out
+    let shape = match wide.iter().all(is_first) {
+        true => wide.remove(0),
+        false => wide.iter().map(zeros).reduce(|sum, term| sum + term).ok_or_else(|| refuse("no operand"))?,
+    };
+    let expand = |x: &Expr| match is_first(x) && is_first(&shape) {
+        true => x.clone(),
+        false => {
+            emit(ExpandAsV2 { x: x.into(), y: Some((&shape).into()), out: New, target_shape: vec![] }).out
+        }
     };
     Ok((expand(condition), expand(x), expand(y)))
+}
+
+/// The variable with whose shape a value is made, element by element; else the value's own.
+fn shape_source(x: &Expr) -> Option<Var> {
+    const ELEMENTWISE: [&str; 5] = ["cast", "isfinite_v2", "isinf_v2", "isnan_v2", "logical_not"];
+    let program = x.builder().program().ok()?;
+    let mut var = program.find(&x.name())?;
+    let ops = program.blocks().iter().rev().flat_map(|block| block.ops.iter().rev());
+    for op in ops.filter(|op| ELEMENTWISE.contains(&&*op.ty)) {
+        if op.writes().next() == Some(var) {
+            var = op.reads().next()?;
+        }
+    }
+    Some(var)
 }
 
 /// Products with powers of 2, or quotients; the dtype must hold every product exactly or wrap around.

@@ -45,7 +45,7 @@ use std::{
 
 use autobwd::{Builder, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, Tensor, program::Var};
 use autobwd_core::__private::{Obstacles, internals::*};
-use autobwd_ops::Model;
+use autobwd_ops::{Model, model::recognise};
 
 use crate::{
     external::ExternalData,
@@ -136,6 +136,10 @@ pub(crate) fn import(
     planned::write_constants(&mut program, &mut kept)?;
     named.extend(fetches.iter().filter_map(|name| program.find(name)));
     equal_sizes::merge(&mut program, |var| named.contains(&var));
+    if !options.as_written {
+        let read: HashSet<Var> = fetches.iter().filter_map(|name| program.find(name)).collect();
+        obstacles.note("", recognise(&mut program, |var| read.contains(&var)));
+    }
     program.mark_loaded();
     obstacles.note("", OpInfoMap::linked()?.verify(&program));
     obstacles.require_none(&failed)?;
@@ -255,7 +259,7 @@ impl<'m> Importer<'m> {
                     vec![]
                 }
             };
-            self.name_node(&place, &outputs, &node.output);
+            self.name_node(&names::place_in_module(node), &outputs, &node.output);
             let mut outputs = outputs.into_iter();
             for name in &node.output {
                 let value = outputs.next().map(|value| ImportedValue { name: name.as_str().into(), ..value });

@@ -10,6 +10,7 @@ use autobwd::{
 };
 
 use super::{Importer, value::ImportedValue, value::ValueContent, variable_name};
+use crate::proto::NodeProto;
 
 /// The longest place that is kept, in bytes.
 const PLACE: usize = 256;
@@ -23,6 +24,30 @@ pub(super) struct NodeNames {
     used: HashSet<Var>,
     /// Of each node: its place, and the numbers of operators in the main block and of blocks after it.
     ends: Vec<(Option<Site>, usize, usize)>,
+}
+
+/// Where PyTorch's exporter says which modules a node is in: their paths, from the outermost to the node itself, as a list
+/// in Python.
+const SCOPES: &str = "pkg.torch.onnx.name_scopes";
+
+/// The place of a node in its module: `node `encoder/layers.0/MatMul``.
+pub(super) fn place_in_module(node: &NodeProto) -> String {
+    let name =
+        if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
+    let scopes = node.metadata_props.iter().find(|pair| pair.key() == SCOPES).map(|pair| pair.value());
+    let Some(scopes) = scopes.filter(|_| !name.contains('/')) else { return format!("node `{name}`") };
+    let (mut path, mut outer) = (String::new(), "");
+    let mut paths: Vec<&str> = scopes.split('\'').skip(1).step_by(2).collect();
+    // The last one is the node's.
+    paths.pop();
+    for scope in paths {
+        let inner = scope.strip_prefix(outer).unwrap_or(scope).trim_start_matches('.');
+        if !inner.is_empty() {
+            path += &format!("{inner}/");
+        }
+        outer = scope;
+    }
+    format!("node `{path}{name}`")
 }
 
 impl Importer<'_> {

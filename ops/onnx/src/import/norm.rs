@@ -120,7 +120,10 @@ fn layer_norm(n: &mut NodeContext<'_, '_>) -> Outputs {
     let fits = |x: &Expr| x.dims().numel().get().is_some_and(|n| row.get() == Some(n));
     let (scale, bias) = (n.optional(1)?, n.optional(2)?);
     let whole = axis > 0 && scale.iter().chain(&bias).all(fits);
-    let flat = |x: &Option<Expr>| x.as_ref().filter(|_| whole).map(|x| reshape(x, &[-1]));
+    let flat = |x: &Option<Expr>| {
+        let x = x.as_ref().filter(|_| whole)?;
+        Some(if x.dims().len() == 1 { x.clone() } else { reshape(x, &[-1]) })
+    };
     let (flat_scale, flat_bias) = (flat(&scale), flat(&bias));
     let rows = if axis == 0 { x.unsqueeze(&[0]) } else { x.clone() };
     let op = emit(LayerNormOp {

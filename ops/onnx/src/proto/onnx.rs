@@ -143,6 +143,8 @@ pub struct NodeProto {
     pub overload: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "5")]
     pub attribute: ::prost::alloc::vec::Vec<AttributeProto>,
+    #[prost(message, repeated, tag = "9")]
+    pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelProto {

@@ -26,6 +26,9 @@ struct Row<'a> {
     block: usize,
     index: usize,
     name: &'a str,
+    /// The path of its module.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    module: Option<&'a str>,
     backward: bool,
     outputs: Vec<OutputSummary<'a>>,
     /// The elements of parameters that it is the first to read.
@@ -109,7 +112,44 @@ impl<'a> ProgramSummary<'a> {
                 ]
             })
             .collect();
-        let mut text = table([" #", "operator", "outputs", " parameters", " FLOPs", " bytes"], &rows);
+        table([" #", "operator", "outputs", " parameters", " FLOPs", " bytes"], &rows) + &self.totals()
+    }
+
+    /// A line for each module to a depth, with the sums of its operators, below the module that it is a part of.
+    pub(super) fn to_modules(&self, depth: usize) -> String {
+        let mut modules: Vec<(Vec<&str>, Totals)> = vec![(vec![], Totals::default())];
+        for row in &self.operators {
+            let path: Vec<&str> = row.module.map_or(vec![], |module| module.split('/').take(depth).collect());
+            for level in 0..=path.len() {
+                let path = &path[..level];
+                let at = modules.iter().position(|(other, _)| other == path).unwrap_or_else(|| {
+                    // After the others of the module around it.
+                    let around = |(other, _): &(Vec<&str>, Totals)| other.starts_with(&path[..level - 1]);
+                    let at = modules.iter().rposition(around).map_or(modules.len(), |last| last + 1);
+                    modules.insert(at, (path.to_vec(), Totals::default()));
+                    at
+                });
+                let totals = &mut modules[at].1;
+                totals.add(row);
+                totals.parameters = totals.parameters.saturating_add(row.parameters);
+            }
+        }
+        let line = |(path, totals): &(Vec<&str>, Totals)| {
+            let name = path.last().map_or("all".into(), |name| "  ".repeat(path.len()) + name);
+            let work = |sum: u64| if totals.unknown > 0 { "?".into() } else { grouped(sum) };
+            let parameters = match totals.parameters {
+                0 => String::new(),
+                parameters => grouped(parameters),
+            };
+            [name, totals.operators.to_string(), parameters, work(totals.flops), work(totals.bytes)]
+        };
+        let rows: Vec<[String; 5]> = modules.iter().map(line).collect();
+        table(["module", " operators", " parameters", " FLOPs", " bytes"], &rows) + &self.totals()
+    }
+
+    /// The lines below a table.
+    fn totals(&self) -> String {
+        let mut text = String::new();
         let Totals { blocks, operators, backward_operators, parameters, parameter_bytes, .. } = self.totals;
         let Totals { persistable_bytes, flops, bytes, unknown, .. } = self.totals;
         let blocks = if blocks == 1 { String::new() } else { format!(" in {blocks} blocks") };
@@ -186,6 +226,7 @@ impl<'a> Walk<'a> {
             block: block.index(),
             index,
             name: op.ty.as_str(),
+            module: op.module(),
             backward: op.origin != Origin::Model,
             outputs: outputs.collect(),
             parameters,
