@@ -42,6 +42,9 @@ pub(crate) struct OpData {
     pub(crate) blocks: Vec<usize>,
     #[serde(rename = "s")]
     pub(crate) site: i64,
+    /// The path of its module.
+    #[serde(skip)]
+    pub(crate) module: Option<String>,
     /// Kind, and the index of the forward operator.
     #[serde(rename = "g", skip_serializing_if = "is_model")]
     origin: (u8, i64),
@@ -138,6 +141,7 @@ impl Tables {
             outputs: self.slots(program, &op.outputs),
             blocks: op.attrs.blocks().map(BlockId::index).collect(),
             site: op.site.map_or(-1, |site| self.texts.id(&site.to_string()) as i64),
+            module: op.module().map(str::to_string),
             origin,
             part: part as u8,
             status: Status::Same as u8,

@@ -1,5 +1,5 @@
-//! The rows as a tree: rows of sub-blocks below the operator that runs them, and headings of repeated stretches and
-//! updates, which fold.
+//! The rows as a tree: rows of sub-blocks below the operator that runs them, and headings of modules, of repeated stretches
+//! and of updates, which fold.
 
 use std::hash::Hash;
 
@@ -144,8 +144,18 @@ impl Tree<'_> {
         }
     }
 
-    /// Puts repeated stretches below headings.
+    /// The path of the module of each row; empty if it is in none.
+    fn modules(&self, rows: &[PageRow]) -> Vec<Vec<&str>> {
+        let module = |row: &PageRow| self.tables.ops[row.left?].module.as_deref();
+        rows.iter().map(|row| module(row).map_or(vec![], |path| path.split('/').collect())).collect()
+    }
+
+    /// Puts the operators of a module below a heading, or else repeated stretches.
     fn with_repeats(&self, nodes: Vec<TreeRow>, rows: &[PageRow], signatures: &[String]) -> Vec<TreeRow> {
+        let modules = self.modules(rows);
+        if modules.iter().any(|path| !path.is_empty()) {
+            return by_module(nodes, &modules, 0);
+        }
         let (mut found, mut at) = (vec![], 0);
         let mut nodes = nodes.into_iter();
         for repeat in self.stretches(rows, signatures) {
@@ -173,6 +183,25 @@ impl Tree<'_> {
         found.extend(nodes);
         found
     }
+}
+
+/// Puts the operators of modules below headings. The modules start alike, with a path of this length.
+fn by_module(nodes: Vec<TreeRow>, modules: &[Vec<&str>], length: usize) -> Vec<TreeRow> {
+    let (mut found, mut nodes, mut folded) = (vec![], nodes.into_iter(), false);
+    for run in modules.chunk_by(|a, b| a.get(length) == b.get(length)) {
+        let below = nodes.by_ref().take(run.len()).collect();
+        let first = &run[0];
+        if run.len() == 1 || first.len() == length {
+            found.extend::<Vec<TreeRow>>(below);
+            continue;
+        }
+        let equal = |path: &Vec<&str>| first.iter().zip(path).take_while(|(a, b)| a == b).count();
+        let common = run.iter().map(equal).min().unwrap_or(length);
+        let below = by_module(below, run, common);
+        found.push(TreeRow::Heading { text: first[length..common].join("/"), folded, below });
+        folded = true;
+    }
+    found
 }
 
 /// Items as numbers, equal for equal items.

@@ -8,7 +8,9 @@ mod report;
 mod runs;
 
 use autobwd::{
-    Attr, BlockId, DType, Dims, ErrorKind, Meta, OpDesc, Program, Result, VarDesc, explain, prelude::ToHtml,
+    Attr, BlockId, DType, Dims, ErrorKind, Meta, OpDesc, Program, Result, VarDesc, explain,
+    prelude::ToHtml,
+    program::{Name, Site},
     viewer::Page,
 };
 use serde_json::Value;
@@ -95,6 +97,22 @@ fn equal_layers_and_updates_fold() -> Result<()> {
     assert!(headings.contains(&"3 × 22 operators, from layer_norm".to_string()), "{headings:?}");
     assert!(headings.contains(&"2 of 3".to_string()), "{headings:?}");
     assert!(headings.iter().any(|heading| heading.ends_with("× adam")), "{headings:?}");
+    Ok(())
+}
+
+#[test]
+fn operators_of_modules_fold() -> Result<()> {
+    let mut program = gpt(3)?.program;
+    let ops = &mut program.root_mut().ops;
+    let first = ops.iter().position(|op| &*op.ty == "layer_norm").unwrap();
+    for (i, op) in ops[first..][..3 * 22].iter_mut().enumerate() {
+        let module = if i % 22 < 2 { "norm" } else { "attention" };
+        op.site = Some(Site::Loaded(Name::new(&format!("node `/gpt/body/layers.{}/{module}/Add`", i / 22))));
+    }
+    let (_, headings) = rows(&program.to_html()?);
+    let layer = |i: usize| [format!("layers.{i}"), "norm".into(), "attention".into()];
+    let expected: Vec<String> = std::iter::once("gpt/body".into()).chain((0..3).flat_map(layer)).collect();
+    assert_eq!(headings[..expected.len()], expected);
     Ok(())
 }
 
