@@ -21,6 +21,7 @@ use crate::{
 const LARGEST_EPSILON: f32 = 0.1;
 
 /// A function as a program.
+#[derive(Clone)]
 pub(super) struct Function {
     pub(super) program: Program,
     /// The name of its result.

@@ -48,10 +48,10 @@ use self::{
 /// Those of [`OpInfoMap::linked`].
 pub fn recognise(program: &mut Program, is_kept: impl Fn(Var) -> bool) -> Result<usize> {
     let uses = Uses::of(program, is_kept);
-    let (mut taken, mut found) = (HashSet::new(), HashMap::new());
+    let (mut taken, mut found, mut known) = (HashSet::new(), HashMap::new(), HashMap::new());
     // From the last operator, so that a function is seen before its parts.
     for end in (0..program.root().ops.len()).rev() {
-        let subgraph = find(program, &uses, end, &taken)
+        let subgraph = find(program, &uses, end, &taken, &mut known)
             .or_else(|| attention::find(program, &uses, end))
             .or_else(|| product::find(program, &uses, end));
         if let Some((subgraph, function)) =
@@ -69,17 +69,31 @@ pub fn recognise(program: &mut Program, is_kept: impl Fn(Var) -> bool) -> Result
     Ok(count)
 }
 
-/// The largest subgraph that ends with an operator and computes a known function.
-fn find(program: &Program, uses: &Uses, end: usize, taken: &HashSet<usize>) -> Option<(Subgraph, Function)> {
+/// The largest subgraph that ends with an operator and computes a known function. `known` are the functions of subgraphs
+/// that were seen before, by their programs.
+fn find(
+    program: &Program,
+    uses: &Uses,
+    end: usize,
+    taken: &HashSet<usize>,
+    known: &mut HashMap<String, Option<Function>>,
+) -> Option<(Subgraph, Function)> {
     let all = uses.subgraph(program, end, taken)?;
     all.parts(program, uses).into_iter().find_map(|subgraph| {
-        let inputs = subgraph.samples(program)?;
-        let values = samples::outputs(&subgraph.program(program, uses)?, &inputs, samples::OUTPUT)?;
-        let function = functions::known(program, uses, &subgraph).into_iter().find(|function| {
-            let found = samples::outputs(&function.program, &inputs, &function.output);
-            found.is_some_and(|found| samples::are_equal(&values, &found))
-        })?;
-        Some((subgraph, function))
+        let part = subgraph.program(program, uses)?;
+        let function =
+            known.entry(part.to_string()).or_insert_with(|| function(program, uses, &subgraph, &part));
+        Some((subgraph, function.clone()?))
+    })
+}
+
+/// The known function that has the values of a subgraph, which is also given as a program.
+fn function(program: &Program, uses: &Uses, subgraph: &Subgraph, part: &Program) -> Option<Function> {
+    let inputs = subgraph.samples(program)?;
+    let values = samples::outputs(part, &inputs, samples::OUTPUT)?;
+    functions::known(program, uses, subgraph).into_iter().find(|function| {
+        let found = samples::outputs(&function.program, &inputs, &function.output);
+        found.is_some_and(|found| samples::are_equal(&values, &found))
     })
 }
 

@@ -165,13 +165,6 @@ impl Uses {
         let is_member = MEMBERS.contains(&&*op.ty) && !taken.contains(&i) && !desc.stop_gradient;
         (is_member && !desc.persistable && self.writers.get(&var) == Some(&i)).then_some(var)
     }
-
-    /// The operators that a number comes from.
-    fn constant(&self, program: &Program, var: Var, into: &mut BTreeSet<usize>) {
-        if let Some(i) = self.writers.get(&var).copied().filter(|i| into.insert(*i)) {
-            program.root().ops[i].reads().for_each(|var| self.constant(program, var, into));
-        }
-    }
 }
 
 /// Operators that compute `output` from `inputs`.
@@ -236,32 +229,31 @@ impl Subgraph {
 
     /// The operators of the subgraph and of its constants.
     pub(super) fn all_ops<'p>(&self, program: &'p Program, uses: &Uses) -> impl Iterator<Item = &'p OpDesc> {
-        let mut all: BTreeSet<usize> = self.ops.iter().copied().collect();
-        for var in self.ops.iter().flat_map(|i| program.root().ops[*i].reads()) {
-            if uses.constants.contains(&var) {
-                uses.constant(program, var, &mut all);
+        let (mut all, mut open) = (BTreeSet::new(), self.ops.clone());
+        while let Some(i) = open.pop() {
+            if all.insert(i) {
+                let constants = program.root().ops[i].reads().filter(|var| uses.constants.contains(var));
+                open.extend(constants.filter_map(|var| uses.writers.get(&var)));
             }
         }
         all.into_iter().map(|i| &program.root().ops[i])
     }
 
-    /// The subgraph as a program, for inputs of any size.
+    /// The subgraph as a program, for inputs of any size; equal for subgraphs that compute the same in the same way.
     pub(super) fn program(&self, program: &Program, uses: &Uses) -> Option<Program> {
         let mut part = Program::new();
         let mut ops: Vec<OpDesc> = self.all_ops(program, uses).cloned().collect();
-        for (i, input) in self.open_inputs(program)?.into_iter().enumerate() {
+        let mut named = HashMap::from([(self.output, part.var(samples::OUTPUT))]);
+        for (i, (input, meta)) in self.inputs.iter().zip(self.open_inputs(program)?).enumerate() {
             let var = part.var(&samples::input(i));
-            part.root_mut().vars.insert(var, VarDesc::data(input.dtype, input.dims));
+            part.root_mut().vars.insert(var, VarDesc::data(meta.dtype, meta.dims));
+            named.insert(*input, var);
         }
         for op in &mut ops {
+            op.site = None;
             for var in op.inputs.args_mut().chain(op.outputs.args_mut()).filter(|var| **var != Var::EMPTY) {
                 let desc = program.root().vars.get(var)?;
-                let name = match self.inputs.iter().position(|input| input == var) {
-                    Some(i) => samples::input(i),
-                    None if *var == self.output => samples::OUTPUT.to_string(),
-                    None => format!("v{}", var.index()),
-                };
-                *var = part.var(&name);
+                *var = *named.entry(*var).or_insert_with(|| part.fresh("v"));
                 if !part.root().vars.contains_key(var) {
                     let desc = VarDesc::new(desc.dtype, unknown(desc.dims.len()));
                     part.root_mut().vars.insert(*var, desc);
