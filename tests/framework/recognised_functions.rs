@@ -1,6 +1,8 @@
 //! Functions that models write out in several operators become single operators, in the forms of exporters.
 
-use autobwd::{Builder, DType, Executor, Expr, Feed, New, Program, Result, Scope, Tensor, emit, gradients};
+use autobwd::{
+    Builder, DType, Executor, Expr, Feed, New, OpDesc, Program, Result, Scope, Tensor, emit, gradients,
+};
 use autobwd_ops::{Math, fill::FillConstant, matmul::MatmulV2, model::recognise, shape::ExpandAsV2};
 
 use crate::support::derivatives::assert_near;
@@ -257,5 +259,19 @@ fn the_end_of_a_gradient_stays() -> Result<()> {
     let x = net.input("x", DType::F32, &[-1]);
     let (before, after) = recognised(&(&x * &x.sigmoid().detach()))?;
     assert_eq!(before, after);
+    Ok(())
+}
+
+#[test]
+fn values_that_change_meanwhile_are_read_before() -> Result<()> {
+    let net = Builder::new();
+    let x = net.persistable("x", DType::F32, &[4], Expr::clone);
+    let gate = x.sigmoid();
+    let y = &x * &gate;
+    let mut program = (*net.program()?).clone();
+    let [gate, x, y] = [gate, x, y].map(|value| program.var(&value.name()));
+    assert_eq!(recognise(&mut program.clone(), |var| var == y)?, 1);
+    program.root_mut().ops.insert(1, OpDesc::new("assign").input("X", [gate]).output("Out", [x]));
+    assert_eq!(recognise(&mut program, |var| var == y)?, 0);
     Ok(())
 }

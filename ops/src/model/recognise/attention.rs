@@ -33,7 +33,8 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
     let (softmax, are_zeroed) = part.softmax(weights)?;
     let (mut scores, mut mask) = (one(softmax, "X")?, None);
     if let Some(sum) = part.inner(scores, "elementwise_add") {
-        let terms = [one(sum, "X")?, one(sum, "Y")?];
+        let aligned = matches!(sum.attrs.get("axis"), None | Some(Attr::I32(-1)));
+        let terms = [one(sum, "X")?, one(sum, "Y").filter(|_| aligned)?];
         let is_product = |var: &Var| part.is_product(*var);
         let product = terms.iter().position(is_product)?;
         (scores, mask) = (terms[product], Some(terms[1 - product]));
@@ -49,9 +50,10 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
     let (q, k) = (part.unscaled(q, &mut scale), part.unscaled(k, &mut scale));
     let tensors = [(q, HEADS), (k, if keys_are_rows { HEADS } else { TRANSPOSED }), (v, HEADS)];
     let dims = |var: Var| declared(program, var).map(|desc| &desc.dims).filter(|dims| dims.len() == 4);
-    // Products broadcast batches, attention does not.
-    let batch = dims(q)?[0];
-    if tensors.iter().any(|(var, _)| dims(*var).is_none_or(|dims| dims[0] != batch)) || scale == 0.0 {
+    // Products broadcast batches and heads, attention does not.
+    let (batch, heads) = (dims(q)?[0], dims(k)?[1]);
+    let fits = tensors.iter().all(|(var, _)| dims(*var).is_some_and(|dims| dims[0] == batch));
+    if !fits || dims(v)?[1] != heads || scale == 0.0 {
         return None;
     }
     let sources = tensors.map(|(var, order)| source(program, uses, var, order));

@@ -51,12 +51,14 @@ pub fn recognise(program: &mut Program, is_kept: impl Fn(Var) -> bool) -> Result
     let (mut taken, mut found, mut known) = (HashSet::new(), HashMap::new(), HashMap::new());
     // From the last operator, so that a function is seen before its parts.
     for end in (0..program.root().ops.len()).rev() {
-        let subgraph = find(program, &uses, end, &taken, &mut known)
+        let known_part = find(program, &uses, end, &taken, &mut known)
             .or_else(|| attention::find(program, &uses, end))
             .or_else(|| product::find(program, &uses, end));
-        if let Some((subgraph, function)) =
-            subgraph.filter(|(subgraph, _)| !subgraph.ops.iter().any(|i| taken.contains(i)))
-        {
+        let is_free = |subgraph: &Subgraph| {
+            let are_fixed = subgraph.inputs.iter().all(|input| uses.is_fixed(*input));
+            are_fixed && !subgraph.ops.iter().any(|i| taken.contains(i))
+        };
+        if let Some((subgraph, function)) = known_part.filter(|(subgraph, _)| is_free(subgraph)) {
             taken.extend(subgraph.ops.iter().copied());
             found.insert(end, (subgraph, function));
         }

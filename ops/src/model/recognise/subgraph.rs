@@ -48,6 +48,8 @@ pub(super) struct Uses {
     readers: HashMap<Var, Vec<usize>>,
     /// Variables that others know by name.
     shared: HashSet<Var>,
+    /// Variables whose values change during a run.
+    changing: HashSet<Var>,
     /// Variables that hold one number, which no input changes.
     constants: HashSet<Var>,
 }
@@ -58,10 +60,12 @@ impl Uses {
             writers: HashMap::new(),
             readers: HashMap::new(),
             shared: HashSet::new(),
+            changing: HashSet::new(),
             constants: HashSet::new(),
         };
         for block in &program.blocks()[1..] {
             uses.shared.extend(block.ops.iter().flat_map(|op| op.reads().chain(op.writes())));
+            uses.changing.extend(block.ops.iter().flat_map(OpDesc::writes));
         }
         for (i, op) in program.root().ops.iter().enumerate() {
             if op.attrs.blocks().next().is_some() {
@@ -69,7 +73,11 @@ impl Uses {
             }
             op.reads().for_each(|var| uses.readers.entry(var).or_default().push(i));
             for var in op.writes() {
-                if uses.writers.insert(var, i).is_some() || is_kept(var) {
+                let is_kept_between_runs = program.root().vars.get(&var).is_some_and(|desc| desc.persistable);
+                if uses.writers.insert(var, i).is_some() || is_kept_between_runs {
+                    uses.changing.insert(var);
+                }
+                if uses.changing.contains(&var) || is_kept(var) {
                     uses.shared.insert(var);
                 }
             }
@@ -86,6 +94,11 @@ impl Uses {
             }
         }
         uses
+    }
+
+    /// Whether a variable has one value during a run.
+    pub(super) fn is_fixed(&self, var: Var) -> bool {
+        !self.changing.contains(&var)
     }
 
     /// Whether a variable holds one number, which no input changes.
@@ -139,9 +152,7 @@ impl Uses {
             && members.len() < LONGEST
         {
             let Some(var) = self.output(program, i, taken) else { continue };
-            let readers = self.readers.get(&var).map_or(&[][..], |readers| readers);
-            let is_inner =
-                !self.shared.contains(&var) && readers.iter().all(|reader| members.contains(reader));
+            let is_inner = self.is_read_by(var, |reader| members.contains(&reader));
             if is_inner && !self.constants.contains(&var) {
                 members.insert(i);
                 open.extend(produced(i).filter(|producer| *producer < i));
