@@ -217,7 +217,14 @@ const OTHERS: &[Normalisation] = &[
         let centred = x - &mean(x);
         &centred / &(mean(&centred.square()) * 1.25 + 1e-5).sqrt() * w + b
     },
-    // Another dimension.
+    // Other dimensions.
+    |x, _, _| {
+        let mean = |x: &Expr| x.mean_keepdim(&[0, 2]);
+        let centred = x - &mean(x);
+        &centred / &(mean(&centred.square()) + 1e-6).sqrt()
+    },
+    // Another dtype.
+    |x, _, _| x * &x.sigmoid().cast(DType::F64).cast(DType::F32),
     |x, w, _| x * &(x.square().mean_keepdim(&[1]) + 1e-6).rsqrt() * w,
     // Without weights, there is no such operator.
     |x, _, _| x * &(mean(&x.square()) + 1e-6).rsqrt(),
@@ -256,9 +263,11 @@ fn values_that_are_read_elsewhere_stay() -> Result<()> {
 #[test]
 fn the_end_of_a_gradient_stays() -> Result<()> {
     let net = Builder::new();
-    let x = net.input("x", DType::F32, &[-1]);
-    let (before, after) = recognised(&(&x * &x.sigmoid().detach()))?;
-    assert_eq!(before, after);
+    let x = net.input("x", DType::F32, &[3, 3]);
+    for y in [&x * &x.sigmoid().detach(), x.matmul(&x.transpose(&[1, 0]).detach())] {
+        let (before, after) = recognised(&y)?;
+        assert_eq!(before, after);
+    }
     Ok(())
 }
 

@@ -337,8 +337,8 @@ results(
     },
 )
 
-# Layers of an encoder as PyTorch's exporters write them out: the names of the first layer's nodes are paths, and metadata
-# say where those of the second are.
+# Layers of an encoder as PyTorch's exporters write them out: the names of the first layer's nodes are paths, and the second
+# layer's nodes have metadata instead.
 nodes, weights = [], []
 
 

@@ -9,7 +9,7 @@ use autobwd::{
 
 use super::{
     declared,
-    functions::Function,
+    functions::KnownFunction,
     subgraph::{Subgraph, Uses},
 };
 use crate::{
@@ -24,10 +24,11 @@ const HEADS: [i32; 4] = [0, 2, 1, 3];
 const TRANSPOSED: [i32; 4] = [0, 3, 1, 2];
 
 /// Attention that ends with an operator: a product of weights and values, or a transposition of it.
-pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgraph, Function)> {
+pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgraph, KnownFunction)> {
     let mut part = Part { program, uses, ops: vec![end] };
     let last = &program.root().ops[end];
-    let is_transposed = permutation(last).is_some_and(|order| order == HEADS);
+    let transposition = last.outputs.get("Out").first().and_then(|out| uses.transposition(program, *out));
+    let is_transposed = transposition.is_some_and(|(_, _, order)| order == HEADS);
     let product = if is_transposed { part.inner(one(last, "X")?, "matmul_v2")? } else { last };
     let (weights, v) = factors(product, false)?;
     let (softmax, are_zeroed) = part.softmax(weights)?;
@@ -53,13 +54,13 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
     // Products broadcast batches and heads, attention does not.
     let (batch, heads) = (dims(q)?[0], dims(k)?[1]);
     let fits = tensors.iter().all(|(var, _)| dims(*var).is_some_and(|dims| dims[0] == batch));
-    if !fits || dims(v)?[1] != heads || scale == 0.0 {
+    if !fits || !dims(v)?[1].agrees(heads) || scale == 0.0 {
         return None;
     }
     let sources = tensors.map(|(var, order)| source(program, uses, var, order));
     let inputs: Vec<Var> = sources.iter().map(|source| source.0).chain(mask).collect();
     let metas = inputs.iter().map(|input| program.root().vars.get(input).map(VarDesc::meta));
-    let function = Function::new(&metas.collect::<Option<Vec<_>>>()?, &|inputs| {
+    let function = KnownFunction::new(&metas.collect::<Option<Vec<_>>>()?, &|inputs| {
         let ordered = |i: usize| match sources[i].1 {
             [0, 1, 2, 3] => inputs[i].clone(),
             order => inputs[i].transpose(&order),
@@ -75,7 +76,7 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
         if is_transposed { out } else { out.transpose(&HEADS) }
     })?;
     let bypassed = sources.iter().filter_map(|source| source.2).collect();
-    Some((Subgraph { ops: part.ops, inputs, output: last.writes().next()?, bypassed }, function))
+    Some((Subgraph { ops: part.ops, inputs, output: *last.outputs.get("Out").first()?, bypassed }, function))
 }
 
 /// The operators that were found so far.
@@ -167,24 +168,15 @@ fn factors(product: &OpDesc, is_transposed: bool) -> Option<(Var, Var)> {
     Some((one(product, "X")?, one(product, "Y")?)).filter(|_| fits)
 }
 
-/// The order of dimensions of a transposition of four dimensions.
-fn permutation(op: &OpDesc) -> Option<[i32; 4]> {
-    match op.attrs.get("axis") {
-        Some(Attr::I32s(order)) if &*op.ty == "transpose2" => order.as_slice().try_into().ok(),
-        _ => None,
-    }
-}
-
 /// What an order of dimensions of a variable is of the variable that a transposition made it from, with the
 /// transposition.
 fn source(program: &Program, uses: &Uses, var: Var, order: [i32; 4]) -> (Var, [i32; 4], Option<usize>) {
     let of_transposed = || {
-        let (i, op) = uses.writer(program, var)?;
-        let before = permutation(op)?;
+        let (i, x, before) = uses.transposition(program, var)?;
         let composed =
             order.map(|axis| before.get(axis as usize).copied().filter(|axis| (0..4).contains(axis)));
         let [Some(a), Some(b), Some(c), Some(d)] = composed else { return None };
-        Some((one(op, "X")?, [a, b, c, d], Some(i)))
+        Some((x, [a, b, c, d], Some(i)))
     };
     of_transposed().unwrap_or((var, order, None))
 }

@@ -22,17 +22,17 @@ const LARGEST_EPSILON: f32 = 0.1;
 
 /// A function as a program.
 #[derive(Clone)]
-pub(super) struct Function {
+pub(super) struct KnownFunction {
     pub(super) program: Program,
     /// The name of its result.
     pub(super) output: String,
 }
 
 /// The functions that a subgraph may compute.
-pub(super) fn known(program: &Program, uses: &Uses, subgraph: &Subgraph) -> Vec<Function> {
+pub(super) fn known(program: &Program, uses: &Uses, subgraph: &Subgraph) -> Vec<KnownFunction> {
     let mut found = vec![];
     let Some(inputs) = subgraph.open_inputs(program) else { return found };
-    let mut add = |apply: &dyn Fn(&[Expr]) -> Expr| found.extend(Function::new(&inputs, apply));
+    let mut add = |apply: &dyn Fn(&[Expr]) -> Expr| found.extend(KnownFunction::new(&inputs, apply));
     if !subgraph.has(program, "reduce_mean") {
         if subgraph.inputs.len() == 1 {
             add(&|inputs| inputs[0].gelu(false));
@@ -111,9 +111,9 @@ fn epsilons(program: &Program, uses: &Uses, subgraph: &Subgraph) -> Vec<f32> {
     found
 }
 
-impl Function {
+impl KnownFunction {
     /// A function of inputs; none if it cannot be applied to them.
-    pub(super) fn new(inputs: &[Meta], apply: &dyn Fn(&[Expr]) -> Expr) -> Option<Function> {
+    pub(super) fn new(inputs: &[Meta], apply: &dyn Fn(&[Expr]) -> Expr) -> Option<KnownFunction> {
         let net = Builder::new();
         let inputs = inputs.iter().enumerate().map(|(i, input)| {
             let dims: Vec<i64> = input.dims.iter().map(|dim| dim.wire()).collect();
@@ -121,7 +121,7 @@ impl Function {
         });
         let inputs: Vec<Expr> = inputs.collect();
         let output = apply(&inputs);
-        Some(Function { output: output.check().ok()?.name(), program: (*net.program().ok()?).clone() })
+        Some(KnownFunction { output: output.check().ok()?.name(), program: (*net.program().ok()?).clone() })
     }
 
     /// Its operators, with the inputs and the output of a subgraph; other variables are new.

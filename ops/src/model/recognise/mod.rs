@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use autobwd::{OpDesc, OpInfoMap, Program, Result, VarDesc, program::Var};
 
 use self::{
-    functions::Function,
+    functions::KnownFunction,
     subgraph::{Subgraph, Uses},
 };
 
@@ -30,7 +30,6 @@ use self::{
 /// makes zeros of NaN, as PyTorch's exporter writes it, or adds no infinite mask.
 ///
 /// ```
-/// use std::collections::HashSet;
 /// use autobwd::{Builder, DType};
 /// use autobwd_ops::{Math, model::recognise};
 /// let net = Builder::new();
@@ -51,14 +50,14 @@ pub fn recognise(program: &mut Program, is_kept: impl Fn(Var) -> bool) -> Result
     let (mut taken, mut found, mut known) = (HashSet::new(), HashMap::new(), HashMap::new());
     // From the last operator, so that a function is seen before its parts.
     for end in (0..program.root().ops.len()).rev() {
-        let known_part = find(program, &uses, end, &taken, &mut known)
+        let candidate = find(program, &uses, end, &taken, &mut known)
             .or_else(|| attention::find(program, &uses, end))
             .or_else(|| product::find(program, &uses, end));
         let is_free = |subgraph: &Subgraph| {
             let are_fixed = subgraph.inputs.iter().all(|input| uses.is_fixed(*input));
             are_fixed && !subgraph.ops.iter().any(|i| taken.contains(i))
         };
-        if let Some((subgraph, function)) = known_part.filter(|(subgraph, _)| is_free(subgraph)) {
+        if let Some((subgraph, function)) = candidate.filter(|(subgraph, _)| is_free(subgraph)) {
             taken.extend(subgraph.ops.iter().copied());
             found.insert(end, (subgraph, function));
         }
@@ -78,8 +77,8 @@ fn find(
     uses: &Uses,
     end: usize,
     taken: &HashSet<usize>,
-    known: &mut HashMap<String, Option<Function>>,
-) -> Option<(Subgraph, Function)> {
+    known: &mut HashMap<String, Option<KnownFunction>>,
+) -> Option<(Subgraph, KnownFunction)> {
     let all = uses.subgraph(program, end, taken)?;
     all.parts(program, uses).into_iter().find_map(|subgraph| {
         let part = subgraph.program(program, uses)?;
@@ -90,7 +89,7 @@ fn find(
 }
 
 /// The known function that has the values of a subgraph, which is also given as a program.
-fn function(program: &Program, uses: &Uses, subgraph: &Subgraph, part: &Program) -> Option<Function> {
+fn function(program: &Program, uses: &Uses, subgraph: &Subgraph, part: &Program) -> Option<KnownFunction> {
     let inputs = subgraph.samples(program)?;
     let values = samples::outputs(part, &inputs, samples::OUTPUT)?;
     functions::known(program, uses, subgraph).into_iter().find(|function| {
@@ -103,7 +102,7 @@ fn function(program: &Program, uses: &Uses, subgraph: &Subgraph, part: &Program)
 fn replace(
     program: &mut Program,
     uses: &Uses,
-    found: &HashMap<usize, (Subgraph, Function)>,
+    found: &HashMap<usize, (Subgraph, KnownFunction)>,
     taken: &HashSet<usize>,
 ) {
     let bypassed: HashSet<usize> =

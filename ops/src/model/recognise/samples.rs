@@ -8,6 +8,9 @@ const WIDTH: usize = 16;
 /// The magnitudes of the rows: the last is near the root of what is added to variances.
 const MAGNITUDES: [f64; 3] = [4.0, 40.0, 0.004];
 
+/// The most dimensions of a sample.
+const RANK: usize = 8;
+
 /// The name of the output of a subgraph.
 pub(super) const OUTPUT: &str = "y";
 
@@ -21,16 +24,21 @@ fn numbers(count: usize, seed: usize) -> impl Iterator<Item = f64> {
     (0..count).map(move |i| ((i + 11 * seed + 1) * 37 % 101) as f64 / 50.5 - 1.0)
 }
 
-/// A tensor of a rank of at least 1, with rows of several magnitudes.
+/// A tensor of 1 to 8 dimensions, with rows of several magnitudes. No dimension is 1, so that reductions over it show.
 pub(super) fn tensor(dtype: DType, rank: usize) -> Option<Tensor> {
-    let count = MAGNITUDES.len() * WIDTH;
-    let values = numbers(count, 0).enumerate().map(|(i, x)| x * MAGNITUDES[i / WIDTH]);
-    let mut dims = vec![1; rank];
-    match rank {
-        1 => dims[0] = count,
-        _ => dims[rank - 2..].copy_from_slice(&[MAGNITUDES.len(), WIDTH]),
+    let mut dims = match rank {
+        1 => vec![],
+        2..=RANK => vec![2; rank - 2],
+        _ => return None,
+    };
+    dims.extend([MAGNITUDES.len(), WIDTH]);
+    let count = dims.iter().product();
+    if rank == 1 {
+        dims = vec![count];
     }
-    Tensor::from_f64s(dtype, &dims, &values.collect::<Vec<_>>()).ok()
+    let magnitude = |i: usize| MAGNITUDES[i / WIDTH % MAGNITUDES.len()];
+    let values: Vec<f64> = numbers(count, 0).enumerate().map(|(i, x)| x * magnitude(i)).collect();
+    Tensor::from_f64s(dtype, &dims, &values).ok()
 }
 
 /// A row of factors or terms.

@@ -8,6 +8,7 @@ use autobwd::{
 };
 
 use super::{declared, samples};
+use crate::shape::Transpose2;
 
 /// The operators of subgraphs, all of them analytic where they are defined.
 const MEMBERS: [&str; 21] = [
@@ -37,7 +38,7 @@ const MEMBERS: [&str; 21] = [
 /// One of these is in every known function that is written out.
 const MARKS: [&str; 5] = ["erf", "exp", "reduce_mean", "sigmoid", "tanh"];
 
-/// The most operators of a subgraph, without those of constants.
+/// The most operators of a subgraph, constants not counted.
 const LONGEST: usize = 16;
 
 /// Where variables of the main block are written and read.
@@ -127,6 +128,21 @@ impl Uses {
         let i = *self.writers.get(&var)?;
         let desc = program.root().vars.get(&var)?;
         (!desc.persistable).then(|| (i, &program.root().ops[i]))
+    }
+
+    /// The transposition that writes a variable, through which gradients pass: its place, its input and its order.
+    pub(super) fn transposition<'p>(
+        &self,
+        program: &'p Program,
+        var: Var,
+    ) -> Option<(usize, Var, &'p [i32])> {
+        let (i, op) = self.writer(program, var).filter(|(_, op)| op.is::<Transpose2>())?;
+        let is_end = program.root().vars.get(&var).is_none_or(|desc| desc.stop_gradient);
+        let (Some(Attr::I32s(order)), [x]) = (op.attrs.get("axis").filter(|_| !is_end), op.inputs.get("X"))
+        else {
+            return None;
+        };
+        Some((i, *x, order))
     }
 
     /// Whether others know a variable by name.
@@ -225,7 +241,10 @@ impl Subgraph {
             }
         }
         let known = dims.last().is_some_and(|dim| dim.get().is_some());
-        (inputs.len() == 1 || known && inputs.len() <= 3).then(|| Subgraph {
+        let dtype = |var: Var| declared(program, var).map(|desc| desc.dtype);
+        let written = ops.iter().flat_map(|i| program.root().ops[*i].writes());
+        let has_one_dtype = written.chain([tensor]).all(|var| dtype(var) == dtype(self.output));
+        (has_one_dtype && (inputs.len() == 1 || known && inputs.len() <= 3)).then(|| Subgraph {
             ops: ops.into_iter().collect(),
             inputs,
             output: self.output,
