@@ -10,6 +10,7 @@ use autobwd::{
 use super::{
     declared,
     functions::KnownFunction,
+    numbers,
     subgraph::{Subgraph, Uses},
 };
 use crate::{
@@ -132,11 +133,7 @@ impl<'p> Part<'p> {
     fn unscaled(&mut self, var: Var, scale: &mut f64) -> Var {
         let before = self.ops.len();
         let factor = self.inner(var, "scale").and_then(|op| {
-            let number = |name| match op.attrs.get(name) {
-                Some(Attr::F32(x)) => Some(f64::from(*x)),
-                Some(Attr::F64(x)) => Some(*x),
-                _ => None,
-            };
+            let number = |name| op.attrs.get(name).and_then(|attr| numbers(attr).first().copied());
             let is_multiple = number("bias") == Some(0.0) && one(op, "ScaleTensor").is_none();
             Some((number("scale").filter(|_| is_multiple)?, one(op, "X")?))
         });
@@ -197,12 +194,8 @@ fn is_finite(program: &Program, uses: &Uses, var: Var) -> bool {
             }
         };
         let is_infinite = |attr: &Attr| match attr {
-            Attr::F32(x) => x.is_infinite(),
-            Attr::F64(x) => x.is_infinite(),
-            Attr::F32s(all) => all.iter().any(|x| x.is_infinite()),
-            Attr::F64s(all) => all.iter().any(|x| x.is_infinite()),
             Attr::Str(text) => text.contains("inf"),
-            _ => false,
+            attr => numbers(attr).iter().any(|x| x.is_infinite()),
         };
         if op.attrs.iter().any(|(_, attr)| is_infinite(attr)) || op.attrs.blocks().next().is_some() {
             return false;

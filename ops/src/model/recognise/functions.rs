@@ -2,13 +2,10 @@
 
 use std::collections::HashMap;
 
-use autobwd::{
-    Builder, Expr, Meta, New, OpDesc, Program, emit,
-    program::{Attr, Var},
-};
+use autobwd::{Builder, Expr, Meta, New, OpDesc, Program, emit, program::Var};
 
 use super::{
-    samples,
+    numbers, samples,
     subgraph::{Subgraph, Uses},
 };
 use crate::{
@@ -97,15 +94,9 @@ fn rms_norm(x: &Expr, weight: &Expr, bias: Option<&Expr>, epsilon: f32) -> Expr 
 
 /// The small positive numbers among the attributes of a subgraph.
 fn epsilons(program: &Program, uses: &Uses, subgraph: &Subgraph) -> Vec<f32> {
-    let attrs = subgraph.all_ops(program, uses).flat_map(|op| op.attrs.iter().map(|(_, attr)| attr.clone()));
-    let numbers = attrs.flat_map(|attr| match attr {
-        Attr::F32(x) => vec![x],
-        Attr::F64(x) => vec![x as f32],
-        Attr::F32s(all) => all,
-        Attr::F64s(all) => all.into_iter().map(|x| x as f32).collect(),
-        _ => vec![],
-    });
-    let mut found: Vec<f32> = numbers.filter(|x| *x > 0.0 && *x < LARGEST_EPSILON).collect();
+    let attrs = subgraph.all_ops(program, uses).flat_map(|op| op.attrs.iter());
+    let found = attrs.flat_map(|(_, attr)| numbers(attr)).map(|x| x as f32);
+    let mut found: Vec<f32> = found.filter(|x| *x > 0.0 && *x < LARGEST_EPSILON).collect();
     found.sort_by(f32::total_cmp);
     found.dedup();
     found

@@ -12,7 +12,10 @@ mod subgraph;
 
 use std::collections::{HashMap, HashSet};
 
-use autobwd::{OpDesc, OpInfoMap, Program, Result, VarDesc, program::Var};
+use autobwd::{
+    OpDesc, OpInfoMap, Program, Result, VarDesc,
+    program::{Attr, Var},
+};
 
 use self::{
     functions::KnownFunction,
@@ -139,4 +142,15 @@ fn declared(program: &Program, var: Var) -> Option<&VarDesc> {
         .vars
         .get(&var)
         .filter(|desc| matches!(desc.dtype, autobwd::DType::F32 | autobwd::DType::F64))
+}
+
+/// The floating point numbers of an attribute.
+fn numbers(attr: &Attr) -> Vec<f64> {
+    match attr {
+        Attr::F32(x) => vec![f64::from(*x)],
+        Attr::F64(x) => vec![*x],
+        Attr::F32s(all) => all.iter().map(|x| f64::from(*x)).collect(),
+        Attr::F64s(all) => all.clone(),
+        _ => vec![],
+    }
 }
