@@ -86,7 +86,7 @@ impl Infer for Maxout<Meta> {
         let axis = self.x.axis("axis", self.axis.into())?;
         let mut dims = self.x.dims.clone();
         check_groups(&self.x, dims[axis], self.groups)?;
-        dims[axis] = dims[axis].get().map_or(Dim::UNKNOWN, |n| Dim::from(n / self.groups as usize));
+        dims[axis] = dims[axis] / i64::from(self.groups);
         self.out.set(self.x.dtype, dims);
         Ok(())
     }

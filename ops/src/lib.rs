@@ -101,5 +101,5 @@ pub mod windows;
 
 pub use einsum::einsum;
 pub use init::Init;
-pub use math::{DimExpr, Math, all_sizes, concat, filled, positions, product, sizes, stack};
+pub use math::{DimExpr, Math, all_sizes, concat, filled, positions, product, sizes, stack, widest};
 pub use model::Model;

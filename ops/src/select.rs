@@ -59,6 +59,7 @@ impl Infer for SelectInput<Meta> {
                     }
                     (Some(0), None) | (None, Some(0)) => Dim::UNKNOWN,
                     _ if !dim.agrees(*size) => return other.same_as(&first),
+                    _ if dim.is_named() && size.is_named() && dim != size => Dim::UNKNOWN,
                     _ => dim.or(*size),
                 };
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use autobwd::{Buf, Error, Meta, Result};
+use autobwd::{Buf, Error, Meta, Result, tensor::Dim};
 
 use crate::{math::DimExpr, norm::DataLayout};
 
@@ -134,6 +134,14 @@ impl AxisWindows {
         let sum = (last + size - input).max(0);
         let before = &sum / 2;
         [before.clone(), sum - before]
+    }
+
+    /// The number of windows of `size` elements over `input` elements, if one of both is open: a polynomial of its name.
+    pub(crate) fn open_count(&self, size: Dim, input: Dim) -> Dim {
+        let stride = self.stride() as i64;
+        let Some((before, after)) = self.padding else { return (input + (stride - 1)) / stride };
+        let extent = (size - 1) * self.dilation as i64 + 1;
+        (input + (before + after) as i64 - extent) / stride + 1
     }
 
     /// Windows of `size` elements over `input` elements.

@@ -46,6 +46,7 @@ mod memory_budget;
 mod messages;
 mod mixed_precision;
 mod monitor;
+mod named_dimensions;
 mod ndarray_interop;
 mod net_empty_sequences;
 mod net_errors;

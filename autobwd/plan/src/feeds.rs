@@ -2,9 +2,9 @@
 //!
 //! The operators that compute a fed variable are then not planned.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
-use autobwd_core::{Error, ErrorKind, Meta, OpDesc, Program, Result, Var};
+use autobwd_core::{Dim, Error, ErrorKind, Meta, OpDesc, Program, Result, Var};
 
 /// The program without the writes that feeds replace: if the first operator that mentions a fed variable computes it,
 /// that operator's output is redirected to an unread variable.
@@ -28,6 +28,32 @@ pub fn cut<'a>(program: &'a Program, feeds: &[(&str, Meta)]) -> Result<Cow<'a, P
         outputs.filter(|output| **output == var).for_each(|output| *output = unread);
     }
     Ok(cut)
+}
+
+/// Checks that each name of a dimension stands for one number.
+///
+/// # Errors
+/// Two feeds, or two dimensions of one, give a name different numbers.
+pub(crate) fn check_names(program: &Program, feeds: &[(&str, Meta)]) -> Result<()> {
+    let mut sizes: Vec<(Arc<str>, Dim, &str, usize)> = vec![];
+    for (feed, meta) in feeds {
+        let desc = program.find(feed).and_then(|var| program.root().vars.get(&var));
+        let declared = desc.into_iter().flat_map(|desc| desc.dims.iter().zip(meta.dims.iter()).enumerate());
+        for (axis, (dim, size)) in declared {
+            let Some(name) = dim.name() else { continue };
+            match sizes.iter().find(|(other, ..)| *other == name) {
+                Some((_, known, ..)) if known == size => {}
+                Some((_, known, first, at)) => {
+                    let text = format!(
+                        "`{feed}` cannot be fed: its dimension {axis} is `{name}`, which is {size} here, but {known} in dimension {at} of `{first}`"
+                    );
+                    return Err(Error::new(ErrorKind::Feed, text));
+                }
+                None => sizes.push((name, *size, feed, axis)),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Position of the operator that computes a variable, unless the first operator that mentions it reads the fed value.

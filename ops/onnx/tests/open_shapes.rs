@@ -2,7 +2,9 @@
 
 mod graphs;
 
-use autobwd::{BlockId, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients};
+use autobwd::{
+    BlockId, Builder, DType, Executor, Expr, New, Result, Scope, Tensor, emit, gradients, tensor::Dim,
+};
 use autobwd_onnx::{LoadOptions, from_bytes, to_bytes};
 use autobwd_ops::{
     Init, Math, Model, concat,
@@ -53,6 +55,25 @@ fn assert_same(model: &mut Model, inputs: &[Vec<Tensor>]) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn names_of_dimensions_survive() -> Result<()> {
+    let net = Builder::new();
+    let sizes = vec![Dim::named("batch"), Dim::named("past length + 1"), 6.into()];
+    let x = net.input_with_dims("x", DType::F32, sizes);
+    let heads = x.reshape_to(&[x.dim(0), x.dim(1), 2.into(), 3.into()]).transpose(&[0, 2, 1, 3]);
+    let out = heads.reshape_to(&[x.dim(0) * 2, x.dim(1), 3.into()]).softmax(-1);
+    let read = from_bytes(&to_bytes(&model(&net, &["x"], vec![out.name()])?)?, &LoadOptions::default())?;
+    let dims = |name: &str| {
+        read.program.root().vars.get(&read.program.find(name).unwrap()).unwrap().dims.to_string()
+    };
+    assert_eq!(dims("x"), "[batch, `past length + 1`, 6]");
+    assert_eq!(dims(&read.fetches[0]), "[batch*2, `past length + 1`, 3]");
+    // The first reshape copies both dimensions; no size is computed for it.
+    let kinds: Vec<&str> = read.program.root().ops.iter().map(|op| &*op.ty).collect();
+    assert_eq!(kinds[..2], ["reshape2", "transpose2"]);
     Ok(())
 }
 

@@ -78,6 +78,18 @@ pub fn dynamic_dims(x: &Expr, axes: &[i32]) -> Expr {
     emit(Assign { x: x.into(), out: (&out).into() }).out
 }
 
+/// A copy of a value without the names of its dimensions, which another step may not keep.
+fn nameless(x: &Expr) -> Expr {
+    let named = x
+        .dims()
+        .iter()
+        .enumerate()
+        .filter(|(_, dim)| dim.is_named())
+        .map(|(axis, _)| axis as i32)
+        .collect::<Vec<_>>();
+    if named.is_empty() { copy(x) } else { dynamic_dims(x, &named) }
+}
+
 /// Adds to an error the block and the line where the loop or branch was requested.
 #[track_caller]
 pub(super) fn asked(net: &Builder) -> impl Fn(Error) -> Error + use<> {
@@ -177,7 +189,7 @@ fn repeat(
         Ok(next)
     };
     let transaction = net.transaction();
-    let mut vars: Vec<Expr> = vars.iter().map(copy).collect();
+    let mut vars: Vec<Expr> = vars.iter().map(nameless).collect();
     vars.iter().try_for_each(|var| var.check().map(drop))?;
     if net.is_eager() {
         while is_true(&holds(&vars)?)? {

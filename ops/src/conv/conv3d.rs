@@ -84,7 +84,7 @@ impl Conv3dAttrs {
                     let windows = axis.windows(kernel, size);
                     windows.count(size, false).ok_or_else(|| windows.too_large(input, name))?.into()
                 }
-                _ => Dim::UNKNOWN,
+                _ => axis.open_count(kernel, size),
             });
         }
         Ok(dims)

@@ -102,7 +102,7 @@ impl ConvAttrs {
         let axes = self.axes()?;
         let count = |i: usize| {
             let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
-                return Ok(Dim::UNKNOWN);
+                return Ok(axes[i].open_count(kernel[i], size[i]));
             };
             let windows = axes[i].windows(kernel, size);
             windows

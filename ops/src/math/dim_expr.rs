@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Rem, Sub};
 
-use autobwd::{Arg, Builder, DType, Expr, New, emit};
+use autobwd::{Arg, Builder, DType, Expr, New, emit, tensor::Dim};
 
 use super::Math;
 use crate::{
@@ -33,7 +33,11 @@ use crate::{
 /// # assert!(y.check().is_ok());
 /// ```
 #[derive(Clone, Debug)]
-pub struct DimExpr(DimValue);
+pub struct DimExpr {
+    value: DimValue,
+    /// What shape rules know of it: the number, or a polynomial of names.
+    size: Dim,
+}
 
 #[derive(Clone, Debug)]
 enum DimValue {
@@ -46,7 +50,7 @@ enum DimValue {
 
 impl From<i64> for DimExpr {
     fn from(n: i64) -> DimExpr {
-        DimExpr(DimValue::Known(n))
+        DimExpr { value: DimValue::Known(n), size: Dim::from(0) + n }
     }
 }
 
@@ -58,11 +62,11 @@ impl DimExpr {
         let at = if axis < 0 { axis + dims.len() as i32 } else { axis };
         let Some(dim) = usize::try_from(at).ok().and_then(|at| dims.get(at)) else {
             let text = format!("`dim`: {axis} is not an axis of the shape {dims}");
-            return DimExpr(DimValue::Computed(super::failed(&[x], text)));
+            return DimExpr::computed(super::failed(&[x], text));
         };
         match dim.get() {
             Some(n) => DimExpr::from(n as i64),
-            None => DimExpr(DimValue::Axis(x.clone(), at as usize)),
+            None => DimExpr { value: DimValue::Axis(x.clone(), at as usize), size: *dim },
         }
     }
 
@@ -72,7 +76,7 @@ impl DimExpr {
         if tensor.dims().numel().get() == Some(1) {
             return DimExpr::only_element(tensor);
         }
-        DimExpr(DimValue::Computed(tensor.slice(0, at, at + 1).cast(DType::I64)))
+        DimExpr::computed(tensor.slice(0, at, at + 1).cast(DType::I64))
     }
 
     /// The element of an integer tensor that has one.
@@ -80,21 +84,31 @@ impl DimExpr {
     pub(crate) fn only_element(tensor: &Expr) -> DimExpr {
         let vector = if tensor.dims().len() == 1 { tensor.clone() } else { tensor.reshape(&[1]) };
         let is_wide = vector.dtype() == DType::I64;
-        DimExpr(DimValue::Computed(if is_wide { vector } else { vector.cast(DType::I64) }))
+        DimExpr::computed(if is_wide { vector } else { vector.cast(DType::I64) })
+    }
+
+    /// A number that the program computes, int64 of one element.
+    fn computed(number: Expr) -> DimExpr {
+        DimExpr { value: DimValue::Computed(number), size: Dim::UNKNOWN }
     }
 
     /// The number, if it is known.
     pub fn known(&self) -> Option<i64> {
-        match self.0 {
+        match self.value {
             DimValue::Known(n) => Some(n),
             DimValue::Axis(..) | DimValue::Computed(_) => None,
         }
     }
 
+    /// What shape rules know of it: the number, or a polynomial of names, or nothing.
+    pub fn size(&self) -> Dim {
+        self.size
+    }
+
     /// The number as int64 `[1]`, for a program.
     #[track_caller]
     pub fn number(&self, builder: &Builder) -> Expr {
-        match &self.0 {
+        match &self.value {
             DimValue::Known(n) => filled(builder, DType::I64, &n.to_string(), &[1.into()]),
             DimValue::Axis(x, axis) => {
                 let all = emit(ShapeOp { input: x.into(), out: New }).out;
@@ -104,28 +118,10 @@ impl DimExpr {
         }
     }
 
-    /// The larger of two dimensions.
-    #[track_caller]
-    #[must_use]
-    pub fn max(&self, other: impl Into<DimExpr>) -> DimExpr {
-        let emit =
-            |x: Expr, y: Expr| emit(ElementwiseMax { x: x.into(), y: y.into(), out: New, axis: -1 }).out;
-        self.combine(&other.into(), i64::max, emit)
-    }
-
-    /// The smaller of two dimensions.
-    #[track_caller]
-    #[must_use]
-    pub fn min(&self, other: impl Into<DimExpr>) -> DimExpr {
-        let emit =
-            |x: Expr, y: Expr| emit(ElementwiseMin { x: x.into(), y: y.into(), out: New, axis: -1 }).out;
-        self.combine(&other.into(), i64::min, emit)
-    }
-
     /// Times a factor, in float32, rounded down.
     #[track_caller]
     pub(crate) fn scaled(&self, factor: f32) -> DimExpr {
-        match &self.0 {
+        match &self.value {
             DimValue::Known(n) => DimExpr::from((*n as f32 * factor) as i64),
             DimValue::Axis(x, _) | DimValue::Computed(x) => {
                 let number = self.number(x.builder()).cast(DType::F32);
@@ -137,7 +133,7 @@ impl DimExpr {
     /// A number of at least 0, one element, rounded down.
     #[track_caller]
     pub(crate) fn rounded_down(number: &Expr) -> DimExpr {
-        DimExpr(DimValue::Computed(number.cast(DType::I64)))
+        DimExpr::computed(number.cast(DType::I64))
     }
 
     #[track_caller]
@@ -145,47 +141,76 @@ impl DimExpr {
         &self,
         other: &DimExpr,
         known: fn(i64, i64) -> i64,
+        size: fn(Dim, Dim) -> Dim,
         emit: impl FnOnce(Expr, Expr) -> Expr,
     ) -> DimExpr {
-        let builder = match (&self.0, &other.0) {
+        let builder = match (&self.value, &other.value) {
             (DimValue::Known(a), DimValue::Known(b)) => return DimExpr::from(known(*a, *b)),
             (DimValue::Axis(x, _) | DimValue::Computed(x), _)
             | (_, DimValue::Axis(x, _) | DimValue::Computed(x)) => x.builder(),
         };
-        DimExpr(DimValue::Computed(emit(self.number(builder), other.number(builder))))
+        let size = size(self.size, other.size);
+        if let Some(n) = size.get() {
+            return DimExpr::from(n as i64);
+        }
+        if let Some(same) = [self, other].into_iter().find(|dim| size.is_named() && dim.size == size) {
+            return same.clone();
+        }
+        DimExpr { size, ..DimExpr::computed(emit(self.number(builder), other.number(builder))) }
     }
 
     /// Whether it is at least 0 whatever the shapes are: a number, or a dimension as it is.
     pub fn is_nonnegative(&self) -> bool {
-        match &self.0 {
+        match &self.value {
             DimValue::Known(n) => *n >= 0,
             DimValue::Axis(..) => true,
             DimValue::Computed(_) => false,
         }
     }
 
-    /// Whether both are the same number, or the same unknown dimension of one tensor. Others may be equal, too.
+    /// Whether both are the same number, the same unknown dimension of one tensor, or equal polynomials of names. Others
+    /// may be equal, too.
     pub fn is_same(&self, other: &DimExpr) -> bool {
-        match (&self.0, &other.0) {
+        match (&self.value, &other.value) {
             (DimValue::Known(a), DimValue::Known(b)) => a == b,
-            (DimValue::Axis(x, axis), other) => DimExpr(other.clone()).is_axis(x, *axis),
-            _ => false,
+            (DimValue::Axis(x, axis), _) if other.is_axis(x, *axis) => true,
+            _ => self.size.is_named() && self.size == other.size,
         }
     }
 
-    /// Whether it is the unknown dimension of that axis of a tensor.
+    /// Whether it is the open dimension of that axis of a tensor.
     fn is_axis(&self, of: &Expr, at: usize) -> bool {
-        matches!(&self.0, DimValue::Axis(x, axis) if *axis == at && x.is(of))
+        let is_named = self.size.is_named() && of.dims().get(at) == Some(&self.size);
+        is_named || matches!(&self.value, DimValue::Axis(x, axis) if *axis == at && x.is(of))
     }
 }
 
+macro_rules! extremes {
+    ($($doc:literal $method:ident $emit:ident, $known:expr;)*) => {
+        impl DimExpr {$(
+            #[doc = $doc]
+            #[track_caller]
+            #[must_use]
+            pub fn $method(&self, other: impl Into<DimExpr>) -> DimExpr {
+                let size = |a: Dim, b: Dim| if a == b { a } else { Dim::UNKNOWN };
+                let emit = |x: Expr, y: Expr| emit($emit { x: x.into(), y: y.into(), out: New, axis: -1 }).out;
+                self.combine(&other.into(), $known, size, emit)
+            }
+        )*}
+    };
+}
+extremes! {
+    "The larger of two dimensions." max ElementwiseMax, i64::max;
+    "The smaller of two dimensions." min ElementwiseMin, i64::min;
+}
+
 macro_rules! arithmetic {
-    ($($op:ident $method:ident $emit:ident, $known:expr;)*) => {$(
+    ($($op:ident $method:ident $emit:ident, $known:expr, $size:expr;)*) => {$(
         impl $op<&DimExpr> for &DimExpr {
             type Output = DimExpr;
             #[track_caller]
             fn $method(self, other: &DimExpr) -> DimExpr {
-                self.combine(other, $known, |x, y| emit($emit { x: x.into(), y: y.into(), out: New, axis: -1 }).out)
+                self.combine(other, $known, $size, |x, y| emit($emit { x: x.into(), y: y.into(), out: New, axis: -1 }).out)
             }
         }
         arithmetic!(@ $op $method, &DimExpr, DimExpr, |a, b| (a, &b));
@@ -207,11 +232,11 @@ macro_rules! arithmetic {
 }
 // The rules of operators bound dimensions, so that known ones saturate only where no tensor is as long.
 arithmetic! {
-    Add add ElementwiseAdd, i64::saturating_add;
-    Sub sub ElementwiseSub, i64::saturating_sub;
-    Mul mul ElementwiseMul, i64::saturating_mul;
-    Div div ElementwiseFloordiv, |a, b| a.checked_div_euclid(b).unwrap_or(i64::MAX);
-    Rem rem ElementwiseMod, |a, b| a.checked_rem_euclid(b).unwrap_or(0);
+    Add add ElementwiseAdd, i64::saturating_add, |a, b| a + b;
+    Sub sub ElementwiseSub, i64::saturating_sub, |a, b| a - b;
+    Mul mul ElementwiseMul, i64::saturating_mul, |a, b| a * b;
+    Div div ElementwiseFloordiv, |a, b| a.checked_div_euclid(b).unwrap_or(i64::MAX), |a, b| a / b;
+    Rem rem ElementwiseMod, |a, b| a.checked_rem_euclid(b).unwrap_or(0), |a, b| a - a / b * b;
 }
 
 /// `x / dim`, in the dtype of `x`, for a mean. The mean of no elements is a quotient of 0 and 1.
@@ -245,6 +270,17 @@ fn attr(dims: &[DimExpr]) -> Vec<i64> {
     dims.iter().map(|dim| dim.known().unwrap_or(-1)).collect()
 }
 
+/// A result with these dimensions, as far as their names are known.
+fn with_dims(result: Expr, dims: &[DimExpr]) -> Expr {
+    // −1 may stand for a dimension that stays, or follows from the others.
+    let size = |dim: &DimExpr| if dim.known().is_some_and(|n| n < 0) { Dim::UNKNOWN } else { dim.size };
+    let sizes: Vec<Dim> = dims.iter().map(size).collect();
+    if sizes.iter().any(|size| size.is_named()) && result.check().is_ok() {
+        result.builder().refine(&result, &sizes);
+    }
+    result
+}
+
 /// Dimensions as tensors.
 #[track_caller]
 fn tensors(builder: &Builder, dims: &[DimExpr]) -> Vec<Arg> {
@@ -257,7 +293,8 @@ pub fn filled(builder: &Builder, dtype: DType, number: &str, dims: &[DimExpr]) -
     let shape = attr(dims);
     let shape_tensor_list = if shape.contains(&-1) { tensors(builder, dims) } else { vec![] };
     let str_value = number.to_string();
-    builder.emit(FillConstant { shape, shape_tensor_list, dtype, str_value, ..FillConstant::of(New) }).out
+    let op = FillConstant { shape, shape_tensor_list, dtype, str_value, ..FillConstant::of(New) };
+    with_dims(builder.emit(op).out, dims)
 }
 
 /// `0, 1, …` up to a bound, exclusive, as int64.
@@ -266,7 +303,10 @@ pub fn positions(builder: &Builder, length: &DimExpr) -> Expr {
     let [start, end, step] = [0.into(), length.clone(), 1.into()].map(|n: DimExpr| n.number(builder).into());
     let numbers = emit(Range { start, end, step, out: New }).out;
     // Shape rules do not know the elements of `end`.
-    length.known().map_or(numbers.clone(), |n| numbers.reshape(&[narrow(n)]))
+    match length.known() {
+        Some(n) => numbers.reshape(&[narrow(n)]),
+        None => with_dims(numbers, std::slice::from_ref(length)),
+    }
 }
 
 /// The dimensions of a tensor of known rank.
@@ -316,6 +356,7 @@ pub(super) fn reshape_to(x: &Expr, dims: &[DimExpr]) -> Expr {
         // In a shape, 0 would copy a dimension.
         return filled(x.builder(), x.dtype(), "0", dims);
     }
+    let wanted = dims;
     let shape =
         dims.iter().enumerate().map(|(at, dim)| if dim.is_axis(x, at) { 0.into() } else { dim.clone() });
     let dims: Vec<DimExpr> = shape.collect();
@@ -324,7 +365,7 @@ pub(super) fn reshape_to(x: &Expr, dims: &[DimExpr]) -> Expr {
     // One dimension follows from the others.
     let is_computed = attr.iter().filter(|n| **n == -1).count() > 1;
     let shape_tensor = if is_computed { tensors(x.builder(), &dims) } else { vec![] };
-    emit(Reshape2 { shape_tensor, ..op }).out
+    with_dims(emit(Reshape2 { shape_tensor, ..op }).out, wanted)
 }
 
 /// [`Math::expand_to`].
@@ -338,7 +379,8 @@ pub(super) fn expand_to(x: &Expr, dims: &[DimExpr]) -> Expr {
     let is_open = kept.iter().any(|dim| dim.known().is_none());
     let expand_shapes_tensor = args(kept.iter().filter(|_| is_open).map(|dim| dim.number(x.builder())));
     let shape = kept.iter().map(|dim| dim.known().map_or(-1, narrow)).collect();
-    emit(ExpandV2 { x: x.into(), shape_input: None, expand_shapes_tensor, out: New, shape }).out
+    let op = ExpandV2 { x: x.into(), shape_input: None, expand_shapes_tensor, out: New, shape };
+    with_dims(emit(op).out, dims)
 }
 
 /// [`Math::slice_to`].

@@ -14,6 +14,7 @@ pub(crate) use dim_expr::given_integers;
 pub use dim_expr::{DimExpr, all_sizes, filled, positions, product, sizes};
 pub(crate) use refusals::failed;
 use refusals::unequal_shapes;
+pub use select::widest;
 
 use self::{elementwise::elementwise, layers::layers, reductions::reductions, shapes::shapes};
 use crate::{

@@ -22,15 +22,32 @@ pub(super) fn where_cond(condition: &Expr, yes: &Expr, no: &Expr) -> Expr {
         );
         return failed(&operands, text);
     }
-    // Open dimensions are known when the program runs, from the sum of zeros.
+    // Other open dimensions are known when the program runs, from the sum of zeros.
     let zeros =
         |x: &Expr| emit(FillAnyLike { x: x.into(), out: New, value: 0.0, dtype: Some(DType::F32) }).out;
-    let full = zeros(condition) + zeros(yes) + zeros(no);
+    let widest = widest(&operands);
+    let full = widest.map_or_else(|| zeros(condition) + zeros(yes) + zeros(no), Expr::clone);
     let [condition, x, y] = operands.map(|operand| {
+        if widest.is_some_and(|widest| widest.dims() == operand.dims()) {
+            return operand.into();
+        }
         let (x, y) = (operand.into(), Some((&full).into()));
         emit(ExpandAsV2 { x, y, out: New, target_shape: vec![] }).out.into()
     });
     emit(Where { condition, x, y, out: New }).out
+}
+
+/// The operand to whose shape all broadcast, if numbers and names of dimensions say so.
+pub fn widest<'e>(operands: &[&'e Expr]) -> Option<&'e Expr> {
+    let all: Vec<Dims> = operands.iter().map(|operand| operand.dims()).collect();
+    let rank = all.iter().map(|dims| dims.len()).max()?;
+    let aligned = |dims: &Dims, axis: usize| (axis + dims.len()).checked_sub(rank).map(|at| dims[at]);
+    let broadcast = |axis: usize| {
+        let sizes = all.iter().map(|dims| aligned(dims, axis).unwrap_or(1.into()));
+        sizes.map(Some).reduce(|a, b| a?.broadcast(b?))?.filter(|dim| dim.get().is_some() || dim.is_named())
+    };
+    let full: Dims = (0..rank).map(broadcast).collect::<Option<Vec<Dim>>>()?.into();
+    operands.iter().zip(&all).find(|(_, dims)| **dims == full).map(|(operand, _)| *operand)
 }
 
 /// Whether two shapes broadcast, aligned at the last dimension, as far as is known.

@@ -34,12 +34,8 @@ pub(super) fn matmul_dims(x: &Meta, trans_x: bool, y: &Meta, trans_y: bool) -> R
     let rank = x_batch.len().max(y_batch.len());
     let dim =
         |batch: &[Dim], i: usize| (i + batch.len()).checked_sub(rank).map_or(Dim::from(1), |i| batch[i]);
-    let batch = (0..rank).map(|i| match (dim(x_batch, i), dim(y_batch, i)) {
-        (a, b) if a == 1 => Ok(b),
-        (a, b) if b == 1 => Ok(a),
-        (a, b) if a.agrees(b) => Ok(a.or(b)),
-        _ => Err(y.wrong(&format!("matrices that broadcast with {} of `{}` are needed", x.dims, x.slot()))),
-    });
+    let refuse = || y.wrong(&format!("matrices that broadcast with {} of `{}` are needed", x.dims, x.slot()));
+    let batch = (0..rank).map(|i| dim(x_batch, i).broadcast(dim(y_batch, i)).ok_or_else(refuse));
     batch.chain(m.map(Ok)).chain(n.map(Ok)).collect()
 }
 

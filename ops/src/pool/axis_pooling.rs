@@ -67,6 +67,7 @@ impl AxisPooling {
             return Ok(match (self.rules.adaptive, self.rules.global_pooling) {
                 (true, false) => windows.size.into(),
                 (false, true) => 1.into(),
+                (false, false) if !self.rules.ceil_mode => self.axis.open_count(windows.size.into(), input),
                 _ => Dim::UNKNOWN,
             });
         };

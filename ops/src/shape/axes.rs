@@ -34,7 +34,7 @@ pub struct Squeeze2<V = Var> {
 /// The shape of `squeeze2`'s result.
 fn squeezed(x: &Meta, axes: &[i32]) -> Result<Dims> {
     let mut dropped = vec![axes.is_empty(); x.rank()];
-    if axes.is_empty() && x.dims.contains(&Dim::UNKNOWN) {
+    if axes.is_empty() && x.dims.iter().any(|dim| dim.is_open()) {
         let text =
             format!("shape {} has unknown dimensions, so those of length 1 are not known; list them", x.dims);
         return Err(Error::attr("axes", text));

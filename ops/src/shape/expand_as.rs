@@ -40,7 +40,12 @@ impl Infer for ExpandAsV2<Meta> {
                 *n = dim.get().map(|n| n as i64);
             }
         }
-        self.out.set(self.x.dtype, expanded(&self.x, &shape)?);
+        let mut dims = expanded(&self.x, &shape)?;
+        if let Some(y) = &self.y {
+            let open = dims.iter_mut().zip(&*y.dims).zip(&shape).filter(|(_, n)| n.is_none());
+            open.for_each(|((dim, of_y), _)| *dim = *of_y);
+        }
+        self.out.set(self.x.dtype, dims);
         few_dims(&self.out)
     }
 }

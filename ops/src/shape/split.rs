@@ -111,7 +111,7 @@ fn split(x: Draw, pieces: usize, axis: i32, num: i32, sections: Vec<i32>) -> Spl
 fn equal(x: &Meta, axis: usize, num: usize) -> Result<Dim> {
     match x.dims[axis].get() {
         Some(n) if n % num != 0 => Err(x.wrong(&format!("a length divisible by {num} is needed"))),
-        n => Ok(n.map_or(Dim::UNKNOWN, |n| (n / num).into())),
+        _ => Ok(x.dims[axis] / Dim::from(num)),
     }
 }
 

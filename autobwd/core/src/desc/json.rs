@@ -12,7 +12,7 @@ use super::{
     Attr, AttrMap, Block, BlockId, Name, OpDesc, Origin, Program, ProgramSignature, Site, Slots, Var,
     VarDesc, VarKind,
 };
-use crate::{DType, Dims, Error, ErrorKind, Result, checksum};
+use crate::{DType, Dim, Dims, Error, ErrorKind, Result, checksum};
 
 /// The longest accepted name of an operator type, slot or attribute, in bytes.
 const NAME_LIMIT: usize = 256;
@@ -46,12 +46,20 @@ struct VarJson {
     #[serde(rename = "type")]
     kind: KindJson,
     dtype: Option<String>,
-    shape: Option<Vec<i64>>,
+    shape: Option<Vec<DimJson>>,
     persistable: bool,
     stop_gradient: bool,
     is_parameter: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gradient_of: Option<String>,
+}
+
+/// A dimension: a number, −1 where unknown, or a polynomial of names.
+#[derive(Serialize, Deserialize, PartialEq)]
+#[serde(untagged)]
+enum DimJson {
+    Number(i64),
+    Named(String),
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize, PartialEq)]
@@ -223,7 +231,15 @@ impl Program {
                 VarKind::StepScopes => KindJson::StepScopes,
             },
             dtype: Some(desc.dtype.name().into()),
-            shape: Some(desc.dims.iter().map(|d| d.wire()).collect()),
+            shape: Some(
+                desc.dims
+                    .iter()
+                    .map(|dim| match dim.is_named() {
+                        true => DimJson::Named(dim.to_string()),
+                        false => DimJson::Number(dim.wire()),
+                    })
+                    .collect(),
+            ),
             persistable: desc.persistable,
             stop_gradient: desc.stop_gradient,
             is_parameter: desc.parameter,
@@ -265,9 +281,12 @@ impl VarJson {
                 .ok_or_else(|| format_error(format!("variable `{}`: unknown dtype `{name}`", self.name)))?,
         };
         // The reference multiplies unknown dimensions with others, so that any negative number means unknown.
-        let dims: Vec<i64> = self.shape.iter().flatten().map(|dim| (*dim).max(-1)).collect();
-        let dims =
-            Dims::from_wire(&dims).map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;
+        let dim = |dim: &DimJson| match dim {
+            DimJson::Number(n) => Ok(usize::try_from(*n).map_or(Dim::UNKNOWN, Dim::from)),
+            DimJson::Named(size) => size.parse(),
+        };
+        let dims: Result<Dims> = self.shape.iter().flatten().map(dim).collect();
+        let dims = dims.map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;
         Ok(VarDesc {
             kind: match self.kind {
                 KindJson::LodTensor => VarKind::Tensor,

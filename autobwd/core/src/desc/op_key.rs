@@ -70,10 +70,10 @@ impl OpKey {
         let rows = u64::from(meta.rows.is_some());
         self.put(meta.dtype.code() as u64 | rows << 32 | (meta.dims.len() as u64) << 33);
         for dim in &meta.dims[..] {
-            self.put(dim.wire() as u64);
+            self.put(dim.key());
         }
         if let Some(dim) = meta.rows {
-            self.put(dim.wire() as u64);
+            self.put(dim.key());
         }
     }
 

@@ -20,7 +20,7 @@ use super::{
     value::Value,
 };
 use crate::{
-    BlockId, Error, ErrorKind, OpInfoMap, Program, Result, Var, VarDesc,
+    BlockId, Dim, Error, ErrorKind, OpInfoMap, Program, Result, Var, VarDesc,
     desc::{ProgramSignature, SignatureEntry},
     op::LoopForm,
 };
@@ -478,6 +478,19 @@ impl Builder {
         let is_known = self.snapshot().block(block).is_some_and(|block| block.vars.contains_key(&var.var()));
         self.save_for(|savepoint| is_known || !savepoint.covers(block));
         self.change(|program| program.block_mut(block).map(|block| block.vars.insert(var.var(), desc)));
+    }
+
+    /// Declares dimensions of a result, which was computed in this block, that its shape rule does not know: numbers, and
+    /// polynomials of names, where it has unknown ones. Eager values and failed expressions stay as they are.
+    pub fn refine(&self, result: &Expr, dims: &[Dim]) {
+        let block = self.block();
+        // A change of a fact, which needs no undoing.
+        self.change(|program| {
+            let desc = program.block_mut(block).and_then(|block| block.vars.get_mut(&result.var()));
+            if let Some(desc) = desc.filter(|desc| desc.dims.agrees(dims)) {
+                desc.dims.iter_mut().zip(dims).for_each(|(declared, dim)| *declared = declared.or(*dim));
+            }
+        });
     }
 
     /// A variable of the program as an expression.

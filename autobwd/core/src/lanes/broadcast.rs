@@ -57,13 +57,7 @@ pub fn broadcast_dims(inputs: &[Meta], axis: Option<usize>) -> Result<Dims> {
             Error::new(ErrorKind::Shape, text)
         };
         for (full, own) in full.iter_mut().zip(aligned(&input.dims, rank, axis, one).ok_or_else(refuse)?) {
-            *full = match (*full, own) {
-                (full, own) if full == own || own == one => full,
-                (full, own) if full == one => own,
-                // An unknown dimension is either this one or 1.
-                (full, own) if full.agrees(own) => full.or(own),
-                _ => return Err(refuse()),
-            };
+            *full = full.broadcast(own).ok_or_else(refuse)?;
         }
     }
     Ok(full)

@@ -29,7 +29,7 @@ impl FormulaSpace {
             let own = space.align(&meta.dims, one)?;
             // A known dimension other than 1 says more than an unknown one.
             for (all, dim) in space.dims.iter_mut().zip(own).filter(|(_, dim)| *dim != one) {
-                *all = if *all == one || dim != Dim::UNKNOWN { dim } else { *all };
+                *all = if *all == one { dim } else { all.or(dim) };
             }
         }
         Ok(space)

@@ -122,6 +122,10 @@ fn reshaped(x: &Meta, shape: &[Option<i64>]) -> Result<Dims> {
         }
     }
     let fits = match (left.get().filter(|_| !unknown), rest) {
+        (None, Some(rest)) if !unknown => {
+            dims[rest] = left / Dim::from(placed);
+            true
+        }
         (None, _) => true,
         (Some(left), Some(rest)) => {
             dims[rest] = (left / placed).into();

@@ -14,6 +14,7 @@ mod file;
 pub(crate) mod half_float;
 mod load;
 pub(crate) mod memory;
+mod named_size;
 mod optional;
 mod rows;
 mod save;

@@ -72,6 +72,7 @@ impl Dims {
         self.0.push(dim.into())
     }
 }
+
 impl Deref for Dims {
     type Target = [Dim];
     fn deref(&self) -> &[Dim] {
@@ -90,6 +91,11 @@ impl<D: Into<Dim>> FromIterator<D> for Dims {
 }
 impl<const N: usize> From<[usize; N]> for Dims {
     fn from(dims: [usize; N]) -> Dims {
+        dims.into_iter().collect()
+    }
+}
+impl From<Vec<Dim>> for Dims {
+    fn from(dims: Vec<Dim>) -> Dims {
         dims.into_iter().collect()
     }
 }

@@ -28,6 +28,7 @@ use autobwd_core::{
     tensor::padded,
 };
 
+use crate::feeds::check_names;
 use crate::value_graph::{
     builder::GraphBuilder,
     constants::{Constants, RunInstruction},
@@ -331,6 +332,7 @@ impl Graph {
             run,
         };
         build.feeds()?;
+        check_names(program, request.feeds)?;
         build.given();
         for (index, desc) in needed_ops() {
             let at = |e: Error| e.at_op(|| program.describe_op(request.block, index, desc));

@@ -86,11 +86,11 @@ fn or_fail<T>(x: &Onnx, outcome: Result<T>) -> Option<T> {
 fn image_windows(conv: &ConvAttrs, x: &Onnx, filter: &Onnx) -> Result<(OnnxWindows, bool)> {
     let (size, kernel) = (image_size(x, conv.data_format), &filter.dims()[2..]);
     let is_same = conv.padding_algorithm == PaddingAlgorithm::Same;
-    if is_same && kernel.contains(&Dim::UNKNOWN) {
+    if is_same && kernel.iter().any(|dim| dim.is_open()) {
         return Err(Error::attr("padding_algorithm", "`SAME` needs filters of known size"));
     }
     // With stride 1, padding is the same for any size.
-    let has_open_padding = is_same && size.contains(&Dim::UNKNOWN);
+    let has_open_padding = is_same && size.iter().any(|dim| dim.is_open());
     let image = if has_open_padding { [1; 2] } else { pair(&size) };
     let mut windows = OnnxWindows::of(&conv.windows(pair(kernel), image)?);
     let is_open = has_open_padding && windows.strides != [1; 2];

@@ -30,6 +30,7 @@ use autobwd::{
     BlockId, DType, Dims, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, VarDesc,
     op::{Meaning, OpInfo},
     program::{Var, VarKind},
+    tensor::Dim,
 };
 use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_ops::{Model, model::lower};
@@ -280,11 +281,17 @@ fn value_info(name: &str, desc: &VarDesc) -> Result<ValueInfoProto> {
     Ok(ValueInfoProto { name: Some(name.into()), r#type: Some(ty), ..ValueInfoProto::default() })
 }
 
+/// A dimension with a name: the name as it is, or a polynomial as text.
+fn onnx_name(dim: Dim) -> String {
+    dim.name().map_or_else(|| dim.to_string(), |name| name.to_string())
+}
+
 /// The type of a tensor of that name.
 fn tensor_type(name: &str, dtype: DType, dims: &Dims) -> TypeProto {
-    let dimension = |(axis, dim): (usize, &autobwd::tensor::Dim)| {
+    let dimension = |(axis, dim): (usize, &Dim)| {
         let value = match dim.get() {
             Some(dim) => dimension::Value::DimValue(dim as i64),
+            None if dim.is_named() => dimension::Value::DimParam(onnx_name(*dim)),
             None => dimension::Value::DimParam(format!("{name}.{axis}")),
         };
         Dimension { value: Some(value), ..Dimension::default() }

@@ -1,6 +1,6 @@
 //! Constants, and shapes of tensors as values.
 
-use autobwd::{DType, New, Tensor, emit};
+use autobwd::{DType, New, Tensor, emit, tensor::Dim};
 use autobwd_ops::{
     Math,
     fill::{Eye, FillConstant},
@@ -94,8 +94,16 @@ fn range(n: &mut NodeContext<'_, '_>) -> Outputs {
             }
         })]);
     }
+    let size = |i: usize| n.own_sizes(i).and_then(|sizes| Some(sizes.elements.first()?.size()));
+    let count = match (size(0), size(1), size(2)) {
+        (Some(start), Some(end), Some(step)) if step == 1 => end - start,
+        _ => Dim::UNKNOWN,
+    };
     let (start, end, step) = (n.input(0)?, n.input(1)?, n.input(2)?);
-    one(emit(Range { start: (&start).into(), end: (&end).into(), step: (&step).into(), out: New }).out)
+    let range =
+        emit(Range { start: (&start).into(), end: (&end).into(), step: (&step).into(), out: New }).out;
+    n.net().refine(&range, &[count]);
+    one(range)
 }
 
 fn eye_like(n: &mut NodeContext<'_, '_>) -> Outputs {

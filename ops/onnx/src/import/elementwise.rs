@@ -6,6 +6,7 @@ use autobwd_ops::{
     activation::{Celu, HardSigmoid, LeakyRelu, Selu, Softplus, Swish, ThresholdedRelu},
     bitwise::{BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor},
     shape::Cast,
+    widest,
 };
 
 use super::{
@@ -345,6 +346,7 @@ fn select(n: &mut NodeContext<'_, '_>) -> Outputs {
                 None => (condition, x, y),
             }
         }
+        None if widest(&[&condition, &x, &y]).is_some() => (condition, x, y),
         None => broadcast_unknown(&condition, &x, &y)?,
     };
     one(widened_select(&condition, &x, &y))

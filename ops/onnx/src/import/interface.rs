@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use autobwd::{BlockId, Error, ErrorKind, Expr, Result, VarDesc, emit};
+use autobwd::{BlockId, Dims, Error, ErrorKind, Expr, Result, VarDesc, emit, tensor::Dim};
 use autobwd_ops::shape::Assign;
 
 use super::{
@@ -32,7 +32,7 @@ impl Importer<'_> {
         let Some(dtype) = self.obstacles.note(&*place, self.dtype(element)) else {
             return self.bind(name, None);
         };
-        let expr = self.net.input(&variable_name(name), dtype, &dims);
+        let expr = self.net.input_with_dims(&variable_name(name), dtype, dims);
         if self.options.float64 && dtype.is_float() && expr.check().is_ok() {
             // To be differentiated by.
             self.net.declare_in(BlockId::ROOT, &expr, VarDesc::new(dtype, expr.dims()));
@@ -46,8 +46,8 @@ impl Importer<'_> {
         feeds.push(variable_name(name));
     }
 
-    /// The type and the dimensions of a tensor, −1 where unknown.
-    pub(super) fn tensor_type(&self, info: &ValueInfoProto) -> Result<(ElementType, Vec<i64>)> {
+    /// The type and the dimensions of a tensor, with their names.
+    pub(super) fn tensor_type(&self, info: &ValueInfoProto) -> Result<(ElementType, Dims)> {
         let refuse = |text: String| Error::new(ErrorKind::Format, text);
         let tensor = match info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
             Some(type_proto::Value::TensorType(tensor)) => tensor,
@@ -73,14 +73,14 @@ impl Importer<'_> {
             return Err(refuse(text));
         }
         let dims = shape.dim.iter().enumerate().map(|(i, dim)| match &dim.value {
-            Some(dimension::Value::DimValue(n)) if *n >= 0 => *n,
+            Some(dimension::Value::DimValue(n)) if *n >= 0 => Dim::from(*n as usize),
             _ if given.is_some() => {
-                given.and_then(|given| given.get(i)).and_then(|n| i64::try_from(*n).ok()).unwrap_or(-1)
+                given.and_then(|given| given.get(i)).map_or(Dim::UNKNOWN, |n| Dim::from(*n))
             }
             Some(dimension::Value::DimParam(symbol)) => {
-                self.options.dims.get(symbol).and_then(|n| i64::try_from(*n).ok()).unwrap_or(-1)
+                self.options.dims.get(symbol).map_or_else(|| Dim::named(symbol), |n| Dim::from(*n))
             }
-            _ => -1,
+            _ => Dim::UNKNOWN,
         });
         Ok((element, dims.collect()))
     }

@@ -43,7 +43,9 @@ use std::{
     rc::Rc,
 };
 
-use autobwd::{Builder, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, Tensor, program::Var};
+use autobwd::{
+    Builder, Dims, Error, ErrorKind, Executor, OpInfoMap, Program, Result, Scope, Tensor, program::Var,
+};
 use autobwd_core::__private::{Obstacles, internals::*};
 use autobwd_ops::{Model, model::recognise};
 
@@ -56,8 +58,9 @@ use crate::{
     tensors::OnnxTensor,
 };
 use names::NodeNames;
+use options::declared_dims;
 use rules::rule;
-use value::{ImportedValue, ParameterVariables};
+use value::{ImportedValue, ParameterVariables, ValueContent};
 use weights::NameUses;
 
 /// How deep functions and graphs may be nested.
@@ -96,6 +99,7 @@ pub(crate) fn import(
         executor: Executor::with_threads(1),
         names: NodeNames::default(),
         feeds: HashSet::new(),
+        declared: HashMap::new(),
         frames: vec![],
         depth: 0,
         nodes: 0,
@@ -183,6 +187,8 @@ pub(crate) struct Importer<'m> {
     names: NodeNames,
     /// The variables of inputs.
     feeds: HashSet<Var>,
+    /// Open dimensions that the file declares of values of the main graph: polynomials of names of its inputs.
+    declared: HashMap<&'m str, Dims>,
     frames: Vec<Frame>,
     depth: usize,
     nodes: usize,
@@ -190,7 +196,7 @@ pub(crate) struct Importer<'m> {
 
 impl<'m> Importer<'m> {
     /// Imports the graph of the model; returns the names of its inputs and outputs.
-    fn model(&mut self, graph: &GraphProto, opsets: &[OperatorSetIdProto]) -> (Vec<String>, Vec<String>) {
+    fn model(&mut self, graph: &'m GraphProto, opsets: &[OperatorSetIdProto]) -> (Vec<String>, Vec<String>) {
         // Names that the library makes must not be those of the file.
         let mut program = Program::new();
         let named = graph.input.iter().chain(&graph.output).map(ValueInfoProto::name);
@@ -207,6 +213,7 @@ impl<'m> Importer<'m> {
         for input in graph.input.iter().filter(|input| !initialized.contains(input.name())) {
             self.graph_input(input, &mut feeds);
         }
+        self.declared = declared_dims(graph);
         self.nodes(&graph.node);
         self.unread_parameters(graph);
         let mut fetches = vec![];
@@ -263,6 +270,11 @@ impl<'m> Importer<'m> {
             let mut outputs = outputs.into_iter();
             for name in &node.output {
                 let value = outputs.next().map(|value| ImportedValue { name: name.as_str().into(), ..value });
+                if let (Some(dims), true) = (self.declared.get(name.as_str()), self.frames.len() == 1)
+                    && let Some(ValueContent::Computed(expr)) = value.as_ref().map(|value| &value.content)
+                {
+                    self.net.refine(expr, dims);
+                }
                 self.bind(name, value);
             }
         }

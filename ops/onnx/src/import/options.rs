@@ -1,8 +1,8 @@
 //! What is known of a model in advance, compared with what the model declares.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use autobwd::{Dims, Error, ErrorKind, Meta, Result, Tensor};
+use autobwd::{Dims, Error, ErrorKind, Meta, Result, Tensor, tensor::Dim};
 
 use super::{Importer, value::ImportedValue};
 use crate::{
@@ -35,11 +35,11 @@ impl Importer<'_> {
         &self,
         name: &str,
         element: ElementType,
-        dims: &[i64],
+        dims: &Dims,
         given: &Tensor,
     ) -> Result<ImportedValue> {
         let given = self.in_precision(given.clone())?;
-        let declared = Meta::new(self.dtype(element)?, Dims::from_wire(dims)?);
+        let declared = Meta::new(self.dtype(element)?, dims.clone());
         if !declared.agrees(&given.meta()) {
             let text = format!("its given value is {}, not {declared}", given.meta());
             return Err(Error::new(ErrorKind::Format, text));
@@ -48,16 +48,37 @@ impl Importer<'_> {
     }
 }
 
-/// The names of the dimensions of an input.
-fn symbols(input: &ValueInfoProto) -> impl Iterator<Item = &str> {
-    let dims = match input.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
+/// The declared dimensions of a tensor.
+fn shape(info: &ValueInfoProto) -> Option<&[Dimension]> {
+    match info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) {
         Some(type_proto::Value::TensorType(tensor)) => tensor.shape.as_ref().map(|shape| &shape.dim[..]),
         _ => None,
-    };
-    dims.unwrap_or_default().iter().filter_map(|dim| match &dim.value {
+    }
+}
+
+/// The names of the dimensions of an input.
+fn symbols(input: &ValueInfoProto) -> impl Iterator<Item = &str> {
+    shape(input).unwrap_or_default().iter().filter_map(|dim| match &dim.value {
         Some(dimension::Value::DimParam(symbol)) => Some(symbol.as_str()),
         _ => None,
     })
+}
+
+/// Open dimensions that a graph declares of the values that it computes, where they are polynomials of names that its
+/// inputs have. Other names say nothing, and numbers may be older than a change of the inputs.
+pub(super) fn declared_dims(graph: &GraphProto) -> HashMap<&str, Dims> {
+    let known: HashSet<&str> = graph.input.iter().flat_map(symbols).collect();
+    let dim = |dim: &Dimension| match &dim.value {
+        Some(dimension::Value::DimParam(symbol)) => {
+            let is_known = |dim: &Dim| dim.names().iter().all(|name| known.contains(&**name));
+            let named = if known.contains(&**symbol) { Ok(Dim::named(symbol)) } else { symbol.parse() };
+            named.ok().filter(|dim: &Dim| dim.is_named() && is_known(dim)).unwrap_or(Dim::UNKNOWN)
+        }
+        _ => Dim::UNKNOWN,
+    };
+    let values = graph.value_info.iter().chain(&graph.output);
+    let dims = values.filter_map(|info| Some((info.name(), shape(info)?.iter().map(dim).collect::<Dims>())));
+    dims.filter(|(_, dims)| dims.iter().any(|dim| dim.is_named())).collect()
 }
 
 /// Whether a shape agrees with declared dimensions.

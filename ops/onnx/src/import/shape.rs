@@ -1,6 +1,6 @@
 //! Operators that move elements: reshapes, permutations, slices, concatenations.
 
-use autobwd::{DType, Expr, New, Result, emit};
+use autobwd::{DType, Expr, New, Result, emit, tensor::Dim};
 use autobwd_ops::{
     DimExpr, Math, all_sizes,
     fill::FillConstant,
@@ -75,14 +75,35 @@ fn computed_reshape(n: &mut NodeContext<'_, '_>, x: &Expr, zeros: bool) -> Outpu
         sizes = sizes.into_iter().enumerate().map(copied).collect();
     }
     let inferred = sizes.iter().position(|size| size.known() == Some(-1));
-    if let Some((at, size)) = inferred.and_then(|at| Some((at, rest(x, &sizes)?))) {
-        sizes[at] = size.into();
+    if let Some((at, size)) = inferred.and_then(|at| Some((at, rest(x, at, &sizes)?))) {
+        sizes[at] = size;
     }
-    one(x.reshape_to(&sizes))
+    let stays = |(size, dim): (&DimExpr, DimExpr)| size.is_same(&dim);
+    if sizes.len() == x.dims().len() && sizes.iter().zip(all_sizes(x)).all(stays) {
+        return one(x.clone());
+    }
+    let out = x.reshape_to(&sizes);
+    if let Some(at) = inferred.filter(|_| out.check().is_ok()) {
+        let mut dims = vec![Dim::UNKNOWN; sizes.len()];
+        dims[at] = inferred_size(x, at, &sizes);
+        n.net().refine(&out, &dims);
+    }
+    one(out)
 }
 
-/// The size for −1, if it is known: dimensions that stay cancel out, even if they are unknown.
-fn rest(x: &Expr, sizes: &[DimExpr]) -> Option<i64> {
+/// The size for −1 at a position, as far as names of dimensions say.
+fn inferred_size(x: &Expr, at: usize, sizes: &[DimExpr]) -> Dim {
+    let others = sizes.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, size)| size.size());
+    x.dims().numel() / others.fold(Dim::from(1), |product, size| product * size)
+}
+
+/// The size for −1 at a position, if it is known, or is a dimension of `x` there: dimensions that stay cancel out, even if
+/// they are unknown.
+fn rest(x: &Expr, at: usize, sizes: &[DimExpr]) -> Option<DimExpr> {
+    let inferred = inferred_size(x, at, sizes);
+    if x.dims().get(at).is_some_and(|dim| inferred.is_named() && *dim == inferred) {
+        return Some(x.dim(at as i32));
+    }
     let mut dims = all_sizes(x);
     for size in sizes.iter().filter(|size| size.known().is_none()) {
         dims.remove(dims.iter().position(|dim| dim.is_same(size))?);
@@ -92,7 +113,7 @@ fn rest(x: &Expr, sizes: &[DimExpr]) -> Option<i64> {
     let known: Vec<DimExpr> =
         sizes.iter().filter(|size| size.known().is_some_and(|n| n != -1)).cloned().collect();
     let (all, placed) = (product(&dims)?, product(&known)?);
-    all.checked_div(placed).filter(|size| size * placed == all && all > 0)
+    all.checked_div(placed).filter(|size| size * placed == all && all > 0).map(DimExpr::from)
 }
 
 /// A tensor without elements in another shape.
@@ -117,7 +138,7 @@ fn flatten(n: &mut NodeContext<'_, '_>) -> Outputs {
     if !(0..=rank).contains(&axis) {
         return Err(refuse(format!("operator `Flatten`: {dims} has no axis {axis}")));
     }
-    let product = |part: &[autobwd::tensor::Dim]| {
+    let product = |part: &[Dim]| {
         part.iter().try_fold(1_i64, |all, dim| all.checked_mul(i64::try_from(dim.get()?).ok()?))
     };
     let (before, behind): (Option<i64>, Option<i64>) = {

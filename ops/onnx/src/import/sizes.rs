@@ -58,7 +58,7 @@ impl SizeList {
 
 impl NodeContext<'_, '_> {
     /// The elements of an input of sizes or of few constants.
-    fn own_sizes(&self, i: usize) -> Option<SizeList> {
+    pub(super) fn own_sizes(&self, i: usize) -> Option<SizeList> {
         let value = self.value(i)?;
         if let ValueContent::Sizes(sizes) = &value.content {
             return Some(sizes.clone());

@@ -136,13 +136,14 @@ fn scalar(x: Expr) -> Expr {
 /// Zeros without elements along the first axis, to which steps append their results.
 fn empty_sequence(n: &NodeContext<'_, '_>, graph: &GraphProto, output: usize) -> Result<Expr> {
     let output = &graph.output[output];
-    let declared = n.importer.tensor_type(output).ok().filter(|(_, dims)| !dims.contains(&-1));
+    let declared = n.importer.tensor_type(output).ok().filter(|(_, dims)| dims.known().is_some());
     let (element, dims) = declared.ok_or_else(|| {
         let unknown = [0, 1].into_iter().filter_map(|i| n.value(i)).find(|value| value.tensor().is_none());
         let (name, give) = (output.name(), unknown.map_or(String::new(), |value| give("values", value)));
         refuse(format!("operator `Loop` needs the declared shape of `{name}`, which its steps return{give}"))
     })?;
-    let (shape, dtype) = ([&[0], &dims[..]].concat(), n.importer.dtype(element)?);
+    let shape = [0].into_iter().chain(dims.iter().map(|dim| dim.wire())).collect();
+    let dtype = n.importer.dtype(element)?;
     let empty = n.net().emit(FillConstant { shape, dtype, ..FillConstant::of(New) }).out;
     Ok(dynamic_dims(empty.check()?, &[0]))
 }

@@ -54,7 +54,7 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
     let dims = |var: Var| declared(program, var).map(|desc| &desc.dims).filter(|dims| dims.len() == 4);
     // Products broadcast batches and heads, attention does not.
     let (batch, heads) = (dims(q)?[0], dims(k)?[1]);
-    let fits = tensors.iter().all(|(var, _)| dims(*var).is_some_and(|dims| dims[0] == batch));
+    let fits = tensors.iter().all(|(var, _)| dims(*var).is_some_and(|dims| dims[0].agrees(batch)));
     if !fits || !dims(v)?[1].agrees(heads) || scale == 0.0 {
         return None;
     }

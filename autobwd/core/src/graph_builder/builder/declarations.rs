@@ -31,15 +31,35 @@ impl Builder {
     /// the start: use [`Builder::constant`].
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, dims: &[i64]) -> Expr {
-        let declared = if self.is_eager() {
+        match Dims::from_wire(dims) {
+            Ok(dims) => self.input_with_dims(name, dtype, dims),
+            Err(e) => self.failed(e),
+        }
+    }
+
+    /// Data to be fed, with dimensions that may have names: shape rules compute with a name, and feeds agree about it.
+    ///
+    /// Fails for a name in use, and in eager mode.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, tensor::Dim};
+    /// use autobwd_ops::{Math, concat};
+    ///
+    /// let net = Builder::new();
+    /// let (batch, length) = (Dim::named("B"), Dim::named("T"));
+    /// let x = net.input_with_dims("x", DType::F32, vec![batch, length, 4.into()]);
+    /// let y = concat(&[&x, &x], 1).transpose(&[0, 2, 1]).flatten(1, 2);
+    /// assert_eq!(y.dims().to_string(), "[B, T*8]");
+    /// ```
+    #[track_caller]
+    pub fn input_with_dims(&self, name: &str, dtype: DType, dims: impl Into<Dims>) -> Expr {
+        if self.is_eager() {
             let text = format!(
                 "`{name}` cannot be fed later: an eager builder computes immediately; use `constant`"
             );
-            Err(Error::new(ErrorKind::Feed, text))
-        } else {
-            Dims::from_wire(dims).and_then(|dims| self.declare(name, VarDesc::data(dtype, dims)))
-        };
-        match declared {
+            return self.failed(Error::new(ErrorKind::Feed, text));
+        }
+        match self.declare(name, VarDesc::data(dtype, dims.into())) {
             Ok(var) => Expr::of_var(self, var),
             Err(e) => self.failed(e),
         }

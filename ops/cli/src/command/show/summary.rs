@@ -1,10 +1,13 @@
 //! The summary of a program: one row an operator, and totals.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 use autobwd::{
     BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Program, Result, Var, VarDesc, op::Cost,
-    program::Origin,
+    program::Origin, tensor::Dim,
 };
 use serde::Serialize;
 
@@ -61,7 +64,17 @@ struct Totals {
 impl<'a> ProgramSummary<'a> {
     /// The summary for inputs of these dtypes and shapes; others are as declared.
     pub(super) fn of(program: &'a Program, shapes: &[(Var, Meta)]) -> ProgramSummary<'a> {
-        let mut walk = Walk { program, metas: shapes.iter().cloned().collect(), counted: HashSet::new() };
+        let mut walk = Walk {
+            program,
+            metas: shapes.iter().cloned().collect(),
+            sizes: HashMap::new(),
+            counted: HashSet::new(),
+        };
+        for (var, meta) in shapes {
+            let declared = program.root().vars.get(var).into_iter().flat_map(|desc| desc.dims.iter());
+            let named = declared.zip(meta.dims.iter()).filter_map(|(dim, size)| Some((dim.name()?, *size)));
+            walk.sizes.extend(named);
+        }
         let mut summary = ProgramSummary {
             schema: "autobwd.show/1",
             signature: Some(program).filter(|p| !p.signature().is_empty()).map(Program::describe_signature),
@@ -204,6 +217,8 @@ struct Walk<'a> {
     program: &'a Program,
     /// By variable: dtype and shape, if they are known better than declared.
     metas: HashMap<Var, Meta>,
+    /// By name of a dimension: what given shapes say.
+    sizes: HashMap<Arc<str>, Dim>,
     /// Parameters that some row counts.
     counted: HashSet<Var>,
 }
@@ -236,7 +251,15 @@ impl<'a> Walk<'a> {
     }
 
     fn meta(&self, block: BlockId, var: Var) -> Option<Meta> {
-        self.metas.get(&var).cloned().or_else(|| Some(self.program.lookup(block, var)?.meta()))
+        self.metas.get(&var).cloned().or_else(|| self.declared(block, var))
+    }
+
+    /// The type that the program declares, with the given sizes for names.
+    fn declared(&self, block: BlockId, var: Var) -> Option<Meta> {
+        let mut meta = self.program.lookup(block, var)?.meta();
+        let size = |name: &str| self.sizes.get(name).copied();
+        meta.dims.iter_mut().for_each(|dim| *dim = dim.at(&size));
+        Some(meta)
     }
 
     /// Infers the shapes of the outputs; returns the cost of running it if all shapes are known. The cost of a block is
@@ -245,7 +268,13 @@ impl<'a> Walk<'a> {
         let unknown = || Error::new(ErrorKind::Shape, "a shape is unknown");
         let (info, mut found) = (ops.get(&op.ty)?, vec![]);
         let of = |var| self.meta(block, var).ok_or_else(unknown);
-        info.infer(op, &of, &mut |var, meta| found.push((var, meta)))?;
+        info.infer(op, &of, &mut |var, mut meta: Meta| {
+            if let Some(declared) = self.declared(block, var).filter(|declared| declared.agrees(&meta)) {
+                meta.dims =
+                    meta.dims.iter().zip(&*declared.dims).map(|(dim, declared)| dim.or(*declared)).collect();
+            }
+            found.push((var, meta));
+        })?;
         let is_known = |var| self.meta(block, var).is_some_and(|meta| meta.bytes().is_some());
         // The shape of an output may depend on data alone.
         let is_open = found.iter().any(|(_, meta): &(Var, Meta)| meta.bytes().is_none());
