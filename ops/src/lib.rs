@@ -39,6 +39,7 @@ pub mod extremes;
 pub mod fill;
 pub mod float_class;
 pub mod floor_division;
+pub mod fourier;
 pub mod gamma;
 pub mod gather;
 pub mod image;
