@@ -85,6 +85,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("max_pool3d_with_index", "no input changes output `Mask`"),
     // Scales are positive.
     ("check_finite_and_unscale", "input `Scale` has no negative numbers"),
+    ("fake_quantize_dequantize_moving_average_abs_max", "has no negative numbers"),
     ("update_loss_scaling", "input `PrevLossScaling` has no negative numbers"),
     // A changed number stays finite, or not.
     ("check_finite_and_unscale", "no input changes output `FoundInfinite`"),

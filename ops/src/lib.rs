@@ -36,6 +36,7 @@ pub mod einsum;
 pub mod elementwise;
 pub mod embedding;
 pub mod extremes;
+pub mod fake_quantization;
 pub mod fill;
 pub mod float_class;
 pub mod floor_division;
