@@ -1,6 +1,7 @@
 //! Discrete Fourier transforms.
 //!
-//! Complex numbers are pairs of real numbers, real part first, in a last dimension of 2. Axes count the dimensions without it.
+//! There is no complex dtype: complex numbers are pairs of real numbers, real part first, in a last dimension of 2. Axes count
+//! the dimensions without it.
 
 mod complex;
 mod real;

@@ -140,10 +140,12 @@ fn factorise(matrix: &mut [f64], [m, n]: [usize; 2], is_pivoted: bool, pivots: &
 /// `du₁ · u₁ᵀ - l₂ᵀ · dl₂`.
 #[register_op(grad_of = Lu, grad = Composed, composed)]
 pub struct LuGrad<V = Var> {
+    #[input(shape_only)]
+    pub x: V,
     pub out: V,
     pub pivots: V,
     pub dout: V,
-    #[output(like = out)]
+    #[output(like = x)]
     pub dx: V,
 }
 impl Composition for LuGrad<Expr> {
@@ -330,6 +332,8 @@ fn lu_unpack(x: Draw, pivots: Draw) -> LuUnpack<Draw> {
 pub struct LuUnpackGrad<V = Var> {
     #[input(shape_only)]
     pub x: V,
+    #[input(shape_only)]
+    pub pivots: V,
     pub dl: Option<V>,
     pub du: Option<V>,
     #[output(like = x)]
