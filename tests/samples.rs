@@ -40,9 +40,12 @@ const KNOWN: &[(&str, &str)] = &[
     ("deformable_conv", "attribute `im2col_step` has no effect"),
     ("deformable_conv_v1", "attribute `im2col_step` has no effect"),
     ("dropout", "attribute `fix_seed` has no effect"),
+    ("eigvalsh", "attribute `is_test` has no effect"),
     ("frobenius_norm", "dtype` has no effect"),
     ("lookup_table", "attribute `is_sparse` has no effect"),
     ("lookup_table_v2", "attribute `is_sparse` has no effect"),
+    ("margin_cross_entropy", "attribute `return_softmax` has no effect"),
+    ("margin_cross_entropy", "attribute `ring_id` has no effect"),
     ("mish", "attribute `threshold` has no effect"),
     ("norm", "attribute `is_test` has no effect"),
     ("p_norm", "attribute `epsilon` has no effect"),
@@ -81,10 +84,12 @@ const KNOWN: &[(&str, &str)] = &[
     // It depends on the seed.
     ("rrelu", "no input changes output `Noise`"),
     // A small change moves no maximum.
+    ("lu", "no input changes output `Pivots`"),
     ("max_pool2d_with_index", "no input changes output `Mask`"),
     ("max_pool3d_with_index", "no input changes output `Mask`"),
     // Scales are positive.
     ("check_finite_and_unscale", "input `Scale` has no negative numbers"),
+    ("fake_quantize_dequantize_moving_average_abs_max", "has no negative numbers"),
     ("update_loss_scaling", "input `PrevLossScaling` has no negative numbers"),
     // A changed number stays finite, or not.
     ("check_finite_and_unscale", "no input changes output `FoundInfinite`"),

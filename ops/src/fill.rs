@@ -14,8 +14,37 @@ pub use autobwd::operators::{FillAnyLike, FillConstant, FillZerosLike};
 use crate::{
     Math,
     kernel_helpers::{AnyNumber, ConvertElement},
-    math::{DimExpr, filled, positions},
+    math::{DimExpr, filled, like, positions},
 };
+
+/// A constant tensor in shape and dtype of another: `out = value`.
+#[register_op(grad = ZeroGrad, composed)]
+pub struct FillAny<V = Var> {
+    /// Any shape, any dtype.
+    #[input(shape_only)]
+    pub x: V,
+    /// Same shape as `x`.
+    #[output(like = x)]
+    pub out: V,
+    /// The number, which the dtype has.
+    #[attr(default = 0.0)]
+    pub value: f32,
+}
+impl Composition for FillAny<Expr> {
+    fn compose(&mut self) {
+        self.out = like(&self.x, self.value.into());
+    }
+}
+autobwd::samples!(
+    FillAny,
+    [
+        FillAny { x: uniform([2, 3]), out: out(), value: -1.5 },
+        FillAny { x: integers_below(9, [4]).of(DType::I32), out: out(), value: 7.0 },
+        FillAny { x: integers_below(2, [2]).of(DType::Bool), out: out(), value: 1.0 },
+        FillAny { x: uniform([]), out: out(), value: 0.25 },
+        FillAny { x: uniform([0, 3]), out: out(), value: 1.0 },
+    ]
+);
 
 /// A constant tensor with one dimension of another tensor: `out = value`.
 #[register_op(grad = ZeroGrad, infallible, any_dtype)]

@@ -126,7 +126,7 @@ autobwd::samples!(
     ]
 );
 
-const ONE_TRIANGLE: &str = "it reads one triangle, but its gradient is symmetric";
+pub(super) const ONE_TRIANGLE: &str = "it reads one triangle, but its gradient is symmetric";
 
 fn eigh(x: Draw, uplo: Triangle) -> Eigh<Draw> {
     Eigh { x, eigenvalues: out(), eigenvectors: out(), uplo }

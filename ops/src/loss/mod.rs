@@ -2,15 +2,19 @@
 //!
 //! In cross entropies, a lane is a one-dimensional slice along the axis, with one element for each class.
 
+mod angular_margin;
 mod cross_entropy;
 mod ctc;
 mod divergence;
 mod elementwise;
+mod hierarchical;
+mod identity;
 mod linear_cross_entropy;
 mod logit_tiles;
 mod margin;
 mod softmax_cross_entropy;
 
+pub use angular_margin::MarginCrossEntropy;
 pub use cross_entropy::{CrossEntropy, CrossEntropyGrad, CrossEntropyRule};
 pub use ctc::{CtcLoss, CtcLossGrad, Warpctc};
 pub use divergence::{
@@ -20,6 +24,8 @@ pub use divergence::{
 pub use elementwise::{
     BceLoss, BceLossGrad, HingeLoss, HuberLoss, HuberLossGrad, LogLoss, RankLoss, RankLossGrad,
 };
+pub use hierarchical::HierarchicalSigmoid;
+pub use identity::IdentityLoss;
 pub use linear_cross_entropy::{LinearCrossEntropy, LinearCrossEntropyAttrs, LinearCrossEntropyGrad};
 pub use margin::{BprLoss, ModifiedHuberLoss};
 pub use softmax_cross_entropy::{

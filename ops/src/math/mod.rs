@@ -7,6 +7,7 @@ mod reductions;
 mod refusals;
 mod select;
 mod shapes;
+mod transforms;
 
 use autobwd::{DType, Expr, New, emit};
 
@@ -16,7 +17,9 @@ pub(crate) use refusals::failed;
 use refusals::unequal_shapes;
 pub use select::widest;
 
-use self::{elementwise::elementwise, layers::layers, reductions::reductions, shapes::shapes};
+use self::{
+    elementwise::elementwise, layers::layers, reductions::reductions, shapes::shapes, transforms::transforms,
+};
 use crate::{
     activation::{
         Abs, Elu, Exp, Gelu, HardSwish, LeakyRelu, Log, Logsigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
@@ -36,6 +39,7 @@ use crate::{
     fill::{FillAnyLike, FillConstant},
     float_class::{IsfiniteV2, IsinfV2, IsnanV2},
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
+    fourier::{FftC2c, FftC2r, FftNormalization, FftR2c, Stft},
     gather::{Gather, OneHotV2},
     image::PixelShuffle,
     index::IndexSelect,
@@ -94,6 +98,13 @@ macro_rules! binary {
     };
 }
 
+macro_rules! transform {
+    ($op:ident, $x:expr, $axes:expr, $forward:literal $(, $attr:ident: $value:expr)?) => {{
+        let (axes, normalization) = ($axes.iter().map(|axis| (*axis).into()).collect(), FftNormalization::Backward);
+        emit($op { x: $x.into(), out: New, axes, normalization, forward: $forward $(, $attr: $value)? }).out
+    }};
+}
+
 /// An operator with the attribute `axis`.
 macro_rules! broadcasting {
     ($op:ident, $x:expr, $y:expr) => {
@@ -134,6 +145,7 @@ pub trait Math: Sized {
     layers!(declared);
     reductions!(declared);
     shapes!(declared);
+    transforms!(declared);
 }
 
 impl Math for Expr {
@@ -141,6 +153,7 @@ impl Math for Expr {
     layers!(defined);
     reductions!(defined);
     shapes!(defined);
+    transforms!(defined);
 }
 
 /// Concatenates tensors along an axis. Fails without tensors, and if shapes differ in another axis.

@@ -1,6 +1,7 @@
 //! Matrix products.
 
 mod addmm;
+mod batch_fc;
 mod batched;
 mod dot;
 mod flattened;
@@ -12,6 +13,7 @@ mod quantized;
 mod v2;
 
 pub use addmm::{Addmm, AddmmGrad};
+pub use batch_fc::BatchFc;
 pub use batched::{Bmm, BmmGrad, Matmul, MatmulGrad};
 pub use dot::{Dot, DotGrad, Mv, MvGrad};
 pub use flattened::{Mul, MulGrad};

@@ -7,6 +7,7 @@ mod backward;
 mod cells;
 mod composition;
 mod forward;
+mod gru_unit;
 mod layout;
 mod samples;
 
@@ -21,6 +22,7 @@ use crate::{
     kernel_helpers::PART,
     random::{rng, unit},
 };
+pub use gru_unit::GruUnit;
 use layout::{Lengths, RnnLayout, parameters};
 
 /// The attributes of recurrent layers.

@@ -1,12 +1,15 @@
 //! Discrete Fourier transforms and windows.
 
-use std::f64::consts::{PI, TAU};
+use std::f64::consts::PI;
 
-use autobwd::{DType, Expr, Result, Tensor};
-use autobwd_ops::{Math, concat};
+use autobwd::{Expr, New, Result, Tensor, emit};
+use autobwd_ops::{
+    Math, concat,
+    fourier::{FftC2c, FftC2r, FftNormalization, FftR2c},
+};
 
 use super::{
-    arith::{check_table, dim_of, reshape},
+    arith::{check_table, filled_like, reshape},
     node::{NodeContext, NodeOutput, Outputs, one, refuse},
     pad::pad_constant,
     rules::{Native, NodeRules},
@@ -23,47 +26,22 @@ pub(super) const RULES: NodeRules = &[
     ("MelWeightMatrix", Native, mel_weights),
 ];
 
-/// The longest transforms and windows.
+/// The longest windows.
 const LENGTH: i64 = 1 << 12;
 
-/// A table in the precision of a tensor.
-fn table(n: &NodeContext<'_, '_>, dims: [i64; 2], elements: Vec<f64>, dtype: DType) -> Result<Expr> {
-    Ok(n.tensor_expr(&Tensor::from_vec(dims.map(|dim| dim as usize), elements)?)?.cast(dtype))
+/// The longest transforms.
+const TRANSFORM: i64 = 1 << 24;
+
+/// A transform along an axis of complex numbers.
+fn complex(x: &Expr, axis: usize, forward: bool) -> Expr {
+    let (axes, normalization) = (vec![axis as i64], FftNormalization::Backward);
+    emit(FftC2c { x: x.into(), out: New, axes, normalization, forward }).out
 }
 
-/// The real and the imaginary part of `Σ x[j] · exp(∓2πi · j · k / length)` over the last axis, for `count` frequencies.
-fn fourier(
-    n: &NodeContext<'_, '_>,
-    parts: [Option<&Expr>; 2],
-    length: i64,
-    count: i64,
-    inverse: bool,
-) -> Result<[Expr; 2]> {
-    let (Some(real), imaginary) = (parts[0], parts[1]) else {
-        return Err(refuse("a transform of an empty signal is not supported"));
-    };
-    let sign = if inverse { 1.0 } else { -1.0 };
-    let angle = move |j: i64, k: i64| TAU * (j * k % length) as f64 / length as f64;
-    let matrix = |f: fn(f64) -> f64, factor: f64| {
-        let elements = (0..length).flat_map(|j| (0..count).map(move |k| factor * f(angle(j, k))));
-        table(n, [length, count], elements.collect(), real.dtype())
-    };
-    let (cos, sin) = (matrix(libm::cos, 1.0)?, matrix(libm::sin, sign)?);
-    let (mut re, mut im) = (real.matmul(&cos), real.matmul(&sin));
-    if let Some(imaginary) = imaginary {
-        (re, im) = (&re - &imaginary.matmul(&sin), &im + &imaginary.matmul(&cos));
-    }
-    if inverse {
-        (re, im) = (re * (1.0 / length as f64), im * (1.0 / length as f64));
-    }
-    Ok([re, im])
-}
-
-/// Cuts or pads the last axis.
-fn to_length(x: &Expr, length: i64) -> Result<Expr> {
-    let axis = x.check()?.dims().len().saturating_sub(1);
-    let own = dim_of(x, axis).ok_or_else(|| refuse("a transform needs a known length"))?;
-    pad_constant(x, &[(axis, 0, length - own)], 0.0)
+/// A transform along an axis of real numbers.
+fn real(x: &Expr, axis: usize, forward: bool, onesided: bool) -> Expr {
+    let (axes, normalization) = (vec![axis as i64], FftNormalization::Backward);
+    emit(FftR2c { x: x.into(), out: New, axes, normalization, forward, onesided }).out
 }
 
 fn transform(n: &mut NodeContext<'_, '_>) -> Outputs {
@@ -74,59 +52,32 @@ fn transform(n: &mut NodeContext<'_, '_>) -> Outputs {
     };
     let axis = n.axis(0, axis)?;
     let dims = n.known_dims(0)?;
-    let rank = dims.len();
     let components = dims.last().copied().unwrap_or(0);
-    if axis + 1 == rank || !(1..=2).contains(&components) {
+    if axis + 1 == dims.len() || !(1..=2).contains(&components) {
         return Err(refuse("operator `DFT` needs an axis before the axis of real and imaginary parts"));
     }
     let own = dims[axis] as i64;
     let default = if inverse && onesided { 2 * (own - 1) } else { own };
     let length = n.constant_ints(1)?.and_then(|length| length.first().copied()).unwrap_or(default);
-    if !(1..=LENGTH).contains(&length) {
+    if !(1..=TRANSFORM).contains(&length) {
         return Err(refuse(format!("operator `DFT` of length {length} is not supported")));
     }
-    let x = n.input(0)?;
-    // The axis becomes the last one.
-    let order: Vec<usize> = (0..rank - 1).filter(|a| *a != axis).chain([axis]).collect();
-    let part = |i: i64| super::arith::permute(&slice_axis(&x, rank - 1, i, i + 1).squeeze(&[-1]), &order);
-    let (real, imaginary) = (part(0), (components == 2).then(|| part(1)));
-    let (real, imaginary) = match inverse && onesided {
-        true => mirrored(n, &real, imaginary.as_ref(), length)?,
-        false => (to_length(&real, length)?, imaginary.map(|x| to_length(&x, length)).transpose()?),
-    };
-    let count = if onesided && !inverse { length / 2 + 1 } else { length };
-    let [re, im] = fourier(n, [Some(&real), imaginary.as_ref()], length, count, inverse)?;
-    let mut back = vec![0; rank - 1];
-    order.iter().enumerate().for_each(|(at, from)| back[*from] = at);
-    let placed = |x: &Expr| super::arith::permute(x, &back).unsqueeze(&[-1]);
-    one(match inverse && onesided {
-        true => placed(&re),
-        false => concat(&[&placed(&re), &placed(&im)], -1),
-    })
-}
-
-/// The second half of the frequencies of a real signal: the conjugate of the first.
-fn mirrored(
-    n: &NodeContext<'_, '_>,
-    real: &Expr,
-    imaginary: Option<&Expr>,
-    length: i64,
-) -> Result<(Expr, Option<Expr>)> {
-    let axis = real.check()?.dims().len().saturating_sub(1);
+    // Signals are cut or padded to the length.
     let half = length / 2 + 1;
-    let places: Vec<i64> = (0..length).map(|k| k.min(length - k)).collect();
-    let places = n.ints_expr(&places)?;
-    let whole = |x: &Expr| Ok::<_, autobwd::Error>(to_length(x, half)?.index_select(&places, axis as i32));
-    let imaginary = match imaginary {
-        None => None,
-        Some(imaginary) => {
-            // The parts of frequency 0 and of the highest one are ignored.
-            let sign = |k: i64| f64::from(i32::from(k > 0 && 2 * k < length) - i32::from(2 * k > length));
-            let signs = table(n, [1, length], (0..length).map(sign).collect(), imaginary.dtype())?;
-            Some(&whole(imaginary)? * &reshape(&signs, &[length]))
+    let count = if inverse && onesided { half } else { length };
+    let x = pad_constant(&n.input(0)?, &[(axis, 0, count - own)], 0.0)?;
+    one(match components {
+        _ if inverse && onesided => {
+            let pairs = if components == 2 { x } else { concat(&[&x, &filled_like(&x, 0.0, x.dtype())], -1) };
+            let (axes, normalization) = (vec![axis as i64], FftNormalization::Backward);
+            let (x, last_dim_size) = ((&pairs).into(), length);
+            let op = FftC2r { x, out: New, axes, normalization, forward: false, last_dim_size };
+            emit(op).out.unsqueeze(&[-1])
         }
-    };
-    Ok((whole(real)?, imaginary))
+        1 => real(&x.squeeze(&[-1]), axis, !inverse, onesided),
+        _ if onesided => slice_axis(&complex(&x, axis, true), axis, 0, half),
+        _ => complex(&x, axis, !inverse),
+    })
 }
 
 /// Transforms of overlapping frames.
@@ -141,7 +92,7 @@ fn short_time(n: &mut NodeContext<'_, '_>) -> Outputs {
     let [_, samples, 1] = dims[..] else {
         return Err(refuse("operator `STFT` of complex signals is not supported"));
     };
-    if step < 1 || !(1..=LENGTH).contains(&length) || length > samples as i64 {
+    if step < 1 || length < 1 || length > samples as i64 {
         return Err(refuse(format!(
             "operator `STFT` with windows of {length} elements in steps of {step} is not supported"
         )));
@@ -155,9 +106,7 @@ fn short_time(n: &mut NodeContext<'_, '_>) -> Outputs {
     if let Some(window) = window {
         framed = &framed * &window;
     }
-    let count = if onesided { length / 2 + 1 } else { length };
-    let [re, im] = fourier(n, [Some(&framed), None], length, count, false)?;
-    one(concat(&[&re.unsqueeze(&[-1]), &im.unsqueeze(&[-1])], -1))
+    one(real(&framed, 2, true, onesided))
 }
 
 /// A sum of cosines: `Σ factors[k] · cos(2πk · i / n)`.
