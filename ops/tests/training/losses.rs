@@ -68,12 +68,15 @@ fn no_loss_operator_broadcasts() -> Result<()> {
         "bpr_loss",
         "cross_entropy",
         "ctc_loss",
+        "hierarchical_sigmoid",
         "hinge_loss",
         "huber_loss",
+        "identity_loss",
         "kldiv_loss",
         "label_smooth",
         "linear_cross_entropy",
         "log_loss",
+        "margin_cross_entropy",
         "modified_huber_loss",
         "nll_loss",
         "rank_loss",
@@ -82,15 +85,23 @@ fn no_loss_operator_broadcasts() -> Result<()> {
         "warpctc",
     ];
     assert_eq!(names, expected);
-    // The smoothing of labels has one input, a linear layer has a weight, labels of sequences have lengths of their own.
-    let other = ["label_smooth", "linear_cross_entropy", "ctc_loss", "warpctc"];
+    // Smoothing and reduction have one input, a linear layer and a tree have weights, labels of sequences have lengths of
+    // their own.
+    let other = [
+        "label_smooth",
+        "identity_loss",
+        "linear_cross_entropy",
+        "hierarchical_sigmoid",
+        "ctc_loss",
+        "warpctc",
+    ];
     for info in losses.into_iter().filter(|info| !other.contains(&info.schema().name)) {
         let name = info.schema().name;
         for (predictions, targets) in BROADCAST {
             let e = infer(info, predictions, targets, DType::F32).unwrap_err();
             assert!(e.message().starts_with('`'), "{name}: {e}");
         }
-        if !["nll_loss", "bpr_loss"].contains(&name) {
+        if !["nll_loss", "bpr_loss", "margin_cross_entropy"].contains(&name) {
             infer(info, &[3, 4], &[3, 4], DType::F32)?;
         }
     }
