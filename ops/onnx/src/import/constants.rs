@@ -55,7 +55,7 @@ fn constant_of_shape(n: &mut NodeContext<'_, '_>) -> Outputs {
     };
     n.set_type(0, element);
     let text = super::arith::number_text(number, dtype);
-    if let Some(dims) = n.sizes(0)? {
+    if let Some(dims) = n.decided_sizes(0)? {
         return one(filled(&n.net(), dtype, &text, &dims));
     }
     let shape = n.input(0)?;
