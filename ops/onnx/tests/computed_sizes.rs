@@ -136,6 +136,14 @@ fn expanding_keeps_dimensions_where_the_size_is_minus_one() {
 }
 
 #[test]
+fn identities_have_the_size_of_a_matrix() {
+    for diagonal in [-1, 0, 2] {
+        let nodes = vec![node("EyeLike", &["x0"], &["out"]).int("k", diagonal)];
+        assert_loads_open([vec![numbers(&[2, 3])], vec![numbers(&[5, 4])]], nodes, vec![]);
+    }
+}
+
+#[test]
 fn tensors_are_expanded_to_each_other() {
     let nodes = vec![node("Shape", &["x1"], &["shape"]), node("Expand", &["x0", "shape"], &["out"])];
     let runs = [vec![numbers(&[2, 1]), numbers(&[3, 1, 4])], vec![numbers(&[1, 5]), numbers(&[2, 3, 1])]];
