@@ -186,6 +186,7 @@ ARCHITECTURES = {
     "squeezenet": vision("squeezenet1_1", 64, 32),
     "efficientnet_b0": vision("efficientnet_b0", 64, 32),
     "regnet_y": vision("regnet_y_400mf", 64, 32),
+    "efficientnet_v2_s": vision("efficientnet_v2_s", 64, 32),
     "convnext_tiny": vision("convnext_tiny", 64, 32),
     "vit_b_16": vision("vit_b_16", 32, 0, image_size=32),
     "swin_t": vision("swin_t", 64, 0),
@@ -212,6 +213,7 @@ ARCHITECTURES = {
     "gemma": decoder("gemma", num_key_value_heads=2, head_dim=8),
     "phi": decoder("phi"),
     "opt": decoder("opt", ffn_dim=37, word_embed_proj_dim=32),
+    "mixtral": decoder("mixtral", num_key_value_heads=2, num_local_experts=4, experts_implementation="batched_mm"),
     "gpt_neox": decoder("gpt_neox"),
     "bloom": decoder("bloom", n_layer=2, n_head=4),
     "falcon": decoder("falcon"),
@@ -223,6 +225,16 @@ ARCHITECTURES = {
     "deberta_v2": text("deberta-v2"),
     "modernbert": text("modernbert", intermediate_size=40, pad_token_id=0, cls_token_id=1, sep_token_id=2),
     "mpnet": text("mpnet"),
+    "mt5_encoder": (
+        lambda: Output(
+            transformers.MT5EncoderModel(
+                transformers.MT5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4)
+            ),
+            "input_ids", "attention_mask",
+        ),
+        *words(),
+    ),
+    "xlnet": text("xlnet", d_model=32, n_layer=2, n_head=4, d_inner=37),
     "t5": configured(
         "t5", pairs(), "input_ids", "decoder_input_ids",
         vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4,
@@ -240,6 +252,12 @@ ARCHITECTURES = {
     "segformer": configured(
         "segformer", images(64, 32), "pixel_values", head="AutoModelForSemanticSegmentation",
         depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 2, 4], decoder_hidden_size=16,
+    ),
+    "clip_vision": configured("clip_vision_model", images(32, 0), "pixel_values", **PATCHES),
+    "clip_text": text("clip_text_model", pad_token_id=0, bos_token_id=1, eos_token_id=2),
+    "yolos": configured(
+        "yolos", images(32, 0), "pixel_values", head="AutoModelForObjectDetection",
+        **(PATCHES | dict(image_size=[32, 32], num_detection_tokens=5)),
     ),
     "mobilevit": configured("mobilevit", images(64, 0), "pixel_values", image_size=64),
     "wav2vec2": configured(

@@ -136,6 +136,14 @@ fn expanding_keeps_dimensions_where_the_size_is_minus_one() {
 }
 
 #[test]
+fn identities_have_the_size_of_a_matrix() {
+    for diagonal in [-1, 0, 2] {
+        let nodes = vec![node("EyeLike", &["x0"], &["out"]).int("k", diagonal)];
+        assert_loads_open([vec![numbers(&[2, 3])], vec![numbers(&[5, 4])]], nodes, vec![]);
+    }
+}
+
+#[test]
 fn tensors_are_expanded_to_each_other() {
     let nodes = vec![node("Shape", &["x1"], &["shape"]), node("Expand", &["x0", "shape"], &["out"])];
     let runs = [vec![numbers(&[2, 1]), numbers(&[3, 1, 4])], vec![numbers(&[1, 5]), numbers(&[2, 3, 1])]];
@@ -213,9 +221,15 @@ fn classes_of_any_number_of_rows_are_one_hot() {
 fn images_are_resized_to_each_other_and_padded() {
     let images = |a: [usize; 4], b: [usize; 4]| vec![numbers(&a), numbers(&b)];
     let runs = [images([1, 2, 3, 4], [1, 2, 5, 7]), images([2, 2, 6, 5], [2, 2, 9, 10])];
-    for (mode, transformation) in
-        [("nearest", "asymmetric"), ("linear", "align_corners"), ("linear", "half_pixel")]
-    {
+    // One element is the one in the middle.
+    let single = [images([1, 2, 4, 5], [1, 2, 1, 7]), images([1, 2, 3, 5], [1, 2, 4, 1])];
+    for (mode, transformation) in [
+        ("nearest", "asymmetric"),
+        ("linear", "align_corners"),
+        ("linear", "half_pixel"),
+        ("cubic", "align_corners"),
+        ("cubic", "half_pixel"),
+    ] {
         let resize = node("Resize", &["x0", "", "", "sizes"], &["out"]).text("mode", mode);
         let resize =
             resize.text("coordinate_transformation_mode", transformation).text("nearest_mode", "floor");
@@ -225,7 +239,9 @@ fn images_are_resized_to_each_other_and_padded() {
             node("Concat", &["own", "wanted"], &["sizes"]).int("axis", 0),
             resize,
         ];
-        assert_loads_open_within(1e-5, runs.clone(), nodes, vec![]);
+        for runs in [&runs, &single] {
+            assert_loads_open_within(1e-5, runs.clone(), nodes.clone(), vec![]);
+        }
     }
     // To the next multiple of 4.
     let (mut nodes, index) = dimension(1, "n");
@@ -240,6 +256,91 @@ fn images_are_resized_to_each_other_and_padded() {
     let initializers =
         vec![index, scalar("three", 3), scalar("four", 4), ints("axes", &[0]), ints("zeros", &[0, 0, 0])];
     assert_loads_open([vec![numbers(&[2, 3])], vec![numbers(&[3, 8])]], nodes, initializers);
+}
+
+/// Compares a model that computes sizes from the data `x1` with the same model for which these data are known.
+#[track_caller]
+fn assert_follows_data(runs: &[(&[usize], &[f32])], nodes: Vec<NodeProto>, initializers: Vec<TensorProto>) {
+    let inputs = |(dims, data): &(&[usize], &[f32])| {
+        vec![numbers(dims), Tensor::from_vec([data.len()], data.to_vec()).unwrap()]
+    };
+    let both = [inputs(&runs[0]), inputs(&runs[1])];
+    let bytes = model(open_graph(&both, nodes, initializers));
+    let mut executor = Executor::with_threads(1);
+    let mut open = from_bytes(&bytes, &LoadOptions::default()).unwrap();
+    for run in runs.iter().map(inputs) {
+        let values = [("x1".into(), run[1].clone())].into();
+        let shapes = [("x0".into(), run[0].dims().to_vec())].into();
+        let mut known =
+            from_bytes(&bytes, &LoadOptions { values, shapes, ..LoadOptions::default() }).unwrap();
+        let out = open.run(&mut executor, &[&run[0], &run[1]]).unwrap().remove(0);
+        let expected = known.run(&mut executor, &[&run[0]]).unwrap().remove(0);
+        assert_eq!(out.dims(), expected.dims(), "for {run:?}");
+        for (x, y) in out.to_f64s().into_iter().zip(expected.to_f64s()) {
+            assert!((x - y).abs() <= 1e-5, "for {run:?}: {x} is not {y}");
+        }
+    }
+}
+
+#[test]
+fn sizes_follow_from_data() {
+    let cast = node("Cast", &["x1"], &["data"]).int("to", 7);
+    let images: [(&[usize], &[f32]); 4] = [
+        (&[1, 2, 3, 4], &[5.0, 7.0]),
+        (&[2, 2, 6, 5], &[3.0, 9.0]),
+        (&[2, 2, 6, 5], &[1.0, 1.0]),
+        (&[2, 2, 6, 5], &[6.0, 5.0]),
+    ];
+    for mode in ["linear", "cubic"] {
+        let nodes = vec![
+            cast.clone(),
+            node("Shape", &["x0"], &["own"]).int("end", 2),
+            node("Concat", &["own", "data"], &["sizes"]).int("axis", 0),
+            node("Resize", &["x0", "", "", "sizes"], &["out"]).text("mode", mode),
+        ];
+        assert_follows_data(&images, nodes, vec![]);
+    }
+    let nodes = vec![
+        cast,
+        node("ReduceMax", &["x0"], &["most"]).int("keepdims", 0),
+        node("ConstantOfShape", &["data"], &["zeros"]),
+        node("Expand", &["most", "data"], &["equal"]),
+        node("Sum", &["zeros", "equal"], &["out"]),
+    ];
+    assert_follows_data(&[(&[2], &[2.0, 3.0]), (&[3], &[4.0, 1.0]), (&[3], &[0.0, 1.0])], nodes, vec![]);
+}
+
+#[test]
+fn slices_follow_from_data() {
+    let nodes = vec![
+        node("Cast", &["x1"], &["bounds"]).int("to", 7),
+        node("Split", &["bounds", "halves"], &["starts", "ends"]),
+        node("Slice", &["x0", "starts", "ends", "axes", "steps"], &["out"]),
+    ];
+    let initializers = vec![ints("halves", &[2, 2]), ints("axes", &[1, 0]), ints("steps", &[1, 2])];
+    let runs: [(&[usize], &[f32]); 4] = [
+        (&[4, 6], &[1.0, 0.0, 4.0, 4.0]),
+        (&[5, 7], &[-3.0, 1.0, -1.0, 9.0]),
+        (&[5, 7], &[-9.0, -1.0, 2.0, -3.0]),
+        (&[5, 7], &[2.0, 3.0, 100.0, 5.0]),
+    ];
+    assert_follows_data(&runs, nodes, initializers);
+}
+
+#[test]
+fn negative_sizes_in_data_are_errors() {
+    let nodes = vec![
+        node("Cast", &["x1"], &["data"]).int("to", 7),
+        node("ConstantOfShape", &["data"], &["zeros"]),
+        node("Add", &["zeros", "x0"], &["out"]),
+    ];
+    let one = |n: f32| vec![numbers(&[1]), Tensor::from_vec([1], vec![n]).unwrap()];
+    let mut open =
+        from_bytes(&model(open_graph(&[one(2.0), one(3.0)], nodes, vec![])), &LoadOptions::default())
+            .unwrap();
+    let inputs = one(-2.0);
+    let e = open.run(&mut Executor::with_threads(1), &[&inputs[0], &inputs[1]]).unwrap_err();
+    assert!(e.to_string().contains("`X`: -2 is not a size"), "{e}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
     floor_division::{ElementwiseFloordiv, ElementwiseMod},
     min_max_pow::{ElementwiseMax, ElementwiseMin},
     ranges::Range,
-    shape::{ExpandV2, Reshape2, ShapeOp, Slice},
+    shape::{DecidedSizes, ExpandV2, Reshape2, ShapeOp, Slice},
 };
 
 /// A dimension of an expression: a number where it is known, else an integer that the program computes.
@@ -77,6 +77,30 @@ impl DimExpr {
             return DimExpr::only_element(tensor);
         }
         DimExpr::computed(tensor.slice(0, at, at + 1).cast(DType::I64))
+    }
+
+    /// The elements of an integer tensor of at most one dimension and of known size. They may depend on data: operators
+    /// that read them are planned when they are known.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+    /// use autobwd_ops::{DimExpr, Math};
+    ///
+    /// let net = Builder::new();
+    /// let [x, n] = [net.input("x", DType::F32, &[2, 1]), net.input("n", DType::I64, &[1])];
+    /// let y = x.expand_to(&[2.into(), DimExpr::decided(&n)[0].clone()]).name();
+    /// let feeds = [Tensor::from_vec([2, 1], vec![1.0_f32, 2.0])?, Tensor::from_vec([1], vec![3_i64])?];
+    /// let feeds: [(&str, &dyn autobwd::Feed); 2] = [("x", &feeds[0]), ("n", &feeds[1])];
+    /// let found = Executor::new().run(&net.program()?, &mut Scope::new(), &feeds, &[&y])?;
+    /// assert_eq!(found[0].dims(), [2, 3]);
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn decided(tensor: &Expr) -> Vec<DimExpr> {
+        let vector = if tensor.dims().len() == 1 { tensor.clone() } else { tensor.reshape(&[1]) };
+        let x = if vector.dtype() == DType::I64 { vector } else { vector.cast(DType::I64) };
+        let out = (0..x.dims().numel().get().unwrap_or(0)).map(|_| New).collect();
+        emit(DecidedSizes { x: (&x).into(), out }).out.iter().map(|size| DimExpr::of(size, 1)).collect()
     }
 
     /// The element of an integer tensor that has one.

@@ -2,6 +2,7 @@
 
 mod axes;
 mod crop;
+mod decided;
 mod dims;
 mod expand;
 mod expand_as;
@@ -20,6 +21,7 @@ pub use autobwd::operators::{
 };
 pub use axes::{FlattenContiguousRange, FlattenContiguousRangeGrad, Squeeze2, Squeeze2Grad};
 pub use crop::CropTensor;
+pub use decided::DecidedSizes;
 pub use dims::Size;
 pub use expand::{ExpandV2, ExpandV2Grad, Tile, TileGrad};
 pub use expand_as::{ExpandAsV2, ExpandAsV2Grad};

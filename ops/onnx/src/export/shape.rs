@@ -2,16 +2,28 @@
 
 use autobwd::{DType, op::Rule};
 use autobwd_ops::shape::{
-    Assign, Cast, Concat, ConcatGrad, ExpandV2, Reshape2, ShapeOp, Split, Squeeze2, Tile, Transpose2,
-    TrilTriu, Unsqueeze2,
+    Assign, Cast, Concat, ConcatGrad, DecidedSizes, ExpandV2, Reshape2, ShapeOp, Split, Squeeze2, Tile,
+    Transpose2, TrilTriu, Unsqueeze2,
 };
 
 use super::{NodeAttr, Onnx};
 use crate::rules;
 
 rules!(
-    Assign, Cast, Concat, ConcatGrad, ExpandV2, Reshape2, ShapeOp, Split, Squeeze2, Tile, Transpose2,
-    TrilTriu, Unsqueeze2
+    Assign,
+    Cast,
+    Concat,
+    ConcatGrad,
+    DecidedSizes,
+    ExpandV2,
+    Reshape2,
+    ShapeOp,
+    Split,
+    Squeeze2,
+    Tile,
+    Transpose2,
+    TrilTriu,
+    Unsqueeze2
 );
 
 /// Integers of an attribute as a list of int64.
@@ -53,6 +65,15 @@ impl Rule<Onnx> for Cast<Onnx> {
 impl Rule<Onnx> for ShapeOp<Onnx> {
     fn apply(&mut self) {
         self.out = self.input.shape().cast(self.out.dtype());
+    }
+}
+
+impl Rule<Onnx> for DecidedSizes<Onnx> {
+    fn apply(&mut self) {
+        let sizes = parts(&self.x, &self.x.ints(&vec![1; self.out.len()]), self.out.len(), 0);
+        let zero = self.x.ints(&[0]);
+        let empty = |size: Onnx| self.x.filled(0.0, &zero.concat(&[&size], 0)).cast(DType::I32);
+        self.out = sizes.into_iter().map(empty).collect();
     }
 }
 

@@ -4,7 +4,7 @@ use autobwd::{DType, New, Tensor, emit, tensor::Dim};
 use autobwd_ops::{
     Math,
     fill::{Eye, FillConstant},
-    filled,
+    filled, positions,
     ranges::Range,
 };
 
@@ -55,7 +55,7 @@ fn constant_of_shape(n: &mut NodeContext<'_, '_>) -> Outputs {
     };
     n.set_type(0, element);
     let text = super::arith::number_text(number, dtype);
-    if let Some(dims) = n.sizes(0)? {
+    if let Some(dims) = n.decided_sizes(0)? {
         return one(filled(&n.net(), dtype, &text, &dims));
     }
     let shape = n.input(0)?;
@@ -115,17 +115,31 @@ fn eye_like(n: &mut NodeContext<'_, '_>) -> Outputs {
     let element =
         element.ok_or_else(|| refuse("attribute `dtype` of operator `EyeLike` is missing or invalid"))?;
     n.set_type(0, element);
-    let (dims, dtype) = (n.known_dims(0)?, n.dtype(element)?);
-    let [rows, columns] = dims[..] else { return Err(refuse("operator `EyeLike` needs a matrix")) };
-    let [rows, columns] = [rows, columns].map(|dim| dim as i64);
-    // A larger identity, from which the diagonal is cut.
-    let (down, right) = ((-diagonal).max(0), diagonal.max(0));
+    let dtype = n.dtype(element)?;
+    if n.rank(0)? != 2 {
+        return Err(refuse("operator `EyeLike` needs a matrix"));
+    }
     if diagonal.unsigned_abs() > 1 << 20 {
         return Err(refuse(format!("attribute `k` = {diagonal} of operator `EyeLike` is not supported")));
     }
+    if n.dims(0)?.iter().any(|dim| dim.get().is_none()) {
+        return open_eye(n, diagonal, dtype);
+    }
+    let dims = n.known_dims(0)?;
+    let [rows, columns] = [dims[0] as i64, dims[1] as i64];
+    // A larger identity, from which the diagonal is cut.
+    let (down, right) = ((-diagonal).max(0), diagonal.max(0));
     let size = (rows + right).max(columns + down);
     let eye = n.net().emit(Eye { out: New, num_rows: size, num_columns: size, dtype: DType::F32 }).out;
     let part = slice_axis(&slice_axis(&eye, 0, right, right + rows), 1, down, down + columns);
     // Row `i` of the part is row `i + k` of the identity, column `j` is column `j - k`.
     one(part.cast(dtype))
+}
+
+/// The identity of dimensions that are known when the program is planned.
+fn open_eye(n: &mut NodeContext<'_, '_>, diagonal: i64, dtype: DType) -> Outputs {
+    let x = n.input(0)?;
+    let [rows, columns] = [0, 1].map(|axis| positions(x.builder(), &x.dim(axis)));
+    let diagonal = n.ints_expr(&[diagonal])?;
+    one((rows + diagonal).unsqueeze(&[1]).equal(&columns.unsqueeze(&[0])).cast(dtype))
 }

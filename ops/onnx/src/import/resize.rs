@@ -3,7 +3,7 @@
 use autobwd::{Arg, DType, Expr, New, Result, Tensor, emit};
 use autobwd_ops::{
     DimExpr, Math,
-    interpolate::{BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
+    interpolate::{BicubicInterpV2, BilinearInterpV2, InterpAttrs, InterpMethod, NearestInterpV2},
 };
 
 use super::{
@@ -381,7 +381,7 @@ fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
         let sizes = sizes_of(n, &axes, &scales)?;
         return apply(n, &resizing, &axes, &sizes, &scales, &rois);
     }
-    if n.planned_ints(3)?.is_none() || n.dims(0)?.iter().any(|dim| dim.get().is_none()) {
+    if n.is_data(3) || n.planned_ints(3)?.is_none() || n.dims(0)?.iter().any(|dim| dim.get().is_none()) {
         return open_images(n, &resizing, &axes, policy);
     }
     let sizes = n.constant_ints(3)?.ok_or_else(|| refuse("operator `Resize` lacks scales and sizes"))?;
@@ -409,7 +409,7 @@ fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
     apply(n, &resizing, &axes, &sizes, &scales, &rois)
 }
 
-/// Images whose sizes are known when the program is planned.
+/// Images whose sizes are known when the program is planned, or when data has decided them.
 fn open_images(
     n: &mut NodeContext<'_, '_>,
     resizing: &Resizing<'_>,
@@ -421,7 +421,9 @@ fn open_images(
         refuse(format!("operator `{}` needs known dimensions, but its input is {dims}", n.op()))
     };
     let x = n.input(0)?;
-    let Some(sizes) = n.sizes(3)?.filter(|sizes| sizes.len() == axes.len()) else { return Err(open(n)) };
+    let Some(sizes) = n.decided_sizes(3)?.filter(|sizes| sizes.len() == axes.len()) else {
+        return Err(open(n));
+    };
     let size = |axis: usize| axes.iter().position(|own| *own == axis).map(|i| sizes[i].clone());
     if x.dims().len() != 4 || policy != "stretch" {
         return Err(open(n));
@@ -433,8 +435,13 @@ fn open_images(
     if [(&images, &wanted[0]), (&channels, &wanted[1])].into_iter().any(differ) {
         return Err(open(n));
     }
+    let cubic = InterpAttrs { interp_method: InterpMethod::Bicubic, ..InterpAttrs::default() };
     let attrs = match (resizing.mode, resizing.transformation, resizing.nearest) {
-        ("linear", "half_pixel", _) => {
+        // The library's kernel of cubic interpolation has this coefficient.
+        ("cubic", ..) if resizing.cubic != -0.75 => return Err(open(n)),
+        ("cubic", "half_pixel" | "pytorch_half_pixel", _) => InterpAttrs { align_corners: false, ..cubic },
+        ("cubic", "align_corners", _) => cubic,
+        ("linear", "half_pixel" | "pytorch_half_pixel", _) => {
             InterpAttrs { align_corners: false, align_mode: 0, ..InterpAttrs::default() }
         }
         ("linear", "align_corners", _) => InterpAttrs::default(),
@@ -449,17 +456,32 @@ fn open_images(
     if resizing.antialias || resizing.exclude_outside {
         return Err(open(n));
     }
-    let spatial = [2, 3].map(|axis| size(axis).unwrap_or_else(|| x.dim(axis as i32)).number(&n.net()));
-    let size_tensor: Vec<Arg> = spatial.iter().map(Into::into).collect();
+    let spatial = [2, 3].map(|axis| size(axis).unwrap_or_else(|| x.dim(axis as i32)));
+    // The library's operators take the first element for a single one, not the one in the middle. Of three elements, the
+    // second is in the middle, too.
+    let is_centred = resizing.transformation == "half_pixel";
+    let is_single = |size: &DimExpr| if is_centred { DimExpr::from(1) - (size - 1).min(1) } else { 0.into() };
+    let before = spatial.each_ref().map(is_single);
+    let numbers = [0, 1].map(|i| (&spatial[i] + &before[i] * 2).number(&n.net()));
+    let size_tensor: Vec<Arg> = numbers.iter().map(Into::into).collect();
     let dtype = x.dtype();
-    let is_nearest = attrs.interp_method == InterpMethod::Nearest;
-    let x = if is_nearest || dtype.is_float() { x } else { x.cast(DType::F64) };
+    let method = attrs.interp_method;
+    let x = if method == InterpMethod::Nearest || dtype.is_float() { x } else { x.cast(DType::F64) };
     let (x, interp) = ((&x).into(), attrs);
-    let out = match is_nearest {
-        true => emit(NearestInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
-        false => emit(BilinearInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
+    let out = match method {
+        InterpMethod::Nearest => {
+            emit(NearestInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out
+        }
+        InterpMethod::Bicubic => {
+            emit(BicubicInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out
+        }
+        _ => emit(BilinearInterpV2 { x, out_size: None, size_tensor, scale: None, out: New, interp }).out,
     };
-    let out = in_dtype(&out, dtype);
+    let cut = |out: Expr, i: usize| match before[i].known() {
+        Some(0) => out,
+        _ => out.slice_to(i as i32 + 2, &before[i], &(&before[i] + &spatial[i])),
+    };
+    let out = in_dtype(&cut(cut(out, 0), 1), dtype);
     if images.is_same(&wanted[0]) && channels.is_same(&wanted[1]) {
         return one(out);
     }

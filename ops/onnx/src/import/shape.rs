@@ -217,6 +217,10 @@ fn concat(n: &mut NodeContext<'_, '_>) -> Outputs {
 
 fn expand(n: &mut NodeContext<'_, '_>) -> Outputs {
     let x = n.input(0)?;
+    if n.is_data(1) {
+        let sizes = n.decided_sizes(1)?.unwrap_or_default();
+        return one(x.expand_to(&broadcast_sizes(&x, &sizes)?));
+    }
     if let Some(shape) = n.planned_ints(1)? {
         let sizes = narrow_sizes(&shape)?;
         if sizes.iter().any(|size| *size < 0) {

@@ -106,6 +106,27 @@ impl NodeContext<'_, '_> {
         Ok(self.planned_ints(i)?.map(|ints| ints.into_iter().map(Into::into).collect()))
     }
 
+    /// Whether an input is a vector of few integers, or one integer, that the model computes from its data.
+    pub(crate) fn is_data(&self, i: usize) -> bool {
+        let of_data = |value: &ImportedValue| match &value.content {
+            ValueContent::Computed(expr) => {
+                let is_integer = matches!(expr.dtype(), DType::I32 | DType::I64);
+                let is_short = expr.dims().numel().get().is_some_and(|count| count <= MAX_SIZES);
+                is_integer && is_short && expr.dims().len() <= 1 && !value.sources.is_empty()
+            }
+            _ => false,
+        };
+        self.value(i).is_some_and(|value| value.tensor().is_none() && of_data(value))
+    }
+
+    /// As [`sizes`](NodeContext::sizes), also of integers that the model computes from its data. None is negative.
+    pub(crate) fn decided_sizes(&mut self, i: usize) -> Result<Option<Vec<DimExpr>>> {
+        if !self.is_data(i) {
+            return self.sizes(i);
+        }
+        Ok(Some(DimExpr::decided(&self.input(i)?)))
+    }
+
     /// Sizes as int64 of rank 1.
     pub(crate) fn sizes_expr(&self, sizes: &[DimExpr]) -> Result<Expr> {
         if let Some(tensor) = SizeList::new(sizes.to_vec(), false).tensor() {

@@ -2,7 +2,7 @@
 
 use autobwd::{Expr, New, Result, emit};
 use autobwd_ops::{
-    DimExpr, Math,
+    DimExpr, Math, concat,
     shape::{Split, StridedSlice},
 };
 
@@ -78,6 +78,7 @@ fn slice(n: &mut NodeContext<'_, '_>) -> Outputs {
     let rank = n.rank(0)?;
     let (starts, ends, axes, steps) = match n.version() {
         ..10 => (n.ints("starts")?, n.ints("ends")?, n.ints("axes")?, None),
+        _ if n.is_data(1) || n.is_data(2) => return decided_slice(n),
         _ => match (n.planned_ints(1)?, n.planned_ints(2)?) {
             (Some(starts), Some(ends)) => {
                 (Some(starts), Some(ends), n.constant_ints(3)?, n.constant_ints(4)?)
@@ -165,15 +166,55 @@ fn computed_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
     let (Some(starts), Some(ends)) = (n.sizes(1)?, n.sizes(2)?) else {
         return Err(refuse("operator `Slice` needs a known number of starts"));
     };
-    let axes = n.constant_ints(3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
-    let steps = n.constant_ints(4)?.unwrap_or_else(|| vec![1; starts.len()]);
-    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return Err(refuse("operator `Slice` needs starts, ends, axes and steps of one length"));
-    }
+    let (axes, steps) = axes_and_steps(n, starts.len(), ends.len())?;
     let mut x = n.input(0)?;
-    for (i, axis) in axes.iter().enumerate() {
-        let axis = n.axis(0, *axis)?;
+    for (i, axis) in axes.into_iter().enumerate() {
         x = open_strided(&x, axis, &starts[i], &ends[i], steps[i])?;
     }
     one(x)
+}
+
+/// A slice between bounds that the model computes from its data.
+fn decided_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
+    let (starts, ends) = (elements(n, 1)?, elements(n, 2)?);
+    let (axes, steps) = axes_and_steps(n, starts.len(), ends.len())?;
+    if steps.iter().any(|step| *step < 0) {
+        return Err(refuse("operator `Slice` with negative steps needs known starts and ends"));
+    }
+    let mut x = n.input(0)?;
+    // Dimensions are not negative: bounds that count from the end are taken from the start.
+    let from_start = |(bound, axis): (&DimExpr, &usize)| {
+        let dim = x.dim(*axis as i32);
+        let is_negative = bound.min(0).max(-1) * -1;
+        (bound + is_negative * &dim).max(0).min(dim).number(&n.net())
+    };
+    let bounds: Vec<Expr> = starts.iter().zip(&axes).chain(ends.iter().zip(&axes)).map(from_start).collect();
+    let bounds = DimExpr::decided(&concat(&bounds.iter().collect::<Vec<_>>(), 0));
+    let (starts, ends) = bounds.split_at(axes.len());
+    for (i, axis) in axes.into_iter().enumerate() {
+        x = open_strided(&x, axis, &starts[i], &ends[i], steps[i])?;
+    }
+    one(x)
+}
+
+/// The integers of a vector of known length, as the model computes them.
+fn elements(n: &mut NodeContext<'_, '_>, i: usize) -> Result<Vec<DimExpr>> {
+    if !n.is_data(i) {
+        let sizes = n.sizes(i)?;
+        return sizes.ok_or_else(|| refuse("operator `Slice` needs a known number of starts"));
+    }
+    let x = n.input(i)?;
+    let count = x.dims().numel().get().unwrap_or(0) as i32;
+    Ok((0..count).map(|at| DimExpr::element(&x, at)).collect())
+}
+
+/// The axes and the steps of so many starts and ends.
+fn axes_and_steps(n: &NodeContext<'_, '_>, starts: usize, ends: usize) -> Result<(Vec<usize>, Vec<i64>)> {
+    let axes = n.constant_ints(3)?.unwrap_or_else(|| (0..starts as i64).collect());
+    let steps = n.constant_ints(4)?.unwrap_or_else(|| vec![1; starts]);
+    if [ends, axes.len(), steps.len()] != [starts; 3] {
+        return Err(refuse("operator `Slice` needs starts, ends, axes and steps of one length"));
+    }
+    let axes = axes.iter().map(|axis| n.axis(0, *axis)).collect::<Result<_>>()?;
+    Ok((axes, steps))
 }
