@@ -87,7 +87,7 @@ autobwd::samples!(
         lu(given([3, 2], [2.0, 0.5, 0.25, -3.0, 4.5, 0.75]), true),
         lu(given([2, 4], [2.0, 0.5, -0.25, 1.5, 4.25, -3.0, 0.75, 0.5]), true),
         lu(given([2, 2], [1.0, 2.0, 2.0, 4.0]), true).not_a_derivative("a singular matrix has no gradient"),
-        lu(positive([2, 1, 1]), false),
+        lu(given([2, 1, 1], [0.75, -2.0]), false),
         lu(uniform([0, 2, 3]), true),
         lu(uniform([2, 3, 0]), true),
         lu(uniform([3]), true).fails("`X`: matrices are needed"),
@@ -138,6 +138,8 @@ fn factorise(matrix: &mut [f64], [m, n]: [usize; 2], is_pivoted: bool, pivots: &
 /// For `l = [l₁; l₂]` and `u = [u₁, u₂]` with square `l₁` and `u₁`: the first `k` rows and columns of `pᵀ · dx` are `l₁⁻ᵀ · s · u₁⁻ᵀ`, the rows below
 /// `dl₂ · u₁⁻ᵀ`, the columns after `l₁⁻ᵀ · du₂`; `s` has the strictly lower triangle of `l₁ᵀ · dl₁ - du₂ · u₂ᵀ` and the upper one of
 /// `du₁ · u₁ᵀ - l₂ᵀ · dl₂`.
+///
+/// It takes the memory of a permutation matrix, `[.., m, m]`.
 #[register_op(grad_of = Lu, grad = Composed, composed)]
 pub struct LuGrad<V = Var> {
     #[input(shape_only)]
