@@ -36,7 +36,7 @@ static REFERENCE: LazyLock<Result<BTreeMap<String, ReferenceOp>>> = LazyLock::ne
 });
 
 /// Attributes that select an implementation and change no result.
-const HINTS: [&str; 30] = [
+const HINTS: [&str; 33] = [
     "dst_place_type",
     "epmap",
     "exhaustive_search",
@@ -45,6 +45,7 @@ const HINTS: [&str; 30] = [
     "height_sections",
     "is_distributed",
     "mkldnn_data_type",
+    "onednn_data_type",
     "op_callstack",
     "op_device",
     "op_namescope",
@@ -53,6 +54,7 @@ const HINTS: [&str; 30] = [
     "place_type",
     "quantization_type",
     "remote_prefetch",
+    "skip_eager_deletion_vars",
     "skip_quant",
     "slot",
     "table_names",
@@ -60,6 +62,7 @@ const HINTS: [&str; 30] = [
     "use_addto",
     "use_cudnn",
     "use_mkldnn",
+    "use_onednn",
     "use_quantizer",
     "with_quant_attr",
     "workspace_size_MB",

@@ -117,6 +117,17 @@ fn training_programs_go_on_with_the_losses_of_paddle() -> Result<()> {
 }
 
 #[test]
+fn hints_of_paddle_3_are_dropped() -> Result<()> {
+    let vars = [var(b"x", &[2]), var(b"y", &[2])].concat();
+    let flag = field(4, &[&field(1, b"use_onednn")[..], &[16, 6, 80, 0]].concat());
+    let text = field(4, &[&field(1, b"onednn_data_type")[..], &[16, 2], &field(5, b"")].concat());
+    let program = block(0, 0, &[vars, op("relu", b"x", b"y", &[flag, text])]);
+    let model = autobwd_paddle::from_bytes(&program, None, None)?;
+    assert_eq!(model.program.root().ops.len(), 1);
+    Ok(())
+}
+
+#[test]
 fn numbers_of_an_accuracy_are_integers_whatever_is_declared() -> Result<()> {
     let data = data("norms")?;
     let mut model = autobwd_paddle::load(models().join("norms"))?;
