@@ -81,6 +81,9 @@ const MASTER_WEIGHTS: [&str; 2] = ["MasterParam", "MasterParamOut"];
 /// Slots with another name there: operator, name here, name there.
 const RENAMED_SLOTS: [(&str, &str, &str); 1] = [("meshgrid_grad", "Out@GRAD", "outputs@GRAD")];
 
+/// Operators that are the gradient of another one, with the attributes that they copy from it and do not read.
+const DIFFERENTIATED: [(&str, &[&str]); 1] = [("concat", &["num", "sections"])];
+
 /// Outputs of another dtype than the reference declares: operator, slot, dtype of the values.
 const DECLARED_AS_FLOAT: [(&str, &str, DType); 2] =
     [("accuracy", "Correct", DType::I32), ("accuracy", "Total", DType::I32)];
@@ -115,6 +118,11 @@ pub(crate) fn true_dtype(ty: &str, slot: &str) -> Option<DType> {
 pub(crate) fn is_forward_output(ty: &str, slot: &str) -> bool {
     let forward = ty.strip_suffix("_grad").map(reference);
     matches!(forward, Some(Ok(Some(op))) if op.outputs.iter().any(|output| output == slot))
+}
+
+/// Whether an operator copies an attribute from the operator that it is the gradient of, and does not read it.
+pub(crate) fn is_of_differentiated(ty: &str, attr: &str) -> bool {
+    DIFFERENTIATED.iter().any(|(op, attrs)| *op == ty && attrs.contains(&attr))
 }
 
 /// Whether an attribute changes no result.
