@@ -234,8 +234,12 @@ def arguments():
         y = paddle.gather(y, rows, axis=one)
         y = paddle.clip(y, paddle.full([1], -0.75), paddle.full([1], 1.25))
         z = paddle.squeeze(paddle.sum(y, 1, keepdim=True), one)
+        corners = paddle.concat([x, x + 1, x + 2], 1)[:, :, :2]
+        boxes = paddle.concat([corners, corners + 2], 2)
+        scores = paddle.transpose(F.softmax(corners * corners), [0, 2, 1])
+        kept, _, _ = paddle.vision.ops.matrix_nms(boxes, scores, 0.3, 0.1, 10, 2, background_label=-1)
         executor = paddle.static.Executor()
-        paddle.static.save_inference_model(f"{out}/arguments", [x, rows], [y, z], executor, program=main)
+        paddle.static.save_inference_model(f"{out}/arguments", [x, rows], [y, z, kept], executor, program=main)
     paddle.disable_static()
     anonymous(f"{out}/arguments.pdmodel")
     random = np.random.default_rng(17)

@@ -174,7 +174,7 @@ impl Import {
             }
         }
         declare_cast_inputs(&mut descs, &vars);
-        forget_expanded(&descs, &mut vars);
+        forget_false_dims(&descs, &mut vars);
         complete_reshape_gradients(&mut descs);
         for var in descs.iter().flat_map(|op| op.reads().chain(op.writes())) {
             if let Some(kind) = others.get(&var) {
@@ -257,14 +257,17 @@ fn declare_cast_inputs(ops: &mut [OpDesc], vars: &Vars) {
     }
 }
 
-/// Makes the dimensions unknown that follow from an `expand_v2` to a computed shape: the reference declares the operator's
-/// output with the dimensions of its input.
-fn forget_expanded(ops: &[OpDesc], vars: &mut Vars) {
+/// Makes the dimensions unknown that follow from a false declaration: the reference declares an `expand_v2` to a computed shape
+/// with the dimensions of its input, and the boxes that `matrix_nms` keeps with the number of all boxes.
+fn forget_false_dims(ops: &[OpDesc], vars: &mut Vars) {
     let mut unknown: HashSet<Var> = HashSet::new();
     for op in ops {
         let tensors = ["Shape", "expand_shapes_tensor"];
-        let is_expansion = op.ty == "expand_v2" && tensors.iter().any(|slot| !op.inputs.get(slot).is_empty());
-        if is_expansion || op.reads().any(|var| unknown.contains(&var)) {
+        let is_false = match &*op.ty {
+            "expand_v2" => tensors.iter().any(|slot| !op.inputs.get(slot).is_empty()),
+            ty => ty == "matrix_nms",
+        };
+        if is_false || op.reads().any(|var| unknown.contains(&var)) {
             unknown.extend(op.writes());
         }
     }
