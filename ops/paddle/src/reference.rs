@@ -36,7 +36,7 @@ static REFERENCE: LazyLock<Result<BTreeMap<String, ReferenceOp>>> = LazyLock::ne
 });
 
 /// Attributes that select an implementation and change no result.
-const HINTS: [&str; 30] = [
+const HINTS: [&str; 33] = [
     "dst_place_type",
     "epmap",
     "exhaustive_search",
@@ -45,6 +45,7 @@ const HINTS: [&str; 30] = [
     "height_sections",
     "is_distributed",
     "mkldnn_data_type",
+    "onednn_data_type",
     "op_callstack",
     "op_device",
     "op_namescope",
@@ -53,6 +54,7 @@ const HINTS: [&str; 30] = [
     "place_type",
     "quantization_type",
     "remote_prefetch",
+    "skip_eager_deletion_vars",
     "skip_quant",
     "slot",
     "table_names",
@@ -60,6 +62,7 @@ const HINTS: [&str; 30] = [
     "use_addto",
     "use_cudnn",
     "use_mkldnn",
+    "use_onednn",
     "use_quantizer",
     "with_quant_attr",
     "workspace_size_MB",
@@ -77,6 +80,9 @@ const MASTER_WEIGHTS: [&str; 2] = ["MasterParam", "MasterParamOut"];
 
 /// Slots with another name there: operator, name here, name there.
 const RENAMED_SLOTS: [(&str, &str, &str); 1] = [("meshgrid_grad", "Out@GRAD", "outputs@GRAD")];
+
+/// Operators that are the gradient of another one, with the attributes that they copy from it and do not read.
+const DIFFERENTIATED: [(&str, &[&str]); 1] = [("concat", &["num", "sections"])];
 
 /// Outputs of another dtype than the reference declares: operator, slot, dtype of the values.
 const DECLARED_AS_FLOAT: [(&str, &str, DType); 2] =
@@ -112,6 +118,11 @@ pub(crate) fn true_dtype(ty: &str, slot: &str) -> Option<DType> {
 pub(crate) fn is_forward_output(ty: &str, slot: &str) -> bool {
     let forward = ty.strip_suffix("_grad").map(reference);
     matches!(forward, Some(Ok(Some(op))) if op.outputs.iter().any(|output| output == slot))
+}
+
+/// Whether an operator copies an attribute from the operator that it is the gradient of, and does not read it.
+pub(crate) fn is_of_differentiated(ty: &str, attr: &str) -> bool {
+    DIFFERENTIATED.iter().any(|(op, attrs)| *op == ty && attrs.contains(&attr))
 }
 
 /// Whether an attribute changes no result.

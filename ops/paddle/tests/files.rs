@@ -34,8 +34,10 @@ const NAMES: [(&str, &str); 5] = [
 
 #[test]
 fn results_are_those_of_paddle_and_the_same_after_saving() -> Result<()> {
-    // A loop and a branch, and sums of integers, without parameters.
-    for (name, expected) in NAMES.into_iter().chain([("control", "control"), ("sums", "sums")]) {
+    // A loop and a branch, sums of integers, and tensors in the place of attributes, without parameters.
+    for (name, expected) in
+        NAMES.into_iter().chain([("control", "control"), ("sums", "sums"), ("arguments", "arguments")])
+    {
         let data = data(expected)?;
         let mut model = autobwd_paddle::load(models().join(name))?;
         let results = model.run(&mut Executor::new(), &list(&data, "in"))?;
@@ -113,6 +115,32 @@ fn training_programs_go_on_with_the_losses_of_paddle() -> Result<()> {
             assert_close(&Tensor::from_vec([losses.len()], losses)?, &data["losses"]);
         }
     }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_composed_operators_are_those_of_paddle() -> Result<()> {
+    let data = data("composed")?;
+    let mut model = autobwd_paddle::load(models().join("composed"))?;
+    let inputs = data.iter().filter(|(name, _)| *name != "losses");
+    let feeds: Vec<(&str, &dyn Feed)> = inputs.map(|(name, x)| (name.as_str(), x as &dyn Feed)).collect();
+    let (mut executor, mut losses) = (Executor::new(), vec![]);
+    for _ in 0..data["losses"].numel() {
+        let fetched = executor.run(&model.program, &mut model.scope, &feeds, &["tmp_18"])?;
+        losses.push(fetched[0].item()? as f32);
+    }
+    assert_close(&Tensor::from_vec([losses.len()], losses)?, &data["losses"]);
+    Ok(())
+}
+
+#[test]
+fn hints_of_paddle_3_are_dropped() -> Result<()> {
+    let vars = [var(b"x", &[2]), var(b"y", &[2])].concat();
+    let flag = field(4, &[&field(1, b"use_onednn")[..], &[16, 6, 80, 0]].concat());
+    let text = field(4, &[&field(1, b"onednn_data_type")[..], &[16, 2], &field(5, b"")].concat());
+    let program = block(0, 0, &[vars, op("relu", b"x", b"y", &[flag, text])]);
+    let model = autobwd_paddle::from_bytes(&program, None, None)?;
+    assert_eq!(model.program.root().ops.len(), 1);
     Ok(())
 }
 

@@ -191,6 +191,61 @@ def orders():
     train("orders", build, feeds, ["losses"])
 
 
+def composed():
+    """A training program: gradients of composed operators, a branch, gradients of integers, a computed shape."""
+
+    def build():
+        x, labels = paddle.static.data("x", [-1, 2, 4, 6]), paddle.static.data("labels", [-1, 2], "int32")
+        other = paddle.static.data("other", [-1, 2], "int32")
+        h = F.local_response_norm(nn.Conv2D(2, 4, 3, padding=1)(x), 3)
+        first, second = paddle.split(h, 2, axis=1)
+        second = paddle.reshape(second, paddle.shape(first))
+        steps = paddle.transpose(paddle.flatten(first, 1, 2), [2, 0, 1])
+        lengths = paddle.full([3], 6, "int64"), paddle.full([3], 2, "int64")
+        # Two losses of the same scores: their gradient operators do not read the labels.
+        loss = F.ctc_loss(steps, labels, *lengths) + 2 * F.ctc_loss(steps, other, *lengths)
+        positive = paddle.sum(paddle.cast(second > 0, "int32")) * 1.0
+        branches = {0: lambda: second * 2, 1: lambda: second * 3}
+        case = paddle.static.nn.switch_case(paddle.full([1], 1, "int32"), branches)
+        across = paddle.cross(first[:, :, :3], paddle.tanh(first[:, :, :3]), axis=2)
+        loss = loss + paddle.mean(case * case) + positive * 0.01 * paddle.mean(across)
+        volume = nn.Conv3DTranspose(1, 2, 2)(paddle.unsqueeze(x, 1))
+        loss = loss + paddle.mean(volume * volume)
+        paddle.optimizer.SGD(0.05).minimize(loss)
+        return [loss]
+
+    random = np.random.default_rng(13)
+    feeds = {"x": random.standard_normal((3, 2, 4, 6)).astype("float32")}
+    feeds["labels"] = np.array([[1, 2], [3, 1], [2, 2]], "int32")
+    feeds["other"] = np.array([[2, 1], [1, 3], [3, 2]], "int32")
+    train("composed", build, feeds, ["losses"])
+
+
+def arguments():
+    """Tensors in the place of attributes, assigned slices, and a shape of another tensor."""
+    paddle.enable_static()
+    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        x, rows = paddle.static.data("x", [-1, 1, 4]), paddle.static.data("rows", [2], "int64")
+        one = paddle.full([1], 1, "int32")
+        y = paddle.expand(x, paddle.shape(paddle.concat([x, x, x], 1))) * 2
+        y = paddle.static.setitem(y, (slice(None), slice(one, one + 1)), x)
+        y = paddle.static.setitem(y, (slice(None), slice(None), 0), 0.5)
+        y = paddle.gather(y, rows, axis=one)
+        y = paddle.clip(y, paddle.full([1], -0.75), paddle.full([1], 1.25))
+        z = paddle.squeeze(paddle.sum(y, 1, keepdim=True), one)
+        corners = paddle.concat([x, x + 1, x + 2], 1)[:, :, :2]
+        boxes = paddle.concat([corners, corners + 2], 2)
+        scores = paddle.transpose(F.softmax(corners * corners), [0, 2, 1])
+        kept, _, _ = paddle.vision.ops.matrix_nms(boxes, scores, 0.3, 0.1, 10, 2, background_label=-1)
+        executor = paddle.static.Executor()
+        paddle.static.save_inference_model(f"{out}/arguments", [x, rows], [y, z, kept], executor, program=main)
+    paddle.disable_static()
+    anonymous(f"{out}/arguments.pdmodel")
+    random = np.random.default_rng(17)
+    run(f"{out}/arguments", [random.standard_normal((2, 1, 4)).astype("float32"), np.array([2, 1])], "arguments")
+
+
 def control():
     """A loop and a branch: powers of two below a number, and their sign by the mean of `x`."""
     paddle.enable_static()
@@ -254,6 +309,8 @@ export("shapes", Shapes(), [floats(2, 3, 4)])
 training()
 norms()
 orders()
+composed()
+arguments()
 control()
 sums()
 separate()

@@ -29,6 +29,13 @@ pub(super) fn modern(mut op: OpDesc) -> OpDesc {
     if op.r#type == "flatten2" {
         return flatten(op);
     }
+    if op.r#type.starts_with("conv3d_transpose") {
+        // The default, which means that channels come first.
+        let layout = op.attrs.iter_mut().filter(|attr| attr.name == "data_format");
+        layout
+            .filter(|attr| attr.s.as_deref() == Some("NCHW"))
+            .for_each(|attr| attr.s = Some("NCDHW".into()));
+    }
     let Some(((_, now), names)) = REPLACED.iter().find(|((then, _), _)| *then == op.r#type) else {
         return op;
     };

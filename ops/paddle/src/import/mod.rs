@@ -5,15 +5,18 @@
 //! differently. Outputs that files for inference lack are added. Updates with master weights become updates of these
 //! and casts to the parameters.
 
+mod composed_gradients;
+mod constant_arguments;
 mod earlier;
 mod op;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use autobwd::{
     Attr, BlockId, DType, Dims, OpInfoMap, Program, Result, VarDesc,
     op::OpInfo,
     program::{OpDesc, Var, VarKind, Vars},
+    tensor::Dim,
 };
 use autobwd_core::__private::Obstacles;
 use autobwd_ops::{mixed_precision::lower_master_weights, model::infer_shapes};
@@ -23,6 +26,9 @@ use crate::{
     reference::true_dtype,
     tensors,
 };
+
+use composed_gradients::{ComposedForward, ComposedGradient, lower_composed_gradients};
+use constant_arguments::Constants;
 
 /// A program, and what the file says about its inputs and outputs.
 pub(crate) struct ImportedProgram {
@@ -45,15 +51,25 @@ pub(crate) fn import(file: proto::ProgramDesc, ops: &OpInfoMap, source: &str) ->
         feeds: vec![],
         fetches: vec![],
         added: vec![],
+        forwards: vec![],
+        gradients: vec![],
     };
     import.blocks(&file.blocks);
+    let constants = Constants::of(&file);
     for (index, block) in file.blocks.into_iter().enumerate() {
-        import.block(index, block);
+        import.block(index, block, &constants);
     }
-    let Import { mut program, mut obstacles, feeds, fetches, .. } = import;
+    let Import { mut program, mut obstacles, feeds, fetches, gradients, .. } = import;
     obstacles.require_none(&failed)?;
     obstacles.note("", program.check_structure());
     obstacles.require_none(&failed)?;
+    if !gradients.is_empty() {
+        // Compositions depend on the number of dimensions.
+        infer_shapes(&mut program, ops);
+        obstacles.note("", lower_composed_gradients(&mut program, &gradients, ops));
+        obstacles.require_none(&failed)?;
+    }
+    drop_integer_gradients(&mut program, &fetches);
     if let Some(lowered) = obstacles.note("", lower_master_weights(&program)) {
         program = lowered;
     }
@@ -79,6 +95,9 @@ struct Import {
     fetches: Vec<(i32, String)>,
     /// Outputs that the block lacks.
     added: Vec<Var>,
+    /// Operators whose gradients are composed, and their gradient operators in the file.
+    forwards: Vec<ComposedForward>,
+    gradients: Vec<ComposedGradient>,
 }
 
 impl Import {
@@ -108,11 +127,12 @@ impl Import {
         }
     }
 
-    fn block(&mut self, index: usize, block: proto::BlockDesc) {
+    fn block(&mut self, index: usize, block: proto::BlockDesc, constants: &Constants) {
         let mut vars = Vars::default();
         // Variables of kinds that programs do not have: holders of inputs and outputs, readers.
         let mut others: HashMap<Var, &'static str> = HashMap::new();
-        for var in block.vars {
+        // It is no variable, but the reference declares it where the gradient of a branch needs none.
+        for var in block.vars.into_iter().filter(|var| var.name != "@EMPTY@") {
             let name = self.program.var(&var.name);
             match self.var(index, &var) {
                 Ok(Some(desc)) if vars.get(&name).is_none() => {
@@ -128,11 +148,17 @@ impl Import {
             }
         }
         let mut descs: Vec<OpDesc> = vec![];
-        for (i, op) in block.ops.into_iter().map(earlier::modern).enumerate() {
+        let ops = block.ops.into_iter().map(earlier::modern).map(|op| constants.as_attributes(op));
+        for (i, op) in ops.enumerate() {
             let place = format!("block {index}, operator {i}");
             match &*op.r#type {
                 "feed" | "fetch" => self.feed_or_fetch(&place, &op, &mut vars),
-                _ => descs.extend(self.op(&place, op)),
+                _ => {
+                    let (values, op) = self.values_of_assignment(op);
+                    descs.extend(values.and_then(|values| self.op(&place, values)));
+                    let at = (BlockId::new(index), descs.len());
+                    descs.extend(self.composed_gradient(at, &op).or_else(|| self.op(&place, op)));
+                }
             }
         }
         for var in self.added.drain(..) {
@@ -148,6 +174,8 @@ impl Import {
             }
         }
         declare_cast_inputs(&mut descs, &vars);
+        forget_false_dims(&descs, &mut vars);
+        complete_reshape_gradients(&mut descs);
         for var in descs.iter().flat_map(|op| op.reads().chain(op.writes())) {
             if let Some(kind) = others.get(&var) {
                 let text = format!("variable `{}` of kind {kind} is not supported", self.program.name(var));
@@ -225,6 +253,80 @@ fn declare_cast_inputs(ops: &mut [OpDesc], vars: &Vars) {
         let x = op.inputs.get("X").first().and_then(|x| vars.get(x));
         if let Some(desc) = x.filter(|desc| desc.persistable) {
             op.attrs.set("in_dtype", Attr::I32(desc.dtype.code()));
+        }
+    }
+}
+
+/// Makes the dimensions unknown that follow from a false declaration: the reference declares an `expand_v2` to a computed shape
+/// with the dimensions of its input, and the boxes that `matrix_nms` keeps with the number of all boxes.
+fn forget_false_dims(ops: &[OpDesc], vars: &mut Vars) {
+    let mut unknown: HashSet<Var> = HashSet::new();
+    for op in ops {
+        let tensors = ["Shape", "expand_shapes_tensor"];
+        let is_false = match &*op.ty {
+            "expand_v2" => tensors.iter().any(|slot| !op.inputs.get(slot).is_empty()),
+            ty => ty == "matrix_nms",
+        };
+        if is_false || op.reads().any(|var| unknown.contains(&var)) {
+            unknown.extend(op.writes());
+        }
+    }
+    for var in unknown {
+        if let Some(desc) = vars.get_mut(&var).filter(|desc| !desc.persistable) {
+            desc.dims = desc.dims.iter().map(|_| Dim::UNKNOWN).collect();
+        }
+    }
+}
+
+/// Removes the operators that compute gradients of integers alone, which nothing else reads: the reference appends them where
+/// integers become floating point numbers.
+fn drop_integer_gradients(program: &mut Program, fetches: &[(i32, String)]) {
+    let fetched: HashSet<Var> = fetches.iter().map(|(_, name)| program.var(name)).collect();
+    for index in (0..program.blocks().len()).map(BlockId::new) {
+        let Some(block) = program.block(index) else { continue };
+        let is_integer = |var: Var| {
+            let desc = program.lookup(index, var);
+            desc.is_some_and(|desc| !desc.dtype.is_float() && !desc.persistable)
+        };
+        let mut kept = vec![];
+        // From the last one on: an operator goes after those that read it.
+        let mut needed = fetched.clone();
+        let others = program.blocks().iter().filter(|other| !std::ptr::eq(*other, block));
+        needed.extend(others.flat_map(|other| &other.ops).flat_map(OpDesc::reads));
+        for op in block.ops.iter().rev() {
+            let is_gradient = op.writes().all(|var| program.name(var).contains("@GRAD"));
+            let inner = |var: &Var| block.vars.contains_key(var);
+            let dead = |var: Var| is_integer(var) && inner(&var) && !needed.contains(&var);
+            if is_gradient && op.writes().next().is_some() && op.writes().all(dead) {
+                continue;
+            }
+            needed.extend(op.reads());
+            kept.push(op.clone());
+        }
+        kept.reverse();
+        if let Some(block) = program.block_mut(index) {
+            block.ops = kept;
+        }
+    }
+}
+
+/// Adds the tensors of the shape to the gradient operators of `reshape2`: the reference's do not read them, and the shape
+/// rule needs to know that the shape is computed.
+fn complete_reshape_gradients(ops: &mut [OpDesc]) {
+    let mut shapes: HashMap<Var, Vec<(&'static str, Vec<Var>)>> = HashMap::new();
+    for op in ops {
+        let tensors = ["Shape", "ShapeTensor"].map(|slot| (slot, op.inputs.get(slot).to_vec()));
+        let given = tensors.iter().any(|(_, tensors)| !tensors.is_empty());
+        match (&*op.ty, op.outputs.get("XShape"), op.inputs.get("XShape")) {
+            ("reshape2", [x_shape], _) if given => {
+                shapes.insert(*x_shape, tensors.to_vec());
+            }
+            ("reshape2_grad", _, [x_shape]) if !given => {
+                for (slot, tensors) in shapes.get(x_shape).into_iter().flatten() {
+                    op.inputs.set(*slot, tensors.iter().copied());
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -1,19 +1,23 @@
 //! Operators from messages: slots and attributes that the registered operator has, and a reason for every other.
 
 use autobwd::{
-    Attr, OpDesc,
+    Attr, BlockId, DType, OpDesc,
     op::{Arity, OpInfo},
     program::{AttrMap, Name, Site, Slots, Var},
 };
 
-use super::Import;
+use super::{
+    Import,
+    composed_gradients::{ComposedForward, ComposedGradient},
+};
 use crate::{
-    attrs::{convert, read_attr, type_name},
-    proto::op_desc,
+    attrs::{convert, read_attr, type_name, write_attr},
+    proto::{OpDesc as ProtoOp, Scalar, op_desc, var_type::Type},
     reference::{
-        is_forward_output, is_hint, is_neutral_in_earlier_versions, master_weights, op_here, reference,
-        reference_attr, slot_here,
+        is_forward_output, is_hint, is_neutral_in_earlier_versions, is_of_differentiated, master_weights,
+        op_here, reference, reference_attr, slot_here,
     },
+    tensors,
 };
 
 /// The longest source line that is kept, in bytes.
@@ -21,7 +25,7 @@ const SITE_LIMIT: usize = 256;
 
 impl Import {
     /// The operator; `None` if it is not registered.
-    pub(super) fn op(&mut self, place: &str, op: crate::proto::OpDesc) -> Option<OpDesc> {
+    pub(super) fn op(&mut self, place: &str, op: ProtoOp) -> Option<OpDesc> {
         let ty = op.r#type.as_str();
         let Some(info) = self.ops.get(op_here(ty)).copied() else {
             let unknown = reference(ty).is_ok_and(|known| known.is_none());
@@ -34,18 +38,60 @@ impl Import {
             return None;
         };
         let mut desc = OpDesc::new(info.schema().name);
-        desc.inputs = self.slots(place, info, op.inputs, true);
-        desc.outputs = self.slots(place, info, op.outputs, false);
+        desc.inputs = self.slots(place, info, &op.inputs, true);
+        desc.outputs = self.slots(place, info, &op.outputs, false);
         self.complete(info, &mut desc.outputs);
         desc.site = op.attrs.iter().find_map(site);
-        desc.attrs = self.attrs(place, info, op.attrs);
+        desc.attrs = self.attrs(place, info, op.attrs.clone());
+        self.forwards.extend(ComposedForward::of(info, &op, &desc));
         Some(desc)
     }
 
-    fn slots(&mut self, place: &str, info: &OpInfo, all: Vec<op_desc::Var>, input: bool) -> Slots {
+    /// A `set_value` of constants as an operator that writes them to a tensor, and a `set_value` of the tensor.
+    pub(super) fn values_of_assignment(&mut self, mut op: ProtoOp) -> (Option<ProtoOp>, ProtoOp) {
+        let given = |op: &ProtoOp, slot: &str| {
+            op.inputs.iter().any(|args| args.parameter == slot && !args.arguments.is_empty())
+        };
+        let Some(values) = constant_values(&op).filter(|_| !given(&op, "ValueTensor")) else {
+            return (None, op);
+        };
+        let var = self.program.fresh("set_value.values");
+        self.added.push(var);
+        let slot = |parameter: &str, name: &str| op_desc::Var {
+            parameter: parameter.into(),
+            arguments: vec![name.into()],
+        };
+        let name = self.program.name(var);
+        op.inputs.push(slot("ValueTensor", name));
+        let writer = ProtoOp {
+            r#type: "assign_value".into(),
+            outputs: vec![slot("Out", name)],
+            attrs: values,
+            ..ProtoOp::default()
+        };
+        op.attrs.retain(|attr| attr.name != "values" && attr.name != "shape");
+        (Some(writer), op)
+    }
+
+    /// A placeholder for a gradient operator that is not registered and whose forward operator is composed.
+    pub(super) fn composed_gradient(&mut self, at: (BlockId, usize), op: &ProtoOp) -> Option<OpDesc> {
+        if self.ops.contains_key(op_here(&op.r#type)) {
+            return None;
+        }
+        let gradient = ComposedGradient::of(&self.forwards, at, op, &mut self.program)?;
+        let mut vars = |slots: &[op_desc::Var]| -> Vec<Var> {
+            slots.iter().flat_map(|args| &args.arguments).map(|name| self.program.var(name)).collect()
+        };
+        let desc = OpDesc::new("composed_gradient").input("X", vars(&op.inputs));
+        let desc = desc.output("Out", vars(&op.outputs));
+        self.gradients.push(gradient);
+        Some(desc)
+    }
+
+    fn slots(&mut self, place: &str, info: &OpInfo, all: &[op_desc::Var], input: bool) -> Slots {
         let schema = info.schema();
         let mut slots = Slots::default();
-        for args in all.into_iter().filter(|args| !args.arguments.is_empty()) {
+        for args in all.iter().filter(|args| !args.arguments.is_empty()) {
             let name = slot_here(schema.name, &args.parameter);
             let known = if input { schema.input(name) } else { schema.output(name) };
             let vars: Vec<Var> = args.arguments.iter().map(|name| self.program.var(name)).collect();
@@ -106,6 +152,7 @@ impl Import {
                     let default = known.and_then(|(_, default)| default);
                     let is_default = default.is_some_and(|default| is_same(&default, &value))
                         || self.is_of_forward_alone(schema.name, &name)
+                        || is_of_differentiated(schema.name, &name)
                         // It chose kernels for operators without another use for it.
                         || name == "is_test"
                         // It says which outputs there are, as the slots do.
@@ -132,6 +179,30 @@ impl Import {
         let forward = ty.strip_suffix("_grad").and_then(|forward| self.ops.get(forward));
         forward.is_some_and(|forward| forward.schema().attr(attr).is_some())
     }
+}
+
+/// The attributes of an `assign_value` that writes the constants of a `set_value`; `None` if it has none, or of a dtype that
+/// `assign_value` does not write.
+fn constant_values(op: &ProtoOp) -> Option<Vec<op_desc::Attr>> {
+    let attr = |name: &str| op.attrs.iter().find(|attr| attr.name == name);
+    let values = &attr("values").filter(|_| op.r#type == "set_value")?.scalars;
+    if values.is_empty() {
+        return None;
+    }
+    let number = |value: &Scalar| value.r.or(value.i.map(|i| i as f64)).unwrap_or_default();
+    let integer = |value: &Scalar| value.i.or(value.b.map(i64::from)).unwrap_or_else(|| number(value) as i64);
+    let dtype = tensors::dtype(Type::try_from(attr("dtype")?.i?).ok()?)?;
+    let value = match dtype {
+        DType::F32 => ("fp32_values", Attr::F32s(values.iter().map(|x| number(x) as f32).collect())),
+        DType::F64 => ("fp64_values", Attr::F64s(values.iter().map(number).collect())),
+        DType::I32 => ("int32_values", Attr::I64s(values.iter().map(integer).collect())),
+        DType::I64 => ("int64_values", Attr::I64s(values.iter().map(integer).collect())),
+        DType::Bool => ("bool_values", Attr::I64s(values.iter().map(integer).collect())),
+        _ => return None,
+    };
+    let shape = Attr::I64s(attr("shape")?.longs.clone());
+    let all = [value, ("shape", shape), ("dtype", Attr::I32(attr("dtype")?.i?))];
+    all.into_iter().map(|(name, value)| write_attr(name, value, None)).collect()
 }
 
 fn is_nan(value: &Attr) -> bool {
