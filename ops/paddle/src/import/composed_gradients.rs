@@ -3,7 +3,7 @@
 //!
 //! Such a gradient operator may lack inputs of its forward operator, so the forward operator is searched for in the file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use autobwd::{
     BlockId, DType, Dims, OpDesc, OpInfoMap, Program, Result, VarDesc,
@@ -47,6 +47,38 @@ impl ComposedForward {
     }
 }
 
+/// The operators whose gradients are composed, which gradient operators find by what they read.
+#[derive(Default)]
+pub(super) struct ComposedForwards {
+    all: Vec<ComposedForward>,
+    /// By type, slot and arguments: positions in `all`.
+    by_slot: HashMap<(String, String, Vec<String>), Vec<usize>>,
+}
+
+impl ComposedForwards {
+    pub(super) fn add(&mut self, forward: ComposedForward) {
+        for slot in &forward.slots {
+            let key = (forward.ty.clone(), slot.parameter.clone(), slot.arguments.clone());
+            self.by_slot.entry(key).or_default().push(self.all.len());
+        }
+        self.all.push(forward);
+    }
+
+    /// The last operator whose gradient `op` is.
+    fn of_gradient(&self, op: &proto::OpDesc) -> Option<&ComposedForward> {
+        let ty = op.r#type.strip_suffix("_grad")?;
+        let read = op.inputs.iter().filter(|slot| !slot.arguments.is_empty());
+        let positions = read.filter_map(|slot| {
+            // The gradient of an output is named after it.
+            let before = |name: &String| name.split("@GRAD").next().unwrap_or_default().to_string();
+            let arguments = slot.arguments.iter().map(before).collect();
+            self.by_slot.get(&(ty.to_string(), before(&slot.parameter), arguments))
+        });
+        let fewest = positions.min_by_key(|positions| positions.len())?;
+        fewest.iter().rev().map(|at| &self.all[*at]).find(|forward| forward.has_gradient(op))
+    }
+}
+
 /// A gradient operator of the file, for a position in a block.
 pub(super) struct ComposedGradient {
     block: BlockId,
@@ -61,12 +93,12 @@ pub(super) struct ComposedGradient {
 impl ComposedGradient {
     /// The gradient operator `op`; `None` if its forward operator is not among `forwards`.
     pub(super) fn of(
-        forwards: &[ComposedForward],
+        forwards: &ComposedForwards,
         (block, at): (BlockId, usize),
         op: &proto::OpDesc,
         program: &mut Program,
     ) -> Option<ComposedGradient> {
-        let forward = forwards.iter().rev().find(|forward| forward.has_gradient(op))?.desc.clone();
+        let forward = forwards.of_gradient(op)?.desc.clone();
         let mut gradients = |slots: &[op_desc::Var], slot: &str, count: usize| -> Vec<Var> {
             let name = format!("{}@GRAD", slot_there(&forward.ty, slot));
             let args = slots.iter().find(|args| args.parameter == name).map(|args| &args.arguments);
@@ -144,12 +176,15 @@ pub(super) fn lower_composed_gradients(
     gradients: &[ComposedGradient],
     ops: &OpInfoMap,
 ) -> Result<()> {
-    // From the last one on, so that positions stay right.
-    for gradient in gradients.iter().rev() {
-        let lowered = gradient.lower(program, ops)?;
-        if let Some(block) = program.block_mut(gradient.block) {
-            block.ops.splice(gradient.at..=gradient.at, lowered);
-        }
+    let mut lowered: HashMap<(BlockId, usize), Vec<OpDesc>> = HashMap::new();
+    for gradient in gradients {
+        lowered.insert((gradient.block, gradient.at), gradient.lower(program, ops)?);
+    }
+    let blocks: HashSet<BlockId> = gradients.iter().map(|gradient| gradient.block).collect();
+    for id in blocks {
+        let Some(block) = program.block_mut(id) else { continue };
+        let ops = std::mem::take(&mut block.ops).into_iter().enumerate();
+        block.ops = ops.flat_map(|(at, op)| lowered.remove(&(id, at)).unwrap_or_else(|| vec![op])).collect();
     }
     Ok(())
 }

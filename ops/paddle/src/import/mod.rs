@@ -27,7 +27,7 @@ use crate::{
     tensors,
 };
 
-use composed_gradients::{ComposedForward, ComposedGradient, lower_composed_gradients};
+use composed_gradients::{ComposedForwards, ComposedGradient, lower_composed_gradients};
 use constant_arguments::Constants;
 
 /// A program, and what the file says about its inputs and outputs.
@@ -51,7 +51,7 @@ pub(crate) fn import(file: proto::ProgramDesc, ops: &OpInfoMap, source: &str) ->
         feeds: vec![],
         fetches: vec![],
         added: vec![],
-        forwards: vec![],
+        forwards: ComposedForwards::default(),
         gradients: vec![],
     };
     import.blocks(&file.blocks);
@@ -96,7 +96,7 @@ struct Import {
     /// Outputs that the block lacks.
     added: Vec<Var>,
     /// Operators whose gradients are composed, and their gradient operators in the file.
-    forwards: Vec<ComposedForward>,
+    forwards: ComposedForwards,
     gradients: Vec<ComposedGradient>,
 }
 

@@ -43,7 +43,7 @@ impl Import {
         self.complete(info, &mut desc.outputs);
         desc.site = op.attrs.iter().find_map(site);
         desc.attrs = self.attrs(place, info, op.attrs.clone());
-        self.forwards.extend(ComposedForward::of(info, &op, &desc));
+        ComposedForward::of(info, &op, &desc).into_iter().for_each(|forward| self.forwards.add(forward));
         Some(desc)
     }
 
