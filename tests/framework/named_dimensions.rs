@@ -120,7 +120,8 @@ fn names_do_not_outlive_the_steps_of_a_loop() -> Result<()> {
     let net = Builder::new();
     let rows = named(&net, "rows", DType::F32, &["N"]);
     let small = |x: &[Expr]| x[0].sum(&[]).less_than(&(x[0].sum(&[]) * 0.0 + 9.0));
-    let grown = while_loop(&[rows.clone()], small, |x| vec![concat(&[&x[0], &x[0]], 0)]).remove(0);
+    let grown =
+        while_loop(std::slice::from_ref(&rows), small, |x| vec![concat(&[&x[0], &x[0]], 0)]).remove(0);
     assert_eq!(dims(&grown), "[-1]");
     let out = grown.name();
     let two = Tensor::from_vec([2], vec![1.0_f32; 2])?;

@@ -14,7 +14,7 @@ use crate::{
     stack,
 };
 
-/// Discrete Fourier transforms of real numbers along axes, as [`FftC2c`](super::FftC2c): of the last axis, the first half of
+/// Discrete Fourier transforms of real numbers along axes, as `fft_c2c`: of the last axis, the first half of
 /// frequencies determines the others.
 #[register_op(grad = Composed, composed)]
 pub struct FftR2c<V = Var> {
@@ -96,7 +96,7 @@ fn fft_r2c<const N: usize>(
 
 /// Real numbers from one half of the frequencies along the last axis, the conjugates of the other half:
 /// `out[j] = c · Re Σ w[k] · x[k] · exp(∓2πi · j · k / n)`, with `w[k] = 1` for frequency 0 and for `k = n / 2`, else 2; as
-/// [`FftC2c`](super::FftC2c) along the other axes.
+/// `fft_c2c` along the other axes.
 #[register_op(grad = Composed, composed)]
 pub struct FftC2r<V = Var> {
     /// Complex numbers, `[.., 2]`, with `n / 2 + 1` elements along the last of the axes.

@@ -7,7 +7,7 @@ use autobwd::{
 
 use super::{Eigh, Triangle, cholesky::DEFINITE, cubic, eigh::ONE_TRIANGLE, square};
 
-/// Eigenvalues of symmetric matrices, as [`Eigh`] computes them; their gradient is symmetric.
+/// Eigenvalues of symmetric matrices, as `eigh` computes them; their gradient is symmetric.
 #[register_op(grad = Composed, composed)]
 pub struct Eigvalsh<V = Var> {
     /// Symmetric matrices, `[.., n, n]`.
