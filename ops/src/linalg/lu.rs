@@ -84,7 +84,16 @@ autobwd::samples!(
         lu(given([2, 3, 3], MATRICES), true),
         lu(given([2, 2], [0.75, 2.0, -3.0, 0.5]), true),
         lu(given([2, 2], [0.5, 2.0, -3.0, 0.5]), false),
-        lu(given([3, 2], [2.0, 0.5, 0.25, -3.0, 4.5, 0.75]), true),
+        lu(
+            given(
+                [3, 3, 2],
+                [
+                    2.0, 0.5, 0.25, -3.0, 4.5, 0.75, 0.5, 3.0, -2.0, 0.25, 1.0, 4.0, 3.5, -0.5, 1.5, 2.0,
+                    -0.25, 5.0,
+                ],
+            ),
+            true,
+        ),
         lu(given([2, 4], [2.0, 0.5, -0.25, 1.5, 4.25, -3.0, 0.75, 0.5]), true),
         lu(given([2, 2], [1.0, 2.0, 2.0, 4.0]), true).not_a_derivative("a singular matrix has no gradient"),
         lu(given([2, 1, 1], [0.75, -2.0]), false),
@@ -299,7 +308,7 @@ autobwd::samples!(
     LuUnpack,
     [
         lu_unpack(uniform([3, 3]), given([3], [2.0, 3.0, 3.0])),
-        lu_unpack(uniform([2, 4, 2]), given([2, 2], [4.0, 2.0, 1.0, 3.0])),
+        lu_unpack(uniform([4, 4, 2]), given([4, 2], [4.0, 2.0, 1.0, 3.0, 2.0, 2.0, 3.0, 4.0])),
         lu_unpack(uniform([2, 5]), given([2], [1.0, 2.0])),
         LuUnpack {
             l: None,

@@ -351,7 +351,7 @@ mod tests {
             assert_eq!(dim(text), size, "{text}");
             assert!(size.is_named() && size.is_open() && size.get().is_none() && size.negative().is_none());
         }
-        assert_eq!([t - t, t * 0, (t * b) / (b * t)], [0, 0, 1].map(Dim::from));
+        assert_eq!([t - t, t * Dim::from(0), (t * b) / (b * t)], [0, 0, 1].map(Dim::from));
         for unknown in [
             t / 0,
             t / (Dim::from(0) - 2),
