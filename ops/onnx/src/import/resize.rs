@@ -382,7 +382,13 @@ fn resize(n: &mut NodeContext<'_, '_>) -> Outputs {
         return apply(n, &resizing, &axes, &sizes, &scales, &rois);
     }
     if n.is_data(3) || n.planned_ints(3)?.is_none() || n.dims(0)?.iter().any(|dim| dim.get().is_none()) {
-        return open_images(n, &resizing, &axes, policy);
+        let is_data = n.is_data(3);
+        let images = open_images(n, &resizing, &axes, policy);
+        if images.is_err() && is_data {
+            // The error says which values to give.
+            n.planned_ints(3)?;
+        }
+        return images;
     }
     let sizes = n.constant_ints(3)?.ok_or_else(|| refuse("operator `Resize` lacks scales and sizes"))?;
     let dims = n.known_dims(0)?;

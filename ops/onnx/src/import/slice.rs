@@ -179,6 +179,9 @@ fn decided_slice(n: &mut NodeContext<'_, '_>) -> Outputs {
     let (starts, ends) = (elements(n, 1)?, elements(n, 2)?);
     let (axes, steps) = axes_and_steps(n, starts.len(), ends.len())?;
     if steps.iter().any(|step| *step < 0) {
+        // The error says which values to give.
+        n.planned_ints(1)?;
+        n.planned_ints(2)?;
         return Err(refuse("operator `Slice` with negative steps needs known starts and ends"));
     }
     let mut x = n.input(0)?;
