@@ -2,6 +2,7 @@
 
 use autobwd::{
     Builder, DType, Executor, Expr, Feed, New, OpDesc, Program, Result, Scope, Tensor, emit, gradients,
+    tensor::Dim,
 };
 use autobwd_ops::{Math, fill::FillConstant, matmul::MatmulV2, model::recognise, shape::ExpandAsV2};
 
@@ -169,6 +170,29 @@ fn attention_inputs(net: &Builder) -> ([Expr; 3], Expr) {
     let [q, k, v] = [("q", [-1, 3, -1, 4]), ("k", [-1, 3, -1, 4]), ("v", [-1, 3, -1, 5])]
         .map(|(name, dims)| input(name, &dims));
     ([q, k, v], input("mask", &[-1, 1, -1, -1]))
+}
+
+#[test]
+fn products_of_batches_that_may_differ_stay() -> Result<()> {
+    let (unknown, one) = (Dim::UNKNOWN, Dim::from(1));
+    let named = [Dim::named("queries"), Dim::named("keys")];
+    for ([queries, keys], is_attention) in [
+        ([unknown, unknown], true),
+        ([unknown, one], false),
+        ([one, one], true),
+        (named, false),
+        ([named[0]; 2], true),
+    ] {
+        let net = Builder::new();
+        let input = |name: &str, batch: Dim, width: usize| {
+            net.input_with_dims(name, DType::F64, vec![batch, 3.into(), unknown, width.into()])
+        };
+        let (q, k, v) = (input("q", queries, 4), input("k", keys, 4), input("v", keys, 5));
+        let (_, after) = recognised(&q.matmul(&k.transpose(&[0, 1, 3, 2])).softmax(-1).matmul(&v))?;
+        let found = after.root().ops.iter().any(|op| &*op.ty == "scaled_dot_product_attention");
+        assert_eq!(found, is_attention, "{queries} and {keys}");
+    }
+    Ok(())
 }
 
 #[test]

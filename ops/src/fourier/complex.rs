@@ -86,7 +86,13 @@ impl Infer for FftC2c<Meta> {
     }
 
     fn flops(&self) -> Dim {
-        Dim::from(64 * self.axes.len().max(1)) * self.x.dims.numel()
+        // Five for each complex number and each halving of an axis, as is the custom.
+        let halvings = |axis: &i64| {
+            let n = self.x.dims[at(*axis, self.x.rank() - 1)].get()?;
+            Some(Dim::from(n.max(1).ilog2() as usize))
+        };
+        let halvings = self.axes.iter().map(|axis| halvings(axis).unwrap_or(Dim::UNKNOWN));
+        halvings.fold(Dim::from(0), |sum, n| sum + n) * 5 * (self.x.dims.numel() / 2)
     }
 }
 impl Kernel for FftC2c<Buf<'_>> {

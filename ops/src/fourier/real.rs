@@ -43,7 +43,7 @@ impl Infer for FftR2c<Meta> {
         let last = last_axis(&self.x, self.x.rank(), &self.axes)?;
         let mut dims = self.x.dims.clone();
         if self.onesided {
-            dims[last] = dims[last].get().map_or(Dim::UNKNOWN, |n| (n / 2 + 1).into());
+            dims[last] = dims[last] / 2 + 1;
         }
         dims.push(2);
         self.out.set(self.x.dtype, dims);
@@ -130,7 +130,7 @@ impl Infer for FftC2r<Meta> {
                 self.x.require(half != Some(1), || {
                     format!("at least two elements are needed along axis {last} without `last_dim_size`")
                 })?;
-                half.map_or(Dim::UNKNOWN, |half| (half - 1).saturating_mul(2).into())
+                (dims[last] - 1) * 2
             }
             n => {
                 let needed = n / 2 + 1;

@@ -63,7 +63,7 @@ fn shuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
     let square = factor.saturating_mul(factor);
     let even = channels.get().is_none_or(|n| n.is_multiple_of(square));
     x.require(even, || format!("a number of channels divisible by {square} is needed"))?;
-    let channels = channels.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / square));
+    let channels = channels / Dim::from(square);
     let size = [height, width].map(|n| n * Dim::from(factor));
     Ok(Dims::from_iter(format.join(images, channels, size)))
 }
@@ -73,7 +73,7 @@ fn unshuffled(x: &Meta, factor: i32, format: DataLayout) -> Result<Dims> {
     let (factor, (images, channels, size)) = (factor as usize, format.split(x.unpack()?));
     let even = size.iter().all(|n| n.get().is_none_or(|n| n.is_multiple_of(factor)));
     x.require(even, || format!("a height and width divisible by {factor} is needed"))?;
-    let size = size.map(|n| n.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / factor)));
+    let size = size.map(|n| n / Dim::from(factor));
     let channels = channels * Dim::from(factor.saturating_mul(factor));
     Ok(Dims::from_iter(format.join(images, channels, size)))
 }

@@ -308,7 +308,7 @@ impl Infer for Fold<Meta> {
         let [rows, cols] = self.window.count(&self.x, size)?;
         let fits = columns.agrees(rows * cols);
         self.x.require(fits, || format!("{rows} by {cols} windows are needed"))?;
-        let channels = width.get().map_or(Dim::UNKNOWN, |n| Dim::from(n / taps));
+        let channels = width / Dim::from(taps);
         self.y.set(self.x.dtype, Dims::from_iter([images, channels, size[0], size[1]]));
         Ok(())
     }

@@ -245,7 +245,7 @@ impl LstmSequenceGrad<Buf<'_>> {
 fn states([gates, weight]: [&Meta; 2], initial: [&Option<Meta>; 2]) -> Result<Dims> {
     gates.float()?;
     let [steps, batch, width] = gates.unpack()?;
-    let units = width.get().map_or(Dim::UNKNOWN, |width| Dim::from(width / 4));
+    let units = width / 4;
     let whole = (Dim::from(4) * units).agrees(width);
     gates.require(whole, || "a last dimension divisible by 4 (four gates a unit) is needed".into())?;
     weight.same_dtype(gates)?;

@@ -62,6 +62,20 @@ enum DimJson {
     Named(String),
 }
 
+impl DimJson {
+    fn of(dim: &Dim) -> DimJson {
+        if dim.is_named() { DimJson::Named(dim.to_string()) } else { DimJson::Number(dim.wire()) }
+    }
+
+    fn dim(&self) -> Result<Dim> {
+        match self {
+            // The reference multiplies unknown dimensions with others, so that any negative number means unknown.
+            DimJson::Number(n) => Ok(usize::try_from(*n).map_or(Dim::UNKNOWN, Dim::from)),
+            DimJson::Named(size) => size.parse(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum KindJson {
@@ -231,15 +245,7 @@ impl Program {
                 VarKind::StepScopes => KindJson::StepScopes,
             },
             dtype: Some(desc.dtype.name().into()),
-            shape: Some(
-                desc.dims
-                    .iter()
-                    .map(|dim| match dim.is_named() {
-                        true => DimJson::Named(dim.to_string()),
-                        false => DimJson::Number(dim.wire()),
-                    })
-                    .collect(),
-            ),
+            shape: Some(desc.dims.iter().map(DimJson::of).collect()),
             persistable: desc.persistable,
             stop_gradient: desc.stop_gradient,
             is_parameter: desc.parameter,
@@ -280,12 +286,7 @@ impl VarJson {
             Some(name) => DType::from_name(name)
                 .ok_or_else(|| format_error(format!("variable `{}`: unknown dtype `{name}`", self.name)))?,
         };
-        // The reference multiplies unknown dimensions with others, so that any negative number means unknown.
-        let dim = |dim: &DimJson| match dim {
-            DimJson::Number(n) => Ok(usize::try_from(*n).map_or(Dim::UNKNOWN, Dim::from)),
-            DimJson::Named(size) => size.parse(),
-        };
-        let dims: Result<Dims> = self.shape.iter().flatten().map(dim).collect();
+        let dims: Result<Dims> = self.shape.iter().flatten().map(DimJson::dim).collect();
         let dims = dims.map_err(|e| format_error(format!("variable `{}`: {e}", self.name)))?;
         Ok(VarDesc {
             kind: match self.kind {

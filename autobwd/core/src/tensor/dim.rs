@@ -404,6 +404,7 @@ mod tests {
             "9999999999999999999",
             &deep,
             &"B*".repeat(999),
+            &["(a + b + c + d + e + f)"; 8].join("*"),
         ] {
             let e = text.parse::<Dim>().unwrap_err();
             assert!(e.message().contains("is not a dimension"), "{text}");

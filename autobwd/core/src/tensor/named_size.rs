@@ -15,6 +15,8 @@ use std::{
 pub(super) const MOST_SIZES: usize = 1 << 16;
 /// The longest text of a polynomial, in bytes; longer ones are unknown.
 const LONGEST: usize = 200;
+/// The most products of a sum, which bounds the work for a short text of many products of sums.
+const MOST_TERMS: usize = 100;
 
 /// A factor of a product.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,7 +157,7 @@ impl Polynomial {
         } else {
             self.0.insert(factors, sum)
         };
-        Some(())
+        (self.0.len() <= MOST_TERMS).then_some(())
     }
 }
 

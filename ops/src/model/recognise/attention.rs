@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use autobwd::{
     DType, OpDesc, Program, VarDesc,
     program::{Attr, Var},
+    tensor::Dim,
 };
 
 use super::{
@@ -54,7 +55,7 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
     let dims = |var: Var| declared(program, var).map(|desc| &desc.dims).filter(|dims| dims.len() == 4);
     // Products broadcast batches and heads, attention does not.
     let (batch, heads) = (dims(q)?[0], dims(k)?[1]);
-    let fits = tensors.iter().all(|(var, _)| dims(*var).is_some_and(|dims| dims[0].agrees(batch)));
+    let fits = tensors.iter().all(|(var, _)| dims(*var).is_some_and(|dims| is_one_batch(dims[0], batch)));
     if !fits || !dims(v)?[1].agrees(heads) || scale == 0.0 {
         return None;
     }
@@ -78,6 +79,12 @@ pub(super) fn find(program: &Program, uses: &Uses, end: usize) -> Option<(Subgra
     })?;
     let bypassed = sources.iter().filter_map(|source| source.2).collect();
     Some((Subgraph { ops: part.ops, inputs, output: *last.outputs.get("Out").first()?, bypassed }, function))
+}
+
+/// Whether dimensions are equal, as far as is known: an open one may be another than a number, 1 for one.
+fn is_one_batch(one: Dim, other: Dim) -> bool {
+    let may_be_equal = one.is_open() && other.is_open() && !(one.is_named() && other.is_named());
+    one == other || may_be_equal
 }
 
 /// The operators that were found so far.
