@@ -11,9 +11,9 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use autobwd::{Executor, Tensor};
+use autobwd::{Builder, DType, Executor, Tensor, tensor::Dim};
 use autobwd_models::Pretrained;
-use autobwd_ops::optim::OptimizerSpec;
+use autobwd_ops::{Math as _, optim::OptimizerSpec};
 use serde_json::Value;
 use trycmd::{TestCases, schema::Bin};
 
@@ -256,4 +256,25 @@ fn published_models_become_files_of_onnx() {
             }
         }
     }
+}
+
+/// The work of an operator is unknown if its shape rule does not know the shape, even if the program names it.
+#[test]
+fn shapes_of_inputs_give_sizes_to_names() {
+    let net = Builder::new();
+    let x = net.input_with_dims("x", DType::F32, vec![Dim::named("batch"), 4.into()]);
+    let rows = autobwd_ops::positions(&net, &x.dim(0));
+    assert_eq!((x.exp() + 1.0).dims().to_string(), "[batch, 4]");
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("model.json"), net.program().unwrap().to_json()).unwrap();
+    let show = Command::new(AUTOBWD)
+        .current_dir(folder.path())
+        .args(["show", "model.json", "--shape", "x=3,4"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(show.stdout).unwrap();
+    let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_string();
+    assert!(row(&rows.name()).contains("int64 [3]") && row(&rows.name()).ends_with('?'), "{text}");
+    assert!(row("exp").contains("float32 [3, 4]") && row("exp").ends_with("96"), "{text}");
+    assert!(row("unknown").contains("the work of 1 operators"), "{text}");
 }

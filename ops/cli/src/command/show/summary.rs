@@ -266,9 +266,11 @@ impl<'a> Walk<'a> {
     /// that of its own operators.
     fn cost(&mut self, ops: &OpInfoMap, block: BlockId, op: &OpDesc) -> Result<Cost> {
         let unknown = || Error::new(ErrorKind::Shape, "a shape is unknown");
-        let (info, mut found) = (ops.get(&op.ty)?, vec![]);
+        let (info, mut found, mut is_open) = (ops.get(&op.ty)?, vec![], false);
         let of = |var| self.meta(block, var).ok_or_else(unknown);
         info.infer(op, &of, &mut |var, mut meta: Meta| {
+            // The rule does not know it, even if the program does; the shape may depend on data alone.
+            is_open |= meta.bytes().is_none();
             if let Some(declared) = self.declared(block, var).filter(|declared| declared.agrees(&meta)) {
                 meta.dims =
                     meta.dims.iter().zip(&*declared.dims).map(|(dim, declared)| dim.or(*declared)).collect();
@@ -276,8 +278,6 @@ impl<'a> Walk<'a> {
             found.push((var, meta));
         })?;
         let is_known = |var| self.meta(block, var).is_some_and(|meta| meta.bytes().is_some());
-        // The shape of an output may depend on data alone.
-        let is_open = found.iter().any(|(_, meta): &(Var, Meta)| meta.bytes().is_none());
         let cost = match !is_open && op.reads().all(is_known) {
             true if op.attrs.blocks().next().is_some() => Ok(Cost::default()),
             true => info.cost(op, &of),
