@@ -75,7 +75,7 @@ fn cvm(x: Draw, cvm: Draw, use_cvm: bool) -> Cvm<Draw> {
     Cvm { x, cvm, y: out(), use_cvm }
 }
 
-/// `dx` has the columns of `cvm`, then those of `dy` for the other columns.
+/// `dx` has the columns of `cvm`, then columns of `dy` for the others.
 #[register_op(grad_of = Cvm, grad = Composed, composed, inferred)]
 pub struct CvmGrad<V = Var> {
     #[input(shape_only)]

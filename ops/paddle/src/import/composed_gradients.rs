@@ -170,7 +170,7 @@ impl ComposedGradient {
     }
 }
 
-/// Replaces the gradient operators by those of their compositions. The forward operators' variables have their inferred shapes.
+/// Replaces gradient operators by the operators of their compositions. The forward operators' variables have their inferred shapes.
 pub(super) fn lower_composed_gradients(
     program: &mut Program,
     gradients: &[ComposedGradient],
