@@ -281,13 +281,14 @@ pub mod op {
     pub use autobwd_core::schema::gather_slot;
     #[doc(inline)]
     pub use autobwd_core::{
-        AnyRule, Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit,
-        CarriedValue, Composed, Composition, Control, Cost, Cx, Decompose, Derived, DerivedFromInputs,
-        Describe, DividedMat, Factor, Float, GemmElement, GradBlock, GradCx, GradRule, GradientOps, Infer,
-        Integer, IntegerLanes, Kernel, LaneOf, Lanes, Levels, Mat, Multilinear, NoGrad, Op, OpInfo,
-        OpInfoMap, Parts, Peephole, Pointwise, PointwiseInteger, QuantizedMat, Role, Rule, Rules, Schema,
-        ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues, StepCount, Strided, SubmatrixMut, VectorLoops,
-        Vectorised, ZeroGrad, attr_enum, fold_lanes, map_fold_lanes, map_lanes, register_op, with_dtype,
+        AnyRule, Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CHANNEL_BLOCK,
+        CarriedInit, CarriedValue, Composed, Composition, Control, Cost, Cx, Decompose, DepthwiseProducts,
+        Derived, DerivedFromInputs, Describe, DividedMat, Factor, Float, GemmElement, GradBlock, GradCx,
+        GradRule, GradientOps, Infer, Integer, IntegerLanes, Kernel, LaneOf, Lanes, Levels, Mat, Multilinear,
+        NoGrad, Op, OpInfo, OpInfoMap, Parts, Peephole, Pointwise, PointwiseInteger, QuantizedMat, Role,
+        Rule, Rules, Schema, ScratchDef, SelfAdjoint, Slot, SlotDef, SlotValues, StepCount, Strided,
+        SubmatrixMut, VectorLoops, Vectorised, WindowAxis, WindowProducts, ZeroGrad, attr_enum, fold_lanes,
+        interleave_channels, map_fold_lanes, map_lanes, register_op, separate_channels, with_dtype,
         with_factor, with_float, with_signed,
     };
     #[doc(inline)]

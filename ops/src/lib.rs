@@ -20,6 +20,7 @@ pub mod attention;
 pub mod bessel;
 pub mod binary_cross_entropy;
 pub mod bitwise;
+pub mod channel_blocks;
 pub mod channels;
 pub mod closeness;
 pub mod compare;

@@ -16,6 +16,8 @@ const GRADIENT: f64 = 1e-4;
 const LARGE: usize = 1 << 20;
 /// From so many values on, some neighbours in the order are equal in `f32`.
 const MANY: usize = 1 << 16;
+/// The most elements of another input, for each element of the first.
+const OTHERS: usize = 1 << 6;
 /// Bounds of the work at the large size, for each element.
 const FLOPS: u64 = 1 << 8;
 const BYTES: u64 = 1 << 7;
@@ -124,7 +126,12 @@ pub(super) fn enlarged(sample: &Sample, elements: usize) -> Option<Sample> {
     let count = dims.iter().filter(|n| **n == from).count();
     let others: usize = dims.iter().filter(|n| **n != from).product();
     let to = root(elements / others.max(1), count as u32);
-    if from < 2 || to <= from { None } else { sample.resized(from, to) }
+    let large = if from < 2 || to <= from { None } else { sample.resized(from, to) };
+    // A dimension that other inputs have twice makes them too large.
+    let numel = |dims: &[usize]| dims.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
+    large.filter(|large| {
+        large.draws.iter().all(|draw| numel(draw.dims()).is_some_and(|all| all / OTHERS <= elements))
+    })
 }
 
 /// The largest integer whose power is at most `n`.

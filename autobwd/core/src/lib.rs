@@ -54,7 +54,8 @@ pub use op::{
 };
 pub use operators::{Multilinear, SelfAdjoint};
 pub use runtime::{
-    Cx, DividedMat, Factor, GemmElement, Levels, Mat, QuantizedMat, Strided, SubmatrixMut, Transport,
+    CHANNEL_BLOCK, Cx, DepthwiseProducts, DividedMat, Factor, GemmElement, Levels, Mat, QuantizedMat,
+    Strided, SubmatrixMut, Transport, WindowAxis, WindowProducts, interleave_channels, separate_channels,
 };
 pub use schema::{
     Arity, AttrBound, AttrDef, AttrType, AttrValue, Attrs, BlockCall, BoundKind, CarriedInit, CarriedValue,

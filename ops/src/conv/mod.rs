@@ -18,7 +18,7 @@ mod transpose;
 mod transpose3d;
 mod transpose_depthwise;
 mod volume;
-mod winograd;
+pub(crate) mod winograd;
 
 pub use conv3d::{Conv3dAttrs, Conv3dGrad, Conv3dOp};
 pub use deformable::{DeformableConv, DeformableConvAttrs, DeformableConvV1};

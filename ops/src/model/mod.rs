@@ -1,5 +1,6 @@
 //! A model: a program with its inputs, its outputs and the values that it keeps.
 
+mod freeze;
 mod inference;
 mod lowering;
 mod per_sample;

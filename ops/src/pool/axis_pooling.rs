@@ -10,17 +10,17 @@ use crate::{
 
 /// What decides about windows on all axes.
 #[derive(Clone, Copy)]
-pub(super) struct WindowRules {
-    pub(super) ceil_mode: bool,
+pub(crate) struct WindowRules {
+    pub(crate) ceil_mode: bool,
     /// Averages leave padding out.
-    pub(super) exclusive: bool,
-    pub(super) global_pooling: bool,
-    pub(super) adaptive: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) global_pooling: bool,
+    pub(crate) adaptive: bool,
 }
 
 /// The windows along one axis.
 #[derive(Clone, Copy)]
-pub(super) struct AxisPooling {
+pub(crate) struct AxisPooling {
     /// Elements of a window, or the number of windows if they are adaptive; `None` for one window over all elements.
     size: Option<usize>,
     axis: AxisWindows,
@@ -28,20 +28,20 @@ pub(super) struct AxisPooling {
 }
 
 /// Where windows along an axis start and end; elements outside of the axis are padding.
-pub(super) struct WindowBounds {
-    pub(super) count: DimExpr,
+pub(crate) struct WindowBounds {
+    pub(crate) count: DimExpr,
     /// The size of the largest window.
-    pub(super) size: DimExpr,
+    pub(crate) size: DimExpr,
     /// `[count, 1]` each; ends are at most the length of the axis.
-    pub(super) starts: Expr,
-    pub(super) ends: Expr,
+    pub(crate) starts: Expr,
+    pub(crate) ends: Expr,
     /// The divisors of means, `[count, 1]`, if padding counts.
-    pub(super) divisors: Option<Expr>,
+    pub(crate) divisors: Option<Expr>,
 }
 
 impl AxisPooling {
     /// The windows along each of `N` axes.
-    pub(super) fn all<const N: usize>(
+    pub(crate) fn all<const N: usize>(
         ksize: &[i32],
         strides: &[i32],
         (paddings, algorithm): (&[i32], PaddingAlgorithm),
@@ -54,14 +54,14 @@ impl AxisPooling {
     }
 
     /// The windows over `input` elements, unless pooling is adaptive.
-    pub(super) fn windows(&self, input: usize) -> Windows {
+    pub(crate) fn windows(&self, input: usize) -> Windows {
         let windows = self.axis.windows(self.size.unwrap_or(input.max(1)), input);
         let unpadded = self.size.is_none() || self.rules.adaptive;
         if unpadded { Windows { before: 0, after: 0, ..windows } } else { windows }
     }
 
     /// The number of windows over `input` elements; `zeros` says whether padding counts as zeros.
-    pub(super) fn count(&self, input: Dim, zeros: bool, x: &Meta) -> Result<Dim> {
+    pub(crate) fn count(&self, input: Dim, zeros: bool, x: &Meta) -> Result<Dim> {
         let windows = self.windows(input.get().unwrap_or(1));
         let Some(input) = input.get() else {
             return Ok(match (self.rules.adaptive, self.rules.global_pooling) {
@@ -84,7 +84,7 @@ impl AxisPooling {
     }
 
     /// The number and the size of windows side by side, if they are known to be.
-    pub(super) fn disjoint(&self, n: &DimExpr) -> Option<[DimExpr; 2]> {
+    pub(crate) fn disjoint(&self, n: &DimExpr) -> Option<[DimExpr; 2]> {
         let Some(size) = self.size.map(|size| DimExpr::from(size as i64)) else {
             return Some(if self.rules.adaptive { [n.clone(), 1.into()] } else { [1.into(), n.clone()] });
         };
@@ -110,7 +110,7 @@ impl AxisPooling {
     }
 
     /// The bounds of windows along an axis of `x`.
-    pub(super) fn bounds(&self, x: &Expr, axis: i32) -> WindowBounds {
+    pub(crate) fn bounds(&self, x: &Expr, axis: i32) -> WindowBounds {
         let (builder, n) = (x.builder(), x.dim(axis));
         let numbers = |count: &DimExpr| positions(builder, count).unsqueeze(&[1]);
         let number = |n: &DimExpr| n.number(builder);
@@ -143,7 +143,7 @@ impl AxisPooling {
 
 impl WindowBounds {
     /// The elements under the windows of an axis of `n` elements, `[count, size]`, and whether they are no padding.
-    pub(super) fn elements(&self, n: &DimExpr) -> (Expr, Expr) {
+    pub(crate) fn elements(&self, n: &DimExpr) -> (Expr, Expr) {
         let builder = self.starts.builder();
         let [zero, last] = [0.into(), n - 1].map(|n: DimExpr| n.number(builder));
         let at = &self.starts + positions(builder, &self.size);

@@ -1,6 +1,6 @@
 //! Pooling of images and volumes: every window becomes one element.
 
-mod axis_pooling;
+pub(crate) mod axis_pooling;
 mod composition;
 mod max_pool_2x2;
 mod max_pool_with_index;

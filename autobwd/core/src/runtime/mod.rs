@@ -14,7 +14,10 @@ pub(crate) mod scratch;
 mod submatrices;
 mod transport;
 
-pub use gemm::{Factor, GemmElement, Levels, Mat, QuantizedMat, Strided};
+pub use gemm::{
+    CHANNEL_BLOCK, DepthwiseProducts, Factor, GemmElement, Levels, Mat, QuantizedMat, Strided, WindowAxis,
+    WindowProducts, interleave_channels, separate_channels,
+};
 pub use isa::{FUSED, Isa, isa};
 pub use owned_thread::OwnedThread;
 pub use pool::CHUNK;

@@ -34,6 +34,26 @@ impl<T> SubmatrixMut<'_, T> {
         self.rows == 0 || self.cols == 0
     }
 
+    /// Rows and columns.
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    /// Whether there are `rows` rows of `cols` elements.
+    pub(super) fn contains(&self, rows: usize, cols: usize) -> bool {
+        rows <= self.rows && cols <= self.cols
+    }
+
+    /// Elements from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// A pointer to an element, which must exist before it is used.
+    pub(super) fn pointer(&mut self, row: usize, col: usize) -> *mut T {
+        self.start.wrapping_add(row * self.stride + col)
+    }
+
     /// The elements of a row.
     ///
     /// # Panics

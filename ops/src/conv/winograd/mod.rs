@@ -7,7 +7,7 @@
 //! ∞, they are five times those (S. Alam et al., "Winograd Convolution for Deep Neural Networks: Efficient Point
 //! Selection", 2022).
 
-mod transforms;
+pub(crate) mod transforms;
 
 use std::{marker::PhantomData, ops::Range};
 
@@ -25,13 +25,13 @@ use crate::{
 use transforms::{AtPoints, Deinterleave, FilterAtPoints, FromPoints, Interleave, Squares};
 
 /// Pixels of a tile and elements of a window, vertically and horizontally.
-const TILE: usize = 4;
-const WINDOW: usize = 3;
-const POINTS: usize = TILE + WINDOW - 1;
+pub(crate) const TILE: usize = 4;
+pub(crate) const WINDOW: usize = 3;
+pub(crate) const POINTS: usize = TILE + WINDOW - 1;
 /// The same in two dimensions.
 const PIXELS_2D: usize = TILE * TILE;
-const WINDOW_2D: usize = WINDOW * WINDOW;
-const POINTS_2D: usize = POINTS * POINTS;
+pub(crate) const WINDOW_2D: usize = WINDOW * WINDOW;
+pub(crate) const POINTS_2D: usize = POINTS * POINTS;
 /// Elements of the values at all points of a block of tiles, such that they stay in the cache.
 const BLOCK: usize = 1 << 20;
 /// The most elements of the values of one row of tiles.
@@ -272,7 +272,7 @@ fn slices<T, const N: usize>(all: &[T], len: usize) -> [&[T]; N] {
     [(); N].map(|()| all.next().unwrap_or_default())
 }
 
-fn slices_mut<T, const N: usize>(all: &mut [T], len: usize) -> [&mut [T]; N] {
+pub(crate) fn slices_mut<T, const N: usize>(all: &mut [T], len: usize) -> [&mut [T]; N] {
     let mut all = all.chunks_mut(len);
     [(); N].map(|()| all.next().unwrap_or_default())
 }

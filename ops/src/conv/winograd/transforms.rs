@@ -73,12 +73,12 @@ impl<T: ConvElement> VectorLoops<T::Sum> for Interleave<'_, T> {
 }
 
 /// A linear map of rows, and then of columns, of a square.
-pub(super) trait Transform<const I: usize, const O: usize> {
+pub(crate) trait Transform<const I: usize, const O: usize> {
     fn of<F: Float>(x: [F; I]) -> [F; O];
 }
 
 /// From a filter to its values at the points, times factors that make the interpolation exact.
-pub(super) struct FilterAtPoints;
+pub(crate) struct FilterAtPoints;
 impl Transform<WINDOW, POINTS> for FilterAtPoints {
     #[inline(always)]
     fn of<F: Float>([a, b, c]: [F; WINDOW]) -> [F; POINTS] {
@@ -90,7 +90,7 @@ impl Transform<WINDOW, POINTS> for FilterAtPoints {
 }
 
 /// The transpose of interpolation: from the elements under the windows of a tile to values at the points.
-pub(super) struct AtPoints;
+pub(crate) struct AtPoints;
 impl Transform<POINTS, POINTS> for AtPoints {
     #[inline(always)]
     fn of<F: Float>([a, b, c, d, e, f]: [F; POINTS]) -> [F; POINTS] {
@@ -103,7 +103,7 @@ impl Transform<POINTS, POINTS> for AtPoints {
 }
 
 /// From the products at the points to the pixels of a tile.
-pub(super) struct FromPoints;
+pub(crate) struct FromPoints;
 impl Transform<POINTS, TILE> for FromPoints {
     #[inline(always)]
     fn of<F: Float>([zero, a, b, c, d, infinite]: [F; POINTS]) -> [F; TILE] {
@@ -120,10 +120,10 @@ impl Transform<POINTS, TILE> for FromPoints {
 }
 
 /// Applies a transform to rows and columns of squares; each slice has one element of every square.
-pub(super) struct Squares<'a, T, R, const I: usize, const O: usize, const II: usize, const OO: usize> {
-    pub(super) transform: PhantomData<R>,
-    pub(super) from: [&'a [T]; II],
-    pub(super) to: [&'a mut [T]; OO],
+pub(crate) struct Squares<'a, T, R, const I: usize, const O: usize, const II: usize, const OO: usize> {
+    pub(crate) transform: PhantomData<R>,
+    pub(crate) from: [&'a [T]; II],
+    pub(crate) to: [&'a mut [T]; OO],
 }
 impl<T, R, const I: usize, const O: usize, const II: usize, const OO: usize> VectorLoops<T>
     for Squares<'_, T, R, I, O, II, OO>

@@ -17,10 +17,8 @@ use autobwd::{
     program::{Attr, Var},
 };
 
-use self::{
-    functions::KnownFunction,
-    subgraph::{Subgraph, Uses},
-};
+pub(super) use self::subgraph::Uses;
+use self::{functions::KnownFunction, subgraph::Subgraph};
 
 /// Replaces subgraphs of operators of the main block by single operators with the same results, but for rounding: `gelu`,
 /// `silu`, `swish`, `mish`, `layer_norm`, `rms_norm`, `scaled_dot_product_attention`, and `matmul_v2` of transposed

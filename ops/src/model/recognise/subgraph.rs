@@ -42,7 +42,7 @@ const MARKS: [&str; 5] = ["erf", "exp", "reduce_mean", "sigmoid", "tanh"];
 const LONGEST: usize = 16;
 
 /// Where variables of the main block are written and read.
-pub(super) struct Uses {
+pub(in crate::model) struct Uses {
     /// The only operator that writes a variable.
     writers: HashMap<Var, usize>,
     /// The operators that read a variable.
@@ -56,7 +56,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    pub(super) fn of(program: &Program, is_kept: impl Fn(Var) -> bool) -> Uses {
+    pub(in crate::model) fn of(program: &Program, is_kept: impl Fn(Var) -> bool) -> Uses {
         let mut uses = Uses {
             writers: HashMap::new(),
             readers: HashMap::new(),
@@ -98,7 +98,7 @@ impl Uses {
     }
 
     /// Whether a variable has one value during a run.
-    pub(super) fn is_fixed(&self, var: Var) -> bool {
+    pub(in crate::model) fn is_fixed(&self, var: Var) -> bool {
         !self.changing.contains(&var)
     }
 
@@ -146,8 +146,21 @@ impl Uses {
     }
 
     /// Whether others know a variable by name.
-    pub(super) fn is_shared(&self, var: Var) -> bool {
+    pub(in crate::model) fn is_shared(&self, var: Var) -> bool {
         self.shared.contains(&var)
+    }
+
+    /// The only operator that reads a variable, if it reads it once and others do not know the variable by name.
+    pub(in crate::model) fn only_reader(&self, var: Var) -> Option<usize> {
+        match self.readers.get(&var)?[..] {
+            [reader] => Some(reader).filter(|_| !self.is_shared(var) && self.is_fixed(var)),
+            _ => None,
+        }
+    }
+
+    /// The only operator that writes a variable.
+    pub(in crate::model) fn written_at(&self, var: Var) -> Option<usize> {
+        self.writers.get(&var).copied()
     }
 
     /// Whether only these operators read a variable.

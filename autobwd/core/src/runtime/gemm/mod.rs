@@ -7,6 +7,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod blocks;
+mod channel_layout;
+mod depthwise;
 mod few_rows;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -17,15 +19,19 @@ mod tests;
 mod tile;
 mod tiny;
 mod vector;
+mod windows;
 
 use std::ops;
 
 use blocks::{IN_PLACE, Panels, Product, Widened};
+pub use channel_layout::{interleave_channels, separate_channels};
+pub use depthwise::DepthwiseProducts;
 use few_rows::{FEW, FewDots, FewRows, most_dot_rows};
 pub(super) use quantized::gemm_quantized_into;
 pub use quantized::{Levels, QuantizedMat};
 use tiny::Tiny;
 use vector::{ArrayVector, Vector};
+pub use windows::{CHANNEL_BLOCK, WindowAxis, WindowProducts};
 
 use crate::{
     Buf, Element, Result,
@@ -295,6 +301,7 @@ pub trait GemmElement:
     + ops::Add<Output = Self>
     + ops::Mul<Output = Self>
     + ops::Neg<Output = Self>
+    + PartialOrd
     + From<u8>
     + From<f32>
 {

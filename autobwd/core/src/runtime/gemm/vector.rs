@@ -94,6 +94,10 @@ pub(super) unsafe trait Vector: Copy + 'static {
     unsafe fn mul(self, y: Self) -> Self;
     /// `self + y`.
     unsafe fn add(self, y: Self) -> Self;
+    /// The larger element; that of `y` if one is NaN.
+    unsafe fn max(self, y: Self) -> Self;
+    /// The smaller element; that of `y` if one is NaN.
+    unsafe fn min(self, y: Self) -> Self;
     /// Asks for the line of the caches at an address, which need not exist.
     #[inline(always)]
     fn prefetch<S>(_: *const S) {}
@@ -172,6 +176,14 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for ArrayV
         ArrayVector(std::array::from_fn(|l| self.0[l] + y.0[l]))
     }
     #[inline(always)]
+    unsafe fn max(self, y: Self) -> Self {
+        ArrayVector(std::array::from_fn(|l| if self.0[l] > y.0[l] { self.0[l] } else { y.0[l] }))
+    }
+    #[inline(always)]
+    unsafe fn min(self, y: Self) -> Self {
+        ArrayVector(std::array::from_fn(|l| if self.0[l] < y.0[l] { self.0[l] } else { y.0[l] }))
+    }
+    #[inline(always)]
     unsafe fn widen<S: Factor<Sum = T>>(from: *const S) -> Self {
         // SAFETY: the caller's promise.
         ArrayVector(std::array::from_fn(|l| unsafe { *from.add(l) }.widened()))
@@ -211,7 +223,7 @@ mod x86 {
     macro_rules! vector {
         (
             $vector:ident of $lanes:literal $t:ty, $features:literal, $tile:literal vectors, $transpose:ident,
-            $splat:ident, $load:ident, $store:ident, $mul_add:ident, $mul:ident, $add:ident,
+            $splat:ident, $load:ident, $store:ident, $mul_add:ident, $mul:ident, $add:ident, $max:ident, $min:ident,
             $mask:expr, $load_masked:expr, $store_masked:ident,
             $widen_bf16:expr, $widen_f16:expr
             $(, $codes:item)*
@@ -262,6 +274,16 @@ mod x86 {
                 unsafe fn add(self, y: Self) -> Self {
                     // SAFETY: the machine has the instruction.
                     unsafe { $add(self, y) }
+                }
+                #[inline(always)]
+                unsafe fn max(self, y: Self) -> Self {
+                    // SAFETY: the machine has the instruction.
+                    unsafe { $max(self, y) }
+                }
+                #[inline(always)]
+                unsafe fn min(self, y: Self) -> Self {
+                    // SAFETY: the machine has the instruction.
+                    unsafe { $min(self, y) }
                 }
                 #[inline(always)]
                 unsafe fn widen<S: Factor<Sum = $t>>(from: *const S) -> Self {
@@ -330,6 +352,7 @@ mod x86 {
     vector!(
         __m512 of 16 f32, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c", 4 vectors, transpose_16,
         _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_add_ps,
+        _mm512_max_ps, _mm512_min_ps,
         |n: usize| (1_u16 << n) - 1, _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps,
         |from| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)))),
         |from| _mm512_cvtph_ps(_mm256_loadu_si256(from)),
@@ -359,12 +382,14 @@ mod x86 {
     vector!(
         __m512d of 8 f64, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c", 4 vectors, transpose_8_doubles,
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_add_pd,
+        _mm512_max_pd, _mm512_min_pd,
         |n: usize| (1_u8 << n) - 1, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd,
         Self::load, Self::load
     );
     vector!(
         __m256 of 8 f32, "avx2,fma,f16c", 2 vectors, transpose_8,
         _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_mul_ps, _mm256_add_ps,
+        _mm256_max_ps, _mm256_min_ps,
         |n: usize| _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
         |mask, from| _mm256_maskload_ps(from, mask), _mm256_maskstore_ps,
         |from| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from)))),
@@ -395,6 +420,7 @@ mod x86 {
     vector!(
         __m256d of 4 f64, "avx2,fma,f16c", 2 vectors, transpose_4_doubles,
         _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd, _mm256_add_pd,
+        _mm256_max_pd, _mm256_min_pd,
         |n: usize| _mm256_cmpgt_epi64(_mm256_set1_epi64x(n as i64), _mm256_setr_epi64x(0, 1, 2, 3)),
         |mask, from| _mm256_maskload_pd(from, mask), _mm256_maskstore_pd,
         Self::load, Self::load
