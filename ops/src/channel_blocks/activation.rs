@@ -6,7 +6,7 @@ use autobwd::{
 };
 
 use crate::{
-    activation::{HardSigmoid, HardSwish, LeakyRelu, Relu, Relu6, Sigmoid, Swish},
+    activation::{Gelu, HardSigmoid, HardSwish, LeakyRelu, Relu, Relu6, Sigmoid, Swish},
     kernel_helpers::KernelFloat,
 };
 
@@ -25,11 +25,20 @@ autobwd::op::attr_enum! {
         HardSigmoid = "hard_sigmoid",
         /// `hard_swish` with its usual attributes.
         HardSwish = "hard_swish",
+        /// `gelu`.
+        Gelu = "gelu",
+        /// `gelu` by a hyperbolic tangent.
+        GeluTanh = "gelu_tanh",
         /// `sigmoid`.
         Sigmoid = "sigmoid",
         /// `swish`, with the factor `fuse_beta`.
         Swish = "swish",
     }
+}
+
+/// Bounds of all numbers.
+pub(crate) fn unbounded<T: KernelFloat>() -> [T; 2] {
+    [f64::NEG_INFINITY, f64::INFINITY].map(T::of)
 }
 
 /// The attributes of a function that is applied to results.
@@ -60,6 +69,8 @@ macro_rules! with_operator {
             Activation::HardSwish => {
                 Some($run!(HardSwish { x, out, threshold: 6.0, scale: 6.0, offset: 3.0 }))
             }
+            Activation::Gelu => Some($run!(Gelu { x, out, approximate: false })),
+            Activation::GeluTanh => Some($run!(Gelu { x, out, approximate: true })),
             Activation::Sigmoid => Some($run!(Sigmoid { x, out })),
             Activation::Swish => Some($run!(Swish { x, out, beta })),
         }
@@ -68,7 +79,7 @@ macro_rules! with_operator {
 
 impl ActivationAttrs {
     /// The function of an expression.
-    pub(super) fn of(&self, x: &Expr) -> Expr {
+    pub(crate) fn of(&self, x: &Expr) -> Expr {
         macro_rules! emitted {
             ($op:expr) => {
                 emit($op).out
@@ -89,12 +100,12 @@ impl ActivationAttrs {
     }
 
     /// Bounds of the sums of a convolution: what [`finish`](ActivationAttrs::finish) then leaves out.
-    pub(super) fn bounds<T: KernelFloat>(&self, adds_residual: bool) -> [T; 2] {
-        self.own_bounds(adds_residual).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]).map(T::of)
+    pub(crate) fn bounds<T: KernelFloat>(&self, adds_residual: bool) -> [T; 2] {
+        self.own_bounds(adds_residual).map_or_else(unbounded, |bounds| bounds.map(T::of))
     }
 
     /// Adds the residual, if there is one, to bounded sums, and applies the function.
-    pub(super) fn finish<T: KernelFloat>(&self, y: &mut [T], residual: Option<&[T]>) {
+    pub(crate) fn finish<T: KernelFloat>(&self, y: &mut [T], residual: Option<&[T]>) {
         if self.own_bounds(residual.is_some()).is_none() {
             T::vectorised(Finish { attrs: self, y, residual });
         }

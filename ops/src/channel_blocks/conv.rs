@@ -14,8 +14,9 @@ use super::{
     in_blocks, spans::spans,
 };
 use crate::{
-    Math,
+    Math, concat,
     conv::{Conv2dOp, ConvAttrs},
+    math::DimExpr,
     windows::dims,
 };
 
@@ -49,6 +50,9 @@ pub struct BlockedConv2d<V = Var> {
     /// Number of groups of blocks, each with filters of its own.
     #[attr(default = 1, min = 1)]
     pub groups: i32,
+    /// Channels of the last block of each group that are multiplied: those after them are taken for zeros.
+    #[attr(default = 16, min = 1)]
+    pub last_channels: i32,
     /// The function of the results.
     #[attrs]
     pub activation: ActivationAttrs,
@@ -124,6 +128,7 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
                                 filters: &filter[(tap * depth * CHANNEL_BLOCK).min(filter.len())..],
                                 block: share * kernel_rows * kernel_columns * depth * CHANNEL_BLOCK,
                                 bias: &bias[first * CHANNEL_BLOCK..],
+                                add: false,
                                 bounds,
                                 elements: [
                                     WindowAxis {
@@ -143,6 +148,7 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
                                     },
                                 ],
                                 channels: depth,
+                                last_channels: (self.last_channels as usize).min(depth),
                                 windows: [
                                     WindowAxis { count: vertical.windows.len(), x: down.stride * step, other: row },
                                     WindowAxis {
@@ -173,7 +179,7 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
 }
 impl Composition for BlockedConv2d<Expr> {
     fn compose(&mut self) {
-        let (input, filter) = (&self.input, &self.filter);
+        let (input, filter) = (&self.input, &self.multiplied());
         let x = if input.dims().len() == 4 { input.clone() } else { channels_first(input) };
         let dims = |axis| filter.dim(axis);
         let planes = filter.transpose(&[0, 5, 1, 4, 2, 3]);
@@ -184,6 +190,23 @@ impl Composition for BlockedConv2d<Expr> {
         let y = emit(Conv2dOp { input: (&x).into(), filter: (&filter).into(), output: New, conv }).output;
         let y = in_blocks(&(y + self.bias.unsqueeze(&[1, 2])));
         self.output = finished(&self.activation, y, self.residual.as_ref());
+    }
+}
+
+impl BlockedConv2d<Expr> {
+    /// The filters, with zeros for the channels that are not multiplied.
+    fn multiplied(&self) -> Expr {
+        let (filter, count) = (&self.filter, DimExpr::from(i64::from(self.last_channels)));
+        if self.last_channels as usize >= CHANNEL_BLOCK || self.input.dims().len() == 4 {
+            return filter.clone();
+        }
+        let last = filter.dim(1) - 1;
+        let others = filter.slice_to(1, &0.into(), &last);
+        let own = filter.slice_to(1, &last, &filter.dim(1)).slice_to(4, &0.into(), &count);
+        let none = || [0, 0].map(DimExpr::from);
+        let zeros = [0.into(), DimExpr::from(CHANNEL_BLOCK as i64) - count];
+        let own = own.pad_to(&[none(), none(), none(), none(), zeros, none()], 0.0);
+        concat(&[&others, &own], 1)
     }
 }
 
@@ -221,6 +244,7 @@ autobwd::samples!(
             activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
             ..conv([2, 1, 4, 4, 16], [1, 1, 2, 1, 16, 16])
         },
+        BlockedConv2d { last_channels: 5, ..conv([1, 2, 3, 2, 16], [1, 2, 2, 1, 16, 16]) },
         activated(Activation::Relu, 0.0, 0.0),
         activated(Activation::Relu6, 0.5, 0.0),
         activated(Activation::LeakyRelu, 0.25, 0.0),
@@ -263,6 +287,7 @@ fn conv<const N: usize>(input: [usize; N], filter: [usize; 6]) -> BlockedConv2d<
         output: out(),
         conv: BlockedConvAttrs::default(),
         groups: 1,
+        last_channels: 16,
         activation: ActivationAttrs::default(),
     }
 }

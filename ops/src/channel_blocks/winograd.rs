@@ -14,7 +14,9 @@ use autobwd::{
 };
 
 use super::{
-    Activation, ActivationAttrs, BlockedConvAttrs, blocks, channels_first, check_bias, check_blocks,
+    Activation, ActivationAttrs, BlockedConvAttrs,
+    activation::unbounded,
+    blocks, channels_first, check_bias, check_blocks,
     conv::{PAIR, finished},
     in_blocks,
 };
@@ -169,13 +171,15 @@ impl Kernel for BlockedWinogradConv2d<Buf<'_>> {
                                 filters: &filter[of_filters..],
                                 block,
                                 bias: &[],
-                                bounds: [f64::NEG_INFINITY, f64::INFINITY].map(T::of),
+                                add: false,
+                                bounds: unbounded(),
                                 elements: [
                                     WindowAxis { count: channels, x: share, other: CHANNEL_BLOCK * CHANNEL_BLOCK },
                                     WindowAxis { count: 1, x: 0, other: 0 },
                                     WindowAxis { count: 1, x: 0, other: 0 },
                                 ],
                                 channels: CHANNEL_BLOCK,
+                                last_channels: CHANNEL_BLOCK,
                                 windows: [
                                     WindowAxis { count: 1, x: 0, other: 0 },
                                     WindowAxis { count: tiles, x: CHANNEL_BLOCK, other: CHANNEL_BLOCK },

@@ -44,6 +44,11 @@ impl<T> SubmatrixMut<'_, T> {
         rows <= self.rows && cols <= self.cols
     }
 
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Elements from one row to the next.
     pub fn stride(&self) -> usize {
         self.stride

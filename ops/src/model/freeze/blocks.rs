@@ -48,9 +48,6 @@ pub(super) fn rewrite(frozen: &mut Frozen<'_>, fetched: &[Var]) -> Result<()> {
         let last = tail.ops.last().copied().unwrap_or(i);
         tails.insert(last, (conv, tail));
     }
-    if tails.is_empty() {
-        return Ok(());
-    }
     let mut blocks = Blocks { frozen, ops: vec![], blocked: HashMap::new(), missing: HashSet::new() };
     let mut done: HashSet<usize> = HashSet::new();
     for (i, op) in ops.iter().enumerate() {
@@ -202,7 +199,20 @@ impl Blocks<'_, '_> {
                 Kind::Direct(groups) => {
                     let groups = groups.blocks as i32;
                     let conv = attrs;
-                    BlockedConv2d { input, filter, bias, residual, output, conv, groups, activation }.into()
+                    let last_channels =
+                        if groups == 1 { (share - 1) % CHANNEL_BLOCK + 1 } else { CHANNEL_BLOCK } as i32;
+                    BlockedConv2d {
+                        input,
+                        filter,
+                        bias,
+                        residual,
+                        output,
+                        conv,
+                        groups,
+                        last_channels,
+                        activation,
+                    }
+                    .into()
                 }
             }
         };

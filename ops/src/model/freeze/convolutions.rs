@@ -4,7 +4,7 @@ use autobwd::{DType, OpDesc, program::Var, tensor::Dim};
 
 use super::{super::recognise::Uses, Frozen, filters::BlockGroups};
 use crate::{
-    activation::{HardSigmoid, HardSwish, LeakyRelu, Relu, Relu6, Sigmoid, Silu, Swish},
+    activation::{Gelu, HardSigmoid, HardSwish, LeakyRelu, Relu, Relu6, Sigmoid, Silu, Swish},
     channel_blocks::{Activation, ActivationAttrs},
     conv::{Conv2dOp, ConvAttrs, DepthwiseConv2d},
     elementwise::{ElementwiseAdd, ElementwiseDiv, ElementwiseMul, ElementwiseSub},
@@ -250,6 +250,10 @@ pub(super) fn function(op: &OpDesc, x: Var) -> Option<(ActivationAttrs, Var)> {
         let most = op.max as f32;
         let fits = op.min == 0.0 && op.max >= 0.0 && f64::from(most) == op.max;
         return fits.then_some((attrs(Activation::Relu6, most, 0.0), op.out));
+    }
+    if let Some(op) = op.as_op::<Gelu>() {
+        let function = if op.approximate { Activation::GeluTanh } else { Activation::Gelu };
+        return Some((attrs(function, 0.0, 0.0), op.out));
     }
     let op = op.as_op::<Swish>()?;
     Some((attrs(Activation::Swish, 0.0, op.beta), op.out))

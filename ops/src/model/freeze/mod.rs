@@ -8,6 +8,7 @@ mod blocks;
 mod constants;
 mod convolutions;
 mod filters;
+mod linear;
 
 use std::collections::HashMap;
 
@@ -65,6 +66,7 @@ impl Model {
         name_dims(&mut frozen.program, &self.feeds)?;
         constants::fold(&mut frozen, &fetched)?;
         infer_shapes(&mut frozen.program, OpInfoMap::linked()?);
+        linear::pack(&mut frozen, &fetched)?;
         blocks::rewrite(&mut frozen, &fetched)?;
         let Frozen { mut program, mut values, .. } = frozen;
         infer_shapes(&mut program, OpInfoMap::linked()?);

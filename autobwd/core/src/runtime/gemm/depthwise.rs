@@ -132,10 +132,10 @@ impl<T: GemmElement> Tile<T> {
         // SAFETY: the caller's promise.
         unsafe {
             match left {
-                8.. => V::with_instructions(Sized::<T, 8, K, S>(self)),
-                4.. => V::with_instructions(Sized::<T, 4, K, S>(self)),
-                2.. => V::with_instructions(Sized::<T, 2, K, S>(self)),
-                _ => V::with_instructions(Sized::<T, 1, K, S>(self)),
+                8.. => V::apart(Sized::<T, 8, K, S>(self)),
+                4.. => V::apart(Sized::<T, 4, K, S>(self)),
+                2.. => V::apart(Sized::<T, 2, K, S>(self)),
+                _ => V::apart(Sized::<T, 1, K, S>(self)),
             }
         }
         match left {

@@ -110,6 +110,8 @@ pub(super) unsafe trait Vector: Copy + 'static {
     );
     /// Does work that is compiled for the instructions of the vector.
     unsafe fn with_instructions<W: VectorWork<Self>>(work: W);
+    /// The same in a function of its own, which has all registers for itself.
+    unsafe fn apart<W: VectorWork<Self>>(work: W);
 }
 
 /// Work in vectors of a type.
@@ -207,6 +209,11 @@ unsafe impl<T: GemmElement, const N: usize, const FUSED: bool> Vector for ArrayV
     #[inline(always)]
     unsafe fn with_instructions<W: VectorWork<Self>>(work: W) {
         // SAFETY: every machine has these instructions; the rest is the caller's promise.
+        unsafe { work.run() }
+    }
+    #[inline(never)]
+    unsafe fn apart<W: VectorWork<Self>>(work: W) {
+        // SAFETY: as above.
         unsafe { work.run() }
     }
 }
@@ -339,6 +346,17 @@ mod x86 {
                 #[inline(always)]
                 unsafe fn with_instructions<W: VectorWork<Self>>(work: W) {
                     #[target_feature(enable = $features)]
+                    unsafe fn run<V, W: VectorWork<V>>(work: W) {
+                        // SAFETY: the caller's promise.
+                        unsafe { work.run() }
+                    }
+                    // SAFETY: the caller's promise.
+                    unsafe { run(work) }
+                }
+                #[inline(always)]
+                unsafe fn apart<W: VectorWork<Self>>(work: W) {
+                    #[target_feature(enable = $features)]
+                    #[inline(never)]
                     unsafe fn run<V, W: VectorWork<V>>(work: W) {
                         // SAFETY: the caller's promise.
                         unsafe { work.run() }

@@ -40,12 +40,16 @@ pub struct WindowProducts<'a, T> {
     pub block: usize,
     /// What is added to the sums: an element for each filter, or none.
     pub bias: &'a [T],
+    /// Whether sums are added to what is there, in place of a bias.
+    pub add: bool,
     /// The least and the largest result; NaN stays NaN.
     pub bounds: [T; 2],
     /// The elements of a window: blocks of channels, rows and columns.
     pub elements: [WindowAxis; 3],
     /// Channels of a block that are multiplied, which follow each other in the images.
     pub channels: usize,
+    /// The same for the last block, at most as many.
+    pub last_channels: usize,
     /// Rows and columns of windows.
     pub windows: [WindowAxis; 2],
 }
@@ -70,45 +74,88 @@ impl<T: GemmElement> WindowProducts<'_, T> {
         if blocks == 0 || self.windows.iter().any(|axis| axis.count == 0) {
             return Ok(());
         }
-        let is_empty = self.channels == 0 || self.elements.iter().any(|axis| axis.count == 0);
-        let fits = || {
+        let sums =
+            last(&self.windows, |axis| axis.other).and_then(|sums| sums.checked_add(first + CHANNEL_BLOCK));
+        if !self.fits(blocks) || !sums.is_some_and(|sums| out.contains(rows.end, sums)) {
+            return Err(Error::internal("windows, filters or sums are outside of their slices"));
+        }
+        let out = Sums { start: out.pointer(rows.start, first), block: out.stride(), last: CHANNEL_BLOCK };
+        // SAFETY: all elements are within the slices, as checked; the submatrix is borrowed mutably.
+        unsafe { self.run(blocks, out) };
+        Ok(())
+    }
+
+    /// Writes the sums of each window of the second axis to a row of `out`, those of all blocks side by side, or with `add`, adds them
+    /// to it, without a bias. The last block has as many filters as there are columns.
+    ///
+    /// # Errors
+    /// Windows, filters, a bias or sums that are outside of the slices; several windows along the first axis.
+    pub fn write_rows(&self, out: &mut SubmatrixMut<'_, T>) -> Result<()> {
+        let ([down, across], (rows, columns)) = (self.windows, out.size());
+        if columns == 0 || rows == 0 {
+            return Ok(());
+        }
+        let blocks = columns.div_ceil(CHANNEL_BLOCK);
+        if down.count != 1 || across.count != rows || !self.fits(blocks) {
+            return Err(Error::internal("windows or filters are outside of their slices"));
+        }
+        let products = WindowProducts {
+            windows: [WindowAxis { other: 0, ..down }, WindowAxis { other: out.stride(), ..across }],
+            ..*self
+        };
+        let last = columns - (blocks - 1) * CHANNEL_BLOCK;
+        let out = Sums { start: out.pointer(0, 0), block: CHANNEL_BLOCK, last };
+        // SAFETY: all elements are within the slices, as checked; the submatrix is borrowed mutably.
+        unsafe { products.run(blocks, out) };
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.channels == 0 || self.elements.iter().any(|axis| axis.count == 0)
+    }
+
+    /// Whether windows, filters and bias are within their slices.
+    fn fits(&self, blocks: usize) -> bool {
+        let ends = || {
             let x = last(&self.elements, |axis| axis.x)?
                 .checked_add(last(&self.windows, |axis| axis.x)?)?
                 .checked_add(self.channels)?;
             let filters = last(&self.elements, |axis| axis.other)?
                 .checked_add(self.channels.checked_mul(CHANNEL_BLOCK)?)?
                 .checked_add((blocks - 1).checked_mul(self.block)?)?;
-            let sums =
-                last(&self.windows, |axis| axis.other)?.checked_add(first)?.checked_add(CHANNEL_BLOCK)?;
-            let inside = x <= self.x.len() && filters <= self.filters.len();
-            let bias = self.bias.is_empty() || self.bias.len() >= blocks * CHANNEL_BLOCK;
-            Some((is_empty || inside) && bias && out.contains(rows.end, sums))
+            Some(x <= self.x.len() && filters <= self.filters.len())
         };
-        if fits() != Some(true) {
-            return Err(Error::internal("windows, filters or sums are outside of their slices"));
-        }
-        let products = WindowProducts {
-            elements: if is_empty {
-                self.elements.map(|axis| WindowAxis { count: 0, ..axis })
-            } else {
-                self.elements
-            },
-            ..*self
-        };
-        let work = Work { products, out: (out.pointer(rows.start, first), out.stride()), blocks };
+        let bias = self.bias.is_empty() || self.bias.len() >= blocks * CHANNEL_BLOCK;
+        bias && (self.is_empty() || ends() == Some(true))
+    }
+
+    /// # Safety
+    /// There are as many sums, which nothing else uses meanwhile, and windows, filters and bias are within their slices.
+    unsafe fn run(&self, blocks: usize, out: Sums<T>) {
+        let count = |axis: WindowAxis| if self.is_empty() { WindowAxis { count: 0, ..axis } } else { axis };
+        let products = WindowProducts { elements: self.elements.map(count), ..*self };
+        let work = Work { products, out, blocks };
         // Its address hides the function from the compiler, as of other products.
         let run = std::hint::black_box(<T as sealed::GemmKernel>::in_vectors::<Work<'_, T>> as unsafe fn(_));
-        // SAFETY: all elements are within the slices, as checked; the submatrix is borrowed mutably.
+        // SAFETY: the caller's promise.
         unsafe { run(work) }
-        Ok(())
     }
+}
+
+/// Where sums are written.
+#[derive(Clone, Copy)]
+struct Sums<T> {
+    start: *mut T,
+    /// Elements from the sums of one block to those of the next.
+    block: usize,
+    /// Filters of the last block.
+    last: usize,
 }
 
 /// Products whose windows, filters and sums exist.
 struct Work<'a, T> {
     products: WindowProducts<'a, T>,
-    /// The first sum, and the distance of the sums of blocks.
-    out: (*mut T, usize),
+    out: Sums<T>,
     blocks: usize,
 }
 
@@ -122,7 +169,18 @@ impl<T: GemmElement> AnyVectorWork<T> for Work<'_, T> {
 impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
     #[inline(always)]
     unsafe fn run(self) {
-        let WindowProducts { x, filters, block, bias, bounds, elements, channels, windows } = self.products;
+        let WindowProducts {
+            x,
+            filters,
+            block,
+            bias,
+            add,
+            bounds,
+            elements,
+            channels,
+            last_channels,
+            windows,
+        } = self.products;
         let [mut down, mut across] = windows;
         if (down.x, down.other) == (across.count * across.x, across.count * across.other) {
             // Rows follow each other without a gap.
@@ -138,8 +196,10 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
         let share = (TERMS / terms.max(1)).clamp(1, outer.count.max(1));
         // Sums of two blocks in registers use an element of a window twice.
         let pair = if V::LANES == CHANNEL_BLOCK { 2 } else { 1 };
-        for first in (0..self.blocks).step_by(pair) {
-            let blocks = pair.min(self.blocks - first);
+        let whole = if self.out.last < CHANNEL_BLOCK { self.blocks - 1 } else { self.blocks };
+        let mut first = 0;
+        while first < self.blocks {
+            let blocks = if first < whole { pair.min(whole - first) } else { 1 };
             for from in (0..outer.count.max(1)).step_by(share) {
                 let outer = WindowAxis { count: share.min(outer.count.saturating_sub(from)), ..outer };
                 // SAFETY: the promise of `WindowProducts::write`: these windows, elements and blocks exist.
@@ -153,12 +213,19 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
                             } else {
                                 bias.as_ptr().add(first * CHANNEL_BLOCK)
                             },
-                            out: self.out.0.add(first * self.out.1 + row * down.other),
+                            out: self.out.start.add(first * self.out.block + row * down.other),
                             steps: across,
-                            blocks: (block, self.out.1),
+                            blocks: (block, self.out.block),
                             elements: [outer, inner[0], inner[1]],
-                            channels,
-                            add: from > 0,
+                            channels: [
+                                channels,
+                                if from + share >= outer_count {
+                                    last_channels.min(channels)
+                                } else {
+                                    channels
+                                },
+                            ],
+                            add: add || from > 0,
                             // Of sums of all terms.
                             bounds: if from + share >= outer_count { bounds } else { unbounded() },
                         };
@@ -167,6 +234,7 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
                         while left > 0 {
                             let n = left.div_ceil(left.div_ceil(most));
                             match blocks {
+                                _ if first == whole => tile.run_columns::<V>(n, self.out.last),
                                 2 => tile.run::<V, 2>(n),
                                 _ => tile.run_block::<V>(n),
                             }
@@ -177,6 +245,7 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
                     }
                 }
             }
+            first += blocks;
         }
     }
 }
@@ -208,13 +277,39 @@ struct WindowTile<T> {
     /// Distances of blocks of filters and of sums.
     blocks: (usize, usize),
     elements: [WindowAxis; 3],
-    channels: usize,
+    /// Channels of a block, and of the last one.
+    channels: [usize; 2],
     /// Whether the sums are added to what is there, and are no new sums with a bias.
     add: bool,
     bounds: [T; 2],
 }
 
 impl<T: GemmElement> WindowTile<T> {
+    /// Computes the sums of the first filters of a block, by way of memory for all of them.
+    ///
+    /// # Safety
+    /// As [`run_block`](WindowTile::run_block), for so many filters.
+    #[inline(always)]
+    unsafe fn run_columns<V: Vector<Element = T>>(&self, windows: usize, columns: usize) {
+        let mut sums = [T::ZERO; MOST_WINDOWS * CHANNEL_BLOCK];
+        // SAFETY: the caller's promise; there is memory for the sums of as many windows.
+        unsafe {
+            let (out, step) = (self.out, self.steps.other);
+            for window in 0..windows {
+                for column in 0..columns {
+                    sums[window * CHANNEL_BLOCK + column] = *out.add(window * step + column);
+                }
+            }
+            let steps = WindowAxis { other: CHANNEL_BLOCK, ..self.steps };
+            WindowTile { out: sums.as_mut_ptr(), steps, ..*self }.run_block::<V>(windows);
+            for window in 0..windows {
+                for column in 0..columns {
+                    *out.add(window * step + column) = sums[window * CHANNEL_BLOCK + column];
+                }
+            }
+        }
+    }
+
     /// # Safety
     /// The machine has the instructions; windows, filters and sums exist.
     #[inline(always)]
@@ -265,8 +360,8 @@ impl<T: GemmElement> WindowTile<T> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.steps.x {
-                CHANNEL_BLOCK => V::with_instructions(Sized::<T, N, R, CHANNEL_BLOCK>(self)),
-                _ => V::with_instructions(Sized::<T, N, R, 0>(self)),
+                CHANNEL_BLOCK => V::apart(Sized::<T, N, R, CHANNEL_BLOCK>(self)),
+                _ => V::apart(Sized::<T, N, R, 0>(self)),
             }
         }
     }
@@ -290,12 +385,13 @@ impl<T: GemmElement, V: Vector<Element = T>, const N: usize, const R: usize, con
         unsafe {
             let mut sums = [[V::splat(T::ZERO); N]; R];
             for b in 0..blocks.count {
+                let channels = tile.channels[usize::from(b + 1 == blocks.count)];
                 for row in 0..rows.count {
                     for column in 0..columns.count {
                         let mut x = tile.x.add(b * blocks.x + row * rows.x + column * columns.x);
                         let start = b * blocks.other + row * rows.other + column * columns.other;
                         let mut filters = tile.filters.add(start);
-                        for _ in 0..tile.channels {
+                        for _ in 0..channels {
                             let of_filters: [V; N] =
                                 std::array::from_fn(|v| V::load(filters.wrapping_add(at(v, filter_block))));
                             for r in 0..R {
