@@ -74,9 +74,8 @@ impl<T: GemmElement> WindowProducts<'_, T> {
         if blocks == 0 || self.windows.iter().any(|axis| axis.count == 0) {
             return Ok(());
         }
-        let sums =
-            last(&self.windows, |axis| axis.other).and_then(|sums| sums.checked_add(first + CHANNEL_BLOCK));
-        if !self.fits(blocks) || !sums.is_some_and(|sums| out.contains(rows.end, sums)) {
+        let sums = || last(&self.windows, |axis| axis.other)?.checked_add(first)?.checked_add(CHANNEL_BLOCK);
+        if !self.fits(blocks) || !sums().is_some_and(|sums| out.contains(rows.end, sums)) {
             return Err(Error::internal("windows, filters or sums are outside of their slices"));
         }
         let out = Sums { start: out.pointer(rows.start, first), block: out.stride(), last: CHANNEL_BLOCK };
@@ -319,7 +318,8 @@ impl<T: GemmElement> WindowTile<T> {
             match CHANNEL_BLOCK / V::LANES {
                 1 => self.run::<V, 1>(windows),
                 2 => self.run::<V, 2>(windows),
-                _ => self.run::<V, 4>(windows),
+                4 => self.run::<V, 4>(windows),
+                _ => self.run::<V, 8>(windows),
             }
         }
     }
@@ -341,7 +341,7 @@ impl<T: GemmElement> WindowTile<T> {
             };
         }
         match (CHANNEL_BLOCK / V::LANES, N) {
-            (4, _) => match windows {
+            (4 | 8, _) => match windows {
                 // SAFETY: the caller's promise.
                 1 => unsafe { self.sums::<V, N, 1>() },
                 // SAFETY: the caller's promise.
