@@ -76,6 +76,7 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
     unsafe fn run(self) {
         let DepthwiseProducts { x, filters, bias, bounds, elements, windows: [down, across] } = self.products;
         let columns = elements[1];
+        let apart = if across.x.is_multiple_of(CHANNEL_BLOCK) { across.x / CHANNEL_BLOCK } else { 0 };
         for part in (0..CHANNEL_BLOCK).step_by(V::LANES) {
             for row in 0..down.count {
                 let mut tile = Tile {
@@ -92,7 +93,7 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
                     // SAFETY: the promise of `DepthwiseProducts::write`: these windows and filters exist.
                     let n = unsafe {
                         // Adjacent elements, of windows that are one or two elements apart, are read once for all windows.
-                        match (columns.count, columns.x == CHANNEL_BLOCK, across.x / CHANNEL_BLOCK) {
+                        match (columns.count, columns.x == CHANNEL_BLOCK, apart) {
                             (3, true, 1) => tile.some::<V, 3, 1>(left),
                             (3, true, 2) => tile.some::<V, 3, 2>(left),
                             (5, true, 1) => tile.some::<V, 5, 1>(left),
