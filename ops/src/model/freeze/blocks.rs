@@ -176,7 +176,8 @@ impl Blocks<'_, '_> {
         let [_, share, _, _] = filters.dims();
         let is_single = !self.blocked.contains_key(&conv.input)
             && share <= FEW_CHANNELS
-            && matches!(kind, Kind::Direct(groups) if groups.blocks == 1);
+            && channels(self.frozen, conv.input) == Some(share)
+            && matches!(kind, Kind::Direct(_));
         let input = if is_single { conv.input } else { self.in_blocks(conv.input) };
         let residual = tail.residual.map(|residual| self.in_blocks(residual));
         let (attrs, activation) = (attrs(&windows), tail.activation.clone());
@@ -186,6 +187,8 @@ impl Blocks<'_, '_> {
             Kind::Direct(groups) => filters.packed(groups, is_single),
         }?;
         let filter = self.frozen.constant(&format!("{name}@BLOCKS"), packed);
+        // Channels of the last block, which several groups may share.
+        let rest = channels(self.frozen, conv.input).unwrap_or_default() % CHANNEL_BLOCK;
         let op = |output: Var| -> OpDesc {
             match kind {
                 Kind::Depthwise => {
@@ -199,8 +202,7 @@ impl Blocks<'_, '_> {
                 Kind::Direct(groups) => {
                     let groups = groups.blocks as i32;
                     let conv = attrs;
-                    let last_channels =
-                        if groups == 1 { (share - 1) % CHANNEL_BLOCK + 1 } else { CHANNEL_BLOCK } as i32;
+                    let last_channels = if groups == 1 && rest > 0 { rest } else { CHANNEL_BLOCK } as i32;
                     BlockedConv2d {
                         input,
                         filter,
