@@ -384,11 +384,11 @@ impl Blocks<'_, '_> {
         Some(vec![])
     }
 
-    /// An elementwise operator on one tensor that is finite for zeros, which fill up the last block.
+    /// An elementwise operator on one tensor that is finite for all numbers: the lanes after the last channel hold what
+    /// earlier operators make of zeros.
     fn unary(&mut self, op: &OpDesc) -> Option<Vec<usize>> {
-        const FINITE: [&str; 12] = [
-            "abs", "clip", "dropout", "elu", "gelu", "mish", "scale", "sqrt", "square", "tanh", "assign",
-            "softplus",
+        const FINITE: [&str; 11] = [
+            "abs", "clip", "dropout", "elu", "gelu", "mish", "scale", "square", "tanh", "assign", "softplus",
         ];
         let x = op.reads().next()?;
         let found = function(op, x).map(|(_, out)| out);
