@@ -314,7 +314,11 @@ fn residual(frozen: &Frozen<'_>, op: &OpDesc, x: Var) -> Option<(Var, Var)> {
     let dims = |var: Var| frozen.program.root().vars.get(&var).map(|desc| &desc.dims);
     let is_equal = |(a, b): (&Dim, &Dim)| a == b && (a.get().is_some() || a.is_named());
     let (own, others) = (dims(x)?, dims(other)?);
-    let is_open_batch = own.first()?.get().is_none() && others.first()?.get().is_none();
+    // Batches of different names may be broadcast.
+    let is_open = |dim: &Dim| dim.get().is_none();
+    let batches = (own.first()?, others.first()?);
+    let is_open_batch =
+        is_open(batches.0) && is_open(batches.1) && !(batches.0.is_named() && batches.1.is_named());
     let mut pairs = own.iter().zip(others.iter());
     let batch = pairs.next()?;
     let fits = own.len() == others.len() && (is_equal(batch) || is_open_batch) && pairs.all(is_equal);
