@@ -32,8 +32,8 @@ use crate::{
 /// The most channels that are planes of their own, rather than a block.
 const FEW_CHANNELS: usize = 8;
 
-/// Rewrites the operators of the main block.
-pub(super) fn rewrite(frozen: &mut Frozen<'_>, fetched: &[Var]) -> Result<()> {
+/// Rewrites the operators of the main block; variables that are fed or fetched stay.
+pub(super) fn rewrite(frozen: &mut Frozen<'_>, fed: &[Var], fetched: &[Var]) -> Result<()> {
     let uses = Uses::of(&frozen.program, |var| fetched.contains(&var));
     let ops = frozen.program.root().ops.clone();
     let mut tails: HashMap<usize, (Convolution, Tail)> = HashMap::new();
@@ -70,8 +70,12 @@ pub(super) fn rewrite(frozen: &mut Frozen<'_>, fetched: &[Var]) -> Result<()> {
     let Blocks { ops, .. } = blocks;
     let root = frozen.program.root_mut();
     root.ops = ops;
-    let used: HashSet<Var> =
-        root.ops.iter().flat_map(|op| op.reads().chain(op.writes())).chain(fetched.iter().copied()).collect();
+    let used: HashSet<Var> = root
+        .ops
+        .iter()
+        .flat_map(|op| op.reads().chain(op.writes()))
+        .chain(fed.iter().chain(fetched).copied())
+        .collect();
     let inner: HashSet<Var> = frozen.program.blocks()[1..]
         .iter()
         .flat_map(|block| block.ops.iter().flat_map(|op| op.reads().chain(op.writes())))

@@ -55,19 +55,21 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// An operator that writes a value of the scope, as updates of optimizers do: [`Model::for_inference`] removes them. Then
-    /// the model is unchanged.
+    /// An operator that writes a value of the scope, as updates of optimizers do: [`Model::for_inference`] removes them;
+    /// inputs and outputs that are not declared. Then the model is unchanged.
     pub fn freeze(&mut self) -> Result<()> {
         refuse_writes(&self.program)?;
         let mut frozen = Frozen { program: self.program.clone(), values: HashMap::new(), scope: &self.scope };
-        let fetched: Vec<Var> =
-            self.fetches.iter().map(|name| frozen.program.expect_var(name)).collect::<Result<_>>()?;
+        let vars = |names: &[String]| -> Result<Vec<Var>> {
+            names.iter().map(|name| self.program.expect_var(name)).collect()
+        };
+        let (fed, fetched) = (vars(&self.feeds)?, vars(&self.fetches)?);
         discard_statistics(&mut frozen.program);
         name_dims(&mut frozen.program, &self.feeds)?;
         constants::fold(&mut frozen, &fetched)?;
         infer_shapes(&mut frozen.program, OpInfoMap::linked()?);
         linear::pack(&mut frozen, &fetched)?;
-        blocks::rewrite(&mut frozen, &fetched)?;
+        blocks::rewrite(&mut frozen, &fed, &fetched)?;
         let Frozen { mut program, mut values, .. } = frozen;
         infer_shapes(&mut program, OpInfoMap::linked()?);
         let mut scope = Scope::new();
