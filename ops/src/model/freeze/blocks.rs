@@ -255,8 +255,8 @@ impl Blocks<'_, '_> {
             && let Some(channels) = channels(self.frozen, x)
         {
             let mut map = ChannelMap::identity(channels);
-            let is_map = map.follow(self.frozen, op, x).is_some();
-            return Ok(if is_map { None } else { self.unary(op) });
+            let is_map = map.follow(self.frozen, uses, op, x).is_some();
+            return Ok(if is_map { None } else { self.unary(uses, op) });
         }
         // A map of channels, with what follows it.
         let images: Vec<Var> =
@@ -265,7 +265,7 @@ impl Blocks<'_, '_> {
             && let Some(channels) = channels(self.frozen, x)
         {
             let mut map = ChannelMap::identity(channels);
-            let Some(output) = map.follow(self.frozen, op, x) else { return Ok(None) };
+            let Some(output) = map.follow(self.frozen, uses, op, x) else { return Ok(None) };
             let mut tail = tail(self.frozen, uses, &|i| taken.contains(&i), (i, output, channels), false);
             let ChannelMap { scale, bias } = std::mem::replace(&mut tail.map, map);
             tail.map.then(&scale, &bias);
@@ -390,7 +390,7 @@ impl Blocks<'_, '_> {
 
     /// An elementwise operator on one tensor that is finite for all numbers: the lanes after the last channel hold what
     /// earlier operators make of zeros.
-    fn unary(&mut self, op: &OpDesc) -> Option<Vec<usize>> {
+    fn unary(&mut self, uses: &Uses, op: &OpDesc) -> Option<Vec<usize>> {
         const FINITE: [&str; 11] = [
             "abs", "clip", "dropout", "elu", "gelu", "mish", "scale", "square", "tanh", "assign", "softplus",
         ];
@@ -398,9 +398,10 @@ impl Blocks<'_, '_> {
         let found = function(op, x).map(|(_, out)| out);
         let out = match (found, op.as_op::<DropoutOp>()) {
             (Some(out), _) => out,
-            // Without its mask, which nothing reads.
+            // Without its mask.
             (None, Some(dropout))
                 if dropout.is_test
+                    && uses.is_read_by(dropout.mask, |_| false)
                     && dropout.dropout_implementation == DropoutImplementation::UpscaleInTrain =>
             {
                 let blocks = self.in_blocks(dropout.x);

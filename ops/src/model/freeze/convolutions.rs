@@ -153,12 +153,15 @@ impl ChannelMap {
     }
 
     /// Applies the map of an operator that reads `x`, if it is one; returns its result.
-    pub(super) fn follow(&mut self, frozen: &Frozen<'_>, op: &OpDesc, x: Var) -> Option<Var> {
+    pub(super) fn follow(&mut self, frozen: &Frozen<'_>, uses: &Uses, op: &OpDesc, x: Var) -> Option<Var> {
         let n = self.scale.len();
         let (ones, zeros) = (vec![1.0; n], vec![0.0; n]);
-        if let Some(op) = op.as_op::<BatchNormOp>() {
+        if let Some(norm) = op.as_op::<BatchNormOp>() {
+            // Its other results are no map of channels.
+            let is_alone = op.writes().all(|var| var == norm.y || uses.is_read_by(var, |_| false));
+            let op = norm;
             let is_constant = (op.is_test && !op.trainable_statistics) || op.use_global_stats;
-            if !is_constant || op.x != x || op.data_layout != DataLayout::Nchw {
+            if !is_alone || !is_constant || op.x != x || op.data_layout != DataLayout::Nchw {
                 return None;
             }
             let numbers = |var: Var| Some(frozen.value(var)?.to_f64s()).filter(|numbers| numbers.len() == n);
@@ -278,7 +281,7 @@ pub(super) fn tail(
     while let Some(reader) = uses.only_reader(tail.output).filter(|reader| !taken(*reader)) {
         let (op, x) = (&ops[reader], tail.output);
         let mapped = match tail.residual {
-            None => tail.map.follow(frozen, op, x),
+            None => tail.map.follow(frozen, uses, op, x),
             Some(_) => None,
         };
         if let Some(output) = mapped {

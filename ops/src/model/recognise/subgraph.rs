@@ -164,7 +164,7 @@ impl Uses {
     }
 
     /// Whether only these operators read a variable.
-    pub(super) fn is_read_by(&self, var: Var, readers: impl Fn(usize) -> bool) -> bool {
+    pub(in crate::model) fn is_read_by(&self, var: Var, readers: impl Fn(usize) -> bool) -> bool {
         !self.shared.contains(&var)
             && self.readers.get(&var).is_none_or(|all| all.iter().all(|i| readers(*i)))
     }
