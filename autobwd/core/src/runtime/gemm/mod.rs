@@ -7,6 +7,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod blocks;
+#[cfg(test)]
+mod channel_block_tests;
 mod channel_layout;
 mod depthwise;
 mod few_rows;
