@@ -126,6 +126,41 @@ fn gradients_need_parameters_that_are_not_folded() {
     }
 }
 
+/// A frozen program has nearly the results of the program as it is written, and the same bits for any number of threads.
+#[test]
+fn programs_are_frozen_unless_their_bits_are_wanted() {
+    let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cmd/onnx.in");
+    let folder = tempfile::tempdir().unwrap();
+    let run = |options: &str| {
+        let path = folder.path().join("out.npz");
+        let mut command = Command::new(AUTOBWD);
+        command.current_dir(&input).arg("run").args(options.split_whitespace()).args([
+            "--feeds",
+            "images.npz",
+            "--out",
+        ]);
+        let output = command.arg(&path).output().unwrap();
+        assert!(output.status.success(), "{options}: {}", stderr(&output));
+        autobwd_data::load_npz(&path).unwrap()
+    };
+    for fetch in ["scores", "relu,features,scores", "norm,batch_norm_1,scores", "scores,head.weight"] {
+        let exact = run(&format!("images.onnx --exact --threads 1 --fetch {fetch}"));
+        assert_eq!(exact, run(&format!("images.onnx --exact --threads 2 --fetch {fetch}")), "{fetch}");
+        // What else is asked for keeps the operators.
+        assert_eq!(exact, run(&format!("images.onnx --check-finite --fetch {fetch}")), "{fetch}");
+        let frozen = run(&format!("images.onnx --threads 1 --fetch {fetch}"));
+        assert_eq!(frozen, run(&format!("images.onnx --threads 2 --fetch {fetch}")), "{fetch}");
+        assert_eq!(exact.len(), fetch.split(',').count(), "{fetch}");
+        for ((name, exact), (frozen_name, frozen)) in exact.iter().zip(&frozen) {
+            assert_eq!((name, exact.dims()), (frozen_name, frozen.dims()));
+            let pairs = exact.to_f64s().into_iter().zip(frozen.to_f64s());
+            assert!(pairs.into_iter().all(|(x, y)| (x - y).abs() <= 1e-5 * x.abs().max(1.0)), "{name}");
+        }
+    }
+    let relu = |options: &str| run(&format!("images.onnx --threads 1 --fetch relu {options}"));
+    assert_ne!(relu(""), relu("--exact"), "the convolution and its normalisation are two roundings less");
+}
+
 #[test]
 fn element_counts_beyond_the_largest_integer_are_reported() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));

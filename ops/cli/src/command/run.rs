@@ -4,9 +4,10 @@ mod stepper;
 
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
-use autobwd::{Error, Executor, Program, Result, Scope, Tensor, exec::Monitor, op::isa};
+use autobwd::{Error, Executor, Program, Result, Scope, Tensor, exec::Monitor, op::isa, verify};
 use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;
+use autobwd_ops::Model;
 use autobwd_xla::Backend;
 use clap::Args;
 use serde::Serialize;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::ModelPath;
 use crate::{
-    feeds::{fetches, read_npz},
+    feeds::{fetches, inputs, read_npz},
     output::{CommandOutcome, check_outputs},
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
@@ -25,6 +26,10 @@ use stepper::Stepper;
 ///
 /// Prints one line of JSON with the time of a step and the peak of tensor memory, after one line for each step with
 /// --steps. The programs of --startup run first, and the values of --weights replace theirs.
+///
+/// A program that changes no value is frozen before the first step: constants are folded and convolutions are packed,
+/// which changes the last bits of results once. It runs as it is written with --exact, and also with --device,
+/// --check-finite, --log and --save.
 ///
 /// Files are checked before the first step, and written even if standard output or the log cannot be written meanwhile;
 /// the values of --save first. If a step fails, --save gets the values after the last complete step.
@@ -56,6 +61,10 @@ pub(crate) struct RunCommand {
     /// Fail at the first operator that writes a NaN or an infinity
     #[arg(long)]
     check_finite: bool,
+    /// Keep the bits of the operators as they are written: a program that changes no value is otherwise frozen, which
+    /// folds its constants
+    #[arg(long)]
+    exact: bool,
     /// The file for the fetched values of the last step, in npz format
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -115,11 +124,13 @@ impl RunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let (save, out, log) = (self.save.as_deref(), self.out.as_deref(), self.log.as_deref());
         check_outputs([("--save", save), ("--out", out), ("--log", log)])?;
-        let model = self.model.read_model()?;
-        let program = model.program;
-        let backend = self.backend(terminal, &program, model.scope)?;
+        let Model { program, scope, fetches: results, .. } = self.model.read_model()?;
+        let backend = self.backend(terminal, &program, scope)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
-        let fetches = fetches(&program, if self.fetch.is_empty() { &model.fetches } else { &self.fetch });
+        let names = fetches(&program, if self.fetch.is_empty() { &results } else { &self.fetch });
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let (program, backend) = self.frozen(program, backend, &feeds, &names)?;
+        let fetches: Vec<&str> = names.iter().map(String::as_str).collect();
         let monitor = self.monitor(&program, &fetches)?;
         if let Some(warning) = monitor.as_ref().and_then(Monitor::warning) {
             terminal.warn(&warning);
@@ -192,6 +203,33 @@ impl RunCommand {
             backend.set_values(&weights)?;
         }
         Ok(backend)
+    }
+
+    /// The program with its constants folded, and their values, if its results are all that is asked for. A program that
+    /// cannot run is kept, so that its errors name its own operators and variables.
+    fn frozen(
+        &self,
+        program: Program,
+        backend: Backend,
+        feeds: &[(String, Tensor)],
+        fetches: &[String],
+    ) -> CommandResult<(Program, Backend)> {
+        let keeps_all = self.exact || self.check_finite || self.log.is_some() || self.save.is_some();
+        let Backend::Host(executor, scope) = backend else { return Ok((program, backend)) };
+        let inputs: Vec<String> = inputs(&program).iter().map(ToString::to_string).collect();
+        // A feed may also replace a value that is computed or kept.
+        let is_input = |(name, value): &(String, Tensor)| {
+            let desc = program.find(name).and_then(|var| program.root().vars.get(&var));
+            inputs.contains(name) && desc.is_some_and(|desc| desc.meta().agrees(&value.meta()))
+        };
+        let fits = feeds.iter().all(is_input)
+            && fetches.iter().all(|name| program.find(name).is_some())
+            && verify(&program).is_ok();
+        let mut model = Model { program, feeds: inputs, fetches: fetches.to_vec(), scope };
+        if fits && !keeps_all && !model.changes_values() {
+            model.freeze()?;
+        }
+        Ok((model.program, Backend::Host(executor, model.scope)))
     }
 
     /// The monitor of the fetches that have one element by their declaration.

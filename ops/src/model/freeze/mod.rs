@@ -58,7 +58,13 @@ impl Model {
     /// An operator that writes a value of the scope, as updates of optimizers do: [`Model::for_inference`] removes them;
     /// inputs and outputs that are not declared. Then the model is unchanged.
     pub fn freeze(&mut self) -> Result<()> {
-        refuse_writes(&self.program)?;
+        if let Some((index, var)) = first_write(&self.program) {
+            let (ty, name) = (&self.program.root().ops[index].ty, self.program.name(var));
+            let text = format!(
+                "a frozen program changes no value, but operator {index}, `{ty}`, writes `{name}`: `Model::for_inference` removes updates"
+            );
+            return Err(Error::new(ErrorKind::Program, text));
+        }
         let mut frozen = Frozen { program: self.program.clone(), values: HashMap::new(), scope: &self.scope };
         let vars = |names: &[String]| -> Result<Vec<Var>> {
             names.iter().map(|name| self.program.expect_var(name)).collect()
@@ -81,6 +87,12 @@ impl Model {
         }
         (self.program, self.scope) = (program, scope);
         Ok(())
+    }
+
+    /// Whether a run changes a value of the scope, as updates of optimizers do: then the model cannot be frozen
+    /// ([`Model::freeze`]).
+    pub fn changes_values(&self) -> bool {
+        first_write(&self.program).is_some()
     }
 }
 
@@ -154,21 +166,14 @@ fn name_dims(program: &mut Program, feeds: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// An error for the first operator that changes a value of the scope. Batch normalisation in inference mode may name its
+/// The first operator that changes a value of the scope, and that value. Batch normalisation in inference mode may name its
 /// statistics as its results, since it does not change them.
-fn refuse_writes(program: &Program) -> Result<()> {
+fn first_write(program: &Program) -> Option<(usize, Var)> {
     let is_kept = |var: &Var| program.root().vars.get(var).is_some_and(|desc| desc.persistable);
-    for (index, op) in program.root().ops.iter().enumerate() {
+    program.root().ops.iter().enumerate().find_map(|(index, op)| {
         let unchanged = op.as_op::<BatchNormOp>().filter(|norm| norm.is_test && !norm.trainable_statistics);
         let unchanged = unchanged.map_or([Var::EMPTY; 2], |norm| [norm.mean_out, norm.variance_out]);
-        if let Some(var) = op.writes().filter(is_kept).find(|var| !unchanged.contains(var)) {
-            let name = program.name(var);
-            let text = format!(
-                "a frozen program changes no value, but operator {index}, `{}`, writes `{name}`: `Model::for_inference` removes updates",
-                op.ty
-            );
-            return Err(Error::new(ErrorKind::Program, text));
-        }
-    }
-    Ok(())
+        let written = op.writes().filter(is_kept).find(|var| !unchanged.contains(var));
+        written.map(|var| (index, var))
+    })
 }
