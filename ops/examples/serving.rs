@@ -4,8 +4,8 @@
 //! cargo run --release --example serving -- --threads 4 --requests 10000
 //! ```
 //!
-//! Trains a classifier for a moment, saves its program for inference and its weights, loads both once, and answers
-//! requests of 1 to 8 images from all threads. Prints one line of JSON, with times of requests in microseconds.
+//! Trains a classifier for a moment, saves its program for inference and its weights, loads and freezes them once, and
+//! answers requests of 1 to 8 images from all threads. Prints one line of JSON, with times of requests in microseconds.
 
 use std::{
     error::Error,
@@ -98,9 +98,9 @@ fn main() -> Outcome<()> {
 
     let (program, mut scope) = (Program::load(&program)?, Scope::new());
     scope.load(&weights)?;
-    let signature = program.signature();
+    let signature = program.signature().clone();
     let (input, output) = (signature.input("image")?, signature.output("scores")?);
-    let predictor = Predictor::new(&program, scope, &[output])?;
+    let predictor = Model::with_signature(program, scope)?.predictor()?;
     let start = Instant::now();
     let times = thread::scope(|scope| {
         let mut workers = vec![];

@@ -36,6 +36,9 @@ use autobwd_core::{
 /// # Ok::<(), autobwd::Error>(())
 /// ```
 ///
+/// A model of `autobwd-ops` makes the predictor of its fetches by `Model::predictor`, which freezes the program first: constants
+/// are folded, and convolutions are packed.
+///
 /// # Batch sizes
 ///
 /// A batch of a size without a plan is planned first; [`cache_size`](Predictor::cache_size) sets how many plans are

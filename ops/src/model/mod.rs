@@ -11,6 +11,7 @@ mod training;
 
 use autobwd::{
     Builder, Error, ErrorKind, Executor, Feed, Program, Result, Scope, Tensor,
+    exec::Predictor,
     program::{ProgramSignature, SignatureEntry, Var},
 };
 
@@ -55,6 +56,40 @@ impl Model {
         let feeds: Vec<(&str, &dyn Feed)> = feeds.collect();
         let fetches: Vec<&str> = self.fetches.iter().map(String::as_str).collect();
         executor.run(&self.program, &mut self.scope, &feeds, &fetches)
+    }
+
+    /// A server of the model's fetches, from several threads that share its weights: the model is
+    /// [frozen](Model::freeze) first.
+    ///
+    /// ```
+    /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
+    /// use autobwd_ops::{Math, Model, nn::{BatchNorm, Conv2d}};
+    /// let net = Builder::new();
+    /// let x = net.input("x", DType::F32, &[-1, 3, 8, 8]);
+    /// let y = Conv2d::builder(&net, 3, 16, 3).build().forward(&x);
+    /// let y = BatchNorm::builder(&net, 16).build().forward(&y).relu().mean_over(&[2, 3]);
+    /// let mut scope = Scope::new();
+    /// Executor::new().run(&net.startup().program()?, &mut scope, &[], &[])?;
+    /// let predictor = Model::for_inference(&*net.program()?, &scope, &[&y.name()])?.predictor()?;
+    /// std::thread::scope(|threads| {
+    ///     for batch in 1..4 {
+    ///         let mut own = predictor.clone();
+    ///         threads.spawn(move || -> autobwd::Result<()> {
+    ///             let x = Tensor::zeros(DType::F32, &[batch, 3, 8, 8])?;
+    ///             assert_eq!(own.predict(&[("x", &x)])?[0].dims(), [batch, 16]);
+    ///             Ok(())
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Model::freeze`] and of [`Predictor::new`].
+    pub fn predictor(mut self) -> Result<Predictor> {
+        self.freeze()?;
+        let fetches: Vec<&str> = self.fetches.iter().map(String::as_str).collect();
+        Predictor::new(&self.program, self.scope, &fetches)
     }
 
     /// Prepares the model for training: operators that behave differently then (`dropout`, `batch_norm`) are set to, and
