@@ -30,6 +30,7 @@ mod extreme_shapes;
 mod feeds;
 mod file_readers;
 mod formulas;
+mod frozen_models;
 mod fusion;
 mod gradients_at_kinks;
 mod gradients_at_ties;
