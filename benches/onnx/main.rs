@@ -34,6 +34,9 @@ struct Args {
     /// A folder with the same networks for PaddlePaddle, `NAME.pdmodel` and `NAME.pdiparams`.
     #[arg(long)]
     twins: Option<PathBuf>,
+    /// Keeps the bits of the operators as they are written, instead of freezing the models.
+    #[arg(long)]
+    exact: bool,
     /// Prints the time of each operator type on one thread, instead of comparing.
     #[arg(long)]
     profile: bool,
@@ -49,7 +52,7 @@ struct Args {
 }
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 36] = [
     "ocr_det",
     "ocr_rec",
     "ocr_cls",
@@ -61,6 +64,32 @@ const MODELS: [&str; 11] = [
     "silero_vad_openvino",
     "magika",
     "resnet50",
+    // Exported by the PyTorch of `--python`, with random weights.
+    "torchvision.resnet18",
+    "torchvision.resnet50",
+    "torchvision.mobilenet_v2",
+    "torchvision.mobilenet_v3_small",
+    "torchvision.mobilenet_v3_large",
+    "torchvision.efficientnet_b0",
+    "torchvision.squeezenet1_1",
+    "torchvision.shufflenet_v2_x1_0",
+    "torchvision.densenet121",
+    "torchvision.googlenet",
+    "torchvision.mnasnet1_0",
+    "torchvision.regnet_y_400mf",
+    "torchvision.vgg11",
+    "torchvision.alexnet",
+    "torchvision.convnext_tiny",
+    "torchvision.swin_t",
+    "timm.ghostnet_100",
+    "timm.rexnet_100",
+    "timm.mobileone_s0",
+    "timm.repvgg_a0",
+    "timm.fbnetc_100",
+    "timm.tf_efficientnetv2_b0",
+    "timm.mixer_s32_224",
+    "timm.deit_tiny_patch16_224",
+    "timm.hrnet_w18_small",
 ];
 const RUNTIME: [&str; 2] = ["onnx==1.22.0", "onnxruntime"];
 /// Packages with models; their code, which needs more packages, is not used.
@@ -93,14 +122,14 @@ fn run(args: &Args) -> BenchResult<()> {
     for name in if named.is_empty() { &MODELS[..] } else { &named } {
         if args.profile {
             let (_, sizes) = runtime(&python, &folder, name, (1, 0.0))?;
-            let mut model = sizes[0].load(&folder.join(name).with_extension("onnx"))?;
+            let mut model = sizes[0].load(&folder.join(format!("{name}.onnx")), args.exact)?;
             sizes[0].session(&mut model, 1, |session, scope, feeds| {
                 let title = format!("{name}, 1 thread");
                 print_profile(&title, args.seconds, session, scope, |session| feed(session, feeds))
             })?;
             continue;
         }
-        match model(&python, &folder, args.twins.as_deref(), name, args.seconds) {
+        match model(&python, &folder, args, name) {
             Ok(row) => {
                 println!("{row}");
                 rows.push(row);
@@ -182,19 +211,23 @@ fn runtime(
 }
 
 /// One row of the table.
-fn model(python: &Path, folder: &Path, twins: Option<&Path>, name: &str, seconds: f64) -> BenchResult<Value> {
-    let path = folder.join(name).with_extension("onnx");
+fn model(python: &Path, folder: &Path, args: &Args, name: &str) -> BenchResult<Value> {
+    let (seconds, exact, twins) = (args.seconds, args.exact, args.twins.as_deref());
+    let path = folder.join(format!("{name}.onnx"));
     let (mut times, mut sizes) = (BTreeMap::new(), vec![]);
     for threads in [1, 2] {
         let theirs;
         (theirs, sizes) = runtime(python, folder, name, (threads, seconds))?;
-        let ours = sizes[0].time(&mut sizes[0].load(&path)?, threads, seconds)?;
+        let ours = sizes[0].time(&mut sizes[0].load(&path, exact)?, threads, seconds)?;
         times.insert(threads, (ours, theirs));
     }
-    let differences = sizes.iter().map(|size| size.difference(&mut size.load(&path)?, &size.outputs));
+    let differences = sizes.iter().map(|size| size.difference(&mut size.load(&path, exact)?, &size.outputs));
     let differences = differences.collect::<BenchResult<Vec<f64>>>()?;
     // Without sizes and values, which some operators need.
     let open = load(&path).map_err(Into::into).and_then(|mut model| {
+        if !exact {
+            model.freeze()?;
+        }
         let differences = sizes.iter().map(|size| size.difference(&mut model, &size.outputs));
         differences.collect::<BenchResult<Vec<f64>>>()
     });
@@ -204,7 +237,7 @@ fn model(python: &Path, folder: &Path, twins: Option<&Path>, name: &str, seconds
     let twin = twin.map(|twin| {
         let mut twin = autobwd_paddle::load(twin)?;
         let differences = sizes.iter().map(|size| {
-            let results = size.run(&mut size.load(&path)?)?;
+            let results = size.run(&mut size.load(&path, true)?)?;
             size.difference(&mut twin, &results)
         });
         differences.collect::<BenchResult<Vec<f64>>>()
@@ -261,16 +294,20 @@ impl InputSize {
         (0..written["sizes"].as_u64().unwrap_or(0)).map(size).collect()
     }
 
-    /// The model for this size.
-    fn load(&self, path: &Path) -> BenchResult<Model> {
-        let mut options = LoadOptions::default();
+    /// The model for this size, frozen unless it is `exact`.
+    fn load(&self, path: &Path, exact: bool) -> BenchResult<Model> {
+        let mut options = LoadOptions { inference: !exact, ..LoadOptions::default() };
         for (name, x) in &self.inputs {
             match self.values.contains(name) {
                 true => drop(options.values.insert(name.clone(), x.clone())),
                 false => drop(options.shapes.insert(name.clone(), x.dims().to_vec())),
             }
         }
-        Ok(load_with(path, &options)?)
+        let mut model = load_with(path, &options)?;
+        if !exact {
+            model.freeze()?;
+        }
+        Ok(model)
     }
 
     /// The inputs in the order of the model; those of other formats have other names.

@@ -131,10 +131,35 @@ def resnet50():
     return model
 
 
+def export(name, path):
+    """Writes an architecture of a package of PyTorch, with random weights and an open batch."""
+    import torch
+    package, architecture = name.split(".")
+    torch.manual_seed(0)
+    if package == "timm":
+        import timm
+        model = timm.create_model(architecture, pretrained=False)
+    else:
+        import torchvision
+        model = getattr(torchvision.models, architecture)(weights=None)
+    for module in model.eval().modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            for values, low, high in [(module.running_mean, -.1, .1), (module.running_var, .8, 1.2),
+                                      (module.weight.data, .8, 1.2), (module.bias.data, -.1, .1)]:
+                values.uniform_(low, high)
+    if getattr(model, "get_classifier", None) and not model.get_classifier().weight.any():
+        torch.nn.init.normal_(model.get_classifier().weight, std=.02)
+    torch.onnx.export(model, torch.zeros(1, 3, 224, 224), path, input_names=["x"], dynamo=False, opset_version=17,
+                      dynamic_axes={"x": {0: "n"}}, do_constant_folding=False,
+                      training=torch.onnx.TrainingMode.PRESERVE)
+
+
 def write(name, path):
     """Writes the file of a model."""
     if name == "resnet50":
         return onnx.save(resnet50(), path)
+    if "." in name:
+        return export(name, path)
     package, rest = MODELS[name][0].split("/", 1)
     # Without importing the package, which would need more packages.
     folder = find_spec(package).submodule_search_locations[0]
@@ -161,7 +186,7 @@ def run(name, out, threads, seconds):
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    sizes = MODELS[name][1]()
+    sizes = [image(1, 3, 224, 224), image(2, 3, 224, 224)] if "." in name else MODELS[name][1]()
     for i, feeds in enumerate(sizes):
         folder = f"{out}/{name}/{i}"
         os.makedirs(folder, exist_ok=True)
@@ -180,7 +205,7 @@ def run(name, out, threads, seconds):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
-    parser.add_argument("name", choices=MODELS)
+    parser.add_argument("name", help="one of MODELS, `torchvision.NAME` or `timm.NAME`")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0)
     args = parser.parse_args()

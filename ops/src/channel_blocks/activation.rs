@@ -19,7 +19,7 @@ autobwd::op::attr_enum! {
         Relu = "relu",
         /// `relu6`, up to `fuse_alpha`.
         Relu6 = "relu6",
-        /// `leaky_relu`, with the slope `fuse_alpha` below 0.
+        /// `leaky_relu`, with the factor `fuse_alpha` below 0.
         LeakyRelu = "leaky_relu",
         /// `hard_sigmoid`, of `fuse_alpha * x + fuse_beta`.
         HardSigmoid = "hard_sigmoid",

@@ -450,12 +450,12 @@ impl<T: KernelFloat> VectorLoops<T> for Interpolate<'_, T> {
 autobwd::samples!(
     BlockedWinogradConv2d,
     [
-        winograd([2, 1, 4, 5, 16], 2),
+        winograd([2, 1, 3, 7, 16], 1),
         BlockedWinogradConv2d {
             paddings: vec![0, 2, 1, 0],
-            residual: Some(uniform([1, 1, 4, 4, 16])),
+            residual: Some(uniform([1, 1, 3, 4, 16])),
             activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
-            ..winograd([1, 2, 4, 5, 16], 1)
+            ..winograd([1, 1, 4, 4, 16], 1)
         },
         winograd([0, 1, 4, 5, 16], 1),
         winograd([1, 0, 4, 5, 16], 1),

@@ -12,6 +12,7 @@ mod pool;
 mod product;
 pub(crate) mod scratch;
 mod submatrices;
+mod submatrix;
 mod transport;
 
 pub use gemm::{
@@ -22,5 +23,6 @@ pub use isa::{FUSED, Isa, isa};
 pub use owned_thread::OwnedThread;
 pub use pool::CHUNK;
 pub use pool::Cx;
-pub use submatrices::{DividedMat, SubmatrixMut};
+pub use submatrices::DividedMat;
+pub use submatrix::SubmatrixMut;
 pub use transport::Transport;

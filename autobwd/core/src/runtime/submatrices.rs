@@ -1,9 +1,7 @@
 //! Division of matrices into submatrices between workers.
 #![allow(unsafe_code)]
 
-use std::{marker::PhantomData, slice};
-
-use super::{Cx, pool::SharedStart};
+use super::{Cx, pool::SharedStart, submatrix::SubmatrixMut};
 use crate::{Error, Result};
 
 /// A matrix in row-major order, which is divided into submatrices of equal size; the last ones of a row or column of
@@ -16,58 +14,6 @@ pub struct DividedMat<'a, T> {
     pub cols: usize,
     /// Rows and columns of a submatrix.
     pub part: [usize; 2],
-}
-
-/// Some rows and columns of a matrix, which one worker writes.
-#[derive(Debug)]
-pub struct SubmatrixMut<'a, T> {
-    start: *mut T,
-    rows: usize,
-    cols: usize,
-    stride: usize,
-    matrix: PhantomData<&'a mut [T]>,
-}
-
-impl<T> SubmatrixMut<'_, T> {
-    /// Whether there are no elements, as the matrix is not wanted.
-    pub fn is_empty(&self) -> bool {
-        self.rows == 0 || self.cols == 0
-    }
-
-    /// Rows and columns.
-    pub(super) fn size(&self) -> (usize, usize) {
-        (self.rows, self.cols)
-    }
-
-    /// Whether there are `rows` rows of `cols` elements.
-    pub(super) fn contains(&self, rows: usize, cols: usize) -> bool {
-        rows <= self.rows && cols <= self.cols
-    }
-
-    /// The number of rows.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Elements from one row to the next.
-    pub fn stride(&self) -> usize {
-        self.stride
-    }
-
-    /// A pointer to an element, which must exist before it is used.
-    pub(super) fn pointer(&mut self, row: usize, col: usize) -> *mut T {
-        self.start.wrapping_add(row * self.stride + col)
-    }
-
-    /// The elements of a row.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn row(&mut self, row: usize) -> &mut [T] {
-        assert!(row < self.rows, "row {row} of {}", self.rows);
-        // SAFETY: the submatrix is within the matrix, has this row, and is the only one with these elements.
-        unsafe { slice::from_raw_parts_mut(self.start.add(row * self.stride), self.cols) }
-    }
 }
 
 impl Cx {
@@ -103,7 +49,7 @@ impl Cx {
                 let [rows, cols] = [0, 1].map(|axis| part[axis].min(size[axis] - first[axis]));
                 // SAFETY: the first element is within the matrix, or at its end, which an empty submatrix has.
                 let start = unsafe { start.0.add((first[0] * size[1] + first[1]).min(size[0] * size[1])) };
-                SubmatrixMut { start, rows, cols, stride: size[1], matrix: PhantomData }
+                SubmatrixMut::new(start, [rows, cols], size[1])
             });
             work(at, submatrices, scratch)
         })
@@ -126,7 +72,7 @@ mod tests {
             cx.try_zip_submatrices_mut(matrices, &mut vec![0; threads], |[i, j], parts, scratch| {
                 assert_eq!(scratch.len(), 1);
                 for mut part in parts {
-                    for row in 0..part.rows {
+                    for row in 0..part.rows() {
                         part.row(row).iter_mut().for_each(|x| *x += 10 * (i + 1) + j + 1);
                     }
                 }

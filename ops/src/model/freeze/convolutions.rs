@@ -231,7 +231,7 @@ pub(super) fn function(op: &OpDesc, x: Var) -> Option<(ActivationAttrs, Var)> {
         return Some((attrs(Activation::Relu6, op.threshold, 0.0), op.out));
     }
     if let Some(op) = op.as_op::<LeakyRelu>() {
-        // Slopes have 64 bits there.
+        // The factor has 64 bits there.
         let alpha = op.alpha as f32;
         return (f64::from(alpha) == op.alpha).then_some((attrs(Activation::LeakyRelu, alpha, 0.0), op.out));
     }

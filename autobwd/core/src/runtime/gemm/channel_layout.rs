@@ -5,7 +5,7 @@ use super::{
     vector::{MOST_LANES, Vector, VectorWork},
     windows::CHANNEL_BLOCK,
 };
-use crate::{Error, Result, runtime::SubmatrixMut};
+use crate::{Error, Result, runtime::submatrix::SubmatrixMut};
 
 /// Writes the planes of up to [`CHANNEL_BLOCK`] channels, of so many pixels each, as a block: `out[16 * pixel + channel]`, and zeros for
 /// missing channels.

@@ -1,7 +1,6 @@
 //! Sums of products of windows and filters, for images whose channels are in blocks.
 //!
-//! Filters of a block are side by side, as the lanes of a vector are; so are channels of a block, of which a window has
-//! runs. A tile of sums in registers takes one element of each of its windows at a time, and a vector of filters.
+//! Filters of a block are side by side, as the lanes of a vector are, and so are channels of a block. A tile of sums in registers takes one element of each of its windows at a time, and a vector of filters.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use super::{
     sealed,
     vector::{Vector, VectorWork},
 };
-use crate::{Error, Result, runtime::SubmatrixMut};
+use crate::{Error, Result, runtime::submatrix::SubmatrixMut};
 
 /// Channels, or filters, that are side by side.
 pub const CHANNEL_BLOCK: usize = 16;
@@ -181,7 +180,8 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
             windows,
         } = self.products;
         let [mut down, mut across] = windows;
-        if (down.x, down.other) == (across.count * across.x, across.count * across.other) {
+        let row = [across.x, across.other].map(|step| across.count.checked_mul(step));
+        if row == [Some(down.x), Some(down.other)] {
             // Rows follow each other without a gap.
             across.count *= down.count;
             down.count = 1;
@@ -191,7 +191,7 @@ impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Work<'_, T> {
         }
         let [outer, inner @ ..] = elements;
         let outer_count = outer.count;
-        let terms = inner[0].count * inner[1].count * channels;
+        let terms = inner[0].count.saturating_mul(inner[1].count).saturating_mul(channels);
         let share = (TERMS / terms.max(1)).clamp(1, outer.count.max(1));
         // Sums of two blocks in registers use an element of a window twice.
         let pair = if V::LANES == CHANNEL_BLOCK { 2 } else { 1 };
