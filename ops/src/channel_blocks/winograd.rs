@@ -453,7 +453,7 @@ autobwd::samples!(
         winograd([2, 1, 3, 7, 16], 1),
         BlockedWinogradConv2d {
             paddings: vec![0, 2, 1, 0],
-            residual: Some(uniform([1, 1, 3, 4, 16])),
+            residual: Some(uniform([1, 1, 4, 3, 16])),
             activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
             ..winograd([1, 1, 4, 4, 16], 1)
         },
