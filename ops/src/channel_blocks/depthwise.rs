@@ -223,7 +223,12 @@ autobwd::samples!(
         },
         BlockedDepthwiseConv2d {
             conv: BlockedConvAttrs::default().paddings([0, 3]),
-            activation: ActivationAttrs::default().fuse_activation(Activation::Relu6).fuse_alpha(0.5),
+            // Without a kink near the results.
+            activation: ActivationAttrs {
+                fuse_activation: Activation::HardSigmoid,
+                fuse_alpha: 0.0625,
+                fuse_beta: 0.5,
+            },
             ..depthwise([1, 1, 3, 11, 16], [1, 2, 7, 16])
         },
         BlockedDepthwiseConv2d {

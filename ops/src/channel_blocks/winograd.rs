@@ -1,4 +1,5 @@
 //! The operator `blocked_winograd_conv2d`.
+#![allow(clippy::needless_range_loop)] // Indexed loops are vectorised.
 
 use std::marker::PhantomData;
 
