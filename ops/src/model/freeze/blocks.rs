@@ -63,7 +63,8 @@ pub(super) fn rewrite(frozen: &mut Frozen<'_>, fed: &[Var], fetched: &[Var]) -> 
             blocks.keep(op);
         }
     }
-    let shared: Vec<Var> = blocks.missing.iter().copied().filter(|var| uses.is_shared(*var)).collect();
+    let mut shared: Vec<Var> = blocks.missing.iter().copied().filter(|var| uses.is_shared(*var)).collect();
+    shared.sort_unstable();
     for var in fetched.iter().chain(&shared) {
         blocks.planes(*var);
     }
