@@ -63,7 +63,7 @@ impl BlockedPoolAttrs {
     }
 }
 
-/// Max or average pooling of every channel of images in blocks, as [`Pool2dOp`] of images without blocks: padding is excluded, and NaN
+/// Max or average pooling of every channel of images in blocks, as `pool2d` of images without blocks: padding is excluded, and NaN
 /// counts as the largest number.
 #[register_op(grad = Composed, infallible)]
 pub struct BlockedPool2d<V = Var> {
