@@ -158,6 +158,24 @@ impl AxisWindows {
     }
 }
 
+/// The numbers of windows over the rows and columns of `input`, which has that size; `kernel` is the size of a window.
+pub(crate) fn window_counts(
+    axes: &[AxisWindows; 2],
+    input: &Meta,
+    size: [Dim; 2],
+    kernel: [Dim; 2],
+) -> Result<[Dim; 2]> {
+    let count = |i: usize| {
+        let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
+            return Ok(axes[i].open_count(kernel[i], size[i]));
+        };
+        let windows = axes[i].windows(kernel, size);
+        let count = windows.count(size, false).map(Dim::from);
+        count.ok_or_else(|| windows.too_large(input, "rows and columns"))
+    };
+    Ok([count(0)?, count(1)?])
+}
+
 impl Windows {
     /// Elements from the first to the last of a window, including both.
     pub(crate) fn extent(&self) -> usize {

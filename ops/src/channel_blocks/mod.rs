@@ -26,7 +26,7 @@ use autobwd::{Attrs, Dims, Expr, Meta, Result, op::CHANNEL_BLOCK, tensor::Dim};
 use crate::{
     Math,
     math::DimExpr,
-    windows::{AxisWindows, PaddingAlgorithm, axes},
+    windows::{AxisWindows, PaddingAlgorithm, axes, window_counts},
 };
 
 /// The attributes of convolutions of images in blocks.
@@ -50,16 +50,7 @@ impl BlockedConvAttrs {
 
     /// Rows and columns of the result for images and filters of these sizes.
     fn convolved(&self, input: &Meta, size: [Dim; 2], kernel: [Dim; 2]) -> Result<[Dim; 2]> {
-        let axes = self.axes()?;
-        let count = |i: usize| {
-            let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
-                return Ok(axes[i].open_count(kernel[i], size[i]));
-            };
-            let windows = axes[i].windows(kernel, size);
-            let count = windows.count(size, false).map(Dim::from);
-            count.ok_or_else(|| windows.too_large(input, "rows and columns"))
-        };
-        Ok([count(0)?, count(1)?])
+        window_counts(&self.axes()?, input, size, kernel)
     }
 }
 

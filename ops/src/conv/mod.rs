@@ -36,7 +36,7 @@ use autobwd::{
 
 use crate::{
     norm::DataLayout,
-    windows::{AxisWindows, PaddingAlgorithm, Windows, axes, dims},
+    windows::{AxisWindows, PaddingAlgorithm, Windows, axes, dims, window_counts},
 };
 use gemm_conv::{ConvPart, Convolution};
 use image_layout::ImageLayout;
@@ -99,18 +99,7 @@ impl ConvAttrs {
         filter.require((share * Dim::from(groups)).agrees(channels), || {
             format!("filters of {channels} channels in {groups} groups are needed")
         })?;
-        let axes = self.axes()?;
-        let count = |i: usize| {
-            let (Some(kernel), Some(size)) = (kernel[i].get(), size[i].get()) else {
-                return Ok(axes[i].open_count(kernel[i], size[i]));
-            };
-            let windows = axes[i].windows(kernel, size);
-            windows
-                .count(size, false)
-                .map(Dim::from)
-                .ok_or_else(|| windows.too_large(input, "rows and columns"))
-        };
-        let size = [count(0)?, count(1)?];
+        let size = window_counts(&self.axes()?, input, size, kernel)?;
         Ok(self.data_format.join(images, filters, size).into_iter().collect())
     }
 

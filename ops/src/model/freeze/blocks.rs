@@ -13,7 +13,7 @@ use autobwd::{
 use super::{
     super::recognise::Uses,
     Frozen,
-    convolutions::{ChannelMap, Convolution, Kind, Tail, channels, function, tail},
+    convolutions::{ChannelMap, ConstantConvolution, Kind, Tail, channels, function, tail},
     filters::{Filters, packed_bias},
 };
 use crate::{
@@ -36,10 +36,10 @@ const FEW_CHANNELS: usize = 8;
 pub(super) fn rewrite(frozen: &mut Frozen<'_>, fed: &[Var], fetched: &[Var]) -> Result<()> {
     let uses = Uses::of(&frozen.program, |var| fetched.contains(&var));
     let ops = frozen.program.root().ops.clone();
-    let mut tails: HashMap<usize, (Convolution, Tail)> = HashMap::new();
+    let mut tails: HashMap<usize, (ConstantConvolution, Tail)> = HashMap::new();
     let mut taken: HashSet<usize> = HashSet::new();
     for (i, op) in ops.iter().enumerate().filter(|(_, op)| op.writes().all(|var| uses.is_fixed(var))) {
-        let Some(conv) = Convolution::of(frozen, op).filter(|conv| uses.is_fixed(conv.input)) else {
+        let Some(conv) = ConstantConvolution::of(frozen, op).filter(|conv| uses.is_fixed(conv.input)) else {
             continue;
         };
         let adds = !matches!(conv.kind, Kind::Depthwise);
@@ -172,7 +172,7 @@ impl Blocks<'_, '_> {
 
 impl Blocks<'_, '_> {
     /// Adds a convolution with what follows it.
-    fn convolution(&mut self, conv: &Convolution, tail: &Tail) -> Result<()> {
+    fn convolution(&mut self, conv: &ConstantConvolution, tail: &Tail) -> Result<()> {
         let (kind, windows) = (conv.kind, conv.windows);
         let filters = Filters::scaled(self.frozen, conv, &tail.map)?;
         let name = self.frozen.program.name(conv.filter).to_string();

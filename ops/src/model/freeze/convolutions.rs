@@ -45,7 +45,7 @@ pub(super) enum Kind {
 }
 
 /// A convolution of images `[n, channels, height, width]` with constant filters, which can be computed for images in blocks.
-pub(super) struct Convolution {
+pub(super) struct ConstantConvolution {
     pub(super) input: Var,
     pub(super) filter: Var,
     pub(super) output: Var,
@@ -55,8 +55,8 @@ pub(super) struct Convolution {
     pub(super) kind: Kind,
 }
 
-impl Convolution {
-    pub(super) fn of(frozen: &Frozen<'_>, op: &OpDesc) -> Option<Convolution> {
+impl ConstantConvolution {
+    pub(super) fn of(frozen: &Frozen<'_>, op: &OpDesc) -> Option<ConstantConvolution> {
         let (input, filter, output, conv) = if let Some(op) = op.as_op::<Conv2dOp>() {
             (op.input, op.filter, op.output, op.conv)
         } else {
@@ -73,7 +73,7 @@ impl Convolution {
             return None;
         }
         let kind = kind(&windows, size, dims, groups)?;
-        Some(Convolution { input, filter, output, dims, windows, kind })
+        Some(ConstantConvolution { input, filter, output, dims, windows, kind })
     }
 }
 

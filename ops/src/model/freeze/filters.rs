@@ -4,7 +4,7 @@ use autobwd::{Result, Tensor, op::CHANNEL_BLOCK};
 
 use super::{
     Frozen,
-    convolutions::{ChannelMap, Convolution},
+    convolutions::{ChannelMap, ConstantConvolution},
 };
 use crate::channel_blocks::filters_at_points;
 
@@ -42,7 +42,11 @@ impl BlockGroups {
 
 impl Filters {
     /// Filters times the scale of each.
-    pub(super) fn scaled(frozen: &Frozen<'_>, conv: &Convolution, map: &ChannelMap) -> Result<Filters> {
+    pub(super) fn scaled(
+        frozen: &Frozen<'_>,
+        conv: &ConstantConvolution,
+        map: &ChannelMap,
+    ) -> Result<Filters> {
         let each = conv.dims[1..].iter().product();
         let mut elements = frozen.expect(conv.filter)?.slice::<f32>()?.to_vec();
         for (filter, scale) in elements.chunks_mut(each).zip(&map.scale) {
