@@ -13,12 +13,7 @@ use super::{
     Activation, ActivationAttrs, BlockedConvAttrs, blocks, channels_first, check_bias, check_blocks,
     in_blocks, spans::spans,
 };
-use crate::{
-    Math, concat,
-    conv::{Conv2dOp, ConvAttrs},
-    math::DimExpr,
-    windows::dims,
-};
+use crate::{Math, concat, conv::Conv2dOp, math::DimExpr, windows::dims};
 
 /// Bytes of results of a worker that stay in the nearest caches.
 const BAND: usize = 1 << 15;
@@ -184,9 +179,7 @@ impl Composition for BlockedConv2d<Expr> {
         let dims = |axis| filter.dim(axis);
         let planes = filter.transpose(&[0, 5, 1, 4, 2, 3]);
         let filter = planes.reshape_to(&[dims(0) * dims(5), dims(1) * dims(4), dims(2), dims(3)]);
-        let BlockedConvAttrs { strides, paddings, dilations } = self.conv.clone();
-        let conv = ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations);
-        let conv = conv.groups(self.groups);
+        let conv = self.conv.plain().groups(self.groups);
         let y = emit(Conv2dOp { input: (&x).into(), filter: (&filter).into(), output: New, conv }).output;
         let y = in_blocks(&(y + self.bias.unsqueeze(&[1, 2])));
         self.output = finished(&self.activation, y, self.residual.as_ref());

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Math,
-    conv::{Conv2dOp, ConvAttrs},
+    conv::Conv2dOp,
     kernel_helpers::{KernelFloat, nth},
     math::positions,
     windows::{Windows, dims},
@@ -199,8 +199,7 @@ impl Composition for BlockedDepthwiseConv2d<Expr> {
         // Filters of other channels are zeros, since the number of groups may be unknown.
         let channel = positions(x.builder(), &channels);
         let is_own = channel.unsqueeze(&[1]).equal(&channel).cast(x.dtype()).unsqueeze(&[2, 3]);
-        let BlockedConvAttrs { strides, paddings, dilations } = self.conv.clone();
-        let conv = ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations);
+        let conv = self.conv.plain();
         let op = Conv2dOp { input: (&x).into(), filter: (&(filter * is_own)).into(), output: New, conv };
         self.output = self.activation.of(&in_blocks(&(emit(op).output + self.bias.unsqueeze(&[1, 2]))));
     }

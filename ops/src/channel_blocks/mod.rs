@@ -25,6 +25,7 @@ use autobwd::{Attrs, Dims, Expr, Meta, Result, op::CHANNEL_BLOCK, tensor::Dim};
 
 use crate::{
     Math,
+    conv::ConvAttrs,
     math::DimExpr,
     windows::{AxisWindows, PaddingAlgorithm, axes, window_counts},
 };
@@ -46,6 +47,12 @@ pub struct BlockedConvAttrs {
 impl BlockedConvAttrs {
     fn axes(&self) -> Result<[AxisWindows; 2]> {
         axes(&self.strides, &self.paddings, PaddingAlgorithm::Explicit, &self.dilations)
+    }
+
+    /// The same attributes for images without blocks.
+    fn plain(&self) -> ConvAttrs {
+        let BlockedConvAttrs { strides, paddings, dilations } = self.clone();
+        ConvAttrs::default().strides(strides).paddings(paddings).dilations(dilations)
     }
 
     /// Rows and columns of the result for images and filters of these sizes.
