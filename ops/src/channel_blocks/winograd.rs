@@ -49,8 +49,7 @@ pub struct BlockedWinogradConv2d<V = Var> {
     /// Images in blocks, `[n, blocks, height, width, 16]`.
     #[input]
     pub input: V,
-    /// Values of filters at points, `[36, blocks of filters, blocks of channels, 16, 16]`: channels, and filters of a block side by
-    /// side.
+    /// Values of filters at points, `[36, blocks of filters, channels of all blocks, 16]`: filters of a block side by side.
     #[input]
     pub filter: V,
     /// Bias of each filter, one dimension.
@@ -73,11 +72,10 @@ impl Infer for BlockedWinogradConv2d<Meta> {
     fn infer(&mut self) -> Result<()> {
         self.filter.same_dtype(&self.input)?;
         let [n, count, rows, columns] = check_blocks(&self.input)?;
-        let [points, filters, channels, depth, lanes]: [Dim; 5] = self.filter.unpack()?;
+        let [points, filters, channels, lanes]: [Dim; 4] = self.filter.unpack()?;
         let [lane_count, point_count] = [CHANNEL_BLOCK, POINTS_2D].map(Dim::from);
         let fits = points.agrees(point_count)
-            && channels.agrees(count)
-            && depth.agrees(lane_count)
+            && channels.agrees(count * CHANNEL_BLOCK as i64)
             && lanes.agrees(lane_count);
         self.filter.require(fits, || {
             format!("values of blocks of 16 filters at 36 points for {count} blocks of channels are needed")
@@ -92,7 +90,7 @@ impl Infer for BlockedWinogradConv2d<Meta> {
 
     fn flops(&self) -> Dim {
         let dims = &self.filter.dims;
-        let per_pixel = dims[2] * dims[3] * (2 * POINTS_2D / (TILE * TILE) + 1) as i64;
+        let per_pixel = dims[2] * (2 * POINTS_2D / (TILE * TILE) + 1) as i64;
         self.output.dims.numel() * per_pixel
     }
 }
@@ -111,8 +109,9 @@ struct Sizes {
 
 impl Sizes {
     fn of(op: &BlockedWinogradConv2d<Buf<'_>>) -> Result<Sizes> {
-        let [_, filters, channels, _, _] = dims(&op.filter)?;
-        let ([_, _, height, width, _], [_, _, rows, columns, _]) = (dims(&op.input)?, dims(&op.output)?);
+        let [_, filters, _, _] = dims(&op.filter)?;
+        let ([_, channels, height, width, _], [_, _, rows, columns, _]) =
+            (dims(&op.input)?, dims(&op.output)?);
         let [down, across] = axes(&[1, 1], &op.paddings, PaddingAlgorithm::Explicit, &[1, 1])?;
         let before = [down.windows(WINDOW, height).before, across.windows(WINDOW, width).before];
         Ok(Sizes { blocks: [channels, filters], x: [height, width], y: [rows, columns], before })
@@ -251,7 +250,7 @@ impl Composition for BlockedWinogradConv2d<Expr> {
         ]);
         let v =
             v.transpose(&[2, 0, 3, 4, 1]).reshape_to(&[number(points), &n * down * across, channels.clone()]);
-        let u = values.transpose(&[0, 2, 3, 1, 4]).reshape_to(&[number(points), channels, filters.clone()]);
+        let u = values.transpose(&[0, 2, 1, 3]).reshape_to(&[number(points), channels, filters.clone()]);
         let m = v.matmul(&u).reshape_to(&[
             number(points),
             n.clone(),
@@ -299,8 +298,8 @@ fn factors<R: Transform<I, O>, const I: usize, const O: usize, const II: usize, 
     factors
 }
 
-/// The values of filters `[filters, channels, 3, 3]` at points, `[36, blocks of filters, blocks of channels, 16, 16]`, with zeros for missing
-/// filters and channels.
+/// The values of filters `[filters, channels, 3, 3]` at points, `[36, blocks of filters, channels of all blocks, 16]`, with
+/// zeros for missing filters and channels.
 pub(crate) fn filters_at_points<T: KernelFloat>(filter: &[T], [filters, channels]: [usize; 2]) -> Vec<T> {
     let [filter_blocks, channel_blocks] = [filters, channels].map(|n| n.div_ceil(CHANNEL_BLOCK));
     let square = CHANNEL_BLOCK * CHANNEL_BLOCK;
@@ -453,6 +452,13 @@ autobwd::samples!(
     [
         winograd([2, 1, 3, 7, 16], 1),
         BlockedWinogradConv2d {
+            activation: ActivationAttrs::default()
+                .fuse_activation(Activation::HardSigmoid)
+                .fuse_alpha(1e-3)
+                .fuse_beta(0.5),
+            ..winograd([1, 2, 3, 4, 16], 1)
+        },
+        BlockedWinogradConv2d {
             paddings: vec![0, 2, 1, 0],
             residual: Some(uniform([1, 1, 4, 3, 16])),
             activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
@@ -461,7 +467,7 @@ autobwd::samples!(
         winograd([0, 1, 4, 5, 16], 1),
         winograd([1, 0, 4, 5, 16], 1),
         winograd([1, 1, 2, 5, 16], 1).fails("`Input`: at least 3 rows and columns are needed for a window"),
-        BlockedWinogradConv2d { filter: uniform([36, 1, 2, 16, 16]), ..winograd([1, 1, 4, 5, 16], 1) }.fails(
+        BlockedWinogradConv2d { filter: uniform([36, 1, 32, 16]), ..winograd([1, 1, 4, 5, 16], 1) }.fails(
             "`Filter`: values of blocks of 16 filters at 36 points for 1 blocks of channels are needed"
         ),
         BlockedWinogradConv2d { bias: uniform([3]), ..winograd([1, 1, 4, 5, 16], 1) }
@@ -472,7 +478,7 @@ autobwd::samples!(
 fn winograd(input: [usize; 5], filters: usize) -> BlockedWinogradConv2d<Draw> {
     BlockedWinogradConv2d {
         input: uniform(input),
-        filter: uniform([POINTS_2D, filters, input[1], CHANNEL_BLOCK, CHANNEL_BLOCK]),
+        filter: uniform([POINTS_2D, filters, input[1] * CHANNEL_BLOCK, CHANNEL_BLOCK]),
         bias: uniform([filters * CHANNEL_BLOCK]),
         residual: None,
         output: out(),

@@ -108,12 +108,12 @@ impl Filters {
         Tensor::from_vec([blocks, height, width, CHANNEL_BLOCK], packed)
     }
 
-    /// Values at the points of Winograd's algorithm, `[36, blocks of filters, blocks of channels, 16, 16]`.
+    /// Values at the points of Winograd's algorithm, `[36, blocks of filters, channels of all blocks, 16]`.
     pub(super) fn at_points(&self) -> Result<Tensor> {
         let [filters, channels, _, _] = self.dims;
         let blocks = [filters, channels].map(|n| n.div_ceil(CHANNEL_BLOCK));
         let values = filters_at_points(&self.elements, [filters, channels]);
-        Tensor::from_vec([36, blocks[0], blocks[1], CHANNEL_BLOCK, CHANNEL_BLOCK], values)
+        Tensor::from_vec([36, blocks[0], blocks[1] * CHANNEL_BLOCK, CHANNEL_BLOCK], values)
     }
 }
 
