@@ -12,31 +12,44 @@ pub type SlotVars = SmallVec<[Var; 4]>;
 /// The slots of an operator with their variables, in alphabetical order, in which gradients are visited.
 #[derive(Default, PartialEq)]
 pub struct Slots {
-    /// Slot names, each with the end of its range in `args`.
-    names: SmallVec<[(Name, u32); 3]>,
+    /// Slot names, each with the end of its range in `args`. Copies share them until one changes: most operators of a
+    /// large program have the slots of an earlier one.
+    names: Option<Arc<SlotNames>>,
     /// The variables of all slots in one array. Passes over programs read it without the names.
     args: SlotVars,
 }
 
+type SlotNames = SmallVec<[(Name, u32); 3]>;
+
 impl Slots {
+    fn names(&self) -> &[(Name, u32)] {
+        self.names.as_ref().map_or(&[], |names| names.as_slice())
+    }
+
+    fn names_mut(&mut self) -> &mut SlotNames {
+        Arc::make_mut(self.names.get_or_insert_default())
+    }
+
     fn position(&self, slot: &str) -> Option<usize> {
-        self.names.iter().position(|(s, _)| *s == slot)
+        self.names().iter().position(|(s, _)| *s == slot)
     }
 
     fn range(&self, position: usize) -> Range<usize> {
-        let start = position.checked_sub(1).map_or(0, |before| self.names[before].1);
-        start as usize..self.names[position].1 as usize
+        let names = self.names();
+        let start = position.checked_sub(1).map_or(0, |before| names[before].1);
+        start as usize..names[position].1 as usize
     }
 
     /// Sets the variables of a slot.
     pub fn set(&mut self, slot: impl Into<Name>, args: impl IntoIterator<Item = Var>) {
         let slot = slot.into();
-        let position = match self.names.iter().rposition(|(s, _)| *s <= slot) {
-            Some(i) if self.names[i].0 == slot => i,
+        let names = self.names_mut();
+        let position = match names.iter().rposition(|(s, _)| *s <= slot) {
+            Some(i) if names[i].0 == slot => i,
             before => {
                 let position = before.map_or(0, |before| before + 1);
-                let start = before.map_or(0, |before| self.names[before].1);
-                self.names.insert(position, (slot, start));
+                let start = before.map_or(0, |before| names[before].1);
+                names.insert(position, (slot, start));
                 position
             }
         };
@@ -46,32 +59,34 @@ impl Slots {
         args.into_iter().for_each(|var| self.args.push(var));
         let end = self.args.len();
         self.args.extend_from_slice(&behind);
-        self.names[position].1 = end as u32;
-        for (_, other) in &mut self.names[position + 1..] {
+        let names = self.names_mut();
+        names[position].1 = end as u32;
+        for (_, other) in &mut names[position + 1..] {
             *other = (*other as usize - range.end + end) as u32;
         }
     }
 
     /// As [`set`](Slots::set); faster if the slot is the last in alphabetical order.
     pub(crate) fn append(&mut self, slot: &'static str, args: impl IntoIterator<Item = Var>) {
-        if self.names.last().is_some_and(|(last, _)| **last >= *slot) {
+        if self.names().last().is_some_and(|(last, _)| **last >= *slot) {
             return self.set(slot, args);
         }
         args.into_iter().for_each(|var| self.args.push(var));
-        self.names.push((slot.into(), self.args.len() as u32));
+        let end = self.args.len() as u32;
+        self.names_mut().push((slot.into(), end));
     }
 
     /// Adds a variable to a slot.
     pub(crate) fn push(&mut self, slot: &'static str, var: Var) {
         let Some(position) = self.position(slot) else { return self.set(slot, [var]) };
         self.args.insert(self.range(position).end, var);
-        self.names[position..].iter_mut().for_each(|(_, end)| *end += 1);
+        self.names_mut()[position..].iter_mut().for_each(|(_, end)| *end += 1);
     }
 
     /// Keeps the variables that fulfil `keep`.
     pub fn retain(&mut self, mut keep: impl FnMut(Var) -> bool) {
         let (mut start, mut kept) = (0, 0);
-        for (_, end) in &mut self.names {
+        for (_, end) in Arc::make_mut(self.names.get_or_insert_default()) {
             for i in start..*end as usize {
                 if keep(self.args[i]) {
                     self.args[kept] = self.args[i];
@@ -87,7 +102,7 @@ impl Slots {
     /// The variables of a slot, if the slot exists.
     pub fn find(&self, slot: &str) -> Option<&[Var]> {
         let mut start = 0;
-        for (name, end) in &self.names {
+        for (name, end) in self.names() {
             if *name == slot {
                 return self.args.get(start..*end as usize);
             }
@@ -103,7 +118,8 @@ impl Slots {
 
     /// Slots with their variables, in alphabetical order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Name, &[Var])> {
-        (0..self.names.len()).map(|position| (self.names[position].0, &self.args[self.range(position)]))
+        let names = self.names().iter().enumerate();
+        names.map(|(position, (name, _))| (*name, &self.args[self.range(position)]))
     }
 
     /// All variables, slot by slot.
@@ -122,7 +138,7 @@ impl Slots {
         let (own, others) = (self.args.as_slice(), other.args.as_slice());
         let mut pairs = own.iter().zip(others);
         own.len() == others.len()
-            && self.names.as_slice() == other.names.as_slice()
+            && self.names == other.names
             && pairs.all(|(a, b)| (*a == Var::EMPTY) == (*b == Var::EMPTY))
     }
 
@@ -135,7 +151,7 @@ impl Slots {
 impl Clone for Slots {
     fn clone(&self) -> Slots {
         // `from_slice` copies bytes; the derived implementation iterates.
-        Slots { names: SmallVec::from_slice(&self.names), args: SlotVars::from_slice(&self.args) }
+        Slots { names: self.names.clone(), args: SlotVars::from_slice(&self.args) }
     }
 }
 impl fmt::Debug for Slots {
