@@ -70,7 +70,7 @@ pub use explain::explain;
 use finished::FinishedBackward;
 use grad_names::GradNames;
 pub use gradient_block::gradient_block;
-use gradient_ops::{GradientEmitter, emit};
+use gradient_ops::{GradientEmitter, GradientTemplates, emit};
 pub use higher_order::{hessian_vector_product, jacobian};
 pub use path_ends::missing;
 use preserve_overwritten::ValueVersions;
@@ -428,6 +428,7 @@ impl<'a> BackwardBuilder<'a> {
         let walk = GradientEmitter {
             ops,
             infos: Lookup::new(ops),
+            templates: GradientTemplates::default(),
             program,
             block: BlockId::ROOT,
             into: BlockId::ROOT,

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     BlockCall, BlockId, Buf, Builder, Cx, DType, Error, Expr, Meta, OpContext, OpDesc, OpInfo, OpInfoMap,
-    OpKey, Program, Result, Tensor, Value, Var, VarDesc,
+    OpKey, Program, Result, Slots, Tensor, Value, Var, VarDesc,
     graph_builder::{
         append::{DescribeFn, OpArgs},
         engine::Engine,
@@ -164,6 +164,9 @@ internals! {
     }
     SampleInternals for Sample {
         fn resized(&self, from: usize, to: usize) -> Option<Sample>;
+    }
+    SlotsInternals for Slots {
+        fn fills_as(&self, other: &Slots) -> bool;
     }
     TensorInternals for Tensor {
         fn copy_of(memory: &Memory, at: usize, meta: &Meta) -> Result<Tensor>;

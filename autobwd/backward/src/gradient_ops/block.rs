@@ -8,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     accumulate::accumulate,
     grad_names::GradNames,
-    gradient_ops::{GradientEmitter, emit},
+    gradient_ops::{GradientEmitter, GradientTemplates, emit},
     preserve_overwritten::{ValueVersions, keep},
     prune::prune,
     relevance::{self, GradientRequest},
@@ -168,6 +168,7 @@ impl GradBlockBuilder<'_> {
         let walk = GradientEmitter {
             ops,
             infos: Lookup::new(ops),
+            templates: GradientTemplates::default(),
             program,
             block: id,
             into,

@@ -1,6 +1,7 @@
 //! Emission of gradient operators, in reverse order of the relevant operators.
 
 pub(crate) mod block;
+mod templates;
 
 use std::borrow::Cow;
 
@@ -15,11 +16,14 @@ use autobwd_core::{
     BlockId, Error, ErrorKind, GradBlock, GradKind, OpDesc, OpInfo, OpInfoMap, Origin, Program, Result,
     StepCount, Var, VarDesc, VarKind,
 };
+use templates::GradientCall;
+pub(crate) use templates::GradientTemplates;
 
 /// The state of the walk from the last operator to the first.
 pub(crate) struct GradientEmitter<'a> {
     pub(crate) ops: &'a OpInfoMap,
     pub(crate) infos: Lookup<'a>,
+    pub(crate) templates: GradientTemplates,
     pub(crate) program: &'a mut Program,
     /// The block that is differentiated, and the block of its gradient.
     pub(crate) block: BlockId,
@@ -110,7 +114,7 @@ impl GradientEmitter<'_> {
         let keeps_name = |v: &Var| in_place(v) && is_overwritten(info, op, *v);
         let older = self.program.full_overwrites(self.block, op).filter(|v| !keeps_name(v));
         let older = older.filter_map(|v| Some((v, self.names.start_older(v, index)?)));
-        let older: SmallVec<[(Var, Var); 1]> = older.filter(|(v, _)| in_place(v)).collect();
+        let older: Vec<(Var, Var)> = older.filter(|(v, _)| in_place(v)).collect();
         // A sub-block saves the values that it overwrites for its own gradient.
         let in_block = op.attrs.blocks().next().is_some();
         if !in_block {
@@ -130,14 +134,8 @@ impl GradientEmitter<'_> {
                 inputs.push((value, grad));
             }
             let before = self.emitted.len();
-            let asked = self.apply_rule(
-                info,
-                index,
-                &fwd,
-                &outputs,
-                &inputs,
-                inner.as_ref().map(|inner| &inner.block),
-            );
+            let call = GradientCall { info, fwd: &fwd, outputs: &outputs, inputs: &inputs };
+            let asked = self.apply_rule(index, call, inner.as_ref().map(|inner| &inner.block));
             for (var, newer) in older {
                 let own = &mut self.emitted[before..];
                 if let Some(older) = self.names.known(var).filter(|older| may_share(own, newer, *older)) {
@@ -205,15 +203,23 @@ impl GradientEmitter<'_> {
         block::build(ops, program, (op, &call), *into, no_grad, &arriving, inners)
     }
 
-    fn apply_rule(
-        &mut self,
-        info: &OpInfo,
-        index: usize,
-        fwd: &OpDesc,
-        outputs: &GradientSlots<Var>,
-        inputs: &GradientSlots<Option<Var>>,
-        inner: Option<&GradBlock>,
-    ) -> Result<()> {
+    fn apply_rule(&mut self, index: usize, call: GradientCall<'_>, inner: Option<&GradBlock>) -> Result<()> {
+        let (before, names) = (self.emitted.len(), &*self.names);
+        let arrives = |grad: Var| names.arrives(grad);
+        let templates = if inner.is_none() { Some(&mut self.templates) } else { None };
+        let found = templates
+            .and_then(|templates| templates.emit(self.ops, self.program, call, arrives, self.emitted));
+        if found.is_none() {
+            self.run_rule(call, inner)?;
+        }
+        for op in &mut self.emitted[before..] {
+            (op.site, op.origin) = (call.fwd.site, Origin::Gradient { of: index });
+        }
+        Ok(())
+    }
+
+    fn run_rule(&mut self, call: GradientCall<'_>, inner: Option<&GradBlock>) -> Result<()> {
+        let GradientCall { info, fwd, outputs, inputs } = call;
         let names = &*self.names;
         let (output_grads, input_grads) = (finder(outputs), finder(inputs));
         let of_output = |var: Var| output_grads(var).unwrap_or(Var::EMPTY);
@@ -245,15 +251,10 @@ impl GradientEmitter<'_> {
             let is_gradient = |v: Var| names.base(v).is_some();
             let declared = |v: &Var| self.program.block(self.block).is_some_and(|b| b.vars.contains_key(v));
             let of_model = |v: Var| Some(self.values.variable(v)).filter(declared);
-            check_emitted(self.ops, self.program, fwd, own, &is_gradient, &of_model)?;
-        } else {
-            // An operator wired by name matches its declaration.
-            own.iter().try_for_each(|op| self.infos.get(op.ty).map(drop))?;
+            return check_emitted(self.ops, self.program, fwd, own, &is_gradient, &of_model);
         }
-        for op in &mut self.emitted[before..] {
-            (op.site, op.origin) = (fwd.site, Origin::Gradient { of: index });
-        }
-        Ok(())
+        // An operator wired by name matches its declaration.
+        own.iter().try_for_each(|op| self.infos.get(op.ty).map(drop))
     }
 }
 
@@ -263,11 +264,14 @@ fn replace<'a>(args: impl Iterator<Item = &'a mut Var>, from: Var, to: Var) {
 
 /// Whether an operator overwrites an input that it reads once with an output that may share its memory.
 fn is_in_place(info: &OpInfo, fwd: &OpDesc, var: Var) -> bool {
+    // Most operators overwrite nothing.
+    if fwd.reads().filter(|v| *v == var).count() != 1 {
+        return false;
+    }
     let (Some(input), Some(output)) = (fwd.inputs.slot_of(var), fwd.outputs.slot_of(var)) else {
         return false;
     };
-    let in_place = info.schema().output(&output).is_some_and(|out| out.inplace == Some(input.as_str()));
-    in_place && fwd.reads().filter(|v| *v == var).count() == 1
+    info.schema().output(&output).is_some_and(|out| out.inplace == Some(input.as_str()))
 }
 
 /// Whether an operator in place may give the input's gradient the output's name: only a single gradient operator that
