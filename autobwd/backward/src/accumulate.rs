@@ -5,13 +5,15 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::grad_names::GradNames;
-use autobwd_core::{__private, BlockId, OpDesc, Program, Slots, Var, operators};
+use autobwd_core::{__private::internals::*, BlockId, OpDesc, Program, Slots, Var, operators};
 
 /// A gradient with several contributions, during the walk.
 struct Contributions {
     grad: Var,
     /// Names of the contributions so far; the gradient itself while there is one.
     parts: Vec<Var>,
+    /// What their names start with; empty while there is one.
+    prefix: String,
     /// Whether the first contribution is an input of the block and keeps its name.
     given: bool,
     /// Operators that mention the gradient since it was first written.
@@ -81,7 +83,7 @@ fn repeated(
             let Some(place) = of.get_mut(grad.index()).filter(|place| **place == u32::MAX) else { continue };
             let given = given.contains(&grad);
             let parts = if given { vec![grad] } else { vec![] };
-            repeated.push(Contributions { grad, parts, given, mentions: vec![] });
+            repeated.push(Contributions { grad, parts, prefix: String::new(), given, mentions: vec![] });
             *place = repeated.len() as u32;
         }
     }
@@ -107,9 +109,12 @@ impl GradientAccumulator<'_> {
 
     /// A new name for a contribution.
     fn part(&mut self, i: usize) -> Var {
-        let grad = self.repeated[i].grad;
-        let part = __private::part(self.program, self.names.shown(grad), &self.label);
-        self.names.record_part(part, grad);
+        let Contributions { grad, prefix, .. } = &mut self.repeated[i];
+        if prefix.is_empty() {
+            *prefix = [self.program.name(self.names.shown(*grad)), "@RENAME@", &self.label].concat();
+        }
+        let part = self.program.fresh_var(prefix);
+        self.names.record_part(part, *grad);
         part
     }
 

@@ -90,7 +90,7 @@ pub mod __private {
     pub use crate::lanes::half_copy::copy_converted;
     pub use crate::lanes::scalar_path::FormulaCall;
     pub use crate::obstacles::Obstacles;
-    pub use crate::op::backward_ops::{check_emitted, part};
+    pub use crate::op::backward_ops::check_emitted;
     pub use crate::op::decompose::Decomposition;
     pub use crate::op::gradient_ops::OperatorGradients;
     pub use crate::op::impl_probe::{ImplDefaults, ImplProbe};

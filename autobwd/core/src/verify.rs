@@ -206,8 +206,9 @@ impl BlockVerifier<'_, '_> {
                 Ok(info) if found.is_empty() => self.operator(info, op, &mut found),
                 Ok(info) => found.extend(info.check(op).err()),
             }
-            let at = |e: Error| e.at_op(|| self.program.describe_op(self.id, index, op));
-            self.faults.extend(found.into_iter().map(at));
+            for e in found {
+                self.faults.push(e.at_op(|| self.program.describe_op(self.id, index, op)));
+            }
         }
     }
 

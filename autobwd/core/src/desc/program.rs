@@ -134,7 +134,15 @@ impl Program {
 
     /// The declaration of a variable as seen from a block: the block's own, for a gradient block the declaration of its
     /// forward block, else the declaration of the nearest ancestor.
+    #[inline]
     pub fn lookup(&self, block: BlockId, var: Var) -> Option<&VarDesc> {
+        // Most variables belong to the block that mentions them.
+        let own = self.block(block)?.vars.get(&var);
+        own.or_else(|| self.lookup_around(block, var))
+    }
+
+    /// The same, outwards block by block.
+    fn lookup_around(&self, block: BlockId, var: Var) -> Option<&VarDesc> {
         let (mut at, mut steps) = (Some(block), 0);
         while let Some(block) = at.and_then(|id| self.block(id)) {
             let forward = || self.block(block.forward?)?.vars.get(&var);

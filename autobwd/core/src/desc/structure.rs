@@ -11,7 +11,9 @@ const MAX_DEPTH: usize = 32;
 
 /// Whether this is a valid name of a variable.
 pub fn is_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains(char::is_whitespace) && name != "@EMPTY@"
+    // Most names are ASCII, whose bytes need no decoding.
+    let is_unbroken = name.bytes().all(|b| b.is_ascii_graphic()) || !name.contains(char::is_whitespace);
+    is_unbroken && !name.is_empty() && name != "@EMPTY@"
 }
 
 /// Checks a name that a user gives; `@` is reserved for variables that the backward pass adds.

@@ -12,12 +12,14 @@ pub struct Vars {
 }
 
 impl Vars {
+    #[inline]
     fn position(&self, var: Var) -> Option<usize> {
         let place = self.places.get(var.index().wrapping_sub(self.first))?;
         (*place as usize).checked_sub(1)
     }
 
     /// The declaration of a variable.
+    #[inline]
     pub fn get(&self, var: &Var) -> Option<&VarDesc> {
         Some(&self.list[self.position(*var)?].1)
     }
@@ -68,10 +70,14 @@ impl Vars {
             self.places.splice(0..0, std::iter::repeat_n(0, before));
             self.first = index;
         }
-        if self.places.len() <= index - self.first {
-            self.places.resize(index - self.first + 1, 0);
+        let (at, place) = (index - self.first, position as u32 + 1);
+        if at == self.places.len() {
+            return self.places.push(place);
         }
-        self.places[index - self.first] = position as u32 + 1;
+        if at > self.places.len() {
+            self.places.resize(at + 1, 0);
+        }
+        self.places[at] = place;
     }
 
     /// The number of declarations.

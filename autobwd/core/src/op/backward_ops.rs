@@ -1,14 +1,8 @@
-//! Names of contributions to gradients, and checks of the operators that gradient rules emit.
+//! Forward operators of gradient operators, and checks of the operators that gradient rules emit.
 
 use rustc_hash::FxHashSet;
 
 use crate::{Arity, Error, ErrorKind, OpDesc, OpInfoMap, Program, Result, Schema, Var, desc::GRAD};
-
-/// A new name for a contribution to a gradient: `w@GRAD@RENAME@0`, `@1`, …, with a label before the number.
-pub fn part(names: &mut Program, grad: Var, label: &str) -> Var {
-    let prefix = [names.name(grad), "@RENAME@", label].concat();
-    names.fresh_var(&prefix)
-}
 
 /// The forward operator of a gradient operator, as far as it can be reconstructed: of its outputs, only their number.
 pub(crate) fn forward_op(forward: &Schema, gradient: &OpDesc) -> OpDesc {
