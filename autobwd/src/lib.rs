@@ -235,6 +235,8 @@ pub use autobwd_net as net;
 #[doc(inline)]
 pub use autobwd_parallel as parallel;
 #[doc(inline)]
+pub use autobwd_record as record;
+#[doc(inline)]
 pub use autobwd_viewer as viewer;
 
 /// Execution of programs, and reports of their plans.

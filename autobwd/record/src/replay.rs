@@ -1,0 +1,150 @@
+//! The replay of segments of a recorded run.
+
+use autobwd_core::{Error, ErrorKind, Program, Result};
+use autobwd_exec::{Checkpoint, Executor, Feed, Scope};
+
+use crate::{
+    feed_source::FeedSource,
+    folder::{RecordFolder, checkpoint_file},
+    history::History,
+    line::{StateHash, StepInputs},
+    state::{StateNames, different_names, state_hash},
+    verification::{Refusal, SegmentOutcome},
+};
+
+/// Runs steps again.
+pub(crate) struct Replay<'a, 'f> {
+    pub(crate) folder: &'a RecordFolder,
+    pub(crate) history: &'a History,
+    pub(crate) program: &'a Program,
+    pub(crate) startup: &'a [Program],
+    /// The steps whose checkpoints can be loaded.
+    pub(crate) checkpoints: &'a [u64],
+    pub(crate) executor: &'a mut Executor,
+    pub(crate) feeds: FeedSource<'a, 'f>,
+}
+
+/// What a replay does not confirm.
+enum Failure {
+    Refused(Refusal),
+    /// The replay itself fails.
+    Error(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Failure {
+        Failure::Error(e)
+    }
+}
+
+/// An error of running the record: of this machine or binary, or of the record.
+fn failure(after: u64, step: u64, doing: &str, e: Error) -> Failure {
+    match e.kind() {
+        ErrorKind::UnknownOp | ErrorKind::NoOps | ErrorKind::OutOfMemory => Failure::Error(e),
+        _ => refused(after, step, format!("{doing} fails: {e}")),
+    }
+}
+
+fn refused(after: u64, step: u64, text: String) -> Failure {
+    Failure::Refused(Refusal { after, step, values: vec![], text })
+}
+
+impl Replay<'_, '_> {
+    /// Replays the steps after a checkpoint, or after the startup programs, up to a step.
+    ///
+    /// # Errors
+    /// Operators that are not linked; too little memory; the errors of the caller's feeds.
+    pub(crate) fn segment(&mut self, after: u64, last: u64) -> Result<SegmentOutcome> {
+        match self.replay(after, last) {
+            Ok(()) => Ok(SegmentOutcome::Confirmed),
+            Err(Failure::Refused(refusal)) => Ok(SegmentOutcome::Refused(refusal)),
+            Err(Failure::Error(e)) => Err(e),
+        }
+    }
+
+    fn replay(&mut self, after: u64, last: u64) -> Result<(), Failure> {
+        let mut scope = self.start(after)?;
+        let mut confirmed = after;
+        let steps = self.history.steps.iter().skip(after as usize).take((last - after) as usize);
+        for inputs in steps {
+            let step = inputs.step;
+            self.step(inputs, confirmed, &mut scope)?;
+            if let Some(known) = self.history.states.get(&step) {
+                self.compare(known, confirmed, &scope, "after the step")?;
+                confirmed = step;
+            }
+        }
+        if last > after && self.checkpoints.contains(&last) {
+            self.load(last)?;
+        }
+        Ok(())
+    }
+
+    /// The values after a step.
+    fn start(&mut self, step: u64) -> Result<Scope, Failure> {
+        if step > 0 || self.startup.is_empty() {
+            return self.load(step);
+        }
+        let mut scope = Scope::new();
+        for program in self.startup {
+            let run = self.executor.run(program, &mut scope, &[], &[]);
+            run.map_err(|e| failure(0, 0, "a startup program", e))?;
+        }
+        if let Some(known) = self.history.states.get(&0) {
+            self.compare(known, 0, &scope, "after the startup programs")?;
+        }
+        // The checkpoint also has values that the startup programs do not make.
+        match self.checkpoints.contains(&0) {
+            true => self.load(0),
+            false => Ok(scope),
+        }
+    }
+
+    /// Loads a checkpoint, and compares it with the hash of its state.
+    fn load(&self, step: u64) -> Result<Scope, Failure> {
+        let (mut scope, file) = (Scope::new(), checkpoint_file(step));
+        let loaded = Checkpoint::load(self.folder.path(&file), self.program, &mut scope);
+        let loaded = loaded.map_err(|e| failure(step, step, "loading the checkpoint", e))?;
+        if loaded.step() != step {
+            return Err(refused(step, step, format!("`{file}` is the checkpoint of step {}", loaded.step())));
+        }
+        if let Some(known) = self.history.states.get(&step) {
+            self.compare(known, step, &scope, &format!("in `{file}`"))?;
+        }
+        Ok(scope)
+    }
+
+    /// Runs a step.
+    fn step(&mut self, inputs: &StepInputs, confirmed: u64, scope: &mut Scope) -> Result<(), Failure> {
+        let step = inputs.step;
+        let refuse = |text| refused(confirmed, step, text);
+        for rows in &inputs.set {
+            let (name, value) = self.feeds.samples.read(rows)?.map_err(refuse)?;
+            scope.set(&name, value);
+        }
+        let feeds = self.feeds.of_step(self.history, inputs)?.map_err(refuse)?;
+        let feeds: Vec<(&str, &dyn Feed)> =
+            feeds.iter().map(|(name, value)| (name.as_str(), value as &dyn Feed)).collect();
+        let run = self.executor.run(self.program, scope, &feeds, &[]);
+        run.map(drop).map_err(|e| failure(confirmed, step, "the step", e))
+    }
+
+    /// Compares a state with its recorded hash, and the values that the program only reads.
+    fn compare(&self, known: &StateHash, confirmed: u64, scope: &Scope, place: &str) -> Result<(), Failure> {
+        let names = StateNames::of(self.program, scope);
+        let found = state_hash(known.step, names.state(scope))?;
+        let mut values = different_names(&known.values, &found.values);
+        values.extend(different_names(&self.history.header.constants, &names.constants(scope)?));
+        if values.is_empty() && found.state == known.state {
+            return Ok(());
+        }
+        let text = match &values[..] {
+            [] => format!("the hash of the state {place} is another"),
+            [name] => format!("`{name}` {place} has another hash"),
+            [name, rest @ ..] => {
+                format!("`{name}` {place} has another hash, and {} other values", rest.len())
+            }
+        };
+        Err(Failure::Refused(Refusal { after: confirmed, step: known.step, values, text }))
+    }
+}
