@@ -15,7 +15,7 @@ use crate::{
     replay::Replay,
     sample_reader::SampleReader,
     statement,
-    verification::{SegmentOutcome, Segments, Verification, VerifiedSegment},
+    verification::{SegmentOutcome, Segments, Verification, VerifiedSegment, steps},
 };
 
 /// A record of a run, to be verified.
@@ -223,8 +223,8 @@ impl RecordedRun {
         }
         let hashed = states.last_key_value().map_or(0, |(step, _)| *step);
         if hashed < self.steps() {
-            let (first, last) = (hashed + 1, self.steps());
-            verification.warnings.push(format!("steps {first} to {last} have no hash of their state"));
+            let unhashed = steps(hashed + 1, self.steps());
+            verification.warnings.push(format!("there is no hash of the state after {unhashed}"));
         }
         if *is_torn {
             verification.warnings.push(format!("the last line of `{LINES}` is not whole"));

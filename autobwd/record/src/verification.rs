@@ -88,6 +88,14 @@ impl fmt::Display for Verification {
     }
 }
 
+/// Names steps, at least one.
+pub(crate) fn steps(first: u64, last: u64) -> String {
+    match first == last {
+        true => format!("step {last}"),
+        false => format!("steps {first} to {last}"),
+    }
+}
+
 impl VerifiedSegment {
     fn confirmed_steps(&self) -> u64 {
         match &self.outcome {
@@ -102,7 +110,7 @@ impl fmt::Display for VerifiedSegment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.last - self.after {
             0 => write!(f, "values after step {}: ", self.last)?,
-            _ => write!(f, "steps {} to {}: ", self.after + 1, self.last)?,
+            _ => write!(f, "{}: ", steps(self.after + 1, self.last))?,
         }
         match &self.outcome {
             SegmentOutcome::Confirmed => f.write_str("confirmed"),

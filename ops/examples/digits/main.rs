@@ -1,7 +1,7 @@
 //! Trains a classifier of handwritten digits.
 //!
 //! ```text
-//! cargo run --release --example digits -- [--seed N] [--optimizer SPEC] [--out DIR] [--checkpoint FILE [--resume]] [--validate] [--device PLUGIN]
+//! cargo run --release --example digits -- [--seed N] [--optimizer SPEC] [--out DIR] [--checkpoint FILE [--resume]] [--record DIR] [--validate] [--device PLUGIN]
 //! ```
 //!
 //! Describes a small network, trains it on 1,437 images of 8 × 8 pixels and tests it on 360 others. Each epoch prints
@@ -16,7 +16,7 @@
 //! - `misread.svg`: misclassified test images.
 //!
 //! With `--checkpoint`, the state of training is saved after each epoch; with `--resume`, a killed run goes on with it and
-//! ends in the same bits. With `--device`, training runs on the first device of a PJRT plugin, a GPU's or a TPU's say.
+//! ends in the same bits. With `--record`, the run is recorded, and `autobwd verify-run DIR` replays it. With `--device`, training runs on the first device of a PJRT plugin, a GPU's or a TPU's say.
 //!
 //! Finally, program and weights are loaded from these files and tested again.
 
@@ -41,7 +41,7 @@ use serde_json::json;
 
 use data::Image;
 use network::{Network, Reader};
-use training::CheckpointFile;
+use training::{CheckpointFile, TrainingFiles};
 
 /// Number of training images; the others are for the test.
 const TRAINING: usize = 1437;
@@ -66,6 +66,9 @@ struct Options {
     /// Go on with the checkpoint, if there is one
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+    /// The folder of a record of the training run, which must not have one unless the run is resumed
+    #[arg(long, value_name = "DIR", conflicts_with = "device")]
+    record: Option<PathBuf>,
     /// Hold out a part of the training images, print the accuracy on it and stop
     #[arg(long)]
     validate: bool,
@@ -96,9 +99,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_atomically(out("training-program.html"), page.as_bytes())?;
 
     // Train it.
-    let file = options.checkpoint.map(|path| CheckpointFile { path, resume: options.resume });
+    let files = TrainingFiles {
+        checkpoint: options.checkpoint.map(|path| CheckpointFile { path, resume: options.resume }),
+        record: options.record.map(|folder| (folder, options.seed)),
+    };
     let images = (&training[..], &test[..]);
-    let trained = training::train(&network, &mut backend, images, rng.random(), file.as_ref())?;
+    let trained = training::train(&network, &mut backend, images, rng.random(), &files)?;
     backend.values()?.save(out("weights.safetensors"))?;
 
     // Draw the results.
@@ -140,7 +146,7 @@ fn validate(
     let (training, validation) = data::split(images, TRAINING_BEFORE_VALIDATION, rng);
     let network = Network::new(rng, optimizer)?;
     let images = (&training[..], &validation[..]);
-    let trained = training::train(&network, backend, images, rng.random(), None)?;
+    let trained = training::train(&network, backend, images, rng.random(), &TrainingFiles::default())?;
     println!("{}", json!({ "validation_accuracy": trained.accuracy(), "train_seconds": trained.seconds }));
     Ok(())
 }

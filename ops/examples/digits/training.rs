@@ -2,7 +2,11 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use autobwd::{Error, ErrorKind, Result, Scope, exec::Checkpoint};
+use autobwd::{
+    Error, ErrorKind, Result, Scope,
+    exec::Checkpoint,
+    record::{RecordOptions, RunRecord},
+};
 use autobwd_data::Loader;
 use autobwd_xla::Backend;
 use indicatif::ProgressBar;
@@ -15,12 +19,24 @@ use crate::{
 // Chosen by `--validate`, as described in network.rs.
 pub(crate) const BATCH: usize = 32;
 const EPOCHS: u64 = 40;
+/// Steps between two hashes of the state in a record.
+const HASHED: u64 = 10;
+/// Steps between two checkpoints in a record.
+const SAVED: u64 = 440;
 
 /// The file of checkpoints.
 pub(crate) struct CheckpointFile {
     pub(crate) path: PathBuf,
     /// Whether training goes on with the checkpoint in it, if there is one.
     pub(crate) resume: bool,
+}
+
+/// What is written during training.
+#[derive(Default)]
+pub(crate) struct TrainingFiles {
+    pub(crate) checkpoint: Option<CheckpointFile>,
+    /// The folder of a record, with the seed as a note.
+    pub(crate) record: Option<(PathBuf, u64)>,
 }
 
 /// Results of training.
@@ -54,8 +70,9 @@ pub(crate) fn train(
     backend: &mut Backend,
     (images, test): (&[Image], &[Image]),
     seed: u64,
-    file: Option<&CheckpointFile>,
+    files: &TrainingFiles,
 ) -> Result<Trained> {
+    let file = files.checkpoint.as_ref();
     // An incomplete batch is skipped; its images differ in each epoch. Images in memory need no thread to read them.
     let dataset = data::dataset(images)?;
     let mut loader =
@@ -75,6 +92,17 @@ pub(crate) fn train(
         }
         None => drop(backend.run(&network.startup, &[], &[])?),
     }
+    let mut record = match (&files.record, &backend) {
+        (Some((folder, seed)), Backend::Host(_, scope)) => Some(match step {
+            0 => {
+                let options = RecordOptions::new().every(HASHED).checkpoint_every(SAVED);
+                let options = options.startup(&network.startup).note("seed", seed.to_string());
+                RunRecord::create(folder, &network.training, scope, options)?
+            }
+            _ => RunRecord::resume(folder, &network.training, scope, step)?,
+        }),
+        _ => None,
+    };
 
     let start = Instant::now();
     let bar = ProgressBar::new(EPOCHS); // on stderr, and only if that is a terminal
@@ -85,6 +113,9 @@ pub(crate) fn train(
             let feeds = [("pixels", batch.get("pixels")?), ("label", batch.get("label")?)];
             sum += backend.run(&network.training, &feeds, &[&network.loss])?[0].item()?;
             step += 1;
+            if let (Some(record), Backend::Host(_, scope)) = (&mut record, &backend) {
+                record.step(&feeds, scope)?;
+            }
         }
         let loss = sum / loader.batches() as f64;
         let accuracy = network.reader.accuracy(backend, test)?;
@@ -98,6 +129,9 @@ pub(crate) fn train(
         }
     }
     bar.finish_and_clear();
+    if let (Some(record), Backend::Host(_, scope)) = (record, &backend) {
+        record.finish(scope)?;
+    }
     let seconds = start.elapsed().as_secs_f64();
     let peak_bytes = match backend {
         Backend::Host(executor, scope) => {

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) const PACKAGES: [&str; 18] = [
+pub(crate) const PACKAGES: [&str; 19] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -13,6 +13,7 @@ pub(crate) const PACKAGES: [&str; 18] = [
     "autobwd/eager",
     "autobwd/net",
     "autobwd/parallel",
+    "autobwd/record",
     "autobwd/mpi",
     "autobwd/check",
     "autobwd/data",

@@ -70,7 +70,7 @@ fn unfinished_record_is_verified_up_to_its_last_hash() {
     assert_eq!(confirmed(&verification), [4, 6]);
     assert_eq!(
         verification.warnings,
-        ["steps 7 to 7 have no hash of their state", "the record has no end: the run was not finished"]
+        ["there is no hash of the state after step 7", "the record has no end: the run was not finished"]
     );
 }
 

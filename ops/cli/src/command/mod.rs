@@ -14,6 +14,7 @@ mod run;
 mod shell;
 mod show;
 mod tune;
+mod verify_run;
 
 use std::path::PathBuf;
 
@@ -37,7 +38,8 @@ pub(crate) enum Command {
     Diff(inspect::DiffCommand),
     Plan(plan::PlanCommand),
     Grad(grad::GradCommand),
-    Run(run::RunCommand),
+    Run(Box<run::RunCommand>),
+    VerifyRun(verify_run::VerifyRunCommand),
     Generate(generate::GenerateCommand),
     Classify(classify::ClassifyCommand),
     Tune(Box<tune::TuneCommand>),
@@ -59,6 +61,7 @@ impl Command {
             Command::Plan(plan) => plan.run(terminal),
             Command::Grad(grad) => grad.run(terminal),
             Command::Run(run) => run.run(terminal),
+            Command::VerifyRun(verify_run) => verify_run.run(terminal),
             Command::Generate(generate) => generate.run(terminal),
             Command::Classify(classify) => classify.run(terminal),
             Command::Tune(tune) => tune.run(terminal),

@@ -1,10 +1,13 @@
 //! `run`: executes a program and times it.
 
+mod recording;
 mod stepper;
 
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
-use autobwd::{Error, Executor, Program, Result, Scope, Tensor, exec::Monitor, op::isa, verify};
+use autobwd::{
+    Error, Executor, Program, Result, Scope, Tensor, exec::Monitor, op::isa, record::RunRecord, verify,
+};
 use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
@@ -20,6 +23,7 @@ use crate::{
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
+use recording::RecordArguments;
 use stepper::Stepper;
 
 /// Run a program
@@ -29,7 +33,7 @@ use stepper::Stepper;
 ///
 /// A program that changes no value is frozen before the first step: constants are folded and convolutions are packed,
 /// which changes the last bits of results once. It runs as it is written with --exact, and also with --device,
-/// --check-finite, --log and --save.
+/// --check-finite, --log, --record and --save.
 ///
 /// Files are checked before the first step, and written even if standard output or the log cannot be written meanwhile;
 /// the values of --save first. If a step fails, --save gets the values after the last complete step.
@@ -78,6 +82,14 @@ pub(crate) struct RunCommand {
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    #[command(flatten)]
+    recording: RecordArguments,
+}
+
+/// What is written step by step.
+struct Logs {
+    monitor: Option<Monitor<File>>,
+    record: Option<RunRecord>,
 }
 
 #[derive(Serialize)]
@@ -125,7 +137,11 @@ impl RunCommand {
         let (save, out, log) = (self.save.as_deref(), self.out.as_deref(), self.log.as_deref());
         check_outputs([("--save", save), ("--out", out), ("--log", log)])?;
         let Model { program, scope, fetches: results, .. } = self.model.read_model()?;
-        let backend = self.backend(terminal, &program, scope)?;
+        let startup = self.startup.iter().map(|path| read_program(path, &LoadOptions::default()));
+        let startup: Vec<Program> = startup.collect::<CommandResult<_>>()?;
+        // Only then the startup programs make all values.
+        let is_empty = scope.is_empty() && self.weights.is_none();
+        let backend = self.backend(terminal, &program, scope, &startup)?;
         let feeds = self.feeds.as_deref().map_or(Ok(vec![]), read_npz)?;
         let names = fetches(&program, if self.fetch.is_empty() { &results } else { &self.fetch });
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -148,12 +164,19 @@ impl RunCommand {
             Backend::Host(executor, _) => (Some(executor.threads()), None),
             Backend::Device(_, scope) => (None, Some(scope.device().description().to_string())),
         };
+        let record = match &backend {
+            Backend::Host(_, scope) => {
+                self.recording.create(&program, scope, if is_empty { &startup } else { &[] })?
+            }
+            Backend::Device(..) => None,
+        };
         let start = Instant::now();
         let mut stepper = Stepper::new(backend, &program, &feeds, &watched)?;
         let compile_seconds = device.as_ref().map(|_| start.elapsed().as_secs_f64());
         drop(watched);
         let mut outcome = CommandOutcome::default();
-        let (seconds, failure) = self.steps(terminal, &mut stepper, &fetches, monitor, &mut outcome);
+        let logs = Logs { monitor, record };
+        let (seconds, failure) = self.steps(terminal, &mut stepper, &fetches, logs, &mut outcome);
         if let Some((step, e)) = failure {
             return Err(self.failed_step(step, &e, seconds.len(), stepper));
         }
@@ -183,7 +206,13 @@ impl RunCommand {
     }
 
     /// Host or device, with the values before the first step.
-    fn backend(&self, terminal: Terminal, program: &Program, values: Scope) -> CommandResult<Backend> {
+    fn backend(
+        &self,
+        terminal: Terminal,
+        program: &Program,
+        values: Scope,
+        startup: &[Program],
+    ) -> CommandResult<Backend> {
         let mut backend = match &self.device {
             None => Backend::Host(executor(self.threads).check_finite(self.check_finite), values),
             Some(plugin) => {
@@ -193,9 +222,7 @@ impl RunCommand {
                 backend
             }
         };
-        for path in &self.startup {
-            backend.run(&read_program(path, &LoadOptions::default())?, &[], &[])?;
-        }
+        startup.iter().try_for_each(|program| backend.run(program, &[], &[]).map(drop))?;
         if let Some(path) = &self.weights {
             let mut weights = Scope::new();
             weights.load(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
@@ -215,6 +242,7 @@ impl RunCommand {
         fetches: &[String],
     ) -> CommandResult<(Program, Backend)> {
         let keeps_all = self.exact || self.check_finite || self.log.is_some() || self.save.is_some();
+        let keeps_all = keeps_all || self.recording.is_given();
         let Backend::Host(executor, scope) = backend else { return Ok((program, backend)) };
         let inputs: Vec<String> = inputs(&program).iter().map(ToString::to_string).collect();
         // A feed may also replace a value that is computed or kept.
@@ -253,7 +281,7 @@ impl RunCommand {
         terminal: Terminal,
         stepper: &mut Stepper,
         fetches: &[&str],
-        mut monitor: Option<Monitor<File>>,
+        Logs { mut monitor, mut record }: Logs,
         outcome: &mut CommandOutcome,
     ) -> (Vec<f64>, Option<(u64, Error)>) {
         let steps = self.steps.unwrap_or(1);
@@ -276,6 +304,12 @@ impl RunCommand {
                 monitor = None;
                 outcome.add(Err(e.into()));
             }
+            if let Some(recorded) = &mut record
+                && let Err(e) = stepper.record_inputs(recorded)
+            {
+                record = None;
+                outcome.add(Err(e.into()));
+            }
             if is_printed {
                 let scalar = |name: &&str| Some((name.to_string(), number(stepper.item(name).ok()?)));
                 let scalars = fetches.iter().filter_map(scalar).collect();
@@ -284,12 +318,15 @@ impl RunCommand {
                 is_printed = printed.is_ok();
                 outcome.add(printed);
             }
-            if !outcome.is_success() && !has_files && monitor.is_none() {
+            if !outcome.is_success() && !has_files && monitor.is_none() && record.is_none() {
                 break;
             }
             progress.inc(1);
         }
         progress.finish_and_clear();
+        if let Some(record) = record.filter(|_| failure.is_none()) {
+            outcome.add(stepper.finish_record(record).map_err(Into::into));
+        }
         (times, failure)
     }
 

@@ -2,7 +2,9 @@
 
 use std::{fs::File, sync::Arc, time::Instant};
 
-use autobwd::{Error, ErrorKind, Meta, Program, Result, Scope, Session, Tensor, exec::Monitor};
+use autobwd::{
+    Error, ErrorKind, Meta, Program, Result, Scope, Session, Tensor, exec::Monitor, record::RunRecord,
+};
 use autobwd_xla::{Backend, CompiledProgram, DeviceScope, pjrt::DeviceBuffer};
 
 /// Runs one program with the same feeds again and again.
@@ -71,6 +73,21 @@ impl<'a> Stepper<'a> {
                 let fetched = fetched.collect::<Result<Vec<_>>>()?;
                 monitor.record_fetched(step, &fetched)
             }
+        }
+    }
+
+    /// Appends a step to the record of a run; runs on a device have none.
+    pub(super) fn record_inputs(&self, record: &mut RunRecord) -> Result<()> {
+        let Stepper::Host { scope, feeds, .. } = self else { return Ok(()) };
+        let feeds: Vec<_> = feeds.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        record.step(&feeds, scope)
+    }
+
+    /// Ends the record of a run.
+    pub(super) fn finish_record(&self, record: RunRecord) -> Result<()> {
+        match self {
+            Stepper::Host { scope, .. } => record.finish(scope),
+            Stepper::Device(_) => Ok(()),
         }
     }
 
