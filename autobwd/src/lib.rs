@@ -235,11 +235,9 @@ pub use autobwd_net as net;
 #[doc(inline)]
 pub use autobwd_parallel as parallel;
 #[doc(inline)]
-pub use autobwd_record as record;
-#[doc(inline)]
 pub use autobwd_viewer as viewer;
 
-/// Execution of programs, and reports of their plans.
+/// Execution of programs, reports of their plans, and records of runs.
 pub mod exec {
     #[doc(inline)]
     pub use autobwd_core::ARITHMETIC_VERSION;
@@ -250,6 +248,8 @@ pub mod exec {
     };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};
+    #[doc(inline)]
+    pub use autobwd_record as record;
 }
 
 /// Programs as data: blocks, operators and variables, and the builders and expressions that create them.

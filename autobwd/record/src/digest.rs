@@ -43,7 +43,7 @@ impl Digest {
     /// The digest of a value: of its dtype and shape as text, a newline, and its elements, little-endian. Every NaN
     /// counts as the same one, because the arithmetic does not promise its payload.
     pub(crate) fn of_value(value: &Tensor) -> Result<Digest> {
-        let meta = format!("{}\n", value.meta());
+        let meta = format!("{} {:?}\n", value.dtype().name(), value.dims());
         let of = |elements: &[u8]| Digest::of([meta.as_bytes(), elements]);
         Ok(match canonical_nans(value)? {
             None => of(value.bytes()),

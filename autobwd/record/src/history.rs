@@ -10,7 +10,7 @@ use autobwd_core::{Error, ErrorKind, Result, tensor::open_file};
 use crate::{
     chain::Chain,
     digest::Digest,
-    folder::{LINES, RecordFolder, checkpoint_file, fault},
+    folder::{LINES, PROGRAM, RecordFolder, checkpoint_file, fault, startup_file},
     line::{CheckpointFile, Header, Line, SCHEMA, Samples, StateHash, StepInputs, Table, TableRows},
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct History {
     pub(crate) bytes: u64,
     /// The bytes of the samples of these lines.
     pub(crate) data_bytes: u64,
-    /// Whether the last line is not whole.
+    /// Whether the last line is incomplete.
     pub(crate) is_torn: bool,
     /// The first damage.
     pub(crate) damage: Option<String>,
@@ -49,6 +49,12 @@ pub(crate) struct SampleTable {
     pub(crate) digests: Vec<Digest>,
     /// The positions in `data.bin`, if they are there.
     pub(crate) offsets: Vec<u64>,
+}
+
+/// Whether a header names the programs of its folder, and no other files.
+fn has_own_files(header: &Header) -> bool {
+    let mut startup = header.startup.iter().enumerate();
+    header.program.file == PROGRAM && startup.all(|(index, program)| program.file == startup_file(index))
 }
 
 impl History {
@@ -68,12 +74,15 @@ impl History {
         next(&mut line)?;
         let refuse = |text: &str| Error::new(ErrorKind::Format, format!("`{}`: {text}", path.display()));
         if !line.ends_with(b"\n") {
-            return Err(refuse("it has no whole first line: the run was not recorded"));
+            return Err(refuse("its first line is incomplete: the run was not recorded"));
         }
         let mut chain = Chain::default();
         let object = chain.follow(&line).map_err(|text| refuse(&format!("line 1 is damaged: {text}")))?;
         let header = match serde_json::from_str(&object) {
-            Ok(Line::Header(header)) if header.schema == SCHEMA => header,
+            Ok(Line::Header(header)) if header.schema == SCHEMA && has_own_files(&header) => header,
+            Ok(Line::Header(header)) if header.schema == SCHEMA => {
+                return Err(refuse("line 1 names programs outside the record"));
+            }
             Ok(Line::Header(header)) => {
                 let text = format!("a record of schema `{}`; this autobwd reads `{SCHEMA}`", header.schema);
                 return Err(refuse(&text));

@@ -20,14 +20,14 @@
 //!
 //! All hashes are SHA-256, in hexadecimal digits. The key `kind` of a line is one of these:
 //!
-//! - `header`: versions, the files of the programs with their hashes, `every` and `checkpoint_every`, notes, and the
-//!   hashes of large values that the program only reads (`constants`).
+//! - `header`: versions, the files of the programs with their hashes, `every` and `checkpoint_every`, notes, the names
+//!   of small values that the program only reads (`settings`), and the hashes of large ones (`constants`).
 //! - `table`: a table of samples, each of one name, dtype and shape.
 //! - `samples`: the hashes of new samples of a table, in the order of `data.bin`.
 //! - `step`: the samples that are fed in a step, by their positions in a table: `rows` of a stack, or one `row`. `set` has
 //!   values of the scope that were changed before the step.
 //! - `state`: the hash of the state after a step, and the first 16 digits of the hash of each value. The state consists of
-//!   the values that the program writes, and of those of at most 1 KiB that it reads. The hash of a value is that of its
+//!   the values that the program writes, and of the settings, which have at most 1 KiB each. The hash of a value is that of its
 //!   dtype and shape as text (`float32 [2, 3]`), a newline and its elements; the hash of the state is that of the JSON
 //!   object of the names, sorted, with the hashes of the values.
 //! - `checkpoint`: the file of a checkpoint, with its hash.

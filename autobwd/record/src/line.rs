@@ -1,6 +1,6 @@
 //! The lines of a record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use autobwd_core::{DType, Meta};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,9 @@ pub(crate) struct Header {
     /// Whether feeds are in `data.bin`; otherwise the record has their hashes.
     pub(crate) stores_feeds: bool,
     pub(crate) notes: BTreeMap<String, String>,
-    /// Values that the program reads and does not write, and that are too large to be in every state.
+    /// Small values that the program reads and does not write.
+    pub(crate) settings: BTreeSet<String>,
+    /// Large values that the program reads and does not write, which are in no state.
     pub(crate) constants: BTreeMap<String, Digest>,
 }
 

@@ -14,19 +14,20 @@ use crate::{
     history::History,
     replay::Replay,
     sample_reader::SampleReader,
+    state::StateNames,
     statement,
     verification::{SegmentOutcome, Segments, Verification, VerifiedSegment, steps},
 };
 
 /// A record of a run, to be verified.
 ///
-/// Whoever has the record can replay the run, all of it or segments between checkpoints, on any machine with this
-/// version of the [arithmetic](autobwd_core::ARITHMETIC_VERSION), and compares every recorded hash. [`RunRecord`] has an
+/// A verification replays the run, all of it or segments between checkpoints, on any machine with this version of the
+/// [arithmetic](autobwd_core::ARITHMETIC_VERSION), and compares every recorded hash. [`RunRecord`] has an
 /// example.
 ///
-/// A verification shows that the program, the data and the changed values of the record lead to its checkpoints. Whether
-/// the program and the data are those that somebody promised is seen from their hashes, and who made the record from a
-/// signature of `statement.json`.
+/// A verification shows that the program, the data and the changed values of the record lead to its checkpoints. The hashes
+/// of the program and the data tell whether they are the promised ones, and a signature of `statement.json` who made the
+/// record.
 ///
 /// [`RunRecord`]: crate::RunRecord
 pub struct RecordedRun {
@@ -115,7 +116,7 @@ impl RecordedRun {
     /// ```
     /// # use autobwd::{Builder, DType, Executor, Scope, Tensor};
     /// # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
-    /// use autobwd::record::{RecordOptions, RecordedRun, RunRecord, Segments};
+    /// use autobwd::exec::record::{RecordOptions, RecordedRun, RunRecord, Segments};
     /// # let net = Builder::new();
     /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
     /// # Sgd { rate: 0.5 }.minimize(&(&w * net.input("x", DType::F32, &[2])).mean())?.complete()?;
@@ -163,7 +164,7 @@ impl RecordedRun {
             warnings: vec![],
             segments: vec![],
         };
-        let checkpoints = self.whole_checkpoints(&mut verification)?;
+        let checkpoints = self.undamaged_checkpoints(&mut verification)?;
         self.check_files(&mut verification)?;
         let (starts, mut chosen) = self.segments(&checkpoints);
         if let Segments::Random { count, seed } = segments {
@@ -175,6 +176,7 @@ impl RecordedRun {
             history: &self.history,
             program: &self.program,
             startup: &self.startup,
+            names: StateNames::of_header(&self.program, &self.history.header),
             checkpoints: &checkpoints,
             executor,
             feeds: FeedSource { samples, elsewhere: feeds },
@@ -190,8 +192,8 @@ impl RecordedRun {
     }
 
     /// The steps whose checkpoints are there and undamaged.
-    fn whole_checkpoints(&self, verification: &mut Verification) -> Result<Vec<u64>> {
-        let mut whole = vec![];
+    fn undamaged_checkpoints(&self, verification: &mut Verification) -> Result<Vec<u64>> {
+        let mut undamaged = vec![];
         for checkpoint in self.history.checkpoints.values() {
             let (file, step) = (&checkpoint.file, checkpoint.step);
             let path = self.folder.path(file);
@@ -203,10 +205,10 @@ impl RecordedRun {
                 let text = format!("`{file}`, of step {step}, has another SHA-256 than recorded");
                 verification.damages.push(text);
             } else {
-                whole.push(step);
+                undamaged.push(step);
             }
         }
-        Ok(whole)
+        Ok(undamaged)
     }
 
     /// Checks the other files, and what no hash covers.
@@ -227,7 +229,7 @@ impl RecordedRun {
             verification.warnings.push(format!("there is no hash of the state after {unhashed}"));
         }
         if *is_torn {
-            verification.warnings.push(format!("the last line of `{LINES}` is not whole"));
+            verification.warnings.push(format!("the last line of `{LINES}` is incomplete"));
         }
         if !is_finished {
             verification.warnings.push("the record has no end: the run was not finished".into());

@@ -18,6 +18,7 @@ pub(crate) struct Replay<'a, 'f> {
     pub(crate) history: &'a History,
     pub(crate) program: &'a Program,
     pub(crate) startup: &'a [Program],
+    pub(crate) names: StateNames,
     /// The steps whose checkpoints can be loaded.
     pub(crate) checkpoints: &'a [u64],
     pub(crate) executor: &'a mut Executor,
@@ -131,10 +132,9 @@ impl Replay<'_, '_> {
 
     /// Compares a state with its recorded hash, and the values that the program only reads.
     fn compare(&self, known: &StateHash, confirmed: u64, scope: &Scope, place: &str) -> Result<(), Failure> {
-        let names = StateNames::of(self.program, scope);
-        let found = state_hash(known.step, names.state(scope))?;
+        let found = state_hash(known.step, self.names.state(scope))?;
         let mut values = different_names(&known.values, &found.values);
-        values.extend(different_names(&self.history.header.constants, &names.constants(scope)?));
+        values.extend(different_names(&self.history.header.constants, &self.names.constants(scope)?));
         if values.is_empty() && found.state == known.state {
             return Ok(());
         }

@@ -26,7 +26,7 @@ impl RunRecord {
     /// run repeats, are removed; the others stay as they are. So a resumed run has the record of an unbroken one.
     ///
     /// ```
-    /// use autobwd::{exec::Checkpoint, record::{RecordOptions, RunRecord}};
+    /// use autobwd::exec::{Checkpoint, record::{RecordOptions, RunRecord}};
     /// # use autobwd::{Builder, DType, Executor, Scope};
     /// # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
     /// # let net = Builder::new();
@@ -71,7 +71,8 @@ impl RunRecord {
         };
         check(&History::read(&folder, u64::MAX)?, program, step)
             .map_err(|text| refuse(ErrorKind::Checkpoint, text))?;
-        let (history, names) = (History::read(&folder, step)?, StateNames::of(program, scope));
+        let history = History::read(&folder, step)?;
+        let names = StateNames::of_header(program, &history.header);
         if let Some(known) = history.states.get(&step) {
             let found = state_hash(step, names.state(scope))?;
             if let Some(name) = different_names(&known.values, &found.values).first() {

@@ -30,7 +30,7 @@ const PENDING: usize = 1 << 20;
 /// What a record contains besides the steps.
 ///
 /// ```
-/// use autobwd::record::RecordOptions;
+/// use autobwd::exec::record::RecordOptions;
 /// let options = RecordOptions::new().every(100).checkpoint_every(1000).note("seed", "7");
 /// # let _ = options;
 /// ```
@@ -100,7 +100,7 @@ impl RecordOptions {
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Scope, Tensor};
-/// use autobwd::record::{RecordOptions, RecordedRun, RunRecord, Segments};
+/// use autobwd::exec::record::{RecordOptions, RecordedRun, RunRecord, Segments};
 /// use autobwd_ops::{Math, nn::Linear, optim::{Adam, Optimizer}};
 ///
 /// let net = Builder::new();
@@ -137,8 +137,9 @@ impl RecordOptions {
 /// that the program writes, and for each checkpoint all values of the scope; it waits for the thread if two copies of
 /// the state are not yet written.
 ///
-/// A record that is dropped before [`finish`](RunRecord::finish), or whose process is killed, has whole lines except
-/// perhaps for the last one: it can be verified up to its last hash, and [`resume`](RunRecord::resume) goes on with it.
+/// The thread gets the steps up to a hash of the state together. A record that is dropped before
+/// [`finish`](RunRecord::finish), or whose process is killed, can be verified up to its last hash, and
+/// [`resume`](RunRecord::resume) goes on with it.
 pub struct RunRecord {
     names: StateNames,
     /// The small values that the program only reads, as they were in the last step.
@@ -213,6 +214,7 @@ impl RunRecord {
             checkpoint_every,
             stores_feeds: stores_data,
             notes,
+            settings: names.settings.clone(),
             constants: names.constants(scope)?,
         };
         let mut lines = LineWriter { path: lines, file, chain: Chain::default() };
@@ -273,7 +275,7 @@ impl RunRecord {
         let mut set = vec![];
         for (name, known) in &mut self.settings {
             if let Some(value) = scope.find(name)
-                && value.bytes() != known.bytes()
+                && (value.bytes() != known.bytes() || value.meta() != known.meta())
             {
                 *known = value.clone();
                 set.push((name.clone(), value.clone()));

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use autobwd_core::{Error, ErrorKind, OpDesc, Program, Result, Tensor, Var};
 use autobwd_exec::Scope;
 
-use crate::{digest::Digest, line::StateHash};
+use crate::{
+    digest::Digest,
+    line::{Header, StateHash},
+};
 
 /// The largest value that counts to the state although the program does not write it, in bytes. Learning rates and the
 /// like are small, and callers may change them between steps; frozen weights are large.
@@ -23,6 +26,7 @@ pub(crate) struct StateNames {
 }
 
 impl StateNames {
+    /// The names before the first step.
     pub(crate) fn of(program: &Program, scope: &Scope) -> StateNames {
         let written: HashSet<Var> = program.root().ops.iter().flat_map(OpDesc::writes).collect();
         let mut names =
@@ -38,6 +42,13 @@ impl StateNames {
             set.insert(name.into());
         }
         names
+    }
+
+    /// The names in the first line of the record of a run of this program.
+    pub(crate) fn of_header(program: &Program, header: &Header) -> StateNames {
+        let settings = header.settings.clone();
+        let constants = header.constants.keys().cloned().collect();
+        StateNames { settings, constants, ..StateNames::of(program, &Scope::new()) }
     }
 
     /// The values of the state.

@@ -4,8 +4,10 @@ use std::{path::PathBuf, time::Instant};
 
 use autobwd::{
     Error, ErrorKind, Result, Scope,
-    exec::Checkpoint,
-    record::{RecordOptions, RunRecord},
+    exec::{
+        Checkpoint,
+        record::{RecordOptions, RunRecord},
+    },
 };
 use autobwd_data::Loader;
 use autobwd_xla::Backend;

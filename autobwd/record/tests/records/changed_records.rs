@@ -4,8 +4,10 @@ use std::{fs, path::Path};
 
 use autobwd::{
     Scope,
-    exec::Checkpoint,
-    record::{RecordedRun, SegmentOutcome, Verification},
+    exec::{
+        Checkpoint,
+        record::{RecordedRun, SegmentOutcome, Verification},
+    },
 };
 use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
 use serde_json::json;
@@ -57,12 +59,12 @@ fn one_bit_anywhere_is_refused_with_its_place() {
         ..ProptestConfig::default()
     });
     let outcome = runner.run(&change, |(file, byte, bit)| {
-        let (name, whole) = file.get(&files);
-        let mut bytes = whole.clone();
-        bytes[byte.index(whole.len())] ^= 1 << bit;
+        let (name, original) = file.get(&files);
+        let mut bytes = original.clone();
+        bytes[byte.index(original.len())] ^= 1 << bit;
         fs::write(changed.join(name), bytes).unwrap();
         let outcome = is_refused_with_place(name, &verify(&changed));
-        fs::write(changed.join(name), whole).unwrap();
+        fs::write(changed.join(name), original).unwrap();
         outcome.map_err(TestCaseError::fail)
     });
     outcome.unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use autobwd::{
     Executor, Tensor,
-    record::{RecordedRun, RunRecord, Segments},
+    exec::record::{RecordedRun, RunRecord, Segments},
 };
 
 use crate::support::{

@@ -4,7 +4,7 @@ use std::fs;
 
 use autobwd::{
     Executor, Result, Scope,
-    record::{RecordedRun, RunRecord},
+    exec::record::{RecordedRun, RunRecord},
 };
 use serde_json::{Value, json};
 
@@ -70,6 +70,8 @@ fn header_of_another_kind_is_refused() {
         text.ends_with("a record of schema `autobwd.record/2`; this autobwd reads `autobwd.record/1`"),
         "{text}"
     );
+    let text = refused(|header| header["program"]["file"] = json!("../program.json"));
+    assert!(text.ends_with("line 1 names programs outside the record"), "{text}");
     let text = refused(|header| header["program"]["fingerprint"] = json!("0"));
     assert!(text.contains("program.json` is another program than the recorded one"), "{text}");
 }
@@ -81,7 +83,7 @@ fn other_folders_are_refused() {
     assert!(text.ends_with("has no record: there is no `record.jsonl` in it"), "{text}");
     fs::write(folder.path().join("record.jsonl"), "{\"schema\":").unwrap();
     let text = refusal(RecordedRun::open(folder.path()));
-    assert!(text.ends_with("it has no whole first line: the run was not recorded"), "{text}");
+    assert!(text.ends_with("its first line is incomplete: the run was not recorded"), "{text}");
     fs::write(folder.path().join("record.jsonl"), "{}\n").unwrap();
     let text = refusal(RecordedRun::open(folder.path()));
     assert!(text.contains("line 1 is damaged: it does not end with the key `chain`"), "{text}");

@@ -2,18 +2,21 @@
 
 use std::{fs, path::Path};
 
-use autobwd::{Executor, Scope, exec::Checkpoint, record::RunRecord};
+use autobwd::{
+    Executor, Scope,
+    exec::{Checkpoint, record::RunRecord},
+};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::support::{STEPS, copy, files, initial, network, options, record, train, train_recorded, verify};
 
-/// The last checkpoint whose line is whole.
+/// The last checkpoint whose line is complete.
 fn last_checkpoint(dir: &Path) -> u64 {
     let text = fs::read_to_string(dir.join("record.jsonl")).unwrap();
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
     let steps = (0..=STEPS).rev();
     let of_step = |step: u64| format!("checkpoint-{step}.safetensors");
-    steps.into_iter().find(|step| whole.contains(&of_step(*step))).unwrap()
+    steps.into_iter().find(|step| complete.contains(&of_step(*step))).unwrap()
 }
 
 #[test]
@@ -21,7 +24,7 @@ fn killed_and_resumed_runs_have_the_record_of_an_unbroken_one() {
     let folder = tempfile::tempdir().unwrap();
     let (dir, killed) = (folder.path().join("run"), folder.path().join("killed"));
     record(&dir, 1);
-    let whole = files(&dir);
+    let unbroken = files(&dir);
     let lines = fs::read(dir.join("record.jsonl")).unwrap();
     // The run is killed after the line of its first checkpoint.
     let text = String::from_utf8_lossy(&lines);
@@ -49,7 +52,7 @@ fn killed_and_resumed_runs_have_the_record_of_an_unbroken_one() {
         let mut executor = Executor::with_threads(1);
         train_recorded(&mut executor, &network, &mut scope, &mut record, STEPS).unwrap();
         record.finish(&scope).unwrap();
-        prop_assert!(files(&killed) == whole);
+        prop_assert!(files(&killed) == unbroken);
         Ok(())
     });
     outcome.unwrap();

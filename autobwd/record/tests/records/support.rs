@@ -7,7 +7,7 @@ use std::{
 
 use autobwd::{
     Builder, DType, Executor, Feed, Program, Result, Scope, Tensor,
-    record::{RecordOptions, RecordedRun, RunRecord, SegmentOutcome, Segments, Verification},
+    exec::record::{RecordOptions, RecordedRun, RunRecord, SegmentOutcome, Segments, Verification},
 };
 use autobwd_ops::{
     Math,

@@ -6,7 +6,10 @@ mod stepper;
 use std::{collections::BTreeMap, fs::File, path::PathBuf, time::Instant};
 
 use autobwd::{
-    Error, Executor, Program, Result, Scope, Tensor, exec::Monitor, op::isa, record::RunRecord, verify,
+    Error, Executor, Program, Result, Scope, Tensor,
+    exec::{Monitor, record::RunRecord},
+    op::isa,
+    verify,
 };
 use autobwd_data::save_npz;
 use autobwd_onnx::LoadOptions;

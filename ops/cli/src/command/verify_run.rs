@@ -2,12 +2,13 @@
 
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
+    num::NonZero,
     path::PathBuf,
 };
 
 use autobwd::{
+    exec::record::{RecordedRun, SegmentOutcome, Segments, VerifiedSegment},
     op::isa,
-    record::{RecordedRun, SegmentOutcome, Segments, VerifiedSegment},
 };
 use clap::Args;
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub(crate) struct VerifyRunCommand {
     record: PathBuf,
     /// The number of segments between checkpoints to replay, chosen at random, instead of all
     #[arg(long, value_name = "N")]
-    segments: Option<usize>,
+    segments: Option<NonZero<usize>>,
     /// The seed of the choice, instead of a random one
     #[arg(long, value_name = "S", requires = "segments")]
     seed: Option<u64>,
@@ -74,11 +75,11 @@ impl VerifyRunCommand {
         if let Some(warning) = isa().warning() {
             terminal.warn(warning);
         }
-        // Whoever made the record must not know the seed.
+        // The person who made the record must not know the seed.
         let seed =
             self.segments.map(|_| self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()));
         let segments = match (self.segments, seed) {
-            (Some(count), Some(seed)) => Segments::Random { count, seed },
+            (Some(count), Some(seed)) => Segments::Random { count: count.get(), seed },
             _ => Segments::All,
         };
         let verification = run.verify(&mut executor(self.threads), segments)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use autobwd::{
     Program, Scope,
-    record::{RecordOptions, RunRecord},
+    exec::record::{RecordOptions, RunRecord},
 };
 use clap::Args;
 

@@ -3,7 +3,8 @@
 use std::{fs::File, sync::Arc, time::Instant};
 
 use autobwd::{
-    Error, ErrorKind, Meta, Program, Result, Scope, Session, Tensor, exec::Monitor, record::RunRecord,
+    Error, ErrorKind, Meta, Program, Result, Scope, Session, Tensor,
+    exec::{Monitor, record::RunRecord},
 };
 use autobwd_xla::{Backend, CompiledProgram, DeviceScope, pjrt::DeviceBuffer};
 
