@@ -101,8 +101,8 @@ impl RecordedRun {
     /// Replays segments of the run, and compares every recorded hash. The record is not changed.
     ///
     /// # Errors
-    /// A record without its data; operators that are not linked; too little memory; the errors of the file system. A
-    /// record that is damaged or of another run is no error, but is refused.
+    /// A record without its data; operators that are not linked; too little memory; a loop or a NaN that the executor
+    /// does not allow; the errors of the file system. A record that is damaged or of another run is no error, but is refused.
     pub fn verify(&self, executor: &mut Executor, segments: Segments) -> Result<Verification> {
         if self.needs_data() {
             let text = "the record has hashes of its data alone: verify it with `RecordedRun::verify_with`";

@@ -38,10 +38,14 @@ impl From<Error> for Failure {
     }
 }
 
-/// An error of running the record: of this machine or binary, or of the record.
+/// An error of a replay: of this binary, machine or executor, or of the record.
 fn failure(after: u64, step: u64, doing: &str, e: Error) -> Failure {
     match e.kind() {
-        ErrorKind::UnknownOp | ErrorKind::NoOps | ErrorKind::OutOfMemory => Failure::Error(e),
+        ErrorKind::UnknownOp
+        | ErrorKind::NoOps
+        | ErrorKind::OutOfMemory
+        | ErrorKind::Endless
+        | ErrorKind::NotFinite => Failure::Error(e),
         _ => refused(after, step, format!("{doing} fails: {e}")),
     }
 }
@@ -54,7 +58,7 @@ impl Replay<'_, '_> {
     /// Replays the steps after a checkpoint, or after the startup programs, up to a step.
     ///
     /// # Errors
-    /// Operators that are not linked; too little memory; the errors of the caller's feeds.
+    /// Operators that are not linked; too little memory; limits of the executor; the errors of the caller's feeds.
     pub(crate) fn segment(&mut self, after: u64, last: u64) -> Result<SegmentOutcome> {
         match self.replay(after, last) {
             Ok(()) => Ok(SegmentOutcome::Confirmed),

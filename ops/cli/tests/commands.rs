@@ -313,3 +313,39 @@ fn shapes_of_inputs_give_sizes_to_names() {
     assert!(row("exp").contains("float32 [3, 4]") && row("exp").ends_with("96"), "{text}");
     assert!(row("unknown").contains("the work of 1 operators"), "{text}");
 }
+
+/// A record has the same bytes, and is confirmed, with each instruction set and number of threads.
+#[test]
+fn record_does_not_depend_on_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |file: &str| folder.path().join(file).to_str().unwrap().to_string();
+    let [training, adam] = [path("training.json"), path("adam.json")];
+    let (model, startup, batch) = (
+        "tests/cmd/digits.in/model.json",
+        "tests/cmd/digits.in/startup.json",
+        "tests/cmd/digits.in/batch.npz",
+    );
+    let succeed = |isa: &str, arguments: &[&str]| {
+        let output = Command::new(AUTOBWD).env("AUTOBWD_ISA", isa).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    };
+    succeed(
+        "",
+        &["grad", model, "--loss", "mean_0", "--optimizer", "adam:0.01", "--startup", &adam, "-o", &training],
+    );
+    let machines = [("", "1"), ("", "2"), ("avx2", "1"), ("baseline", "2")];
+    let run = ["run", &training, "--startup", startup, "--startup", &adam, "--feeds", batch, "--steps", "4"];
+    for (isa, threads) in machines {
+        let record = path(&format!("{isa}{threads}"));
+        let options =
+            ["--threads", threads, "--record", &record, "--record-every", "1", "--checkpoint-every", "2"];
+        succeed(isa, &[&run[..], &options].concat());
+    }
+    for (isa, threads) in machines {
+        let (first, record) = (path("1"), path(&format!("{isa}{threads}")));
+        let [a, b] =
+            [&first, &record].map(|record| fs::read(Path::new(record).join("record.jsonl")).unwrap());
+        assert!(a == b, "{isa}, {threads} threads");
+        succeed(isa, &["verify-run", &first, "--threads", threads]);
+    }
+}

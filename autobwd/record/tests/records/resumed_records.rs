@@ -45,6 +45,7 @@ fn killed_and_resumed_runs_have_the_record_of_an_unbroken_one() {
         data.extend(vec![7; more]);
         fs::write(killed.join("data.bin"), data).unwrap();
 
+        prop_assert!(verify(&killed).unwrap().is_confirmed());
         let (step, mut scope) = (last_checkpoint(&killed), Scope::new());
         let checkpoint = killed.join(format!("checkpoint-{step}.safetensors"));
         Checkpoint::load(checkpoint, &network.program, &mut scope).unwrap();
