@@ -1,4 +1,4 @@
-//! Records of training runs that anybody can verify.
+//! Records of training runs that can be verified.
 //!
 //! Results are a function of program, data, seeds and the version of the arithmetic
 //! ([`ARITHMETIC_VERSION`](autobwd_core::ARITHMETIC_VERSION)). So a run can be replayed: [`RunRecord`] writes what goes into
@@ -28,7 +28,7 @@
 //!   values of the scope that were changed before the step.
 //! - `state`: the hash of the state after a step, and the first 16 digits of the hash of each value. The state consists of
 //!   the values that the program writes, and of the settings, which have at most 1 KiB each. The hash of a value is that of its
-//!   dtype and shape as text (`float32 [2, 3]`), a newline and its elements; the hash of the state is that of the JSON
+//!   dtype and shape as text (`float32 [2, 3]`), a newline and its elements, with one NaN in place of all; the hash of the state is that of the JSON
 //!   object of the names, sorted, with the hashes of the values.
 //! - `checkpoint`: the file of a checkpoint, with its hash.
 //! - `end`: the run is complete.

@@ -174,7 +174,8 @@ pub(crate) struct RecordPosition {
 
 impl RunRecord {
     /// Makes the record of a run that starts with these values, in a new folder or in one without a record. The
-    /// startup program has run.
+    /// startup program has run, and no session of the program is prepared yet: it would add zeros for values that the
+    /// program writes first, which a replay of the startup program lacks.
     ///
     /// # Errors
     /// A folder that has a record; a parameter that the scope lacks; the errors of the file system.
