@@ -83,7 +83,11 @@ impl LineWriter {
         self.file.write_all(text.as_bytes()).map_err(|e| fault("write", &self.path, e))
     }
 
-    fn sync(&self) -> Result<()> {
+    /// Waits until the lines are on their device.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    pub(crate) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|e| fault("write", &self.path, e))
     }
 }
@@ -129,7 +133,8 @@ impl Recorder {
         self.lines.append(lines)
     }
 
-    /// Saves a checkpoint, after all that it follows is on the device.
+    /// Saves a checkpoint, after all that it follows is on the device. If the line of the checkpoint is lost, a resumed
+    /// run writes it again.
     fn save(&mut self, step: u64, scope: &Scope) -> Result<()> {
         self.samples.sync()?;
         self.lines.sync()?;
@@ -138,8 +143,7 @@ impl Recorder {
         Checkpoint::new(step).save(&path, &self.program, scope)?;
         let checkpoint = CheckpointFile { step, sha256: Digest::of_file(&path)?, file };
         self.checkpoint = Some(checkpoint.clone());
-        self.lines.append(&[Line::Checkpoint(checkpoint)])?;
-        self.lines.sync()
+        self.lines.append(&[Line::Checkpoint(checkpoint)])
     }
 }
 

@@ -334,6 +334,7 @@ impl RunRecord {
         }
         let mut recorder = self.end()?;
         recorder.lines.append(&[Line::End(EndOfRun { steps: self.last_step })])?;
+        recorder.lines.sync()?;
         statement::write(&recorder.folder)
     }
 }

@@ -1,13 +1,15 @@
 //! The samples of a run, each stored once, by its digest.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fs::File,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
     io::{Seek as _, SeekFrom, Write as _},
     path::PathBuf,
 };
 
 use autobwd_core::{Result, Tensor};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::{
     digest::Digest,
@@ -34,12 +36,33 @@ pub(crate) struct SampleStore {
     tables: Vec<OpenTable>,
     /// Bytes that the file lacks.
     unwritten: Vec<u8>,
+    /// The seed of the fast hashes, random so that no samples can be made whose hashes are equal.
+    seed: u64,
 }
 
 #[derive(Debug)]
 struct OpenTable {
     table: Table,
     rows: HashMap<Digest, u64>,
+    /// The same rows by a fast hash, as far as this process has met them: most samples of a run come again.
+    met: HashMap<u128, u64>,
+}
+
+impl OpenTable {
+    /// The row of a sample, and its digest if it is new.
+    fn row(&mut self, sample: &[u8], seed: u64) -> (u64, Option<Digest>) {
+        let fast = xxh3_128_with_seed(sample, seed);
+        if let Some(row) = self.met.get(&fast) {
+            return (*row, None);
+        }
+        let (digest, next) = (Digest::of([sample]), self.rows.len() as u64);
+        let (row, new) = match self.rows.entry(digest) {
+            Entry::Occupied(known) => (*known.get(), None),
+            Entry::Vacant(vacant) => (*vacant.insert(next), Some(digest)),
+        };
+        self.met.insert(fast, row);
+        (row, new)
+    }
 }
 
 impl SampleStore {
@@ -62,9 +85,10 @@ impl SampleStore {
         let file = open().map_err(|e| fault("write", &path, e))?;
         let tables = tables.into_iter().map(|(table, digests)| {
             let rows = digests.into_iter().zip(0..).collect();
-            OpenTable { table, rows }
+            OpenTable { table, rows, met: HashMap::new() }
         });
-        Ok(SampleStore { file, stores_feeds, tables: tables.collect(), unwritten: vec![], path })
+        let seed = RandomState::new().build_hasher().finish();
+        Ok(SampleStore { file, stores_feeds, tables: tables.collect(), unwritten: vec![], path, seed })
     }
 
     /// The rows of a tensor in its table. Lines of a new table and of new samples are appended to `lines`.
@@ -86,15 +110,12 @@ impl SampleStore {
         let (mut rows, mut new) = (vec![], vec![]);
         if let Some(open) = self.tables.get_mut(index) {
             for sample in (0..count.unwrap_or(1)).map(sample) {
-                let digest = Digest::of([sample]);
-                let next = open.rows.len() as u64;
-                rows.push(*open.rows.entry(digest).or_insert_with(|| {
-                    new.push(digest);
-                    if stored {
-                        self.unwritten.extend(sample);
-                    }
-                    next
-                }));
+                let (row, digest) = open.row(sample, self.seed);
+                rows.push(row);
+                if digest.is_some() && stored {
+                    self.unwritten.extend(sample);
+                }
+                new.extend(digest);
             }
         }
         if !new.is_empty() {
@@ -126,7 +147,7 @@ impl SampleStore {
         let index = self.tables.len();
         let table = Table { table: index, name: name.into(), dtype: dtype.into(), dims: dims.into(), stored };
         lines.push(Line::Table(table.clone()));
-        self.tables.push(OpenTable { table, rows: HashMap::new() });
+        self.tables.push(OpenTable { table, rows: HashMap::new(), met: HashMap::new() });
         index
     }
 
