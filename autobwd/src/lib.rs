@@ -244,7 +244,8 @@ pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{
         Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MemoryUse, MismatchedValue, Monitor,
-        PlannedRun, Predictor, SCHEDULE_STEP, Scope, Session,
+        ObservedOp, ObservedValue, Observer, PlannedRun, Predictor, SCHEDULE_STEP, Scope, Session,
+        ValueRange,
     };
     #[doc(inline)]
     pub use autobwd_plan::{PlanReport, PlannedBuffer, PlannedInstruction};

@@ -2,7 +2,12 @@
 
 use std::{any::Any, collections::VecDeque, fmt, num::NonZero, sync::Arc, thread};
 
-use crate::{Feed, Scope, Session, scope::BoundScope};
+use crate::{
+    Feed, Scope, Session,
+    anomaly::FiniteCheck,
+    observer::{Observer, Observers},
+    scope::BoundScope,
+};
 use autobwd_core::{
     __private::internals::*, Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport, verify::require_valid,
 };
@@ -22,6 +27,7 @@ pub struct Executor {
     cx: Arc<Cx>,
     ops: Option<Arc<OpInfoMap>>,
     check_finite: bool,
+    observer: Option<Arc<dyn Observer>>,
     loop_limit: Option<u64>,
     /// Maximum number of cached sessions.
     cache_size: usize,
@@ -92,6 +98,7 @@ impl Executor {
             cx,
             ops: None,
             check_finite: false,
+            observer: None,
             loop_limit: None,
             cache_size: SESSIONS,
             sessions: VecDeque::new(),
@@ -139,6 +146,28 @@ impl Executor {
     #[must_use]
     pub fn check_finite(self, on: bool) -> Executor {
         Executor { check_finite: on, sessions: VecDeque::new(), attached: None, ..self }
+    }
+
+    /// An executor with the threads and options of this one that calls an observer around every operator, also in each
+    /// iteration of a loop. Operators are then neither fused nor run in place, as with
+    /// [`check_finite`](Executor::check_finite): results are equal bit by bit. Constants are observed when a program is
+    /// planned. [`Observer`] has an example.
+    #[must_use]
+    pub fn observed(&self, observer: Arc<dyn Observer>) -> Executor {
+        Executor {
+            ops: self.ops.clone(),
+            check_finite: self.check_finite,
+            observer: Some(observer),
+            loop_limit: self.loop_limit,
+            cache_size: self.cache_size,
+            ..Executor::of_cx(self.cx.clone())
+        }
+    }
+
+    /// The observers of the sessions.
+    fn observers(&self) -> Observers {
+        let check = self.check_finite.then(|| Arc::new(FiniteCheck) as Arc<dyn Observer>);
+        self.observer.iter().cloned().chain(check).collect()
     }
 
     /// Limits the number of steps of every loop; a loop that exceeds the limit fails the run. By default, loops of
@@ -209,8 +238,8 @@ impl Executor {
         let ops = self.operators()?;
         require_valid(ops, program)?;
         let loop_limit = self.loop_limit.or(program.is_loaded().then_some(LOADED_LOOP_LIMIT));
-        let (options, known) = ((self.check_finite, loop_limit), scope.scope().len());
-        let program = &*cut(program, feeds)?;
+        let (observers, known) = (self.observers(), scope.scope().len());
+        let (program, options) = (&*cut(program, feeds)?, (&observers, loop_limit));
         let session = Session::new(program, ops, scope, feeds, fetches, options, self.cx.clone());
         if session.is_err() {
             scope.truncate(known);
@@ -251,7 +280,7 @@ impl Executor {
         require_valid(ops, program)?;
         let program = &*cut(program, feeds)?;
         let kept = |name: &str| scope.meta(name);
-        let request = PlanRequest::new(feeds, &kept, fetches, self.check_finite);
+        let request = PlanRequest::new(feeds, &kept, fetches, !self.observers().is_empty());
         Ok(PlanReport::new(program, &Plan::new(program, ops, &request)?))
     }
 

@@ -9,8 +9,8 @@
 //! A run commits as a whole: a session copies a value of the scope before it overwrites it, if a later instruction may
 //! fail, and restores the value on failure. Formulas never fail; kernels may, unless they are declared infallible. A
 //! session of a [`Predictor`] is bound to a shared scope, which gives no memory to write, so sessions of several
-//! threads read the same weights without a lock. A run with anomaly detection uses a plan without fused kernels and
-//! without in-place operators.
+//! threads read the same weights without a lock. A run with anomaly detection or another observer uses a plan
+//! without fused kernels and without in-place operators.
 //!
 //! One loop executes all operators with a sub-block: it counts, evaluates the condition, passes saved steps to the
 //! gradient and reruns the steps between checkpoints. If shapes change from step to step, the steps and the operators
@@ -26,6 +26,7 @@ mod load_report;
 mod memory_use;
 mod monitor;
 mod norm;
+mod observer;
 mod optimizer_state;
 mod predictor;
 mod scope;
@@ -36,6 +37,7 @@ pub use executor::Executor;
 pub use load_report::{LoadReport, MismatchedValue};
 pub use memory_use::{MemoryUse, PlannedRun};
 pub use monitor::Monitor;
+pub use observer::{ObservedOp, ObservedValue, Observer, ValueRange};
 pub use optimizer_state::{LEARNING_RATE, SCHEDULE_STEP};
 pub use predictor::Predictor;
 pub use scope::Scope;

@@ -36,12 +36,20 @@
 //! The last key of a line is `chain`: the hash of the `chain` of the line before it, followed by the line's own object
 //! without this key. So no line can be changed, removed or inserted without a change of all lines after it.
 
+mod bisect;
+mod bisection;
 mod chain;
 mod digest;
 mod feed_source;
+mod finite_trace;
 mod folder;
 mod history;
 mod line;
+mod nan_report;
+mod operator_trace;
+mod phrases;
+mod program_place;
+mod record_comparison;
 mod recorded_run;
 mod recorder;
 mod replay;
@@ -51,8 +59,19 @@ mod sample_reader;
 mod sample_store;
 mod state;
 mod statement;
+mod stepped_run;
+mod value_difference;
 mod verification;
+mod why_nan;
 
+pub use bisection::{
+    Bisection, ComparedValue, DifferenceSubject, OperatorDifference, RecordedDifference, StepDifference,
+    UnreproducedRecord,
+};
+pub use nan_report::{
+    FedSample, LearningRate, MagnitudeHistory, NanOperator, NanReport, NanStep, RangedValue,
+};
 pub use recorded_run::RecordedRun;
 pub use run_record::{RecordOptions, RunRecord};
+pub use value_difference::ValueDifference;
 pub use verification::{Refusal, SegmentOutcome, Segments, Verification, VerifiedSegment};

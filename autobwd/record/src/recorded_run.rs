@@ -12,11 +12,12 @@ use crate::{
     feed_source::{FeedFn, FeedSource},
     folder::{DATA, LINES, RecordFolder},
     history::History,
+    phrases::steps,
     replay::Replay,
     sample_reader::SampleReader,
     state::StateNames,
     statement,
-    verification::{SegmentOutcome, Segments, Verification, VerifiedSegment, steps},
+    verification::{SegmentOutcome, Segments, Verification, VerifiedSegment},
 };
 
 /// A record of a run, to be verified.
@@ -31,10 +32,10 @@ use crate::{
 ///
 /// [`RunRecord`]: crate::RunRecord
 pub struct RecordedRun {
-    folder: RecordFolder,
-    history: History,
-    program: Program,
-    startup: Vec<Program>,
+    pub(crate) folder: RecordFolder,
+    pub(crate) history: History,
+    pub(crate) program: Program,
+    pub(crate) startup: Vec<Program>,
 }
 
 impl fmt::Debug for RecordedRun {
@@ -157,38 +158,65 @@ impl RecordedRun {
         segments: Segments,
         feeds: Option<&mut FeedFn<'_>>,
     ) -> Result<Verification> {
-        let mut verification = Verification {
-            steps: self.steps(),
-            is_finished: self.is_finished(),
-            damages: self.history.damage.iter().cloned().collect(),
-            warnings: vec![],
-            segments: vec![],
-        };
+        let mut verification = self.empty_verification();
         let checkpoints = self.undamaged_checkpoints(&mut verification)?;
         self.check_files(&mut verification)?;
         let (starts, mut chosen) = self.segments(&checkpoints);
         if let Segments::Random { count, seed } = segments {
             choose(&mut chosen, count, seed);
         }
-        let samples = SampleReader::open(&self.folder, &self.history)?;
-        let mut replay = Replay {
-            folder: &self.folder,
-            history: &self.history,
-            program: &self.program,
-            startup: &self.startup,
-            names: StateNames::of_header(&self.program, &self.history.header),
-            checkpoints: &checkpoints,
-            executor,
-            feeds: FeedSource { samples, elsewhere: feeds },
-        };
+        let mut replay = self.replay(&checkpoints, feeds)?;
         for (after, last) in chosen {
             let outcome = match starts.contains(&after) {
-                true => replay.segment(after, last)?,
+                true => replay.segment(executor, after, last)?,
                 false => SegmentOutcome::Unverifiable(format!("there is no checkpoint of step {after}")),
             };
             verification.segments.push(VerifiedSegment { after, last, outcome });
         }
         Ok(verification)
+    }
+
+    fn empty_verification(&self) -> Verification {
+        Verification {
+            steps: self.steps(),
+            is_finished: self.is_finished(),
+            damages: self.history.damage.iter().cloned().collect(),
+            warnings: vec![],
+            segments: vec![],
+        }
+    }
+
+    /// A replay that starts from these checkpoints.
+    ///
+    /// # Errors
+    /// The errors of the file system.
+    pub(crate) fn replay<'a, 'f>(
+        &'a self,
+        checkpoints: &'a [u64],
+        feeds: Option<&'a mut FeedFn<'f>>,
+    ) -> Result<Replay<'a, 'f>> {
+        let samples = SampleReader::open(&self.folder, &self.history)?;
+        Ok(Replay {
+            folder: &self.folder,
+            history: &self.history,
+            program: &self.program,
+            startup: &self.startup,
+            names: StateNames::of_header(&self.program, &self.history.header),
+            checkpoints,
+            feeds: FeedSource { samples, elsewhere: feeds },
+        })
+    }
+
+    /// The steps whose checkpoints can be loaded, for a replay of a record with its data.
+    ///
+    /// # Errors
+    /// A record without its data; the errors of the file system.
+    pub(crate) fn loadable_checkpoints(&self) -> Result<Vec<u64>> {
+        if self.needs_data() {
+            let text = "the record has hashes of its data alone: record the run without `RecordOptions::data_elsewhere`";
+            return Err(Error::new(ErrorKind::NoValue, text));
+        }
+        self.undamaged_checkpoints(&mut self.empty_verification())
     }
 
     /// The steps whose checkpoints are there and undamaged.

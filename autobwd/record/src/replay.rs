@@ -21,12 +21,11 @@ pub(crate) struct Replay<'a, 'f> {
     pub(crate) names: StateNames,
     /// The steps whose checkpoints can be loaded.
     pub(crate) checkpoints: &'a [u64],
-    pub(crate) executor: &'a mut Executor,
     pub(crate) feeds: FeedSource<'a, 'f>,
 }
 
 /// What a replay does not confirm.
-enum Failure {
+pub(crate) enum Failure {
     Refused(Refusal),
     /// The replay itself fails.
     Error(Error),
@@ -35,6 +34,19 @@ enum Failure {
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         Failure::Error(e)
+    }
+}
+
+impl Failure {
+    /// The failure as an error of a replay that needs every step.
+    pub(crate) fn into_error(self, folder: &RecordFolder) -> Error {
+        match self {
+            Failure::Error(e) => e,
+            Failure::Refused(refusal) => {
+                let text = format!("cannot replay `{}`: {refusal}", folder.path("").display());
+                Error::new(ErrorKind::Checkpoint, text)
+            }
+        }
     }
 }
 
@@ -59,21 +71,26 @@ impl Replay<'_, '_> {
     ///
     /// # Errors
     /// Operators that are not linked; too little memory; limits of the executor; the errors of the caller's feeds.
-    pub(crate) fn segment(&mut self, after: u64, last: u64) -> Result<SegmentOutcome> {
-        match self.replay(after, last) {
+    pub(crate) fn segment(
+        &mut self,
+        executor: &mut Executor,
+        after: u64,
+        last: u64,
+    ) -> Result<SegmentOutcome> {
+        match self.replay(executor, after, last) {
             Ok(()) => Ok(SegmentOutcome::Confirmed),
             Err(Failure::Refused(refusal)) => Ok(SegmentOutcome::Refused(refusal)),
             Err(Failure::Error(e)) => Err(e),
         }
     }
 
-    fn replay(&mut self, after: u64, last: u64) -> Result<(), Failure> {
-        let mut scope = self.start(after)?;
+    fn replay(&mut self, executor: &mut Executor, after: u64, last: u64) -> Result<(), Failure> {
+        let mut scope = self.start(executor, after)?;
         let mut confirmed = after;
         let steps = self.history.steps.iter().skip(after as usize).take((last - after) as usize);
         for inputs in steps {
             let step = inputs.step;
-            self.step(inputs, confirmed, &mut scope)?;
+            self.step(executor, inputs, confirmed, &mut scope)?;
             if let Some(known) = self.history.states.get(&step) {
                 self.compare(known, confirmed, &scope, "after the step")?;
                 confirmed = step;
@@ -86,13 +103,13 @@ impl Replay<'_, '_> {
     }
 
     /// The values after a step.
-    fn start(&mut self, step: u64) -> Result<Scope, Failure> {
+    pub(crate) fn start(&self, executor: &mut Executor, step: u64) -> Result<Scope, Failure> {
         if step > 0 || self.startup.is_empty() {
             return self.load(step);
         }
         let mut scope = Scope::new();
         for program in self.startup {
-            let run = self.executor.run(program, &mut scope, &[], &[]);
+            let run = executor.run(program, &mut scope, &[], &[]);
             run.map_err(|e| failure(0, 0, "a startup program", e))?;
         }
         if let Some(known) = self.history.states.get(&0) {
@@ -106,7 +123,7 @@ impl Replay<'_, '_> {
     }
 
     /// Loads a checkpoint, and compares it with the hash of its state.
-    fn load(&self, step: u64) -> Result<Scope, Failure> {
+    pub(crate) fn load(&self, step: u64) -> Result<Scope, Failure> {
         let (mut scope, file) = (Scope::new(), checkpoint_file(step));
         let loaded = Checkpoint::load(self.folder.path(&file), self.program, &mut scope);
         let loaded = loaded.map_err(|e| failure(step, step, "loading the checkpoint", e))?;
@@ -120,7 +137,13 @@ impl Replay<'_, '_> {
     }
 
     /// Runs a step.
-    fn step(&mut self, inputs: &StepInputs, confirmed: u64, scope: &mut Scope) -> Result<(), Failure> {
+    pub(crate) fn step(
+        &mut self,
+        executor: &mut Executor,
+        inputs: &StepInputs,
+        confirmed: u64,
+        scope: &mut Scope,
+    ) -> Result<(), Failure> {
         let step = inputs.step;
         let refuse = |text| refused(confirmed, step, text);
         for rows in &inputs.set {
@@ -130,12 +153,18 @@ impl Replay<'_, '_> {
         let feeds = self.feeds.of_step(self.history, inputs)?.map_err(refuse)?;
         let feeds: Vec<(&str, &dyn Feed)> =
             feeds.iter().map(|(name, value)| (name.as_str(), value as &dyn Feed)).collect();
-        let run = self.executor.run(self.program, scope, &feeds, &[]);
+        let run = executor.run(self.program, scope, &feeds, &[]);
         run.map(drop).map_err(|e| failure(confirmed, step, "the step", e))
     }
 
     /// Compares a state with its recorded hash, and the values that the program only reads.
-    fn compare(&self, known: &StateHash, confirmed: u64, scope: &Scope, place: &str) -> Result<(), Failure> {
+    pub(crate) fn compare(
+        &self,
+        known: &StateHash,
+        confirmed: u64,
+        scope: &Scope,
+        place: &str,
+    ) -> Result<(), Failure> {
         let found = state_hash(known.step, self.names.state(scope))?;
         let mut values = different_names(&known.values, &found.values);
         values.extend(different_names(&self.history.header.constants, &self.names.constants(scope)?));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::phrases::{between, steps};
+
 /// The segments of a run that are replayed. A segment lies between two checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segments {
@@ -88,14 +90,6 @@ impl fmt::Display for Verification {
     }
 }
 
-/// Names steps, at least one.
-pub(crate) fn steps(first: u64, last: u64) -> String {
-    match first == last {
-        true => format!("step {last}"),
-        false => format!("steps {first} to {last}"),
-    }
-}
-
 impl VerifiedSegment {
     fn confirmed_steps(&self) -> u64 {
         match &self.outcome {
@@ -122,10 +116,6 @@ impl fmt::Display for VerifiedSegment {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step.saturating_sub(self.after) {
-            0 | 1 => write!(f, "at step {}", self.step)?,
-            _ => write!(f, "between steps {} and {}", self.after + 1, self.step)?,
-        }
-        write!(f, ", {}", self.text)
+        write!(f, "{}, {}", between(self.after, self.step), self.text)
     }
 }

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    anomaly::Probe,
     bind::{
         bound_block::{BoundBlock, BoundInstruction, BoundInstructions, CapturedValue, CellBinding},
         bound_step::{BoundInputs, BoundStep},
@@ -14,8 +13,10 @@ use crate::{
         dynamic::{BoundDynamicOp, DynamicKernel},
         dynamic_loop::DynamicLoop,
         journal::Journal,
+        observed_kernel::ObservedKernel,
         segment::BindOptions,
     },
+    observer::{ObservedOp, ObservedValue},
     scope::BoundScope,
 };
 use autobwd_core::{
@@ -42,7 +43,6 @@ pub(crate) fn bind(
 ) -> Result<BoundInstructions> {
     let graph = &plan.graph;
     let locations = &plan.memory.locations;
-    let check_finite = options.check_finite;
     let workers = options.cx.threads();
     let mut binder = InstructionBinder {
         program,
@@ -80,19 +80,19 @@ pub(crate) fn bind(
                 &mut place,
             )
         });
-        let kernel: Box<dyn Kernel + Send> = match fused.collect::<Result<Vec<_>>>()? {
+        let mut kernel: Box<dyn Kernel + Send> = match fused.collect::<Result<Vec<_>>>()? {
             fused if fused.is_empty() => binder.kernel(node, &graph.instructions[node])?,
             fused => {
                 bound.scratch_bytes += fused.iter().map(FusedKernel::scratch_bytes).sum::<usize>();
                 Box::new(FusedKernels::new(fused)?)
             }
         };
+        if options.is_observed() {
+            let op = binder.observed(&graph.instructions[node])?;
+            kernel = Box::new(ObservedKernel { kernel, op, observers: options.observers.clone() });
+        }
         bound.lent_bytes = bound.lent_bytes.max(kernel.scratch_bytes(workers));
         bound.instructions.push(BoundInstruction { kernel, node });
-        if check_finite {
-            let kernel = Box::new(binder.probe(&graph.instructions[node])?);
-            bound.instructions.push(BoundInstruction { kernel, node });
-        }
         if first < plan.constants {
             bound.constants = bound.instructions.len();
         }
@@ -188,7 +188,7 @@ impl InstructionBinder<'_, '_> {
         let (plan, program) = (self.plan, self.program);
         let Some(scope) = &mut self.scope else { return Ok(Journal::default()) };
         let tail = plan.graph.tail.as_ref();
-        let end = match self.options.check_finite || tail.is_some() {
+        let end = match self.options.is_observed() || tail.is_some() {
             true => plan.groups.len(),
             false => plan.may_fail.iter().rposition(|may_fail| *may_fail).map_or(0, |last| last + 1),
         };
@@ -358,14 +358,14 @@ impl InstructionBinder<'_, '_> {
         Ok(DynamicKernel::new(planner.clone(), self.block, tail.clone(), op, captured))
     }
 
-    /// The anomaly check of an operator's outputs, in a plan without buffer reuse.
-    fn probe(&mut self, node: &Instruction) -> Result<Probe> {
+    /// What observers see of an operator, in a plan without buffer reuse.
+    fn observed(&mut self, node: &Instruction) -> Result<ObservedOp> {
         let (plan, mut binder) = (self.plan, Binder::default());
-        let mut buf = |(slot, value): (&'static str, ValueId)| -> Result<(String, Buf<'static>)> {
+        let mut observe = |(slot, value): (&'static str, ValueId)| -> Result<ObservedValue> {
             let known = &self.plan.graph.values[value];
             let (name, meta) = (known.name(self.program).into(), known.meta.clone().in_slot(slot));
             let place = self.memory(value, self.plan.memory.locations[value])?;
-            Ok((name, binder.input(&meta, place, AccessMode::Read)?))
+            Ok(ObservedValue { name, buf: binder.input(&meta, place, AccessMode::Read)? })
         };
         let values = |wires: &Wires, slots: &'static [SlotDef]| {
             let slot = |number: &Option<usize>| number.map(|number| &slots[number]);
@@ -375,20 +375,19 @@ impl InstructionBinder<'_, '_> {
             let tensors = values.filter(|(_, value)| !plan.graph.values[*value].meta.array);
             tensors.map(|(slot, value)| (slot.map_or("", |slot| slot.name), value)).collect::<Vec<_>>()
         };
-        let schema = node.runs().0.schema();
-        let inputs = values(&node.inputs, schema.inputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
+        let (info, desc) = node.runs();
+        let schema = info.schema();
+        let inputs =
+            values(&node.inputs, schema.inputs).into_iter().map(&mut observe).collect::<Result<_>>()?;
         let outputs =
-            values(&node.outputs, schema.outputs).into_iter().map(&mut buf).collect::<Result<_>>()?;
+            values(&node.outputs, schema.outputs).into_iter().map(&mut observe).collect::<Result<_>>()?;
         binder.finish()?;
-        let forward = match node.desc.origin {
-            Origin::Gradient { of } => {
-                let block = self.program.block(self.block).and_then(|b| b.forward).unwrap_or(self.block);
-                let fwd = self.program.block(block).and_then(|b| b.ops.get(of));
-                fwd.map(|fwd| self.program.describe_op(block, of, fwd).to_string())
-            }
-            _ => None,
-        };
-        Ok(Probe { inputs, outputs, forward })
+        let of = if let Origin::Gradient { of } = node.desc.origin { Some(of) } else { None };
+        let block = self.program.block(self.block).and_then(|b| b.forward).unwrap_or(self.block);
+        let fwd = of.and_then(|of| Some((of, self.program.block(block)?.ops.get(of)?)));
+        let forward = fwd.map(|(of, fwd)| self.program.describe_op(block, of, fwd).to_string());
+        let ty = desc.ty.to_string();
+        Ok(ObservedOp { block: self.block, index: node.index, ty, forward, inputs, outputs })
     }
 
     fn copy(&mut self, value: ValueId, from: Location, to: Location) -> Result<CopyKernel> {

@@ -13,6 +13,7 @@ mod copy;
 mod dynamic;
 mod dynamic_loop;
 mod journal;
+mod observed_kernel;
 pub(crate) mod segment;
 mod static_block;
 mod step_loop;

@@ -12,6 +12,7 @@ use crate::{
         bound_block::{ArenaRange, BlockEnd, BoundBlock, CapturedValue, arena_range},
         bound_step::BoundStep,
     },
+    observer::Observers,
     scope::{BoundScope, write_to_shared},
 };
 use autobwd_core::{
@@ -31,12 +32,19 @@ const MAX_PLANNED_SEGMENTS: usize = 1024;
 /// Options of execution.
 #[derive(Clone, Copy)]
 pub(crate) struct BindOptions<'a> {
-    pub(crate) check_finite: bool,
+    pub(crate) observers: &'a Observers,
     /// Maximum number of steps of a loop.
     pub(crate) loop_limit: Option<u64>,
     pub(crate) cx: &'a Cx,
     /// The planner for operators of dynamic shape.
     pub(crate) planner: Option<&'a Arc<SegmentPlanner>>,
+}
+
+impl BindOptions<'_> {
+    /// Whether operators are watched, and so neither fused nor run in place.
+    pub(crate) fn is_observed(&self) -> bool {
+        !self.observers.is_empty()
+    }
 }
 
 /// Binds a step of a block. A parameter, since the binder itself makes the kernels that plan segments.
@@ -47,7 +55,7 @@ pub(crate) type BindStep =
 pub(crate) struct SegmentPlanner {
     program: Program,
     ops: OpInfoMap,
-    check_finite: bool,
+    observers: Observers,
     loop_limit: Option<u64>,
     bind_step: BindStep,
     /// Values of the scope.
@@ -89,7 +97,7 @@ impl SegmentPlanner {
         Ok(SegmentPlanner {
             program: program.clone(),
             ops: ops.clone(),
-            check_finite: options.check_finite,
+            observers: options.observers.clone(),
             loop_limit: options.loop_limit,
             bind_step,
             scope_values,
@@ -207,8 +215,8 @@ impl Segment {
         let missing = || Error::internal("a segment without a plan");
         let PlannedSegment { plan, step } = self.planned.get_mut(key).ok_or_else(missing)?;
         if step.is_none() {
-            let SegmentPlanner { check_finite, loop_limit, .. } = **planner;
-            let options = BindOptions { check_finite, loop_limit, cx, planner: Some(planner) };
+            let SegmentPlanner { observers, loop_limit, .. } = &**planner;
+            let options = BindOptions { observers, loop_limit: *loop_limit, cx, planner: Some(planner) };
             let bound = (planner.bind_step)(&planner.program, self.block, plan, outer, options)?;
             cx.reserve(bound.block.lent_bytes)?;
             *step = Some(bound);
@@ -225,7 +233,7 @@ impl Segment {
             feeds: &[],
             scope: &|name| planner.meta(name),
             fetches: &[],
-            unoptimized: planner.check_finite,
+            unoptimized: !planner.observers.is_empty(),
             graph_only: false,
         };
         Plan::new(&planner.program, &planner.ops, &request)

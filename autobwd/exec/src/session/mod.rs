@@ -18,6 +18,7 @@ use crate::{
         segment::{BindOptions, SegmentPlanner},
     },
     norm::l2_norm,
+    observer::Observers,
     scope::BoundScope,
 };
 use autobwd_core::{
@@ -88,12 +89,13 @@ impl Session {
         scope: &mut BoundScope<'_>,
         feeds: &[(&str, Meta)],
         fetches: &[&str],
-        (check_finite, loop_limit): (bool, Option<u64>),
+        (observers, loop_limit): (&Observers, Option<u64>),
         cx: Arc<Cx>,
     ) -> Result<Session> {
         let kept = |name: &str| scope.scope().meta(name);
-        let mut options = BindOptions { check_finite, loop_limit, cx: &cx, planner: None };
-        let plan = Plan::new(program, ops, &PlanRequest::new(feeds, &kept, fetches, check_finite))?;
+        let mut options = BindOptions { observers, loop_limit, cx: &cx, planner: None };
+        let request = PlanRequest::new(feeds, &kept, fetches, options.is_observed());
+        let plan = Plan::new(program, ops, &request)?;
         let arena = Arena::Own(Memory::zeroed(plan.memory.arena_bytes)?);
         let planner = plan
             .graph
@@ -166,7 +168,7 @@ impl Session {
     /// A step commits as a whole: a failed step leaves the values of the scope as they were. For that, each run copies
     /// the values that are overwritten ahead of an operator that may fail (`infallible` of [`register_op`](autobwd_core::register_op)
     /// marks operators that do not); in training programs, these are usually statistics and counters. With
-    /// [`check_finite`](crate::Executor::check_finite), every operator may fail, so all are copied.
+    /// [`check_finite`](crate::Executor::check_finite) or an observer, every operator may fail, so all are copied.
     ///
     /// The exception is a kernel that panics although its operator is marked infallible, a fault of its author: values
     /// that were overwritten before it, and are not copied, stay overwritten. After an error of the kind
@@ -388,7 +390,7 @@ impl Session {
         self.live_bytes
     }
 
-    /// The number of instructions in a run: kernels, fused kernels of elementwise operators, copies, anomaly checks.
+    /// The number of instructions in a run: kernels, fused kernels of elementwise operators, copies.
     pub fn instruction_count(&self) -> usize {
         self.block.instructions.len()
     }

@@ -1,5 +1,6 @@
 //! The commands: one file each, or a few that belong together.
 
+mod bisect;
 mod check;
 mod classify;
 mod convert;
@@ -15,10 +16,11 @@ mod shell;
 mod show;
 mod tune;
 mod verify_run;
+mod why_nan;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use autobwd::Program;
+use autobwd::{Error, Program, exec::record::RecordedRun, op::isa};
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 use clap::{Args, Subcommand, ValueEnum};
@@ -40,6 +42,8 @@ pub(crate) enum Command {
     Grad(grad::GradCommand),
     Run(Box<run::RunCommand>),
     VerifyRun(verify_run::VerifyRunCommand),
+    Bisect(bisect::BisectCommand),
+    WhyNan(why_nan::WhyNanCommand),
     Generate(generate::GenerateCommand),
     Classify(classify::ClassifyCommand),
     Tune(Box<tune::TuneCommand>),
@@ -62,6 +66,8 @@ impl Command {
             Command::Grad(grad) => grad.run(terminal),
             Command::Run(run) => run.run(terminal),
             Command::VerifyRun(verify_run) => verify_run.run(terminal),
+            Command::Bisect(bisect) => bisect.run(terminal),
+            Command::WhyNan(why_nan) => why_nan.run(terminal),
             Command::Generate(generate) => generate.run(terminal),
             Command::Classify(classify) => classify.run(terminal),
             Command::Tune(tune) => tune.run(terminal),
@@ -81,6 +87,16 @@ enum ReportForm {
     Text,
     /// For programs: one line of JSON
     Json,
+}
+
+/// Opens the record of a run, which is replayed, and warns of a processor that is slow at it.
+fn open_record(folder: &Path, terminal: Terminal) -> CommandResult<RecordedRun> {
+    let unreadable = |e: Error| CommandFailure::Unreadable(e.to_string());
+    let run = RecordedRun::open(folder).map_err(unreadable)?;
+    if let Some(warning) = isa().warning() {
+        terminal.warn(warning);
+    }
+    Ok(run)
 }
 
 /// The program that a command reads.

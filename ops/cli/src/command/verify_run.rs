@@ -6,14 +6,11 @@ use std::{
     path::PathBuf,
 };
 
-use autobwd::{
-    exec::record::{RecordedRun, SegmentOutcome, Segments, VerifiedSegment},
-    op::isa,
-};
+use autobwd::exec::record::{SegmentOutcome, Segments, VerifiedSegment};
 use clap::Args;
 use serde::Serialize;
 
-use super::{ReportForm, run::executor};
+use super::{ReportForm, open_record, run::executor};
 use crate::terminal::{CommandFailure, CommandResult, Terminal};
 
 /// Verify the record of a run
@@ -70,11 +67,7 @@ struct SegmentJson<'a> {
 
 impl VerifyRunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let unreadable = |e: autobwd::Error| CommandFailure::Unreadable(e.to_string());
-        let run = RecordedRun::open(&self.record).map_err(unreadable)?;
-        if let Some(warning) = isa().warning() {
-            terminal.warn(warning);
-        }
+        let run = open_record(&self.record, terminal)?;
         // The person who made the record must not know the seed.
         let seed =
             self.segments.map(|_| self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()));
