@@ -5,6 +5,9 @@
 //! each step, and hashes of what comes out; [`RecordedRun`] runs the steps again, all of them or random segments, on any
 //! number of threads, and confirms or refuses the record. A refusal names the step and the values that differ.
 //!
+//! [`RecordedRun::bisect`] finds the first step and operator at which two recorded runs differ, and
+//! [`RecordedRun::why_nan`] the operator that makes the first NaN of a run.
+//!
 //! # Files
 //!
 //! A record is a folder:

@@ -179,9 +179,9 @@ impl<'a> NanSearch<'a, '_> {
         let capture = Arc::new(CallCapture::new(place));
         run.observe(self.executor, capture.clone())?;
         let call = capture.values();
-        let (element, rows) =
-            call.outputs.iter().find_map(|output| spoilt(program, output)).unwrap_or_default();
-        let samples = rows.map_or_else(Vec::new, |(row, rows)| self.samples(run, row, rows));
+        let spoilt = call.outputs.iter().find_map(|output| SpoiltElement::of(program, output));
+        let SpoiltElement { indices: element, row } = spoilt.unwrap_or_default();
+        let samples = row.map_or_else(Vec::new, |(row, rows)| self.samples(run, row, rows));
         let histories = self.histories(&upstream(program, place), magnitudes)?;
         let CallPlace { block, index, repetition } = place;
         let operator = NanOperator {
@@ -238,21 +238,27 @@ impl<'a> NanSearch<'a, '_> {
     }
 }
 
-/// The indices of the first element that is not finite; its row and the number of rows, unless all of several rows have
-/// such elements, or the rows are not of samples.
-fn spoilt(
-    program: &Program,
-    SlotValue { name, value, .. }: &SlotValue,
-) -> Option<(Vec<usize>, Option<(usize, usize)>)> {
-    let elements = value.to_f64s();
-    let first = elements.iter().position(|x| !x.is_finite())?;
-    let element = indices(first, value.dims());
-    let rows = value.dims().first().copied().unwrap_or(0);
-    let in_rows =
-        elements.chunks(elements.len() / rows.max(1)).filter(|row| row.iter().any(|x| !x.is_finite()));
-    let is_of_sample = (rows == 1 || in_rows.count() < rows) && !is_of_kept_value(program, name);
-    let row = element.first().copied().filter(|_| is_of_sample).map(|row| (row, rows));
-    Some((element, row))
+/// The first element of a value that is not finite.
+#[derive(Default)]
+struct SpoiltElement {
+    indices: Vec<usize>,
+    /// The row of the batch and the number of rows, unless all of several rows have such elements, or the rows are not of
+    /// samples.
+    row: Option<(usize, usize)>,
+}
+
+impl SpoiltElement {
+    fn of(program: &Program, SlotValue { name, value, .. }: &SlotValue) -> Option<SpoiltElement> {
+        let elements = value.to_f64s();
+        let first = elements.iter().position(|x| !x.is_finite())?;
+        let indices = indices(first, value.dims());
+        let rows = value.dims().first().copied().unwrap_or(0);
+        let is_spoilt = |row: &&[f64]| row.iter().any(|x| !x.is_finite());
+        let in_rows = elements.chunks(elements.len() / rows.max(1)).filter(is_spoilt).count();
+        let is_of_sample = (rows == 1 || in_rows < rows) && !is_of_kept_value(program, name);
+        let row = indices.first().copied().filter(|_| is_of_sample).map(|row| (row, rows));
+        Some(SpoiltElement { indices, row })
+    }
 }
 
 /// Whether a variable is kept between runs, or is the gradient of such a one.
