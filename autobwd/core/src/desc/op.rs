@@ -85,8 +85,9 @@ impl Slots {
 
     /// Keeps the variables that fulfil `keep`.
     pub fn retain(&mut self, mut keep: impl FnMut(Var) -> bool) {
+        let Some(names) = &mut self.names else { return };
         let (mut start, mut kept) = (0, 0);
-        for (_, end) in Arc::make_mut(self.names.get_or_insert_default()) {
+        for (_, end) in Arc::make_mut(names) {
             for i in start..*end as usize {
                 if keep(self.args[i]) {
                     self.args[kept] = self.args[i];
