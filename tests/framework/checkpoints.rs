@@ -181,7 +181,7 @@ fn checkpoint_of_another_arithmetic_loads_with_a_warning() -> Result<()> {
     // The same length, so that the offsets in the file stay right.
     let digit = |digit: &str| written.replace(&ARITHMETIC_VERSION.to_string(), digit);
     for (entry, version, said) in [
-        (digit("0"), Some(0), "written with version 0 of the arithmetic, and this autobwd has version 1: "),
+        (digit("0"), Some(0), "written with version 0 of the arithmetic, and this autobwd has version 2: "),
         (
             written.replace("arithmetic", "unknown___"),
             None,

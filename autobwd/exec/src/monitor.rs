@@ -48,7 +48,7 @@ const CONVERSIONS: [&str; 2] = [Cast::<Var>::SCHEMA.name, Reshape2::<Var>::SCHEM
 /// let lines: Vec<&str> = log.lines().collect();
 /// assert_eq!(
 ///     lines[0],
-///     r#"{"schema":"autobwd.log/1","values":["mean_0"],"learning_rates":["learning_rate_0"],"parameters":[{"name":"w","gradient":"w@GRAD"}],"arithmetic":1}"#
+///     r#"{"schema":"autobwd.log/1","values":["mean_0"],"learning_rates":["learning_rate_0"],"parameters":[{"name":"w","gradient":"w@GRAD"}],"arithmetic":2}"#
 /// );
 /// assert!(lines[1].starts_with(r#"{"step":1,"time_s":"#));
 /// assert!(lines[1].contains(r#""values":{"mean_0":9.0},"learning_rates":{"learning_rate_0":0.5},"gradient_norms":{"w":4.24"#));

@@ -120,10 +120,8 @@ impl Convolution {
         if self.is_nothing() {
             return (0, 0);
         }
-        let winograd =
-            if part == ConvPart::FilterGrad { None } else { self.winograd::<T>(part == ConvPart::DataGrad) };
-        if let Some(winograd) = winograd {
-            return (0, winograd.scratch_len(workers));
+        if let Some(winograd) = self.winograd::<T>(part) {
+            return (0, winograd.scratch_len(part, workers));
         }
         if let Some(small) = self.small_images::<T>(part) {
             return small.scratch::<T>(part);
@@ -234,7 +232,7 @@ impl Convolution {
             y.fill(T::default());
             return Ok(());
         }
-        if let Some(winograd) = self.winograd::<T>(false) {
+        if let Some(winograd) = self.winograd::<T>(ConvPart::Forward) {
             return winograd.run(cx, x, filters, y);
         }
         if let Some(small) = self.small_images::<T>(ConvPart::Forward) {
@@ -279,7 +277,7 @@ impl Convolution {
             dx.fill(T::default());
             return Ok(());
         }
-        if let Some(winograd) = self.winograd::<T>(true) {
+        if let Some(winograd) = self.winograd::<T>(ConvPart::DataGrad) {
             return winograd.run(cx, dy, filters, dx);
         }
         if let Some(small) = self.small_images::<T>(ConvPart::DataGrad) {
@@ -332,6 +330,9 @@ impl Convolution {
         if self.is_direct() {
             self.correlate(cx, x, dy, dfilters);
             return Ok(());
+        }
+        if let Some(winograd) = self.winograd::<T>(ConvPart::FilterGrad) {
+            return winograd.filter_gradient(cx, x, dy, dfilters);
         }
         if let Some(small) = self.small_images::<T>(ConvPart::FilterGrad) {
             return small.filter_grad(cx, x, dy, dfilters);

@@ -32,15 +32,12 @@ pub(super) struct SmallImages<'a> {
 }
 
 impl Convolution {
-    /// That part of the convolution, if its images are small. An element of the filters' gradient is then one sum over
-    /// several images, so that this gradient of unrounded numbers keeps the order that it has for large images.
+    /// That part of the convolution, if its images are small. The filters' gradient, whose elements are then one sum over
+    /// several images, is read and written once for these images instead of for each.
     pub(super) fn small_images<T: ConvElement>(&self, part: ConvPart) -> Option<SmallImages<'_>> {
         let small = self.x.format == DataLayout::Nchw && self.y.pixels() <= SMALL && self.images > 1;
         let small = small && self.filters() >= FILTERS;
-        let pays = match part {
-            ConvPart::FilterGrad => !T::IN_PLACE,
-            _ => self.bands().count == 1,
-        };
+        let pays = part == ConvPart::FilterGrad || self.bands().count == 1;
         if !small || !pays || self.is_direct() || self.is_nothing() {
             return None;
         }

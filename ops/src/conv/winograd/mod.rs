@@ -5,24 +5,30 @@
 //! interpolation gives the pixels (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016).
 //! The points are 0, ±√½, ±√2 and ∞. With them, rounding errors are twice those of sums of products; with 0, ±1, ±2 and
 //! ∞, they are five times those (S. Alam et al., "Winograd Convolution for Deep Neural Networks: Efficient Point
-//! Selection", 2022).
+//! Selection", 2022). The gradient of the filters is the transpose of the algorithm.
 
+mod filter_gradient;
+mod tiles;
 pub(crate) mod transforms;
 
 use std::{marker::PhantomData, ops::Range};
 
 use autobwd::{
     Cx, Result,
-    op::{Factor, GemmElement, LaneOf, Mat, Strided, VectorLoops, Vectorised},
+    op::{Factor, GemmElement, Mat, Strided, Vectorised},
 };
 
-use super::{gemm_conv::Convolution, storage::ConvElement};
+use super::{
+    gemm_conv::{ConvPart, Convolution},
+    storage::ConvElement,
+};
 use crate::{
     kernel_helpers::{KernelFloat, PART, nth},
     norm::DataLayout,
     windows::Windows,
 };
-use transforms::{AtPoints, Deinterleave, FilterAtPoints, FromPoints, Interleave, Squares};
+use tiles::TiledImages;
+use transforms::{FilterAtPoints, FromPoints, Interleave, Squares};
 
 /// Pixels of a tile and elements of a window, vertically and horizontally.
 pub(crate) const TILE: usize = 4;
@@ -59,8 +65,9 @@ pub(super) struct Winograd {
 }
 
 impl Convolution {
-    /// The convolution by Winograd's algorithm, or with `back`, the gradient of the images, if that pays.
-    pub(super) fn winograd<T: ConvElement>(&self, back: bool) -> Option<Winograd> {
+    /// That part of the convolution by Winograd's algorithm, if it pays.
+    pub(super) fn winograd<T: ConvElement>(&self, part: ConvPart) -> Option<Winograd> {
+        let back = part == ConvPart::DataGrad;
         let y = if back { &self.x } else { &self.y };
         let pays = T::PREFERS_WINOGRAD
             && self.x.channels.min(self.y.channels) >= LEAST_CHANNELS
@@ -122,16 +129,19 @@ impl Winograd {
     }
 
     /// Scratch elements in total.
-    pub(super) fn scratch_len(&self, workers: usize) -> usize {
-        let (values, each) = self.scratch();
-        values.into_iter().fold(workers * each, usize::saturating_add)
+    pub(super) fn scratch_len(&self, part: ConvPart, workers: usize) -> usize {
+        let (values, each) = match part {
+            ConvPart::FilterGrad => self.filter_gradient_scratch(),
+            _ => self.scratch(),
+        };
+        values.into_iter().fold(workers.saturating_mul(each), usize::saturating_add)
     }
 
     /// `y` = the convolution of `x` with `filters`.
     pub(super) fn run<T: ConvElement>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
         let ([of_filters, of_x, of_y], _) = self.scratch();
         let ([down, across], [from, to]) = (self.tiles(), self.channels);
-        cx.scratch(self.scratch_len(cx.threads()), |scratch| {
+        cx.scratch(self.scratch_len(ConvPart::Forward, cx.threads()), |scratch| {
             let (u, scratch) = scratch.split_at_mut(of_filters);
             let (v, scratch) = scratch.split_at_mut(of_x);
             let (m, scratch) = scratch.split_at_mut(of_y);
@@ -142,7 +152,7 @@ impl Winograd {
                 let tiles = rows.len() * across;
                 let (v, m) = (&mut v[..POINTS_2D * from * tiles], &mut m[..POINTS_2D * to * tiles]);
                 for group in 0..self.groups {
-                    self.evaluate(cx, x, (group, &rows), v, scratch)?;
+                    self.input(x).at_points(cx, (group, &rows), v, scratch)?;
                     self.multiply(cx, nth(u, group, POINTS_2D * from * to), v, m)?;
                     self.interpolate(cx, m, (group, &rows), y, scratch)?;
                 }
@@ -173,42 +183,9 @@ impl Winograd {
         });
     }
 
-    /// The values of a group of `x` at the points, `[points, channels, tiles]`, for some rows of tiles.
-    fn evaluate<T: ConvElement>(
-        &self,
-        cx: &Cx,
-        x: &[T],
-        (group, rows): (usize, &Range<usize>),
-        v: &mut [T::Sum],
-        scratch: &mut [T::Sum],
-    ) -> Result<()> {
-        let (from, across, [height, width]) = (self.channels[0], self.tiles()[1], self.padded());
-        let tiles = rows.len() * across;
-        let share = PART.div_ceil(POINTS_2D * tiles);
-        let points = slices_mut::<_, POINTS_2D>(v, from * tiles).map(|point| (point, share * tiles));
-        cx.try_zip_chunks_mut(points, scratch, |part, mut points, scratch| {
-            let (padded, elements) = scratch.split_at_mut(height * width);
-            for channel in 0..points[0].len() / tiles {
-                let mut at = 0;
-                for (image, rows) in self.images_of(rows) {
-                    let number = (image * self.groups + group) * from + part * share + channel;
-                    let channel = nth(x, number, self.x[0] * self.x[1]);
-                    T::Sum::vectorised(Pad { winograd: self, channel, tiles: &rows, padded });
-                    let end = at + rows.len() * across;
-                    let elements =
-                        slices_mut::<_, POINTS_2D>(elements, tiles).map(|elements| &mut elements[at..end]);
-                    T::Sum::vectorised(Deinterleave { padded, across, elements });
-                    at = end;
-                }
-                let to = points.each_mut().map(|point| &mut point[channel * tiles..][..tiles]);
-                T::Sum::vectorised(Squares {
-                    transform: PhantomData::<AtPoints>,
-                    from: slices::<_, POINTS_2D>(elements, tiles),
-                    to,
-                });
-            }
-            Ok(())
-        })
+    /// The images whose elements under windows are evaluated.
+    fn input<'a, T>(&'a self, data: &'a [T]) -> TiledImages<'a, T> {
+        TiledImages { winograd: self, data, channels: self.channels[0], size: self.x, before: self.before }
     }
 
     /// For every point, `m = u · v`: `[points, filters, tiles]`.
@@ -286,35 +263,6 @@ fn filter_elements<T: Factor>(filters: &[T], step: usize, mirrored: bool, elemen
     }
 }
 
-/// Copies the rows of a channel that some rows of tiles need, with zeros around them.
-struct Pad<'a, T: Factor> {
-    winograd: &'a Winograd,
-    channel: &'a [T],
-    tiles: &'a Range<usize>,
-    padded: &'a mut [T::Sum],
-}
-impl<T: ConvElement> VectorLoops<T::Sum> for Pad<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<F: LaneOf<T::Sum>>(self) {
-        let Pad { winograd, channel, tiles, padded } = self;
-        let (width, [above, left], [height, len]) = (winograd.padded()[1], winograd.before, winograd.x);
-        let rows = tiles.start * TILE..tiles.end * TILE + WINDOW - 1;
-        for (row, to) in rows.zip(padded.chunks_mut(width)) {
-            let Some(row) = row.checked_sub(above).filter(|row| *row < height) else {
-                to.fill(T::Sum::ZERO);
-                continue;
-            };
-            let used = len.min(width - left);
-            to[..left].fill(T::Sum::ZERO);
-            let from = &channel[row * len..][..used];
-            to[left..left + used].iter_mut().zip(from).for_each(|(to, x)| *to = x.widened());
-            to[left + used..].fill(T::Sum::ZERO);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,6 +305,26 @@ mod tests {
                 }
             }
             assert!((output - sum).abs() < 1e-12, "{output} is not {sum}: {images} images of {x:?}");
+        }
+        let mut gradient = vec![f64::NAN; filters.len()];
+        let winograd = conv.as_winograd(false).expect("windows of 3 × 3, one apart");
+        winograd.filter_gradient(&Cx::new(1), &input, &dy, &mut gradient).expect("sizes are right");
+        for (at, gradient) in gradient.iter().enumerate() {
+            let [tap, channel, filter] =
+                [at % WINDOW_2D, at / WINDOW_2D % channels[0], at / (WINDOW_2D * channels[0])];
+            let (group, [down, across]) = (filter / channels[1], [tap / WINDOW, tap % WINDOW]);
+            let mut sum = 0.0;
+            for (unit, pixel) in
+                (0..images).flat_map(|i| (0..y[0] * y[1]).map(move |at| (i * groups + group, at)))
+            {
+                let [row, col] = [pixel / y[1] + down, pixel % y[1] + across];
+                if (before..before + x[0]).contains(&row) && (before..before + x[1]).contains(&col) {
+                    let row = (unit * channels[0] + channel) * x[0] + row - before;
+                    sum += dy[(unit * channels[1] + filter % channels[1]) * y[0] * y[1] + pixel]
+                        * input[row * x[1] + col - before];
+                }
+            }
+            assert!((gradient - sum).abs() < 1e-9, "{gradient} is not {sum}: {images} images of {x:?}");
         }
         let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
         let dx = run(true, &dy, input.len(), 1);

@@ -11,32 +11,38 @@ use autobwd::{
     op::{Factor, LaneOf, VectorLoops},
 };
 
-use super::{LANES, PIXELS_2D, POINTS, POINTS_2D, TILE, WINDOW};
+use super::{LANES, PIXELS_2D, POINTS, TILE, WINDOW};
 use crate::{conv::storage::ConvElement, kernel_helpers::KernelFloat};
 
-/// Divides padded rows into the elements under the windows of each tile: for each element, those of all tiles.
-pub(super) struct Deinterleave<'a, T> {
+/// Divides padded rows into squares of `N × N` elements that begin a tile apart: for each element, those of all squares.
+/// Squares are tiles, or the elements under the windows of tiles.
+pub(super) struct Deinterleave<'a, T, const N: usize, const NN: usize> {
     pub(super) padded: &'a [T],
     /// Tiles of a row.
     pub(super) across: usize,
-    pub(super) elements: [&'a mut [T]; POINTS_2D],
+    pub(super) elements: [&'a mut [T]; NN],
 }
-impl<T: KernelFloat> VectorLoops<T> for Deinterleave<'_, T> {
+impl<T: KernelFloat, const N: usize, const NN: usize> VectorLoops<T> for Deinterleave<'_, T, N, NN> {
     type Output = ();
 
     #[inline(always)]
     fn run<F: LaneOf<T>>(mut self) {
         let (across, width) = (self.across, (self.across + 1) * TILE);
         for i in 0..self.elements[0].len() / across {
-            for (row, elements) in self.elements.as_chunks_mut::<POINTS>().0.iter_mut().enumerate() {
+            for (row, elements) in self.elements.as_chunks_mut::<N>().0.iter_mut().enumerate() {
                 let (tiles, _) = self.padded[(i * TILE + row) * width..][..width].as_chunks::<TILE>();
                 let (tiles, next) = (&tiles[..across], &tiles[1..][..across]);
-                let [a, b, c, d, e, f] = elements.each_mut().map(|to| &mut to[i * across..][..across]);
+                let mut elements = elements.iter_mut().map(|to| &mut to[i * across..][..across]);
+                let [a, b, c, d] = [(); TILE].map(|()| elements.next().unwrap_or_default());
                 for t in 0..across {
                     [a[t], b[t], c[t], d[t]] = tiles[t];
                 }
-                for t in 0..across {
-                    [e[t], f[t], ..] = next[t];
+                if let Some(e) = elements.next()
+                    && let Some(f) = elements.next()
+                {
+                    for t in 0..across {
+                        [e[t], f[t], ..] = next[t];
+                    }
                 }
             }
         }
@@ -116,6 +122,30 @@ impl Transform<POINTS, TILE> for FromPoints {
             even * number(0.5) + even2 * number(2.0),
             odd * number(0.5) + odd2 * number(2.0) + infinite,
         ]
+    }
+}
+
+/// The transpose of [`FromPoints`]: from the pixels of a tile to values at the points.
+pub(crate) struct PixelsAtPoints;
+impl Transform<TILE, POINTS> for PixelsAtPoints {
+    #[inline(always)]
+    fn of<F: Float>([a, b, c, d]: [F; TILE]) -> [F; POINTS] {
+        let number = |x: f64| F::from(x);
+        let (even, odd) = (a + c * number(0.5), (b + d * number(0.5)) * number(FRAC_1_SQRT_2));
+        let (even2, odd2) = (a + c * number(2.0), (b + d * number(2.0)) * number(SQRT_2));
+        [a, even + odd, even - odd, even2 + odd2, even2 - odd2, d]
+    }
+}
+
+/// The transpose of [`FilterAtPoints`]: from sums at the points to a filter.
+pub(crate) struct FilterFromPoints;
+impl Transform<POINTS, WINDOW> for FilterFromPoints {
+    #[inline(always)]
+    fn of<F: Float>([zero, a, b, c, d, infinite]: [F; POINTS]) -> [F; WINDOW] {
+        let number = |x: f64| F::from(x);
+        let (even, odd) = ((a + b) * number(-2.0 / 3.0), (a - b) * number(-SQRT_2 / 3.0));
+        let (even2, odd2) = ((c + d) * number(1.0 / 6.0), (c - d) * number(SQRT_2 / 6.0));
+        [zero + even + even2, odd + odd2, even * number(0.5) + even2 * number(2.0) + infinite]
     }
 }
 
