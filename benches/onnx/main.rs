@@ -5,14 +5,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    time::Instant,
 };
 
 use autobwd::{DType, Executor, Result, Scope, Session, Tensor};
 use autobwd_benches::{
-    BenchResult, feed, finish, json_line, median, print_profile, python_with, relative, step, step_ms,
+    BenchResult, feed, finish, forget_peak, json_line, median, ms, peak_resident_bytes, print_profile,
+    python_with, relative, resident_bytes, round, step, step_ms,
     workload::{Workload, WorkloadModel, optimizer_steps},
 };
 use autobwd_onnx::{LoadOptions, load, load_with, read_tensor};
@@ -46,6 +48,9 @@ struct Args {
     /// Trains a small network for 20 steps with every optimizer instead, and compares losses, parameters and states.
     #[arg(long)]
     optimizers: bool,
+    /// Measures time and memory from a file to the first results instead, each model in a process of its own.
+    #[arg(long)]
+    start: bool,
     /// Seconds to measure for.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -129,6 +134,13 @@ fn run(args: &Args) -> BenchResult<()> {
             })?;
             continue;
         }
+        if args.start {
+            match &named[..] {
+                [name] => start(&python, &folder, name, args.exact)?,
+                _ => start_alone(&python, &folder, name, args.exact)?,
+            }
+            continue;
+        }
         match model(&python, &folder, args, name) {
             Ok(row) => {
                 println!("{row}");
@@ -137,9 +149,39 @@ fn run(args: &Args) -> BenchResult<()> {
             Err(e) => println!("{}", json!({"name": name, "error": e.to_string()})),
         }
     }
-    if !args.profile {
+    if !args.profile && !args.start {
         println!("{}", table(&rows));
     }
+    Ok(())
+}
+
+/// Prints time and memory from the file of a model to its first results, here and in ONNX Runtime.
+fn start(python: &Path, folder: &Path, name: &str, exact: bool) -> BenchResult<()> {
+    let (_, sizes) = runtime(python, folder, name, (1, 0.0))?;
+    let mut command = Command::new(python);
+    command.arg(Path::new(ROOT).join("benches/onnx/models.py")).arg(folder).arg(name);
+    let theirs = json_line(command.args(["--start", "--threads", "1"]))?;
+    let before = resident_bytes();
+    forget_peak();
+    let begin = Instant::now();
+    let mut model = sizes[0].load(&folder.join(format!("{name}.onnx")), exact)?;
+    let line = sizes[0].session(&mut model, 1, |_, _, _| {
+        let mb = |bytes: usize| round(bytes.saturating_sub(before) as f64 / 1024.0 / 1024.0, 1);
+        Ok(json!({
+            "ms": round(ms(begin), 1),
+            "resident_mb": mb(resident_bytes()),
+            "peak_mb": mb(peak_resident_bytes()),
+        }))
+    })?;
+    println!("{}", json!({"name": name, "start": line, "onnxruntime": theirs}));
+    Ok(())
+}
+
+/// As [`start`], in a process of its own.
+fn start_alone(python: &Path, folder: &Path, name: &str, exact: bool) -> BenchResult<()> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg("--start").arg(name).arg("--python").arg(python).arg("--folder").arg(folder);
+    println!("{}", json_line(command.args(exact.then_some("--exact")))?);
     Ok(())
 }
 

@@ -3,12 +3,13 @@
 `models.py OUT NAME --threads N --seconds S` writes OUT/NAME.onnx, and for each size of inputs the folder OUT/NAME/I with
 `input_0.pb`, ... and `output_0.pb`, ..., tensors in ONNX's format. It prints a JSON line: the names of the inputs and of
 those whose values decide about shapes, the number of sizes, and the median milliseconds of an inference of the first
-size.
+size. With `--start`, it prints the milliseconds and megabytes from the file to the first results instead.
 """
 import argparse
 import glob
 import json
 import os
+import re
 import shutil
 import time
 from importlib.util import find_spec
@@ -177,15 +178,40 @@ def median_ms(step, seconds):
     return float(np.median(times)) * 1e3
 
 
-def run(name, out, threads, seconds):
-    path = f"{out}/{name}.onnx"
-    if not os.path.exists(path):
-        write(name, path)
+def session_of(path, threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def status_mb(key):
+    with open("/proc/self/status") as file:
+        return int(re.search(rf"^{key}:\s+(\d+) kB", file.read(), re.M)[1]) / 1024
+
+
+def start(name, out, threads):
+    """Time and memory from a file to the first results."""
+    files = sorted(glob.glob(f"{out}/{name}/0/input_*.pb"), key=lambda path: int(path[:-3].rsplit("_", 1)[1]))
+    inputs = [numpy_helper.to_array(onnx.load_tensor(path)) for path in files]
+    before = status_mb("VmRSS")
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    begin = time.perf_counter()
+    session = session_of(f"{out}/{name}.onnx", threads)
+    session.run(None, {known.name: x for known, x in zip(session.get_inputs(), inputs)})
+    ms = (time.perf_counter() - begin) * 1e3
+    print(json.dumps({
+        "ms": ms, "resident_mb": status_mb("VmRSS") - before, "peak_mb": status_mb("VmHWM") - before
+    }), flush=True)
+
+
+def run(name, out, threads, seconds):
+    path = f"{out}/{name}.onnx"
+    if not os.path.exists(path):
+        write(name, path)
+    session = session_of(path, threads)
     sizes = [image(1, 3, 224, 224), image(2, 3, 224, 224)] if "." in name else MODELS[name][1]()
     for i, feeds in enumerate(sizes):
         folder = f"{out}/{name}/{i}"
@@ -208,5 +234,9 @@ if __name__ == "__main__":
     parser.add_argument("name", help="one of MODELS, `torchvision.NAME` or `timm.NAME`")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--start", action="store_true", help="measure the start alone, on written inputs")
     args = parser.parse_args()
-    run(args.name, args.out, args.threads, args.seconds)
+    if args.start:
+        start(args.name, args.out, args.threads)
+    else:
+        run(args.name, args.out, args.threads, args.seconds)

@@ -34,6 +34,9 @@ struct Args {
     /// The folder of the models; those that are there are not exported again.
     #[arg(long)]
     folder: Option<PathBuf>,
+    /// Keeps the bits of the operators as they are written, instead of freezing the models for inferences.
+    #[arg(long)]
+    exact: bool,
     /// Seconds to measure for.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -82,10 +85,10 @@ fn run(args: &Args) -> BenchResult<()> {
     let mut rows = vec![];
     for name in if named.is_empty() { &MODELS[..] } else { &named } {
         if args.profile {
-            profile(&python, &folder, name, args.seconds)?;
+            profile(&python, &folder, args, name)?;
             continue;
         }
-        match model(&python, &folder, name, args.seconds) {
+        match model(&python, &folder, args, name) {
             Ok(row) => {
                 println!("{row}");
                 rows.push(row);
@@ -100,7 +103,7 @@ fn run(args: &Args) -> BenchResult<()> {
 }
 
 /// Prints the times of the operators of an inference.
-fn profile(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<()> {
+fn profile(python: &Path, folder: &Path, args: &Args, name: &str) -> BenchResult<()> {
     let path = folder.join(name);
     if !path.with_extension("safetensors").exists() {
         paddle(python, folder, name, 1, false)?;
@@ -108,9 +111,12 @@ fn profile(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResul
     let data: BTreeMap<String, Tensor> =
         load_tensors(path.with_extension("safetensors"))?.into_iter().collect();
     let (mut executor, mut loaded) = (Executor::with_threads(1), autobwd_paddle::load(&path)?);
+    if !args.exact {
+        loaded.freeze()?;
+    }
     let (mut session, feeds) = inference(&mut executor, &mut loaded, &data)?;
     let feeds = feeds.iter().map(|(name, x)| (name.as_str(), *x)).collect::<Vec<_>>();
-    print_profile(name, seconds, &mut session, &mut loaded.scope, |session| feed(session, &feeds))?;
+    print_profile(name, args.seconds, &mut session, &mut loaded.scope, |session| feed(session, &feeds))?;
     Ok(())
 }
 
@@ -138,7 +144,8 @@ fn paddle(python: &Path, folder: &Path, name: &str, threads: usize, check: bool)
 }
 
 /// One row of the table.
-fn model(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<Value> {
+fn model(python: &Path, folder: &Path, args: &Args, name: &str) -> BenchResult<Value> {
+    let seconds = args.seconds;
     // The first run writes the results to compare with.
     let theirs = [2, 1].map(|threads| paddle(python, folder, name, threads, false));
     let theirs = theirs.into_iter().collect::<BenchResult<Vec<_>>>()?;
@@ -149,13 +156,15 @@ fn model(python: &Path, folder: &Path, name: &str, seconds: f64) -> BenchResult<
     for threads in [2, 1] {
         let mut loaded = autobwd_paddle::load(&path)?;
         let mut executor = Executor::with_threads(threads);
-        let inputs = list(&data, "in");
-        let results = loaded.run(&mut executor, &inputs)?;
-        difference =
-            results.iter().zip(list(&data, "out")).map(|(x, y)| relative(x, y)).fold(difference, f64::max);
         if threads == 2 {
             autobwd_paddle::save(&loaded, folder.join("saved").join(name))?;
         }
+        if !args.exact {
+            loaded.freeze()?;
+        }
+        let results = loaded.run(&mut executor, &list(&data, "in"))?;
+        difference =
+            results.iter().zip(list(&data, "out")).map(|(x, y)| relative(x, y)).fold(difference, f64::max);
         let (mut session, feeds) = inference(&mut executor, &mut loaded, &data)?;
         let feeds: Vec<_> = feeds.iter().map(|(name, x)| (name.as_str(), *x)).collect();
         let infer = step_ms(seconds, || step(&mut session, &mut loaded.scope, &feeds))?;
