@@ -216,7 +216,7 @@ impl fmt::Display for ComparedValue {
         write!(f, "{slot} = `{name}`: {meta}, ")?;
         match difference {
             Some(difference) => write!(f, "{difference}"),
-            None if *equal => f.write_str("equal"),
+            None if *equal => f.write_str("equal bits"),
             None => f.write_str("of another dtype or shape in the second run"),
         }
     }
