@@ -66,7 +66,7 @@ impl Winograd {
                     pixels.pixels_at_points(cx, (group, &rows), w, scratch)?;
                     self.multiply_tiles(cx, (v, w), start > 0, products)?;
                 }
-                self.from_points(cx, products, dfilters, scratch)?;
+                self.interpolate_filters(cx, products, dfilters, scratch)?;
             }
             Ok(())
         })
@@ -97,7 +97,7 @@ impl Winograd {
     }
 
     /// The filters of sums at the points, `[points, filters, channels]`.
-    fn from_points<T: ConvElement>(
+    fn interpolate_filters<T: ConvElement>(
         &self,
         cx: &Cx,
         products: &[T::Sum],
