@@ -17,6 +17,8 @@ use crate::{kernel_helpers::nth, norm::DataLayout};
 const SMALL: usize = 64;
 /// Pixels that are multiplied together.
 const TOGETHER: usize = 512;
+/// Elements of a filter gradient that does not stay in the cache.
+const UNCACHED: usize = 1 << 18;
 /// Elements of the filters of a group from which such products are large enough to be shared between threads.
 const FILTERS: usize = 1 << 11;
 
@@ -32,12 +34,15 @@ pub(super) struct SmallImages<'a> {
 }
 
 impl Convolution {
-    /// That part of the convolution, if its images are small. The filters' gradient, whose elements are then one sum over
-    /// several images, is read and written once for these images instead of for each.
+    /// That part of the convolution, if its images are small. The filters' gradient is then read and written once for
+    /// several images instead of for each. Unrounded numbers gain by that where the gradient leaves the cache.
     pub(super) fn small_images<T: ConvElement>(&self, part: ConvPart) -> Option<SmallImages<'_>> {
         let small = self.x.format == DataLayout::Nchw && self.y.pixels() <= SMALL && self.images > 1;
         let small = small && self.filters() >= FILTERS;
-        let pays = part == ConvPart::FilterGrad || self.bands().count == 1;
+        let pays = match part {
+            ConvPart::FilterGrad => !T::IN_PLACE || self.filters() >= UNCACHED,
+            _ => self.bands().count == 1,
+        };
         if !small || !pays || self.is_direct() || self.is_nothing() {
             return None;
         }
