@@ -130,7 +130,7 @@ impl ObservedValue {
         self.buf.slot()
     }
 
-    /// Dtype and shape; of a sparse gradient those of the dense tensor.
+    /// Dtype and shape; of a sparse gradient, the dense tensor's.
     pub fn meta(&self) -> Meta {
         let dims = self.buf.decided_dims().unwrap_or_else(|| self.buf.dims().into());
         Meta::new(self.buf.dtype(), &dims[..])

@@ -37,7 +37,7 @@ impl Chain {
         let parsed = parse(line).ok_or("it does not end with the key `chain` and a digest of 64 digits")?;
         let digest = self.next(&parsed.object);
         if digest.to_string() != parsed.digest {
-            return Err("its chain is not that of its text and of the lines before it".into());
+            return Err("its chain does not follow from its text and the lines before it".into());
         }
         self.0 = Some(digest);
         Ok(parsed.object)

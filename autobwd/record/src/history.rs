@@ -58,7 +58,7 @@ fn has_own_files(header: &Header) -> bool {
 }
 
 impl History {
-    /// Reads the lines up to those of a step.
+    /// Reads the lines up to the lines of a step.
     ///
     /// # Errors
     /// The errors of the file system; a first line that is no header of this schema.

@@ -30,8 +30,8 @@
 //! - `step`: the samples that are fed in a step, by their positions in a table: `rows` of a stack, or one `row`. `set` has
 //!   values of the scope that were changed before the step.
 //! - `state`: the hash of the state after a step, and the first 16 digits of the hash of each value. The state consists of
-//!   the values that the program writes, and of the settings, which have at most 1 KiB each. The hash of a value is that of its
-//!   dtype and shape as text (`float32 [2, 3]`), a newline and its elements, with one NaN in place of all; the hash of the state is that of the JSON
+//!   the values that the program writes, and of the settings, which have at most 1 KiB each. The hash of a value is the hash of its
+//!   dtype and shape as text (`float32 [2, 3]`), a newline and its elements, with one NaN in place of all; the hash of the state is the hash of the JSON
 //!   object of the names, sorted, with the hashes of the values.
 //! - `checkpoint`: the file of a checkpoint, with its hash.
 //! - `end`: the run is complete.

@@ -13,7 +13,7 @@ pub struct NanReport {
     pub steps: u64,
     /// The step in which it arises. `None` if all values that the run keeps are finite, and the last step computes no NaN.
     pub step: Option<NanStep>,
-    /// A checkpoint whose values are not finite, although those of a replay on this machine are.
+    /// A checkpoint whose values are not finite, although the values of a replay on this machine are.
     pub unreproduced: Option<u64>,
 }
 

@@ -66,7 +66,7 @@ impl OpenTable {
 }
 
 impl SampleStore {
-    /// Opens the file for samples after those of these tables, which take the first `bytes` of it.
+    /// Opens the file for samples after the samples of these tables, which take the first `bytes` of it.
     ///
     /// # Errors
     /// The errors of the file system.

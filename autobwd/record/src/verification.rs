@@ -50,7 +50,7 @@ pub struct VerifiedSegment {
 pub enum SegmentOutcome {
     /// Every recorded hash is the hash of the replayed state.
     Confirmed,
-    /// The record is not that of such a run.
+    /// The record is not a record of such a run.
     Refused(Refusal),
     /// The segment cannot be replayed; the text says why.
     Unverifiable(String),

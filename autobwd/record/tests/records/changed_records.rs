@@ -81,7 +81,9 @@ fn damaged_line_leaves_the_steps_before_it() {
     let verification = verify(folder.path()).unwrap();
     assert_eq!(confirmed(&verification), [4, 8]);
     assert_eq!(verification.steps, 9);
-    assert!(verification.damages[0].contains("its chain is not that of its text and of the lines before it"));
+    assert!(
+        verification.damages[0].contains("its chain does not follow from its text and the lines before it")
+    );
 }
 
 /// The outcome of a record after a change that keeps its chain valid, which only a replay can notice.

@@ -11,9 +11,9 @@ use autobwd::{
 };
 
 use super::{
-    POINTS_2D, WINDOW_2D, Winograd, slices, slices_mut,
+    PIXELS_2D, POINTS, POINTS_2D, TILE, WINDOW_2D, Winograd, slices, slices_mut,
     tiles::TiledImages,
-    transforms::{FilterFromPoints, Squares},
+    transforms::{AtPoints, FilterFromPoints, PixelsAtPoints, Squares},
 };
 use crate::{
     conv::{gemm_conv::ConvPart, storage::ConvElement},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Tiles whose products are summed together. The map to filters multiplies the rounding errors of the sums, so these are
-/// sums of short sums: their errors are three times those of sums of products, instead of six times.
+/// sums of short sums: their errors are three times the errors of sums of products, instead of six times.
 const SUMMED: usize = 64;
 
 impl Winograd {
@@ -62,8 +62,8 @@ impl Winograd {
                     let tiles = rows.len() * across;
                     let (v, w) =
                         (&mut v[..POINTS_2D * channels * tiles], &mut w[..POINTS_2D * filters * tiles]);
-                    input.at_points(cx, (group, &rows), v, scratch)?;
-                    pixels.pixels_at_points(cx, (group, &rows), w, scratch)?;
+                    input.at_points::<AtPoints, POINTS, POINTS_2D>(cx, (group, &rows), v, scratch)?;
+                    pixels.at_points::<PixelsAtPoints, TILE, PIXELS_2D>(cx, (group, &rows), w, scratch)?;
                     self.multiply_tiles(cx, (v, w), start > 0, products)?;
                 }
                 self.interpolate_filters(cx, products, dfilters, scratch)?;

@@ -28,7 +28,7 @@ use crate::{
     windows::Windows,
 };
 use tiles::TiledImages;
-use transforms::{FilterAtPoints, FromPoints, Interleave, Squares};
+use transforms::{AtPoints, FilterAtPoints, FromPoints, Interleave, Squares};
 
 /// Pixels of a tile and elements of a window, vertically and horizontally.
 pub(crate) const TILE: usize = 4;
@@ -152,7 +152,7 @@ impl Winograd {
                 let tiles = rows.len() * across;
                 let (v, m) = (&mut v[..POINTS_2D * from * tiles], &mut m[..POINTS_2D * to * tiles]);
                 for group in 0..self.groups {
-                    self.input(x).at_points(cx, (group, &rows), v, scratch)?;
+                    self.input(x).at_points::<AtPoints, POINTS, POINTS_2D>(cx, (group, &rows), v, scratch)?;
                     self.multiply(cx, nth(u, group, POINTS_2D * from * to), v, m)?;
                     self.interpolate(cx, m, (group, &rows), y, scratch)?;
                 }

@@ -9,7 +9,7 @@ use autobwd::{
 
 use super::{
     POINTS, POINTS_2D, TILE, WINDOW, Winograd, slices, slices_mut,
-    transforms::{AtPoints, Deinterleave, PixelsAtPoints, Squares, Transform},
+    transforms::{Deinterleave, Squares, Transform},
 };
 use crate::{
     conv::storage::ConvElement,
@@ -27,37 +27,13 @@ pub(super) struct TiledImages<'a, T> {
     pub(super) before: [usize; 2],
 }
 
-/// Rows of tiles of a group of all images.
-type TileRows<'a> = (usize, &'a Range<usize>);
-
 impl<T: ConvElement> TiledImages<'_, T> {
-    /// The values of the elements under the windows of tiles: `[points, channels, tiles]`.
-    pub(super) fn at_points(
+    /// The values at the points, `[points, channels, tiles]`, of squares of `N × N` elements that begin a tile apart: tiles, or
+    /// the elements under their windows.
+    pub(super) fn at_points<R: Transform<N, POINTS> + Sync, const N: usize, const NN: usize>(
         &self,
         cx: &Cx,
-        rows: TileRows<'_>,
-        values: &mut [T::Sum],
-        scratch: &mut [T::Sum],
-    ) -> Result<()> {
-        self.transformed::<AtPoints, POINTS, POINTS_2D>(cx, rows, values, scratch)
-    }
-
-    /// The values of pixels, as the transpose of interpolation gives them: `[points, channels, tiles]`.
-    pub(super) fn pixels_at_points(
-        &self,
-        cx: &Cx,
-        rows: TileRows<'_>,
-        values: &mut [T::Sum],
-        scratch: &mut [T::Sum],
-    ) -> Result<()> {
-        self.transformed::<PixelsAtPoints, TILE, { TILE * TILE }>(cx, rows, values, scratch)
-    }
-
-    /// The transform of squares of `N × N` elements, which begin a tile apart.
-    fn transformed<R: Transform<N, POINTS> + Sync, const N: usize, const NN: usize>(
-        &self,
-        cx: &Cx,
-        (group, rows): TileRows<'_>,
+        (group, rows): (usize, &Range<usize>),
         values: &mut [T::Sum],
         scratch: &mut [T::Sum],
     ) -> Result<()> {
