@@ -111,6 +111,7 @@ mod typed_operators;
 mod unrolled_control_flow;
 mod user_errors;
 mod variable_names;
+mod vmap;
 mod where_cond;
 mod wide_operators;
 

@@ -28,7 +28,10 @@ pub(super) fn for_inference(program: &Program, fetches: &[&str]) -> Result<Progr
 }
 
 /// The operators that `fetches` need.
-fn prune(program: &Program, fetches: &[&str]) -> Result<Program> {
+///
+/// # Errors
+/// Variables that are not declared.
+pub(super) fn prune(program: &Program, fetches: &[&str]) -> Result<Program> {
     let mut wanted: HashSet<Var> =
         fetches.iter().map(|name| program.expect_var(name)).collect::<Result<_>>()?;
     let ends = wanted.clone();

@@ -8,6 +8,7 @@ mod recognise;
 mod shapes;
 mod summary;
 mod training;
+mod vmap;
 
 use autobwd::{
     Builder, Error, ErrorKind, Executor, Feed, Program, Result, Scope, Tensor,
@@ -23,6 +24,7 @@ pub use recognise::recognise;
 pub use shapes::infer_shapes;
 pub use summary::ParameterSummary;
 pub(crate) use training::{matches, require_matches};
+pub use vmap::{VectorizedProgram, vmap};
 
 /// A program with its inputs, its outputs and the values that it keeps.
 #[derive(Debug)]
