@@ -99,6 +99,7 @@ pub mod sort;
 pub mod special;
 pub mod sum;
 mod tap_rows;
+mod tap_sums;
 pub mod top_k;
 pub mod trigonometry;
 mod unary;

@@ -11,7 +11,7 @@ use autobwd::op::{Factor, LaneOf};
 use crate::windows::Windows;
 
 /// Adjacent windows that are computed together: a cache line of `f32`.
-const BLOCK: usize = 16;
+pub(crate) const BLOCK: usize = 16;
 /// Elements of the copied rows, such that they stay in the cache.
 const BAND: usize = 1 << 13;
 
@@ -53,8 +53,28 @@ impl TapRows {
         self.windows[1].size
     }
 
+    /// Numbers of windows.
+    pub(crate) fn out(&self) -> [usize; 2] {
+        self.out
+    }
+
+    /// The distance of windows in a row.
+    pub(crate) fn stride(&self) -> usize {
+        self.windows[1].stride
+    }
+
+    /// Rows of a window.
+    pub(crate) fn height(&self) -> usize {
+        self.windows[0].size
+    }
+
+    /// Elements of a window.
+    pub(crate) fn taps(&self) -> usize {
+        self.windows[0].size * self.windows[1].size
+    }
+
     /// Elements of a copied row.
-    fn row(&self) -> usize {
+    pub(crate) fn row(&self) -> usize {
         self.part * self.windows[1].stride
     }
 
@@ -66,6 +86,15 @@ impl TapRows {
         rows.start.saturating_mul(stride).saturating_sub(before).min(end)..end
     }
 
+    /// Rows of windows that are computed from one copy, and the rows that are copied for them.
+    pub(crate) fn bands(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        let rows = *self;
+        (0..self.out[0]).step_by(self.band).map(move |first| {
+            let band = first..rows.out[0].min(first + rows.band);
+            (band.clone(), rows.under(&band))
+        })
+    }
+
     /// Elements of scratch memory.
     pub(crate) fn scratch(&self) -> usize {
         let Windows { size, stride, .. } = self.windows[0];
@@ -75,7 +104,13 @@ impl TapRows {
 
     /// Copies rows of `x`, with `S` as horizontal stride.
     #[inline(always)]
-    fn copy<X: Factor, const S: usize>(&self, x: &[X], rows: Range<usize>, padding: X, copy: &mut [X::Sum]) {
+    pub(crate) fn copy<X: Factor, const S: usize>(
+        &self,
+        x: &[X],
+        rows: Range<usize>,
+        padding: X,
+        copy: &mut [X::Sum],
+    ) {
         let (width, before, part) = (self.x[1], self.windows[1].before, self.part);
         let used = self.out[1] + (self.width() - 1) / S;
         // Start of a part, and the index of a column of `x` in it.
@@ -139,11 +174,9 @@ impl TapRows {
         scratch: &mut [X::Sum],
         f: impl Fn(usize) -> G,
     ) {
-        let ([height, width], [down, _]) = (self.out, &self.windows);
-        let (part, len) = (self.part, self.row());
-        for first in (0..height).step_by(self.band) {
-            let band = first..height.min(first + self.band);
-            let copied = self.under(&band);
+        let ([_, width], [down, _]) = (self.out, &self.windows);
+        let len = self.row();
+        for (band, copied) in self.bands() {
             self.copy::<X, S>(x, copied.clone(), padding, scratch);
             for y in band {
                 let under = self.under(&(y..y + 1));
@@ -153,18 +186,7 @@ impl TapRows {
                     let mut folded = [start; BLOCK];
                     for row in 0..under.len() {
                         let (f, copy) = (f(skipped + row), &copy[row * len..]);
-                        // One check of bounds for all taps of a part.
-                        let mut parts = [copy; S];
-                        for phase in 0..S {
-                            parts[phase] = &copy[phase * part + at..][..BLOCK + (W - 1) / S];
-                        }
-                        let mut x = [[start; BLOCK]; W];
-                        for tap in 0..W {
-                            let from = &parts[tap % S][tap / S..][..BLOCK];
-                            for l in 0..BLOCK {
-                                x[tap][l] = F::new(from[l]);
-                            }
-                        }
+                        let x = self.taps_of::<_, F, W, S>(copy, at, start);
                         for l in 0..BLOCK {
                             let mut under = [start; W];
                             for tap in 0..W {
@@ -186,6 +208,100 @@ impl TapRows {
             }
         }
     }
+
+    /// Sets `out`, from 0 on, by the elements under the taps of every window, tap by tap: `f(tap, found, own, element)`
+    /// returns the next number of a window from the number that was found before and from its number `own`.
+    #[inline(always)]
+    pub(crate) fn fold_taps<X: Factor, F: LaneOf<X::Sum>, const W: usize>(
+        &self,
+        (x, padding): (&[X], X),
+        own: &[X::Sum],
+        out: &mut [X::Sum],
+        scratch: &mut [X::Sum],
+        f: impl Fn(usize, F, F, F) -> F,
+    ) {
+        match self.windows[1].stride {
+            1 => self.fold_taps_by::<X, F, W, 1>((x, padding), own, out, scratch, f),
+            _ => self.fold_taps_by::<X, F, W, 2>((x, padding), own, out, scratch, f),
+        }
+    }
+
+    /// The same with `S` as horizontal stride.
+    #[inline(always)]
+    fn fold_taps_by<X: Factor, F: LaneOf<X::Sum>, const W: usize, const S: usize>(
+        &self,
+        (x, padding): (&[X], X),
+        own: &[X::Sum],
+        out: &mut [X::Sum],
+        scratch: &mut [X::Sum],
+        f: impl Fn(usize, F, F, F) -> F,
+    ) {
+        let (width, zero) = (self.out[1], F::from(0.0));
+        for (band, copied) in self.bands() {
+            self.copy::<X, S>(x, copied.clone(), padding, scratch);
+            for y in band {
+                let (own, out) = (&own[y * width..][..width], &mut out[y * width..][..width]);
+                for at in (0..width).step_by(BLOCK) {
+                    let (own, mut found) = (block(&own[at..], zero), [zero; BLOCK]);
+                    for row in 0..self.height() {
+                        let Some(under) = self.row_under(y, row) else { continue };
+                        let copy = &scratch[(under - copied.start) * self.row()..];
+                        let x = self.taps_of::<_, F, W, S>(copy, at, zero);
+                        for tap in 0..W {
+                            for l in 0..BLOCK {
+                                found[l] = f(row * W + tap, found[l], own[l], x[tap][l]);
+                            }
+                        }
+                    }
+                    out[at..].iter_mut().zip(found).for_each(|(out, found)| *out = found.get());
+                }
+            }
+        }
+    }
+
+    /// The row of the plane under a row of a window, if there is one.
+    #[inline(always)]
+    pub(crate) fn row_under(&self, window: usize, row: usize) -> Option<usize> {
+        let Windows { stride, before, .. } = self.windows[0];
+        (window * stride + row).checked_sub(before).filter(|under| *under < self.x[0])
+    }
+
+    /// The elements of a copied row under each tap, for a block of windows from `at` on.
+    #[inline(always)]
+    pub(crate) fn taps_of<T: Copy, F: LaneOf<T>, const W: usize, const S: usize>(
+        &self,
+        copy: &[T],
+        at: usize,
+        start: F,
+    ) -> [[F; BLOCK]; W] {
+        // One check of bounds for all taps of a part.
+        let mut parts = [copy; S];
+        for phase in 0..S {
+            parts[phase] = &copy[phase * self.part + at..][..BLOCK + (W - 1) / S];
+        }
+        let mut taps = [[start; BLOCK]; W];
+        for tap in 0..W {
+            let from = &parts[tap % S][tap / S..][..BLOCK];
+            for l in 0..BLOCK {
+                taps[tap][l] = F::new(from[l]);
+            }
+        }
+        taps
+    }
+}
+
+/// The first elements, filled up to a block.
+#[inline(always)]
+pub(crate) fn block<X: Factor, F: LaneOf<X::Sum>>(from: &[X], fill: F) -> [F; BLOCK] {
+    let mut block = [fill; BLOCK];
+    if let Some(from) = from.first_chunk::<BLOCK>() {
+        for l in 0..BLOCK {
+            block[l] = F::new(from[l].widened());
+        }
+    } else {
+        block.iter_mut().zip(from).for_each(|(own, from)| *own = F::new(from.widened()));
+    }
+    block
 }
 
 #[cfg(test)]

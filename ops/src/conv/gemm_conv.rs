@@ -127,7 +127,8 @@ impl Convolution {
             return small.scratch::<T>(part);
         }
         if part == ConvPart::FilterGrad {
-            return if self.is_direct() { (0, 0) } else { self.filter_scratch::<T>(workers) };
+            let rows = self.small_correlation().map_or(0, |rows| rows.scratch() * workers);
+            return if self.is_direct() { (0, rows) } else { self.filter_scratch::<T>(workers) };
         }
         let columns = workers.saturating_mul(self.bands().unfolded());
         match (part, self.is_direct()) {
@@ -136,7 +137,10 @@ impl Convolution {
                 (0, self.rounded::<T>(&self.y).saturating_add(rows))
             }
             (ConvPart::Forward, false) => (self.packed().saturating_add(columns), self.rounded::<T>(&self.y)),
-            (_, true) => (0, self.rounded::<T>(&self.x)),
+            (_, true) => {
+                let spread = self.small_back().map_or(0, |windows| windows.scratch() * workers);
+                (0, self.rounded::<T>(&self.x).saturating_add(spread))
+            }
             (_, false) => (self.packed(), self.rounded::<T>(&self.x).saturating_add(columns)),
         }
     }
@@ -290,7 +294,7 @@ impl Convolution {
             self.each_group(cx, filters, out, (sums, columns), |group, filters, dx, columns| {
                 let dy = self.y.group(dy, group);
                 if self.is_direct() {
-                    self.apply_back(filters, dy, dx);
+                    self.apply_back(filters, dy, dx, columns);
                     return Ok(());
                 }
                 let filters = |band| self.band_of(&bands, filters, band).t();
@@ -328,8 +332,7 @@ impl Convolution {
             return Ok(());
         }
         if self.is_direct() {
-            self.correlate(cx, x, dy, dfilters);
-            return Ok(());
+            return self.correlate(cx, x, dy, dfilters);
         }
         if let Some(winograd) = self.winograd::<T>(ConvPart::FilterGrad) {
             return winograd.filter_gradient(cx, x, dy, dfilters);

@@ -50,6 +50,11 @@ impl ImageLayout {
         &nth(all, group.unit, self.len())[self.start(group)..]
     }
 
+    /// A group, and all elements behind it.
+    pub(super) fn group_onwards<'a, T>(&self, all: &'a [T], group: ConvGroup) -> &'a [T] {
+        &all[group.unit * self.len() + self.start(group)..]
+    }
+
     /// Some pixels of a group as a matrix, `[channels, pixels]`.
     pub(super) fn matrix<'a, T>(&self, group: &'a [T], pixels: Range<usize>) -> Strided<'a, T> {
         let ((channel, pixel), (channels, n)) = (self.steps(), (self.channels, pixels.len()));

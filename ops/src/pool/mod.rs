@@ -255,15 +255,21 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let pooling = self.pool.pooling(&self.x, &self.out)?;
         let ([x_len, out_len], kind) = (pooling.lens(), self.pool.pooling_type);
+        let small = pooling.small_maxima(kind);
+        let scratch = out_len + small.map_or(0, |rows| rows.scratch());
         with_float!(self.dout, T => {
             let (x, out, dout) = (self.x.slice::<T>()?, self.out.slice::<T>()?, self.dout.slice::<T>()?);
-            pooling.each_plane(cx, (self.dx.slice_mut::<T>()?, x_len), out_len, |plane, dx, left| {
+            pooling.each_plane(cx, (self.dx.slice_mut::<T>()?, x_len), scratch, |plane, dx, scratch| {
+                let (left, copied) = scratch.split_at_mut(out_len);
                 let (x, out, dout) =
                     (nth(x, plane, x_len), nth(out, plane, out_len), nth(dout, plane, out_len));
                 if kind == PoolingType::Max && pooling.halves() {
                     return pooling.to_maxima(dx, x, out, dout);
                 }
                 dx.fill(0.0);
+                if let Some(rows) = small {
+                    return pooling.add_to_first_maxima(rows, [x, out, dout], dx, (left, copied));
+                }
                 left.copy_from_slice(dout);
                 match kind {
                     PoolingType::Max => pooling.strips(|strip| {
