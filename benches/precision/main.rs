@@ -5,6 +5,7 @@
 //! interpreter, in turn (`torch_peer.py`); `--budgets 20` goes through that many budgets, from the least to the memory of
 //! a step without one.
 
+mod image_models;
 mod models;
 
 use std::{

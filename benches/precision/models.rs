@@ -1,5 +1,5 @@
-//! The models: GPT-2 of 124 million parameters, an encoder of the shape of BERT's base model, ResNet-18, and two with
-//! control flow.
+//! The models: GPT-2 of 124 million parameters, an encoder of the shape of BERT's base model, two networks of images, and
+//! two with control flow.
 
 use autobwd::{
     Backward, Builder, DType, Expr, New, Result, Scope, Tensor,
@@ -12,10 +12,12 @@ use autobwd_ops::{
     Math,
     control::{cond, scan},
     matmul::MatmulV2,
-    nn::{BatchNorm, Conv2d, Embedding, LayerNorm, Linear, MultiHeadAttention},
+    nn::{Embedding, LayerNorm, Linear, MultiHeadAttention},
     optim::{AdamW, MemoryBudget, Momentum, Optimizer},
 };
 use clap::ValueEnum;
+
+use crate::image_models;
 
 /// A model with its data.
 #[derive(Clone, Copy, ValueEnum)]
@@ -26,6 +28,8 @@ pub(crate) enum PublishedModel {
     Bert,
     /// ResNet-18: 8 images of 112 × 112, 1,000 classes, momentum.
     Resnet18,
+    /// MobileNetV3, the large one: 8 images of 112 × 112, 1,000 classes, momentum.
+    MobilenetV3,
     /// Two recurrences of 128 steps with layers between them: batch 64, 512 units, AdamW.
     Recurrence,
     /// 12 layers of 1,024 units, each with a branch that data decides: 2,048 rows, AdamW.
@@ -82,12 +86,13 @@ impl PublishedModel {
             PublishedModel::Bert => {
                 Transformer { words: 30_522, batch: 4, length, causal: false }.loss(&net, &mut scope)
             }
-            PublishedModel::Resnet18 => resnet18(&net, &mut scope),
+            PublishedModel::Resnet18 => image_models::resnet18(&net, &mut scope),
+            PublishedModel::MobilenetV3 => image_models::mobilenet_v3(&net, &mut scope),
             PublishedModel::Recurrence => recurrence(&net, &mut scope),
             PublishedModel::Branches => branches(&net, &mut scope),
         }?;
         let budgeted = match self {
-            PublishedModel::Resnet18 => {
+            PublishedModel::Resnet18 | PublishedModel::MobilenetV3 => {
                 let momentum = Momentum { rate: 0.01, momentum: 0.9, nesterov: false, lazy: false };
                 minimize(momentum, &loss, dtype, memory)
             }
@@ -180,36 +185,6 @@ impl Transformer {
         let scores = emit(MatmulV2 { x, y, out: New, trans_x: false, trans_y: true }).out;
         Ok(scores.cross_entropy(&next).mean())
     }
-}
-
-/// The residual network of He et al., "Deep Residual Learning for Image Recognition", 2016.
-fn resnet18(net: &Builder, scope: &mut Scope) -> Result<Expr> {
-    let (batch, size) = (8, 112);
-    scope.set("images", Tensor::from_vec([batch, 3, size, size], numbers(1, batch * 3 * size * size, 1.0))?);
-    scope.set("labels", Tensor::from_vec([batch, 1], integers(2, batch, 1000))?);
-    let x = net.persistable("images", DType::F32, &[batch, 3, size, size], Expr::clone);
-    let labels = net.persistable("labels", DType::I64, &[batch, 1], Expr::clone);
-    let mut seed = 0;
-    let mut conv = |x: &Expr, inputs: usize, outputs: usize, window: usize, stride: i32| {
-        seed += 1;
-        let conv = Conv2d::builder(net, inputs, outputs, window).stride(stride).padding(window as i32 / 2);
-        let y = conv.seed(seed).build().forward(x);
-        BatchNorm::builder(net, outputs).build().forward(&y)
-    };
-    let mut x = conv(&x, 3, 64, 7, 2).relu().max_pool2d(3, 2);
-    let mut channels = 64;
-    for (stage, outputs) in [64, 128, 256, 512].into_iter().enumerate() {
-        for block in 0..2 {
-            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            let y = conv(&x, channels, outputs, 3, stride).relu();
-            let y = conv(&y, outputs, outputs, 3, 1);
-            let shortcut = if channels == outputs { x } else { conv(&x, channels, outputs, 1, stride) };
-            (x, channels) = ((&y + &shortcut).relu(), outputs);
-        }
-    }
-    let features = x.mean_over(&[2, 3]);
-    let scores = Linear::builder(net, 512, 1000).seed(100).build().forward(&features);
-    Ok(scores.cross_entropy(&labels).mean())
 }
 
 /// Rows of random numbers, as a value that the program keeps.

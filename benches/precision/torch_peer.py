@@ -76,13 +76,20 @@ def resnet18():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
+def mobilenet_v3():
+    from torchvision.models import mobilenet_v3_large
+
+    return mobilenet_v3_large(dropout=0.0)
+
+
 def main():
     name, dtype, compiled = sys.argv[1], sys.argv[2], sys.argv[6] == "true"
     threads, steps, length = map(int, sys.argv[3:6])
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    if name == "resnet18":
-        model = resnet18().to(memory_format=torch.channels_last)
+    if name in ("resnet18", "mobilenet-v3"):
+        model = resnet18() if name == "resnet18" else mobilenet_v3()
+        model = model.to(memory_format=torch.channels_last)
         x = torch.rand(8, 3, 112, 112).to(memory_format=torch.channels_last)
         y = torch.randint(0, 1000, (8,))
         optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
