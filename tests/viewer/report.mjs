@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { stat } from "node:fs/promises";
 import path from "node:path";
 
-const NAMES = ["one", "several", "long", "hostile", "nothing"];
+const NAMES = ["one", "several", "long", "hostile", "nothing", "records", "hostile-records"];
 
 /** Checks the reports with the functions of `check.mjs`. */
 export async function checkReports({ open, check, axe, folder, screenshots }) {
@@ -112,11 +112,41 @@ export async function checkReports({ open, check, axe, folder, screenshots }) {
     assert.deepEqual(names, ["</script><script>alert(1)</script>\\u{202e}\\u{7f}", "\"'`&<b>"]);
     assert.equal(await page.locator("h3", { hasText: "<!--<b>{{script}}" }).count(), 1);
     await close();
+    const records = await openReport("hostile-records");
+    assert.deepEqual(await records.page.locator("#records h3").allTextContents(), names);
+    await records.close();
+  });
+
+  await check("report: records with their segments, and where they part", async () => {
+    const { page, close } = await openReport("records");
+    assert.equal(await page.locator("#summary").textContent(), "1 run, 40 steps recorded, 2 records");
+    const verdicts = await page.locator("#records .verdict").allTextContents();
+    assert.deepEqual(verdicts, ["finished, 600 steps; segments: 6 confirmed", "no end, 450 steps; segments: 3 confirmed, 1 refused, 1 not verified"]);
+    const changed = card(page, "changed");
+    const count = async (kind) => (await changed.locator(`.plot path.${kind}`).getAttribute("d")).match(/M/g).length;
+    for (const [kind, expected] of [["confirmed", 3], ["refused", 1], ["unsure", 1], ["tick", 46], ["present", 4], ["missing", 1]]) {
+      assert.equal(await count(kind), expected, kind);
+    }
+    assert.deepEqual(await changed.locator(".sentences li.refused").allTextContents(), ["steps 201 to 300: refused: `linear_0.w` and 3 other values differ"]);
+    const slider = changed.getByLabel("State");
+    await slider.focus();
+    await page.keyboard.press("Home");
+    assert.match(await changed.locator("output").textContent(), /^after step 0, checkpoint: [0-9a-f]{64}$/);
+    const plot = await changed.locator(".plot").boundingBox();
+    await page.mouse.move(plot.x + plot.width / 2, plot.y + 20);
+    assert.match(await changed.locator("output").textContent(), /^after step (290|300, missing checkpoint|310): /);
+    assert.equal(await page.locator("#differences .verdict").textContent(), "they part in steps 201 to 210");
+    assert.match(await page.locator("#differences pre").textContent(), /^the runs start to differ at step 205\n  reads X/);
+    await close();
   });
 
   for (const colorScheme of screenshots ? ["light", "dark"] : []) {
     const { page, close } = await openReport("several", { colorScheme, viewport: { width: 1240, height: 900 } });
     await page.screenshot({ path: path.join(screenshots, `report-${colorScheme}.png`) });
     await close();
+    const records = await openReport("records", { colorScheme, viewport: { width: 1240, height: 780 } });
+    await records.page.locator("#differences").evaluate((section) => section.scrollIntoView());
+    await records.page.screenshot({ path: path.join(screenshots, `records-${colorScheme}.png`) });
+    await records.close();
   }
 }

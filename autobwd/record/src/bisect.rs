@@ -14,7 +14,6 @@ use crate::{
     digest::Digest,
     operator_trace::{CallCapture, CallPlace, OutputTrace, SlotValue, TracedCall},
     program_place::{described, forward_operator, op_at, source_line},
-    record_comparison::RecordComparison,
     recorded_run::RecordedRun,
     stepped_run::SteppedRun,
     value_difference::difference,
@@ -73,23 +72,23 @@ impl RecordedRun {
     /// that are not linked; too little memory; the errors of the file system.
     pub fn bisect(&self, other: &RecordedRun, executor: &mut Executor) -> Result<Bisection> {
         let checkpoints = [self.loadable_checkpoints()?, other.loadable_checkpoints()?];
-        let comparison = RecordComparison::of(self, other);
+        let comparison = self.compare(other);
         let mut bisection = Bisection {
             steps: [self.steps(), other.steps()],
             differences: comparison.differences,
-            last_equal_state: comparison.last_equal,
-            first_different_state: comparison.first_different,
-            compared_states: comparison.states,
+            last_equal_state: comparison.last_equal_state,
+            first_different_state: comparison.first_different_state,
+            compared_states: comparison.compared_states,
             step: None,
             unreproduced: [None, None],
             replays: 0,
             replayed_steps: 0,
         };
-        let Some(last) = comparison.first_different else { return Ok(bisection) };
+        let Some(last) = comparison.first_different_state else { return Ok(bisection) };
         let [first, second] = &checkpoints;
         let mut runs = RunPair {
-            a: SteppedRun::start(self, first, comparison.last_equal, executor)?,
-            b: SteppedRun::start(other, second, comparison.last_equal, executor)?,
+            a: SteppedRun::start(self, first, comparison.last_equal_state, executor)?,
+            b: SteppedRun::start(other, second, comparison.last_equal_state, executor)?,
             initial: comparison.initial,
             executor,
             steps: 0,

@@ -74,6 +74,7 @@ pub use bisection::{
 pub use nan_report::{
     FedSample, LearningRate, MagnitudeHistory, NanOperator, NanReport, NanStep, RangedValue,
 };
+pub use record_comparison::RecordComparison;
 pub use recorded_run::RecordedRun;
 pub use run_record::{RecordOptions, RunRecord};
 pub use value_difference::ValueDifference;

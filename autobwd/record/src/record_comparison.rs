@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use autobwd_core::{Program, desc::diff};
+use serde::Serialize;
 
 use crate::{
     bisection::{DifferenceSubject, RecordedDifference},
@@ -13,17 +14,22 @@ use crate::{
     state::different_names,
 };
 
-/// The differences of two records.
-pub(crate) struct RecordComparison {
-    pub(crate) differences: Vec<RecordedDifference>,
+/// The differences of two records, without a replay.
+///
+/// [`RecordedRun::compare`] has an example.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecordComparison {
+    /// What differs.
+    pub differences: Vec<RecordedDifference>,
     /// Values that differ before the first step.
+    #[serde(skip)]
     pub(crate) initial: BTreeSet<String>,
-    /// The last step after which both records have the same state, apart from the initial differences.
-    pub(crate) last_equal: u64,
-    /// The first step after which the states differ.
-    pub(crate) first_different: Option<u64>,
-    /// The number of states that both records have.
-    pub(crate) states: usize,
+    /// The last step after which both records have the same state. Values that differ before the first step do not count.
+    pub last_equal_state: u64,
+    /// The first step after which the recorded states differ.
+    pub first_different_state: Option<u64>,
+    /// The number of steps after which both records have a state with a common value; 0 if the runs have nothing in common.
+    pub compared_states: usize,
 }
 
 impl RecordComparison {
@@ -63,22 +69,26 @@ impl RecordComparison {
             let rest = steps(shorter + 1, a.last_step().max(b.last_step()));
             add(DifferenceSubject::Length, Some(shorter), format!("the {longer} run alone has {rest}"));
         }
-        let (mut last_equal, mut first_different, mut states) = (0, None, 0);
+        let (mut last_equal_state, mut first_different_state, mut compared_states) = (0, None, 0);
         for (step, state) in &a.states {
             let Some(other) = b.states.get(step) else { continue };
-            states += 1;
-            let mut names = different_names(&state.values, &other.values);
             let is_in_both = |name: &str| state.values.contains_key(name) && other.values.contains_key(name);
+            // States of programs without a common value say nothing.
+            if !state.values.keys().any(|name| is_in_both(name)) {
+                continue;
+            }
+            compared_states += 1;
+            let mut names = different_names(&state.values, &other.values);
             names.retain(|name| is_in_both(name) && !initial.contains(name));
-            if first_different.is_none() && names.is_empty() {
-                last_equal = *step;
-            } else if first_different.is_none() {
-                first_different = Some(*step);
+            if first_different_state.is_none() && names.is_empty() {
+                last_equal_state = *step;
+            } else if first_different_state.is_none() {
+                first_different_state = Some(*step);
                 let text = format!("{} after step {step}", values(&names, "differs", "differ"));
                 add(DifferenceSubject::State, Some(*step), text);
             }
         }
-        RecordComparison { differences, initial, last_equal, first_different, states }
+        RecordComparison { differences, initial, last_equal_state, first_different_state, compared_states }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Self-contained HTML pages: programs, as rows of operators with the story of every gradient and the memory plan, and
-//! training runs, as curves ([`RunReport`]).
+//! training runs, as curves and records ([`RunReport`]).
 //!
 //! Must not run anything. Steps of a program's page, in call order: `layout` (the column and row of every operator) →
 //! `tables` (with `compare`: differences from an older program) → `memory` → `stories` → `tree` (rows that fold, with
@@ -27,7 +27,7 @@ use autobwd_core::{Meta, Program, Result};
 
 use assembly::Template;
 use data::Data;
-pub use report::RunReport;
+pub use report::{ReportedDifference, ReportedRecord, ReportedSegment, RunReport, SegmentVerdict};
 
 const TEMPLATE: Template = Template {
     html: include_str!("page/page.html"),

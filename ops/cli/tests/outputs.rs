@@ -7,6 +7,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use serde_json::{Value, json};
+
 const AUTOBWD: &str = env!("CARGO_BIN_EXE_autobwd");
 
 /// A command in the folder of the examples.
@@ -159,6 +161,49 @@ fn unwritable_files_are_refused_before_the_first_step() {
         assert!(error.contains(expected), "{arguments}: {error}");
         assert_eq!(kept(list()), kept(before.clone()), "{arguments}");
     }
+}
+
+#[test]
+fn report_shows_what_a_replay_says_of_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = training(folder.path());
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let [first, second, log, page] = ["first", "second", "first.jsonl", "page.html"].map(at);
+    let record = format!("{run} --record-every 2 --checkpoint-every 3");
+    for arguments in [
+        format!("{record} --steps 7 --record {first} --log {log}"),
+        format!("{record} --steps 6 --record {second}"),
+    ] {
+        assert_eq!(outcome(&command(&arguments).output().unwrap()), (Some(0), String::new()));
+    }
+    fs::remove_file(folder.path().join("second/checkpoint-3.safetensors")).unwrap();
+    let report = |arguments: &str| -> Value {
+        let report = format!("report {log} {first} {second} {arguments} -o {page}");
+        assert_eq!(outcome(&command(&report).output().unwrap()), (Some(0), String::new()));
+        let html = fs::read_to_string(&page).unwrap();
+        let data = html.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+        serde_json::from_str(data).unwrap()
+    };
+    let data = report("");
+    assert_eq!((&data["runs"][0]["name"], &data["records"][0]["name"]), (&json!("first"), &json!("first")));
+    assert_eq!(data["records"][0]["segments"], json!([]));
+    assert_eq!(data["records"][1]["checkpoints"], json!([[0, true], [3, false], [6, true]]));
+    let missing = "`checkpoint-3.safetensors` is missing: no segment starts after step 3";
+    assert_eq!(data["records"][1]["warnings"], json!([missing]));
+    let difference = &data["differences"][0];
+    assert_eq!(difference["sentences"], json!(["the first run alone has step 7"]));
+    assert_eq!((&difference["last_equal_state"], &difference["bisection"]), (&json!(6), &json!("")));
+
+    let data = report("--verify --segments 2 --seed 1 --bisect --threads 1");
+    let segments = |record: usize| data["records"][record]["segments"].as_array().unwrap().clone();
+    assert_eq!((segments(0).len(), segments(1).len()), (2, 1));
+    assert_eq!(
+        segments(1),
+        [json!({ "after": 0, "last": 6, "verdict": "confirmed", "text": "steps 1 to 6: confirmed" })]
+    );
+    assert_eq!(data["records"][0]["facts"][3], json!(["seed of the choice", "1"]));
+    let bisection = data["differences"][0]["bisection"].as_str().unwrap();
+    assert!(bisection.contains("the runs agree in all 5 states"), "{bisection}");
 }
 
 #[cfg(unix)]

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use autobwd::{Result, viewer::RunReport};
+use autobwd::{
+    Result,
+    viewer::{ReportedDifference, ReportedRecord, ReportedSegment, RunReport, SegmentVerdict},
+};
 use serde_json::{Value, json};
 
 /// A log with these values of the loss, and gradients of some parameters that decay.
@@ -71,5 +74,56 @@ pub(crate) fn reports() -> Result<Vec<(&'static str, String)>> {
         ("long", report(&[("long", log(&falling(100_000), 8)), ("short", log(&falling(5_000), 60))])?),
         ("hostile", report(&[(hostile, log(&short, 1)), ("\"'`&<b>", second)])?),
         ("nothing", report(&[])?),
+        ("records", records("replayed", "changed", log(&short, 2))?),
+        ("hostile-records", records(hostile, "\"'`&<b>", log(&[], 0))?),
     ])
+}
+
+/// The page of two records, one of them verified, and the other one killed and changed.
+fn records(first: &str, second: &str, log: String) -> Result<String> {
+    let mut report = RunReport::new().title("Two records");
+    report.add_run(first, log.as_bytes())?;
+    report.add_record(first, record(600, &[]))?;
+    let mut killed = record(450, &[(200, SegmentVerdict::Refused), (300, SegmentVerdict::Unverifiable)]);
+    killed.is_finished = false;
+    killed.checkpoints[3].1 = false;
+    killed.facts.push((first.into(), second.into()));
+    killed.warnings.push("`checkpoint-300.safetensors` is missing: no segment starts after step 300".into());
+    report.add_record(second, killed)?;
+    report.add_difference(ReportedDifference {
+        records: [first.into(), second.into()],
+        compared_states: 46,
+        last_equal_state: 200,
+        first_different_state: Some(210),
+        sentences: vec![format!("step 205 is fed other data: row 3 of `{first}`")],
+        step: None,
+        bisection: "the runs start to differ at step 205\n  reads X = `x`: 1 of 64 elements differ".into(),
+    })?;
+    report.to_html()
+}
+
+/// A record with a hash every 10 steps and a checkpoint every 100, confirmed but for some segments.
+pub(crate) fn record(steps: u64, others: &[(u64, SegmentVerdict)]) -> ReportedRecord {
+    let segment = |after: u64| {
+        let other = others.iter().find(|(start, _)| *start == after);
+        let (last, verdict) =
+            ((after + 100).min(steps), other.map_or(SegmentVerdict::Confirmed, |known| known.1));
+        let result = match verdict {
+            SegmentVerdict::Confirmed => "confirmed",
+            SegmentVerdict::Refused => "refused: `linear_0.w` and 3 other values differ",
+            SegmentVerdict::Unverifiable => "not verified: the checkpoint is missing",
+        };
+        ReportedSegment { after, last, verdict, text: format!("steps {} to {last}: {result}", after + 1) }
+    };
+    let hash = |step: u64| format!("{:016x}", (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).repeat(4);
+    ReportedRecord {
+        facts: vec![("program".into(), "3c6ef372fe94f82a".into()), ("seed".into(), "7".into())],
+        steps,
+        is_finished: true,
+        states: (0..=steps).step_by(10).map(|step| (step, hash(step))).collect(),
+        checkpoints: (0..=steps).step_by(100).map(|step| (step, true)).collect(),
+        segments: (0..steps).step_by(100).map(segment).collect(),
+        damages: vec![],
+        warnings: vec![],
+    }
 }

@@ -1,9 +1,11 @@
-//! Training runs as one HTML page: the curves of their logs.
+//! Training runs as one HTML page: the curves of their logs, and their records.
 //!
-//! `log` reads the lines of a log into a `Run`, whose `Curve`s keep a bounded number of points.
+//! `log` reads the lines of a log into a `Run`, whose `Curve`s keep a bounded number of points. `record` has records as
+//! plain data.
 
 mod curve;
 mod log;
+mod record;
 
 use std::io::BufRead;
 
@@ -13,6 +15,8 @@ use autobwd_core::{Error, ErrorKind, Result};
 
 use crate::assembly::Template;
 use log::Run;
+use record::NamedRecord;
+pub use record::{ReportedDifference, ReportedRecord, ReportedSegment, SegmentVerdict};
 
 const TEMPLATE: Template = Template {
     html: include_str!("page/report.html"),
@@ -21,6 +25,7 @@ const TEMPLATE: Template = Template {
         include_str!("../shared/elements.js"),
         include_str!("page/runs.js"),
         include_str!("page/chart.js"),
+        include_str!("page/records.js"),
         include_str!("page/main.js"),
     ),
 };
@@ -32,7 +37,7 @@ const NUMBERS: usize = 120_000;
 const FEWEST_POINTS: usize = 128;
 
 /// Training runs as one self-contained HTML page: curves of losses, learning rates, gradient norms, time and memory,
-/// from the logs that `autobwd::exec::Monitor` writes.
+/// from the logs that `autobwd::exec::Monitor` writes; and records of runs, with the steps that a verification confirms.
 ///
 /// Curves of several runs share axes, by step or by time, with a cursor that reads all of them. The page smooths, draws
 /// on logarithmic scales, and marks NaN and infinities. As a [`Page`](crate::Page), it loads nothing and sends nothing.
@@ -56,12 +61,16 @@ const FEWEST_POINTS: usize = 128;
 pub struct RunReport {
     title: String,
     runs: Vec<Run>,
+    records: Vec<NamedRecord>,
+    differences: Vec<ReportedDifference>,
 }
 
 #[derive(Serialize)]
 struct ReportData<'a> {
     title: &'a str,
     runs: &'a [Run],
+    records: &'a [NamedRecord],
+    differences: &'a [ReportedDifference],
 }
 
 impl Default for RunReport {
@@ -73,7 +82,7 @@ impl Default for RunReport {
 impl RunReport {
     /// A report of no runs.
     pub fn new() -> RunReport {
-        RunReport { title: "Training runs".into(), runs: vec![] }
+        RunReport { title: "Training runs".into(), runs: vec![], records: vec![], differences: vec![] }
     }
 
     /// Sets the title.
@@ -88,11 +97,83 @@ impl RunReport {
     /// # Errors
     /// A log that cannot be read, or is malformed, with the number of the line. A name that another run has.
     pub fn add_run(&mut self, name: &str, log: impl BufRead) -> Result<()> {
-        if self.runs.iter().any(|run| run.name() == name) {
-            let text = format!("two runs have the name `{name}`; give each a name of its own");
-            return Err(Error::new(ErrorKind::Duplicate, text));
-        }
+        require_new("runs", name, self.runs.iter().map(Run::name))?;
         self.runs.push(Run::read(name, log)?);
+        Ok(())
+    }
+
+    /// Adds the record of a run. A run and its record may have one name.
+    ///
+    /// ```
+    /// # use autobwd::{Builder, DType, Executor, Scope};
+    /// # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
+    /// use autobwd::exec::record::{RecordOptions, RecordedRun, RunRecord};
+    /// use autobwd::viewer::{ReportedRecord, RunReport};
+    /// # let net = Builder::new();
+    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
+    /// # Sgd { rate: 0.5 }.minimize(&w.square().mean())?.complete()?;
+    /// # let (mut executor, mut scope) = (Executor::new(), Scope::new());
+    /// # executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
+    /// # let (program, folder) = (net.program()?.clone(), tempfile::tempdir()?);
+    /// # let dir = folder.path().join("run");
+    /// let mut record = RunRecord::create(&dir, &program, &scope, RecordOptions::new())?;
+    /// executor.run(&program, &mut scope, &[], &[])?;
+    /// record.step(&[], &scope)?;
+    /// record.finish(&scope)?;
+    ///
+    /// let run = RecordedRun::open(&dir)?;
+    /// let record = ReportedRecord {
+    ///     facts: vec![("autobwd".into(), run.library_version().into())],
+    ///     steps: run.steps(),
+    ///     is_finished: run.is_finished(),
+    ///     states: run.states().collect(),
+    ///     checkpoints: run.checkpoints().collect(),
+    ///     ..ReportedRecord::default()
+    /// };
+    /// let mut report = RunReport::new();
+    /// report.add_record("run", record)?;
+    /// assert!(report.to_html()?.contains("is_finished"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A name that another record has.
+    pub fn add_record(&mut self, name: &str, record: ReportedRecord) -> Result<()> {
+        require_new("records", name, self.records.iter().map(NamedRecord::name))?;
+        self.records.push(NamedRecord::new(name, record));
+        Ok(())
+    }
+
+    /// Adds what a comparison of two records has found.
+    ///
+    /// ```
+    /// use autobwd::viewer::{ReportedDifference, ReportedRecord, RunReport};
+    ///
+    /// let mut report = RunReport::new();
+    /// for name in ["first", "second"] {
+    ///     report.add_record(name, ReportedRecord { steps: 60, ..ReportedRecord::default() })?;
+    /// }
+    /// report.add_difference(ReportedDifference {
+    ///     records: ["first".into(), "second".into()],
+    ///     compared_states: 7,
+    ///     last_equal_state: 40,
+    ///     first_different_state: Some(50),
+    ///     sentences: vec!["step 42 is fed other data: row 1 of `x`".into()],
+    ///     ..ReportedDifference::default()
+    /// })?;
+    /// # report.to_html()?;
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A name that no record has.
+    pub fn add_difference(&mut self, difference: ReportedDifference) -> Result<()> {
+        let is_known = |name: &String| self.records.iter().any(|record| record.name() == name);
+        if let Some(name) = difference.records.iter().find(|name| !is_known(name)) {
+            let text = format!("the report has no record `{name}`; add it before its differences");
+            return Err(Error::new(ErrorKind::NoValue, text));
+        }
+        self.differences.push(difference);
         Ok(())
     }
 
@@ -113,6 +194,16 @@ impl RunReport {
             let Some(run) = longest.filter(|run| run.points() > FEWEST_POINTS) else { break };
             run.halve();
         }
-        TEMPLATE.fill(&self.title, &ReportData { title: &self.title, runs: &runs })
+        let RunReport { title, records, differences, .. } = self;
+        TEMPLATE.fill(title, &ReportData { title, runs: &runs, records, differences })
     }
+}
+
+/// Requires a name that none of the others has.
+fn require_new<'a>(kind: &str, name: &str, mut others: impl Iterator<Item = &'a str>) -> Result<()> {
+    if others.any(|other| other == name) {
+        let text = format!("two {kind} have the name `{name}`; give each a name of its own");
+        return Err(Error::new(ErrorKind::Duplicate, text));
+    }
+    Ok(())
 }

@@ -1,10 +1,13 @@
 //! Reports of runs: what they keep of a log, and which logs they refuse.
 
-use autobwd::{Result, viewer::RunReport};
+use autobwd::{
+    Result,
+    viewer::{ReportedDifference, ReportedRecord, RunReport, SegmentVerdict},
+};
 use serde_json::{Value, json};
 
 use super::{between, data};
-use crate::runs::{falling, log};
+use crate::runs::{falling, log, record};
 
 const HEADER: &str = r#"{"schema":"autobwd.log/1","values":["loss"]}"#;
 
@@ -142,5 +145,47 @@ fn names_of_runs_and_variables_stay_in_the_data() -> Result<()> {
     assert!(!embedded.contains('<'));
     assert_eq!(data(&html)["runs"][0]["name"], hostile);
     assert_eq!(html.matches("</script>").count(), 2);
+    Ok(())
+}
+
+#[test]
+fn records_are_shown_with_their_segments_and_differences() -> Result<()> {
+    let mut report = RunReport::new();
+    report.add_run("a", HEADER.as_bytes())?;
+    report.add_record("a", record(250, &[(100, SegmentVerdict::Refused)]))?;
+    report.add_record("b", record(20, &[]))?;
+    let difference =
+        ReportedDifference { records: ["a".into(), "b".into()], ..ReportedDifference::default() };
+    report.add_difference(difference.clone())?;
+    let mut data = data(&report.to_html()?);
+    let shown = &data["records"][0];
+    assert_eq!(
+        (&shown["name"], &shown["steps"], &shown["is_finished"]),
+        (&json!("a"), &json!(250), &json!(true))
+    );
+    assert_eq!((&shown["states"][1][0], &shown["all_states"]), (&json!(10), &json!(26)));
+    assert_eq!(shown["checkpoints"], json!([[0, true], [100, true], [200, true]]));
+    let verdicts = shown["segments"].as_array().unwrap().iter().map(|segment| &segment["verdict"]);
+    assert_eq!(verdicts.collect::<Vec<_>>(), ["confirmed", "refused", "confirmed"]);
+    assert_eq!(data["differences"][0]["records"], json!(["a", "b"]));
+    assert_eq!(data["differences"][0]["first_different_state"].take(), Value::Null);
+
+    let twice = report.add_record("a", ReportedRecord::default()).unwrap_err();
+    assert_eq!(twice.to_string(), "two records have the name `a`; give each a name of its own");
+    let unknown = ReportedDifference { records: ["a".into(), "c".into()], ..difference };
+    let unknown = report.add_difference(unknown).unwrap_err();
+    assert_eq!(unknown.to_string(), "the report has no record `c`; add it before its differences");
+    Ok(())
+}
+
+#[test]
+fn long_record_keeps_every_nth_state_and_the_last() -> Result<()> {
+    let mut report = RunReport::new();
+    report.add_record("long", record(1_000_007, &[]))?;
+    report.add_record("short", record(9_990, &[]))?;
+    let data = data(&report.to_html()?);
+    let [long, short] = [0, 1].map(|index| data["records"][index]["states"].as_array().unwrap());
+    assert_eq!((long.len(), &long[1][0], &long.last().unwrap()[0]), (992, &json!(1010), &json!(1_000_000)));
+    assert_eq!((short.len(), &data["records"][0]["all_states"]), (1000, &json!(100_001)));
     Ok(())
 }

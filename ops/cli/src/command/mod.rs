@@ -12,6 +12,7 @@ mod plan;
 mod pretrained;
 mod report;
 mod run;
+mod segment_choice;
 mod shell;
 mod show;
 mod tune;
@@ -71,7 +72,7 @@ impl Command {
             Command::Generate(generate) => generate.run(terminal),
             Command::Classify(classify) => classify.run(terminal),
             Command::Tune(tune) => tune.run(terminal),
-            Command::Report(report) => report.run(),
+            Command::Report(report) => report.run(terminal),
             Command::Convert(convert) => convert.run(terminal),
             Command::Check(check) => check.run(terminal),
             Command::Completions(completions) => completions.run(terminal),

@@ -1,6 +1,13 @@
-//! `report`: logs of runs as a page.
+//! `report`: logs and records of runs as a page.
 
-use std::{collections::HashSet, io::BufReader, path::PathBuf};
+mod records;
+
+use std::{
+    collections::HashSet,
+    ffi::OsStr,
+    io::BufReader,
+    path::{Path, PathBuf},
+};
 
 use autobwd::{
     ErrorKind,
@@ -11,53 +18,64 @@ use clap::Args;
 
 use crate::{
     output::check_outputs,
-    terminal::{CommandFailure, CommandResult},
+    terminal::{CommandFailure, CommandResult, Terminal},
 };
+use records::RecordArguments;
 
 /// The largest log that is read, in bytes.
 const LIMIT: u64 = 1 << 34;
 
-/// Draw the curves of training runs
+/// Draw the curves and the records of training runs
 ///
 /// The page is one self-contained HTML file: losses, learning rates, gradient norms, time and memory, several runs in
-/// the same axes. A last line without its end, which a killed run may leave, is left out.
+/// the same axes; of records, the steps with their hashes, the checkpoints, the segments that a replay confirms, and where
+/// runs part. A last line without its end, which a killed run may leave, is left out.
 #[derive(Debug, Args)]
 pub(crate) struct ReportCommand {
-    /// Logs, as `run --log` and `autobwd::exec::Monitor` write them
-    #[arg(required = true, value_name = "RUN.jsonl")]
-    logs: Vec<PathBuf>,
+    /// Logs, as `run --log` and `autobwd::exec::Monitor` write them, and folders of records, as `run --record` and
+    /// `RunRecord` write them
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
     /// The page, in HTML
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// The title of the page
     #[arg(long, default_value = "Training runs")]
     title: String,
+    #[command(flatten)]
+    records: RecordArguments,
 }
 
 impl ReportCommand {
-    pub(super) fn run(&self) -> CommandResult {
+    pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         check_outputs([("--output", Some(&*self.output))])?;
+        let (folders, logs): (Vec<&Path>, Vec<&Path>) =
+            self.runs.iter().map(PathBuf::as_path).partition(|path| path.is_dir());
         let mut report = RunReport::new().title(&self.title);
-        for (path, name) in self.logs.iter().zip(self.names()) {
-            let refuse =
-                |e: &dyn std::fmt::Display| CommandFailure::Unreadable(format!("`{}`: {e}", path.display()));
+        for (path, name) in logs.iter().zip(names(&logs, Path::file_stem)) {
             let log = open_file(path, LIMIT).map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
             report.add_run(&name, BufReader::new(log)).map_err(|e| match e.kind() {
-                ErrorKind::Duplicate => refuse(&"this log is named twice"),
-                _ => refuse(&e),
+                ErrorKind::Duplicate => refusal(path, &"this log is named twice"),
+                _ => refusal(path, &e),
             })?;
         }
+        self.records.add(&mut report, &folders, terminal)?;
         Ok(write_atomically(&self.output, report.to_html()?.as_bytes())?)
     }
+}
 
-    /// The names of the runs: those of the files if they differ, else the paths.
-    fn names(&self) -> Vec<String> {
-        let stem = |path: &PathBuf| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let names: Vec<String> = self.logs.iter().map(stem).collect();
-        let different: HashSet<&String> = names.iter().collect();
-        match different.len() == names.len() {
-            true => names,
-            false => self.logs.iter().map(|path| path.display().to_string()).collect(),
-        }
+/// The refusal of a log or a record.
+fn refusal(path: &Path, e: &dyn std::fmt::Display) -> CommandFailure {
+    CommandFailure::Unreadable(format!("`{}`: {e}", path.display()))
+}
+
+/// The names of runs: names in their paths if they differ, else the paths.
+fn names(paths: &[&Path], name: fn(&Path) -> Option<&OsStr>) -> Vec<String> {
+    let short = |path: &&Path| name(path).unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let names: Vec<String> = paths.iter().map(short).collect();
+    let different: HashSet<&String> = names.iter().collect();
+    match different.len() == names.len() {
+        true => names,
+        false => paths.iter().map(|path| path.display().to_string()).collect(),
     }
 }

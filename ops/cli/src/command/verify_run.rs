@@ -1,16 +1,12 @@
 //! `verify-run`: replays the record of a run.
 
-use std::{
-    hash::{BuildHasher as _, Hasher as _, RandomState},
-    num::NonZero,
-    path::PathBuf,
-};
+use std::{num::NonZero, path::PathBuf};
 
-use autobwd::exec::record::{SegmentOutcome, Segments, VerifiedSegment};
+use autobwd::exec::record::{SegmentOutcome, VerifiedSegment};
 use clap::Args;
 use serde::Serialize;
 
-use super::{ReportForm, open_record, run::executor};
+use super::{ReportForm, open_record, run::executor, segment_choice};
 use crate::terminal::{CommandFailure, CommandResult, Terminal};
 
 /// Verify the record of a run
@@ -68,13 +64,8 @@ struct SegmentJson<'a> {
 impl VerifyRunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let run = open_record(&self.record, terminal)?;
-        // The person who made the record must not know the seed.
-        let seed =
-            self.segments.map(|_| self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()));
-        let segments = match (self.segments, seed) {
-            (Some(count), Some(seed)) => Segments::Random { count: count.get(), seed },
-            _ => Segments::All,
-        };
+        let segments = segment_choice::segments(self.segments, self.seed);
+        let seed = segment_choice::seed(segments);
         let verification = run.verify(&mut executor(self.threads), segments)?;
         let confirmed = verification.is_confirmed();
         match self.format {

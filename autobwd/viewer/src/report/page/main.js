@@ -1,4 +1,4 @@
-// The page: charts, controls, notes, and the tables of final values.
+// The page: charts, controls, notes, records, and the tables of final values.
 
 /** Parameters whose charts are shown at first. */
 const MOST_PARAMETERS = 24;
@@ -33,6 +33,7 @@ function setCursor(fraction) {
 function drawAll() {
   for (const chart of charts) chart.forgetExtent();
   for (const chart of charts) if (!chart.card.hidden) chart.draw();
+  for (const line of timeLines) line.draw();
   setCursor(view.cursor);
 }
 
@@ -104,7 +105,7 @@ function makeNotes() {
   ]).filter(Boolean);
   const long = runs.filter((run) => run.coarse > 1 || run.curves.some((curve) => curve.low));
   if (long.length) notes.push(`Several steps are drawn as their mean, in a band from minimum to maximum: ${long.map((run) => run.text).join(", ")}.`);
-  if (!runs.length) notes.push("No runs.");
+  if (!runs.length && !data.records.length) notes.push("No runs.");
   byId("notes").hidden = !notes.length;
   byId("notes").append(...notes.map((note) => h("li", {}, note)));
 }
@@ -151,12 +152,17 @@ function makeTables() {
 
 {
   const steps = runs.reduce((sum, run) => sum + run.records, 0);
-  byId("summary").textContent = `${runs.length} run${runs.length === 1 ? "" : "s"}, ${grouped(steps)} steps recorded`;
+  const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+  const records = data.records.length ? [count(data.records.length, "record")] : [];
+  const logs = runs.length || !records.length ? [`${count(runs.length, "run")}, ${grouped(steps)} steps recorded`] : [];
+  byId("summary").textContent = [...logs, ...records].join(", ");
+  for (const id of ["controls", "finals"]) byId(id).hidden = !runs.length && records.length > 0;
   startTheme();
   makeNotes();
   makeControls();
   makeTables();
   makeCharts();
+  makeRecords();
   drawAll();
   window.addEventListener("resize", drawAll);
   document.documentElement.dataset.ready = "true";
