@@ -13,7 +13,6 @@ use crate::{
     folder::{DATA, LINES, RecordFolder},
     history::History,
     phrases::steps,
-    record_comparison::RecordComparison,
     replay::Replay,
     sample_reader::SampleReader,
     state::StateNames,
@@ -114,39 +113,6 @@ impl RecordedRun {
     /// Whether the record has hashes of the data alone, so that [`verify_with`](RecordedRun::verify_with) needs them.
     pub fn needs_data(&self) -> bool {
         !self.history.header.stores_feeds
-    }
-
-    /// Compares this record with another one, without a replay: programs, data, changed values, and hashes of states.
-    /// [`bisect`](RecordedRun::bisect) also finds the step and the operator.
-    ///
-    /// ```
-    /// # use autobwd::{Builder, DType, Executor, Scope, Tensor};
-    /// # use autobwd_ops::{Init, Math, optim::{Optimizer, Sgd}};
-    /// use autobwd::exec::record::{RecordOptions, RecordedRun, RunRecord};
-    /// # let net = Builder::new();
-    /// # let w = net.parameter("w", DType::F32, &[2], |w| Init::Constant(3.0).emit(w, 0));
-    /// # Sgd { rate: 0.5 }.minimize(&(&w * net.input("x", DType::F32, &[2])).mean())?.complete()?;
-    /// # let (program, folder) = (net.program()?.clone(), tempfile::tempdir()?);
-    /// let record = |name: &str, changed: u64| -> autobwd::Result<RecordedRun> {
-    ///     let (mut executor, mut scope) = (Executor::new(), Scope::new());
-    ///     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
-    ///     let dir = folder.path().join(name);
-    ///     let mut record = RunRecord::create(&dir, &program, &scope, RecordOptions::new().every(4))?;
-    ///     for step in 1..=10 {
-    ///         let x = Tensor::from_vec([2], vec![if step == changed { 2.0_f32 } else { 1.0 }, 1.0])?;
-    ///         executor.run(&program, &mut scope, &[("x", &x)], &[])?;
-    ///         record.step(&[("x", &x)], &scope)?;
-    ///     }
-    ///     record.finish(&scope)?;
-    ///     RecordedRun::open(&dir)
-    /// };
-    /// let comparison = record("first", 0)?.compare(&record("second", 7)?);
-    /// assert_eq!((comparison.last_equal_state, comparison.first_different_state), (4, Some(8)));
-    /// assert_eq!(comparison.differences[0].text, "step 7 is fed other data: `x`");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn compare(&self, other: &RecordedRun) -> RecordComparison {
-        RecordComparison::of(self, other)
     }
 
     /// Checks the files of the record without a replay: the result has no segments.

@@ -80,7 +80,7 @@ pub(super) struct NamedRecord {
     name: String,
     #[serde(flatten)]
     record: ReportedRecord,
-    /// The number of states, of which the page may have a part.
+    /// The number of states; the page may have fewer.
     all_states: usize,
 }
 
