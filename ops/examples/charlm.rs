@@ -1,18 +1,26 @@
 //! Character-level language model of the founding documents of the United States.
 //!
 //! ```text
-//! cargo run --release --example charlm -- [--seed N] [--checkpoint FILE [--resume]] [--validate] [--device PLUGIN]
+//! cargo run --release --example charlm -- [--seed N] [--checkpoint FILE [--resume]] [--record DIR] [--validate] [--device PLUGIN]
 //! ```
 //!
 //! A GRU is trained on the first nine tenths of the text, by truncated backpropagation through time, and evaluated on
 //! the last tenth, in bits per character. A bigram model is evaluated on the same text for comparison. Then the network
 //! generates text. The last line is a JSON object with the results. With `--checkpoint`, the state of training is saved
 //! after each epoch; with `--resume`, a killed run goes on with it and ends in the same bits.
+//! With `--record`, the run is recorded, and `autobwd verify-run DIR` replays it: the state that a window hands to the next
+//! one is fed, so it is data of the step.
 //! With `--device`, programs run on the first device of a PJRT plugin.
 
 use std::{io::Read, path::PathBuf, time::Instant};
 
-use autobwd::{Builder, DType, Error, ErrorKind, Program, Result, Scope, Tensor, exec::Checkpoint};
+use autobwd::{
+    Builder, DType, Error, ErrorKind, Program, Result, Scope, Tensor,
+    exec::{
+        Checkpoint,
+        record::{RecordOptions, RunRecord},
+    },
+};
 use autobwd_ops::{
     Math,
     nn::{Dropout, Embedding, Gru, Linear},
@@ -36,6 +44,8 @@ const EPOCHS: usize = 40;
 const BATCH: usize = 32;
 /// Length of a window in characters; gradients do not cross its border.
 const WINDOW: usize = 64;
+/// Steps between two checkpoints in a record.
+const SAVED: u64 = 500;
 /// Added to the count of each bigram.
 const SMOOTHING: f64 = 0.05;
 /// Number of characters to generate.
@@ -55,6 +65,9 @@ struct Options {
     /// Go on with the checkpoint, if there is one
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+    /// The folder of a record of the training run, which must not have one unless the run is resumed
+    #[arg(long, value_name = "DIR", conflicts_with = "device")]
+    record: Option<PathBuf>,
     /// Ignore the held-out text; hold out the last tenth of the rest instead
     #[arg(long)]
     validate: bool,
@@ -183,14 +196,25 @@ impl Model {
             }
             None => drop(backend.run(&self.startup, &[], &[])?),
         }
+        let part = |start: usize| (ids.len() - start - 1) / BATCH;
+        let step = starts.iter().take(epoch).map(|start| part(*start) / WINDOW).sum::<usize>() as u64;
+        let mut record = match (&options.record, &*backend) {
+            (Some(folder), Backend::Host(_, scope)) if step == 0 => {
+                let recorded = RecordOptions::new().checkpoint_every(SAVED).startup(&self.startup);
+                Some(RunRecord::create(folder, &self.training, scope, recorded.note("data", &data))?)
+            }
+            (Some(folder), Backend::Host(_, scope)) => {
+                Some(RunRecord::resume(folder, &self.training, scope, step)?)
+            }
+            _ => None,
+        };
         let zeros = Tensor::zeros(DType::F32, &[BATCH, UNITS])?;
         let mut characters = Tensor::zeros(DType::I64, &[WINDOW, BATCH])?;
         let mut next = Tensor::zeros(DType::I64, &[WINDOW, BATCH, 1])?;
 
         let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
         for start in &starts[epoch.min(EPOCHS)..] {
-            let ids = &ids[*start..];
-            let part = (ids.len() - 1) / BATCH;
+            let (ids, part) = (&ids[*start..], part(*start));
             let mut state = zeros.clone();
             let mut sum = 0.0;
             for window in 0..part / WINDOW {
@@ -201,6 +225,9 @@ impl Model {
                 }
                 let feeds = [("characters", &characters), ("next", &next), ("state", &state)];
                 let mut fetched = backend.run(&self.training, &feeds, &[&self.loss, &self.after])?;
+                if let (Some(record), Backend::Host(_, scope)) = (&mut record, &*backend) {
+                    record.step(&feeds, scope)?;
+                }
                 // Gradients stop at the end of a window; the state is carried on.
                 state = fetched.remove(1);
                 sum += fetched[0].item()?;
@@ -217,6 +244,9 @@ impl Model {
             bar.inc(1);
         }
         bar.finish_and_clear();
+        if let (Some(record), Backend::Host(_, scope)) = (record, &*backend) {
+            record.finish(scope)?;
+        }
         let feeds = [("characters", characters.meta()), ("next", next.meta()), ("state", zeros.meta())];
         Ok(match backend {
             Backend::Host(executor, scope) => {
