@@ -5,6 +5,9 @@
 //! each step, and hashes of what comes out; [`RecordedRun`] runs the steps again, all of them or random segments, on any
 //! number of threads, and confirms or refuses the record. A refusal names the step and the values that differ.
 //!
+//! The records of several ranks are verified together ([`RecordedRun::verify_ranks`]). A record is of a run on the host: a
+//! device of XLA computes with another arithmetic, so a replay refuses what a device has computed.
+//!
 //! [`RecordedRun::bisect`] finds the first step and operator at which two recorded runs differ, and
 //! [`RecordedRun::why_nan`] the operator that makes the first NaN of a run.
 //!
@@ -52,6 +55,7 @@ mod nan_report;
 mod operator_trace;
 mod phrases;
 mod program_place;
+mod ranks;
 mod record_comparison;
 mod recorded_run;
 mod recorder;

@@ -120,10 +120,32 @@ impl RecordedRun {
     /// # Errors
     /// The errors of the file system. A record that is damaged is no error; the result says what is damaged or missing.
     pub fn check_files(&self) -> Result<Verification> {
+        Ok(self.inspect()?.0)
+    }
+
+    /// Checks the files, and lists the steps whose checkpoints are there and undamaged.
+    fn inspect(&self) -> Result<(Verification, Vec<u64>)> {
         let mut verification = self.empty_verification();
-        self.undamaged_checkpoints(&mut verification)?;
+        let checkpoints = self.undamaged_checkpoints(&mut verification)?;
         self.check_other_files(&mut verification)?;
-        Ok(verification)
+        Ok((verification, checkpoints))
+    }
+
+    /// As [`inspect`](RecordedRun::inspect), for a replay without feeds from elsewhere.
+    ///
+    /// # Errors
+    /// A record without its data; the errors of the file system.
+    pub(crate) fn inspect_with_data(&self) -> Result<(Verification, Vec<u64>)> {
+        self.require_data()?;
+        self.inspect()
+    }
+
+    fn require_data(&self) -> Result<()> {
+        if self.needs_data() {
+            let text = "the record has hashes of its data alone: verify it with `RecordedRun::verify_with`";
+            return Err(Error::new(ErrorKind::NoValue, text));
+        }
+        Ok(())
     }
 
     /// Replays segments of the run, and compares every recorded hash. The record is not changed.
@@ -132,10 +154,7 @@ impl RecordedRun {
     /// A record without its data; operators that are not linked; too little memory; a loop or a NaN that the executor
     /// does not allow; the errors of the file system. A record that is damaged or of another run is no error, but is refused.
     pub fn verify(&self, executor: &mut Executor, segments: Segments) -> Result<Verification> {
-        if self.needs_data() {
-            let text = "the record has hashes of its data alone: verify it with `RecordedRun::verify_with`";
-            return Err(Error::new(ErrorKind::NoValue, text));
-        }
+        self.require_data()?;
         self.verify_segments(executor, segments, None)
     }
 
@@ -185,18 +204,13 @@ impl RecordedRun {
         segments: Segments,
         feeds: Option<&mut FeedFn<'_>>,
     ) -> Result<Verification> {
-        let mut verification = self.empty_verification();
-        let checkpoints = self.undamaged_checkpoints(&mut verification)?;
-        self.check_other_files(&mut verification)?;
-        let (starts, mut chosen) = self.segments(&checkpoints);
-        if let Segments::Random { count, seed } = segments {
-            choose(&mut chosen, count, seed);
-        }
+        let (mut verification, checkpoints) = self.inspect()?;
+        let starts = self.starts(&checkpoints);
         let mut replay = self.replay(&checkpoints, feeds)?;
-        for (after, last) in chosen {
+        for (after, last) in chosen_segments(&starts, self.last_hash(), segments) {
             let outcome = match starts.contains(&after) {
                 true => replay.segment(executor, after, last)?,
-                false => SegmentOutcome::Unverifiable(format!("there is no checkpoint of step {after}")),
+                false => unverifiable_start(after),
             };
             verification.segments.push(VerifiedSegment { after, last, outcome });
         }
@@ -268,7 +282,7 @@ impl RecordedRun {
 
     /// Checks the other files, and what no hash covers.
     fn check_other_files(&self, verification: &mut Verification) -> Result<()> {
-        let History { states, data_bytes, is_finished, is_torn, .. } = &self.history;
+        let History { data_bytes, is_finished, is_torn, .. } = &self.history;
         if self.history.damage.is_none() {
             verification.damages.extend(statement::damage(&self.folder, &self.history)?);
         }
@@ -278,7 +292,7 @@ impl RecordedRun {
             let text = format!("`{DATA}` has {bytes} bytes, but {data_bytes} in the record");
             verification.damages.push(text);
         }
-        let hashed = states.last_key_value().map_or(0, |(step, _)| *step);
+        let hashed = self.last_hash();
         if hashed < self.steps() {
             let unhashed = steps(hashed + 1, self.steps());
             verification.warnings.push(format!("there is no hash of the state after {unhashed}"));
@@ -292,26 +306,43 @@ impl RecordedRun {
         Ok(())
     }
 
-    /// The steps after which a replay can start, and all segments.
-    fn segments(&self, checkpoints: &[u64]) -> (Vec<u64>, Vec<(u64, u64)>) {
+    /// The last step with a hash of its state.
+    pub(crate) fn last_hash(&self) -> u64 {
+        self.history.states.last_key_value().map_or(0, |(step, _)| *step)
+    }
+
+    /// The steps after which a replay can start.
+    pub(crate) fn starts(&self, checkpoints: &[u64]) -> Vec<u64> {
         let mut starts = checkpoints.to_vec();
         if !self.startup.is_empty() && starts.first() != Some(&0) && self.history.states.contains_key(&0) {
             starts.insert(0, 0);
         }
-        let mut bounds = starts.clone();
-        if bounds.first() != Some(&0) {
-            bounds.insert(0, 0);
-        }
-        let hashed = self.history.states.last_key_value().map_or(0, |(step, _)| *step);
-        if bounds.last() != Some(&hashed) {
-            bounds.push(hashed);
-        }
-        let segments = match bounds[..] {
-            [only] => vec![(only, only)],
-            _ => bounds.windows(2).filter_map(|pair| Some((*pair.first()?, *pair.last()?))).collect(),
-        };
-        (starts, segments)
+        starts
     }
+}
+
+/// The segments between these starts, up to the last step with a hash: all, or some that are chosen at random.
+pub(crate) fn chosen_segments(starts: &[u64], hashed: u64, segments: Segments) -> Vec<(u64, u64)> {
+    let mut bounds: Vec<u64> = starts.iter().copied().filter(|start| *start <= hashed).collect();
+    if bounds.first() != Some(&0) {
+        bounds.insert(0, 0);
+    }
+    if bounds.last() != Some(&hashed) {
+        bounds.push(hashed);
+    }
+    let mut chosen = match bounds[..] {
+        [only] => vec![(only, only)],
+        _ => bounds.windows(2).filter_map(|pair| Some((*pair.first()?, *pair.last()?))).collect(),
+    };
+    if let Segments::Random { count, seed } = segments {
+        choose(&mut chosen, count, seed);
+    }
+    chosen
+}
+
+/// The outcome of a segment whose start is missing.
+pub(crate) fn unverifiable_start(after: u64) -> SegmentOutcome {
+    SegmentOutcome::Unverifiable(format!("there is no checkpoint of step {after}"))
 }
 
 /// Keeps so many segments, in their order (Fisher and Yates's algorithm).

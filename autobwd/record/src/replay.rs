@@ -1,6 +1,6 @@
 //! The replay of segments of a recorded run.
 
-use autobwd_core::{Error, ErrorKind, Program, Result};
+use autobwd_core::{Error, ErrorKind, Program, Result, Tensor};
 use autobwd_exec::{Checkpoint, Executor, Feed, Scope};
 
 use crate::{
@@ -51,13 +51,14 @@ impl Failure {
 }
 
 /// An error of a replay: of this binary, machine or executor, or of the record.
-fn failure(after: u64, step: u64, doing: &str, e: Error) -> Failure {
+pub(crate) fn failure(after: u64, step: u64, doing: &str, e: Error) -> Failure {
     match e.kind() {
         ErrorKind::UnknownOp
         | ErrorKind::NoOps
         | ErrorKind::OutOfMemory
         | ErrorKind::Endless
-        | ErrorKind::NotFinite => Failure::Error(e),
+        | ErrorKind::NotFinite
+        | ErrorKind::Rank => Failure::Error(e),
         _ => refused(after, step, format!("{doing} fails: {e}")),
     }
 }
@@ -104,13 +105,18 @@ impl Replay<'_, '_> {
 
     /// The values after a step.
     pub(crate) fn start(&self, executor: &mut Executor, step: u64) -> Result<Scope, Failure> {
-        if step > 0 || self.startup.is_empty() {
-            return self.load(step);
-        }
         let mut scope = Scope::new();
-        for program in self.startup {
+        for program in self.startup.iter().filter(|_| step == 0) {
             let run = executor.run(program, &mut scope, &[], &[]);
             run.map_err(|e| failure(0, 0, "a startup program", e))?;
+        }
+        self.started(scope, step)
+    }
+
+    /// The values after a step, given the values that the startup programs have made.
+    pub(crate) fn started(&self, scope: Scope, step: u64) -> Result<Scope, Failure> {
+        if step > 0 || self.startup.is_empty() {
+            return self.load(step);
         }
         if let Some(known) = self.history.states.get(&0) {
             self.compare(known, 0, &scope, "after the startup programs")?;
@@ -144,17 +150,26 @@ impl Replay<'_, '_> {
         confirmed: u64,
         scope: &mut Scope,
     ) -> Result<(), Failure> {
-        let step = inputs.step;
-        let refuse = |text| refused(confirmed, step, text);
+        let feeds = self.prepare(inputs, confirmed, scope)?;
+        let feeds: Vec<(&str, &dyn Feed)> =
+            feeds.iter().map(|(name, value)| (name.as_str(), value as &dyn Feed)).collect();
+        let run = executor.run(self.program, scope, &feeds, &[]);
+        run.map(drop).map_err(|e| failure(confirmed, inputs.step, "the step", e))
+    }
+
+    /// Changes the values that were changed before a step, and reads the feeds of the step.
+    pub(crate) fn prepare(
+        &mut self,
+        inputs: &StepInputs,
+        confirmed: u64,
+        scope: &mut Scope,
+    ) -> Result<Vec<(String, Tensor)>, Failure> {
+        let refuse = |text| refused(confirmed, inputs.step, text);
         for rows in &inputs.set {
             let (name, value) = self.feeds.samples.read(rows)?.map_err(refuse)?;
             scope.set(&name, value);
         }
-        let feeds = self.feeds.of_step(self.history, inputs)?.map_err(refuse)?;
-        let feeds: Vec<(&str, &dyn Feed)> =
-            feeds.iter().map(|(name, value)| (name.as_str(), value as &dyn Feed)).collect();
-        let run = executor.run(self.program, scope, &feeds, &[]);
-        run.map(drop).map_err(|e| failure(confirmed, step, "the step", e))
+        self.feeds.of_step(self.history, inputs)?.map_err(refuse)
     }
 
     /// Compares a state with its recorded hash, and the values that the program only reads.

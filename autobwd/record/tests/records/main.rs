@@ -4,6 +4,8 @@ mod bisected_records;
 mod changed_records;
 mod confirmed_records;
 mod nan_sources;
+mod random_changes;
+mod ranks;
 mod refused_requests;
 mod resumed_records;
 mod rounding;
