@@ -227,7 +227,10 @@ impl<'a, T: ConvElement, I: Iterator<Item = (&'a [T], &'a [T])>> SmallCorrelatio
     fn sums<F: LaneOf<T::Sum>, const W: usize>(self) -> [[f64; TALLEST]; TALLEST] {
         let SmallCorrelation { rows, images, scratch } = self;
         let (mut sums, mut all) = (TapSums::<F, W>::new(rows), [[0.0; TALLEST]; TALLEST]);
-        images.for_each(|(x, dy)| sums.add(x, dy, scratch));
+        // `for_each` would not have the instructions of this function.
+        for (x, dy) in images {
+            sums.add(x, dy, scratch);
+        }
         all.iter_mut().zip(&sums.finish()).for_each(|(all, sums)| all[..W].copy_from_slice(sums));
         all
     }
