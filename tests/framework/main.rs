@@ -107,6 +107,7 @@ mod tape_history;
 mod tape_models;
 mod tape_properties;
 mod tape_values;
+mod traces;
 mod typed_operators;
 mod unrolled_control_flow;
 mod user_errors;

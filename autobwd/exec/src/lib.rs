@@ -31,6 +31,7 @@ mod optimizer_state;
 mod predictor;
 mod scope;
 mod session;
+mod trace;
 
 pub use checkpoint::Checkpoint;
 pub use executor::Executor;
@@ -43,3 +44,4 @@ pub use predictor::Predictor;
 pub use scope::Scope;
 pub use session::Session;
 pub use session::feed::Feed;
+pub use trace::Trace;

@@ -1,6 +1,7 @@
 //! The monitor: a log of a training run, one JSON line a step.
 
 mod eager;
+mod event_file;
 mod resume;
 
 use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
@@ -8,6 +9,7 @@ use std::{fmt, fs::File, io::Write, path::Path, time::Instant};
 use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 
+use self::event_file::EventFile;
 use crate::{Session, arithmetic, norm::l2_norm, optimizer_state::RATE_SLOT};
 use autobwd_core::{
     __private::internals::*,
@@ -75,6 +77,8 @@ const CONVERSIONS: [&str; 2] = [Cast::<Var>::SCHEMA.name, Reshape2::<Var>::SCHEM
 /// a step takes more memory, and one pass over all gradients more. Each line is one write, so the log of a killed run
 /// has whole lines, except perhaps for the last one.
 ///
+/// [`with_events`](Monitor::with_events) also writes event files, which TensorBoard reads.
+///
 /// A run that is resumed goes on with its log by [`resume`](Monitor::resume); in eager mode, [`eager`](Monitor::eager)
 /// makes a monitor.
 pub struct Monitor<W> {
@@ -90,6 +94,7 @@ pub struct Monitor<W> {
     has_header: bool,
     /// Whether a write failed: the log may end within a line then.
     is_broken: bool,
+    events: Option<EventFile>,
 }
 
 impl<W> fmt::Debug for Monitor<W> {
@@ -162,20 +167,27 @@ struct LoggedParameter<'a> {
 }
 
 #[derive(Serialize)]
-struct LogRecord<'a> {
+struct LogRecord {
     step: u64,
     time_s: f64,
-    values: Numbers<'a>,
-    learning_rates: Numbers<'a>,
-    gradient_norms: Numbers<'a>,
+    values: Numbers,
+    learning_rates: Numbers,
+    gradient_norms: Numbers,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<usize>,
 }
 
 /// Numbers by name, as a JSON object in this order.
-struct Numbers<'a>(Vec<(&'a String, f64)>);
+struct Numbers(Vec<(String, f64)>);
 
-impl Serialize for Numbers<'_> {
+impl Numbers {
+    /// The numbers by tags of a group.
+    fn tagged<'a>(&'a self, group: &'a str) -> impl Iterator<Item = (String, f64)> + 'a {
+        self.0.iter().map(move |(name, x)| (format!("{group}/{name}"), *x))
+    }
+}
+
+impl Serialize for Numbers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, x)| (name, LogNumber(*x))))
     }
@@ -235,7 +247,18 @@ impl<W: Write> Monitor<W> {
     fn over(log: W, watched: Watched) -> Monitor<W> {
         let (start, earlier, last_step) = (Instant::now(), 0.0, None);
         let arithmetic = Some(ARITHMETIC_VERSION);
-        Monitor { log, watched, start, earlier, last_step, arithmetic, has_header: true, is_broken: false }
+        let (has_header, is_broken, events) = (true, false, None);
+        Monitor { log, watched, start, earlier, last_step, arithmetic, has_header, is_broken, events }
+    }
+
+    /// Also writes the scalars of each step to an event file in a folder, which TensorBoard reads
+    /// (`tensorboard --logdir FOLDER`): the tags are `values/NAME`, `learning_rates/NAME`, `gradient_norms/NAME` and
+    /// `peak_bytes`. The folder is made if it is missing; it gets a new file, and keeps those of runs before this one.
+    ///
+    /// # Errors
+    /// A file that cannot be made.
+    pub fn with_events(self, folder: impl AsRef<Path>) -> Result<Monitor<W>> {
+        Ok(Monitor { events: Some(EventFile::create(folder.as_ref())?), ..self })
     }
 
     /// The number of the last step in the log.
@@ -315,40 +338,50 @@ impl<W: Write> Monitor<W> {
         item: impl Fn(usize, &str) -> Result<f64>,
         norm: impl Fn(usize, &str) -> Result<f64>,
     ) -> Result<()> {
-        let record = self.line_of(&self.watched, step, peak_bytes, item, norm)?;
-        self.write(&record)?;
-        self.last_step = Some(step);
-        Ok(())
+        let record = self.record_of(&self.watched, step, peak_bytes, item, norm)?;
+        self.write_step(&record)
     }
 
-    /// The record of a step as a line.
-    fn line_of(
+    /// The record of a step.
+    fn record_of(
         &self,
         watched: &Watched,
         step: u64,
         peak_bytes: Option<usize>,
         item: impl Fn(usize, &str) -> Result<f64>,
         norm: impl Fn(usize, &str) -> Result<f64>,
-    ) -> Result<Vec<u8>> {
+    ) -> Result<LogRecord> {
         if let Some(last) = self.last_step.filter(|last| *last >= step) {
             let text = format!("step {step} cannot be recorded after step {last}: steps ascend");
             return Err(Error::new(ErrorKind::Data, text));
         }
         let Watched { values, learning_rates, gradients } = watched;
         let (rates, norms) = (values.len(), values.len() + learning_rates.len());
-        let items = |first: usize, names: &'_ [String]| -> Result<Vec<f64>> {
-            names.iter().enumerate().map(|(k, name)| item(first + k, name)).collect()
+        let items = |first: usize, names: &[String]| {
+            let item = |(k, name): (usize, &String)| Ok((name.clone(), item(first + k, name)?));
+            names.iter().enumerate().map(item).collect::<Result<Vec<_>>>().map(Numbers)
         };
         let gradients = gradients.iter().enumerate();
-        let gradient_norms = gradients.map(|(k, (parameter, name))| Ok((parameter, norm(norms + k, name)?)));
-        line(&LogRecord {
+        let gradient_norms =
+            gradients.map(|(k, (parameter, name))| Ok((parameter.clone(), norm(norms + k, name)?)));
+        Ok(LogRecord {
             step,
             time_s: self.earlier + self.start.elapsed().as_secs_f64(),
-            values: Numbers(values.iter().zip(items(0, values)?).collect()),
-            learning_rates: Numbers(learning_rates.iter().zip(items(rates, learning_rates)?).collect()),
+            values: items(0, values)?,
+            learning_rates: items(rates, learning_rates)?,
             gradient_norms: Numbers(gradient_norms.collect::<Result<_>>()?),
             peak_bytes,
         })
+    }
+
+    fn write_step(&mut self, record: &LogRecord) -> Result<()> {
+        self.write(&line(record)?)?;
+        self.last_step = Some(record.step);
+        let Some(events) = &mut self.events else { return Ok(()) };
+        let LogRecord { step, values, learning_rates, gradient_norms, peak_bytes, .. } = record;
+        let groups = values.tagged("values").chain(learning_rates.tagged("learning_rates"));
+        let memory = peak_bytes.map(|bytes| ("peak_bytes".to_string(), bytes as f64));
+        events.scalars(*step, groups.chain(gradient_norms.tagged("gradient_norms")).chain(memory))
     }
 
     fn write(&mut self, line: &[u8]) -> Result<()> {

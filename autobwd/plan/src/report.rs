@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::{FusionGroup, IterationSpace, Plan, ValueSource};
-use autobwd_core::{BlockId, Program};
+use autobwd_core::{BlockId, OpDesc, Program, Site};
 
 /// The plan of a program, known before it runs. `Executor::plan` returns it.
 ///
@@ -24,6 +24,10 @@ pub struct PlanReport {
 pub struct PlannedInstruction {
     /// Types of the operators, in the order in which they run.
     pub operators: Vec<String>,
+    /// Source lines of these operators, such as `src/main.rs:12`; empty for an operator without one.
+    pub sources: Vec<String>,
+    /// The variables that these operators write.
+    pub writes: Vec<String>,
     /// Dtype and shape of a fused kernel's iteration space; empty for a kernel, several entries for horizontally fused
     /// fused kernels.
     pub spaces: Vec<String>,
@@ -54,6 +58,13 @@ impl PlanReport {
         let extent = |IterationSpace { dtype, dims }: &IterationSpace| format!("{dtype} {:?}", &dims[..]);
         let instructions = plan.instruction_groups().map(|(first, groups)| PlannedInstruction {
             operators: groups.iter().flat_map(nodes).map(|node| node.desc.ty.to_string()).collect(),
+            sources: groups.iter().flat_map(nodes).map(|node| source(&node.desc)).collect(),
+            writes: groups
+                .iter()
+                .flat_map(nodes)
+                .flat_map(|node| node.writes())
+                .map(|value| plan.graph.values[value].name(program).to_string())
+                .collect(),
             spaces: groups.iter().filter_map(|group| group.space.as_ref()).map(extent).collect(),
             once: first < plan.constants,
         });
@@ -180,7 +191,7 @@ impl PlanReport {
     }
 
     /// By instruction, and one entry for the time after the last: live bytes.
-    fn live_bytes_by_instruction(&self) -> Vec<usize> {
+    pub fn live_bytes_by_instruction(&self) -> Vec<usize> {
         let mut live = vec![0; self.instructions.len() + 1];
         for buffer in &self.buffers {
             live[buffer.first..=buffer.last].iter_mut().for_each(|bytes| *bytes += buffer.bytes);
@@ -195,6 +206,28 @@ fn kilobytes(bytes: usize) -> String {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The source line of an operator.
+fn source(op: &OpDesc) -> String {
+    match &op.site {
+        None => String::new(),
+        Some(Site::Here(at)) => format!("{}:{}", at.file(), at.line()),
+        Some(Site::Loaded(at)) => at.to_string(),
+    }
+}
+
+impl PlannedInstruction {
+    /// The types of the operators, each once: `tanh + scale`.
+    pub fn summary(&self) -> String {
+        let mut types: Vec<&str> = vec![];
+        for ty in &self.operators {
+            if !types.contains(&ty.as_str()) {
+                types.push(ty);
+            }
+        }
+        types.join(" + ")
+    }
 }
 
 /// `tanh, scale (3 times)`

@@ -65,15 +65,13 @@ impl<W: Write> Monitor<W> {
             let gradient = gradients[k - norms].1.tensor()?;
             with_dtype!(gradient.dtype(), T => Ok(l2_norm(gradient.slice::<T>()?)))
         };
-        let record = self.line_of(&watched, step, None, item, norm)?;
+        let record = self.record_of(&watched, step, None, item, norm)?;
         if !self.has_header {
             let all = values.iter().map(|(_, value)| *value).chain(gradients.iter().map(|(p, _)| p));
             self.write(&header(&watched, all)?)?;
             (self.watched, self.has_header) = (watched, true);
         }
-        self.write(&record)?;
-        self.last_step = Some(step);
-        Ok(())
+        self.write_step(&record)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     norm::l2_norm,
     observer::Observers,
     scope::BoundScope,
+    trace::Trace,
 };
 use autobwd_core::{
     __private::{Arena, Initialisers, Memory, did_you_mean, dimension, internals::*},
@@ -215,6 +216,25 @@ impl Session {
             })
         })?;
         Ok(self.labels.iter().map(String::as_str).zip(times).collect())
+    }
+
+    /// As [`run`](Session::run), and adds a step with the times of all instructions to a trace.
+    ///
+    /// # Errors
+    /// As [`run`](Session::run); a trace of another plan.
+    pub fn trace(&mut self, scope: &mut Scope, trace: &mut Trace) -> Result<()> {
+        trace.expect(self.labels.len())?;
+        let (start, mut times) = (trace.now(), Vec::with_capacity(self.labels.len()));
+        self.initialising(scope, |session, scope| {
+            session.each_instruction(scope, |instruction, cx| {
+                let start = trace.now();
+                instruction.kernel.run(cx)?;
+                times.push((start, trace.now() - start));
+                Ok(())
+            })
+        })?;
+        trace.add(start, times);
+        Ok(())
     }
 
     #[inline]

@@ -79,12 +79,18 @@ pub(crate) struct RunCommand {
     /// of gradients, time and memory
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// The folder for the scalars of the log as event files, which TensorBoard reads
+    #[arg(long, value_name = "DIR", requires = "log")]
+    events: Option<PathBuf>,
     /// Go on with the log of --log, and with its numbers of steps, instead of replacing it
     #[arg(long, requires = "log")]
     append: bool,
     /// The file for the values that the program keeps, in safetensors format
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// The file for the times of all instructions of all steps, in the format of Chrome's trace viewer and Perfetto
+    #[arg(long, value_name = "FILE", conflicts_with = "device")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     recording: RecordArguments,
 }
@@ -138,7 +144,12 @@ pub(super) fn executor(threads: Option<usize>) -> Executor {
 impl RunCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let (save, out, log) = (self.save.as_deref(), self.out.as_deref(), self.log.as_deref());
-        check_outputs([("--save", save), ("--out", out), ("--log", log)])?;
+        check_outputs([
+            ("--save", save),
+            ("--out", out),
+            ("--log", log),
+            ("--trace", self.trace.as_deref()),
+        ])?;
         let Model { program, scope, fetches: results, .. } = self.model.read_model()?;
         let startup = self.startup.iter().map(|path| read_program(path, &LoadOptions::default()));
         let startup: Vec<Program> = startup.collect::<CommandResult<_>>()?;
@@ -174,12 +185,15 @@ impl RunCommand {
             Backend::Device(..) => None,
         };
         let start = Instant::now();
-        let mut stepper = Stepper::new(backend, &program, &feeds, &watched)?;
+        let mut stepper = Stepper::new(backend, &program, &feeds, &watched, self.trace.is_some())?;
         let compile_seconds = device.as_ref().map(|_| start.elapsed().as_secs_f64());
         drop(watched);
         let mut outcome = CommandOutcome::default();
         let logs = Logs { monitor, record };
         let (seconds, failure) = self.steps(terminal, &mut stepper, &fetches, logs, &mut outcome);
+        if let Some(path) = &self.trace {
+            outcome.add(stepper.save_trace(path).map_err(Into::into));
+        }
         if let Some((step, e)) = failure {
             return Err(self.failed_step(step, &e, seconds.len(), stepper));
         }
@@ -271,9 +285,13 @@ impl RunCommand {
             desc.is_some_and(|desc| desc.dims.numel() == 1)
         };
         let scalars: Vec<&str> = fetches.iter().filter(is_scalar).copied().collect();
-        Ok(Some(match self.append {
+        let monitor = match self.append {
             true => Monitor::resume(path, program, &scalars, u64::MAX)?,
             false => Monitor::create(path, program, &scalars)?,
+        };
+        Ok(Some(match &self.events {
+            Some(folder) => monitor.with_events(folder)?,
+            None => monitor,
         }))
     }
 

@@ -1,16 +1,16 @@
 //! A program that runs step after step, on the host or on a device.
 
-use std::{fs::File, sync::Arc, time::Instant};
+use std::{fs::File, path::Path, sync::Arc, time::Instant};
 
 use autobwd::{
     Error, ErrorKind, Meta, Program, Result, Scope, Session, Tensor,
-    exec::{Monitor, record::RunRecord},
+    exec::{Monitor, Trace, record::RunRecord},
 };
 use autobwd_xla::{Backend, CompiledProgram, DeviceScope, pjrt::DeviceBuffer};
 
 /// Runs one program with the same feeds again and again.
 pub(super) enum Stepper<'a> {
-    Host { session: Box<Session>, scope: Scope, feeds: &'a [(String, Tensor)] },
+    Host { session: Box<Session>, scope: Scope, feeds: &'a [(String, Tensor)], trace: Option<Trace> },
     Device(DeviceStepper),
 }
 
@@ -24,19 +24,22 @@ pub(super) struct DeviceStepper {
 }
 
 impl<'a> Stepper<'a> {
-    /// Plans or compiles the program.
+    /// Plans or compiles the program; on the host, steps may be traced.
     pub(super) fn new(
         backend: Backend,
         program: &Program,
         feeds: &'a [(String, Tensor)],
         fetches: &[&str],
+        traces: bool,
     ) -> Result<Stepper<'a>> {
         let metas: Vec<(&str, Meta)> =
             feeds.iter().map(|(name, value)| (name.as_str(), value.meta())).collect();
         match backend {
             Backend::Host(executor, mut scope) => {
                 let session = Box::new(executor.prepare(program, &mut scope, &metas, fetches)?);
-                Ok(Stepper::Host { session, scope, feeds })
+                let plan = || executor.plan(program, &scope, &metas, fetches);
+                let trace = traces.then(|| plan().map(|plan| Trace::new(&plan))).transpose()?;
+                Ok(Stepper::Host { session, scope, feeds, trace })
             }
             Backend::Device(mut executor, scope) => {
                 let upload =
@@ -55,10 +58,13 @@ impl<'a> Stepper<'a> {
     /// Runs a step; returns its seconds, which include the download of fetches from a device.
     pub(super) fn step(&mut self) -> Result<f64> {
         match self {
-            Stepper::Host { session, scope, feeds } => {
+            Stepper::Host { session, scope, feeds, trace } => {
                 feeds.iter().try_for_each(|(name, value)| session.feed(name, value))?;
                 let start = Instant::now();
-                session.run(scope)?;
+                match trace {
+                    None => session.run(scope)?,
+                    Some(trace) => session.trace(scope, trace)?,
+                }
                 Ok(start.elapsed().as_secs_f64())
             }
             Stepper::Device(stepper) => stepper.step(),
@@ -89,6 +95,14 @@ impl<'a> Stepper<'a> {
         match self {
             Stepper::Host { scope, .. } => record.finish(scope),
             Stepper::Device(_) => Ok(()),
+        }
+    }
+
+    /// Writes the trace of the steps.
+    pub(super) fn save_trace(&self, path: &Path) -> Result<()> {
+        match self {
+            Stepper::Host { trace: Some(trace), .. } => trace.save(path),
+            _ => Ok(()),
         }
     }
 

@@ -1,0 +1,221 @@
+//! Traces of runs, in the format of Chrome's trace viewer and Perfetto.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use autobwd_core::{__private::internals::*, Error, ErrorKind, Result, tensor::write_atomically};
+use autobwd_plan::PlanReport;
+
+/// The instructions of all steps that a trace holds, at most: a viewer takes seconds to open them.
+const LIMIT: usize = 1 << 18;
+
+/// When each instruction of a session ran: operators, source lines and memory over time, for trace viewers.
+///
+/// The text is JSON in the format of Chrome's trace viewer (`chrome://tracing`), which <https://ui.perfetto.dev> opens as
+/// well. A step is a slice that contains the slices of its instructions. An instruction lists its operators, their source
+/// lines and the variables that it writes. The counter `live bytes` is what the arena holds at the start of an
+/// instruction.
+///
+/// ```
+/// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor, exec::Trace};
+/// use autobwd_ops::Math;
+///
+/// let net = Builder::new();
+/// let mean = net.input("x", DType::F32, &[-1, 2]).tanh().mean();
+/// let (program, fetches) = (net.program()?, [mean.name()]);
+/// let (executor, mut scope) = (Executor::new(), Scope::new());
+/// let (feeds, fetches) = ([("x", Meta::new(DType::F32, [3, 2]))], [&*fetches[0]]);
+/// let mut session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
+/// let mut trace = Trace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
+/// for _ in 0..2 {
+///     session.feed("x", &Tensor::zeros(DType::F32, &[3, 2])?)?;
+///     session.trace(&mut scope, &mut trace)?;
+/// }
+/// assert_eq!(trace.steps(), 2);
+/// assert!(trace.to_json()?.contains(r#""name":"tanh + mean","cat":"instruction","ph":"X""#));
+/// // trace.save("trace.json")? writes a file.
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// The format: Google, "Trace Event Format", 2016.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    start: Instant,
+    instructions: Vec<TracedInstruction>,
+    /// Bytes of the arena after the last instruction.
+    end_bytes: usize,
+    steps: Vec<TracedStep>,
+    skipped: usize,
+}
+
+/// An instruction, the same in each step.
+#[derive(Clone, Debug)]
+struct TracedInstruction {
+    name: String,
+    operators: Vec<String>,
+    sources: Vec<String>,
+    writes: Vec<String>,
+    live_bytes: usize,
+}
+
+/// Times since the start of the trace.
+#[derive(Clone, Debug)]
+struct TracedStep {
+    start: Duration,
+    end: Duration,
+    /// Start and duration of each instruction.
+    instructions: Vec<(Duration, Duration)>,
+}
+
+#[derive(Serialize)]
+struct TraceFile<'a> {
+    #[serde(rename = "traceEvents")]
+    events: Vec<TraceEvent<'a>>,
+    #[serde(rename = "displayTimeUnit")]
+    unit: &'static str,
+}
+
+/// An event of the format; times are microseconds.
+#[derive(Serialize)]
+struct TraceEvent<'a> {
+    name: &'a str,
+    cat: &'static str,
+    ph: &'static str,
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    pid: u32,
+    tid: u32,
+    args: EventArguments<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum EventArguments<'a> {
+    Instruction { operators: &'a [String], sources: &'a [String], writes: &'a [String] },
+    Step { step: usize },
+    Memory { bytes: usize },
+    Name { name: &'static str },
+}
+
+impl Trace {
+    /// A trace without steps, of the session that has this plan: [`Executor::plan`](crate::Executor::plan) with the
+    /// arguments of [`prepare`](crate::Executor::prepare). Times count from now.
+    pub fn new(plan: &PlanReport) -> Trace {
+        let mut live_bytes = plan.live_bytes_by_instruction();
+        let end_bytes = live_bytes.pop().unwrap_or(0);
+        let instructions = plan.instructions().iter().zip(live_bytes).filter(|(planned, _)| !planned.once);
+        let traced = instructions.map(|(planned, live_bytes)| TracedInstruction {
+            name: planned.summary(),
+            operators: planned.operators.clone(),
+            sources: planned.sources.clone(),
+            writes: planned.writes.clone(),
+            live_bytes,
+        });
+        Trace { start: Instant::now(), instructions: traced.collect(), end_bytes, steps: vec![], skipped: 0 }
+    }
+
+    /// The number of steps.
+    pub fn steps(&self) -> usize {
+        self.steps.len() + self.skipped
+    }
+
+    /// Steps that ran after the trace was full, at 262,144 instructions: they are not in the text.
+    pub fn skipped_steps(&self) -> usize {
+        self.skipped
+    }
+
+    /// Requires a session with that number of instructions.
+    pub(crate) fn expect(&self, instructions: usize) -> Result<()> {
+        if instructions == self.instructions.len() {
+            return Ok(());
+        }
+        let text = format!(
+            "the trace has the plan of {} instructions, but the session runs {instructions}: make it from the plan of the \
+             session's program, feeds and fetches",
+            self.instructions.len()
+        );
+        Err(Error::new(ErrorKind::Program, text))
+    }
+
+    /// The time of this trace.
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Adds a step that has started then and ends now.
+    pub(crate) fn add(&mut self, start: Duration, instructions: Vec<(Duration, Duration)>) {
+        if (self.steps.len() + 1) * self.instructions.len() > LIMIT {
+            self.skipped += 1;
+        } else {
+            self.steps.push(TracedStep { start, end: self.now(), instructions });
+        }
+    }
+
+    /// The trace as JSON.
+    ///
+    /// # Errors
+    /// None that a caller can cause.
+    pub fn to_json(&self) -> Result<String> {
+        let name = |name, what| TraceEvent {
+            name: what,
+            cat: "",
+            ph: "M",
+            ts: 0.0,
+            dur: None,
+            pid: 1,
+            tid: 1,
+            args: EventArguments::Name { name },
+        };
+        let mut events = vec![name("autobwd", "process_name"), name("instructions", "thread_name")];
+        for (number, step) in self.steps.iter().enumerate() {
+            let slice = |(start, duration): (Duration, Duration), name, cat, args| TraceEvent {
+                name,
+                cat,
+                ph: "X",
+                ts: microseconds(start),
+                dur: Some(microseconds(duration)),
+                pid: 1,
+                tid: 1,
+                args,
+            };
+            let memory = |at: Duration, bytes| TraceEvent {
+                name: "live bytes",
+                cat: "memory",
+                ph: "C",
+                ts: microseconds(at),
+                dur: None,
+                pid: 1,
+                tid: 1,
+                args: EventArguments::Memory { bytes },
+            };
+            let times = (step.start, step.end.saturating_sub(step.start));
+            events.push(slice(times, "step", "step", EventArguments::Step { step: number + 1 }));
+            for (instruction, times) in self.instructions.iter().zip(&step.instructions) {
+                let TracedInstruction { name, operators, sources, writes, live_bytes } = instruction;
+                events.push(memory(times.0, *live_bytes));
+                let args = EventArguments::Instruction { operators, sources, writes };
+                events.push(slice(*times, name, "instruction", args));
+            }
+            events.push(memory(step.end, self.end_bytes));
+        }
+        let file = TraceFile { events, unit: "ms" };
+        serde_json::to_string(&file).map_err(|e| Error::internal(e.to_string()))
+    }
+
+    /// Writes the trace to a file, or leaves the file as it is.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        write_atomically(path.as_ref(), self.to_json()?.as_bytes())
+    }
+}
+
+fn microseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
