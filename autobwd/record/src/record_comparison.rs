@@ -59,7 +59,7 @@ impl RecordedRun {
     /// };
     /// let comparison = record("first", 0)?.compare(&record("second", 7)?);
     /// assert_eq!((comparison.last_equal_state, comparison.first_different_state), (4, Some(8)));
-    /// assert_eq!(comparison.differences[0].text, "step 7 is fed other data: `x`");
+    /// assert_eq!(comparison.differences[0].text, "step 7 is fed other data: row 0 of `x`");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compare(&self, other: &RecordedRun) -> RecordComparison {
