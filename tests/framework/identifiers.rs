@@ -19,7 +19,10 @@ use crate::support::sources::{files, root};
 
 /// Words of others, each with where it is from.
 const FOREIGN: &[(&str, &[&str])] = &[
-    ("commands and packages", &["chrt", "perf", "tf2onnx", "libclang", "libopenmpi", "openmpi"]),
+    (
+        "commands and packages",
+        &["chrt", "perf", "tf2onnx", "libclang", "libopenmpi", "openmpi", "tensorboard", "chrome"],
+    ),
     ("environment variables", &["NO_COLOR", "XLA_FLAGS"]),
     (
         "XLA, PJRT and their plugins",

@@ -1,8 +1,8 @@
 //! Event files, which TensorBoard reads.
 //!
 //! A file is a sequence of records: the length of the data in 8 bytes, a checksum of these, the data, a checksum of the
-//! data (TensorFlow, `tensorflow/core/lib/io/record_writer.h`). The data of a record is a message `Event` of protocol
-//! buffers (`tensorflow/core/util/event.proto`).
+//! data (TensorFlow, "record_writer.h"). The data of a record is a message `Event` of protocol buffers (TensorFlow,
+//! "event.proto").
 
 use std::{
     fs::{self, File},
