@@ -1,9 +1,17 @@
 //! Numbers of bytes in arguments.
 
-use crate::terminal::{CommandFailure, CommandResult};
+use autobwd::{Error, ErrorKind, Result};
 
 /// Bytes, with an optional unit: `64MB`, `1.5GB`.
-pub(crate) fn bytes_of(text: &str) -> CommandResult<usize> {
+///
+/// ```
+/// assert_eq!(autobwd_cli::parse_bytes("1.5KB")?, 1500);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// Another text; more bytes than a file or a memory has.
+pub fn parse_bytes(text: &str) -> Result<usize> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "" => Some(1.0),
@@ -20,6 +28,7 @@ pub(crate) fn bytes_of(text: &str) -> CommandResult<usize> {
         .zip(unit)
         .map(|(number, unit)| (number * unit).round());
     bytes.filter(|bytes| *bytes < (1_u64 << 53) as f64).map(|bytes| bytes as usize).ok_or_else(|| {
-        CommandFailure::Unreadable(format!("`{text}` is no number of bytes, such as `64MB` or `1.5GB`"))
+        let text = format!("`{text}` is no number of bytes, such as `64MB` or `1.5GB`");
+        Error::new(ErrorKind::Budget, text)
     })
 }

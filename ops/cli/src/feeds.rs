@@ -1,46 +1,31 @@
 //! Inputs and outputs of programs: the variables that are fed, their shapes, and the results.
 
-use std::{collections::HashSet, path::Path, str::FromStr};
+use std::collections::HashSet;
 
-use autobwd::{BlockId, Meta, OpDesc, Program, Result, Tensor, Var, VarDesc, program::VarKind};
-use autobwd_data::load_npz;
-
-use crate::terminal::{CommandFailure, CommandResult};
-
-/// The arrays of an npz file.
-pub(crate) fn read_npz(path: &Path) -> CommandResult<Vec<(String, Tensor)>> {
-    load_npz(path).map_err(|e| CommandFailure::Unreadable(e.to_string()))
-}
-
-/// The shape of a variable, `x=32,784`.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedShape {
-    name: String,
-    dims: Vec<usize>,
-}
-
-impl FromStr for NamedShape {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<NamedShape, String> {
-        let expected = || "a name and dimensions, such as `x=32,784`, are expected".to_string();
-        let (name, dims) = text.rsplit_once('=').ok_or_else(expected)?;
-        let dims = dims.split(',').filter(|dim| !dim.is_empty()).map(str::parse).collect::<Result<_, _>>();
-        Ok(NamedShape { name: name.into(), dims: dims.map_err(|_| expected())? })
-    }
-}
-
-impl NamedShape {
-    /// The name with the dimensions.
-    pub(crate) fn to_entry(&self) -> (String, Vec<usize>) {
-        (self.name.clone(), self.dims.clone())
-    }
-}
+use autobwd::{
+    BlockId, DType, Error, ErrorKind, Meta, OpDesc, Program, Result, Var, VarDesc,
+    program::{SignatureEntry, VarKind},
+};
+use autobwd_ops::Model;
 
 /// The variables to be fed: those that the program reads and neither computes nor keeps.
 fn data(program: &Program) -> impl Iterator<Item = (Var, &VarDesc)> {
     let vars = program.captures(BlockId::ROOT).into_iter();
     vars.filter_map(|var| Some((var, program.root().vars.get(&var)?))).filter(|(_, desc)| !desc.persistable)
+}
+
+/// Names the inputs and the results of a model that names none: by the signature of the program, or all that it has.
+pub(crate) fn complete(model: &mut Model) {
+    if !model.fetches.is_empty() {
+        return;
+    }
+    let signature = model.program.signature();
+    let variables = |entries: &[SignatureEntry]| entries.iter().map(|e| e.variable.clone()).collect();
+    let named = |names: Vec<&str>| names.into_iter().map(str::to_string).collect();
+    (model.feeds, model.fetches) = match &signature.outputs[..] {
+        [] => (named(inputs(&model.program)), named(fetches(&model.program, &[]))),
+        outputs => (variables(&signature.inputs), variables(outputs)),
+    };
 }
 
 /// The names of the variables to be fed.
@@ -49,25 +34,38 @@ pub(crate) fn inputs(program: &Program) -> Vec<&str> {
 }
 
 /// Dtypes and shapes of these variables, with the given dimensions.
-pub(crate) fn shaped(program: &Program, shapes: &[NamedShape]) -> CommandResult<Vec<(Var, Meta)>> {
+pub(crate) fn shaped(program: &Program, shapes: &[(String, Vec<usize>)]) -> Result<Vec<(Var, Meta)>> {
     let mut metas = vec![];
-    for NamedShape { name, dims } in shapes {
+    for (name, dims) in shapes {
         let var = program.expect_var(name)?;
         let declared = program.root().vars.get(&var).map(VarDesc::meta);
-        let given = Meta::new(declared.as_ref().map_or(autobwd::DType::F32, |meta| meta.dtype), &dims[..]);
+        let given = Meta::new(declared.as_ref().map_or(DType::F32, |meta| meta.dtype), &dims[..]);
         if let Some(declared) = declared.filter(|declared| !declared.agrees(&given)) {
-            return Err(CommandFailure::Failed(format!(
-                "`{name}` is {declared}, not of shape {}",
-                given.dims
-            )));
+            let text = format!("`{name}` is {declared}, not of shape {}", given.dims);
+            return Err(Error::new(ErrorKind::Shape, text));
         }
         metas.push((var, given));
     }
     Ok(metas)
 }
 
-/// Dtypes and shapes of all variables to be fed: as given, else as declared.
-pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> CommandResult<Vec<(&'a str, Meta)>> {
+/// Dtypes and shapes of all variables to be fed: as given by name, else as declared.
+///
+/// ```
+/// use autobwd::{Builder, DType};
+/// use autobwd_ops::Math;
+/// let net = Builder::new();
+/// let _ = net.input("x", DType::F32, &[-1, 2]).tanh();
+/// let program = net.program()?;
+/// let feeds = autobwd_cli::feed_metas(&program, &[("x".into(), vec![8, 2])])?;
+/// assert_eq!(feeds[0].1.to_string(), "float32 [8, 2]");
+/// assert!(autobwd_cli::feed_metas(&program, &[]).is_err());
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// An unknown variable; a shape other than the declared one; a declared shape that is not known, and not given.
+pub fn feed_metas<'a>(program: &'a Program, shapes: &[(String, Vec<usize>)]) -> Result<Vec<(&'a str, Meta)>> {
     let mut feeds: Vec<(&str, Meta)> =
         shaped(program, shapes)?.into_iter().map(|(var, meta)| (program.name(var), meta)).collect();
     for (var, desc) in data(program) {
@@ -78,8 +76,8 @@ pub(crate) fn feeds<'a>(program: &'a Program, shapes: &[NamedShape]) -> CommandR
         if desc.dims.known().is_none() {
             let dims = desc.dims.iter().map(|dim| dim.get().map_or("N".into(), |n| n.to_string()));
             let (shape, dims) = (&desc.dims, dims.collect::<Vec<_>>().join(","));
-            let text = format!("`{name}` has shape {shape}: say which with `--shape {name}={dims}`");
-            return Err(CommandFailure::Failed(text));
+            let text = format!("`{name}` has shape {shape}: give its shape, such as `{name}={dims}`");
+            return Err(Error::new(ErrorKind::Shape, text));
         }
         feeds.push((name, desc.meta()));
     }

@@ -5,14 +5,20 @@ mod command;
 mod feeds;
 mod output;
 mod program_file;
+mod source_lines;
 mod terminal;
 
-use std::process::ExitCode;
+use std::{env, ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, error::ErrorKind};
 
 // Operators of the library are found at link time.
 use autobwd_ops as _;
+
+pub use bytes::parse_bytes;
+pub use feeds::feed_metas;
+pub use program_file::{load_model, save_model};
+pub use source_lines::forget_source_lines;
 
 use command::Command;
 use terminal::{CommandFailure, CommandResult, Terminal};
@@ -34,8 +40,18 @@ struct Arguments {
 ///
 /// The operators are those that are linked into the binary, including [`autobwd_ops`].
 pub fn main_with(name: &'static str) -> ExitCode {
+    ExitCode::from(status_of(name, env::args_os()))
+}
+
+/// As [`main_with`], with these arguments, whose first is the binary; returns the exit status as a number.
+///
+/// ```
+/// assert_eq!(autobwd_cli::status_of("autobwd", ["autobwd", "ops", "relu"].map(Into::into)), 0);
+/// assert_eq!(autobwd_cli::status_of("autobwd", ["autobwd", "show", "missing.onnx"].map(Into::into)), 2);
+/// ```
+pub fn status_of(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let terminal = Terminal { name };
-    terminal.exit(parsed(terminal).and_then(|command| command.run(terminal)))
+    terminal.exit(parsed(terminal, arguments).and_then(|command| command.run(terminal)))
 }
 
 /// The definition of the command.
@@ -44,8 +60,8 @@ fn definition(name: &'static str) -> clap::Command {
 }
 
 /// Parses the arguments; help and version are printed here.
-fn parsed(terminal: Terminal) -> CommandResult<Command> {
-    let matches = definition(terminal.name).try_get_matches();
+fn parsed(terminal: Terminal, arguments: impl IntoIterator<Item = OsString>) -> CommandResult<Command> {
+    let matches = definition(terminal.name).try_get_matches_from(arguments);
     match matches.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => Ok(arguments.command),
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {

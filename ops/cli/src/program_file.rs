@@ -12,7 +12,10 @@ use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 use clap::ValueEnum;
 
-use crate::terminal::{CommandFailure, CommandResult, Terminal, json_escaped};
+use crate::{
+    feeds::complete,
+    terminal::{CommandFailure, CommandResult, Terminal, json_escaped},
+};
 
 /// The path that stands for standard input or output.
 pub(crate) const STANDARD: &str = "-";
@@ -123,12 +126,13 @@ impl Format {
     }
 
     /// The format of a file; that of a path without extension, and of standard input and output, is JSON.
-    pub(crate) fn of(path: &str) -> CommandResult<Format> {
+    pub(crate) fn of(path: &str) -> Result<Format> {
         let Some(extension) = Path::new(path).extension() else { return Ok(Format::Json) };
         let known = FORMATS.iter().find(|entry| extension == entry.extension);
         known.map(|entry| entry.format).ok_or_else(|| {
             let known = FORMATS.map(|entry| format!(".{}", entry.extension)).join(", ");
-            CommandFailure::Unreadable(format!("`{path}`: no format has this extension; known are {known}"))
+            let text = format!("`{path}`: no format has this extension; known are {known}");
+            Error::new(ErrorKind::Format, text)
         })
     }
 
@@ -156,15 +160,51 @@ pub(crate) fn is_published_model(path: &str) -> bool {
     is_gguf || path != STANDARD && Path::new(path).join("config.json").is_file()
 }
 
+/// Loads a model from a file that the commands read: a program in JSON, without values; an .onnx file; a .pdmodel file;
+/// or a published model, which is a folder or a .gguf file. Inputs and outputs that the file does not name are all that
+/// the program has. `options` are for .onnx files.
+///
+/// ```
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../onnx/tests/models");
+/// let model = autobwd_cli::load_model(&format!("{folder}/images.onnx"), &Default::default())?;
+/// assert_eq!(model.feeds, ["x"]);
+/// # Ok::<(), autobwd::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of the file system; files in another format; everything that the reader of a format refuses.
+pub fn load_model(path: &str, options: &LoadOptions) -> Result<Model> {
+    let mut model = read_model(path, options)?;
+    complete(&mut model);
+    Ok(model)
+}
+
+/// Saves a model in the format of the extension: .onnx and .pdmodel files have its values, inputs and outputs; others have
+/// its program.
+///
+/// ```
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../onnx/tests/models");
+/// let model = autobwd_cli::load_model(&format!("{folder}/images.onnx"), &Default::default())?;
+/// let written = tempfile::tempdir()?;
+/// let path = written.path().join("images.pdmodel");
+/// autobwd_cli::save_model(&model, &path.display().to_string())?;
+/// assert!(path.with_extension("pdiparams").exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// An unknown extension; everything that the format cannot express; those of the file system.
+pub fn save_model(model: &Model, path: &str) -> Result<()> {
+    write_file(path, Format::of(path)?, model)
+}
+
 /// Reads a program with its values, inputs and outputs; files of text have the program alone.
-pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Model> {
+pub(crate) fn read_model(path: &str, options: &LoadOptions) -> Result<Model> {
     if is_published_model(path) {
-        return Pretrained::open(path).load().map_err(|e| CommandFailure::Unreadable(e.to_string()));
+        return Pretrained::open(path).load();
     }
     match Format::of(path)?.entry().reader {
-        Reader::Files { model, .. } => {
-            model(path, options).map_err(|e| CommandFailure::Unreadable(e.to_string()))
-        }
+        Reader::Files { model, .. } => model(path, options),
         Reader::Text(_) | Reader::None => Ok(Model {
             program: read_program(path, options)?,
             feeds: vec![],
@@ -175,22 +215,19 @@ pub(crate) fn read_model(path: &str, options: &LoadOptions) -> CommandResult<Mod
 }
 
 /// Reads a program; `-` is JSON on standard input.
-pub(crate) fn read_program(path: &str, options: &LoadOptions) -> CommandResult<Program> {
+pub(crate) fn read_program(path: &str, options: &LoadOptions) -> Result<Program> {
     if is_published_model(path) {
         return Ok(read_model(path, options)?.program);
     }
     let source = if path == STANDARD { "standard input".to_string() } else { format!("`{path}`") };
-    let refuse = |why: &dyn Display| CommandFailure::Unreadable(format!("{source}: {why}"));
+    let refuse = |why: &dyn Display| Error::new(ErrorKind::Format, format!("{source}: {why}"));
     match Format::of(path)?.entry().reader {
-        Reader::Files { program, .. } => {
-            program(path, options).map_err(|e| CommandFailure::Unreadable(e.to_string()))
-        }
+        Reader::Files { program, .. } => program(path, options),
         Reader::Text(read) => {
             let bytes = match path {
                 STANDARD => read_bounded(io::stdin().lock(), Program::FILE_LIMIT, "standard input"),
                 path => read_file(path, Program::FILE_LIMIT),
-            };
-            let bytes = bytes.map_err(|e| CommandFailure::Unreadable(e.to_string()))?;
+            }?;
             let text = str::from_utf8(&bytes).map_err(|e| refuse(&format!("not text: {e}")))?;
             read(text).map_err(|e| refuse(&e))
         }
@@ -206,19 +243,18 @@ pub(crate) fn write_model(
     format: Option<Format>,
     model: &Model,
 ) -> CommandResult {
-    let format = format.map_or_else(|| Format::of(path), Ok)?;
-    if let Writer::Files { save, .. } = format.entry().writer
-        && path != STANDARD
-    {
-        return Ok(save(model, path)?);
-    }
-    if path != STANDARD && format == Format::Json {
-        return Ok(model.program.save(path)?);
+    let format = format.map_or_else(|| Format::of(path), Ok).map_err(CommandFailure::unreadable)?;
+    if path != STANDARD {
+        return Ok(write_file(path, format, model)?);
     }
     let text = format.write(&model.program)?;
-    match (path, format) {
-        (STANDARD, Format::Json) => terminal.print(&json_escaped(&text)),
-        (STANDARD, _) => terminal.print(&text),
-        (path, _) => Ok(write_atomically(path, text.as_bytes())?),
+    terminal.print(&if format == Format::Json { json_escaped(&text) } else { text })
+}
+
+fn write_file(path: &str, format: Format, model: &Model) -> Result<()> {
+    match format.entry().writer {
+        Writer::Files { save, .. } => save(model, path),
+        Writer::Text(_) if format == Format::Json => model.program.save(path),
+        Writer::Text(write) => write_atomically(path, write(&model.program)?.as_bytes()),
     }
 }

@@ -3,7 +3,6 @@
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
-    process::ExitCode,
 };
 
 use autobwd::{Error, ErrorKind, exec::MismatchedValue};
@@ -26,6 +25,11 @@ pub(crate) enum CommandFailure {
 }
 
 impl CommandFailure {
+    /// Input that cannot be read.
+    pub(crate) fn unreadable(e: Error) -> CommandFailure {
+        CommandFailure::Unreadable(e.to_string())
+    }
+
     /// The failure of a write to standard output.
     pub(crate) fn of_stdout(e: io::Error) -> CommandFailure {
         match e.kind() {
@@ -94,9 +98,9 @@ impl Terminal {
         ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 
-    /// Reports the outcome of a command.
-    pub(crate) fn exit(self, outcome: CommandResult) -> ExitCode {
-        let status = match outcome {
+    /// Reports the outcome of a command; returns the exit status.
+    pub(crate) fn exit(self, outcome: CommandResult) -> u8 {
+        match outcome {
             Ok(()) | Err(CommandFailure::Closed) => 0,
             Err(CommandFailure::Negative) => 1,
             Err(CommandFailure::Usage) => 2,
@@ -108,8 +112,7 @@ impl Terminal {
                 self.warn(&message);
                 2
             }
-        };
-        ExitCode::from(status)
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod folder;
 mod generated_text;
 mod generation_config;
 mod generation_options;
+mod generation_overrides;
 mod generator;
 mod gguf;
 mod gpt2;
@@ -49,6 +50,7 @@ mod whisper;
 
 pub use adapter::Adapter;
 pub use generation_options::GenerationOptions;
+pub use generation_overrides::GenerationOverrides;
 pub use generator::Generator;
 #[cfg(feature = "images")]
 pub use image_processor::ImageProcessor;

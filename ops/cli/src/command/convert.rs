@@ -12,7 +12,7 @@ use clap::Args;
 
 use super::ModelPath;
 use crate::{
-    feeds::{fetches, inputs},
+    feeds::complete,
     output::{check_outputs, make_folder},
     program_file::{Format, is_published_model, write_model},
     terminal::{CommandFailure, CommandResult, Terminal},
@@ -66,10 +66,8 @@ impl ConvertCommand {
         if !self.fetch.is_empty() {
             let named: Vec<&str> = self.fetch.iter().map(String::as_str).collect();
             model = Model::for_inference(&model.program, &model.scope, &named)?;
-        } else if model.fetches.is_empty() {
-            let named = |names: Vec<&str>| names.into_iter().map(str::to_string).collect();
-            (model.feeds, model.fetches) =
-                (named(inputs(&model.program)), named(fetches(&model.program, &[])));
+        } else {
+            complete(&mut model);
         }
         for quantized in &self.quantize {
             let (pattern, kind) = quantized.rsplit_once('=').unwrap_or(("*", quantized));

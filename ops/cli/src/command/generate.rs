@@ -4,8 +4,8 @@ use std::{io, path::PathBuf, time::Instant};
 
 use autobwd::{Tensor, tensor::read_bounded};
 use autobwd_models::{
-    ChatMessage, FeatureExtractor, GeneratedText, GenerationOptions, Generator, Tokenizer,
-    transcription_prompt,
+    ChatMessage, FeatureExtractor, GeneratedText, GenerationOptions, GenerationOverrides, Generator,
+    Tokenizer, transcription_prompt,
 };
 use clap::Args;
 use serde::Serialize;
@@ -201,26 +201,16 @@ impl GenerateCommand {
 
     /// The options of the model, with those that are given.
     fn options(&self, model: GenerationOptions, tokenizer: &Tokenizer) -> GenerationOptions {
-        let is_drawn = self.temperature.is_some()
-            || self.top_k.is_some()
-            || self.top_p.is_some()
-            || self.min_p.is_some()
-            || self.seed.is_some();
-        let eos_token_ids = match model.eos_token_ids.is_empty() {
-            true => tokenizer.eos_token_id().into_iter().collect(),
-            false => model.eos_token_ids,
+        let given = GenerationOverrides {
+            greedy: self.greedy,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
         };
-        GenerationOptions {
-            max_new_tokens: self.max_tokens,
-            eos_token_ids,
-            do_sample: (model.do_sample || is_drawn) && !self.greedy,
-            temperature: self.temperature.unwrap_or(model.temperature),
-            top_k: self.top_k.unwrap_or(model.top_k),
-            top_p: self.top_p.unwrap_or(model.top_p),
-            min_p: self.min_p.unwrap_or(model.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
-            seed: self.seed.unwrap_or(model.seed),
-            ..model
-        }
+        let options = GenerationOptions { max_new_tokens: self.max_tokens, ..model };
+        options.overridden(&given).with_end_of(tokenizer)
     }
 }

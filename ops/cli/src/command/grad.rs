@@ -2,11 +2,7 @@
 
 use std::path::Path;
 
-use autobwd::{
-    Backward, Builder, DType, Executor, Program, append_backward,
-    backward::Recompute,
-    program::{BlockId, Site},
-};
+use autobwd::{Backward, Builder, DType, Executor, Program, append_backward, backward::Recompute};
 use autobwd_ops::{
     mixed_precision::{PrecisionLists, mixed_precision},
     optim::{MemoryBudget, Optimizer, OptimizerSpec},
@@ -15,10 +11,11 @@ use clap::Args;
 
 use super::ModelPath;
 use crate::{
-    bytes::bytes_of,
-    feeds::feeds,
+    bytes::parse_bytes,
+    feeds::feed_metas,
     output::check_outputs,
     program_file::{Format, write_model},
+    source_lines::forget_source_lines,
     terminal::{CommandFailure, CommandResult, Terminal, grouped},
 };
 
@@ -92,8 +89,8 @@ impl GradCommand {
         let model = std::mem::take(&mut read.program);
         let budget = self.budget(&model)?;
         let arena = self.checkpoints.iter().find_map(|name| name.strip_prefix("auto:"));
-        let arena = arena.map(bytes_of).transpose()?;
-        let feeds = if arena.is_some() { feeds(&model, &self.model.known.shapes)? } else { vec![] };
+        let arena = arena.map(parse_bytes).transpose().map_err(CommandFailure::unreadable)?;
+        let feeds = if arena.is_some() { feed_metas(&model, &self.model.known.shapes)? } else { vec![] };
         let (no_grad, kept) = (as_strs(&self.no_grad), as_strs(&self.checkpoints));
         let parameters = self.parameters.as_deref().map(as_strs);
         let backward = Backward {
@@ -106,7 +103,7 @@ impl GradCommand {
             },
             ..Backward::default()
         };
-        let has_values = Format::of(&self.output)?.has_values();
+        let has_values = Format::of(&self.output).map_err(CommandFailure::unreadable)?.has_values();
         let mut results = vec![self.loss.clone()];
         let (mut program, startup) = match &self.optimizer {
             None => {
@@ -126,9 +123,9 @@ impl GradCommand {
                 (program, Some(startup))
             }
         };
-        forget_sites(&mut program);
+        forget_source_lines(&mut program);
         if let (Some(path), Some(mut startup)) = (&self.startup, startup) {
-            forget_sites(&mut startup);
+            forget_source_lines(&mut startup);
             startup.save(path)?;
         }
         if has_values {
@@ -142,8 +139,9 @@ impl GradCommand {
     /// The memory budget of a step on data of the given shapes.
     fn budget(&self, model: &Program) -> CommandResult<Option<MemoryBudget>> {
         let Some(bytes) = &self.budget else { return Ok(None) };
-        let feeds = feeds(model, &self.model.known.shapes)?;
-        let budget = MemoryBudget::bytes(bytes_of(bytes)?).feeds(&feeds);
+        let feeds = feed_metas(model, &self.model.known.shapes)?;
+        let budget =
+            MemoryBudget::bytes(parse_bytes(bytes).map_err(CommandFailure::unreadable)?).feeds(&feeds);
         Ok(Some(self.threads.map_or(budget.clone(), |threads| budget.threads(threads))))
     }
 
@@ -252,15 +250,5 @@ fn parameter_list(state: &str, program: &Program, names: &[String]) -> String {
     match &list[..] {
         [] => format!("{state}: no parameter"),
         list => format!("{state}: {parameters} of {elements}: {}", list.join(", ")),
-    }
-}
-
-/// Drops source lines of this file, which say nothing about the model.
-fn forget_sites(program: &mut Program) {
-    for block in (0..program.blocks().len()).map(BlockId::new) {
-        let ops = program.block_mut(block).map(|block| &mut block.ops);
-        for op in ops.into_iter().flatten() {
-            op.site = op.site.filter(|site| matches!(site, Site::Loaded(_)));
-        }
     }
 }

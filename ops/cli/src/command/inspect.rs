@@ -126,7 +126,7 @@ struct DiffReport<'a> {
 
 impl DiffCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let read = |path| read_program(path, &LoadOptions::default());
+        let read = |path| read_program(path, &LoadOptions::default()).map_err(CommandFailure::unreadable);
         let (old, new) = (read(&self.old)?, read(&self.new)?);
         let diff = program::diff(&old, &new);
         let text = diff.to_string();

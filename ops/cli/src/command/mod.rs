@@ -21,13 +21,14 @@ mod why_nan;
 
 use std::path::{Path, PathBuf};
 
-use autobwd::{Error, Program, exec::record::RecordedRun, op::isa};
+use autobwd::{Program, Result, Tensor, exec::record::RecordedRun, op::isa};
+use autobwd_data::load_npz;
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::{
-    feeds::{NamedShape, read_npz, shaped},
+    feeds::shaped,
     program_file::{Format, is_published_model, read_model, read_program},
     terminal::{CommandFailure, CommandResult, Terminal},
 };
@@ -92,8 +93,7 @@ enum ReportForm {
 
 /// Opens the record of a run, which is replayed, and warns of a processor that is slow at it.
 fn open_record(folder: &Path, terminal: Terminal) -> CommandResult<RecordedRun> {
-    let unreadable = |e: Error| CommandFailure::Unreadable(e.to_string());
-    let run = RecordedRun::open(folder).map_err(unreadable)?;
+    let run = RecordedRun::open(folder).map_err(CommandFailure::unreadable)?;
     if let Some(warning) = isa().warning() {
         terminal.warn(warning);
     }
@@ -124,8 +124,8 @@ impl ModelPath {
 #[derive(Debug, Args)]
 struct KnownInputs {
     /// The shape of an input, such as `x=32,784`; may be repeated
-    #[arg(long = "shape", value_name = "VAR=DIMS")]
-    shapes: Vec<NamedShape>,
+    #[arg(long = "shape", value_name = "VAR=DIMS", value_parser = named_shape)]
+    shapes: Vec<(String, Vec<usize>)>,
     /// The size of a dimension that an .onnx file names, such as `batch=32`; may be repeated
     #[arg(long = "dim", value_name = "NAME=N", value_parser = named_dim)]
     dims: Vec<(String, usize)>,
@@ -145,12 +145,13 @@ impl KnownInputs {
     fn read<T>(
         &self,
         path: &str,
-        read: fn(&str, &LoadOptions) -> CommandResult<T>,
+        read: fn(&str, &LoadOptions) -> Result<T>,
         program: fn(&T) -> &Program,
     ) -> CommandResult<T> {
         let mut options = LoadOptions::default();
-        if !is_published_model(path) && Format::of(path)? == Format::Onnx {
-            options.shapes = self.shapes.iter().map(NamedShape::to_entry).collect();
+        if !is_published_model(path) && Format::of(path).map_err(CommandFailure::unreadable)? == Format::Onnx
+        {
+            options.shapes = self.shapes.iter().cloned().collect();
             options.dims = self.dims.iter().cloned().collect();
             let constants = self.constants.as_deref().map_or(Ok(vec![]), read_npz)?;
             options.values = constants.into_iter().collect();
@@ -162,10 +163,23 @@ impl KnownInputs {
             );
             return Err(CommandFailure::Unreadable(text));
         }
-        let read = read(path, &options)?;
+        let read = read(path, &options).map_err(CommandFailure::unreadable)?;
         shaped(program(&read), &self.shapes)?;
         Ok(read)
     }
+}
+
+/// The arrays of an npz file.
+fn read_npz(path: &Path) -> CommandResult<Vec<(String, Tensor)>> {
+    load_npz(path).map_err(CommandFailure::unreadable)
+}
+
+/// The shape of a variable, `x=32,784`.
+fn named_shape(text: &str) -> Result<(String, Vec<usize>), String> {
+    let expected = || "a name and dimensions, such as `x=32,784`, are expected".to_string();
+    let (name, dims) = text.rsplit_once('=').ok_or_else(expected)?;
+    let dims = dims.split(',').filter(|dim| !dim.is_empty()).map(str::parse).collect::<Result<_, _>>();
+    Ok((name.into(), dims.map_err(|_| expected())?))
 }
 
 /// The size of a dimension, `batch=32`.

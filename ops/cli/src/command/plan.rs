@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::{ModelPath, run::executor};
 use crate::{
-    bytes::bytes_of,
-    feeds::{feeds, fetches},
-    terminal::{CommandResult, Terminal},
+    bytes::parse_bytes,
+    feeds::{feed_metas, fetches},
+    terminal::{CommandFailure, CommandResult, Terminal},
 };
 
 /// Show what a run does, and its memory, before it runs
@@ -78,9 +78,10 @@ struct BufferJson<'a> {
 
 impl PlanCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
-        let budget_bytes = self.budget.as_deref().map(bytes_of).transpose()?;
+        let budget_bytes =
+            self.budget.as_deref().map(parse_bytes).transpose().map_err(CommandFailure::unreadable)?;
         let program = self.model.read_program()?;
-        let feeds = feeds(&program, &self.model.known.shapes)?;
+        let feeds = feed_metas(&program, &self.model.known.shapes)?;
         let fetches = fetches(&program, &self.fetch);
         let (executor, mut scope) = (executor(self.threads), Scope::new());
         scope.add_zeros(&program)?;

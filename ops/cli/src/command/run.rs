@@ -19,9 +19,9 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ModelPath;
+use super::{ModelPath, read_npz};
 use crate::{
-    feeds::{fetches, inputs, read_npz},
+    feeds::{fetches, inputs},
     output::{CommandOutcome, check_outputs},
     program_file::read_program,
     terminal::{CommandFailure, CommandResult, Terminal},
@@ -152,7 +152,7 @@ impl RunCommand {
         ])?;
         let Model { program, scope, fetches: results, .. } = self.model.read_model()?;
         let startup = self.startup.iter().map(|path| read_program(path, &LoadOptions::default()));
-        let startup: Vec<Program> = startup.collect::<CommandResult<_>>()?;
+        let startup: Vec<Program> = startup.collect::<Result<_>>().map_err(CommandFailure::unreadable)?;
         // Only then the startup programs make all values.
         let is_empty = scope.is_empty() && self.weights.is_none();
         let backend = self.backend(terminal, &program, scope, &startup)?;

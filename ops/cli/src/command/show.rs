@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::ModelPath;
 use crate::{
-    feeds::{feeds, shaped},
+    feeds::{feed_metas, shaped},
     program_file::Format,
     terminal::{CommandResult, Terminal},
 };
@@ -70,10 +70,10 @@ impl ShowCommand {
     /// The page of a program. Without shapes, the memory plan is there if the program declares all of them.
     fn page(&self, program: &Program) -> CommandResult<String> {
         let page = Page::new(program).title(&self.model.model);
-        let html = match feeds(program, &self.model.known.shapes) {
+        let html = match feed_metas(program, &self.model.known.shapes) {
             Ok(feeds) => page.feeds(&feeds).to_html(),
             Err(_) if self.model.known.shapes.is_empty() => page.to_html(),
-            Err(e) => return Err(e),
+            Err(e) => return Err(e.into()),
         };
         Ok(html?)
     }

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::pretrained::{PretrainedArgs, require_main_input};
 use crate::{
-    bytes::bytes_of,
+    bytes::parse_bytes,
     output::make_folder,
     terminal::{CommandFailure, CommandResult, Terminal},
 };
@@ -307,7 +307,12 @@ impl TuneCommand {
             max_gradient_norm: self.clip,
             seed: self.seed,
             memory: None,
-            process_memory: self.memory.as_deref().map(bytes_of).transpose()?,
+            process_memory: self
+                .memory
+                .as_deref()
+                .map(parse_bytes)
+                .transpose()
+                .map_err(CommandFailure::unreadable)?,
             threads: self.threads,
         };
         Ok(tuning.prepare(pretrained, examples, evaluation)?)

@@ -21,6 +21,26 @@ struct Continuation<'a> {
     text: String,
 }
 
+impl GenerationOptions {
+    /// The options, with the end of texts that the tokenizer names if they name none.
+    ///
+    /// ```
+    /// use autobwd_models::{GenerationOptions, Tokenizer};
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/qwen2");
+    /// let tokenizer = Tokenizer::open(folder)?;
+    /// let options = GenerationOptions::default().with_end_of(&tokenizer);
+    /// assert_eq!(options.eos_token_ids, Vec::from_iter(tokenizer.eos_token_id()));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_end_of(mut self, tokenizer: &Tokenizer) -> GenerationOptions {
+        if self.eos_token_ids.is_empty() {
+            self.eos_token_ids.extend(tokenizer.eos_token_id());
+        }
+        self
+    }
+}
+
 impl Generator {
     /// As [`generate_with`](Generator::generate_with), for texts: returns what continues each prompt. A text ends before
     /// the first of the `stop` strings. Each new part is given to `on_text`, with the number of its text; all texts end
