@@ -30,6 +30,9 @@ pub struct Performance;
 #[doc = include_str!("../../autobwd/book/src/devices.md")]
 pub struct Devices;
 
+#[doc = include_str!("../../autobwd/book/src/from-python.md")]
+pub struct FromPython;
+
 #[doc = include_str!("../../autobwd/book/src/coming-from-others.md")]
 pub struct ComingFromOthers;
 

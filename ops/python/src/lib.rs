@@ -1,6 +1,6 @@
 //! The Python package `autobwd`: models as objects, arrays of NumPy in and out, and the command.
 //!
-//! A [`PyModel`] is a program with the values that it shares with the models it was made from; its methods call what the
+//! A model is a program with the values that it shares with the models it was made from; its methods call what the
 //! commands call. While a model is loaded, planned or run, Python's other threads run.
 
 mod arguments;

@@ -1,7 +1,11 @@
 """Arrays in and out."""
 
 import gc
+import json
+import sys
+from pathlib import Path
 
+import ml_dtypes  # noqa: F401, adds bfloat16 to NumPy
 import numpy as np
 import pytest
 
@@ -79,13 +83,56 @@ def test_an_array_that_does_not_fit_is_refused(model, value, reason):
         model(value)
 
 
-def test_dtypes_go_through_casts_unchanged(model, tmp_path):
-    """Values of every dtype that NumPy has itself, as values that a program keeps."""
+def copying_model(dtype):
+    """A model whose output is its input, with names of its own for both."""
+
+    def variable(name):
+        return {
+            "name": name,
+            "type": "lod_tensor",
+            "dtype": dtype,
+            "shape": [-1, 2],
+            "persistable": False,
+            "stop_gradient": True,
+            "is_parameter": False,
+        }
+
+    op = {"type": "assign", "inputs": {"X": ["x_0"]}, "outputs": {"Out": ["y_0"]}, "attrs": {}}
+    signature = {
+        "inputs": [{"name": "x", "variable": "x_0"}],
+        "outputs": [{"name": "y", "variable": "y_0"}],
+    }
+    block = {"idx": 0, "parent_idx": -1, "vars": [variable("x_0"), variable("y_0")], "ops": [op]}
+    Path("copy.json").write_text(json.dumps({"blocks": [block], "signature": signature}))
+    return autobwd.load("copy.json")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+)
+def test_elements_of_each_dtype_come_back(dtype):
+    model, values = copying_model(dtype), np.array([[0, 1], [2, 3], [1, 0]]).astype(dtype)
+    assert repr(model) == f"<autobwd.Model: x {dtype} [-1, 2] -> y {dtype} [-1, 2]>"
+    for given in (values, values[::-1], values.T.copy().T):
+        (name, result), *_ = model.run({"x": given}).items()
+        assert (name, result.dtype, model.inputs["x"].shape) == ("y", values.dtype, (None, 2))
+        np.testing.assert_array_equal(result, given)
+
+
+def test_bfloat16_needs_a_package(monkeypatch):
+    model = copying_model("bfloat16")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(autobwd.Error, match="which NumPy has with the package `ml_dtypes`"):
+        model([[1.0, 2.0]])
+
+
+def test_values_of_a_model_are_copies_and_come_back(model, tmp_path):
     values = model.state_dict()
-    assert {str(value.dtype) for value in values.values()} == {"float32"}
-    values["head.bias"] = np.array([1, 2, 3], np.float32)
+    values["head.bias"][:] = [1, 2, 3]
+    assert (model.state_dict()["head.bias"] != values["head.bias"]).any()
     model.load_state_dict(values)
     model.save(tmp_path / "values.safetensors")
     again = autobwd.load("images.onnx", weights=tmp_path / "values.safetensors").state_dict()
+    assert again.keys() == values.keys()
     for name, value in values.items():
         np.testing.assert_array_equal(again[name], value)

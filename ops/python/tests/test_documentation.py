@@ -1,4 +1,4 @@
-"""Examples in docstrings and in the README run; the stubs have the names and parameters of the module."""
+"""Examples in docstrings, in the README and in the book run; the stubs have the names and parameters of the module."""
 
 import ast
 import doctest
@@ -36,8 +36,9 @@ def test_docstrings_say_something_and_their_examples_run(name, item):
     assert runner.run(example).failed == 0
 
 
-def test_examples_of_the_readme_run():
-    blocks = re.findall(r"```python\n(.*?)```", (PACKAGE / "README.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "../../autobwd/book/src/from-python.md"])
+def test_listings_run(page):
+    blocks = re.findall(r"```python\n(.*?)```", (PACKAGE / page).read_text(), re.DOTALL)
     assert blocks
     names = {}
     for block in blocks:

@@ -172,6 +172,8 @@ def test_other_threads_go_on_while_a_model_runs(model):
         (lambda model: model.grad("nothing"), "no variable `nothing`"),
         (lambda model: model.loss("cross_entropy").train_step("best:1"), "no optimizer `best`"),
         (lambda model: model.loss("cross_entropy").train_step("sgd:1", freeze=["z*"]), "no parameter matches `z"),
+        (lambda model: model.loss("cross_entropy").train_step("sgd:1", freeze=["*"]), "no parameter is trained"),
+        (lambda model: model.freeze().loss("cross_entropy").train_step("sgd:1"), "no parameter is trained"),
         (lambda model: model.loss("cross_entropy").train_step("sgd:1", budget="1XB"), "no number of bytes"),
         (lambda model: model.loss("cross_entropy")(np.zeros([1, 1, 8, 10], np.float32), [7]), "class index 7"),
         (lambda model: model.explain("w@GRAD"), "no gradient `w@GRAD`"),
