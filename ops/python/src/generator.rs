@@ -68,7 +68,7 @@ impl PyGenerator {
     /// True
     #[pyo3(signature = (
         prompt, *, max_tokens=256, chat=false, system=None, greedy=false, temperature=None, top_k=None, top_p=None,
-        min_p=None, repetition_penalty=None, seed=None, stop=vec![], on_text=None
+        min_p=None, repetition_penalty=None, seed=None, stop=None, on_text=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "named arguments in Python")]
     fn generate(
@@ -85,7 +85,7 @@ impl PyGenerator {
         min_p: Option<f32>,
         repetition_penalty: Option<f32>,
         seed: Option<u64>,
-        stop: Vec<String>,
+        stop: Option<Vec<String>>,
         on_text: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         let given =
@@ -102,6 +102,7 @@ impl PyGenerator {
             false => self.tokenizer.encode(prompt),
         };
         let tokens = tokens.map_err(raised)?;
+        let stop = stop.unwrap_or_default();
         let mut failure: Option<PyErr> = None;
         let generated = py.detach(|| {
             let mut state = match self.state.try_lock() {

@@ -121,10 +121,6 @@ pub(crate) fn with_updates(
         }
         None => optimizer.minimize_with(&expr, &backward)?,
     };
-    if updates.trained.is_empty() {
-        let text = "no parameter is trained: the model has none, all are frozen, or none leads to the loss";
-        return Err(Error::new(ErrorKind::NoGradient, text));
-    }
     let warnings = updates.untrained.iter().map(|parameter| parameter.reason());
     let warnings = warnings.chain(updates.partial.iter().map(ToString::to_string)).collect();
     let (mut program, startup) = (net.program()?.clone(), net.startup().program()?.clone());

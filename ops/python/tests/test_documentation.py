@@ -1,6 +1,5 @@
-"""Examples in docstrings, in the README and in the book run; the stubs have the names and parameters of the module."""
+"""Examples in docstrings, in the README and in the book run."""
 
-import ast
 import doctest
 import inspect
 import re
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 import autobwd
-from autobwd import _autobwd
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -43,30 +41,3 @@ def test_listings_run(page):
     names = {}
     for block in blocks:
         exec(block, names)
-
-
-def parameters(function):
-    """The names of a stub's parameters."""
-    arguments = function.args
-    every = arguments.posonlyargs + arguments.args + [arguments.vararg] + arguments.kwonlyargs + [arguments.kwarg]
-    return [argument.arg for argument in every if argument and argument.arg not in ("self", "cls")]
-
-
-def test_stubs_have_the_names_and_parameters_of_the_module():
-    def compare(stub, owner, name):
-        if isinstance(stub, ast.ClassDef):
-            members = [node for node in stub.body if isinstance(node, ast.FunctionDef)]
-            own = {member for member in vars(owner) if member[0] != "_"}
-            assert {node.name for node in members if node.name[0] != "_"} == own, name
-            for node in members:
-                compare(node, getattr(owner, node.name), f"{name}.{node.name}")
-        elif not stub.decorator_list and not name.endswith("__call__"):
-            callable_ = owner if not name.endswith("__new__") else getattr(autobwd, name.split(".")[0])
-            found = [p for p in inspect.signature(callable_).parameters if p != "self"]
-            assert parameters(stub) == found, name
-
-    stubs = ast.parse((Path(autobwd.__file__).parent / "_autobwd.pyi").read_text()).body
-    described = {node.name: node for node in stubs if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    for name in [name for name in described if not name.startswith("_")]:
-        compare(described[name], getattr(_autobwd, name), name)
-    assert set(autobwd.__all__) - {"__version__"} <= set(described)

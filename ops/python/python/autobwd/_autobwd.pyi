@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = ["Error", "Generator", "Model", "Plan", "TensorSpec", "__version__", "command", "load"]
 __version__: str
 
 class _Dlpack(Protocol):
@@ -54,7 +55,7 @@ class Model:
         optimizer: str,
         loss: str | None = None,
         *,
-        freeze: Sequence[str] = [],
+        freeze: Sequence[str] | None = None,
         budget: int | str | None = None,
         shapes: _Shapes | None = None,
     ) -> Model: ...
@@ -95,7 +96,7 @@ class Generator:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
         seed: int | None = None,
-        stop: Sequence[str] = [],
+        stop: Sequence[str] | None = None,
         on_text: Callable[[str], bool | None] | None = None,
     ) -> str: ...
 

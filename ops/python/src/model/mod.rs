@@ -196,19 +196,19 @@ impl PyModel {
     /// >>> losses = [float(step(x, target)) for _ in range(20)]
     /// >>> losses[-1] < losses[0]
     /// True
-    #[pyo3(signature = (optimizer, loss=None, *, freeze=vec![], budget=None, shapes=None))]
+    #[pyo3(signature = (optimizer, loss=None, *, freeze=None, budget=None, shapes=None))]
     fn train_step(
         &self,
         py: Python<'_>,
         optimizer: &str,
         loss: Option<&str>,
-        freeze: Vec<String>,
+        freeze: Option<Vec<String>>,
         budget: Option<Bytes>,
         shapes: Option<Shapes>,
     ) -> PyResult<PyModel> {
         let loss = self.output_or_first(loss)?;
         let optimizer: OptimizerSpec = optimizer.parse().map_err(raised)?;
-        let frozen: Vec<&str> = freeze.iter().map(String::as_str).collect();
+        let frozen: Vec<&str> = freeze.iter().flatten().map(String::as_str).collect();
         let shapes: Vec<(String, Vec<usize>)> = shapes.unwrap_or_default().into_iter().collect();
         let bytes = budget.as_ref().map(Bytes::get).transpose()?;
         let derived = self.values.with(py, |values| {
