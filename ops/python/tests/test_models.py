@@ -29,6 +29,13 @@ def test_models_of_paddlepaddle_and_hugging_face_run():
     assert logits.shape[:2] == (1, 3)
 
 
+def test_a_language_model_learns_to_continue_its_tokens():
+    tokens = np.array([[5, 7, 9, 11]])
+    step = autobwd.load("qwen2").loss("next_token").train_step("adamw:0.001", freeze=["*embed_tokens*"])
+    losses = [float(step(tokens, tokens)) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
 def test_specifications_have_names_of_dimensions(model):
     spec = model.inputs["x"]
     assert (spec.dtype, spec.shape, repr(spec)) == ("float32", ("N", 1, "H", "W"), "float32 [N, 1, H, W]")
