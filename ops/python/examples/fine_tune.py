@@ -1,7 +1,7 @@
 """A model of PyTorch is exported, trained by autobwd within a memory budget, and loaded back.
 
     pip install autobwd torch onnx onnxscript
-    python fine_tune.py [--steps 10] [--batch 64] [--budget 160MB]
+    python fine_tune.py [--steps 10] [--batch 32] [--budget 180MB]
 
 PyTorch trains a copy on the same data. Each training is a process of its own, whose peak of memory is printed, with the
 losses of both; the outputs of the model that is loaded back are compared with those of autobwd.
@@ -34,7 +34,7 @@ def network():
             return x + self.norm(self.conv(x)).relu()
 
     class Network(nn.Module):
-        def __init__(self, channels=32, depth=8):
+        def __init__(self, channels=32, depth=16):
             super().__init__()
             self.stem = nn.Conv2d(3, channels, 3, padding=1)
             self.blocks = nn.Sequential(*[Block(channels) for _ in range(depth)])
@@ -132,8 +132,8 @@ def load_back(folder, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--budget", default="160MB")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--budget", default="180MB")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
