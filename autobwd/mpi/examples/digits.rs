@@ -1,18 +1,22 @@
 //! Trains a classifier of handwritten digits on several ranks.
 //!
 //! ```text
-//! mpirun -n 2 cargo run --release -p autobwd-mpi --example digits -- [--seed N] [--epochs N] [--checkpoint FILE [--resume]]
+//! mpirun -n 2 cargo run --release -p autobwd-mpi --example digits -- [--seed N] [--epochs N] [--checkpoint FILE [--resume]] [--record DIR]
 //! ```
 //!
 //! Each rank trains on its share of every batch, and gradients are averaged over all. Rank 0 prints the mean loss of
 //! each epoch, and a JSON object with the accuracy on images that were not trained on. It saves a checkpoint after each
-//! epoch, which all ranks read to go on: ranks have equal values, and each counts its own share of the data.
+//! epoch, which all ranks read to go on: ranks have equal values, and each counts its own share of the data. With `--record`,
+//! each rank records its run: `autobwd verify-run DIR/rank-0 DIR/rank-1` replays both together.
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use autobwd::{
     Builder, DType, Error, ErrorKind, Executor, Feed, Result, Scope, Tensor,
-    exec::Checkpoint,
+    exec::{
+        Checkpoint,
+        record::{RecordOptions, RunRecord},
+    },
     parallel::{Transport, all_reduce_sum, data_parallel, require_same_program, startup},
 };
 use autobwd_data::{Dataset, Loader, TensorDataset};
@@ -49,6 +53,9 @@ struct Options {
     /// Go on with the checkpoint, if there is one
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+    /// The folder of the records of all ranks, `rank-0` and so on, which must not have any
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    record: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -86,8 +93,13 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
 
     // Train: one thread a rank, and the weights of rank 0 at the start.
     let (mut executor, mut scope) = (Executor::with_threads(1).with_transport(transport), Scope::new());
-    executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
-    executor.run(&startup(&step, rank)?, &mut scope, &[], &[])?;
+    let mut recorded = RecordOptions::new().note("rank", rank.to_string());
+    for start in [net.startup().program()?.clone(), startup(&step, rank)?] {
+        executor.run(&start, &mut scope, &[], &[])?;
+        recorded = recorded.startup(&start);
+    }
+    let folder = options.record.as_ref().map(|folder| folder.join(format!("rank-{rank}")));
+    let mut record = folder.map(|folder| RunRecord::create(folder, &step, &scope, recorded)).transpose()?;
     let training = TensorDataset::new(training.iter().map(|(name, field)| (name, field.clone())))?;
     let loader = Loader::builder(training).batch(BATCH / ranks).shuffle(options.seed).drop_last(true);
     let mut loader = loader.shard(rank, ranks).build()?;
@@ -107,9 +119,12 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
         let (mut sum, mut steps) = (0.0, 0);
         for batch in loader.epoch() {
             let batch = batch?;
-            let feeds: [(&str, &dyn Feed); 2] =
-                [("pixels", batch.get("pixels")?), ("label", batch.get("label")?)];
+            let fields = [("pixels", batch.get("pixels")?), ("label", batch.get("label")?)];
+            let feeds = fields.map(|(name, field)| (name, field as &dyn Feed));
             sum += executor.run(&step, &mut scope, &feeds, &[&total])?[0].item()? / ranks as f64;
+            if let Some(record) = &mut record {
+                record.step(&fields, &scope)?;
+            }
             steps += 1;
         }
         if rank == 0 {
@@ -119,6 +134,10 @@ fn train(options: &Options, transport: Arc<dyn Transport>) -> Result<()> {
                 checkpoint.save(path, &step, &scope)?;
             }
         }
+    }
+
+    if let Some(record) = record {
+        record.finish(&scope)?;
     }
 
     // Test.

@@ -7,6 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use autobwd::{
+    Executor,
+    exec::record::{RecordedRun, Segments},
+    parallel::threads,
+};
+use autobwd_ops as _;
+
 /// An example, which Cargo builds along with this test.
 fn example(name: &str) -> PathBuf {
     let test = env::current_exe().expect("a test has a path");
@@ -48,6 +55,22 @@ fn ranks_train_together() {
     // Means over shares of a batch, in other orders: equal to the four digits that are printed.
     assert_eq!(losses[0], losses[1]);
     assert_eq!(losses[0], losses[2]);
+}
+
+#[test]
+fn records_of_ranks_are_verified_together() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().to_str().expect("a path in Unicode");
+    let output = run(2, "digits", &["--epochs", "2", "--record", dir]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let open = |rank| RecordedRun::open(folder.path().join(rank)).expect("a record");
+    let runs = ["rank-0", "rank-1"].map(open);
+    assert!(runs[0].states().eq(runs[1].states()));
+    let transports = threads::connect(2, Duration::from_secs(60)).into_iter();
+    let executor = |transport| Executor::with_threads(1).with_transport(transport);
+    let mut executors: Vec<Executor> = transports.map(executor).collect();
+    let verifications = RecordedRun::verify_ranks(&runs, &mut executors, Segments::All).expect("a replay");
+    assert!(verifications.iter().all(|verification| verification.is_confirmed() && verification.steps == 88));
 }
 
 #[test]
