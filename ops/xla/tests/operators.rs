@@ -283,6 +283,7 @@ fn compare_values(float: DType, tolerance: f64, step: usize, exempt: &[&str]) ->
         None => ClientOptions::new(),
     };
     let device = plugin()?.client(&options)?.device(0)?;
+    let step = if std::env::var_os("OPERATORS").is_some() { 1 } else { step };
     let (mut failures, mut differing) = (vec![], BTreeSet::new());
     for (ty, cases) in samples(float).step_by(step) {
         for (case, which) in cases.iter().zip(["", "gradient of "]) {
@@ -311,7 +312,8 @@ fn operators_compute_the_same_in_single_precision() -> Result<()> {
 }
 
 fn operators_compute_the_same_in_double_precision() -> Result<()> {
-    compare_values(DType::F64, 1e-11, 1, &[])
+    // A lowering is the same in both precisions; all samples would take minutes more.
+    compare_values(DType::F64, 1e-11, 2, &[])
 }
 
 /// Devices sum in another order, and may round between operators that the host fuses.
