@@ -30,8 +30,10 @@ fn events(steps: usize) -> Result<(Vec<Value>, usize)> {
     executor.run(&net.startup().program()?, &mut scope, &[], &[])?;
     let x = Tensor::zeros(DType::F32, &[4, 3])?;
     let feeds = [("x", x.meta())];
-    let mut session = executor.prepare(&program, &mut scope, &feeds, &[&loss])?;
-    let mut trace = Trace::new(&executor.plan(&program, &scope, &feeds, &[&loss])?);
+    // The learning rate is a value of the scope, which a fetch copies.
+    let fetches = [loss.as_str(), "learning_rate_0"];
+    let mut session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
+    let mut trace = Trace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
     for _ in 0..steps {
         session.feed("x", &x)?;
         session.trace(&mut scope, &mut trace)?;
@@ -67,6 +69,7 @@ fn instructions_are_within_their_step() -> Result<()> {
         .map(Vec::len)
         .sum();
     assert!(listed <= operators && listed > 4, "{listed} of {operators}");
+    assert!(instructions.iter().any(|event| event["name"] == "copy"));
     let sources = instructions.iter().flat_map(|event| event["args"]["sources"].as_array()).flatten();
     assert!(sources.clone().any(|source| source.as_str().is_some_and(|at| at.contains("traces.rs:"))));
     let bytes = of("memory").into_iter().filter_map(|event| event["args"]["bytes"].as_u64());

@@ -46,6 +46,8 @@ const LIMIT: usize = 1 << 18;
 pub struct Trace {
     start: Instant,
     instructions: Vec<TracedInstruction>,
+    /// By instruction of the session: its number in the plan, or `None` for a copy.
+    numbers: Vec<Option<usize>>,
     /// Bytes of the arena after the last instruction.
     end_bytes: usize,
     steps: Vec<TracedStep>,
@@ -116,7 +118,8 @@ impl Trace {
             writes: planned.writes.clone(),
             live_bytes,
         });
-        Trace { start: Instant::now(), instructions: traced.collect(), end_bytes, steps: vec![], skipped: 0 }
+        let (instructions, numbers, steps) = (traced.collect(), vec![], vec![]);
+        Trace { start: Instant::now(), instructions, numbers, end_bytes, steps, skipped: 0 }
     }
 
     /// The number of steps.
@@ -129,17 +132,24 @@ impl Trace {
         self.skipped
     }
 
-    /// Requires a session with that number of instructions.
-    pub(crate) fn expect(&self, instructions: usize) -> Result<()> {
-        if instructions == self.instructions.len() {
-            return Ok(());
+    /// Requires a session with these instructions, copies among them, and as many others as the plan has.
+    pub(crate) fn expect(&mut self, is_planned: impl Iterator<Item = bool>) -> Result<()> {
+        let mut planned = 0;
+        let number = |is_planned: bool| {
+            planned += usize::from(is_planned);
+            is_planned.then(|| planned - 1)
+        };
+        let numbers: Vec<Option<usize>> = is_planned.map(number).collect();
+        if planned != self.instructions.len() || !self.steps.is_empty() && numbers != self.numbers {
+            let text = format!(
+                "the trace has the plan of {} instructions, but the session runs {planned}: make it from the plan of the \
+                 session's program, feeds and fetches",
+                self.instructions.len()
+            );
+            return Err(Error::new(ErrorKind::Program, text));
         }
-        let text = format!(
-            "the trace has the plan of {} instructions, but the session runs {instructions}: make it from the plan of the \
-             session's program, feeds and fetches",
-            self.instructions.len()
-        );
-        Err(Error::new(ErrorKind::Program, text))
+        self.numbers = numbers;
+        Ok(())
     }
 
     /// The time of this trace.
@@ -149,7 +159,7 @@ impl Trace {
 
     /// Adds a step that has started then and ends now.
     pub(crate) fn add(&mut self, start: Duration, instructions: Vec<(Duration, Duration)>) {
-        if (self.steps.len() + 1) * self.instructions.len() > LIMIT {
+        if (self.steps.len() + 1) * self.numbers.len() > LIMIT {
             self.skipped += 1;
         } else {
             self.steps.push(TracedStep { start, end: self.now(), instructions });
@@ -195,8 +205,14 @@ impl Trace {
             };
             let times = (step.start, step.end.saturating_sub(step.start));
             events.push(slice(times, "step", "step", EventArguments::Step { step: number + 1 }));
-            for (instruction, times) in self.instructions.iter().zip(&step.instructions) {
-                let TracedInstruction { name, operators, sources, writes, live_bytes } = instruction;
+            for (number, times) in self.numbers.iter().zip(&step.instructions) {
+                let Some(number) = number else {
+                    let args = EventArguments::Instruction { operators: &[], sources: &[], writes: &[] };
+                    events.push(slice(*times, "copy", "instruction", args));
+                    continue;
+                };
+                let TracedInstruction { name, operators, sources, writes, live_bytes } =
+                    &self.instructions[*number];
                 events.push(memory(times.0, *live_bytes));
                 let args = EventArguments::Instruction { operators, sources, writes };
                 events.push(slice(*times, name, "instruction", args));

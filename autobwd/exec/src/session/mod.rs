@@ -57,8 +57,8 @@ pub struct Session {
     scope: u64,
     feeds: Vec<FeedSlot>,
     fetches: Vec<String>,
-    /// The operators of each instruction, for profiles.
-    labels: Vec<String>,
+    /// The operators of each instruction, for profiles; `None` for a copy of a value that is fetched or kept.
+    labels: Vec<Option<String>>,
     lent_bytes: usize,
     live_bytes: usize,
     initialisers: Initialisers,
@@ -114,10 +114,7 @@ impl Session {
             }
             _ => Err(Error::internal(format!("`{name}` has no place in the arena"))),
         };
-        let labels = bound.instructions[bound.constants..]
-            .iter()
-            .map(|instruction| label(&plan, instruction))
-            .collect();
+        let labels = labels(&plan, &bound.instructions).skip(bound.constants).collect();
         let body = BoundBlock::new(program, BlockId::ROOT, &plan, arena, bound, &cx)?;
         let locations = &plan.memory.locations;
         let names = feeds.iter().map(|(name, _)| name);
@@ -215,7 +212,8 @@ impl Session {
                 Ok(())
             })
         })?;
-        Ok(self.labels.iter().map(String::as_str).zip(times).collect())
+        let labels = self.labels.iter().map(|label| label.as_deref().unwrap_or("copy"));
+        Ok(labels.zip(times).collect())
     }
 
     /// As [`run`](Session::run), and adds a step with the times of all instructions to a trace.
@@ -223,7 +221,7 @@ impl Session {
     /// # Errors
     /// As [`run`](Session::run); a trace of another plan.
     pub fn trace(&mut self, scope: &mut Scope, trace: &mut Trace) -> Result<()> {
-        trace.expect(self.labels.len())?;
+        trace.expect(self.labels.iter().map(Option::is_some))?;
         let (start, mut times) = (trace.now(), Vec::with_capacity(self.labels.len()));
         self.initialising(scope, |session, scope| {
             session.each_instruction(scope, |instruction, cx| {
@@ -427,11 +425,18 @@ fn fed<'a>(feeds: &'a mut [FeedSlot], name: &str) -> Result<&'a mut FeedSlot> {
     }
 }
 
+/// The labels of instructions. A copy follows the instruction that writes its value, or runs without operators.
+fn labels(plan: &Plan, instructions: &[BoundInstruction]) -> impl Iterator<Item = Option<String>> {
+    let mut last = None;
+    instructions.iter().map(move |instruction| {
+        let is_copy = plan.groups.is_empty() || last == Some(instruction.node);
+        last = Some(instruction.node);
+        (!is_copy).then(|| label(plan, instruction))
+    })
+}
+
 /// The operator types of an instruction, each once.
 fn label(plan: &Plan, instruction: &BoundInstruction) -> String {
-    if plan.groups.is_empty() {
-        return "copy".into();
-    }
     let first = plan.groups.partition_point(|group| group.nodes.start < instruction.node);
     let fused = plan.groups[first + 1..].iter().take_while(|group| group.shares_instruction);
     let end = fused.last().unwrap_or(&plan.groups[first]).nodes.end;
