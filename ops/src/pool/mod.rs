@@ -295,7 +295,7 @@ impl Kernel for Pool2dGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        self.pool.scratch_bytes(&self.x, &self.out, workers)
+        self.pool.gradient_bytes(&self.x, &self.out, workers)
     }
 }
 
@@ -357,7 +357,7 @@ impl Kernel for Pool2dGradGrad<Buf<'_>> {
     }
 
     fn scratch_bytes(&self, workers: usize) -> usize {
-        self.pool.scratch_bytes(&self.x, &self.out, workers)
+        self.pool.plane_bytes(&self.x, &self.out, workers)
     }
 }
 

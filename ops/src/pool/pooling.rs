@@ -56,12 +56,16 @@ impl PoolAttrs {
         Ok(Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive })
     }
 
-    /// Scratch bytes of the gradients: a plane of the output, and copied rows, for each thread.
-    pub(super) fn scratch_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
-        self.pooling(x, out).map_or(0, |pooling| {
-            let copied = pooling.small_maxima(self.pooling_type).map_or(0, |rows| rows.scratch());
-            (pooling.lens()[1] + copied) * workers * x.dtype().size()
-        })
+    /// Scratch bytes of the second gradient: a plane of the output for each thread.
+    pub(super) fn plane_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
+        self.pooling(x, out).map_or(0, |pooling| pooling.lens()[1] * workers * x.dtype().size())
+    }
+
+    /// Scratch bytes of the gradient: a plane of the output, and copied rows, for each thread.
+    pub(super) fn gradient_bytes(&self, x: &Buf<'_>, out: &Buf<'_>, workers: usize) -> usize {
+        let small = self.pooling(x, out).ok().and_then(|pooling| pooling.small_maxima(self.pooling_type));
+        let copied = small.map_or(0, |rows| rows.scratch() * workers * x.dtype().size());
+        self.plane_bytes(x, out, workers) + copied
     }
 }
 
