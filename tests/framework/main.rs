@@ -65,6 +65,7 @@ mod optimizer_specs;
 mod optimizer_state;
 mod outer_variables;
 mod overwritten_names;
+mod packages;
 mod parallel;
 mod parameter_updates;
 mod predictor;
