@@ -48,7 +48,8 @@ fn links_lead_to_files_and_headings() {
         files(&root().join(folder), &["md"], &mut pages);
     }
     pages.extend(
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page)),
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+            .map(|page| root().join(page)),
     );
     let (mut links, mut broken) = (0, vec![]);
     for own in pages {

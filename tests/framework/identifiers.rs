@@ -125,7 +125,7 @@ fn identifiers_and_paths_that_are_named_exist() {
     for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
         files(&root.join(folder), &["rs", "md"], &mut all);
     }
-    let documents = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+    let documents = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     all.extend(documents.map(|document| root.join(document)));
     let texts: Vec<_> = all.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let (mut spans, mut listings) = (vec![], vec![]);

@@ -28,7 +28,7 @@ fn prose_uses_standard_terms() {
     for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
         files(&root.join(folder), &["rs", "md"], &mut all);
     }
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"] {
         all.push(root.join(document));
     }
     for path in all {
