@@ -44,7 +44,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 #[test]
 fn links_lead_to_files_and_headings() {
     let mut pages = vec![];
-    for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
+    for folder in ["autobwd", "autobwd-macros", "ops", "templates", "tests", "benches"] {
         files(&root().join(folder), &["md"], &mut pages);
     }
     pages.extend(

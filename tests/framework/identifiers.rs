@@ -122,7 +122,7 @@ fn names_that_do_not_exist_are_found() {
 fn identifiers_and_paths_that_are_named_exist() {
     let root = root();
     let mut all = vec![];
-    for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
+    for folder in ["autobwd", "autobwd-macros", "ops", "templates", "tests", "benches"] {
         files(&root.join(folder), &["rs", "md"], &mut all);
     }
     let documents = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];

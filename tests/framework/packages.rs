@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use serde_json::Value;
 
-use crate::support::sources::root;
+use crate::support::sources::{files, root};
 
 /// The description of a workspace by `cargo metadata`, without dependencies of dependencies.
 fn metadata(manifest: &Path) -> Value {
@@ -85,4 +85,52 @@ fn contributing_names_exactly_the_published_packages() {
     let named: Vec<&str> = list.split(" -p ").skip(1).collect();
     assert_eq!(named.iter().copied().collect::<BTreeSet<_>>(), published(&workspace).map(name).collect());
     assert_eq!(named.len(), published(&workspace).count(), "a package is named twice");
+}
+
+#[test]
+fn pinned_toolchain_is_the_oldest_that_packages_support() {
+    let workspace = metadata(&root().join("Cargo.toml"));
+    let toolchain = fs::read_to_string(root().join("rust-toolchain.toml")).unwrap();
+    for package in published(&workspace) {
+        let oldest = package["rust_version"].as_str().unwrap();
+        assert!(toolchain.contains(&format!("channel = \"{oldest}.")), "{}: {oldest}", name(package));
+    }
+}
+
+/// A name with a hyphen, which is another name in code.
+const NAME: &str = "generated-package";
+
+#[test]
+fn templates_are_packages_when_their_placeholders_are_filled_in() {
+    let templates = root().join("templates").canonicalize().unwrap();
+    for template in ["operator", "training"] {
+        let (template, folder) = (templates.join(template), tempfile::tempdir().unwrap());
+        let settings = fs::read_to_string(template.join("cargo-generate.toml")).unwrap();
+        let mut all = vec![];
+        files(&template, &["toml", "md", "rs"], &mut all);
+        for file in all {
+            let name = file.strip_prefix(&template).unwrap();
+            let text = fs::read_to_string(&file).unwrap();
+            let filled = text
+                .replace("{{project-name}}", NAME)
+                .replace("{{crate_name}}", &NAME.replace('-', "_"))
+                .replace("{{autobwd}}", &root().to_string_lossy().replace('\\', "/"));
+            assert!(!filled.contains("{{"), "{}: another placeholder", file.display());
+            let is_filled_in =
+                settings.contains(&format!("\"{}\"", name.to_string_lossy().replace('\\', "/")));
+            assert_eq!(is_filled_in, text != filled, "{}: `include`", file.display());
+            let copy = folder.path().join(name);
+            fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            fs::write(copy, filled).unwrap();
+        }
+        let generated = metadata(&folder.path().join("Cargo.toml"));
+        let [package] = &generated["packages"].as_array().unwrap()[..] else { panic!("one package") };
+        assert_eq!(name(package), NAME);
+        for dependency in package["dependencies"].as_array().unwrap() {
+            if let Some(path) = dependency["path"].as_str() {
+                let manifest = fs::read_to_string(Path::new(path).join("Cargo.toml")).unwrap();
+                assert!(manifest.contains(&format!("name = \"{}\"\n", name(dependency))), "{path}");
+            }
+        }
+    }
 }

@@ -25,7 +25,7 @@ fn comment(line: &str) -> Option<&str> {
 #[test]
 fn prose_uses_standard_terms() {
     let (root, mut all, mut faults) = (root(), vec![], vec![]);
-    for folder in ["autobwd", "autobwd-macros", "ops", "tests", "benches"] {
+    for folder in ["autobwd", "autobwd-macros", "ops", "templates", "tests", "benches"] {
         files(&root.join(folder), &["rs", "md"], &mut all);
     }
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"] {

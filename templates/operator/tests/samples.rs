@@ -1,0 +1,3 @@
+//! Every sample holds: its gradients equal central differences.
+
+autobwd::check_all!({{crate_name}});
