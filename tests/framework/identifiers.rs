@@ -21,7 +21,18 @@ use crate::support::sources::{files, root};
 const FOREIGN: &[(&str, &[&str])] = &[
     (
         "commands and packages",
-        &["chrt", "perf", "tf2onnx", "libclang", "libopenmpi", "openmpi", "tensorboard", "chrome"],
+        &[
+            "chrt",
+            "perf",
+            "tf2onnx",
+            "libclang",
+            "libopenmpi",
+            "openmpi",
+            "semver",
+            "tensorboard",
+            "logdir",
+            "chrome",
+        ],
     ),
     ("environment variables", &["NO_COLOR", "XLA_FLAGS"]),
     (
