@@ -32,6 +32,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
             "tensorboard",
             "logdir",
             "chrome",
+            "hack",
         ],
     ),
     ("environment variables", &["NO_COLOR", "XLA_FLAGS"]),

@@ -8,6 +8,7 @@ use super::{Lora, factors};
 
 impl Lora {
     /// Makes all products but the head targets, unless they are excluded or trained as a whole.
+    #[cfg(feature = "tuning")]
     pub(crate) fn target_all(&mut self, model: &Model) {
         self.targets = linear_targets(model);
         let modules: Vec<String> =
