@@ -76,7 +76,8 @@ impl Case {
     /// Returns whether there was anything to compare.
     fn compare(&self, is_sampled: &[bool]) -> Result<bool> {
         let Some(expected) = self.expected(is_sampled) else { return Ok(false) };
-        let (mut metas, mut feeds): (Vec<(&str, Meta)>, Vec<(String, Tensor)>) = Default::default();
+        let mut metas: Vec<(&str, Meta)> = vec![];
+        let mut feeds: Vec<(String, Tensor)> = vec![];
         let mut program = self.program.clone();
         for ((name, values), sampled) in self.values.iter().zip(is_sampled) {
             if *sampled {
