@@ -292,7 +292,7 @@ impl TapRows {
 
 /// The first elements, filled up to a block.
 #[inline(always)]
-pub(crate) fn block<X: Factor, F: LaneOf<X::Sum>>(from: &[X], fill: F) -> [F; BLOCK] {
+fn block<X: Factor, F: LaneOf<X::Sum>>(from: &[X], fill: F) -> [F; BLOCK] {
     let mut block = [fill; BLOCK];
     if let Some(from) = from.first_chunk::<BLOCK>() {
         for l in 0..BLOCK {

@@ -73,7 +73,7 @@ pub(super) fn rule_of(program: &Program, op: &OpDesc) -> Result<Option<Rule>> {
         Conv2dOp => Rule::Convolved,
         Conv2dGrad => Rule::ConvolutionGradient,
     );
-    let rank = first_rank(program, op);
+    let rank = axis_rank(program, op);
     // Tensors in the place of attributes, and attributes that mean all elements.
     let by_tensors =
         op.inputs.iter().any(|(slot, vars)| slot.as_str().contains("Tensor") && !vars.is_empty());
@@ -87,10 +87,10 @@ pub(super) fn rule_of(program: &Program, op: &OpDesc) -> Result<Option<Rule>> {
     Ok(fits.then_some(rule))
 }
 
-/// The rank of the first input.
-fn first_rank(program: &Program, op: &OpDesc) -> usize {
-    let first = op.inputs.args().next();
-    first.and_then(|var| program.root().vars.get(&var)).map_or(0, |desc| desc.dims.len())
+/// The rank that axes in attributes refer to: the highest of the inputs, since labels may lack the axis of classes.
+fn axis_rank(program: &Program, op: &OpDesc) -> usize {
+    let ranks = op.inputs.args().filter_map(|var| program.root().vars.get(&var)).map(|desc| desc.dims.len());
+    ranks.max().unwrap_or(0)
 }
 
 /// An axis of a value of one sample, negative ones from the end, as an axis of the value of all samples.
@@ -102,8 +102,8 @@ impl Rule {
     pub(super) fn apply(self, work: &mut SampleAxis<'_>, op: &OpDesc) -> Result<()> {
         match self {
             Rule::Product => product(work, &MatmulV2::from_desc(op)?),
-            Rule::Reshaped => match (op.inputs.args().next(), op.outputs.args().next()) {
-                (Some(x), Some(out)) => work.set(out, work.value(x)),
+            Rule::Reshaped => match (op.inputs.get("X"), op.outputs.get("Out")) {
+                ([x], [out]) => work.set(*out, work.value(*x)),
                 _ => Ok(()),
             },
             Rule::Permuted => {
@@ -156,7 +156,7 @@ fn expand(work: &mut SampleAxis<'_>, op: &ExpandV2) -> Result<()> {
 }
 
 fn reduce(work: &mut SampleAxis<'_>, op: &OpDesc) -> Result<()> {
-    let rank = first_rank(work.single, op);
+    let rank = axis_rank(work.single, op);
     let dims = match (op.attrs.get("dim"), op.attrs.get("reduce_all")) {
         (Some(Attr::I32s(dims)), all) if all != Some(&Attr::Bool(true)) => dims.clone(),
         (None, all) if all != Some(&Attr::Bool(true)) => vec![0],
@@ -206,7 +206,7 @@ fn gather(work: &mut SampleAxis<'_>, op: &OpDesc) -> Result<()> {
 
 /// Shifts the axes in attributes.
 fn shift(work: &mut SampleAxis<'_>, op: &OpDesc, attrs: &[&'static str]) -> Result<()> {
-    let rank = first_rank(work.single, op);
+    let rank = axis_rank(work.single, op);
     let schema = work.ops.get(&op.ty)?.schema();
     let mut op = op.clone();
     for name in attrs {
