@@ -244,7 +244,7 @@ pub mod exec {
     #[doc(inline)]
     pub use autobwd_exec::{
         Checkpoint, Executor, Feed, LEARNING_RATE, LoadReport, MemoryUse, MismatchedValue, Monitor,
-        ObservedOp, ObservedValue, Observer, PlannedRun, Predictor, SCHEDULE_STEP, Scope, Session, Trace,
+        ObservedOp, ObservedValue, Observer, PlannedRun, Predictor, RunTrace, SCHEDULE_STEP, Scope, Session,
         ValueRange,
     };
     #[doc(inline)]

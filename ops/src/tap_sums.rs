@@ -17,7 +17,7 @@ type Lanes<F, const W: usize> = [[F; BLOCK]; W];
 pub(crate) struct TapSums<F, const W: usize> {
     rows: TapRows,
     lanes: [Lanes<F, W>; TALLEST],
-    /// Those of the last windows of rows, whose vectors reach behind the row: elements there may be infinite.
+    /// Sums of the last windows of rows, whose vectors extend past the row: elements there may be infinite.
     last: [Lanes<F, W>; TALLEST],
     /// Products of each lane.
     terms: usize,
@@ -35,7 +35,7 @@ impl<F, const W: usize> TapSums<F, W> {
         TapSums { rows, lanes: zeros, last: zeros, terms: 0, sums: [[0.0; W]; TALLEST] }
     }
 
-    /// Adds the products of the elements of a plane with the numbers `y` of their windows. Elements behind the numbers make
+    /// Adds the products of the elements of a plane with the numbers `y` of their windows. Elements after the numbers make
     /// vectors of the last ones faster.
     #[inline(always)]
     pub(crate) fn add<X: Factor<Sum: Into<f64>>>(&mut self, x: &[X], y: &[X], scratch: &mut [X::Sum])
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn infinite_elements_behind_the_last_window_are_left_out() {
+    fn infinite_elements_after_the_last_window_are_left_out() {
         let windows = Windows { size: 3, stride: 2, dilation: 1, before: 0, after: 0 };
         let Some(rows) = TapRows::new([3, 4], [1, 1], [windows; 2], &[3]) else {
             panic!("windows are small")

@@ -4,7 +4,7 @@ use std::fs;
 
 use autobwd::{
     Builder, DType, Executor, Meta, Result, Scope, Tensor,
-    exec::{Monitor, Trace},
+    exec::{Monitor, RunTrace},
 };
 use autobwd_ops::{
     Init, Math,
@@ -33,7 +33,7 @@ fn events(steps: usize) -> Result<(Vec<Value>, usize)> {
     // The learning rate is a value of the scope, which a fetch copies.
     let fetches = [loss.as_str(), "learning_rate_0"];
     let mut session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
-    let mut trace = Trace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
+    let mut trace = RunTrace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
     for _ in 0..steps {
         session.feed("x", &x)?;
         session.trace(&mut scope, &mut trace)?;
@@ -99,7 +99,7 @@ fn trace_of_another_plan_is_refused() -> Result<()> {
     let x = Tensor::zeros(DType::F32, &[4, 3])?;
     let mut session = executor.prepare(&program, &mut scope, &[("x", x.meta())], &[&loss])?;
     let startup = net.startup().program()?;
-    let mut trace = Trace::new(&executor.plan(&startup, &Scope::new(), &[], &[])?);
+    let mut trace = RunTrace::new(&executor.plan(&startup, &Scope::new(), &[], &[])?);
     session.feed("x", &x)?;
     let e = session.trace(&mut scope, &mut trace).unwrap_err();
     assert!(e.message().starts_with("the trace has the plan of"), "{e}");
@@ -115,7 +115,7 @@ fn program_without_operators_is_traced() -> Result<()> {
     let feeds = [("x", Meta::new(DType::F32, [2]))];
     let program = net.program()?;
     let mut session = executor.prepare(&program, &mut scope, &feeds, &[&x])?;
-    let mut trace = Trace::new(&executor.plan(&program, &scope, &feeds, &[&x])?);
+    let mut trace = RunTrace::new(&executor.plan(&program, &scope, &feeds, &[&x])?);
     session.feed("x", &Tensor::zeros(DType::F32, &[2])?)?;
     session.trace(&mut scope, &mut trace)?;
     assert_eq!(trace.steps(), 1);

@@ -44,4 +44,4 @@ pub use predictor::Predictor;
 pub use scope::Scope;
 pub use session::Session;
 pub use session::feed::Feed;
-pub use trace::Trace;
+pub use trace::RunTrace;

@@ -253,7 +253,7 @@ impl<W: Write> Monitor<W> {
 
     /// Also writes the scalars of each step to an event file in a folder, which TensorBoard reads
     /// (`tensorboard --logdir FOLDER`): the tags are `values/NAME`, `learning_rates/NAME`, `gradient_norms/NAME` and
-    /// `peak_bytes`. The folder is made if it is missing; it gets a new file, and keeps those of runs before this one.
+    /// `peak_bytes`. The folder is made if it is missing; it gets a new file, and keeps the files of earlier runs.
     ///
     /// # Errors
     /// A file that cannot be made.

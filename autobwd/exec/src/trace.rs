@@ -21,7 +21,7 @@ const LIMIT: usize = 1 << 18;
 /// instruction.
 ///
 /// ```
-/// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor, exec::Trace};
+/// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor, exec::RunTrace};
 /// use autobwd_ops::Math;
 ///
 /// let net = Builder::new();
@@ -30,7 +30,7 @@ const LIMIT: usize = 1 << 18;
 /// let (executor, mut scope) = (Executor::new(), Scope::new());
 /// let (feeds, fetches) = ([("x", Meta::new(DType::F32, [3, 2]))], [&*fetches[0]]);
 /// let mut session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
-/// let mut trace = Trace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
+/// let mut trace = RunTrace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
 /// for _ in 0..2 {
 ///     session.feed("x", &Tensor::zeros(DType::F32, &[3, 2])?)?;
 ///     session.trace(&mut scope, &mut trace)?;
@@ -43,7 +43,7 @@ const LIMIT: usize = 1 << 18;
 ///
 /// The format: Google, "Trace Event Format", 2016.
 #[derive(Clone, Debug)]
-pub struct Trace {
+pub struct RunTrace {
     start: Instant,
     instructions: Vec<TracedInstruction>,
     /// By instruction of the session: its number in the plan, or `None` for a copy.
@@ -104,10 +104,10 @@ enum EventArguments<'a> {
     Name { name: &'static str },
 }
 
-impl Trace {
+impl RunTrace {
     /// A trace without steps, of the session that has this plan: [`Executor::plan`](crate::Executor::plan) with the
     /// arguments of [`prepare`](crate::Executor::prepare). Times count from now.
-    pub fn new(plan: &PlanReport) -> Trace {
+    pub fn new(plan: &PlanReport) -> RunTrace {
         let mut live_bytes = plan.live_bytes_by_instruction();
         let end_bytes = live_bytes.pop().unwrap_or(0);
         let instructions = plan.instructions().iter().zip(live_bytes).filter(|(planned, _)| !planned.once);
@@ -119,7 +119,7 @@ impl Trace {
             live_bytes,
         });
         let (instructions, numbers, steps) = (traced.collect(), vec![], vec![]);
-        Trace { start: Instant::now(), instructions, numbers, end_bytes, steps, skipped: 0 }
+        RunTrace { start: Instant::now(), instructions, numbers, end_bytes, steps, skipped: 0 }
     }
 
     /// The number of steps.

@@ -50,7 +50,7 @@ impl ImageLayout {
         &nth(all, group.unit, self.len())[self.start(group)..]
     }
 
-    /// A group, and all elements behind it.
+    /// A group, and all elements after it.
     pub(super) fn group_onwards<'a, T>(&self, all: &'a [T], group: ConvGroup) -> &'a [T] {
         &all[group.unit * self.len() + self.start(group)..]
     }

@@ -20,7 +20,7 @@ use crate::{
     norm::l2_norm,
     observer::Observers,
     scope::BoundScope,
-    trace::Trace,
+    trace::RunTrace,
 };
 use autobwd_core::{
     __private::{Arena, Initialisers, Memory, did_you_mean, dimension, internals::*},
@@ -220,7 +220,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`run`](Session::run); a trace of another plan.
-    pub fn trace(&mut self, scope: &mut Scope, trace: &mut Trace) -> Result<()> {
+    pub fn trace(&mut self, scope: &mut Scope, trace: &mut RunTrace) -> Result<()> {
         trace.expect(self.labels.iter().map(Option::is_some))?;
         let (start, mut times) = (trace.now(), Vec::with_capacity(self.labels.len()));
         self.initialising(scope, |session, scope| {

@@ -24,7 +24,7 @@ use crate::{
 
 /// How an operator is written for all samples.
 #[derive(Clone, Copy)]
-pub(super) enum Rule {
+pub(super) enum SampleRule {
     /// A matrix product, with the samples as batch dimension.
     Product,
     /// The elements in other dimensions.
@@ -49,7 +49,7 @@ pub(super) enum Rule {
 ///
 /// # Errors
 /// Invalid attributes.
-pub(super) fn rule_of(program: &Program, op: &OpDesc) -> Result<Option<Rule>> {
+pub(super) fn rule_of(program: &Program, op: &OpDesc) -> Result<Option<SampleRule>> {
     macro_rules! by_type {
         ($($($ty:ident)|+ => $rule:expr),* $(,)?) => {
             match () {
@@ -59,19 +59,19 @@ pub(super) fn rule_of(program: &Program, op: &OpDesc) -> Result<Option<Rule>> {
         };
     }
     let rule = by_type!(
-        MatmulV2 => Rule::Product,
-        Reshape2 | Squeeze2 | Unsqueeze2 => Rule::Reshaped,
-        Transpose2 => Rule::Permuted,
-        ExpandV2 => Rule::Expanded,
-        ReduceAmax | ReduceAmin | ReduceMax | ReduceMean | ReduceMin | ReduceProd | ReduceSum => Rule::Reduced,
-        Gather => Rule::Gathered,
-        Softmax | SoftmaxGrad | SoftmaxWithCrossEntropy | SoftmaxWithCrossEntropyGrad => Rule::Shifted("axis"),
-        Concat | ConcatGrad | Split | Cumsum => Rule::Shifted("axis"),
-        TakeAlongAxis | TakeAlongAxisGrad => Rule::Shifted("Axis"),
-        Slice | SliceGrad => Rule::Sliced,
-        Pool2dOp | Pool2dGrad => Rule::Merged,
-        Conv2dOp => Rule::Convolved,
-        Conv2dGrad => Rule::ConvolutionGradient,
+        MatmulV2 => SampleRule::Product,
+        Reshape2 | Squeeze2 | Unsqueeze2 => SampleRule::Reshaped,
+        Transpose2 => SampleRule::Permuted,
+        ExpandV2 => SampleRule::Expanded,
+        ReduceAmax | ReduceAmin | ReduceMax | ReduceMean | ReduceMin | ReduceProd | ReduceSum => SampleRule::Reduced,
+        Gather => SampleRule::Gathered,
+        Softmax | SoftmaxGrad | SoftmaxWithCrossEntropy | SoftmaxWithCrossEntropyGrad => SampleRule::Shifted("axis"),
+        Concat | ConcatGrad | Split | Cumsum => SampleRule::Shifted("axis"),
+        TakeAlongAxis | TakeAlongAxisGrad => SampleRule::Shifted("Axis"),
+        Slice | SliceGrad => SampleRule::Sliced,
+        Pool2dOp | Pool2dGrad => SampleRule::Merged,
+        Conv2dOp => SampleRule::Convolved,
+        Conv2dGrad => SampleRule::ConvolutionGradient,
     );
     let rank = axis_rank(program, op);
     // Tensors in the place of attributes, and attributes that mean all elements.
@@ -79,9 +79,9 @@ pub(super) fn rule_of(program: &Program, op: &OpDesc) -> Result<Option<Rule>> {
         op.inputs.iter().any(|(slot, vars)| slot.as_str().contains("Tensor") && !vars.is_empty());
     let is_flat = op.attrs.get("flatten") == Some(&Attr::Bool(true));
     let fits = match rule {
-        Rule::Shifted(_) | Rule::Sliced => rank > 0 && !by_tensors && !is_flat,
-        Rule::ConvolutionGradient => Conv2dGrad::from_desc(op)?.conv.data_format == DataLayout::Nchw,
-        Rule::Convolved => Conv2dOp::from_desc(op)?.conv.data_format == DataLayout::Nchw,
+        SampleRule::Shifted(_) | SampleRule::Sliced => rank > 0 && !by_tensors && !is_flat,
+        SampleRule::ConvolutionGradient => Conv2dGrad::from_desc(op)?.conv.data_format == DataLayout::Nchw,
+        SampleRule::Convolved => Conv2dOp::from_desc(op)?.conv.data_format == DataLayout::Nchw,
         _ => true,
     };
     Ok(fits.then_some(rule))
@@ -98,15 +98,15 @@ fn shifted(axis: i32, rank: usize) -> i32 {
     if axis < 0 { axis.saturating_add_unsigned(rank as u32 + 1) } else { axis.saturating_add(1) }
 }
 
-impl Rule {
+impl SampleRule {
     pub(super) fn apply(self, work: &mut SampleAxis<'_>, op: &OpDesc) -> Result<()> {
         match self {
-            Rule::Product => product(work, &MatmulV2::from_desc(op)?),
-            Rule::Reshaped => match (op.inputs.get("X"), op.outputs.get("Out")) {
+            SampleRule::Product => product(work, &MatmulV2::from_desc(op)?),
+            SampleRule::Reshaped => match (op.inputs.get("X"), op.outputs.get("Out")) {
                 ([x], [out]) => work.set(*out, work.value(*x)),
                 _ => Ok(()),
             },
-            Rule::Permuted => {
+            SampleRule::Permuted => {
                 let Transpose2 { x, out, axis, .. } = Transpose2::from_desc(op)?;
                 let rank = axis.len();
                 let axes = axis.iter().map(|axis| shifted(*axis, rank) as usize);
@@ -114,14 +114,14 @@ impl Rule {
                 let value = work.transpose(work.value(x), &axes)?;
                 work.set(out, value)
             }
-            Rule::Expanded => expand(work, &ExpandV2::from_desc(op)?),
-            Rule::Reduced => reduce(work, op),
-            Rule::Gathered => gather(work, op),
-            Rule::Shifted(attr) => shift(work, op, &[attr]),
-            Rule::Sliced => shift(work, op, &["axes", "decrease_axis"]),
-            Rule::Merged => work.push_rewired(op, |work, var| work.merged(var)),
-            Rule::Convolved => convolve(work, &Conv2dOp::from_desc(op)?),
-            Rule::ConvolutionGradient => convolution_gradients(work, &Conv2dGrad::from_desc(op)?),
+            SampleRule::Expanded => expand(work, &ExpandV2::from_desc(op)?),
+            SampleRule::Reduced => reduce(work, op),
+            SampleRule::Gathered => gather(work, op),
+            SampleRule::Shifted(attr) => shift(work, op, &[attr]),
+            SampleRule::Sliced => shift(work, op, &["axes", "decrease_axis"]),
+            SampleRule::Merged => work.push_rewired(op, |work, var| work.merged(var)),
+            SampleRule::Convolved => convolve(work, &Conv2dOp::from_desc(op)?),
+            SampleRule::ConvolutionGradient => convolution_gradients(work, &Conv2dGrad::from_desc(op)?),
         }
     }
 }

@@ -164,7 +164,7 @@ impl<'a> SampleAxis<'a> {
         Ok(out)
     }
 
-    /// A value with these dimensions in place of those of a sample, and an axis of samples, of size 1 if all are the same.
+    /// A value with other dimensions of a sample, and an axis of samples, of size 1 if all samples share the value.
     pub(super) fn reshaped(&mut self, var: Var, dims: &[usize]) -> Result<Var> {
         match self.all.get(&var) {
             Some(all) => self.reshape(*all, &self.in_front(dims)),
@@ -177,7 +177,7 @@ impl<'a> SampleAxis<'a> {
         self.sampled_as(var, &self.dims(var)?)
     }
 
-    /// The same with these dimensions in place of those of a sample.
+    /// The same with other dimensions of a sample.
     pub(super) fn sampled_as(&mut self, var: Var, dims: &[usize]) -> Result<Var> {
         match self.all.get(&var) {
             Some(all) if self.dims(var)? == dims => Ok(*all),
@@ -206,7 +206,8 @@ impl<'a> SampleAxis<'a> {
         Ok(())
     }
 
-    /// An operator with other inputs, and new outputs. Returns the operator, and its outputs by those of `op`.
+    /// An operator with other inputs, and new outputs. Returns the operator, and pairs of an output of `op` and the new
+    /// output in its place.
     pub(super) fn rewired(
         &mut self,
         op: &OpDesc,
@@ -235,7 +236,7 @@ impl<'a> SampleAxis<'a> {
         outputs.into_iter().try_for_each(|(var, own)| self.set(var, own))
     }
 
-    /// An operator with a formula: its operands at the full rank, behind the axis of samples.
+    /// An operator with a formula: its operands get the full rank, after the axis of samples.
     pub(super) fn pointwise(&mut self, info: &OpInfo, op: &OpDesc) -> Result<()> {
         let (schema, vars) = (info.schema(), &self.single.root().vars);
         let operands = op.inputs.args().chain(op.outputs.args());

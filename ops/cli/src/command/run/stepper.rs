@@ -4,13 +4,13 @@ use std::{fs::File, path::Path, sync::Arc, time::Instant};
 
 use autobwd::{
     Error, ErrorKind, Meta, Program, Result, Scope, Session, Tensor,
-    exec::{Monitor, Trace, record::RunRecord},
+    exec::{Monitor, RunTrace, record::RunRecord},
 };
 use autobwd_xla::{Backend, CompiledProgram, DeviceScope, pjrt::DeviceBuffer};
 
 /// Runs one program with the same feeds again and again.
 pub(super) enum Stepper<'a> {
-    Host { session: Box<Session>, scope: Scope, feeds: &'a [(String, Tensor)], trace: Option<Trace> },
+    Host { session: Box<Session>, scope: Scope, feeds: &'a [(String, Tensor)], trace: Option<RunTrace> },
     Device(DeviceStepper),
 }
 
@@ -38,7 +38,7 @@ impl<'a> Stepper<'a> {
             Backend::Host(executor, mut scope) => {
                 let session = Box::new(executor.prepare(program, &mut scope, &metas, fetches)?);
                 let plan = || executor.plan(program, &scope, &metas, fetches);
-                let trace = traces.then(|| plan().map(|plan| Trace::new(&plan))).transpose()?;
+                let trace = traces.then(|| plan().map(|plan| RunTrace::new(&plan))).transpose()?;
                 Ok(Stepper::Host { session, scope, feeds, trace })
             }
             Backend::Device(mut executor, scope) => {
