@@ -193,7 +193,7 @@ pub fn load_model(path: &str, options: &LoadOptions) -> Result<Model> {
 /// ```
 ///
 /// # Errors
-/// An unknown extension; everything that the format cannot express; those of the file system.
+/// An unknown extension; everything that the format cannot express; the errors of the file system.
 pub fn save_model(model: &Model, path: &str) -> Result<()> {
     write_file(path, Format::of(path)?, model)
 }

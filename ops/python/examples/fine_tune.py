@@ -4,7 +4,7 @@
     python fine_tune.py [--steps 10] [--batch 32] [--budget 180MB]
 
 PyTorch trains a copy on the same data. Each training is a process of its own, whose peak of memory is printed, with the
-losses of both; the outputs of the model that is loaded back are compared with those of autobwd.
+losses of both; the outputs of the model that is loaded back are compared with the outputs of autobwd.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def train_with_autobwd(folder, options):
 
 
 def load_back(folder, options):
-    """The largest deviation of PyTorch's outputs from those of autobwd, after training."""
+    """The largest deviation of PyTorch's outputs from autobwd's, after training."""
     import torch
 
     model = network()

@@ -25,7 +25,7 @@ use crate::{
 /// Loads a model from a file: `.onnx`, `.pdmodel` of PaddlePaddle with its values next to it, a program in `.json`, or
 /// a published model, which is a folder in the layout of Hugging Face or a `.gguf` file.
 ///
-/// `weights` is a safetensors file whose values replace those of the model. For `.onnx` files, `shapes` and `dims` give
+/// `weights` is a safetensors file whose values replace the values of the model. For `.onnx` files, `shapes` and `dims` give
 /// open dimensions of inputs, and `constants` the values of inputs that must be known. Results do not depend on the
 /// number of `threads`, by default one a core.
 ///

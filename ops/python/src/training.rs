@@ -14,7 +14,7 @@ use autobwd_ops::{
 /// A loss of an output, by its name in PyTorch.
 struct Loss {
     name: &'static str,
-    /// The dtype and the shape of the target, from those of the output.
+    /// The dtype and the shape of the target, from the dtype and the shape of the output.
     target: fn(Meta) -> Meta,
     of: fn(&Expr, &Expr) -> Expr,
 }

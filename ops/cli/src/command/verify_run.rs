@@ -18,7 +18,7 @@ use crate::terminal::{CommandFailure, CommandResult, Terminal};
 /// Runs the steps of a record again and compares every recorded hash. A record is refused if a weight, a sample, their
 /// order, a seed or a rate is another than in the run that is recorded, or if any bit of its files has changed; the
 /// result names the steps and the values. The number of threads and the instruction set do not matter. Several records are
-/// those of the ranks of one run, in their order, which are replayed together. No record is changed.
+/// the records of all ranks of one run, in their order, which are replayed together. No record is changed.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyRunCommand {
     /// The folder of the record, which `run --record` and `RunRecord` write; of several ranks, the folders of all
