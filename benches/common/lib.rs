@@ -3,6 +3,8 @@
 mod alone;
 mod exchange;
 mod generated;
+mod in_turn;
+mod peak;
 mod profile;
 pub mod source;
 mod timing;
@@ -11,6 +13,8 @@ pub mod workload;
 pub use alone::alone;
 pub use exchange::{feed, json_line, python_with, relative, step, step_ms};
 pub use generated::{Generated, Profile, output};
+pub use in_turn::{InTurn, MOST_ROUNDS, Peer, ROUNDS};
+pub use peak::peak_gflops;
 pub use profile::print_profile;
 pub use timing::{
     StepTimes, forget_peak, median, ms, peak_resident_bytes, quantile, resident_bytes, round, rows,

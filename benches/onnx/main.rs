@@ -11,10 +11,10 @@ use std::{
     time::Instant,
 };
 
-use autobwd::{DType, Executor, Result, Scope, Session, Tensor};
+use autobwd::{DType, Executor, Scope, Session, Tensor};
 use autobwd_benches::{
-    BenchResult, feed, finish, forget_peak, json_line, median, ms, peak_resident_bytes, print_profile,
-    python_with, relative, resident_bytes, round, step, step_ms,
+    BenchResult, InTurn, Peer, ROUNDS, feed, finish, forget_peak, json_line, median, ms, peak_resident_bytes,
+    print_profile, python_with, relative, resident_bytes, round, step, step_ms,
     workload::{Workload, WorkloadModel, optimizer_steps},
 };
 use autobwd_onnx::{LoadOptions, load, load_with, read_tensor};
@@ -130,7 +130,7 @@ fn run(args: &Args) -> BenchResult<()> {
             let mut model = sizes[0].load(&folder.join(format!("{name}.onnx")), args.exact)?;
             sizes[0].session(&mut model, 1, |session, scope, feeds| {
                 let title = format!("{name}, 1 thread");
-                print_profile(&title, args.seconds, session, scope, |session| feed(session, feeds))
+                Ok(print_profile(&title, args.seconds, session, scope, |session| feed(session, feeds))?)
             })?;
             continue;
         }
@@ -238,18 +238,18 @@ fn trained(
     Ok((model, there, worst(&differences)))
 }
 
-/// Runs `models.py`; returns the milliseconds of an inference in ONNX Runtime, and the sizes that it has written.
+/// Runs `models.py`; returns ONNX Runtime with the model, and the sizes that it has written.
 fn runtime(
     python: &Path,
     folder: &Path,
     name: &str,
     (threads, seconds): (usize, f64),
-) -> BenchResult<(f64, Vec<InputSize>)> {
+) -> BenchResult<(Peer, Vec<InputSize>)> {
     let mut command = Command::new(python);
     command.arg(Path::new(ROOT).join("benches/onnx/models.py")).arg(folder).arg(name);
     command.args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
-    let written = json_line(&mut command)?;
-    Ok((written["ms"].as_f64().unwrap_or(f64::NAN), InputSize::all(&folder.join(name), &written)?))
+    let (peer, written) = Peer::start(&mut command)?;
+    Ok((peer, InputSize::all(&folder.join(name), &written)?))
 }
 
 /// One row of the table.
@@ -258,10 +258,14 @@ fn model(python: &Path, folder: &Path, args: &Args, name: &str) -> BenchResult<V
     let path = folder.join(format!("{name}.onnx"));
     let (mut times, mut sizes) = (BTreeMap::new(), vec![]);
     for threads in [1, 2] {
-        let theirs;
-        (theirs, sizes) = runtime(python, folder, name, (threads, seconds))?;
-        let ours = sizes[0].time(&mut sizes[0].load(&path, exact)?, threads, seconds)?;
-        times.insert(threads, (ours, theirs));
+        let seconds = seconds / ROUNDS as f64;
+        let mut peer;
+        (peer, sizes) = runtime(python, folder, name, (threads, seconds))?;
+        let mut model = sizes[0].load(&path, exact)?;
+        let time = sizes[0].session(&mut model, threads, |session, scope, feeds| {
+            InTurn::measure(threads, || step_ms(seconds, || step(session, scope, feeds)), &mut peer)
+        })?;
+        times.insert(threads, time);
     }
     let differences = sizes.iter().map(|size| size.difference(&mut size.load(&path, exact)?, &size.outputs));
     let differences = differences.collect::<BenchResult<Vec<f64>>>()?;
@@ -285,8 +289,8 @@ fn model(python: &Path, folder: &Path, args: &Args, name: &str) -> BenchResult<V
         differences.collect::<BenchResult<Vec<f64>>>()
     });
     let both = |threads: usize| {
-        let (ours, theirs) = times[&threads];
-        json!({"ms": ours, "onnxruntime_ms": theirs, "ratio": ours / theirs})
+        let InTurn { ours, theirs, ratio, own_cores } = times[&threads];
+        json!({"ms": ours, "onnxruntime_ms": theirs, "ratio": ratio, "own_cores": own_cores})
     };
     Ok(json!({
         "name": name,
@@ -374,17 +378,12 @@ impl InputSize {
         }
     }
 
-    /// Milliseconds of an inference.
-    fn time(&self, model: &mut Model, threads: usize, seconds: f64) -> BenchResult<f64> {
-        self.session(model, threads, |session, scope, feeds| step_ms(seconds, || step(session, scope, feeds)))
-    }
-
     /// Does something with a session of the model, after one inference.
     fn session<T>(
         &self,
         model: &mut Model,
         threads: usize,
-        measure: impl FnOnce(&mut Session, &mut Scope, &[(&str, &Tensor)]) -> Result<T>,
+        measure: impl FnOnce(&mut Session, &mut Scope, &[(&str, &Tensor)]) -> BenchResult<T>,
     ) -> BenchResult<T> {
         let inputs = self.feeds(model);
         let feeds: Vec<(&str, &Tensor)> = model.feeds.iter().map(String::as_str).zip(inputs).collect();
@@ -393,7 +392,7 @@ impl InputSize {
         let executor = Executor::with_threads(threads);
         let mut session = executor.prepare(&model.program, &mut model.scope, &metas, &fetches)?;
         step(&mut session, &mut model.scope, &feeds)?;
-        Ok(measure(&mut session, &mut model.scope, &feeds)?)
+        measure(&mut session, &mut model.scope, &feeds)
     }
 
     fn dims(&self) -> Vec<Vec<usize>> {

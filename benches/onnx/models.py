@@ -2,8 +2,9 @@
 
 `models.py OUT NAME --threads N --seconds S` writes OUT/NAME.onnx, and for each size of inputs the folder OUT/NAME/I with
 `input_0.pb`, ... and `output_0.pb`, ..., tensors in ONNX's format. It prints a JSON line: the names of the inputs and of
-those whose values decide about shapes, the number of sizes, and the median milliseconds of an inference of the first
-size. With `--start`, it prints the milliseconds and megabytes from the file to the first results instead.
+those whose values decide about shapes, and the number of sizes. Then it answers each line that it reads with the median
+milliseconds of an inference of the first size, over S seconds. With `--start`, it prints the milliseconds and megabytes
+from the file to the first results instead.
 """
 import argparse
 import glob
@@ -11,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from importlib.util import find_spec
 
@@ -221,11 +223,12 @@ def run(name, out, threads, seconds):
             for j, x in enumerate(tensors):
                 with open(f"{folder}/{kind}_{j}.pb", "wb") as file:
                     file.write(numpy_helper.from_array(x).SerializeToString())
-    ms = median_ms(lambda: session.run(None, sizes[0]), seconds)
     names = list(sizes[0])
     # The sampling rate decides about shapes.
     values = [name for name in names if name == "sr"]
-    print(json.dumps({"inputs": names, "values": values, "sizes": len(sizes), "ms": ms}), flush=True)
+    print(json.dumps({"inputs": names, "values": values, "sizes": len(sizes)}), flush=True)
+    for _ in sys.stdin:
+        print(median_ms(lambda: session.run(None, sizes[0]), seconds), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 //! Products of matrices in 32 and 16 bits, and with quantised weights, relative to the peak rate of fused multiply-adds at the same time.
 
-use std::{hint::black_box, thread, time::Instant};
+use std::time::Instant;
 
 use autobwd::{Builder, DType, Executor, Expr, Result, Scope, Tensor};
-use autobwd_benches::{BenchResult, ms, quantile, round, workload::numbers};
+use autobwd_benches::{BenchResult, ms, peak_gflops, quantile, round, workload::numbers};
 use autobwd_ops::{
     Init, Math, Model,
     quantization::{Quantization, QuantizedKind, quantize},
 };
-use pulp::{Arch, Simd, WithSimd};
 use serde_json::json;
 
 /// Rows of the left factor, rows and columns of the right one.
@@ -106,7 +105,7 @@ fn measure(
         for _ in 0..runs as usize {
             session.run(&mut scope)?;
         }
-        let (product, peak) = (flops * runs / ms(one) / 1e6, peak(threads));
+        let (product, peak) = (flops * runs / ms(one) / 1e6, peak_gflops(threads));
         gflops.push(product);
         peaks.push(peak);
         shares.push(product / peak);
@@ -147,40 +146,4 @@ fn is_product([x, y]: [&[f64]; 2], out: &[f64], n: usize, rounding: f64) -> Benc
         }
     }
     Ok(())
-}
-
-/// The peak rate of `threads` threads on fused multiply-adds, in GFLOP/s.
-fn peak(threads: usize) -> f64 {
-    let (start, arch) = (Instant::now(), Arch::new());
-    let flops: usize = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| arch.dispatch(MultiplyAdds))).collect();
-        let own = arch.dispatch(MultiplyAdds);
-        own + others.into_iter().filter_map(|other| other.join().ok()).sum::<usize>()
-    });
-    flops as f64 / ms(start) / 1e6
-}
-
-/// Number of independent sums: fused multiply-adds in flight, limited by the registers.
-const SUMS: usize = 12;
-/// Enough to make the start of a thread negligible.
-const ROUNDS: usize = 1_000_000;
-
-/// Independent sums of products; returns the number of operations.
-struct MultiplyAdds;
-
-impl WithSimd for MultiplyAdds {
-    type Output = usize;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> usize {
-        let (factor, summand) = (simd.splat_f32s(black_box(0.999)), simd.splat_f32s(black_box(1e-3)));
-        let mut sums = [summand; SUMS];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = simd.mul_add_f32s(*sum, factor, summand);
-            }
-        }
-        black_box(sums.map(|sum| simd.reduce_sum_f32s(sum)));
-        2 * ROUNDS * SUMS * S::F32_LANES
-    }
 }
