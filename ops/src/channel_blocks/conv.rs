@@ -1,10 +1,15 @@
 //! The operator `blocked_conv2d`.
 
+use std::hint::black_box;
+
 use autobwd::{
     Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     emit,
-    op::{CHANNEL_BLOCK, DividedMat, WindowAxis, WindowProducts, with_float},
+    op::{
+        CHANNEL_BLOCK, DividedMat, LaneOf, VectorLoops, Vectorised, WindowAxis, WindowProducts, map_lanes,
+        with_float,
+    },
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -13,14 +18,16 @@ use super::{
     Activation, ActivationAttrs, BlockedConvAttrs, blocks, channels_first, check_bias, check_blocks,
     in_blocks, spans::spans,
 };
-use crate::{Math, concat, conv::Conv2dOp, math::DimExpr, windows::dims};
+use crate::{Math, concat, conv::Conv2dOp, kernel_helpers::KernelFloat, math::DimExpr, windows::dims};
 
 /// Bytes of results of a worker that stay in the nearest caches.
 const BAND: usize = 1 << 15;
 /// Blocks of filters that are multiplied with the same elements of images.
 pub(super) const PAIR: usize = 2;
 
-/// Convolution of images in blocks of channels: `output = f(conv2d(input, filter) + bias + residual)`.
+/// Convolution of images in blocks of channels: `output = f(conv2d(input * scales, filter) + bias + residual)`.
+///
+/// The kernel multiplies filters by the scales of an image, in place of the image: a block of filters is small.
 #[register_op(grad = Composed, infallible)]
 pub struct BlockedConv2d<V = Var> {
     /// Images in blocks, `[n, blocks, height, width, 16]`, or with channels of their own, `[n, channels, height, width]`.
@@ -33,6 +40,9 @@ pub struct BlockedConv2d<V = Var> {
     /// Bias of each filter, one dimension.
     #[input]
     pub bias: V,
+    /// A factor of each channel of each image in blocks, `[n, blocks, 1, 1, 16]`, as squeeze and excitation computes it.
+    #[input]
+    pub scales: Option<V>,
     /// Images that are added, with the shape of `output`.
     #[input]
     pub residual: Option<V>,
@@ -74,6 +84,19 @@ impl Infer for BlockedConv2d<Meta> {
         let empty = height == 0 || width == 0;
         self.filter.require(!empty, || "windows of at least one element are needed".into())?;
         check_bias(&self.bias, &self.input, filters)?;
+        if let Some(scales) = &self.scales {
+            scales.same_dtype(&self.input)?;
+            let [images, groups, height, width] = check_blocks(scales)?;
+            let one = Dim::from(1);
+            let fits = !is_single
+                && images.agrees(n)
+                && groups.agrees(channels)
+                && height.agrees(one)
+                && width.agrees(one);
+            scales.require(fits, || {
+                format!("one pixel for each of {n} images of {channels} blocks is needed")
+            })?;
+        }
         let [rows, columns] = self.conv.convolved(&self.input, [rows, columns], [height, width])?;
         self.output.set(self.input.dtype, blocks([n, filters, rows, columns]));
         self.residual.as_ref().map_or(Ok(()), |residual| residual.same_as(&self.output))
@@ -95,14 +118,16 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
         let row = columns * CHANNEL_BLOCK;
         with_float!(self.input, T => {
             let (x, filter, bias) = (self.input.slice::<T>()?, self.filter.slice::<T>()?, self.bias.slice::<T>()?);
-            let residual = self.residual.slice::<T>()?;
+            let (scales, residual) = (self.scales.slice::<T>()?, self.residual.slice::<T>()?);
             let bounds = self.activation.bounds::<T>(residual.is_some());
             let plane = x_size[0] * x_size[1] * depth;
+            let window = kernel_rows * kernel_columns * depth * CHANNEL_BLOCK;
+            let of_scaled = self.scratch_bytes(cx.threads()) / size_of::<T>();
             let band = (BAND / (row * PAIR * size_of::<T>()).max(1)).clamp(1, rows.max(1));
             let out = self.output.slice_mut::<T>()?;
             let count = out.len().checked_div(rows * row).unwrap_or(0);
             let out = DividedMat { data: out, cols: rows * row, part: [PAIR, band * row] };
-            cx.try_zip_submatrices_mut([out], &mut [(); 0], |[part, number], [mut out], _| {
+            cx.scratch(of_scaled, |scaled| cx.try_zip_submatrices_mut([out], scaled, |[part, number], [mut out], scaled| {
                 let all = part * PAIR..count.min((part + 1) * PAIR);
                 let rows = number * band..rows.min((number + 1) * band);
                 let mut block = all.start;
@@ -111,17 +136,28 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
                     let (image, first) = (block / filters, block % filters);
                     let (group, in_group) = (first / each, first % each);
                     let n = (each - in_group).min(all.end - block);
-                    let x = &x[(image * self.groups as usize + group) * share * plane..];
+                    let first_block = (image * self.groups as usize + group) * share;
+                    let x = &x[first_block * plane..];
+                    let own = &filter[first * share * window..][..n * share * window];
+                    let own = match scales {
+                        Some(scales) => {
+                            let scales = &scales[first_block * CHANNEL_BLOCK..][..share * CHANNEL_BLOCK];
+                            let scaled = &mut scaled[..own.len()];
+                            T::vectorised(ScaleFilters { filters: own, scales, window, scaled });
+                            &*scaled
+                        }
+                        None => own,
+                    };
                     for vertical in spans(down, x_size[0], rows.clone()) {
                         for horizontal in spans(across, x_size[1], 0..columns) {
                             let [top, left] = [&vertical, &horizontal].map(|span| span.taps.start);
-                            let tap = (first * share * kernel_rows + top) * kernel_columns + left;
+                            let tap = top * kernel_columns + left;
                             let start = (vertical.x * x_size[1] + horizontal.x) * depth;
                             let step = x_size[1] * depth;
                             let products = WindowProducts {
                                 x: &x[start.min(x.len())..],
-                                filters: &filter[(tap * depth * CHANNEL_BLOCK).min(filter.len())..],
-                                block: share * kernel_rows * kernel_columns * depth * CHANNEL_BLOCK,
+                                filters: &own[(tap * depth * CHANNEL_BLOCK).min(own.len())..],
+                                block: share * window,
                                 bias: &bias[first * CHANNEL_BLOCK..],
                                 add: false,
                                 bounds,
@@ -129,7 +165,7 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
                                     WindowAxis {
                                         count: share,
                                         x: plane,
-                                        other: kernel_rows * kernel_columns * depth * CHANNEL_BLOCK,
+                                        other: window,
                                     },
                                     WindowAxis {
                                         count: vertical.taps.len(),
@@ -168,13 +204,52 @@ impl Kernel for BlockedConv2d<Buf<'_>> {
                     self.activation.finish(out, residual);
                 }
                 Ok(())
-            })
+            }))
         })
+    }
+
+    fn scratch_bytes(&self, workers: usize) -> usize {
+        let filters: usize = self.filter.dims()[1..].iter().product();
+        let scaled = if self.scales.is_some() { PAIR.saturating_mul(filters) } else { 0 };
+        workers.saturating_mul(scaled).saturating_mul(self.filter.dtype().size())
+    }
+}
+
+/// Multiplies blocks of filters by the scales of an image.
+struct ScaleFilters<'a, T> {
+    filters: &'a [T],
+    scales: &'a [T],
+    /// Elements of the filters for a block of channels.
+    window: usize,
+    scaled: &'a mut [T],
+}
+impl<T: KernelFloat> VectorLoops<T> for ScaleFilters<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        const TAP: usize = CHANNEL_BLOCK * CHANNEL_BLOCK;
+        let ScaleFilters { filters, scales, window, scaled } = self;
+        let block = (scales.len() / CHANNEL_BLOCK * window).max(1);
+        for (scaled, filters) in scaled.chunks_exact_mut(block).zip(filters.chunks_exact(block)) {
+            let windows = scaled.chunks_exact_mut(window).zip(filters.chunks_exact(window));
+            for ((scaled, filters), scales) in windows.zip(scales.chunks_exact(CHANNEL_BLOCK)) {
+                for (scaled, filters) in scaled.chunks_exact_mut(TAP).zip(filters.chunks_exact(TAP)) {
+                    let lanes =
+                        scaled.chunks_exact_mut(CHANNEL_BLOCK).zip(filters.chunks_exact(CHANNEL_BLOCK));
+                    for ((scaled, filters), scale) in lanes.zip(scales) {
+                        // Where the compiler sees all scales, it gathers one lane of many channels, which is slow.
+                        let scale = F::new(black_box(*scale));
+                        map_lanes([filters], [scaled], |[filter]: [F; 1], _: [F; 1]| [filter * scale]);
+                    }
+                }
+            }
+        }
     }
 }
 impl Composition for BlockedConv2d<Expr> {
     fn compose(&mut self) {
-        let (input, filter) = (&self.input, &self.multiplied());
+        let (input, filter) = (&self.scaled_input(), &self.multiplied());
         let x = if input.dims().len() == 4 { input.clone() } else { channels_first(input) };
         let dims = |axis| filter.dim(axis);
         let planes = filter.transpose(&[0, 5, 1, 4, 2, 3]);
@@ -187,6 +262,10 @@ impl Composition for BlockedConv2d<Expr> {
 }
 
 impl BlockedConv2d<Expr> {
+    fn scaled_input(&self) -> Expr {
+        self.scales.as_ref().map_or_else(|| self.input.clone(), |scales| &self.input * scales)
+    }
+
     /// The filters, with zeros for the channels that are not multiplied.
     fn multiplied(&self) -> Expr {
         let (filter, count) = (&self.filter, DimExpr::from(i64::from(self.last_channels)));
@@ -247,6 +326,16 @@ autobwd::samples!(
         conv([0, 1, 4, 5, 16], [3, 1, 3, 2, 16, 16]),
         conv([2, 0, 4, 5, 16], [3, 0, 3, 2, 16, 16]),
         conv([2, 1, 4, 5, 16], [0, 1, 3, 2, 16, 16]),
+        BlockedConv2d {
+            scales: Some(uniform([2, 3, 1, 1, 16])),
+            groups: 3,
+            ..conv([2, 3, 1, 4, 16], [3, 1, 1, 2, 16, 16])
+        },
+        BlockedConv2d {
+            scales: Some(uniform([1, 2, 1, 1, 16])),
+            conv: BlockedConvAttrs::default().paddings([1, 0]),
+            ..conv([1, 2, 3, 1, 16], [1, 2, 2, 1, 16, 16])
+        },
         conv([2, 1, 4, 5, 16], [3, 2, 3, 2, 16, 16])
             .fails("`Filter`: blocks of 16 filters for 1 blocks of channels in 1 groups are needed"),
         conv([2, 3, 4, 5], [3, 3, 3, 2, 16, 16])
@@ -261,6 +350,13 @@ autobwd::samples!(
             ..conv([2, 1, 4, 5, 16], [3, 1, 3, 2, 16, 16])
         }
         .fails("`Residual`"),
+        BlockedConv2d {
+            scales: Some(uniform([2, 3, 1, 1, 16])),
+            ..conv([2, 1, 4, 5, 16], [3, 1, 3, 2, 16, 16])
+        }
+        .fails("`Scales`: one pixel for each of 2 images of 1 blocks is needed"),
+        BlockedConv2d { scales: Some(uniform([2, 3, 1, 1, 16])), ..conv([2, 3, 4, 5], [3, 3, 3, 2, 1, 16]) }
+            .fails("`Scales`: one pixel for each of 2 images of 3 blocks is needed"),
         conv([2, 1, 4, 5, 16], [3, 1, 5, 2, 16, 16])
             .fails("`Input`: at least 5 rows and columns are needed for a window"),
         BlockedConv2d {
@@ -276,6 +372,7 @@ fn conv<const N: usize>(input: [usize; N], filter: [usize; 6]) -> BlockedConv2d<
         input: uniform(input),
         filter: uniform(filter),
         bias: uniform([filter[0] * CHANNEL_BLOCK]),
+        scales: None,
         residual: None,
         output: out(),
         conv: BlockedConvAttrs::default(),

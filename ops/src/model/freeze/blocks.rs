@@ -42,6 +42,8 @@ pub(super) fn rewrite(frozen: &mut Frozen<'_>, fed: &[Var], fetched: &[Var]) -> 
         let Some(conv) = ConstantConvolution::of(frozen, op).filter(|conv| uses.is_fixed(conv.input)) else {
             continue;
         };
+        let (conv, excitation) = conv.with_excitation(frozen, &uses, i);
+        taken.extend(excitation);
         let adds = !matches!(conv.kind, Kind::Depthwise);
         let tail = tail(frozen, &uses, &|i| taken.contains(&i), (i, conv.output, conv.dims[0]), adds);
         taken.extend(&tail.ops);
@@ -180,10 +182,12 @@ impl Blocks<'_, '_> {
         let site = self.frozen.program.root().ops[tail.ops[0]].clone();
         let [_, share, _, _] = filters.dims();
         let is_single = !self.blocked.contains_key(&conv.input)
+            && conv.scales.is_none()
             && share <= FEW_CHANNELS
             && channels(self.frozen, conv.input) == Some(share)
             && matches!(kind, Kind::Direct(_));
         let input = if is_single { conv.input } else { self.in_blocks(conv.input) };
+        let scales = conv.scales.map(|scales| self.in_blocks(scales));
         let residual = tail.residual.map(|residual| self.in_blocks(residual));
         let (attrs, activation) = (attrs(&windows), tail.activation.clone());
         let packed = match kind {
@@ -212,6 +216,7 @@ impl Blocks<'_, '_> {
                         input,
                         filter,
                         bias,
+                        scales,
                         residual,
                         output,
                         conv,
@@ -253,11 +258,9 @@ impl Blocks<'_, '_> {
         }
         let reads: Vec<Var> = op.reads().collect();
         if let [x] = reads[..]
-            && let Some(channels) = channels(self.frozen, x)
+            && channels(self.frozen, x).is_some()
         {
-            let mut map = ChannelMap::identity(channels);
-            let is_map = map.follow(self.frozen, uses, op, x).is_some();
-            return Ok(if is_map { None } else { self.unary(uses, op) });
+            return Ok(self.unary(uses, op));
         }
         // A map of channels, with what follows it.
         let images: Vec<Var> =

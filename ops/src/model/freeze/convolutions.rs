@@ -1,6 +1,6 @@
 //! Convolutions with what follows them: normalisation, scales, biases, a residual and a function.
 
-use autobwd::{DType, OpDesc, program::Var, tensor::Dim};
+use autobwd::{DType, OpDesc, operators::Scale, program::Var, tensor::Dim};
 
 use super::{super::recognise::Uses, Frozen, filters::BlockGroups};
 use crate::{
@@ -47,6 +47,8 @@ pub(super) enum Kind {
 /// A convolution of images `[n, channels, height, width]` with constant filters, which can be computed for images in blocks.
 pub(super) struct ConstantConvolution {
     pub(super) input: Var,
+    /// Images of one pixel that multiply `input` first, as squeeze and excitation does.
+    pub(super) scales: Option<Var>,
     pub(super) filter: Var,
     pub(super) output: Var,
     /// Filters, channels of a group, height and width.
@@ -73,7 +75,36 @@ impl ConstantConvolution {
             return None;
         }
         let kind = kind(&windows, size, dims, groups)?;
-        Some(ConstantConvolution { input, filter, output, dims, windows, kind })
+        Some(ConstantConvolution { input, scales: None, filter, output, dims, windows, kind })
+    }
+
+    /// The convolution at `at`, with a product of its input and of images of one pixel that only it reads; and the place of
+    /// this product, if there is one.
+    pub(super) fn with_excitation(
+        self,
+        frozen: &Frozen<'_>,
+        uses: &Uses,
+        at: usize,
+    ) -> (ConstantConvolution, Option<usize>) {
+        let product = || {
+            let product = uses.written_at(self.input).filter(|_| matches!(self.kind, Kind::Direct(_)))?;
+            let op = frozen.program.root().ops[product].as_op::<ElementwiseMul>()?;
+            let is_pixel = |var: &Var| size(frozen, *var) == [Some(1), Some(1)];
+            let [input, scales] = if is_pixel(&op.x) { [op.y, op.x] } else { [op.x, op.y] };
+            let same_channels = channels(frozen, input)? == channels(frozen, scales)?;
+            let is_plain = op.axis == -1 && is_pixel(&scales) && !is_pixel(&input);
+            let is_fixed = [input, scales].iter().all(|var| uses.is_fixed(*var));
+            let is_alone = uses.only_reader(self.input) == Some(at)
+                && is_before(uses, &frozen.program.root().ops[product], product);
+            (same_channels && is_plain && is_fixed && is_alone && have_same_batches(frozen, input, scales))
+                .then_some((product, input, scales))
+        };
+        match product() {
+            Some((product, input, scales)) => {
+                (ConstantConvolution { input, scales: Some(scales), ..self }, Some(product))
+            }
+            None => (self, None),
+        }
     }
 }
 
@@ -178,6 +209,11 @@ impl ChannelMap {
                 bias.iter().zip(&scale).zip(mean).map(|((bias, scale), mean)| bias - scale * mean).collect();
             self.then(&scale, &bias);
             return Some(op.y);
+        }
+        if let Some(op) = op.as_op::<Scale>().filter(|op| op.x == x) {
+            let bias = if op.bias_after_scale { op.bias } else { op.scale * op.bias };
+            self.then(&vec![op.scale; n], &vec![bias; n]);
+            return Some(op.out);
         }
         macro_rules! with_constant {
             ($op:ident) => {
@@ -314,16 +350,27 @@ fn is_before(uses: &Uses, op: &OpDesc, at: usize) -> bool {
 fn residual(frozen: &Frozen<'_>, op: &OpDesc, x: Var) -> Option<(Var, Var)> {
     let op = op.as_op::<ElementwiseAdd>()?;
     let other = if op.x == x { op.y } else { op.x };
+    let fits = other != x && have_same_shape(frozen, x, other) && channels(frozen, other).is_some();
+    fits.then_some((other, op.out))
+}
+
+/// Whether variables have the same shape, as far as it is known.
+pub(super) fn have_same_shape(frozen: &Frozen<'_>, own: Var, others: Var) -> bool {
     let dims = |var: Var| frozen.program.root().vars.get(&var).map(|desc| &desc.dims);
-    let is_equal = |(a, b): (&Dim, &Dim)| a == b && (a.get().is_some() || a.is_named());
-    let (own, others) = (dims(x)?, dims(other)?);
-    // Batches of different names may be broadcast.
-    let is_open = |dim: &Dim| dim.get().is_none();
-    let batches = (own.first()?, others.first()?);
-    let is_open_batch =
-        is_open(batches.0) && is_open(batches.1) && !(batches.0.is_named() && batches.1.is_named());
-    let mut pairs = own.iter().zip(others.iter());
-    let batch = pairs.next()?;
-    let fits = own.len() == others.len() && (is_equal(batch) || is_open_batch) && pairs.all(is_equal);
-    (fits && other != x && channels(frozen, other).is_some()).then_some((other, op.out))
+    let (Some(first), Some(second)) = (dims(own), dims(others)) else { return false };
+    first.len() == second.len()
+        && have_same_batches(frozen, own, others)
+        && first.iter().zip(second.iter()).skip(1).all(is_equal)
+}
+
+fn is_equal((a, b): (&Dim, &Dim)) -> bool {
+    a == b && (a.get().is_some() || a.is_named())
+}
+
+/// Whether images are as many as others, as far as it is known. Batches of different names may be broadcast.
+fn have_same_batches(frozen: &Frozen<'_>, images: Var, others: Var) -> bool {
+    let batch = |var: Var| frozen.program.root().vars.get(&var)?.dims.first();
+    let (Some(own), Some(others)) = (batch(images), batch(others)) else { return false };
+    let are_open = own.get().is_none() && others.get().is_none();
+    is_equal((own, others)) || are_open && !(own.is_named() && others.is_named())
 }

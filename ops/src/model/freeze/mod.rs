@@ -1,10 +1,12 @@
 //! Programs whose parameters are constants: what only depends on them is computed once.
 //!
-//! Passes, in call order: [`constants`] computes values of parameters alone; [`convolutions`] finds convolutions with the
-//! normalisation, the scale, the bias, the residual and the function after them; [`blocks`] rewrites them, and what is between
-//! them, for images with [channels in blocks](crate::channel_blocks).
+//! Passes, in call order: [`constants`] computes values of parameters alone; [`branches`] adds filters of parallel
+//! convolutions; [`convolutions`] finds convolutions with the normalisation, the scale, the bias, the residual and the
+//! function after them; [`blocks`] rewrites them, and what is between them, for images with
+//! [channels in blocks](crate::channel_blocks).
 
 mod blocks;
+mod branches;
 mod constants;
 mod convolutions;
 mod filters;
@@ -23,7 +25,8 @@ impl Model {
     /// Prepares a model that is only run: its parameters become constants.
     ///
     /// What depends on parameters alone is computed once. Batch normalisations, scales and additions become part of the
-    /// convolution before them, and so do a residual and a function after it. Filters are packed for the convolution, and
+    /// convolution before them, and so do a residual and a function after it, and the scales of channels before it that
+    /// squeeze and excitation computes. Convolutions of the same images whose results are added become one. Filters are packed for the convolution, and
     /// images keep their [channels in blocks](crate::channel_blocks) from one convolution to the next.
     ///
     /// The bits of results change by this step, once: they are the same for every number of threads and every set of
@@ -74,6 +77,7 @@ impl Model {
         name_dims(&mut frozen.program, &self.feeds)?;
         constants::fold(&mut frozen, &fetched)?;
         infer_shapes(&mut frozen.program, OpInfoMap::linked()?);
+        branches::merge(&mut frozen, &fetched)?;
         linear::pack(&mut frozen, &fetched)?;
         blocks::rewrite(&mut frozen, &fed, &fetched)?;
         let Frozen { mut program, mut values, .. } = frozen;
