@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Feed, Result, Scope, Tensor, exec::Checkpoint};
+use autobwd::{Builder, DType, ErrorKind, Executor, Expr, Result, Scope, Tensor, exec::Checkpoint};
 use autobwd_data::{Loader, TensorDataset};
 use autobwd_ops::{
     Math,
@@ -56,9 +56,7 @@ pub(crate) fn train(path: &Path, steps: u64, threads: usize) -> Result<()> {
     }
     while step < steps {
         let Some(batch) = loader.next_batch()? else { continue };
-        let feeds: Vec<(&str, &dyn Feed)> =
-            batch.iter().map(|(name, tensor)| (name, tensor as &dyn Feed)).collect();
-        executor.run(&program, &mut scope, &feeds, &[])?;
+        executor.run(&program, &mut scope, &batch.feeds(), &[])?;
         step += 1;
         Checkpoint::new(step).with_note("data", loader.state()).save(path, &program, &scope)?;
     }

@@ -5,11 +5,12 @@ use std::{collections::BTreeSet, fs};
 
 use crate::support::sources::{files, root};
 
-/// The chapters of the book, by file name.
+/// The chapters of the book, by path.
 fn chapters() -> BTreeSet<String> {
-    let files = fs::read_dir(root().join("autobwd/book/src")).unwrap();
-    let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect()
+    let (book, mut pages) = (root().join("autobwd/book/src"), vec![]);
+    files(&book, &["md"], &mut pages);
+    let names = pages.iter().map(|page| page.strip_prefix(&book).unwrap().display().to_string());
+    names.filter(|name| name != "SUMMARY.md").collect()
 }
 
 fn read(path: &str) -> String {

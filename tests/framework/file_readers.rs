@@ -10,18 +10,19 @@ use autobwd::{
     ErrorKind, Program, Result, Scope,
     tensor::{load_tensors, read_bounded},
 };
-use autobwd_data::{CsvColumns, TextUnit, TextWindows, load_npz};
+use autobwd_data::{CsvColumns, CsvEncoder, TextUnit, TextWindows, load_npz};
 use autobwd_models::Pretrained;
 
 /// A reader, with the extension of its files.
 type Reader = (&'static str, fn(&Path) -> Result<()>);
 
-const READERS: [Reader; 11] = [
+const READERS: [Reader; 12] = [
     ("json", |path| Program::load(path).map(drop)),
     ("safetensors", |path| load_tensors(path).map(drop)),
     ("safetensors", |path| Scope::new().load(path)),
     ("npz", |path| load_npz(path).map(drop)),
     ("csv", |path| CsvColumns::new().numbers("x", [0]).read(path).map(drop)),
+    ("json", |path| CsvEncoder::load(path).map(drop)),
     ("txt", |path| TextWindows::read(path, TextUnit::Byte, 8).map(drop)),
     ("onnx", |path| autobwd_onnx::load(path).map(drop)),
     ("gguf", |path| Pretrained::open(path).load().map(drop)),

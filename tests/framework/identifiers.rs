@@ -58,7 +58,7 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("PyTorch", &["Hardtanh", "ReduceLROnPlateau", "bias_hh", "bias_ih", "weight_hh", "weight_ih"]),
     ("the C library and ndarray", &["e_log", "e_pow", "general_mat_mul", "linalg", "slice_each_axis"]),
     ("symbols of equations", &["artanh", "cdf", "d2_x", "D2_X", "input_j", "polynomial", "vector_j"]),
-    ("names that macros make", &["derived_relu_grad", "hand_relu_grad", "hand_relu_out_grad"]),
+    ("names that macros make", &["bump_grad", "derived_relu_grad", "hand_relu_grad", "hand_relu_out_grad"]),
     ("placeholders", &["MatmulV2Op", "OpGrad", "isru", "that_crate", "their_tanh"]),
 ];
 

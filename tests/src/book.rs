@@ -41,3 +41,15 @@ pub struct ComingFromPaddlePaddle;
 
 #[doc = include_str!("../../autobwd/book/src/words-of-the-documents.md")]
 pub struct WordsOfTheDocuments;
+
+#[doc = include_str!("../../autobwd/book/src/tutorials/own-operator.md")]
+pub struct OwnOperator;
+
+#[doc = include_str!("../../autobwd/book/src/tutorials/tabular.md")]
+pub struct Tabular;
+
+#[doc = include_str!("../../autobwd/book/src/tutorials/images.md")]
+pub struct Images;
+
+#[doc = include_str!("../../autobwd/book/src/tutorials/text.md")]
+pub struct Text;

@@ -17,6 +17,7 @@ pub mod conformance;
 pub mod fuzz;
 pub mod onnx;
 pub mod training_case;
+pub mod tutorial;
 
 /// All samples of the library.
 ///

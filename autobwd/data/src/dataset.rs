@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use autobwd_core::{__private::did_you_mean, Error, ErrorKind, Result, Tensor};
+use autobwd_exec::Feed;
 
 /// A numbered list of examples.
 ///
@@ -46,6 +47,14 @@ pub trait Dataset: Send + Sync {
     /// # Errors
     /// Examples that cannot be read; the message names the file.
     fn batch(&self, indices: &[usize]) -> Result<Batch>;
+
+    /// All examples as one batch, such as the data of an evaluation.
+    ///
+    /// # Errors
+    /// The errors of [`batch`](Dataset::batch).
+    fn all(&self) -> Result<Batch> {
+        self.batch(&(0..self.len()).collect::<Vec<_>>())
+    }
 
     /// A hash of the content, by which a resumed run notices changed data. It is the same in all processes. A loader
     /// also compares the number of examples, the fields, and some examples.
@@ -126,6 +135,11 @@ impl Batch {
         })
     }
 
+    /// The fields as feeds of a program: what `Executor::run` takes.
+    pub fn feeds(&self) -> Vec<(&str, &dyn Feed)> {
+        self.iter().map(|(name, tensor)| (name, tensor as &dyn Feed)).collect()
+    }
+
     /// Names and tensors, in the order of the data set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.into_iter()
@@ -140,4 +154,9 @@ impl<'a> IntoIterator for &'a Batch {
     fn into_iter(self) -> Self::IntoIter {
         self.fields.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
+}
+
+/// The error of an index that a data set does not have.
+pub(crate) fn no_example(index: usize, len: usize) -> Error {
+    Error::new(ErrorKind::NoValue, format!("there is no example {index}: the data set has {len}"))
 }

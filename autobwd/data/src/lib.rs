@@ -1,7 +1,7 @@
 //! Data for training: data sets, and a loader that makes shuffled batches of them.
 //!
 //! A [`Dataset`] is a numbered list of examples whose fields are named after the feeds of a program: arrays
-//! ([`TensorDataset`]), tables in CSV files ([`CsvColumns`]), NumPy's files ([`load_npz`]), text ([`TextWindows`]) and,
+//! ([`TensorDataset`]), tables in CSV files ([`CsvColumns`], with missing cells, categories and scales), NumPy's files ([`load_npz`]), text ([`TextWindows`]) and,
 //! with the feature `images`, folders of images (`ImageFolder`). A [`Loader`] delivers its batches, epoch by epoch: shuffled by a seed,
 //! split among processes, read ahead by a thread, and resumable in the middle of an epoch with the same batches.
 //!
@@ -40,9 +40,10 @@
 //! # Ok::<(), autobwd::Error>(())
 //! ```
 //!
+//! [`Subset::split`] divides a data set, and [`CsvTable::split`] a table, into parts to train and to test.
 //! [`Loader::state`] and [`Loader::resume`] keep the position in a checkpoint.
 
-mod csv_columns;
+mod csv;
 mod dataset;
 mod fingerprint;
 #[cfg(feature = "images")]
@@ -52,10 +53,12 @@ mod image_folder;
 mod loader;
 mod npz;
 mod order;
+mod split;
+mod subset;
 mod tensor_dataset;
 mod text_windows;
 
-pub use csv_columns::{CsvColumn, CsvColumns};
+pub use csv::{CategoryColumn, CsvColumn, CsvColumns, CsvEncoder, CsvTable, Fill, NumberColumn, Scaling};
 pub use dataset::{Batch, Dataset};
 #[cfg(feature = "images")]
 pub use image_decoder::ImageDecoder;
@@ -63,5 +66,6 @@ pub use image_decoder::ImageDecoder;
 pub use image_folder::{ImageFolder, ImageFolderBuilder};
 pub use loader::{Loader, LoaderBuilder, Position};
 pub use npz::{load_npz, save_npz};
+pub use subset::Subset;
 pub use tensor_dataset::TensorDataset;
 pub use text_windows::{TextUnit, TextWindows};

@@ -1,8 +1,8 @@
 //! Examples in memory.
 
-use autobwd_core::{Error, ErrorKind, Result, Tensor};
+use autobwd_core::{Result, Tensor};
 
-use crate::{Batch, Dataset, fingerprint::Fingerprint};
+use crate::{Batch, Dataset, dataset::no_example, fingerprint::Fingerprint};
 
 /// Examples in memory: tensors by field name, whose first dimension counts the examples.
 ///
@@ -44,8 +44,7 @@ impl Dataset for TensorDataset {
 
     fn batch(&self, indices: &[usize]) -> Result<Batch> {
         if let Some(index) = indices.iter().find(|index| **index >= self.len()) {
-            let text = format!("there is no example {index}: the data set has {}", self.len());
-            return Err(Error::new(ErrorKind::NoValue, text));
+            return Err(no_example(*index, self.len()));
         }
         let rows = |(name, from): (&str, &Tensor)| {
             let mut dims = from.dims().to_vec();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use autobwd::{Error, ErrorKind, Result, Tensor};
-use autobwd_data::{Batch, CsvColumns, Dataset, TensorDataset, TextUnit, TextWindows, load_npz, save_npz};
+use autobwd_data::{CsvColumns, Dataset, TensorDataset, TextUnit, TextWindows, load_npz, save_npz};
 use proptest::prelude::*;
 use zip::{ZipWriter, write::SimpleFileOptions};
 
@@ -35,48 +35,6 @@ fn fields_must_agree() -> Result<()> {
     assert_eq!(text, "the batch has no field `pixel`; did you mean `pixels`?");
     assert!(TensorDataset::new([("x", zeros(&[0, 3])?)])?.is_empty());
     Ok(())
-}
-
-#[test]
-fn csv_files_are_read_by_column() -> Result<()> {
-    let columns =
-        CsvColumns::new().delimiter(b';').numbers("x", ["b", "a"]).classes("y", "kind", &["cat", "dog"]);
-    let text = "a;kind;b\n1; dog ;2.5\n-3e2;cat;4\n";
-    let batch = columns.parse(text.as_bytes())?.batch(&[0, 1])?;
-    let x = Tensor::from_vec([2, 2], vec![2.5_f32, 1.0, 4.0, -300.0])?;
-    assert_eq!(batch, Batch::new([("x", x), ("y", Tensor::from_vec([2, 1], vec![1_i64, 0])?)])?);
-    Ok(())
-}
-
-#[test]
-fn csv_files_with_faults_are_refused() {
-    let columns =
-        CsvColumns::new().numbers("x", ["a"]).integers("n", ["n"]).classes("y", "kind", &["cat", "dog"]);
-    let refused = |columns: &CsvColumns, text: &str| columns.parse(text.as_bytes()).unwrap_err().to_string();
-    let cases = [
-        ("a,n,kind\n1,2,cat\nx,2,cat\n", "line 3, column 0: `x` is not a finite number"),
-        ("a,n,kind\nNaN,2,cat\n", "line 2, column 0: `NaN` is not a finite number"),
-        ("a,n,kind\n,2,cat\n", "line 2, column 0: `` is not a finite number"),
-        ("a,n,kind\n1,2.5,cat\n", "line 2, column 1: `2.5` is not an integer"),
-        ("a,n,kind\n1,2,cow\n", "line 2, column 2: `cow` is not one of cat, dog"),
-        ("b,n,Kind\n1,2,cat\n", "there is no column `a`; did you mean `b` or `n`?"),
-        ("a,a,n,kind\n1,1,2,cat\n", "two columns have the name `a`"),
-        ("a,n,kind\n", "there are no rows"),
-    ];
-    for (text, expected) in cases {
-        assert_eq!(refused(&columns, text), expected);
-    }
-    assert!(refused(&columns, "a,n,kind\n1,2\n").contains("line: 2"));
-    let numbered = CsvColumns::new().header(false).numbers("x", 0..3);
-    assert_eq!(refused(&numbered, "1,2\n"), "there is no column 2: rows have 2 cells, counted from 0");
-    assert_eq!(refused(&numbered, ""), "there is no column 0: rows have 0 cells, counted from 0");
-    let named = numbered.numbers("y", ["b"]);
-    assert_eq!(refused(&named, "1,2,3\n"), "there is no header row with a column `b`: columns have numbers");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("bad.csv");
-    assert!(text_in(folder.path(), columns.read(&path)).starts_with("cannot read `bad.csv`: "));
-    fs::write(&path, b"a,n,kind\n1,2,\xff\n").unwrap();
-    assert!(text_in(folder.path(), columns.read(&path)).starts_with("`bad.csv`: CSV parse error"));
 }
 
 #[test]

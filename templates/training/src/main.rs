@@ -5,7 +5,7 @@ mod classifier;
 use std::path::Path;
 
 fn main() -> autobwd::Result<()> {
-    let table = classifier::columns().read("data/points.csv")?;
+    let table = classifier::columns().table("data/points.csv")?;
     let accuracy = classifier::train(&table, Path::new("."))?;
     println!("{:.0} % of the rows that were held out are right", 100.0 * accuracy);
     Ok(())

@@ -43,7 +43,7 @@ impl Column {
 }
 
 /// Libraries whose words some tables compare with the words of this project.
-const LIBRARIES: [&str; 6] = ["PaddlePaddle", "MiniTorch", "PyTorch", "Keras", "JAX", "burn"];
+const LIBRARIES: [&str; 7] = ["scikit-learn", "PaddlePaddle", "MiniTorch", "PyTorch", "Keras", "JAX", "burn"];
 
 /// The lines of a text with their numbers, without fenced blocks; the lines of listings in Rust go to `listings`.
 fn unfenced<'a>(
