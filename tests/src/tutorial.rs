@@ -8,7 +8,7 @@ static PRINTED: Mutex<String> = Mutex::new(String::new());
 
 /// Adds a line to what the program has printed.
 pub fn print_line(line: &str) {
-    println!("{line}");
+    std::println!("{line}");
     if let Ok(mut printed) = PRINTED.lock() {
         *printed += line;
         printed.push('\n');

@@ -336,6 +336,7 @@ proptest! {
         fs::write(&path, damaged(fs::read(&path).unwrap())).unwrap();
         if let Ok(encoder) = CsvEncoder::load(&path) {
             drop(encoder.encode(&table));
+            drop(encoder.parse(text_of(&rows).as_bytes()));
         }
     }
 }
