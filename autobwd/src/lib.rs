@@ -203,6 +203,34 @@
 //! model code needs no `?`; consumers of the model ([`Builder::program`], [`Expr::backward`], [`Expr::item`], …) report
 //! the first error ([`Expr`]). Nothing panics on bad input. NaN and infinities are an error only with
 //! [`Executor::check_finite`].
+//!
+//! # Spans
+//!
+//! With the feature `tracing`, subscribers of the crate `tracing` see spans of what takes long: `load_program`,
+//! `load_tensors`, `save_tensors`, `verify`, `append_backward`, `gradients`, `plan`, `prepare`, `run` of a session,
+//! `save_checkpoint` and `load_checkpoint`, at the level of debugging. A checkpoint or log of another version of the
+//! arithmetic is an event, a warning. Without the feature, the library has no code for them.
+//!
+//! The operators of a run have no spans, which would cost more than many of them: [`Session::trace`] and
+//! [`Session::profile`] measure them.
+//!
+#![cfg_attr(feature = "tracing", doc = "```")]
+#![cfg_attr(not(feature = "tracing"), doc = "```ignore")]
+//! # use autobwd::{Builder, DType, Executor, Scope, Tensor};
+//! # use autobwd_ops::Math;
+//! use tracing_subscriber::fmt::format::FmtSpan;
+//!
+//! # let net = Builder::new();
+//! # let y = net.input("x", DType::F32, &[-1]).square();
+//! # let x = Tensor::from_vec([2], vec![1.0_f32, 2.0])?;
+//! // Prints each span with its duration, as `run{instructions=1}: autobwd_exec::session: close time.busy=2.31µs …`.
+//! let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+//! let subscriber = subscriber.with_span_events(FmtSpan::CLOSE).finish();
+//! tracing::subscriber::with_default(subscriber, || {
+//!     Executor::new().run(&net.program()?, &mut Scope::new(), &[("x", &x)], &[&y.name()])
+//! })?;
+//! # Ok::<(), autobwd::Error>(())
+//! ```
 
 #[doc(inline)]
 pub use autobwd_backward as backward;

@@ -21,6 +21,7 @@ use autobwd::{
         record::{RecordOptions, RunRecord},
     },
 };
+use autobwd_data::Progress;
 use autobwd_ops::{
     Math,
     nn::{Dropout, Embedding, Gru, Linear},
@@ -29,7 +30,6 @@ use autobwd_ops::{
 use autobwd_xla::Backend;
 use clap::Parser;
 use flate2::read::GzDecoder;
-use indicatif::ProgressBar;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use serde_json::json;
@@ -212,7 +212,7 @@ impl Model {
         let mut characters = Tensor::zeros(DType::I64, &[WINDOW, BATCH])?;
         let mut next = Tensor::zeros(DType::I64, &[WINDOW, BATCH, 1])?;
 
-        let bar = ProgressBar::new(EPOCHS as u64); // on stderr, and only if that is a terminal
+        let progress = Progress::new(EPOCHS as u64).resume_at(epoch as u64);
         for start in &starts[epoch.min(EPOCHS)..] {
             let (ids, part) = (&ids[*start..], part(*start));
             let mut state = zeros.clone();
@@ -239,11 +239,11 @@ impl Model {
             }
             let bits = sum / (part / WINDOW) as f64 / std::f64::consts::LN_2;
             if epoch % 5 == 0 {
-                bar.suspend(|| println!("epoch {epoch:3}  bits per character {bits:.3}"));
+                progress.suspend(|| println!("epoch {epoch:3}  bits per character {bits:.3}"));
             }
-            bar.inc(1);
+            progress.advance();
         }
-        bar.finish_and_clear();
+        drop(progress);
         if let (Some(record), Backend::Host(_, scope)) = (record, &*backend) {
             record.finish(scope)?;
         }

@@ -72,11 +72,13 @@ fn links_lead_to_files_and_headings() {
 
 #[test]
 fn every_chapter_of_the_book_is_listed_and_run() {
-    let (summary, run) = (read("autobwd/book/src/SUMMARY.md"), read("tests/src/book.rs"));
+    // The chapter that needs a web framework is run by the package that has one.
+    let run = ["tests/src/book.rs", "ops/http/src/lib.rs"].map(read).concat();
+    let summary = read("autobwd/book/src/SUMMARY.md");
     let listed: BTreeSet<String> = targets(&summary).map(String::from).collect();
     assert_eq!(listed, chapters());
     for chapter in chapters() {
-        assert!(run.contains(&format!("/book/src/{chapter}\"")), "tests/src/book.rs leaves out {chapter}");
+        assert!(run.contains(&format!("/book/src/{chapter}\"")), "{chapter} is not run");
     }
 }
 

@@ -53,3 +53,9 @@ pub struct Images;
 
 #[doc = include_str!("../../autobwd/book/src/tutorials/text.md")]
 pub struct Text;
+
+#[doc = include_str!("../../autobwd/book/src/tutorials/from-pytorch.md")]
+pub struct FromPyTorch;
+
+#[doc = include_str!("../../autobwd/book/src/tutorials/from-paddle.md")]
+pub struct FromPaddle;

@@ -59,7 +59,7 @@ use std::panic::Location;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use autobwd_core::{
-    __private::{Lookup, internals::*},
+    __private::{Lookup, internals::*, span},
     BlockId, Error, ErrorKind, Meta, OpDesc, OpInfoMap, Origin, Program, Result, Site, Var, VarDesc, VarKind,
     operators::{Assign, FillAnyLike, FillConstant},
     verify::require_valid,
@@ -125,6 +125,7 @@ fn ops_or_linked(ops: Option<&OpInfoMap>) -> Result<&OpInfoMap> {
 /// program is then unchanged.
 #[track_caller]
 pub fn append_backward(program: &mut Program, loss: &str, backward: &Backward<'_>) -> Result<Gradients> {
+    span!("append_backward", loss = loss);
     let ops = ops_or_linked(backward.ops)?;
     let site = Site::Here(Location::caller());
     require_valid(ops, program)?;
@@ -293,6 +294,7 @@ pub fn gradients(
     inputs: &[&str],
     options: &GradientOptions<'_>,
 ) -> Result<Gradients> {
+    span!("gradients", targets = targets.len(), inputs = inputs.len());
     let GradientOptions { target_gradients, no_grad, ops } = *options;
     let ops = ops_or_linked(ops)?;
     let site = Site::Here(Location::caller());

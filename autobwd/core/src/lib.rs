@@ -27,6 +27,7 @@ pub mod operators;
 pub mod runtime;
 pub mod sample;
 pub mod schema;
+mod spans;
 pub mod tensor;
 pub mod verify;
 
@@ -126,4 +127,8 @@ pub mod __private {
         Pointwise, PointwiseInteger, Result, Role, Schema, ScratchDef, Slot, SlotDef, SlotValues, Var,
     };
     pub use inventory;
+    #[cfg(feature = "tracing")]
+    pub use tracing;
+
+    pub use crate::{__span as span, __warn as warn};
 }

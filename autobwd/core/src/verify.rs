@@ -52,6 +52,7 @@ impl OpInfoMap {
 }
 
 fn verify_against(ops: &OpInfoMap, program: &Program) -> Result<()> {
+    crate::__span!("verify", operators = program.root().ops.len());
     program.check_structure()?;
     let mut faults = declarations(program);
     let mut infos = Lookup::new(ops);

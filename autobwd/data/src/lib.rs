@@ -41,7 +41,8 @@
 //! ```
 //!
 //! [`Subset::split`] divides a data set, and [`CsvTable::split`] a table, into parts to train and to test.
-//! [`Loader::state`] and [`Loader::resume`] keep the position in a checkpoint.
+//! [`Loader::state`] and [`Loader::resume`] keep the position in a checkpoint. With the feature `progress`, `Progress` shows
+//! how far a loop is.
 
 mod csv;
 mod dataset;
@@ -53,6 +54,8 @@ mod image_folder;
 mod loader;
 mod npz;
 mod order;
+#[cfg(feature = "progress")]
+mod progress;
 mod split;
 mod subset;
 mod tensor_dataset;
@@ -66,6 +69,8 @@ pub use image_decoder::ImageDecoder;
 pub use image_folder::{ImageFolder, ImageFolderBuilder};
 pub use loader::{Loader, LoaderBuilder, Position};
 pub use npz::{load_npz, save_npz};
+#[cfg(feature = "progress")]
+pub use progress::Progress;
 pub use subset::Subset;
 pub use tensor_dataset::TensorDataset;
 pub use text_windows::{TextUnit, TextWindows};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use autobwd_core::{
-    __private::internals::*,
+    __private::{internals::*, span, warn},
     ARITHMETIC_VERSION, Error, ErrorKind, Meta, OpDesc, Program, Result, Tensor, Var, VarKind,
     tensor::{load_tensors_with, save_tensors_with},
 };
@@ -149,6 +149,7 @@ impl Checkpoint {
     }
 
     fn save_values(&self, path: &Path, program: &Program, scope: &Scope, changed_only: bool) -> Result<()> {
+        span!("save_checkpoint", step = self.step);
         for name in program.parameters().map(|var| program.name(var)) {
             if scope.meta(name).is_none() {
                 let text = format!(
@@ -183,6 +184,7 @@ impl Checkpoint {
         program: &impl AsRef<Program>,
         scope: &mut Scope,
     ) -> Result<Checkpoint> {
+        span!("load_checkpoint");
         let (path, program) = (path.as_ref(), program.as_ref());
         let (values, metadata) = load_tensors_with(path, KEY)?;
         let format = |text: String| refuse(ErrorKind::Format, path, text);
@@ -210,7 +212,9 @@ impl Checkpoint {
         }
         values.into_iter().for_each(|(name, value)| scope.set(&name, value));
         let CheckpointJson { step, notes, arithmetic, .. } = metadata;
-        Ok(Checkpoint { step, notes, arithmetic })
+        let checkpoint = Checkpoint { step, notes, arithmetic };
+        warn!(checkpoint.warning());
+        Ok(checkpoint)
     }
 }
 

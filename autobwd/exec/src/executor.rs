@@ -9,7 +9,9 @@ use crate::{
     scope::BoundScope,
 };
 use autobwd_core::{
-    __private::internals::*, Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport, verify::require_valid,
+    __private::{internals::*, span},
+    Cx, Meta, OpInfoMap, Program, Result, Tensor, Transport,
+    verify::require_valid,
 };
 use autobwd_plan::{Plan, PlanReport, PlanRequest, cut};
 
@@ -235,6 +237,7 @@ impl Executor {
         feeds: &[(&str, Meta)],
         fetches: &[&str],
     ) -> Result<Session> {
+        span!("prepare", feeds = feeds.len(), fetches = fetches.len());
         let ops = self.operators()?;
         require_valid(ops, program)?;
         let loop_limit = self.loop_limit.or(program.is_loaded().then_some(LOADED_LOOP_LIMIT));

@@ -61,7 +61,7 @@ pub use value_graph::{
 
 pub use report::{PlanReport, PlannedBuffer, PlannedInstruction};
 
-use autobwd_core::{OpInfoMap, Program, Result};
+use autobwd_core::{__private::span, OpInfoMap, Program, Result};
 use formulas::Formulas;
 
 /// A compiled program: operators in groups, and values with their locations.
@@ -78,6 +78,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(program: &Program, ops: &OpInfoMap, request: &PlanRequest<'_>) -> Result<Plan> {
+        span!("plan", operators = program.root().ops.len());
         let needed = value_graph::needed(program, request);
         let mut graph = Graph::build(program, ops, request, &needed, kernel_binding::run)?;
         graph.addressable(program)?;

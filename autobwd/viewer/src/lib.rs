@@ -14,6 +14,7 @@ mod compare;
 mod data;
 mod layout;
 mod memory;
+mod notebook;
 mod repeats;
 mod report;
 mod stories;
@@ -117,7 +118,10 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Programs that can be shown.
+/// Programs and training runs that can be shown.
+///
+/// In a notebook whose cells are Rust, a program or a page at the end of a cell is shown below it, where this trait is
+/// imported.
 pub trait ToHtml {
     /// The program as a [`Page`].
     ///
@@ -131,6 +135,43 @@ pub trait ToHtml {
     /// # Errors
     /// The errors of [`Page::to_html`].
     fn to_html(&self) -> Result<String>;
+
+    /// The page as an element of another page, such as a notebook.
+    ///
+    /// ```
+    /// use autobwd::prelude::*;
+    ///
+    /// assert!(Program::new().to_inline_html()?.starts_with("<iframe srcdoc="));
+    /// # Ok::<(), autobwd::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`to_html`](ToHtml::to_html).
+    fn to_inline_html(&self) -> Result<String> {
+        self.to_html().map(|page| notebook::inline(&page))
+    }
+
+    /// Shows the page below the cell of a notebook: evcxr, the kernel of Rust for Jupyter, calls this method of a value at
+    /// the end of a cell. A page that cannot be made is a line on standard error.
+    fn evcxr_display(&self) {
+        let shown = self.to_inline_html().map_err(|e| e.to_string());
+        let shown = shown.and_then(|html| notebook::display(&html).map_err(|e| e.to_string()));
+        if let Err(e) = shown {
+            eprintln!("the page cannot be shown: {e}");
+        }
+    }
+}
+
+impl ToHtml for Page<'_> {
+    fn to_html(&self) -> Result<String> {
+        Page::to_html(self)
+    }
+}
+
+impl ToHtml for RunReport {
+    fn to_html(&self) -> Result<String> {
+        RunReport::to_html(self)
+    }
 }
 
 impl ToHtml for Program {

@@ -6,7 +6,6 @@ use std::{
 };
 
 use autobwd::{Error, ErrorKind, exec::MismatchedValue};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 /// The reason why a command ends early.
@@ -47,7 +46,7 @@ impl From<Error> for CommandFailure {
 
 pub(crate) type CommandResult<T = ()> = Result<T, CommandFailure>;
 
-/// Writes results to standard output, diagnostics and progress to standard error.
+/// Writes results to standard output, diagnostics to standard error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
     /// The name of the command.
@@ -90,12 +89,6 @@ impl Terminal {
         if let Some(first) = converted.first() {
             self.warn(&format!("{} values are converted, such as {first}", converted.len()));
         }
-    }
-
-    /// A progress bar on standard error; hidden if that is no terminal.
-    pub(crate) fn progress(self, steps: u64) -> ProgressBar {
-        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} {eta}");
-        ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 
     /// Reports the outcome of a command; returns the exit status.

@@ -42,6 +42,8 @@ impl Network {
         let hidden = linear(HIDDEN[0], HIDDEN[1]).forward(&hidden).relu();
         let scores = linear(HIDDEN[1], 10).forward(&hidden);
         let answer = scores.argmax(1);
+        // The names of inputs and outputs for those who load the program, such as a server.
+        net.set_signature(&[("pixels", &pixels)], &[("scores", &scores), ("digit", &answer)])?;
         let reader = Reader { program: net.program()?.clone(), answer: answer.name() };
 
         // Training: from scores and labels to a loss, with backward pass and updates.

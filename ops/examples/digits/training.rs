@@ -9,9 +9,8 @@ use autobwd::{
         record::{RecordOptions, RunRecord},
     },
 };
-use autobwd_data::Loader;
+use autobwd_data::{Loader, Progress};
 use autobwd_xla::Backend;
-use indicatif::ProgressBar;
 
 use crate::{
     data::{self, Image},
@@ -107,7 +106,7 @@ pub(crate) fn train(
     };
 
     let start = Instant::now();
-    let bar = ProgressBar::new(EPOCHS); // on stderr, and only if that is a terminal
+    let progress = Progress::new(EPOCHS).resume_at(epochs.len() as u64);
     while loader.position().epoch < EPOCHS {
         let mut sum = 0.0;
         for batch in loader.epoch() {
@@ -122,15 +121,15 @@ pub(crate) fn train(
         let loss = sum / loader.batches() as f64;
         let accuracy = network.reader.accuracy(backend, test)?;
         epochs.push(Epoch { loss, accuracy });
-        bar.suspend(|| println!("epoch {:2}  loss {loss:.4}  accuracy {accuracy:.4}", epochs.len()));
-        bar.set_position(epochs.len() as u64);
+        progress.suspend(|| println!("epoch {:2}  loss {loss:.4}  accuracy {accuracy:.4}", epochs.len()));
+        progress.advance();
         if let Some(file) = file {
             let checkpoint = Checkpoint::new(step).with_note("data", loader.state());
             let checkpoint = checkpoint.with_note("epochs", to_note(&epochs));
             checkpoint.save(&file.path, &network.training, &backend.values()?)?;
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     if let (Some(record), Backend::Host(_, scope)) = (record, &backend) {
         record.finish(scope)?;
     }

@@ -15,13 +15,13 @@ mod points;
 use std::{error::Error, path::PathBuf, time::Instant};
 
 use autobwd::{Builder, Expr, Result, Tensor, tensor::write_atomically};
+use autobwd_data::Progress;
 use autobwd_ops::{
     Init, Math,
     nn::Linear,
     optim::{Adam, Optimizer},
 };
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use serde_json::json;
@@ -99,9 +99,7 @@ fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs
     let kinds = points.iter().map(|point| f32::from(u8::from(point.second))).collect();
     let (x, y) = (coordinates(tape, points)?, tape.constant(Tensor::from_vec([points.len(), 1], kinds)?));
     let optimizer = Adam::new(RATE);
-    let style = ProgressStyle::with_template("{prefix:8} {bar:30} {pos:>4}/{len} {msg}");
-    let progress = ProgressBar::new(epochs).with_prefix(name.to_string());
-    let progress = progress.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let progress = Progress::new(epochs);
     let mut last = f64::NAN;
     for epoch in 0..epochs {
         let loss = network.forward(&x).sigmoid_cross_entropy(&y).mean();
@@ -109,11 +107,10 @@ fn train(tape: &Builder, network: &Network, name: &str, points: &[Point], epochs
         last = loss.item()?;
         if epoch % 10 == 9 {
             let right = right(tape, network, points)?;
-            progress.set_message(format!("loss {last:.4}, {right} of {} right", points.len()));
+            progress.show(format!("{name}: loss {last:.4}, {right} of {} right", points.len()));
         }
-        progress.inc(1);
+        progress.advance();
     }
-    progress.finish();
     Ok(last)
 }
 

@@ -199,3 +199,8 @@ def test_no_warning_is_raised_where_all_parameters_are_trained(model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.loss("cross_entropy").train_step("sgd:0.1")
+
+
+def test_a_model_is_a_page_in_notebooks(model):
+    shown = model._repr_html_()
+    assert shown.startswith('<iframe srcdoc="') and "&lt;!doctype" not in shown and "scores" in shown

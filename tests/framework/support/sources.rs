@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) const PACKAGES: [&str; 20] = [
+pub(crate) const PACKAGES: [&str; 21] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
@@ -25,6 +25,7 @@ pub(crate) const PACKAGES: [&str; 20] = [
     "ops/paddle",
     "ops/xla",
     "ops/cli",
+    "ops/http",
     "ops/python",
 ];
 

@@ -280,6 +280,7 @@ impl Program {
     /// [`from_json`](Program::from_json), with the path.
     pub fn load(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
+        crate::__span!("load_program", path = %path.display());
         let in_file = |kind, e: &dyn Display| Error::new(kind, format!("`{}`: {e}", path.display()));
         let bytes = read_file(path, Program::FILE_LIMIT)?;
         let json = str::from_utf8(&bytes).map_err(|e| in_file(ErrorKind::Format, &e).caused_by(e))?;

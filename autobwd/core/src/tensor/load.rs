@@ -150,6 +150,8 @@ pub fn load_tensors(path: impl AsRef<Path>) -> Result<Vec<(String, Tensor)>> {
 /// # Errors
 /// As there.
 pub fn load_tensors_with(path: impl AsRef<Path>, key: &str) -> Result<(NamedTensors, Option<String>)> {
+    let path = path.as_ref();
+    crate::__span!("load_tensors", path = %path.display());
     let mut reader = TensorReader::open(path)?;
     let mut tensors = reader.by_ref().collect::<Result<NamedTensors>>()?;
     tensors.sort_by(|a, b| a.0.cmp(&b.0));

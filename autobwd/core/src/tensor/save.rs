@@ -49,6 +49,7 @@ pub fn save_tensors_with<'a>(
     metadata: Option<(&str, String)>,
 ) -> Result<()> {
     let path = path.as_ref();
+    crate::__span!("save_tensors", path = %path.display());
     let refuse =
         |why: String| Error::new(ErrorKind::Format, format!("cannot save to `{}`: {why}", path.display()));
     let format = |e: safetensors::SafeTensorError| refuse(e.to_string()).caused_by(e);

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use autobwd_core::{Error, ErrorKind, Program, Result};
+use autobwd_core::{__private::warn, Error, ErrorKind, Program, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -94,6 +94,7 @@ impl Monitor<File> {
         if let Some(last) = last {
             (monitor.last_step, monitor.earlier) = (Some(last.step), last.time_s);
         }
+        warn!(monitor.warning());
         Ok(monitor)
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     trace::RunTrace,
 };
 use autobwd_core::{
-    __private::{Arena, Initialisers, Memory, did_you_mean, dimension, internals::*},
+    __private::{Arena, Initialisers, Memory, did_you_mean, dimension, internals::*, span},
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     tensor::{Rows, ToF64},
     with_dtype,
@@ -241,6 +241,7 @@ impl Session {
         scope: &Scope,
         mut each: impl FnMut(&mut BoundInstruction, &Cx) -> Result<()>,
     ) -> Result<()> {
+        span!("run", instructions = self.block.instructions.len());
         if scope.stamp() != self.scope {
             let text = "the session was prepared for another scope, or a value of the scope has changed its shape; \
                         prepare it again";

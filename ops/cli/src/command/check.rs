@@ -6,6 +6,7 @@ use autobwd::{
     OpInfoMap,
     check::{Sample, check_sample, samples},
 };
+use autobwd_data::Progress;
 use clap::Args;
 use serde::Serialize;
 
@@ -48,17 +49,17 @@ struct Checked {
 impl CheckCommand {
     pub(super) fn run(&self, terminal: Terminal) -> CommandResult {
         let samples = self.samples()?;
-        let progress = terminal.progress(samples.values().map(Vec::len).sum::<usize>() as u64);
+        let progress = Progress::new(samples.values().map(Vec::len).sum::<usize>() as u64);
         let mut operators = vec![];
         for (name, rows) in samples {
-            progress.set_message(name);
-            let checked = check(name, &rows, || progress.inc(1));
+            progress.show(name);
+            let checked = check(name, &rows, || progress.advance());
             if self.format == ReportForm::Text {
                 progress.suspend(|| terminal.print(&checked.to_text()))?;
             }
             operators.push(checked);
         }
-        progress.finish_and_clear();
+        drop(progress);
         let failed = operators.iter().filter(|checked| !checked.failures.is_empty()).count();
         if self.format == ReportForm::Json {
             terminal.print_json(&CheckJson { schema: "autobwd.check/1", failed, operators })?;

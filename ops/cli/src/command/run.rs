@@ -11,7 +11,7 @@ use autobwd::{
     op::isa,
     verify,
 };
-use autobwd_data::save_npz;
+use autobwd_data::{Progress, save_npz};
 use autobwd_onnx::LoadOptions;
 use autobwd_ops::Model;
 use autobwd_xla::Backend;
@@ -308,7 +308,7 @@ impl RunCommand {
         let steps = self.steps.unwrap_or(1);
         let before = monitor.as_ref().and_then(Monitor::last_step).unwrap_or(0);
         let has_files = self.save.is_some() || self.out.is_some();
-        let (progress, mut times) = (terminal.progress(steps), vec![]);
+        let (progress, mut times) = (Progress::new(steps), vec![]);
         let (mut is_printed, mut failure) = (self.steps.is_some(), None);
         for step in (1..=steps).map(|step| before.saturating_add(step)) {
             let seconds = match stepper.step() {
@@ -342,9 +342,9 @@ impl RunCommand {
             if !outcome.is_success() && !has_files && monitor.is_none() && record.is_none() {
                 break;
             }
-            progress.inc(1);
+            progress.advance();
         }
-        progress.finish_and_clear();
+        drop(progress);
         if let Some(record) = record.filter(|_| failure.is_none()) {
             outcome.add(stepper.finish_record(record).map_err(Into::into));
         }

@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use autobwd_data::Progress;
 use autobwd_models::{
     Adapter, Example, ExampleFormat, FeatureExtractor, FineTuning, ImageProcessor, Lora, Pretrained,
     StepReport, Tokenizer, TuningRun, class_names, class_names_of, read_examples, read_images, read_sounds,
@@ -327,8 +328,7 @@ impl TuneCommand {
         state: &mut outputs::TuningState,
     ) -> CommandResult<(Vec<StepReport>, f64)> {
         let steps = run.summary().steps;
-        let progress = terminal.progress(steps);
-        progress.set_position(run.steps_done());
+        let progress = Progress::new(steps).resume_at(run.steps_done());
         let (mut reports, mut seconds) = (vec![], 0.0);
         let steps_of_epoch = steps / self.epochs;
         loop {
@@ -337,8 +337,8 @@ impl TuneCommand {
             seconds += start.elapsed().as_secs_f64();
             reports.push(report);
             state.log(&report)?;
-            progress.set_message(format!("loss {:.4}", report.loss));
-            progress.inc(1);
+            progress.show(format!("loss {:.4}", report.loss));
+            progress.advance();
             if reports.len() as u64 == MEASURED_STEPS {
                 let left = (steps - report.step) as f64 * seconds / MEASURED_STEPS as f64;
                 let each = seconds / MEASURED_STEPS as f64;
@@ -352,7 +352,6 @@ impl TuneCommand {
                 files.save(run, state)?;
             }
         }
-        progress.finish_and_clear();
         Ok((reports, seconds))
     }
 }

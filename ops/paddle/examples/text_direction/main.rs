@@ -8,16 +8,16 @@
 
 mod lines;
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use autobwd::{DType, Error, ErrorKind, Executor, Feed, Result, Tensor};
+use autobwd_data::Progress;
 use autobwd_ops::Model;
 use autobwd_ops::{
     Math,
     optim::{Adam, Optimizer},
 };
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 
 use lines::{Lines, SIZE};
@@ -75,18 +75,19 @@ fn run(args: &Args) -> Result<()> {
     executor.run(&net.startup().program()?, &mut model.scope, &[], &[])?;
 
     let program = net.program()?;
-    let bar = ProgressBar::with_draw_target(Some(args.steps as u64), target());
+    let progress = Progress::new(args.steps as u64);
     let mut lines = Lines::new(TRAINING_SEED);
     for step in 1..=args.steps {
         let (images, labels) = batch(&mut lines, args.batch)?;
         let feeds: [(&str, &dyn Feed); 2] = [(&model.feeds[0], &images), ("labels", &labels)];
         let fetched = executor.run(&program, &mut model.scope, &feeds, &[&loss.name()])?;
         if step == 1 || step == args.steps {
-            println!("{}", json!({"step": step, "loss": fetched[0].item()?}));
+            let loss = fetched[0].item()?;
+            progress.suspend(|| println!("{}", json!({"step": step, "loss": loss})));
         }
-        bar.inc(1);
+        progress.advance();
     }
-    bar.finish_and_clear();
+    drop(progress);
 
     let mut tuned = Model::for_inference(&program, &model.scope, &[&fetch])?;
     let after = accuracy(&mut tuned, &mut executor)?;
@@ -94,14 +95,6 @@ fn run(args: &Args) -> Result<()> {
     println!("{}", json!({"accuracy": after, "when": "after training", "trained_parameters": trained.len()}));
     println!("{}", json!({"written": args.out.with_extension("pdmodel")}));
     Ok(())
-}
-
-/// Progress is for people.
-fn target() -> ProgressDrawTarget {
-    match std::io::stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
-    }
 }
 
 fn batch(lines: &mut Lines, n: usize) -> Result<(Tensor, Tensor)> {

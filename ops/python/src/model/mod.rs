@@ -8,6 +8,7 @@ use autobwd::{
     Executor, Program, Result, Scope, Tensor, explain,
     program::{ProgramSignature, SignatureEntry},
     tensor::save_tensors,
+    viewer::ToHtml,
 };
 use autobwd_cli::save_model;
 use autobwd_ops::{Model, model::ParameterSummary, optim::OptimizerSpec};
@@ -291,6 +292,11 @@ impl PyModel {
     /// The table of the parameters.
     fn summary(&self) -> String {
         ParameterSummary::of(&self.program).to_string()
+    }
+
+    /// The page of the program, for notebooks.
+    fn _repr_html_(&self) -> PyResult<String> {
+        self.program.to_inline_html().map_err(raised)
     }
 
     fn __repr__(&self) -> String {
