@@ -223,7 +223,7 @@
 //! # let net = Builder::new();
 //! # let y = net.input("x", DType::F32, &[-1]).square();
 //! # let x = Tensor::from_vec([2], vec![1.0_f32, 2.0])?;
-//! // Prints each span with its duration, as `run{instructions=1}: autobwd_exec::session: close time.busy=2.31µs …`.
+//! // Prints each span with its duration: "run{instructions=1}: autobwd_exec::session: close time.busy=2.31µs …".
 //! let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
 //! let subscriber = subscriber.with_span_events(FmtSpan::CLOSE).finish();
 //! tracing::subscriber::with_default(subscriber, || {

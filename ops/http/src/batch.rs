@@ -34,7 +34,7 @@ pub(crate) fn join(requests: &[&[Tensor]]) -> Result<Vec<Tensor>> {
     joined.collect()
 }
 
-/// The outputs of each of the requests that have these numbers of rows; `None` if the outputs have other rows.
+/// The outputs of each request, which has so many rows; `None` if the outputs have other rows.
 ///
 /// # Errors
 /// Memory runs out.
