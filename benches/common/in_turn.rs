@@ -99,7 +99,10 @@ impl InTurn {
             rounds.push(round);
         }
         let own_cores = on_own_cores.len() == ROUNDS;
-        let rounds = if own_cores { on_own_cores } else { on_shared_cores };
+        if !own_cores {
+            on_own_cores.append(&mut on_shared_cores);
+        }
+        let rounds = on_own_cores;
         let ratio = median(rounds.iter().map(|(ours, theirs)| ours / theirs).collect());
         let (ours, theirs) = rounds.into_iter().unzip();
         Ok(InTurn { ours: median(ours), theirs: median(theirs), ratio, own_cores })
