@@ -15,7 +15,11 @@ pub(crate) const PIXELS: usize = SIDE * SIDE;
 /// Maximum value of a pixel.
 pub(crate) const INK: u8 = 16;
 
+/// Number of training images; the others are for the test.
+pub(crate) const TRAINING: usize = 1437;
+
 /// A handwritten digit.
+#[derive(Debug)]
 pub(crate) struct Image {
     /// Row by row, 0 to [`INK`].
     pub(crate) pixels: [u8; PIXELS],
@@ -44,14 +48,17 @@ pub(crate) fn split(mut images: Vec<Image>, count: usize, rng: &mut Pcg64Mcg) ->
 
 /// Images as inputs of the network: `pixels`, float32 `[n, PIXELS]`, 0 to 1, and `label`, int64 `[n, 1]`.
 pub(crate) fn dataset(images: &[Image]) -> autobwd::Result<TensorDataset> {
-    let pixels = images.iter().flat_map(|image| image.pixels);
-    let pixels = pixels.map(|pixel| f32::from(pixel) / f32::from(INK)).collect();
     let labels = images.iter().map(|image| image.label).collect();
-    let n = images.len();
     TensorDataset::new([
-        ("pixels", Tensor::from_vec([n, PIXELS], pixels)?),
-        ("label", Tensor::from_vec([n, 1], labels)?),
+        ("pixels", pixels(images.iter().flat_map(|image| image.pixels))?),
+        ("label", Tensor::from_vec([images.len(), 1], labels)?),
     ])
+}
+
+/// Pixels of images, one image after the other, as the input `pixels`.
+pub(crate) fn pixels(pixels: impl Iterator<Item = u8>) -> autobwd::Result<Tensor> {
+    let values: Vec<f32> = pixels.map(|pixel| f32::from(pixel) / f32::from(INK)).collect();
+    Tensor::from_vec([values.len() / PIXELS, PIXELS], values)
 }
 
 /// Dtypes and shapes of the inputs for `n` images.

@@ -20,7 +20,9 @@
 //!
 //! Finally, program and weights are loaded from these files and tested again.
 
+mod batches;
 mod data;
+mod inference;
 mod network;
 mod pictures;
 mod training;
@@ -43,8 +45,6 @@ use data::Image;
 use network::{Network, Reader};
 use training::{CheckpointFile, TrainingFiles};
 
-/// Number of training images; the others are for the test.
-const TRAINING: usize = 1437;
 /// With `--validate`: number of images to train with; the other training images are for validation.
 const TRAINING_BEFORE_VALIDATION: usize = 1150;
 
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     let out = |file: &str| options.out.join(file);
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
-    let (training, test) = data::split(data::read()?, TRAINING, &mut rng);
+    let (training, test) = data::split(data::read()?, data::TRAINING, &mut rng);
     let mut backend = Backend::open(options.device.as_deref())?;
     if options.validate {
         return validate(training, &mut rng, &mut backend, &options.optimizer);
@@ -95,7 +95,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_atomically(out("training-program.txt"), network.training.to_string().as_bytes())?;
     network.training.save(out("training-program.json"))?;
     let page = Page::new(&network.training).title("A training step of digits");
-    let page = page.feeds(&data::feeds(training::BATCH)).to_html()?;
+    let page = page.feeds(&data::feeds(batches::BATCH)).to_html()?;
     write_atomically(out("training-program.html"), page.as_bytes())?;
 
     // Train it.
@@ -114,7 +114,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Load program and weights from the files.
     let program = Program::load(out("program.json"))?;
-    let reader = Reader { program, answer: network.reader.answer };
+    let reader = Reader { program, ..network.reader };
     let mut weights = Scope::new();
     weights.load(out("weights.safetensors"))?;
     backend.set_values(&weights)?;

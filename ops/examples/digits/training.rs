@@ -9,17 +9,15 @@ use autobwd::{
         record::{RecordOptions, RunRecord},
     },
 };
-use autobwd_data::{Loader, Progress};
+use autobwd_data::Progress;
 use autobwd_xla::Backend;
 
 use crate::{
+    batches::{self, BATCH, EPOCHS},
     data::{self, Image},
     network::Network,
 };
 
-// Chosen by `--validate`, as described in network.rs.
-pub(crate) const BATCH: usize = 32;
-const EPOCHS: u64 = 40;
 /// Steps between two hashes of the state in a record.
 const HASHED: u64 = 10;
 /// Steps between two checkpoints in a record.
@@ -74,10 +72,7 @@ pub(crate) fn train(
     files: &TrainingFiles,
 ) -> Result<Trained> {
     let file = files.checkpoint.as_ref();
-    // An incomplete batch is skipped; its images differ in each epoch. Images in memory need no thread to read them.
-    let dataset = data::dataset(images)?;
-    let mut loader =
-        Loader::builder(dataset).batch(BATCH).shuffle(seed).drop_last(true).prefetch(0).build()?;
+    let mut loader = batches::loader(images, seed)?;
     let (mut step, mut epochs) = (0, vec![]);
     match file.filter(|file| file.resume && file.path.exists()) {
         Some(file) => {

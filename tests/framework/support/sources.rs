@@ -27,6 +27,7 @@ pub(crate) const PACKAGES: [&str; 21] = [
     "ops/cli",
     "ops/http",
     "ops/python",
+    "ops/web",
 ];
 
 /// The folder of the workspace.

@@ -92,7 +92,7 @@ struct Failure {
 }
 
 // A builder and a value: the failed state takes no extra space.
-const _: () = assert!(size_of::<Expr>() == size_of::<Builder>() + size_of::<ExprValue>());
+const _: () = assert!(size_of::<Expr>() == size_of::<(Builder, ExprValue)>());
 
 impl Expr {
     /// The expression as messages name it: `` `x` ``, or `a constant`, which has no name.

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Arity, DType, Float, Lanes, OpDesc, Result, Schema, SlotDef,
     numbers::Lane,
-    runtime::{FUSED, Isa, isa, panics::catch_panic},
+    runtime::{FUSED, isa, panics::catch_panic},
     tensor::LINE,
 };
 
@@ -158,9 +158,9 @@ where
     const { assert!(VL * size_of::<T>() == LINE) }
     match isa() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::<B, T, VL>,
+        crate::runtime::Isa::Avx512 => avx512::<B, T, VL>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::<B, T, VL>,
+        crate::runtime::Isa::Avx2 => avx2::<B, T, VL>,
         _ => baseline::<B, T, VL>,
     }
 }

@@ -6,7 +6,7 @@
 use crate::{
     Element,
     numbers::{Float, Lane},
-    runtime::{FUSED, Isa, isa},
+    runtime::{FUSED, isa},
 };
 
 /// A lane that represents an element of a slice.
@@ -231,10 +231,10 @@ macro_rules! vectorised {
                 match isa() {
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: `isa` has checked that the machine has these instructions.
-                    Isa::Avx512 => unsafe { avx512::<$t, Lane<$t, true>, L>(loops) },
+                    crate::runtime::Isa::Avx512 => unsafe { avx512::<$t, Lane<$t, true>, L>(loops) },
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: as above.
-                    Isa::Avx2 => unsafe { avx2::<$t, Lane<$t, true>, L>(loops) },
+                    crate::runtime::Isa::Avx2 => unsafe { avx2::<$t, Lane<$t, true>, L>(loops) },
                     _ => loops.run::<Lane<$t, FUSED>>(),
                 }
             }

@@ -34,9 +34,9 @@ use crate::{Error, ErrorKind, Result};
 pub struct Dim(i64);
 
 /// Bounds of dimensions that data decides are below; these are the numbers from `i64::MIN` on.
-const MOST_BOUNDED: usize = 1 << 62;
+const MOST_BOUNDED: i64 = 1 << 62;
 /// The indices of polynomials follow the bounds.
-const FIRST_NAMED: i64 = i64::MIN + MOST_BOUNDED as i64;
+const FIRST_NAMED: i64 = i64::MIN + MOST_BOUNDED;
 /// Negative numbers follow these.
 const LOWEST: i64 = FIRST_NAMED + MOST_SIZES as i64;
 
@@ -58,7 +58,7 @@ impl Dim {
     /// ```
     pub fn at_most(bound: Dim) -> Dim {
         match bound.get() {
-            Some(n) if n < MOST_BOUNDED => Dim(i64::MIN + n as i64),
+            Some(n) if (n as i64) < MOST_BOUNDED => Dim(i64::MIN + n as i64),
             Some(_) => Dim::OVERFLOW,
             None => Dim::UNKNOWN,
         }

@@ -38,7 +38,7 @@ pub use windows::{CHANNEL_BLOCK, WindowAxis, WindowProducts};
 use crate::{
     Buf, Element, Result,
     numbers::fused,
-    runtime::{FUSED, Isa, isa},
+    runtime::{FUSED, isa},
     tensor::half_float::HalfFloat,
 };
 
@@ -188,7 +188,7 @@ enum Storage {
 mod sealed {
     use std::{cell::RefCell, thread::LocalKey};
 
-    use super::{AnyVectorWork, ArrayVector, FUSED, Isa, Panels, Storage, fused, isa};
+    use super::{AnyVectorWork, ArrayVector, FUSED, Panels, Storage, fused, isa};
 
     #[allow(private_interfaces)]
     pub trait Stored {
@@ -234,9 +234,9 @@ mod sealed {
                     unsafe {
                         match isa() {
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx512 => work.run::<std::arch::x86_64::$avx512>(),
+                            crate::runtime::Isa::Avx512 => work.run::<std::arch::x86_64::$avx512>(),
                             #[cfg(target_arch = "x86_64")]
-                            Isa::Avx2 => work.run::<std::arch::x86_64::$avx2>(),
+                            crate::runtime::Isa::Avx2 => work.run::<std::arch::x86_64::$avx2>(),
                             _ => work.run::<ArrayVector<$t, { 16 / size_of::<$t>() }, FUSED>>(),
                         }
                     }
