@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) const PACKAGES: [&str; 21] = [
+pub(crate) const PACKAGES: [&str; 22] = [
     "autobwd/core",
     "autobwd/plan",
     "autobwd/backward",
