@@ -42,10 +42,9 @@ use autobwd_core::{
 /// # Batch sizes
 ///
 /// A batch of a size without a plan is planned first; [`cache_size`](Predictor::cache_size) sets how many plans are
-/// kept. Sizes are not rounded up, because that is not exact: an operator may mix rows, as a mean of the batch does,
-/// and matrix products and convolutions choose the order of their sums by their sizes, so the bits of a row may depend
-/// on the number of rows. A caller whose rows are independent, and who accepts such differences, pads the batch by
-/// copies of its last row and drops the rows after it.
+/// kept. Sizes are not rounded up, because an operator may mix rows, as a mean of the batch does. A caller whose rows are
+/// independent pads the batch by copies of its last row, and drops the rows after it: products and convolutions give a
+/// row the same bits in each batch.
 pub struct Predictor {
     executor: Executor,
     model: Arc<ServedModel>,
