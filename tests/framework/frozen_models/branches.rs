@@ -53,7 +53,7 @@ fn strides_and_dilations_decide_which_branches_are_merged() -> Result<()> {
         ((3, 1, 2, 1), (1, 0, 2, 1), 1),
         ((3, 2, 1, 2), (1, 0, 1, 1), 1),
         ((5, 4, 1, 2), (3, 2, 1, 2), 1),
-        // The taps are between those of the other.
+        // The taps of one are between the taps of the other.
         ((3, 2, 1, 2), (3, 1, 1, 1), 2),
     ] {
         let net = Builder::new();

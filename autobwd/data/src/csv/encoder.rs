@@ -228,7 +228,7 @@ impl CsvEncoder {
     /// The data set of a table.
     ///
     /// # Errors
-    /// The errors of [`CsvColumns::parse`](crate::CsvColumns::parse), but for those of the format of CSV; a class that the
+    /// The errors of [`CsvColumns::parse`](crate::CsvColumns::parse), except for faults in the format of CSV; a class that the
     /// training data do not have; not enough memory.
     pub fn encode(&self, table: &CsvTable) -> Result<TensorDataset> {
         let fields = self.fields.iter().map(|field| Ok((&*field.name, field.encode(table)?)));
