@@ -51,18 +51,21 @@ pub(super) fn merge(frozen: &mut Frozen<'_>, fetched: &[Var]) -> Result<()> {
             branches.insert(branch.output, branch);
         }
     }
-    let mut merged: HashMap<usize, Branch> = HashMap::new();
-    for branch in branches.into_values().filter(|branch| matches!(branch.taps, Taps::Sum(_))) {
-        if let Some(last) = branch.ops.iter().max().copied() {
-            merged.insert(last, branch);
+    let mut merged: HashMap<usize, (usize, Branch)> = HashMap::new();
+    for branch in branches.into_values() {
+        if let (Taps::Sum(_), Some(conv), Some(last)) =
+            (&branch.taps, branch.conv, branch.ops.iter().max().copied())
+        {
+            merged.insert(last, (conv, branch));
         }
     }
-    let replaced: HashSet<usize> = merged.values().flat_map(|branch| branch.ops.iter().copied()).collect();
+    let replaced: HashSet<usize> =
+        merged.values().flat_map(|(_, branch)| branch.ops.iter().copied()).collect();
     let ops = frozen.program.root().ops.clone();
     let mut kept = vec![];
     for (i, op) in ops.iter().enumerate() {
         match merged.remove(&i) {
-            Some(branch) => kept.extend(branch.into_ops(frozen, &ops)?),
+            Some((conv, branch)) => kept.extend(branch.into_ops(frozen, &ops[conv])?),
             None if replaced.contains(&i) => {}
             None => kept.push(op.clone()),
         }
@@ -189,8 +192,8 @@ impl Branch {
         Ok(elements)
     }
 
-    /// A convolution, and the addition of a bias.
-    fn into_ops(self, frozen: &mut Frozen<'_>, ops: &[OpDesc]) -> Result<Vec<OpDesc>> {
+    /// The convolution with the elements of the branch, and the addition of its bias.
+    fn into_ops(self, frozen: &mut Frozen<'_>, conv: &OpDesc) -> Result<[OpDesc; 2]> {
         let elements: Vec<f32> = self.elements(frozen, self.dims)?.into_iter().map(|x| x as f32).collect();
         let bias: Vec<f32> = self.map.bias.iter().map(|bias| *bias as f32).collect();
         let name = frozen.program.name(self.output).to_string();
@@ -200,15 +203,11 @@ impl Branch {
         let desc = frozen.program.root().vars.get(&self.output).cloned();
         let desc: VarDesc = desc.unwrap_or_else(|| VarDesc::new(autobwd::DType::F32, Default::default()));
         frozen.program.root_mut().vars.insert(without_bias, desc);
-        let mut merged = vec![];
-        if let Some(conv) = self.conv {
-            let mut conv = ops[conv].clone();
-            conv.inputs.set("Filter", [filter]);
-            conv.outputs.set("Output", [without_bias]);
-            let add: OpDesc = ElementwiseAdd { x: without_bias, y: bias, out: self.output, axis: -1 }.into();
-            let site = conv.site;
-            merged.extend([conv, OpDesc { site, ..add }]);
-        }
-        Ok(merged)
+        let mut conv = conv.clone();
+        conv.inputs.set("Filter", [filter]);
+        conv.outputs.set("Output", [without_bias]);
+        let add: OpDesc = ElementwiseAdd { x: without_bias, y: bias, out: self.output, axis: -1 }.into();
+        let site = conv.site;
+        Ok([conv, OpDesc { site, ..add }])
     }
 }
