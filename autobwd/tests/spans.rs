@@ -1,6 +1,6 @@
 //! What subscribers of `tracing` see.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use autobwd::{Builder, DType, Executor, Program, Scope, Tensor, exec::Checkpoint};
 use autobwd_ops::{
@@ -9,6 +9,13 @@ use autobwd_ops::{
 };
 use tracing::{Event, Subscriber, field::Visit, span};
 use tracing_subscriber::{Layer, layer::Context, prelude::*, registry::LookupSpan};
+
+/// Runs tests one after another. `tracing` keeps one answer for a place in the code, for all threads: a test that gets
+/// there first, and has no subscriber, would switch the place off for the others.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Collects the names of spans, each after the names of the spans around it, and the texts of events.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +53,7 @@ impl Collector {
 
 #[test]
 fn steps_of_a_training_run_are_spans() {
+    let _running = one_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let path = |file: &str| folder.path().join(file);
     let net = Builder::new();
@@ -86,6 +94,7 @@ fn steps_of_a_training_run_are_spans() {
 
 #[test]
 fn warning_of_a_checkpoint_is_an_event() {
+    let _running = one_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.checkpoint");
     let net = Builder::new();
