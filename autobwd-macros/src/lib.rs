@@ -20,6 +20,7 @@ mod literal;
 mod name;
 mod options;
 mod read;
+mod selection;
 mod span;
 mod text;
 mod types;
@@ -224,6 +225,9 @@ use crate::{args::MacroArgs, ast::OperatorDecl, ctxt::ErrorSink};
 ///
 /// The registered operator, its conversions from and to `OpDesc`, and, if the struct is documented, tables of slots and
 /// attributes in its documentation.
+///
+/// A build with the environment variable `AUTOBWD_OPERATORS` registers only the operators that it names, separated by
+/// commas or white space.
 #[proc_macro_attribute]
 pub fn register_op(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as Item);

@@ -38,6 +38,38 @@ fn unknown_operator_is_compared_with_those_there_are() -> Result<()> {
     Ok(())
 }
 
+/// What `#[register_op]` registers of an operator that a build leaves out.
+const _: () = {
+    use autobwd::__private::{LeftOut, inventory};
+    inventory::submit! { LeftOut("left_out") }
+};
+
+#[test]
+fn operator_that_the_build_left_out_says_so() -> Result<()> {
+    let e = OpInfoMap::linked()?.get("left_out").err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::UnknownOp);
+    assert_eq!(
+        e.message(),
+        "operator `left_out` was left out of this binary: AUTOBWD_OPERATORS did not name it in the build"
+    );
+    Ok(())
+}
+
+#[test]
+fn operators_are_used_once_they_are_looked_up() -> Result<()> {
+    let map = OpInfoMap::from_infos(
+        ["relu", "tanh", "sum"].map(|name| OpInfoMap::linked().unwrap().get(name).unwrap()),
+    )?;
+    assert_eq!(map.used().count(), 0);
+    map.get("tanh")?;
+    map.get("relu")?;
+    assert!(map.get("mul").is_err());
+    let names = |map: &OpInfoMap| map.used().map(|info| info.schema().name).collect::<Vec<_>>();
+    assert_eq!(names(&map), ["relu", "tanh"]);
+    assert_eq!(names(&map.clone()), ["relu", "tanh"]);
+    Ok(())
+}
+
 /// The operators of the library, sorted by name.
 fn own() -> Result<Vec<&'static OpInfo>> {
     Ok(OpInfoMap::linked()?.iter().filter(|info| is_of_library(info)).collect())

@@ -96,7 +96,7 @@ pub mod __private {
     pub use crate::op::gradient_ops::OperatorGradients;
     pub use crate::op::impl_probe::{ImplDefaults, ImplProbe};
     pub use crate::op::op_sequence::{CompositionEntry, LoopForm, OpSequence, OpSequenceFn, SequenceInput};
-    pub use crate::op::registry::{Implementation, Lookup, ShapeCache};
+    pub use crate::op::registry::{Implementation, LeftOut, Lookup, ShapeCache};
     pub use crate::op::rule::{DeclaredVars, GradRequest};
     pub use crate::runtime::scratch::ScratchUse;
     pub use crate::tensor::array::{SavedStep, SavedSteps, ValueCell};

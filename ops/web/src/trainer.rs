@@ -154,6 +154,8 @@ impl Trainer {
 
 #[cfg(test)]
 mod tests {
+    use autobwd::OpInfoMap;
+
     use super::*;
 
     #[test]
@@ -175,6 +177,17 @@ mod tests {
         for (scores, answer) in scores.chunks(10).zip(trainer.answers(&pixels).unwrap()) {
             assert!(scores.iter().all(|score| *score <= scores[usize::from(answer)]));
         }
+    }
+
+    #[test]
+    fn page_links_the_operators_that_it_uses() {
+        let mut trainer = Trainer::new(0).unwrap();
+        trainer.step().unwrap();
+        trainer.accuracy().unwrap();
+        trainer.page().unwrap();
+        let used: Vec<_> = OpInfoMap::linked().unwrap().used().map(|info| info.schema().name).collect();
+        let listed: Vec<_> = include_str!("../operators.txt").lines().collect();
+        assert_eq!(used, listed);
     }
 
     #[test]

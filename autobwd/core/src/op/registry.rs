@@ -17,7 +17,7 @@ mod shape_cache;
 
 use infer::{infer, infer_gradient, infer_integers, infer_pointwise};
 pub use lookup::Lookup;
-pub use map::OpInfoMap;
+pub use map::{LeftOut, OpInfoMap};
 pub use shape_cache::ShapeCache;
 
 use super::{
