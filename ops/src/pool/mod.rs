@@ -21,6 +21,7 @@ use autobwd::{
 };
 
 use crate::{kernel_helpers::nth, norm::DataLayout, windows::PaddingAlgorithm};
+use pooling::largest;
 use small_windows::SmallWindows;
 
 autobwd::op::attr_enum! {
@@ -129,11 +130,7 @@ impl Kernel for Pool2dOp<Buf<'_>> {
                     }
                     PoolingType::Max => {
                         out.fill(T::NEG_INFINITY);
-                        pooling.strips(|strip| strip.gather(x, out, |x, out| {
-                            for x in x {
-                                *out = if *x > *out || x.is_nan() { *x } else { *out };
-                            }
-                        }));
+                        pooling.strips(|strip| strip.gather(x, out, |x, out| *out = largest(x, *out)));
                     }
                     PoolingType::Avg => {
                         out.fill(0.0);

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use autobwd::{Buf, Cx, Dims, Meta, Result};
+use autobwd::{
+    Buf, Cx, Dims, Meta, Result,
+    op::{LaneOf, VectorLoops, fold_lanes},
+};
 
 use super::{
     PoolAttrs, PoolingType,
@@ -53,7 +56,8 @@ impl PoolAttrs {
         let (_, _, out) = self.data_format.split(dims(out)?);
         let lanes = if self.data_format == DataLayout::Nhwc { channels } else { 1 };
         let windows = [self.windows(0, x[0])?, self.windows(1, x[1])?];
-        Ok(Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive })
+        let pooling = Pooling { x, out, lanes, windows, adaptive: self.adaptive, exclusive: self.exclusive };
+        Ok(if self.pooling_type == PoolingType::Max { pooling.joined() } else { pooling })
     }
 
     /// Scratch bytes of the second gradient: a plane of the output for each thread.
@@ -149,6 +153,17 @@ fn side_by_side<'a, T: Copy + 'a, const N: usize>(
 }
 
 impl Pooling {
+    /// One window over all pixels of a plane as a window over one row: its elements are in the same order.
+    fn joined(self) -> Pooling {
+        let covers = |i: usize| self.out[i] == 1 && self.span(i, 0).0 == (0..self.x[i]);
+        if self.lanes > 1 || !covers(0) || !covers(1) {
+            return self;
+        }
+        let len = self.x[0] * self.x[1];
+        let windows = [1, len].map(|size| Windows { size, stride: 1, dilation: 1, before: 0, after: 0 });
+        Pooling { x: [1, len], windows, adaptive: false, ..self }
+    }
+
     /// The rows or columns under a window, and the divisor of its mean.
     fn span(&self, i: usize, window: usize) -> (Range<usize>, usize) {
         let (input, count, Windows { size, stride, before, .. }) = (self.x[i], self.out[i], self.windows[i]);
@@ -239,5 +254,35 @@ impl Pooling {
                 Ok(())
             })
         })
+    }
+}
+
+/// Elements of a row of a window from which on maxima are computed several elements at a time.
+const LONG: usize = 32;
+
+/// The largest of `most` and the elements: NaN counts as the largest number, and the first of equal elements is taken.
+#[inline(always)]
+pub(super) fn largest<T: KernelFloat>(x: &[T], most: T) -> T {
+    if x.len() >= LONG {
+        let largest = T::vectorised(Largest { x, most });
+        // Zeros of both signs are equal, and NaN of any bits are NaN.
+        if largest != T::ZERO && !largest.is_nan() {
+            return largest;
+        }
+    }
+    x.iter().fold(most, |most, x| if *x > most || x.is_nan() { *x } else { most })
+}
+
+struct Largest<'a, T> {
+    x: &'a [T],
+    most: T,
+}
+impl<T: KernelFloat> VectorLoops<T> for Largest<'_, T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) -> T {
+        let larger = |a: F, b: F| F::select(b.gt(a), b, F::select(b.equals(b), a, b));
+        fold_lanes([self.x], F::new(self.most), |most, [x]: [F; 1]| larger(most, x), larger).get()
     }
 }

@@ -74,7 +74,13 @@ pub fn zip_broadcast<T: Element, R: Element>(
             let places = if equal { [(0, 1); 2] } else { operands_of_row(dims, axis, row) };
             let [(x_at, x_step), (y_at, y_step)] = places;
             let (x, y) = (&x[x_at + column * x_step..], &y[y_at + column * y_step..]);
-            piece.iter_mut().enumerate().for_each(|(i, out)| *out = f(x[i * x_step], y[i * y_step]));
+            // Constant steps let the compiler vectorise.
+            match (x_step, y_step) {
+                (1, 1) => piece.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = f(*x, *y)),
+                (1, 0) => piece.iter_mut().zip(x).for_each(|(out, x)| *out = f(*x, y[0])),
+                (0, 1) => piece.iter_mut().zip(y).for_each(|(out, y)| *out = f(x[0], *y)),
+                _ => piece.iter_mut().enumerate().for_each(|(i, out)| *out = f(x[i * x_step], y[i * y_step])),
+            }
         });
     });
     Ok(())
