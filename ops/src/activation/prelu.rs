@@ -1,7 +1,5 @@
 //! PReLU: the rectifier with learned coefficients.
 
-use std::ops::Range;
-
 use autobwd::{
     Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
@@ -16,7 +14,7 @@ use crate::{
     elementwise::ElementwiseMul,
     fill::FillZerosLike,
     kernel_helpers::{KernelFloat, outer_axis_inner},
-    norm::{DataLayout, NormTiling, sums},
+    norm::{DataLayout, NormTiling},
 };
 
 autobwd::op::attr_enum! {
@@ -173,10 +171,8 @@ impl Kernel for PreluGrad<Buf<'_>> {
                 });
             }
             if let Some(dalpha) = self.dalpha.slice_mut::<T>()? {
-                let below = |_: usize, range: Range<usize>| {
-                    sums(&x[range.clone()], &dout[range], |x, dout| [if x > 0.0 { 0.0 } else { dout * x }])
-                };
-                cut.sums(cx, below, |first, sums| {
+                let below = |_| |x, dout| [if x > 0.0 { 0.0 } else { dout * x }];
+                cut.sums(cx, [x, dout], below, |first, sums| {
                     dalpha[first..].iter_mut().zip(sums).for_each(|(dalpha, [sum])| *dalpha = T::of(*sum));
                 });
             }

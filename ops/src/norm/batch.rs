@@ -1,7 +1,5 @@
 //! Batch normalisation.
 
-use std::ops::Range;
-
 use autobwd::{
     Buf, Composed, Composition, Cx, DType, Expr, GradCx, GradRule, Infer, Kernel, Meta, New, Result, Var,
     check::*,
@@ -13,7 +11,7 @@ use autobwd::{
 use super::{
     DataLayout, check_parameter_dtype,
     decomposition::{self, affine, mul, sub},
-    tiling::{NormTiling, sums},
+    tiling::NormTiling,
 };
 use crate::{
     Math,
@@ -119,7 +117,7 @@ impl Kernel for BatchNormOp<Buf<'_>> {
                     saved_mean.copy_from_slice(mean_out);
                     saved_variance.copy_from_slice(variance_out);
                 } else {
-                    cut.moments(cx, x, saved_mean, saved_variance);
+                    cut.moments(cx, x, saved_mean, saved_variance)?;
                     if !x.is_empty() {
                         follow(mean_out, saved_mean, momentum);
                         follow(variance_out, saved_variance, momentum);
@@ -398,16 +396,16 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
             let mut dx = self.dx.slice_mut::<T>()?;
             let mut dscale = self.dscale.slice_mut::<T>()?;
             let mut dbias = self.dbias.slice_mut::<T>()?;
-            let add_up = |group: usize, range: Range<usize>| {
+            let term = |group: usize| {
                 let mean = wide(mean[group]);
-                sums(&x[range.clone()], &dy[range], |x, dy| [x - mean, dy, dy * (x - mean)])
+                move |x, dy| [x - mean, dy, dy * (x - mean)]
             };
             // The saved mean is rounded: its difference from the mean, and the sum of products of `dy` and `n`.
             let centred = |group: usize, [d, dy, products]: [f64; 3]| {
                 let rest = if given { 0.0 } else { d / n };
                 (rest, (products - rest * dy) * r(group))
             };
-            cut.sums(cx, add_up, |first, sums| {
+            cut.sums(cx, [x, dy], term, |first, sums| {
                 if let Some(dbias) = &mut dbias {
                     dbias[first..].iter_mut().zip(sums).for_each(|(dbias, [_, dy, _])| *dbias = T::of(*dy));
                 }
@@ -424,13 +422,33 @@ impl Kernel for BatchNormGrad<Buf<'_>> {
                     let (rest, products) = centred(group, sums);
                     let slope = products * r / n;
                     let (mean, share, slope) = (mean[group], T::of(sums[1] / n - rest * slope), T::of(slope));
-                    for ((dx, x), dy) in dx.iter_mut().zip(&x[at..]).zip(&dy[at..]) {
-                        *dx = (*dy - share - (*x - mean) * slope) * factor;
-                    }
+                    T::vectorised(Centre { x: &x[at..], dy: &dy[at..], dx, mean, share, slope, factor });
                 });
             });
             Ok(())
         })
+    }
+}
+
+/// `dx = (dy - share - (x - mean) * slope) * factor`
+struct Centre<'a, T> {
+    x: &'a [T],
+    dy: &'a [T],
+    dx: &'a mut [T],
+    mean: T,
+    share: T,
+    slope: T,
+    factor: T,
+}
+impl<T: KernelFloat> VectorLoops<T> for Centre<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<T>>(self) {
+        let [mean, share, slope, factor] = [self.mean, self.share, self.slope, self.factor].map(F::new);
+        map_lanes([self.x, self.dy], [self.dx], |[x, dy]: [F; 2], _| {
+            [(dy - share - (x - mean) * slope) * factor]
+        });
     }
 }
 impl Composition for BatchNormGrad<Expr> {

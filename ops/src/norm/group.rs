@@ -79,8 +79,7 @@ impl Kernel for GroupNormOp<Buf<'_>> {
         with_float!(self.x, T => {
             let affine = AffineKernel::<T>::new(&self.scale, &self.bias, (groups, width, step))?;
             let (mean, variance) = (self.mean.slice_mut()?, self.variance.slice_mut()?);
-            affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?);
-            Ok(())
+            affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?)
         })
     }
 }
@@ -225,12 +224,12 @@ impl<'a, T: KernelFloat> AffineKernel<'a, T> {
         (mean, variance): (&mut [T], &mut [T]),
         epsilon: f64,
         y: &mut [T],
-    ) {
+    ) -> Result<()> {
         let size = cut.outer * cut.groups * cut.inner;
         let blocks = mean.chunks_mut(cut.groups.max(1)).zip(variance.chunks_mut(cut.groups.max(1)));
         for (block, (mean, variance)) in blocks.enumerate() {
             let (x, y) = (&x[block * size..][..size], &mut y[block * size..][..size]);
-            cut.moments(cx, x, mean, variance);
+            cut.moments(cx, x, mean, variance)?;
             let (mean, variance) = (&*mean, &*variance);
             cut.write(cx, y, (0, cut.groups), |group, at, y| {
                 let (mean, r) = (mean[group], 1.0 / (wide(variance[group]) + epsilon).sqrt());
@@ -244,6 +243,7 @@ impl<'a, T: KernelFloat> AffineKernel<'a, T> {
                 });
             });
         }
+        Ok(())
     }
 }
 
@@ -295,7 +295,7 @@ impl Kernel for InstanceNormOp<Buf<'_>> {
         with_float!(self.x, T => {
             let affine = AffineKernel::<T>::new(&self.scale, &self.bias, (groups, 1, inner))?;
             let (mean, variance) = (self.saved_mean.slice_mut()?, self.saved_variance.slice_mut()?);
-            affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?);
+            affine.normalise(cx, cut, self.x.slice()?, (mean, variance), epsilon, self.y.slice_mut()?)?;
             let saved = self.saved_variance.slice_mut::<T>()?.iter_mut();
             saved.for_each(|v| *v = T::of(1.0 / (wide(*v) + epsilon).sqrt()));
             Ok(())

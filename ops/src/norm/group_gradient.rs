@@ -1,13 +1,8 @@
 //! Kernels of the gradients of group and instance normalisation.
 
-use std::ops::Range;
-
 use autobwd::{Buf, Cx, Result};
 
-use super::{
-    DataLayout,
-    tiling::{NormTiling, sums},
-};
+use super::{DataLayout, tiling::NormTiling};
 use crate::kernel_helpers::{KernelFloat, wide};
 
 /// Sums of each channel of each sample.
@@ -92,12 +87,13 @@ impl<T: KernelFloat, F: Fn(usize) -> f64 + Sync> GroupGradient<'_, T, F> {
         let ChannelTiling { blocks, cut, .. } = self.tiling;
         for block in 0..blocks {
             let (first, start) = (block * cut.groups, block * self.tiling.size());
-            let of_channel = |i: usize, range: Range<usize>| {
+            let of_channel = |i: usize| {
                 let mean = wide(self.mean[(first + i) / self.width]);
-                let (x, dy) = (&self.x[start..][range.clone()], &self.dy[start..][range]);
-                sums(x, dy, |x, dy| [x - mean, dy, dy * (x - mean)])
+                move |x, dy| [x - mean, dy, dy * (x - mean)]
             };
-            cut.sums(cx, of_channel, |i, new| all[first + i..][..new.len()].copy_from_slice(new));
+            cut.sums(cx, [&self.x[start..], &self.dy[start..]], of_channel, |i, new| {
+                all[first + i..][..new.len()].copy_from_slice(new)
+            });
         }
     }
 

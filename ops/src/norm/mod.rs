@@ -14,7 +14,7 @@ mod root_mean_square;
 mod spectral;
 mod tiling;
 
-pub(crate) use tiling::{NormTiling, sums};
+pub(crate) use tiling::NormTiling;
 
 pub use batch::{BatchNormGrad, BatchNormOp, BatchNormRule};
 pub use group::{GroupNormGrad, GroupNormOp, InstanceNormGrad, InstanceNormOp};

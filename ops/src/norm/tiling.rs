@@ -1,8 +1,11 @@
 //! Tiling of a tensor for normalisation.
 
-use std::ops::Range;
+use std::hint::black_box;
 
-use autobwd::{Buf, Cx};
+use autobwd::{
+    Buf, Cx, Result,
+    op::{LaneOf, VectorLoops, Vectorised},
+};
 
 use super::DataLayout;
 use crate::kernel_helpers::{KernelFloat, PART, outer_axis_inner, pieces};
@@ -32,50 +35,66 @@ impl NormTiling {
         (self.outer * self.inner).max(1)
     }
 
-    /// Calls `then(first, sums)` with the sums of `f(group, range)` over the runs of each group, for all groups, some
-    /// at a time.
-    pub(crate) fn sums<const K: usize>(
+    /// Calls `then(first, sums)` with the sums of `term(group)` over the pairs of elements of each group, for all groups,
+    /// some at a time.
+    pub(crate) fn sums<T: KernelFloat, Term: Fn(f64, f64) -> [f64; K], const K: usize>(
         &self,
         cx: &Cx,
-        f: impl Fn(usize, Range<usize>) -> [f64; K] + Sync,
+        pairs: [&[T]; 2],
+        term: impl Fn(usize) -> Term + Sync,
         mut then: impl FnMut(usize, &[[f64; K]]),
     ) {
         let mut sums = [[0.0; K]; GROUPS];
-        let size = (PART / self.terms()).max(RUN.div_ceil(self.inner.max(1)));
+        let size = self.part();
         for first in (0..self.groups).step_by(GROUPS) {
             let sums = &mut sums[..GROUPS.min(self.groups - first)];
-            cx.chunks_mut(sums, size, |part, sums| {
-                sums.fill([0.0; K]);
-                for outer in 0..self.outer {
-                    for (i, sums) in sums.iter_mut().enumerate() {
-                        let group = first + part * size + i;
-                        let at = (outer * self.groups + group) * self.inner;
-                        let new = f(group, at..at + self.inner);
-                        sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
-                    }
-                }
-            });
+            cx.chunks_mut(sums, size, |part, sums| self.add_up(first + part * size, pairs, &term, sums));
             then(first, sums);
         }
     }
 
+    /// The sums of the groups from `first` on.
+    fn add_up<T: KernelFloat, Term: Fn(f64, f64) -> [f64; K], const K: usize>(
+        &self,
+        first: usize,
+        pairs: [&[T]; 2],
+        term: impl Fn(usize) -> Term,
+        sums: &mut [[f64; K]],
+    ) {
+        f64::vectorised(GroupSums { tiling: *self, first, pairs, term, sums });
+    }
+
     /// Mean and variance of each group; the variance is the mean squared deviation.
-    pub(crate) fn moments<T: KernelFloat>(&self, cx: &Cx, x: &[T], mean: &mut [T], variance: &mut [T]) {
-        let n = self.terms() as f64;
+    pub(crate) fn moments<T: KernelFloat>(
+        &self,
+        cx: &Cx,
+        x: &[T],
+        mean: &mut [T],
+        variance: &mut [T],
+    ) -> Result<()> {
+        let (n, size) = (self.terms() as f64, self.part().min(GROUPS));
         let put = |out: &mut [T], sums: &[[f64; 1]]| {
             out.iter_mut().zip(sums).for_each(|(out, [sum])| *out = T::of(sum / n));
         };
-        self.sums(
-            cx,
-            |_, range| sums(&x[range.clone()], &x[range], |x, _| [x]),
-            |first, sums| put(&mut mean[first..], sums),
-        );
-        let mean = &*mean;
-        let squares = |group: usize, range: Range<usize>| {
-            let mean: f64 = mean[group].into();
-            sums(&x[range.clone()], &x[range], |x, _| [(x - mean) * (x - mean)])
-        };
-        self.sums(cx, squares, |first, sums| put(&mut variance[first..], sums));
+        // The second sums find the elements of a part in the cache.
+        cx.try_zip_chunks_mut([(mean, size), (variance, size)], &mut [(); 0], |part, [mean, variance], _| {
+            let (mut memory, first) = ([[0.0]; GROUPS], part * size);
+            let sums = &mut memory[..mean.len()];
+            self.add_up(first, [x, x], |_| |x, _| [x], sums);
+            put(mean, sums);
+            let square = |group: usize| {
+                let mean: f64 = mean[group - first].into();
+                move |x, _| [(x - mean) * (x - mean)]
+            };
+            self.add_up(first, [x, x], square, sums);
+            put(variance, sums);
+            Ok(())
+        })
+    }
+
+    /// The number of groups that are worth sharing between threads.
+    fn part(&self) -> usize {
+        (PART / self.terms()).max(RUN.div_ceil(self.inner.max(1)))
     }
 
     /// Calls `f(group, at, piece)` for the pieces of `out` in groups `first..first + n`, where `at` is the index of the
@@ -100,8 +119,38 @@ impl NormTiling {
     }
 }
 
+/// Sums over the pairs of elements of groups, from `first` on.
+struct GroupSums<'a, T, Term, const K: usize> {
+    tiling: NormTiling,
+    first: usize,
+    pairs: [&'a [T]; 2],
+    term: Term,
+    sums: &'a mut [[f64; K]],
+}
+impl<T: KernelFloat, Term: Fn(f64, f64) -> [f64; K], Of: Fn(usize) -> Term, const K: usize> VectorLoops<f64>
+    for GroupSums<'_, T, Of, K>
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<F: LaneOf<f64>>(self) {
+        let (NormTiling { outer, groups, inner }, [x, y]) = (self.tiling, self.pairs);
+        self.sums.fill([0.0; K]);
+        for run in 0..outer {
+            for (i, sums) in self.sums.iter_mut().enumerate() {
+                let at = (run * groups + self.first + i) * inner;
+                let new = sums_of_run(&x[at..][..inner], &y[at..][..inner], (self.term)(self.first + i));
+                for k in 0..K {
+                    sums[k] += new[k];
+                }
+            }
+        }
+    }
+}
+
 /// `K` sums over pairs of elements; several accumulators are faster than one, and more exact.
-pub(crate) fn sums<T: KernelFloat, const K: usize>(
+#[inline(always)]
+fn sums_of_run<T: KernelFloat, const K: usize>(
     x: &[T],
     y: &[T],
     term: impl Fn(f64, f64) -> [f64; K],
@@ -114,7 +163,8 @@ pub(crate) fn sums<T: KernelFloat, const K: usize>(
             lanes.iter_mut().zip(terms).for_each(|(lanes, term)| lanes[i] += term);
         }
     }
-    let mut sums = lanes.map(|lanes| lanes.iter().sum::<f64>());
+    // The compiler would otherwise keep lanes of different sums in one vector, which takes three times as long.
+    let mut sums = black_box(lanes).map(|lanes| lanes.iter().sum::<f64>());
     for (x, y) in x_rest.iter().zip(y_rest) {
         let terms = term((*x).into(), (*y).into());
         sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
