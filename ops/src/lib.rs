@@ -73,6 +73,7 @@ pub mod nonzero;
 pub mod norm;
 pub mod optim;
 pub mod order_statistics;
+mod padded_images;
 pub mod poisson;
 pub mod pool;
 pub mod position_encoding;

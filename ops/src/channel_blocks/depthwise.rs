@@ -17,8 +17,9 @@ use super::{
 use crate::{
     Math,
     conv::Conv2dOp,
-    kernel_helpers::{KernelFloat, nth},
+    kernel_helpers::nth,
     math::positions,
+    padded_images::PaddedImages,
     windows::{Windows, dims},
 };
 
@@ -87,19 +88,14 @@ impl Sizes {
         Ok(Sizes { x: [height, width], kernel, y: [rows, columns], windows })
     }
 
-    /// Rows and columns of an image with padding, as far as windows reach.
-    fn padded(&self) -> [usize; 2] {
-        [0, 1].map(|i| {
-            let last = self.y[i].saturating_sub(1).saturating_mul(self.windows[i].stride);
-            last.saturating_add(self.windows[i].extent())
-        })
+    fn images(&self) -> PaddedImages {
+        PaddedImages { size: self.x, apart: [1; 2], windows: self.windows, count: self.y }
     }
 
-    /// Elements of a copy with padding, with which there are no windows at borders to treat separately; none if images are large.
+    /// Elements of a copy with padding; none if images are large.
     fn copied(&self) -> usize {
-        let [rows, columns] = self.padded();
         let is_padded = self.windows.iter().any(|w| w.before > 0 || w.after > 0);
-        let len = rows.saturating_mul(columns).saturating_mul(CHANNEL_BLOCK);
+        let len = self.images().len();
         if is_padded && len <= COPIED { len } else { 0 }
     }
 
@@ -130,23 +126,6 @@ impl Sizes {
     }
 }
 
-/// Copies a plane with padding around it.
-fn pad<T: KernelFloat>(sizes: &Sizes, plane: &[T], copy: &mut [T]) {
-    let (width, columns) = (sizes.x[1] * CHANNEL_BLOCK, sizes.padded()[1] * CHANNEL_BLOCK);
-    let [above, left] = [sizes.windows[0].before, sizes.windows[1].before * CHANNEL_BLOCK];
-    for (row, copy) in copy.chunks_mut(columns).enumerate() {
-        let Some(row) = row.checked_sub(above).filter(|row| *row < sizes.x[0]) else {
-            copy.fill(T::ZERO);
-            continue;
-        };
-        let (before, rest) = copy.split_at_mut(left.min(columns));
-        let n = width.min(rest.len());
-        before.fill(T::ZERO);
-        rest[..n].copy_from_slice(&plane[row * width..][..n]);
-        rest[n..].fill(T::ZERO);
-    }
-}
-
 impl Kernel for BlockedDepthwiseConv2d<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let sizes = Sizes::of(self)?;
@@ -166,9 +145,8 @@ impl Kernel for BlockedDepthwiseConv2d<Buf<'_>> {
                     let factors = (of_channels, &bias[channels], bounds);
                     let (x, out) = (nth(x, block, plane), out.row(0));
                     if copied > 0 {
-                        pad(&sizes, x, copy);
-                        let all = [0, 1].map(|i| Span { windows: 0..sizes.y[i], taps: 0..sizes.kernel[i], x: 0 });
-                        sizes.products((&*copy, sizes.padded()[1]), factors, all.each_ref()).write(out)?;
+                        sizes.images().copy(x, copy);
+                        sizes.images().products(copy, factors).write(out)?;
                     } else {
                         let first = number * band;
                         for vertical in spans(down, height, first..rows.min(first + band)) {

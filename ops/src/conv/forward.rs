@@ -221,6 +221,14 @@ autobwd::samples!(
         depthwise([1, 2, 3, 21], [2, 1, 3, 4], plain().groups(2)),
         depthwise([1, 2, 4, 21], [4, 1, 3, 3], plain().groups(2).paddings([1, 1])),
         depthwise([1, 2, 3, 37], [2, 1, 3, 5], plain().groups(2).strides([1, 2]).paddings([1, 2])),
+        // Channels in the lanes of vectors.
+        depthwise([2, 10, 4, 3], [10, 1, 3, 3], plain().groups(10).paddings([1, 1])),
+        depthwise([1, 18, 5, 4], [18, 1, 3, 5], plain().groups(18).strides([2, 2]).paddings([1, 2])),
+        depthwise(
+            [1, 8, 5, 6],
+            [8, 1, 2, 4],
+            plain().groups(8).strides([1, 2]).dilations([2, 1]).paddings([0, 1, 2, 3])
+        ),
         depthwise([0, 3, 5, 4], [3, 1, 2, 4], plain().groups(3)),
         depthwise([2, 1, 5, 4], [3, 1, 2, 4], plain()),
         depthwise([2, 4, 5, 3], [6, 2, 3, 1], plain().groups(2))

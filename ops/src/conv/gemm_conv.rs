@@ -120,6 +120,9 @@ impl Convolution {
         if self.is_nothing() {
             return (0, 0);
         }
+        if let Some(lanes) = self.channel_lanes::<T>(part) {
+            return (0, workers.saturating_mul(lanes.scratch()));
+        }
         if let Some(winograd) = self.winograd::<T>(part) {
             return (0, winograd.scratch_len(part, workers));
         }
@@ -236,6 +239,9 @@ impl Convolution {
             y.fill(T::default());
             return Ok(());
         }
+        if let Some(lanes) = self.channel_lanes::<T>(ConvPart::Forward) {
+            return lanes.products(cx, ConvPart::Forward, (x, filters), y);
+        }
         if let Some(winograd) = self.winograd::<T>(ConvPart::Forward) {
             return winograd.run(cx, x, filters, y);
         }
@@ -280,6 +286,9 @@ impl Convolution {
         if self.is_nothing() {
             dx.fill(T::default());
             return Ok(());
+        }
+        if let Some(lanes) = self.channel_lanes::<T>(ConvPart::DataGrad) {
+            return lanes.products(cx, ConvPart::DataGrad, (dy, filters), dx);
         }
         if let Some(winograd) = self.winograd::<T>(ConvPart::DataGrad) {
             return winograd.run(cx, dy, filters, dx);
@@ -330,6 +339,9 @@ impl Convolution {
         if self.is_nothing() {
             dfilters.fill(T::default());
             return Ok(());
+        }
+        if let Some(lanes) = self.channel_lanes::<T>(ConvPart::FilterGrad) {
+            return lanes.correlate(cx, (x, dy), dfilters);
         }
         if self.is_direct() {
             return self.correlate(cx, x, dy, dfilters);

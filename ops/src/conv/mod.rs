@@ -3,6 +3,7 @@
 //! As usual in deep learning, filters are not mirrored: these are cross-correlations. All are linear in images and in
 //! filters, so their double gradients are convolutions, too.
 
+mod channel_lanes;
 mod conv3d;
 mod deformable;
 mod direct;

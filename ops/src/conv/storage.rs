@@ -24,6 +24,9 @@ pub(super) trait ConvElement: Factor<Sum: KernelFloat> {
         work: impl FnOnce(&mut [Self::Sum]) -> Result<()>,
     ) -> Result<()>;
 
+    /// The elements, if they have the type of sums.
+    fn as_sums(elements: &[Self]) -> Option<&[Self::Sum]>;
+
     /// The elements of `sums` for as many of `out`.
     fn sums(out: usize) -> usize {
         if Self::IN_PLACE { 0 } else { out }
@@ -44,6 +47,10 @@ macro_rules! stored {
             ) -> Result<()> {
                 work(out)
             }
+
+            fn as_sums(elements: &[$t]) -> Option<&[$t]> {
+                Some(elements)
+            }
         }
     )*};
     (rounded: $($t:ident, $prefers_winograd:literal;)*) => {$(
@@ -61,6 +68,10 @@ macro_rules! stored {
                 work(sums)?;
                 cx.chunks_mut(out, PART, |part, out| f32::vectorised(Rounding(&sums[part * PART..], out)));
                 Ok(())
+            }
+
+            fn as_sums(_: &[$t]) -> Option<&[f32]> {
+                None
             }
         }
     )*};
