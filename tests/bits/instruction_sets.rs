@@ -9,7 +9,8 @@ pub(crate) enum InstructionSet {
     Avx2,
     /// AVX-512.
     Avx512,
-    /// The instructions that all machines have: fused multiply-adds are computed exactly by others.
+    /// The instructions that all machines of the target have. If there is no fused multiply-add among them, it is computed
+    /// exactly by others.
     Baseline,
 }
 
@@ -23,6 +24,11 @@ impl InstructionSet {
             InstructionSet::Avx512 => "avx512",
             InstructionSet::Baseline => "baseline",
         }
+    }
+
+    /// Whether it has no fused multiply-add.
+    pub(crate) fn is_emulated(self) -> bool {
+        self == InstructionSet::Baseline && Isa::Baseline.warning().is_some()
     }
 
     /// Why it cannot be used here.
