@@ -12,6 +12,7 @@ mod channel_block_tests;
 mod channel_layout;
 mod depthwise;
 mod few_rows;
+mod flushing;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 mod quantized;
@@ -29,6 +30,7 @@ use blocks::{IN_PLACE, Panels, Product, Widened};
 pub use channel_layout::{interleave_channels, separate_channels};
 pub use depthwise::DepthwiseProducts;
 use few_rows::{FEW, FewDots, FewRows, most_dot_rows};
+use flushing::Flushing;
 pub(super) use quantized::gemm_quantized_into;
 pub use quantized::{Levels, QuantizedMat};
 use tiny::Tiny;
@@ -414,8 +416,7 @@ pub(super) unsafe fn gemm_into<X: Factor, Y: Factor<Sum = X::Sum>>(
     y: Matrix<Y>,
 ) {
     let product = Product { size, out: (out, out_row, 1), onto: Onto { add, scale }, x, y };
-    #[cfg(target_arch = "x86_64")]
-    let _flushing = (X::STORAGE == Storage::Bf16 && Y::STORAGE == Storage::Bf16).then(pairs::Flushing::new);
+    let _flushing = (X::STORAGE == Storage::Bf16 && Y::STORAGE == Storage::Bf16).then(Flushing::new);
     // Its address hides the function from the compiler, which must not compute anything of it before or after.
     let multiply = std::hint::black_box(
         <X::Sum as sealed::GemmKernel>::in_vectors::<Product<X, Matrix<Y>>> as unsafe fn(_),

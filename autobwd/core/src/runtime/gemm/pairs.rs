@@ -3,11 +3,11 @@
 //! For each of 16 sums the instruction adds the product of the upper halves of two 32-bit numbers, then the product of
 //! the lower halves, each by a fused multiply-add that takes and gives 0 for subnormal numbers. That is a chain in the
 //! order of terms, if the upper halves have the earlier ones. Other machines compute the same while their control
-//! register says so: [`Flushing`].
+//! register says so: [`Flushing`](super::flushing::Flushing).
 
 use std::{
     any::{Any, TypeId},
-    arch::{asm, x86_64::*},
+    arch::x86_64::*,
 };
 
 use half::bf16;
@@ -256,32 +256,4 @@ impl VectorWork<__m512> for TransposePairs {
             }
         }
     }
-}
-
-/// While it lives, this thread takes and gives 0 for subnormal numbers, as VDPBF16PS does on every machine.
-pub(super) struct Flushing(u32);
-
-/// Bits of MXCSR: flush to zero, and denormals are zero.
-const FLUSH: u32 = 1 << 15 | 1 << 6;
-
-impl Flushing {
-    pub(super) fn new() -> Flushing {
-        let mut before = 0_u32;
-        // SAFETY: stores the control register of this thread; every x86-64 machine has it.
-        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack, preserves_flags)) };
-        set(before | FLUSH);
-        Flushing(before)
-    }
-}
-impl Drop for Flushing {
-    fn drop(&mut self) {
-        set(self.0);
-    }
-}
-
-fn set(control: u32) {
-    // SAFETY: the register has flags of floating point exceptions, and these two bits in addition to what it had. Code that
-    // runs meanwhile is not compiled together with its caller (`multiply` is called by its address), and computes nothing
-    // but products.
-    unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags)) };
 }
