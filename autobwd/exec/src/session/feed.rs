@@ -1,9 +1,9 @@
 //! Types that can be fed.
 
-use ndarray::{ArrayBase, Data, Dimension};
+use ndarray::{ArrayBase, ArrayViewMut, Data, Dimension};
 
 use crate::Session;
-use autobwd_core::{Element, Meta, Result, Tensor, with_dtype};
+use autobwd_core::{__private::internals::*, Element, Error, Meta, Result, Tensor, with_dtype};
 
 /// Data that can be fed: a [`Tensor`], or an array or view of [`ndarray`] in any layout. It is copied once, into the
 /// plan's memory.
@@ -63,7 +63,8 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> Feed for ArrayBase<S, D> {
         let elements = session.feed_mut::<T>(name)?;
         match self.as_slice() {
             Some(own) => elements.copy_from_slice(own),
-            None => elements.iter_mut().zip(self).for_each(|(to, from)| *to = *from),
+            // Row by row: iterators of `ndarray` compute the position of each element.
+            None => ArrayViewMut::from_shape(self.raw_dim(), elements).map_err(Error::internal)?.assign(self),
         }
         Ok(())
     }
