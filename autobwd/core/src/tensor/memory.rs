@@ -3,6 +3,7 @@
 
 mod buf;
 mod freed;
+mod huge_pages;
 mod lines;
 mod vector;
 
@@ -20,6 +21,7 @@ pub use self::buf::{
 };
 use self::buf::{decided::decided_shape, row_len};
 pub use self::freed::return_freed_memory;
+pub(super) use self::huge_pages::prefer_huge_pages;
 pub(super) use self::vector::Vector;
 use super::{Dim, Element, Meta, Rows, Shape};
 use crate::{Error, ErrorKind, Result};

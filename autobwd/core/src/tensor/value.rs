@@ -7,6 +7,7 @@ use ndarray::{Array, ArrayBase, ArrayD, ArrayView, ArrayViewMut, Data, Dimension
 use super::{
     DType, Dims, Element, Memory, Meta, Shape, Vector, dimension,
     half_float::{HalfFloat, with_half},
+    prefer_huge_pages,
 };
 use crate::{Error, ErrorKind, Result, with_dtype};
 
@@ -173,9 +174,9 @@ impl Tensor {
     /// A copy of the elements as an array.
     ///
     /// # Errors
-    /// Another dtype.
+    /// Another dtype; memory for the copy runs out.
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>> {
-        Ok(self.view::<T, IxDyn>()?.to_owned())
+        ArrayD::from_shape_vec(self.dimension::<IxDyn>()?, copied(self.slice()?)?).map_err(Error::internal)
     }
 
     /// The elements in row-major order as a vector. Without a copy if the tensor was made from a vector or fetched.
@@ -352,6 +353,7 @@ fn copied<T: Element>(elements: &[T]) -> Result<Vec<T>> {
     let refuse =
         |_| Error::new(ErrorKind::OutOfMemory, format!("cannot allocate {} bytes", size_of_val(elements)));
     copy.try_reserve_exact(elements.len()).map_err(refuse)?;
+    prefer_huge_pages(copy.spare_capacity_mut());
     copy.extend_from_slice(elements);
     Ok(copy)
 }

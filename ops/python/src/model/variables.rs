@@ -122,5 +122,5 @@ pub(super) fn arrays<'py, 'a>(
 
 /// A tensor that an array takes over without another copy.
 pub(super) fn copy_of(tensor: &Tensor) -> Result<Tensor> {
-    with_dtype!(tensor.dtype(), T => Tensor::from_vec(tensor.dims(), tensor.slice::<T>()?.to_vec()))
+    with_dtype!(tensor.dtype(), T => Tensor::try_from(tensor.to_array::<T>()?))
 }
