@@ -1,8 +1,8 @@
 //! Arrays of NumPy as feeds, and tensors as arrays of NumPy.
 
 use autobwd::{
-    DType, Feed, Tensor,
-    ndarray::{ArrayD, IxDyn},
+    DType, Feed, Meta, Session, Tensor,
+    ndarray::{ArrayD, ArrayViewD, IxDyn},
     tensor::{Bool, Element, bf16, f16},
 };
 use numpy::{
@@ -13,7 +13,7 @@ use pyo3::{
     types::{PyAnyMethods, PyBool, PyFloat, PyInt, PyList, PyTuple},
 };
 
-use crate::error::{raised, refused};
+use crate::error::{raised, refused, unreadable};
 
 /// An array that is fed, and that nothing in this module writes meanwhile.
 pub(crate) trait InputArray {
@@ -38,15 +38,37 @@ impl<T: Element + numpy::Element> InputArray for PyReadonlyArrayDyn<'_, T> {
     }
 }
 
-/// Bools, which Rust reads as another type than tensors have.
-impl InputArray for ArrayD<Bool> {
+/// Bools as bytes: a bool of NumPy may be any byte, a bool of Rust may not.
+struct Bools<'py>(PyReadonlyArrayDyn<'py, u8>);
+
+impl InputArray for Bools<'_> {
     fn feed(&self) -> Box<dyn Feed + Send + '_> {
-        Box::new(self.view())
+        Box::new(BoolFeed(self.0.as_array()))
     }
 
     fn to_tensor(&self) -> autobwd::Result<Tensor> {
-        Tensor::from_vec(self.shape(), self.iter().copied().collect())
+        let view = self.0.as_array();
+        Tensor::from_vec(view.shape(), view.iter().map(is_set).collect())
     }
+}
+
+/// A view of bools as bytes.
+struct BoolFeed<'a>(ArrayViewD<'a, u8>);
+
+impl Feed for BoolFeed<'_> {
+    fn meta(&self) -> Meta {
+        Meta::new(DType::Bool, self.0.shape())
+    }
+
+    fn feed(&self, name: &str, session: &mut Session) -> autobwd::Result<()> {
+        let elements = session.feed_mut::<Bool>(name)?;
+        elements.iter_mut().zip(&self.0).for_each(|(to, from)| *to = is_set(from));
+        Ok(())
+    }
+}
+
+fn is_set(byte: &u8) -> Bool {
+    Bool::from(*byte != 0)
 }
 
 /// Reads a value from Python: an array of NumPy, or what NumPy makes an array of without a copy, such as a tensor of
@@ -72,8 +94,8 @@ pub(crate) fn input_array<'py>(
     }
     match known {
         DType::Bool => {
-            let bools = array.cast::<PyArrayDyn<bool>>()?.try_readonly()?;
-            Ok(Box::new(bools.as_array().mapv(Bool::from)))
+            let bytes = array.call_method1("view", (DType::U8.name(),))?;
+            Ok(Box::new(Bools(bytes.cast::<PyArrayDyn<u8>>()?.try_readonly()?)))
         }
         DType::U8 => readonly::<u8>(&array),
         DType::I32 => readonly::<i32>(&array),
@@ -108,14 +130,28 @@ fn numpy_array<'py>(
     let array = match declared {
         Some(dtype) if is_plain => {
             require_package(value.py(), name, dtype)?;
-            numpy.call_method1("asarray", (value, dtype.name()))?
+            numpy.call_method1("asarray", (value, dtype.name()))
         }
         _ if value.hasattr("__dlpack__")? && !value.hasattr("__array__")? => {
-            numpy.call_method1("from_dlpack", (value,))?
+            require_cpu(name, value)?;
+            numpy.call_method1("from_dlpack", (value,))
         }
-        _ => numpy.call_method1("asarray", (value,))?,
+        _ => numpy.call_method1("asarray", (value,)),
     };
-    Ok(array.cast_into()?)
+    Ok(array.map_err(|cause| unreadable(value.py(), name, cause))?.cast_into()?)
+}
+
+/// Types of devices in DLPack whose memory the CPU reads: `kDLCPU`, and memory of the host that CUDA and ROCm share.
+const HOST_DEVICES: [i64; 4] = [1, 3, 11, 13];
+
+fn require_cpu(name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let device = value.call_method0("__dlpack_device__").and_then(|device| device.extract::<(i64, i64)>());
+    match device.map_err(|cause| unreadable(value.py(), name, cause))? {
+        (kind, _) if HOST_DEVICES.contains(&kind) => Ok(()),
+        (kind, number) => refused(format!(
+            "`{name}` is on another device than the CPU, ({kind}, {number}) in DLPack: copy it to the CPU first"
+        )),
+    }
 }
 
 /// NumPy itself has no bfloat16.

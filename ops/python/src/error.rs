@@ -1,6 +1,9 @@
 //! Errors as exceptions.
 
-use pyo3::{PyErr, create_exception, exceptions::PyValueError};
+use pyo3::{
+    PyErr, Python, create_exception,
+    exceptions::{PyAttributeError, PyBufferError, PyRuntimeError, PyTypeError, PyValueError},
+};
 
 create_exception!(
     autobwd,
@@ -22,4 +25,19 @@ pub(crate) fn raised(e: autobwd::Error) -> PyErr {
 /// The exception with this message.
 pub(crate) fn refused<T>(message: String) -> Result<T, PyErr> {
     Err(Error::new_err(message))
+}
+
+/// The exception of a value of which NumPy makes no array, from the exception of NumPy or of the value.
+pub(crate) fn unreadable(py: Python<'_>, name: &str, cause: PyErr) -> PyErr {
+    let is_refusal = cause.is_instance_of::<PyAttributeError>(py)
+        || cause.is_instance_of::<PyTypeError>(py)
+        || cause.is_instance_of::<PyValueError>(py)
+        || cause.is_instance_of::<PyBufferError>(py)
+        || cause.is_instance_of::<PyRuntimeError>(py);
+    if !is_refusal {
+        return cause;
+    }
+    let error = Error::new_err(format!("`{name}` cannot be read as an array of NumPy: {cause}"));
+    error.set_cause(py, Some(cause));
+    error
 }

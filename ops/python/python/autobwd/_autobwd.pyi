@@ -10,6 +10,7 @@ __version__: str
 
 class _Dlpack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
 
 _Input: TypeAlias = ArrayLike | _Dlpack
 _Array: TypeAlias = NDArray[Any]
