@@ -22,6 +22,12 @@ fn training() -> Result<(Builder, String)> {
     Ok((net, loss.name()))
 }
 
+/// The start and the end of a slice, in microseconds.
+fn span(event: &Value) -> (f64, f64) {
+    let start = event["ts"].as_f64().unwrap_or(f64::NAN);
+    (start, start + event["dur"].as_f64().unwrap_or(f64::NAN))
+}
+
 /// The events of a trace of some steps.
 fn events(steps: usize) -> Result<(Vec<Value>, usize)> {
     let (net, loss) = training()?;
@@ -49,10 +55,6 @@ fn instructions_are_within_their_step() -> Result<()> {
     let (events, operators) = events(3)?;
     let of = |cat: &str| events.iter().filter(|event| event["cat"] == cat).collect::<Vec<_>>();
     let (steps, instructions) = (of("step"), of("instruction"));
-    let span = |event: &Value| {
-        let start = event["ts"].as_f64().unwrap_or(f64::NAN);
-        (start, start + event["dur"].as_f64().unwrap_or(f64::NAN))
-    };
     assert_eq!(steps.len(), 3);
     let each = instructions.len() / 3;
     for (step, instructions) in steps.iter().zip(instructions.chunks(each)) {
@@ -88,6 +90,50 @@ fn every_event_has_the_keys_of_the_format() -> Result<()> {
         assert_eq!(event["dur"].is_number(), phase == "X");
     }
     Ok(())
+}
+
+#[test]
+fn threads_have_tracks_with_their_shares_of_instructions() -> Result<()> {
+    let net = Builder::new();
+    let mean = net.input("x", DType::F32, &[-1]).tanh().mean().name();
+    let (program, x) = (net.program()?, Tensor::zeros(DType::F32, &[1 << 20])?);
+    let (feeds, fetches) = ([("x", x.meta())], [mean.as_str()]);
+    let mut scope = Scope::new();
+    for (threads, expected) in [(1, &[][..]), (2, &["thread 0", "thread 1"][..])] {
+        let executor = Executor::with_threads(threads);
+        let mut session = executor.prepare(&program, &mut scope, &feeds, &fetches)?;
+        let mut trace = RunTrace::new(&executor.plan(&program, &scope, &feeds, &fetches)?);
+        let mut tracks = vec![];
+        // A helper may wake up late, when all work of a step is done.
+        for _ in 0..1000 {
+            session.feed("x", &x)?;
+            session.trace(&mut scope, &mut trace)?;
+            tracks = thread_tracks(&trace)?;
+            if tracks == expected {
+                break;
+            }
+        }
+        assert_eq!(tracks, expected);
+    }
+    Ok(())
+}
+
+/// The names of the tracks of threads, whose slices are checked.
+fn thread_tracks(trace: &RunTrace) -> Result<Vec<String>> {
+    let document: Value = serde_json::from_str(&trace.to_json()?).unwrap_or_default();
+    let events = document["traceEvents"].as_array().cloned().unwrap_or_default();
+    let of = |cat: &str| events.iter().filter(|event| event["cat"] == cat).collect::<Vec<_>>();
+    let (instructions, shares) = (of("instruction"), of("thread"));
+    for share in &shares {
+        let (start, end) = span(share);
+        let is_around = |event: &&&Value| span(event).0 <= start && end <= span(event).1;
+        let around = instructions.iter().find(is_around).expect("an instruction is around each share");
+        assert!(share["name"] == around["name"] && share["tid"] != around["tid"], "{share} {around}");
+        assert!(share["args"]["parts"].as_u64() >= Some(1), "{share}");
+    }
+    let named = events.iter().filter(|event| event["name"] == "thread_name");
+    let tracks = named.filter(|event| shares.iter().any(|share| share["tid"] == event["tid"]));
+    Ok(tracks.filter_map(|event| event["args"]["name"].as_str()).map(str::to_string).collect())
 }
 
 #[test]

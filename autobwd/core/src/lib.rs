@@ -99,6 +99,7 @@ pub mod __private {
     pub use crate::op::registry::{Implementation, LeftOut, Lookup, ShapeCache};
     pub use crate::op::rule::{DeclaredVars, GradRequest};
     pub use crate::runtime::scratch::ScratchUse;
+    pub use crate::runtime::worker_spans::{WorkerSpan, record_worker_spans};
     pub use crate::tensor::array::{SavedStep, SavedSteps, ValueCell};
     pub use crate::tensor::densify::dense_bytes;
     pub use crate::tensor::half_float::HalfFloat;

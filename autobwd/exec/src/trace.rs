@@ -1,24 +1,40 @@
 //! Traces of runs, in the format of Chrome's trace viewer and Perfetto.
 
 use std::{
+    borrow::Cow,
     path::Path,
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
 
-use autobwd_core::{__private::internals::*, Error, ErrorKind, Result, tensor::write_atomically};
+use autobwd_core::{
+    __private::{WorkerSpan, internals::*},
+    Error, ErrorKind, Result,
+    tensor::write_atomically,
+};
 use autobwd_plan::PlanReport;
 
-/// The instructions of all steps that a trace holds, at most: a viewer takes seconds to open them.
+/// The slices of instructions and threads of all steps that a trace holds, at most: a viewer takes seconds to open them.
 const LIMIT: usize = 1 << 18;
 
-/// When each instruction of a session ran: operators, source lines and memory over time, for trace viewers.
+/// The slices of threads in one step, at most; later ones are left out. Their memory is allocated before the step.
+pub(crate) const STEP_SPANS: usize = 1 << 16;
+
+/// The track of the instructions; the tracks of the threads follow.
+const INSTRUCTIONS: usize = 1;
+
+/// When each instruction of a session ran: operators, source lines, threads and memory over time, for trace viewers.
 ///
 /// The text is JSON in the format of Chrome's trace viewer (`chrome://tracing`), which <https://ui.perfetto.dev> opens as
 /// well. A step is a slice that contains the slices of its instructions. An instruction lists its operators, their source
 /// lines and the variables that it writes. The counter `live bytes` is what the arena holds at the start of an
 /// instruction.
+///
+/// Each thread has a track with the work that it shares with others: slices with the name of the instruction, which count
+/// the parts of the work that the thread took. `thread 0` is the thread that runs the session. If one slice of an
+/// instruction ends later than the others, the work is divided badly; where only the track `instructions` has a slice,
+/// `thread 0` works alone. The first 65,536 slices of threads in a step are shown.
 ///
 /// ```
 /// use autobwd::{Builder, DType, Executor, Meta, Scope, Tensor, exec::RunTrace};
@@ -51,6 +67,8 @@ pub struct RunTrace {
     /// Bytes of the arena after the last instruction.
     end_bytes: usize,
     steps: Vec<TracedStep>,
+    /// The slices of instructions and threads in all steps.
+    slices: usize,
     skipped: usize,
 }
 
@@ -71,6 +89,18 @@ struct TracedStep {
     end: Duration,
     /// Start and duration of each instruction.
     instructions: Vec<(Duration, Duration)>,
+    shares: Vec<TracedShare>,
+}
+
+/// What a thread does of an instruction.
+#[derive(Clone, Debug)]
+struct TracedShare {
+    thread: usize,
+    parts: usize,
+    /// The number of the instruction in the plan; operators of dynamic shape have none.
+    instruction: Option<usize>,
+    start: Duration,
+    duration: Duration,
 }
 
 #[derive(Serialize)]
@@ -91,7 +121,7 @@ struct TraceEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
     pid: u32,
-    tid: u32,
+    tid: usize,
     args: EventArguments<'a>,
 }
 
@@ -101,7 +131,8 @@ enum EventArguments<'a> {
     Instruction { operators: &'a [String], sources: &'a [String], writes: &'a [String] },
     Step { step: usize },
     Memory { bytes: usize },
-    Name { name: &'static str },
+    Share { parts: usize },
+    Name { name: Cow<'static, str> },
 }
 
 impl RunTrace {
@@ -119,7 +150,7 @@ impl RunTrace {
             live_bytes,
         });
         let (instructions, numbers, steps) = (traced.collect(), vec![], vec![]);
-        RunTrace { start: Instant::now(), instructions, numbers, end_bytes, steps, skipped: 0 }
+        RunTrace { start: Instant::now(), instructions, numbers, end_bytes, steps, slices: 0, skipped: 0 }
     }
 
     /// The number of steps.
@@ -127,7 +158,7 @@ impl RunTrace {
         self.steps.len() + self.skipped
     }
 
-    /// Steps that ran after the trace was full, at 262,144 instructions: they are not in the text.
+    /// Steps that ran after the trace was full, at 262,144 slices of instructions and threads: they are not in the text.
     pub fn skipped_steps(&self) -> usize {
         self.skipped
     }
@@ -157,13 +188,34 @@ impl RunTrace {
         self.start.elapsed()
     }
 
-    /// Adds a step that has started then and ends now.
-    pub(crate) fn add(&mut self, start: Duration, instructions: Vec<(Duration, Duration)>) {
-        if (self.steps.len() + 1) * self.numbers.len() > LIMIT {
+    /// Adds a step that has started then and ends now, with what its threads did.
+    pub(crate) fn add(
+        &mut self,
+        start: Duration,
+        instructions: Vec<(Duration, Duration)>,
+        spans: &[WorkerSpan],
+    ) {
+        let slices = self.slices + instructions.len() + spans.len();
+        if slices > LIMIT {
             self.skipped += 1;
-        } else {
-            self.steps.push(TracedStep { start, end: self.now(), instructions });
+            return;
         }
+        let share = |span: &WorkerSpan| {
+            let start = span.start.duration_since(self.start);
+            let after = instructions.partition_point(|(first, _)| *first <= start);
+            let running =
+                instructions[..after].last().filter(|(first, duration)| start <= *first + *duration);
+            TracedShare {
+                thread: span.worker,
+                parts: span.parts,
+                instruction: running.and_then(|_| self.numbers[after - 1]),
+                start,
+                duration: span.end.duration_since(span.start),
+            }
+        };
+        let shares = spans.iter().map(share).collect();
+        self.slices = slices;
+        self.steps.push(TracedStep { start, end: self.now(), instructions, shares });
     }
 
     /// The trace as JSON.
@@ -171,26 +223,34 @@ impl RunTrace {
     /// # Errors
     /// None that a caller can cause.
     pub fn to_json(&self) -> Result<String> {
-        let name = |name, what| TraceEvent {
+        let name = |name: Cow<'static, str>, what, tid| TraceEvent {
             name: what,
             cat: "",
             ph: "M",
             ts: 0.0,
             dur: None,
             pid: 1,
-            tid: 1,
+            tid,
             args: EventArguments::Name { name },
         };
-        let mut events = vec![name("autobwd", "process_name"), name("instructions", "thread_name")];
+        let track = |thread| INSTRUCTIONS + 1 + thread;
+        let mut events = vec![
+            name("autobwd".into(), "process_name", INSTRUCTIONS),
+            name("instructions".into(), "thread_name", INSTRUCTIONS),
+        ];
+        let threads = self.steps.iter().flat_map(|step| &step.shares).map(|share| share.thread + 1).max();
+        for thread in 0..threads.unwrap_or(0) {
+            events.push(name(format!("thread {thread}").into(), "thread_name", track(thread)));
+        }
         for (number, step) in self.steps.iter().enumerate() {
-            let slice = |(start, duration): (Duration, Duration), name, cat, args| TraceEvent {
+            let slice = |(start, duration): (Duration, Duration), name, cat, tid, args| TraceEvent {
                 name,
                 cat,
                 ph: "X",
                 ts: microseconds(start),
                 dur: Some(microseconds(duration)),
                 pid: 1,
-                tid: 1,
+                tid,
                 args,
             };
             let memory = |at: Duration, bytes| TraceEvent {
@@ -200,22 +260,28 @@ impl RunTrace {
                 ts: microseconds(at),
                 dur: None,
                 pid: 1,
-                tid: 1,
+                tid: INSTRUCTIONS,
                 args: EventArguments::Memory { bytes },
             };
             let times = (step.start, step.end.saturating_sub(step.start));
-            events.push(slice(times, "step", "step", EventArguments::Step { step: number + 1 }));
+            let args = EventArguments::Step { step: number + 1 };
+            events.push(slice(times, "step", "step", INSTRUCTIONS, args));
             for (number, times) in self.numbers.iter().zip(&step.instructions) {
                 let Some(number) = number else {
                     let args = EventArguments::Instruction { operators: &[], sources: &[], writes: &[] };
-                    events.push(slice(*times, "copy", "instruction", args));
+                    events.push(slice(*times, "copy", "instruction", INSTRUCTIONS, args));
                     continue;
                 };
                 let TracedInstruction { name, operators, sources, writes, live_bytes } =
                     &self.instructions[*number];
                 events.push(memory(times.0, *live_bytes));
                 let args = EventArguments::Instruction { operators, sources, writes };
-                events.push(slice(*times, name, "instruction", args));
+                events.push(slice(*times, name, "instruction", INSTRUCTIONS, args));
+            }
+            for TracedShare { thread, parts, instruction, start, duration } in &step.shares {
+                let name = instruction.map_or("step", |number| &self.instructions[number].name);
+                let args = EventArguments::Share { parts: *parts };
+                events.push(slice((*start, *duration), name, "thread", track(*thread), args));
             }
             events.push(memory(step.end, self.end_bytes));
         }

@@ -14,6 +14,7 @@ pub(crate) mod scratch;
 mod submatrices;
 mod submatrix;
 mod transport;
+pub(crate) mod worker_spans;
 
 pub use gemm::{
     CHANNEL_BLOCK, DepthwiseProducts, Factor, GemmElement, Levels, Mat, QuantizedMat, Strided, WindowAxis,

@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
+    time::Instant,
 };
 
 use super::{
@@ -15,6 +16,7 @@ use super::{
     panics::{Catching, PartPanic},
     scratch::Scratch,
     transport::Transport,
+    worker_spans::{self, WorkerSpan},
 };
 use crate::{Error, Result};
 
@@ -38,6 +40,8 @@ struct Job {
     workers: usize,
     /// The caller's setting.
     catching: Catching,
+    /// Whether the caller records the spans of its workers.
+    is_recorded: bool,
 }
 
 #[derive(Default)]
@@ -57,6 +61,8 @@ struct PoolState {
     active: AtomicUsize,
     /// The first panic in a part.
     panicked: Mutex<Option<PartPanic>>,
+    /// The spans of a recorded job, with space for one of each worker.
+    spans: Mutex<Vec<WorkerSpan>>,
     stop: AtomicBool,
 }
 
@@ -67,6 +73,10 @@ impl PoolState {
 
     fn panicked(&self) -> MutexGuard<'_, Option<PartPanic>> {
         self.panicked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spans(&self) -> MutexGuard<'_, Vec<WorkerSpan>> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,6 +98,7 @@ impl Cx {
             OwnedThread::start(format!("autobwd-{worker}"), move || help(&shared, worker)).ok()
         };
         let helpers: Vec<_> = (1..threads.min(MAX_THREADS)).map_while(helper).collect();
+        shared.spans().reserve_exact(1 + helpers.len());
         // Threads allocate their own data before the first run.
         while shared.ready.load(Ordering::Acquire) < helpers.len() {
             thread::yield_now();
@@ -133,7 +144,8 @@ impl Cx {
         // SAFETY: helpers use the reference while they are active; `FinishJob` removes the job and waits until none is,
         // before this stack frame ends, also when it unwinds.
         let work = unsafe { mem::transmute::<&JobFn<'_>, &'static JobFn<'static>>(work) };
-        let job = Job { work, parts, workers, catching: Catching::current() };
+        let (catching, is_recorded) = (Catching::current(), worker_spans::is_recording());
+        let job = Job { work, parts, workers, catching, is_recorded };
         {
             let mut current = shared.job();
             shared.next.store(0, Ordering::Relaxed);
@@ -155,6 +167,9 @@ impl Cx {
         let finish = FinishJob(shared);
         take_parts(shared, job, 0);
         drop(finish);
+        if is_recorded {
+            worker_spans::record(shared.spans().drain(..));
+        }
         let panicked = shared.panicked().take();
         if let Some(panic) = panicked {
             panic.resume();
@@ -262,18 +277,27 @@ fn take_parts(shared: &PoolState, job: Job, worker: usize) {
     if worker >= job.workers {
         return;
     }
+    let start = job.is_recorded.then(Instant::now);
     let run = || {
+        let mut taken = 0;
         loop {
             let part = shared.next.fetch_add(1, Ordering::Relaxed);
             if part >= job.parts {
-                return;
+                return taken;
             }
             (job.work)(part, worker);
+            taken += 1;
         }
     };
-    if let Err(panic) = job.catching.part(run) {
-        shared.next.store(job.parts, Ordering::Relaxed);
-        shared.panicked().get_or_insert(panic);
+    match (job.catching.part(run), start) {
+        (Ok(parts @ 1..), Some(start)) => {
+            shared.spans().push(WorkerSpan { worker, parts, start, end: Instant::now() });
+        }
+        (Ok(_), _) => {}
+        (Err(panic), _) => {
+            shared.next.store(job.parts, Ordering::Relaxed);
+            shared.panicked().get_or_insert(panic);
+        }
     }
 }
 
@@ -326,7 +350,7 @@ mod tests {
     use std::panic;
 
     use super::*;
-    use crate::runtime::panics::catch_panic_silently;
+    use crate::runtime::{panics::catch_panic_silently, worker_spans::record_worker_spans};
 
     #[test]
     fn every_part_runs_once_with_a_worker_of_its_own() {
@@ -343,6 +367,38 @@ mod tests {
                 assert!(runs.iter().all(|r| r.load(Ordering::SeqCst) == 1));
             }
         }
+    }
+
+    #[test]
+    fn recorded_jobs_have_the_spans_of_their_workers() {
+        let (cx, meeting) = (Cx::new(2), std::sync::Barrier::new(2));
+        let share = |_, _| _ = meeting.wait();
+        cx.parts(2, 2, &share);
+        let (_, spans) = record_worker_spans(3, || {
+            cx.parts(2, 2, &share);
+            // A worker does this alone.
+            cx.parts(1, 2, &|_, _| ());
+            cx.parts(2, 2, &share);
+        });
+        let mut workers: Vec<_> = spans[..2].iter().map(|span| span.worker).collect();
+        workers.sort_unstable();
+        assert_eq!((workers, spans.len(), spans.capacity()), (vec![0, 1], 3, 3));
+        assert!(spans.iter().all(|span| span.parts == 1 && span.start <= span.end));
+        // The two of a job meet within their parts, and the next job starts after it.
+        assert!(spans[0].start <= spans[1].end && spans[1].start <= spans[0].end);
+        assert!(spans[..2].iter().all(|span| span.end <= spans[2].start));
+        let (caught, spans) = record_worker_spans(2, || {
+            catch_panic_silently(|| {
+                cx.parts(2, 2, &|part, _| {
+                    if part == 0 {
+                        panic!("part 0")
+                    }
+                })
+            })
+        });
+        assert!(caught.is_err() && spans.len() <= 1);
+        cx.parts(2, 2, &share);
+        assert_eq!(cx.shared.spans().len(), 0);
     }
 
     #[test]

@@ -20,10 +20,12 @@ use crate::{
     norm::l2_norm,
     observer::Observers,
     scope::BoundScope,
-    trace::RunTrace,
+    trace::{RunTrace, STEP_SPANS},
 };
 use autobwd_core::{
-    __private::{Arena, Initialisers, Memory, did_you_mean, dimension, internals::*, span},
+    __private::{
+        Arena, Initialisers, Memory, did_you_mean, dimension, internals::*, record_worker_spans, span,
+    },
     BlockId, Cx, Element, Error, ErrorKind, Meta, OpInfoMap, Program, Result, Tensor,
     tensor::{Rows, ToF64},
     with_dtype,
@@ -216,22 +218,25 @@ impl Session {
         Ok(labels.zip(times).collect())
     }
 
-    /// As [`run`](Session::run), and adds a step with the times of all instructions to a trace.
+    /// As [`run`](Session::run), and adds a step with the times of all instructions and of all threads to a trace.
     ///
     /// # Errors
     /// As [`run`](Session::run); a trace of another plan.
     pub fn trace(&mut self, scope: &mut Scope, trace: &mut RunTrace) -> Result<()> {
         trace.expect(self.labels.iter().map(Option::is_some))?;
         let (start, mut times) = (trace.now(), Vec::with_capacity(self.labels.len()));
-        self.initialising(scope, |session, scope| {
-            session.each_instruction(scope, |instruction, cx| {
-                let start = trace.now();
-                instruction.kernel.run(cx)?;
-                times.push((start, trace.now() - start));
-                Ok(())
+        let (outcome, spans) = record_worker_spans(STEP_SPANS, || {
+            self.initialising(scope, |session, scope| {
+                session.each_instruction(scope, |instruction, cx| {
+                    let start = trace.now();
+                    instruction.kernel.run(cx)?;
+                    times.push((start, trace.now() - start));
+                    Ok(())
+                })
             })
-        })?;
-        trace.add(start, times);
+        });
+        outcome?;
+        trace.add(start, times, &spans);
         Ok(())
     }
 
