@@ -25,7 +25,7 @@ mod linux {
     /// The least size in bytes of a page. Where pages are larger, the advice may be refused, which changes nothing.
     const PAGE: usize = 4096;
 
-    /// `MADV_HUGEPAGE` of Linux.
+    /// The advice of `madvise` for huge pages.
     const HUGE_PAGES: c_int = 14;
 
     unsafe extern "C" {
