@@ -141,7 +141,7 @@ fn numpy_array<'py>(
     Ok(array.map_err(|cause| unreadable(value.py(), name, cause))?.cast_into()?)
 }
 
-/// Types of devices in DLPack whose memory the CPU reads: `kDLCPU`, and memory of the host that CUDA and ROCm share.
+/// Types of devices in DLPack whose memory the CPU reads: its own, and memory that CUDA and ROCm share with it.
 const HOST_DEVICES: [i64; 4] = [1, 3, 11, 13];
 
 fn require_cpu(name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -27,7 +27,7 @@ pub(crate) fn refused<T>(message: String) -> Result<T, PyErr> {
     Err(Error::new_err(message))
 }
 
-/// The exception of a value of which NumPy makes no array, from the exception of NumPy or of the value.
+/// The exception of a value that NumPy cannot read as an array, from the exception of NumPy or of the value.
 pub(crate) fn unreadable(py: Python<'_>, name: &str, cause: PyErr) -> PyErr {
     let is_refusal = cause.is_instance_of::<PyAttributeError>(py)
         || cause.is_instance_of::<PyTypeError>(py)

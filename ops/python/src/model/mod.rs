@@ -99,9 +99,11 @@ impl PyModel {
 
     /// Runs the model on arrays by name; returns the outputs by name, or these variables of the program instead.
     ///
-    /// An input is read where it is, in any layout, and copied once, into the memory of the plan; it must not be written
-    /// meanwhile. A result is an array that owns its memory, without another copy. The first run on inputs of new shapes
-    /// makes a plan for them.
+    /// An input is an array in any layout, or an object that NumPy views without a copy, such as a tensor of PyTorch on the
+    /// CPU. It is copied once, into the memory of the plan; if another thread writes it meanwhile, the copy has old and new
+    /// elements. A result is copied once, out of the memory of the plan, and is yours: it shares memory with no
+    /// other array and no value of the model. `torch.from_dlpack` takes it without a copy. The first run on inputs of new
+    /// shapes makes a plan for them.
     ///
     /// >>> model = autobwd.load("images.onnx")
     /// >>> x = np.zeros([2, 1, 8, 10], np.float32)
