@@ -313,7 +313,7 @@ autobwd::samples!(
         BlockedConv2d { groups: 2, ..conv([1, 4, 3, 2, 16], [6, 2, 1, 1, 16, 16]) },
         BlockedConv2d {
             residual: Some(uniform([2, 1, 3, 4, 16])),
-            activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
+            activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5_f32),
             ..conv([2, 1, 4, 4, 16], [1, 1, 2, 1, 16, 16])
         },
         BlockedConv2d { last_channels: 5, ..conv([1, 2, 3, 2, 16], [1, 2, 2, 1, 16, 16]) },

@@ -210,7 +210,7 @@ autobwd::samples!(
         },
         BlockedDepthwiseConv2d {
             conv: BlockedConvAttrs::default().dilations([1, 2]).paddings([0, 1, 2, 0]),
-            activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
+            activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5_f32),
             ..depthwise([1, 1, 4, 7, 16], [1, 2, 3, 16])
         },
         depthwise([0, 1, 4, 5, 16], [1, 3, 2, 16]),

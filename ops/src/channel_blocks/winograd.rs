@@ -455,13 +455,13 @@ autobwd::samples!(
             activation: ActivationAttrs::default()
                 .fuse_activation(Activation::HardSigmoid)
                 .fuse_alpha(1e-3)
-                .fuse_beta(0.5),
+                .fuse_beta(0.5_f32),
             ..winograd([1, 2, 3, 4, 16], 1)
         },
         BlockedWinogradConv2d {
             paddings: vec![0, 2, 1, 0],
             residual: Some(uniform([1, 1, 4, 3, 16])),
-            activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5),
+            activation: ActivationAttrs::default().fuse_activation(Activation::Swish).fuse_beta(1.5_f32),
             ..winograd([1, 1, 4, 4, 16], 1)
         },
         winograd([0, 1, 4, 5, 16], 1),

@@ -211,7 +211,7 @@ autobwd::samples!(
             aspect_ratios: vec![2.0],
             flip: false,
             min_max_aspect_ratios_order: true,
-            prior: PriorAttrs::new().clip(false).offset(0.25).step_w(5.0).step_h(7.0),
+            prior: PriorAttrs::new().clip(false).offset(0.25_f32).step_w(5.0_f32).step_h(7.0_f32),
             ..prior_box([1, 1, 3, 4], [1, 1, 9, 14], vec![4.0])
         },
         PriorBox {
@@ -353,7 +353,7 @@ autobwd::samples!(
             ..density_prior_box([1, 1, 3, 4], [1, 1, 9, 14], vec![3, 1])
         },
         DensityPriorBox {
-            prior: PriorAttrs::new().clip(false).offset(0.25).step_w(5.0).step_h(8.0),
+            prior: PriorAttrs::new().clip(false).offset(0.25_f32).step_w(5.0_f32).step_h(8.0_f32),
             ..density_prior_box([1, 1, 3, 4], [1, 1, 9, 14], vec![2])
         },
         DensityPriorBox {

@@ -22,15 +22,15 @@ autobwd::samples!(
         with_lengths(rnn([3, 2], layers(RnnMode::Tanh, 2).is_bidirec(true)), [1.0, 2.0]),
         with_lengths(rnn([3, 2], layers(RnnMode::Relu, 1).is_bidirec(true)), [1.0, 2.0]),
         rnn([2, 3], layers(RnnMode::Tanh, 3)),
-        rnn([2, 3], layers(RnnMode::Tanh, 3).dropout_prob(0.25).seed(5)),
-        rnn([2, 3], layers(RnnMode::Gru, 2).dropout_prob(0.5).is_bidirec(true).hidden_size(1)),
-        rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(1.0)),
-        rnn([2, 3], layers(RnnMode::Tanh, 1).dropout_prob(0.5)),
-        rnn([2, 3], layers(RnnMode::Lstm, 2).dropout_prob(0.5).is_test(true)),
+        rnn([2, 3], layers(RnnMode::Tanh, 3).dropout_prob(0.25_f32).seed(5)),
+        rnn([2, 3], layers(RnnMode::Gru, 2).dropout_prob(0.5_f32).is_bidirec(true).hidden_size(1)),
+        rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(1.0_f32)),
+        rnn([2, 3], layers(RnnMode::Tanh, 1).dropout_prob(0.5_f32)),
+        rnn([2, 3], layers(RnnMode::Lstm, 2).dropout_prob(0.5_f32).is_test(true)),
         rnn([2, 3], layers(RnnMode::Gru, 1).is_bidirec(true).is_test(true)),
         RnnLayers {
             dropout_state: None,
-            ..rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(0.25).seed(-1))
+            ..rnn([2, 3], layers(RnnMode::Tanh, 2).dropout_prob(0.25_f32).seed(-1))
         },
         // Wider than a vector register, with a remainder.
         rnn([2, 1], layers(RnnMode::Gru, 1).hidden_size(9)),
@@ -59,7 +59,7 @@ autobwd::samples!(
             .fails("`SequenceLength`: [2] is needed, a length for each sequence"),
         RnnLayers { sequence_length: Some(uniform([2])), ..rnn([3, 2], layers(RnnMode::Gru, 1)) }
             .fails("`SequenceLength`: int64 or int32 is needed"),
-        rnn([3, 2], layers(RnnMode::Lstm, 2).dropout_prob(1.5)).fails("attribute `dropout_prob`"),
+        rnn([3, 2], layers(RnnMode::Lstm, 2).dropout_prob(1.5_f32)).fails("attribute `dropout_prob`"),
     ]
 );
 
