@@ -220,7 +220,7 @@ impl OpInfoMap {
     ///
     /// A binary that needs no others is smaller if it is built with their names, separated by commas or white space, in
     /// the environment variable `AUTOBWD_OPERATORS`.
-    /// ```
+    /// ```standalone_crate
     /// use autobwd::OpInfoMap;
     /// # use autobwd::{Float, NoGrad, Pointwise, Var, register_op};
     /// # #[register_op(grad = NoGrad, pointwise)]
