@@ -190,8 +190,8 @@
 //!
 //! [`OpInfoMap::linked`] holds the operators of all crates that a binary links. Cargo does not link a crate that is
 //! only named in `Cargo.toml`: a binary that only loads programs writes `use autobwd_ops as _;`. A build with
-//! `AUTOBWD_OPERATORS` links the operators that it names, such as those of [`OpInfoMap::used`], and no others. To use other
-//! operators, pass a map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`],
+//! `AUTOBWD_OPERATORS` links the operators that it names, such as the operators of [`OpInfoMap::used`], and no others. To
+//! use other operators, pass a map: [`Backward::ops`], [`backward::GradientOptions::ops`], [`OpInfoMap::verify`],
 //! [`Executor::with_ops`], [`Builder::with_ops`].
 //!
 //! An [`OpInfo`](op::OpInfo) prints the reference of its operator, and [`OpInfoMap::gradient_ops`] gives the gradient operators of

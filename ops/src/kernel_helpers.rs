@@ -79,6 +79,11 @@ pub(crate) fn wide<T: KernelFloat>(x: T) -> f64 {
     x.into()
 }
 
+/// Bounds of all numbers.
+pub(crate) fn unbounded<T: KernelFloat>() -> [T; 2] {
+    [f64::NEG_INFINITY, f64::INFINITY].map(T::of)
+}
+
 /// The sum of the numbers; 0 for none. (`Iterator::sum` starts with -0.)
 pub(crate) fn add_up(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |sum, x| sum + x)

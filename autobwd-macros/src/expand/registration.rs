@@ -91,7 +91,7 @@ pub(super) fn entry(op: &OperatorDecl<'_>) -> TokenStream {
     }
 }
 
-/// The operator's composition, and that of its forward operator, if they exist.
+/// The compositions of the operator and of its forward operator, if they exist.
 fn composition(op: &OperatorDecl<'_>) -> TokenStream {
     let written = |ty: TokenStream| quote!(::autobwd::__private::ImplProbe::<#ty>::COMPOSITION);
     let (ident, name) = (op.ident, op.ident.to_string());

@@ -7,7 +7,7 @@ use autobwd::{
 
 use crate::{
     activation::{Gelu, HardSigmoid, HardSwish, LeakyRelu, Relu, Relu6, Sigmoid, Swish},
-    kernel_helpers::KernelFloat,
+    kernel_helpers::{KernelFloat, unbounded},
 };
 
 autobwd::op::attr_enum! {
@@ -34,11 +34,6 @@ autobwd::op::attr_enum! {
         /// `swish`, with the factor `fuse_beta`.
         Swish = "swish",
     }
-}
-
-/// Bounds of all numbers.
-pub(crate) fn unbounded<T: KernelFloat>() -> [T; 2] {
-    [f64::NEG_INFINITY, f64::INFINITY].map(T::of)
 }
 
 /// The attributes of a function that is applied to results.

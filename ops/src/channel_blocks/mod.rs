@@ -12,7 +12,6 @@ mod pool;
 mod spans;
 mod winograd;
 
-pub(crate) use activation::unbounded;
 pub use activation::{Activation, ActivationAttrs};
 pub use conv::BlockedConv2d;
 pub use depthwise::BlockedDepthwiseConv2d;

@@ -15,9 +15,7 @@ use autobwd::{
 };
 
 use super::{
-    Activation, ActivationAttrs, BlockedConvAttrs,
-    activation::unbounded,
-    blocks, channels_first, check_bias, check_blocks,
+    Activation, ActivationAttrs, BlockedConvAttrs, blocks, channels_first, check_bias, check_blocks,
     conv::{PAIR, finished},
     in_blocks,
 };
@@ -31,7 +29,7 @@ use crate::{
         },
     },
     fill::constants,
-    kernel_helpers::{KernelFloat, nth},
+    kernel_helpers::{KernelFloat, nth, unbounded},
     math::DimExpr,
     windows::{PaddingAlgorithm, axes, dims},
 };

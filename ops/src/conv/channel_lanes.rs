@@ -3,7 +3,7 @@
 #![allow(clippy::needless_range_loop)] // Indexed loops are vectorised.
 
 use autobwd::{
-    Cx, Result,
+    Cx, Error, ErrorKind, Result,
     op::{
         CHANNEL_BLOCK, DividedMat, LaneOf, VectorLoops, Vectorised, interleave_channels, separate_channels,
     },
@@ -15,7 +15,7 @@ use super::{
     storage::ConvElement,
 };
 use crate::{
-    kernel_helpers::{KernelFloat, nth},
+    kernel_helpers::{KernelFloat, nth, unbounded},
     norm::DataLayout,
     padded_images::PaddedImages,
     windows::Windows,
@@ -92,7 +92,7 @@ impl ChannelLanes<'_> {
         (from, filters): (&[T], &[T]),
         out: &mut [T],
     ) -> Result<()> {
-        let (Some(from), Some(filters)) = (T::as_sums(from), T::as_sums(filters)) else { return Ok(()) };
+        let (from, filters) = (in_sums(from)?, in_sums(filters)?);
         let (pixels, taps) = (self.images.count[0] * self.images.count[1], self.conv.columns().window());
         let [from_len, filter_len] =
             [self.images.size[0] * self.images.size[1], taps].map(|n| n * self.channels);
@@ -110,8 +110,7 @@ impl ChannelLanes<'_> {
                         filter.as_chunks_mut::<CHANNEL_BLOCK>().0.reverse();
                     }
                     let bias = [T::Sum::of(0.0); CHANNEL_BLOCK];
-                    let bounds = [f64::NEG_INFINITY, f64::INFINITY].map(T::Sum::of);
-                    self.images.products(copy, (filter, &bias, bounds)).write(results)?;
+                    self.images.products(copy, (filter, &bias, unbounded())).write(results)?;
                     separate_channels(results, &mut out)
                 })
             })
@@ -125,7 +124,7 @@ impl ChannelLanes<'_> {
         (x, dy): (&[T], &[T]),
         dfilters: &mut [T],
     ) -> Result<()> {
-        let (Some(x), Some(dy)) = (T::as_sums(x), T::as_sums(dy)) else { return Ok(()) };
+        let (x, dy) = (in_sums(x)?, in_sums(dy)?);
         let [x_pixels, y_pixels] = [&self.conv.x, &self.conv.y].map(ImageLayout::pixels);
         let (taps, blocks) = (self.conv.columns().window(), self.conv.groups / self.channels);
         cx.scratch(self.scratch() * cx.threads(), |scratch| {
@@ -149,6 +148,11 @@ impl ChannelLanes<'_> {
             })
         })
     }
+}
+
+/// Elements as numbers of the type of sums, which [`channel_lanes`](Convolution::channel_lanes) requires.
+fn in_sums<T: ConvElement>(elements: &[T]) -> Result<&[T::Sum]> {
+    T::as_sums(elements).ok_or_else(|| Error::new(ErrorKind::DType, "elements of 16 bits are rounded"))
 }
 
 /// Parts of memory, of these lengths.

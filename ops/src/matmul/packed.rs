@@ -10,8 +10,8 @@ use autobwd::{
 
 use crate::{
     Math,
-    channel_blocks::{Activation, ActivationAttrs, unbounded},
-    kernel_helpers::nth,
+    channel_blocks::{Activation, ActivationAttrs},
+    kernel_helpers::{nth, unbounded},
     windows::dims,
 };
 
