@@ -57,7 +57,7 @@ struct Args {
 }
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-const MODELS: [&str; 36] = [
+const MODELS: [&str; 39] = [
     "ocr_det",
     "ocr_rec",
     "ocr_cls",
@@ -68,6 +68,8 @@ const MODELS: [&str; 36] = [
     "silero_vad_sequence",
     "silero_vad_openvino",
     "magika",
+    "ddddocr",
+    "ddddocr_det",
     "resnet50",
     // Exported by the PyTorch of `--python`, with random weights.
     "torchvision.resnet18",
@@ -95,11 +97,12 @@ const MODELS: [&str; 36] = [
     "timm.mixer_s32_224",
     "timm.deit_tiny_patch16_224",
     "timm.hrnet_w18_small",
+    "ultralytics.yolov8n",
 ];
 const RUNTIME: [&str; 2] = ["onnx==1.22.0", "onnxruntime"];
 /// Packages with models; their code, which needs more packages, is not used.
-const PACKAGES: [&str; 4] =
-    ["--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3"];
+const PACKAGES: [&str; 5] =
+    ["--no-deps", "rapidocr-onnxruntime==1.4.4", "silero-vad==6.2.3", "magika==1.0.3", "ddddocr==1.6.1"];
 
 fn main() -> ExitCode {
     finish(run(&Args::parse()).map(|()| ExitCode::SUCCESS))

@@ -60,6 +60,12 @@ def files(*ends):
     return {"bytes": tokens}
 
 
+def gray(width):
+    """Letters as the recogniser of ddddocr gets them."""
+    [letters] = text(1, 64, width).values()
+    return {"input1": letters.mean(1, keepdims=True)}
+
+
 def sequence(steps):
     return {"input": 0.1 * floats(steps, 576), "h": 0.1 * floats(1, 1, 128), "c": 0.1 * floats(1, 1, 128)}
 
@@ -85,8 +91,14 @@ MODELS = {
     # All dimensions are fixed.
     "silero_vad_openvino": (SILERO + "silero_vad_openvino_16k.onnx", lambda: [sound(576)]),
     "magika": ("magika/models/*/model.onnx", lambda: [files(1024), files(1024, 500, 0)]),
+    "ddddocr": ("ddddocr/common.onnx", lambda: [gray(160), gray(232)]),
+    "ddddocr_det": ("ddddocr/common_det.onnx", lambda: [{"images": floats(1, 3, 416, 416)}]),
     "resnet50": (None, lambda: [image(1, 3, 224, 224), image(3, 3, 160, 192)]),
 }
+
+
+# Rows and columns of images for architectures of a package, where they are not 224.
+SIDES = {"ultralytics": 640}
 
 
 def resnet50():
@@ -142,6 +154,10 @@ def export(name, path):
     if package == "timm":
         import timm
         model = timm.create_model(architecture, pretrained=False)
+    elif package == "ultralytics":
+        from ultralytics.nn.tasks import DetectionModel
+        model = DetectionModel(f"{architecture}.yaml", verbose=False)
+        model.model[-1].export, model.model[-1].format = True, "onnx"
     else:
         import torchvision
         model = getattr(torchvision.models, architecture)(weights=None)
@@ -152,7 +168,8 @@ def export(name, path):
                 values.uniform_(low, high)
     if getattr(model, "get_classifier", None) and not model.get_classifier().weight.any():
         torch.nn.init.normal_(model.get_classifier().weight, std=.02)
-    torch.onnx.export(model, torch.zeros(1, 3, 224, 224), path, input_names=["x"], dynamo=False, opset_version=17,
+    side = SIDES.get(package, 224)
+    torch.onnx.export(model, torch.zeros(1, 3, side, side), path, input_names=["x"], dynamo=False, opset_version=17,
                       dynamic_axes={"x": {0: "n"}}, do_constant_folding=False,
                       training=torch.onnx.TrainingMode.PRESERVE)
 
@@ -214,7 +231,8 @@ def run(name, out, threads, seconds):
     if not os.path.exists(path):
         write(name, path)
     session = session_of(path, threads)
-    sizes = [image(1, 3, 224, 224), image(2, 3, 224, 224)] if "." in name else MODELS[name][1]()
+    side = SIDES.get(name.split(".")[0], 224)
+    sizes = [image(1, 3, side, side), image(2, 3, side, side)] if "." in name else MODELS[name][1]()
     for i, feeds in enumerate(sizes):
         folder = f"{out}/{name}/{i}"
         os.makedirs(folder, exist_ok=True)
@@ -234,7 +252,7 @@ def run(name, out, threads, seconds):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
-    parser.add_argument("name", help="one of MODELS, `torchvision.NAME` or `timm.NAME`")
+    parser.add_argument("name", help="one of MODELS, `torchvision.NAME`, `timm.NAME` or `ultralytics.NAME`")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--start", action="store_true", help="measure the start alone, on written inputs")

@@ -156,6 +156,11 @@ pub(crate) fn one_integer(x: &Meta) -> Result<()> {
     x.require(whole && x.dims.numel().get().is_none_or(|n| n == 1), || "one integer is needed".into())
 }
 
+/// Parts of memory, of these lengths.
+pub(crate) fn divided<T, const N: usize>(mut memory: &mut [T], lens: [usize; N]) -> [&mut [T]; N] {
+    lens.map(|len| memory.split_off_mut(..len).unwrap_or_default())
+}
+
 /// A matrix of all these elements.
 pub(crate) fn matrix<T>(data: &[T], cols: usize) -> Mat<'_, T> {
     Mat { data, rows: data.len() / cols.max(1), cols, transposed: false }

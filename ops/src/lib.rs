@@ -108,6 +108,7 @@ pub mod unique;
 mod units;
 pub mod update;
 pub mod windows;
+mod winograd;
 
 pub use einsum::einsum;
 pub use init::Init;

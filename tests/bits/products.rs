@@ -113,8 +113,10 @@ fn convolutions(dtype: DType) -> Result<Collection> {
         ([2, 3, 9], [5, 3], 1, 1),
         ([2, 1, 28], [20, 5], 1, 0),
         ([1, 20, 12], [50, 5], 1, 0),
-        // More than 512 terms, by Winograd's algorithm where that is chosen.
+        // More than 512 terms.
         ([1, 64, 8], [64, 3], 1, 1),
+        // By Winograd's algorithm where that is chosen, in several parts of filters.
+        ([8, 48, 4], [40, 3], 1, 1),
         ([3, 130, 6], [7, 2], 2, 0),
         ([4, 16, 7], [8, 1], 1, 0),
     ] {

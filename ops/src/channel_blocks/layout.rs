@@ -9,7 +9,12 @@ use autobwd::{
 };
 
 use super::{blocks, channels_first, check_blocks, in_blocks};
-use crate::{Math, kernel_helpers::PART, math::DimExpr, windows::dims};
+use crate::{
+    Math,
+    kernel_helpers::{PART, matrix},
+    math::DimExpr,
+    windows::dims,
+};
 
 /// Images with their channels in blocks of 16: `out[n, b, y, x, i] = x[n, 16 * b + i, y, x]`.
 ///
@@ -43,7 +48,7 @@ impl Kernel for ChannelBlocks<Buf<'_>> {
                 let (image, first) = (block / count, block % count * CHANNEL_BLOCK);
                 let planes = &x[(image * channels + first) * pixels..];
                 let planes = &planes[..pixels * CHANNEL_BLOCK.min(channels - first)];
-                interleave_channels(planes, pixels, out)
+                interleave_channels(matrix(planes, pixels).into(), out)
             })
         })
     }

@@ -1,5 +1,4 @@
 //! The operator `blocked_winograd_conv2d`.
-#![allow(clippy::needless_range_loop)] // Indexed loops are vectorised.
 
 use std::marker::PhantomData;
 
@@ -7,9 +6,7 @@ use autobwd::{
     Buf, Composed, Composition, Cx, Expr, Infer, Kernel, Meta, New, Result, Var,
     check::*,
     emit,
-    op::{
-        CHANNEL_BLOCK, DividedMat, LaneOf, VectorLoops, Vectorised, WindowAxis, WindowProducts, with_float,
-    },
+    op::{CHANNEL_BLOCK, DividedMat, SubmatrixMut, Vectorised, WindowAxis, WindowProducts, with_float},
     register_op,
     tensor::{Dim, OptionalBuf},
 };
@@ -21,17 +18,15 @@ use super::{
 };
 use crate::{
     Math,
-    conv::{
-        Conv2dOp, Conv2dTransposeOp, ConvAttrs,
-        winograd::{
-            POINTS, POINTS_2D, TILE, WINDOW, WINDOW_2D, slices_mut,
-            transforms::{AtPoints, FilterAtPoints, FromPoints, Squares, Transform},
-        },
-    },
+    conv::{Conv2dOp, Conv2dTransposeOp, ConvAttrs},
     fill::constants,
     kernel_helpers::{KernelFloat, nth, unbounded},
     math::DimExpr,
     windows::{PaddingAlgorithm, axes, dims},
+    winograd::{
+        AtPoints, Evaluate, EvaluateFilters, FromPoints, Interpolate, POINTS, POINTS_2D, TILE, Tiling,
+        WINDOW, WINDOW_2D, factors,
+    },
 };
 
 /// Elements of the values at all points of some rows of tiles, such that they stay in the cache.
@@ -94,15 +89,10 @@ impl Infer for BlockedWinogradConv2d<Meta> {
 }
 
 /// Sizes of a convolution.
-#[derive(Clone, Copy)]
 struct Sizes {
     /// Blocks of channels and of filters.
     blocks: [usize; 2],
-    /// Rows and columns of images and of results.
-    x: [usize; 2],
-    y: [usize; 2],
-    /// Padding above and to the left.
-    before: [usize; 2],
+    tiling: Tiling,
 }
 
 impl Sizes {
@@ -112,17 +102,13 @@ impl Sizes {
             (dims(&op.input)?, dims(&op.output)?);
         let [down, across] = axes(&[1, 1], &op.paddings, PaddingAlgorithm::Explicit, &[1, 1])?;
         let before = [down.windows(WINDOW, height).before, across.windows(WINDOW, width).before];
-        Ok(Sizes { blocks: [channels, filters], x: [height, width], y: [rows, columns], before })
-    }
-
-    /// Tiles of an image, vertically and horizontally.
-    fn tiles(&self) -> [usize; 2] {
-        self.y.map(|len| len.div_ceil(TILE))
+        let tiling = Tiling { x: [height, width], y: [rows, columns], before };
+        Ok(Sizes { blocks: [channels, filters], tiling })
     }
 
     /// Rows of tiles whose values are in the cache.
     fn band(&self) -> usize {
-        let [down, across] = self.tiles();
+        let [down, across] = self.tiling.tiles();
         let row = POINTS_2D * CHANNEL_BLOCK * across * (self.blocks[0] + self.blocks[1]);
         let bands = down.div_ceil((BAND / row.max(1)).max(1)).max(1);
         down.div_ceil(bands).max(1)
@@ -130,7 +116,7 @@ impl Sizes {
 
     /// Elements of the values of a band of images and of results.
     fn values(&self) -> [usize; 2] {
-        let tiles = self.band() * self.tiles()[1];
+        let tiles = self.band() * self.tiling.tiles()[1];
         self.blocks.map(|blocks| blocks.saturating_mul(POINTS_2D * CHANNEL_BLOCK).saturating_mul(tiles))
     }
 }
@@ -138,27 +124,40 @@ impl Sizes {
 impl Kernel for BlockedWinogradConv2d<Buf<'_>> {
     fn run(&mut self, cx: &Cx) -> Result<()> {
         let sizes = Sizes::of(self)?;
-        let ([channels, filters], [rows, columns], [down, across]) = (sizes.blocks, sizes.y, sizes.tiles());
+        let ([channels, filters], tiling) = (sizes.blocks, sizes.tiling);
+        let ([rows, columns], [down, across]) = (tiling.y, tiling.tiles());
+        let pixels = tiling.x[0] * tiling.x[1] * CHANNEL_BLOCK;
         let (band, row) = (sizes.band(), columns * CHANNEL_BLOCK);
         let [of_x, of_y] = sizes.values();
         with_float!(self.input, T => {
             let (x, filter, bias) = (self.input.slice::<T>()?, self.filter.slice::<T>()?, self.bias.slice::<T>()?);
             let residual = self.residual.slice::<T>()?;
             let bounds = self.activation.bounds::<T>(residual.is_some());
-            let image_len = [channels * sizes.x[0] * sizes.x[1] * CHANNEL_BLOCK, filters * rows * row];
+            let image_len = [channels * pixels, filters * rows * row];
             let output = self.output.slice_mut::<T>()?;
             cx.scratch(of_x + of_y, |scratch| {
                 let (v, m) = scratch.split_at_mut(of_x);
                 for (image, y) in output.chunks_mut(image_len[1].max(1)).enumerate() {
                     let x = nth(x, image, image_len[0]);
                     for first in (0..down).step_by(band) {
-                        let tiles = band.min(down - first) * across;
+                        let tile_rows = first..down.min(first + band);
+                        let tiles = tile_rows.len() * across;
                         let share = POINTS_2D * tiles * CHANNEL_BLOCK;
                         let (v, m) = (&mut v[..channels * share], &mut m[..filters * share]);
-                        cx.chunks_mut(v, share, |block, v| {
-                            let plane = nth(x, block, sizes.x[0] * sizes.x[1] * CHANNEL_BLOCK);
-                            T::vectorised(Evaluate { sizes, plane, first, tiles, v });
-                        });
+                        cx.try_chunks_mut(v, share, &mut [(); 0], |block, v, _| {
+                            let size = [POINTS_2D * tiles, CHANNEL_BLOCK];
+                            T::vectorised(Evaluate::<_, _, POINTS, POINTS_2D> {
+                                transform: PhantomData::<AtPoints>,
+                                tiling,
+                                rows: tile_rows.clone(),
+                                pixels: nth(x, block, pixels),
+                                first_row: 0,
+                                values: &mut SubmatrixMut::of(v, size, CHANNEL_BLOCK)?,
+                                tiles,
+                                at: 0,
+                            });
+                            Ok(())
+                        })?;
                         let products = DividedMat { data: &mut *m, cols: share, part: [PAIR, tiles * CHANNEL_BLOCK] };
                         let v = &*v;
                         cx.try_zip_submatrices_mut([products], &mut [(); 0], |[pair, point], [mut out], _| {
@@ -193,8 +192,16 @@ impl Kernel for BlockedWinogradConv2d<Buf<'_>> {
                             }
                             let y = y.row(0);
                             let Some(bias) = bias[block * CHANNEL_BLOCK..].first_chunk() else { return Ok(()) };
-                            let m = nth(m, block, share);
-                            T::vectorised(Interpolate { columns, tiles, m, bias, bounds, y });
+                            T::vectorised(Interpolate {
+                                tiling,
+                                rows: tile_rows.clone(),
+                                products: nth(m, block, share),
+                                size: [tiles, CHANNEL_BLOCK],
+                                at: 0,
+                                bias,
+                                bounds,
+                                pixels: &mut *y,
+                            });
                             let at = image * image_len[1] + (block * rows + first * TILE) * row;
                             self.activation.finish(y, residual.map(|residual| &residual[at..][..y.len()]));
                             Ok(())
@@ -234,7 +241,7 @@ impl Composition for BlockedWinogradConv2d<Expr> {
         let none = || [0, 0].map(DimExpr::from);
         let planes = planes.pad_to(&[none(), none(), around[0].clone(), around[1].clone()], 0.0);
         let conv = ConvAttrs::default().strides(vec![TILE as i32; 2]);
-        let filter = factors::<AtPoints, POINTS, POINTS, POINTS_2D, POINTS_2D>();
+        let filter = factors::<AtPoints, POINTS, POINTS, POINTS_2D>();
         let square = |n: usize| [points, 1, n as i64, n as i64].map(DimExpr::from);
         let filter = constants(values, filter.as_flattened()).reshape_to(&square(POINTS));
         let op =
@@ -262,7 +269,7 @@ impl Composition for BlockedWinogradConv2d<Expr> {
             down.clone(),
             across.clone(),
         ]);
-        let filter = factors::<FromPoints, POINTS, TILE, POINTS_2D, { TILE * TILE }>();
+        let filter = factors::<FromPoints, POINTS, TILE, POINTS_2D>();
         let filter: Vec<f64> =
             (0..POINTS_2D).flat_map(|point| filter.iter().map(move |pixel| pixel[point])).collect();
         let op = Conv2dTransposeOp {
@@ -280,171 +287,34 @@ impl Composition for BlockedWinogradConv2d<Expr> {
     }
 }
 
-/// The factors of a transform of squares, `[elements of the result, elements]`.
-fn factors<R: Transform<I, O>, const I: usize, const O: usize, const II: usize, const OO: usize>()
--> Vec<[f64; II]> {
-    let units: [[f64; II]; II] =
-        std::array::from_fn(|i| std::array::from_fn(|j| f64::from(u8::from(i == j))));
-    let mut factors = vec![[0.0; II]; OO];
-    let mut results = factors.iter_mut();
-    let to = [(); OO].map(|()| results.next().map_or(&mut [][..], |factors| &mut factors[..]));
-    f64::vectorised(Squares {
-        transform: PhantomData::<R>,
-        from: units.each_ref().map(|unit| &unit[..]),
-        to,
-    });
-    factors
-}
-
 /// The values of filters `[filters, channels, 3, 3]` at points, `[36, blocks of filters, channels of all blocks, 16]`, with
 /// zeros for missing filters and channels.
 pub(crate) fn filters_at_points<T: KernelFloat>(filter: &[T], [filters, channels]: [usize; 2]) -> Vec<T> {
     let [filter_blocks, channel_blocks] = [filters, channels].map(|n| n.div_ceil(CHANNEL_BLOCK));
-    let square = CHANNEL_BLOCK * CHANNEL_BLOCK;
-    let mut values = vec![T::ZERO; POINTS_2D * filter_blocks * channel_blocks * square];
-    let mut points = slices_mut::<_, POINTS_2D>(&mut values, filter_blocks * channel_blocks * square);
+    let of_block = channel_blocks * CHANNEL_BLOCK * CHANNEL_BLOCK;
+    let mut values = vec![T::ZERO; POINTS_2D * filter_blocks * of_block];
     for block in 0..filter_blocks {
-        for channel in 0..channels {
-            let mut elements = [[T::ZERO; CHANNEL_BLOCK]; WINDOW_2D];
+        for first in (0..channels).step_by(CHANNEL_BLOCK) {
+            let mut elements = [T::ZERO; CHANNEL_BLOCK * WINDOW_2D * CHANNEL_BLOCK];
             for l in 0..CHANNEL_BLOCK.min(filters - block * CHANNEL_BLOCK) {
-                let at = ((block * CHANNEL_BLOCK + l) * channels + channel) * WINDOW_2D;
-                elements.iter_mut().zip(&filter[at..]).for_each(|(element, x)| element[l] = *x);
+                let from = &filter[((block * CHANNEL_BLOCK + l) * channels + first) * WINDOW_2D..];
+                let from = &from[..CHANNEL_BLOCK.min(channels - first) * WINDOW_2D];
+                elements[l..].iter_mut().step_by(CHANNEL_BLOCK).zip(from).for_each(|(to, x)| *to = *x);
             }
-            let at = (block * channel_blocks + channel / CHANNEL_BLOCK) * square
-                + channel % CHANNEL_BLOCK * CHANNEL_BLOCK;
-            let from = elements.each_ref().map(|elements| &elements[..]);
-            let to = points.each_mut().map(|to| &mut to[at..at + CHANNEL_BLOCK]);
-            T::vectorised(Squares { transform: PhantomData::<FilterAtPoints>, from, to });
+            T::vectorised(EvaluateFilters {
+                filters: &elements,
+                steps: [WINDOW_2D * CHANNEL_BLOCK, CHANNEL_BLOCK],
+                channels: CHANNEL_BLOCK.min(channels - first),
+                mirrored: false,
+                values: &mut values[block * of_block + first * CHANNEL_BLOCK..],
+                share: filter_blocks * of_block,
+                width: CHANNEL_BLOCK,
+            });
         }
     }
     values
 }
 
-/// The values of a block of channels at the points, `[points, tiles, 16]`, for some rows of tiles.
-struct Evaluate<'a, T> {
-    sizes: Sizes,
-    plane: &'a [T],
-    /// The first row of tiles.
-    first: usize,
-    tiles: usize,
-    v: &'a mut [T],
-}
-impl<T: KernelFloat> VectorLoops<T> for Evaluate<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
-        let Evaluate { sizes: Sizes { x: [height, width], before, y, .. }, plane, first, tiles, v } = self;
-        let across = y[1].div_ceil(TILE);
-        let (zeros, (pixels, _), (v, _)) = ([T::ZERO; CHANNEL_BLOCK], plane.as_chunks(), v.as_chunks_mut());
-        let mut rows = [[[F::from(0.0); CHANNEL_BLOCK]; POINTS]; POINTS];
-        for tile in 0..tiles {
-            // Above and to the left of the image, differences wrap around.
-            let top = ((first + tile / across) * TILE).wrapping_sub(before[0]);
-            let left = (tile % across * TILE).wrapping_sub(before[1]);
-            for i in 0..POINTS {
-                let row = top.wrapping_add(i);
-                let mut from = [&zeros; POINTS];
-                for j in 0..POINTS {
-                    let column = left.wrapping_add(j);
-                    if row < height && column < width {
-                        from[j] = &pixels[row * width + column];
-                    }
-                }
-                for l in 0..CHANNEL_BLOCK {
-                    let mut element = [F::from(0.0); POINTS];
-                    for j in 0..POINTS {
-                        element[j] = F::new(from[j][l]);
-                    }
-                    let element = AtPoints::of(element);
-                    for j in 0..POINTS {
-                        rows[i][j][l] = element[j];
-                    }
-                }
-            }
-            for j in 0..POINTS {
-                let mut values = [zeros; POINTS];
-                for l in 0..CHANNEL_BLOCK {
-                    let mut column = [F::from(0.0); POINTS];
-                    for i in 0..POINTS {
-                        column[i] = rows[i][j][l];
-                    }
-                    let column = AtPoints::of(column);
-                    for i in 0..POINTS {
-                        values[i][l] = column[i].get();
-                    }
-                }
-                for i in 0..POINTS {
-                    v[(i * POINTS + j) * tiles + tile] = values[i];
-                }
-            }
-        }
-    }
-}
-
-/// The pixels of some rows of tiles.
-struct Interpolate<'a, T> {
-    /// Columns of the result.
-    columns: usize,
-    tiles: usize,
-    /// The products at the points, `[points, tiles, 16]`.
-    m: &'a [T],
-    bias: &'a [T; CHANNEL_BLOCK],
-    /// The least and the largest pixel.
-    bounds: [T; 2],
-    y: &'a mut [T],
-}
-impl<T: KernelFloat> VectorLoops<T> for Interpolate<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<F: LaneOf<T>>(self) {
-        let Interpolate { columns, tiles, m, bias, bounds, y } = self;
-        let across = columns.div_ceil(TILE);
-        let ((m, _), (y, _)) = (m.as_chunks::<CHANNEL_BLOCK>(), y.as_chunks_mut::<CHANNEL_BLOCK>());
-        let ([least, most], zeros) = (bounds.map(|bound| F::new(bound)), [T::ZERO; CHANNEL_BLOCK]);
-        let mut rows = [[[F::from(0.0); CHANNEL_BLOCK]; TILE]; POINTS];
-        for tile in 0..tiles {
-            for i in 0..POINTS {
-                let mut from = [&zeros; POINTS];
-                for j in 0..POINTS {
-                    from[j] = &m[(i * POINTS + j) * tiles + tile];
-                }
-                for l in 0..CHANNEL_BLOCK {
-                    let mut value = [F::from(0.0); POINTS];
-                    for j in 0..POINTS {
-                        value[j] = F::new(from[j][l]);
-                    }
-                    let value = FromPoints::of(value);
-                    for j in 0..TILE {
-                        rows[i][j][l] = value[j];
-                    }
-                }
-            }
-            let (top, left) = (tile / across * TILE, tile % across * TILE);
-            for j in 0..TILE.min(columns - left) {
-                let mut pixels = [[T::ZERO; CHANNEL_BLOCK]; TILE];
-                for l in 0..CHANNEL_BLOCK {
-                    let mut column = [F::from(0.0); POINTS];
-                    for i in 0..POINTS {
-                        column[i] = rows[i][j][l];
-                    }
-                    let column = FromPoints::of(column);
-                    for i in 0..TILE {
-                        let y = column[i] + F::new(bias[l]);
-                        let y = F::select(least.gt(y), least, y);
-                        pixels[i][l] = F::select(y.gt(most), most, y).get();
-                    }
-                }
-                for i in 0..TILE {
-                    if let Some(y) = y.get_mut((top + i) * columns + left + j) {
-                        *y = pixels[i];
-                    }
-                }
-            }
-        }
-    }
-}
 autobwd::samples!(
     BlockedWinogradConv2d,
     [

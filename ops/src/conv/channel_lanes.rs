@@ -5,7 +5,8 @@
 use autobwd::{
     Cx, Error, ErrorKind, Result,
     op::{
-        CHANNEL_BLOCK, DividedMat, LaneOf, VectorLoops, Vectorised, interleave_channels, separate_channels,
+        CHANNEL_BLOCK, DividedMat, LaneOf, Strided, VectorLoops, Vectorised, interleave_channels,
+        separate_channels,
     },
 };
 
@@ -15,7 +16,7 @@ use super::{
     storage::ConvElement,
 };
 use crate::{
-    kernel_helpers::{KernelFloat, nth, unbounded},
+    kernel_helpers::{KernelFloat, divided, matrix, nth, unbounded},
     norm::DataLayout,
     padded_images::PaddedImages,
     windows::Windows,
@@ -83,6 +84,11 @@ impl ChannelLanes<'_> {
         ]
     }
 
+    /// The planes of a block of channels, which are so many elements.
+    fn planes<'a, T>(&self, all: &'a [T], block: usize, len: usize) -> Strided<'a, T> {
+        matrix(nth(all, block, len), len / self.channels).into()
+    }
+
     /// Sets `out` to the products of the windows over the images `from` with the filters, which are mirrored for the gradient
     /// of images.
     pub(super) fn products<T: ConvElement>(
@@ -103,9 +109,9 @@ impl ChannelLanes<'_> {
                 cx.try_zip_submatrices_mut([out], scratch, |[block, _], [mut out], scratch| {
                     let [x, copy, y, filter] = divided(scratch, self.parts());
                     let (image, results) = if part == ConvPart::DataGrad { (y, x) } else { (x, y) };
-                    interleave_channels(nth(from, block, from_len), from_len / self.channels, image)?;
+                    interleave_channels(self.planes(from, block, from_len), image)?;
                     self.images.copy(image, copy);
-                    interleave_channels(nth(filters, block % blocks, filter_len), taps, filter)?;
+                    interleave_channels(self.planes(filters, block % blocks, filter_len), filter)?;
                     if part == ConvPart::DataGrad {
                         filter.as_chunks_mut::<CHANNEL_BLOCK>().0.reverse();
                     }
@@ -133,9 +139,9 @@ impl ChannelLanes<'_> {
                 let mut sums = [[0.0; CHANNEL_BLOCK]; TAPS];
                 for image_number in 0..self.conv.images {
                     let block = image_number * blocks + block;
-                    interleave_channels(nth(x, block, self.channels * x_pixels), x_pixels, image)?;
+                    interleave_channels(self.planes(x, block, self.channels * x_pixels), image)?;
                     self.images.copy(image, copy);
-                    interleave_channels(nth(dy, block, self.channels * y_pixels), y_pixels, gradients)?;
+                    interleave_channels(self.planes(dy, block, self.channels * y_pixels), gradients)?;
                     T::Sum::vectorised(Correlation { images: self.images, copy, gradients, sums: &mut sums });
                 }
                 for (channel, dfilter) in dfilters.chunks_mut(taps).enumerate() {
@@ -153,11 +159,6 @@ impl ChannelLanes<'_> {
 /// Elements as numbers of the type of sums, which [`channel_lanes`](Convolution::channel_lanes) requires.
 fn in_sums<T: ConvElement>(elements: &[T]) -> Result<&[T::Sum]> {
     T::as_sums(elements).ok_or_else(|| Error::new(ErrorKind::DType, "elements of 16 bits are rounded"))
-}
-
-/// Parts of memory, of these lengths.
-fn divided<T, const N: usize>(mut memory: &mut [T], lens: [usize; N]) -> [&mut [T]; N] {
-    lens.map(|len| memory.split_off_mut(..len).unwrap_or_default())
 }
 
 /// Adds the products of the elements under windows with the gradients of the windows, for each element of a window.

@@ -124,7 +124,7 @@ impl Convolution {
             return (0, workers.saturating_mul(lanes.scratch()));
         }
         if let Some(winograd) = self.winograd::<T>(part) {
-            return (0, winograd.scratch_len(part, workers));
+            return (0, winograd.scratch_len::<T>(part, workers));
         }
         if let Some(small) = self.small_images::<T>(part) {
             return small.scratch::<T>(part);

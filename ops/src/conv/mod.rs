@@ -19,7 +19,7 @@ mod transpose;
 mod transpose3d;
 mod transpose_depthwise;
 mod volume;
-pub(crate) mod winograd;
+mod winograd;
 
 pub use conv3d::{Conv3dAttrs, Conv3dGrad, Conv3dOp};
 pub use deformable::{DeformableConv, DeformableConvAttrs, DeformableConvV1};

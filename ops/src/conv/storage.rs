@@ -34,10 +34,10 @@ pub(super) trait ConvElement: Factor<Sum: KernelFloat> {
 }
 
 macro_rules! stored {
-    (in place: $($t:ident)*) => {$(
+    (in place: $($t:ident, $prefers_winograd:literal;)*) => {$(
         impl ConvElement for $t {
             const IN_PLACE: bool = true;
-            const PREFERS_WINOGRAD: bool = true;
+            const PREFERS_WINOGRAD: bool = $prefers_winograd;
 
             fn summed(
                 _: &Cx,
@@ -76,7 +76,8 @@ macro_rules! stored {
         }
     )*};
 }
-stored!(in place: f32 f64);
+// Rounding errors of double precision stay those of sums of products.
+stored!(in place: f32, true; f64, false;);
 // Processors have instructions for products of `bf16`, and are twice as fast with them.
 stored!(rounded: bf16, false; f16, true;);
 

@@ -3,8 +3,9 @@
 
 use super::{
     Cx,
-    gemm::{self, Factor, GemmElement, Mat, QuantizedMat, Strided, gemm_into, gemm_quantized_into},
+    gemm::{Factor, GemmElement, Mat, QuantizedMat, Strided, gemm_into, gemm_quantized_into},
     pool::SharedStart,
+    submatrix::stride_within,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -135,7 +136,7 @@ impl Cx {
         y: Strided<'_, Y>,
     ) -> Result<()> {
         let ((m, k), (k2, n)) = (x.mat.shape(), y.mat.shape());
-        let fitting = (x.checked_len(), y.checked_len(), gemm::stride(out.len(), m, n, stride));
+        let fitting = (x.checked_len(), y.checked_len(), stride_within(out.len(), m, n, stride));
         let (Some(x_stride), Some(y_stride), Some(stride)) = fitting else {
             return Err(no_product(&x.mat, &y.mat, out.len()));
         };

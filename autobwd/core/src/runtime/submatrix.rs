@@ -3,6 +3,8 @@
 
 use std::{marker::PhantomData, slice};
 
+use crate::{Error, Result};
+
 /// Some rows and columns of a matrix, which one worker writes.
 #[derive(Debug)]
 pub struct SubmatrixMut<'a, T> {
@@ -11,6 +13,18 @@ pub struct SubmatrixMut<'a, T> {
     cols: usize,
     stride: usize,
     matrix: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T> SubmatrixMut<'a, T> {
+    /// Rows and columns of a slice that begins with the first row; rows are `stride` elements apart.
+    ///
+    /// # Errors
+    /// Rows outside of the slice, or longer than `stride`.
+    pub fn of(data: &'a mut [T], [rows, cols]: [usize; 2], stride: usize) -> Result<SubmatrixMut<'a, T>> {
+        let stride = stride_within(data.len(), rows, cols, stride);
+        let stride = stride.ok_or_else(|| Error::internal("rows outside of their slice"))?;
+        Ok(SubmatrixMut::new(data.as_mut_ptr(), [rows, cols], stride))
+    }
 }
 
 impl<T> SubmatrixMut<'_, T> {
@@ -59,4 +73,18 @@ impl<T> SubmatrixMut<'_, T> {
         // SAFETY: the submatrix is within the matrix, has this row, and is the only one with these elements.
         unsafe { slice::from_raw_parts_mut(self.start.add(row * self.stride), self.cols) }
     }
+}
+
+/// The stride of a matrix, at most `len`, if `len` elements contain it. The stride of a single row is irrelevant.
+#[inline]
+pub(super) fn stride_within(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> {
+    if cols > stride {
+        return None;
+    }
+    if rows <= 1 {
+        return (rows == 0 || cols <= len).then_some(cols.min(len));
+    }
+    // The second row begins within the slice, so that the stride is at most `len`.
+    let end = (rows - 1).checked_mul(stride)?.checked_add(cols)?;
+    (end <= len).then_some(stride)
 }

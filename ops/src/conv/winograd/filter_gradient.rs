@@ -3,21 +3,16 @@
 //! Pixels of `dy` are mapped to the points by the transpose of interpolation. The products with the values of `x` there,
 //! summed over tiles, are matrix products, and the transpose of the evaluation of filters maps their sums to filters.
 
-use std::marker::PhantomData;
-
 use autobwd::{
     Cx, Result,
-    op::{Mat, Strided, Vectorised},
+    op::{CHANNEL_BLOCK, Mat, Strided, SubmatrixMut, separate_channels},
 };
 
-use super::{
-    PIXELS_2D, POINTS, POINTS_2D, TILE, WINDOW_2D, Winograd, slices, slices_mut,
-    tiles::TiledImages,
-    transforms::{AtPoints, FilterFromPoints, PixelsAtPoints, Squares},
-};
+use super::{Images, Winograd, in_blocks};
 use crate::{
     conv::{gemm_conv::ConvPart, storage::ConvElement},
-    kernel_helpers::{KernelFloat, PART, nth},
+    kernel_helpers::KernelFloat,
+    winograd::{AtPoints, InterpolateFilter, PIXELS_2D, POINTS, POINTS_2D, PixelsAtPoints, TILE, WINDOW_2D},
 };
 
 /// Tiles whose products are summed together. The map to filters multiplies the rounding errors of the sums, so these are
@@ -25,16 +20,24 @@ use crate::{
 const SUMMED: usize = 64;
 
 impl Winograd {
-    /// Scratch elements of the sums at the points, of a block of `x` and of `y` at the points, and of each worker.
-    pub(super) fn filter_gradient_scratch(&self) -> ([usize; 3], usize) {
-        let ([_, of_x, of_y], each) = self.scratch();
-        ([self.products(), of_x, of_y], each.max(WINDOW_2D * self.channels[0]))
+    /// Elements of the sums of products, at all points, of the filters of a part.
+    fn sums(&self) -> usize {
+        (POINTS_2D * self.filters()).saturating_mul(in_blocks(self.channels[0]))
     }
 
-    /// Products of channels and filters of a group at all points.
-    fn products(&self) -> usize {
+    /// Scratch elements of the values of a block of `x` and of `dy`, and of sums that several blocks of tiles add to with the sums
+    /// that are rounded; and of each worker.
+    pub(super) fn filter_gradient_scratch<T: ConvElement>(&self) -> ([usize; 3], usize) {
         let [channels, filters] = self.channels;
-        channels.saturating_mul(filters).saturating_mul(POINTS_2D)
+        let (all, of_element) = (self.groups * filters, in_blocks(channels) * WINDOW_2D);
+        let kept = match self.blocks().count() {
+            1 => 0,
+            _ => all.div_ceil(self.filters()).saturating_mul(self.sums()),
+        };
+        let rounded = T::sums(all.saturating_mul(channels * WINDOW_2D));
+        let planes = [self.tiling, self.tiling.of_results()].map(|tiling| self.plane(&tiling));
+        let each = planes.into_iter().fold(self.sums() + of_element, usize::max);
+        ([self.values(channels), self.values(filters), kept.saturating_add(rounded)], each)
     }
 
     /// `dfilters` = the gradient of the filters.
@@ -45,78 +48,72 @@ impl Winograd {
         dy: &[T],
         dfilters: &mut [T],
     ) -> Result<()> {
-        let ([of_products, of_x, of_y], _) = self.filter_gradient_scratch();
-        let ([down, across], [channels, filters]) = (self.tiles(), self.channels);
-        let (input, pixels) = (
-            self.input(x),
-            TiledImages { winograd: self, data: dy, channels: filters, size: self.y, before: [0; 2] },
-        );
-        cx.scratch(self.scratch_len(ConvPart::FilterGrad, cx.threads()), |scratch| {
-            let (products, scratch) = scratch.split_at_mut(of_products);
+        let ([of_x, of_y, sums], _) = self.filter_gradient_scratch::<T>();
+        let rounded = T::sums(dfilters.len());
+        let dy = Images { data: dy, channels: self.channels[1], tiling: self.tiling.of_results() };
+        cx.scratch(self.scratch_len::<T>(ConvPart::FilterGrad, cx.threads()), |scratch| {
             let (v, scratch) = scratch.split_at_mut(of_x);
             let (w, scratch) = scratch.split_at_mut(of_y);
-            let all = self.images * down;
-            for (group, dfilters) in dfilters.chunks_mut(filters * channels * WINDOW_2D).enumerate() {
-                for start in (0..all).step_by(self.block()) {
-                    let rows = start..all.min(start + self.block());
-                    let tiles = rows.len() * across;
-                    let (v, w) =
-                        (&mut v[..POINTS_2D * channels * tiles], &mut w[..POINTS_2D * filters * tiles]);
-                    input.at_points::<AtPoints, POINTS, POINTS_2D>(cx, (group, &rows), v, scratch)?;
-                    pixels.at_points::<PixelsAtPoints, TILE, PIXELS_2D>(cx, (group, &rows), w, scratch)?;
-                    self.multiply_tiles(cx, (v, w), start > 0, products)?;
+            let (kept, scratch) = scratch.split_at_mut(sums - rounded);
+            let (rounded, scratch) = scratch.split_at_mut(rounded);
+            T::summed(cx, dfilters, rounded, |dfilters| {
+                for (number, rows) in self.blocks().enumerate() {
+                    self.evaluate::<T, AtPoints, POINTS, POINTS_2D>(cx, &self.x(x), &rows, v, scratch)?;
+                    self.evaluate::<T, PixelsAtPoints, TILE, PIXELS_2D>(cx, &dy, &rows, w, scratch)?;
+                    let tiles = rows.len() * self.tiling.tiles()[1];
+                    let is_last = rows.end == self.images * self.tiling.tiles()[0];
+                    let to = (is_last, &mut *dfilters);
+                    self.multiply_tiles(cx, (v, w, tiles), number > 0, &mut *kept, to, scratch)?;
                 }
-                self.interpolate_filters(cx, products, dfilters, scratch)?;
-            }
-            Ok(())
+                Ok(())
+            })
         })
     }
 
-    /// For every point, `products = w · vᵀ`, or the sum with what `products` holds.
+    /// Adds the products of so many tiles, summed at every point, to what `kept` holds; writes the filters of the sums after the
+    /// last ones. Without `kept`, these are all tiles.
     fn multiply_tiles<T: KernelFloat>(
         &self,
         cx: &Cx,
-        (v, w): (&[T], &[T]),
+        (v, w, tiles): (&[T], &[T], usize),
         add: bool,
-        products: &mut [T],
+        kept: &mut [T],
+        (is_last, dfilters): (bool, &mut [T]),
+        scratch: &mut [T],
     ) -> Result<()> {
         let [channels, filters] = self.channels;
-        let tiles = v.len() / (POINTS_2D * channels);
-        cx.try_chunks_mut(products, channels * filters, &mut [] as &mut [T], |point, products, _| {
-            for start in (0..tiles).step_by(SUMMED) {
-                let part = |values, rows| {
-                    let data = &nth(values, point, rows * tiles)[start..];
-                    let mat = Mat { data, rows, cols: SUMMED.min(tiles - start), transposed: false };
-                    Strided { mat, stride: tiles }
-                };
-                let (w, v) = (part(w, filters), part(v, channels));
-                cx.product_strided(products, channels, add || start > 0, w, v.t())?;
+        let (share, depth, len) = (self.filters(), in_blocks(channels), channels * WINDOW_2D);
+        let [of_v, of_w] = self.channels.map(|channels| self.width(channels));
+        let parts = [(dfilters, share * len), (kept, self.sums())];
+        cx.try_zip_chunks_mut(parts, scratch, |part, [dfilters, kept], scratch| {
+            let (group, first, n) = (part * share / filters, part * share % filters, dfilters.len() / len);
+            let (own, elements) = scratch.split_at_mut(self.sums());
+            let sums = if kept.is_empty() { own } else { kept };
+            for (point, sums) in sums.chunks_mut(share * depth).enumerate() {
+                for start in (0..tiles).step_by(SUMMED) {
+                    let (at, rows) = (point * tiles + start, SUMMED.min(tiles - start));
+                    let w = &w[at * of_w + group * in_blocks(filters) + first..];
+                    let w = Mat { data: w, rows, cols: n, transposed: true };
+                    let v = Mat {
+                        data: &v[at * of_v + group * depth..],
+                        rows,
+                        cols: channels,
+                        transposed: false,
+                    };
+                    let (w, v) = (Strided { mat: w, stride: of_w }, Strided { mat: v, stride: of_v });
+                    cx.product_strided(sums, depth, add || start > 0, w, v)?;
+                }
             }
-            Ok(())
-        })
-    }
-
-    /// The filters of sums at the points, `[points, filters, channels]`.
-    fn interpolate_filters<T: ConvElement>(
-        &self,
-        cx: &Cx,
-        products: &[T::Sum],
-        dfilters: &mut [T],
-        scratch: &mut [T::Sum],
-    ) -> Result<()> {
-        let [channels, filters] = self.channels;
-        let share = PART.div_ceil(POINTS_2D * channels);
-        let len = channels * WINDOW_2D;
-        cx.try_chunks_mut(dfilters, share * len, scratch, |part, dfilters, scratch| {
-            for (i, dfilter) in dfilters.chunks_mut(len).enumerate() {
-                let start = (part * share + i) * channels;
-                let from = slices::<_, POINTS_2D>(products, filters * channels)
-                    .map(|point| &point[start..][..channels]);
-                let to = slices_mut::<_, WINDOW_2D>(scratch, channels);
-                T::Sum::vectorised(Squares { transform: PhantomData::<FilterFromPoints>, from, to });
-                for (element, sums) in slices::<_, WINDOW_2D>(scratch, channels).into_iter().enumerate() {
-                    let elements = dfilter[element..].iter_mut().step_by(WINDOW_2D);
-                    elements.zip(sums).for_each(|(to, sum)| *to = T::rounded(*sum));
+            if !is_last {
+                return Ok(());
+            }
+            for (filter, dfilter) in dfilters.chunks_mut(len).enumerate() {
+                let (sums, elements) = (&sums[filter * depth..], &mut elements[..depth * WINDOW_2D]);
+                T::vectorised(InterpolateFilter { sums, share: share * depth, elements: &mut *elements });
+                let blocks = elements.chunks(CHANNEL_BLOCK * WINDOW_2D);
+                for (dfilter, block) in dfilter.chunks_mut(CHANNEL_BLOCK * WINDOW_2D).zip(blocks) {
+                    let size = [dfilter.len() / WINDOW_2D, WINDOW_2D];
+                    separate_channels(block, &mut SubmatrixMut::of(dfilter, size, WINDOW_2D)?)?;
                 }
             }
             Ok(())

@@ -1,21 +1,15 @@
-//! Convolution with windows of 3 × 3 elements by Winograd's algorithm: 36 multiplications for 16 pixels instead of 144.
-//!
-//! `y` is divided into tiles of 4 × 4 pixels. As polynomials, the 6 × 6 elements of `x` under the windows of a tile, and
-//! the filters, are evaluated at points; the products at each point, summed over channels, are a matrix product;
-//! interpolation gives the pixels (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016).
-//! The points are 0, ±√½, ±√2 and ∞. With them, rounding errors are twice those of sums of products; with 0, ±1, ±2 and
-//! ∞, they are five times those (S. Alam et al., "Winograd Convolution for Deep Neural Networks: Efficient Point
-//! Selection", 2022). The gradient of the filters is the transpose of the algorithm.
+//! Convolutions by [Winograd's algorithm](crate::winograd), and their gradients, of images with the channels first.
 
 mod filter_gradient;
-mod tiles;
-pub(crate) mod transforms;
 
 use std::{marker::PhantomData, ops::Range};
 
 use autobwd::{
     Cx, Result,
-    op::{Factor, GemmElement, Mat, Strided, Vectorised},
+    op::{
+        CHANNEL_BLOCK, DividedMat, GemmElement, Mat, Strided, SubmatrixMut, Vectorised, interleave_channels,
+        separate_channels,
+    },
 };
 
 use super::{
@@ -23,31 +17,22 @@ use super::{
     storage::ConvElement,
 };
 use crate::{
-    kernel_helpers::{KernelFloat, PART, nth},
+    kernel_helpers::{divided, unbounded},
     norm::DataLayout,
-    windows::Windows,
+    winograd::{
+        AtPoints, Evaluate, EvaluateFilters, FILTERS, Interpolate, POINTS, POINTS_2D, TILE, Tiling,
+        Transform, WINDOW, WINDOW_2D, multiply,
+    },
 };
-use tiles::TiledImages;
-use transforms::{AtPoints, FilterAtPoints, FromPoints, Interleave, Squares};
 
-/// Pixels of a tile and elements of a window, vertically and horizontally.
-pub(crate) const TILE: usize = 4;
-pub(crate) const WINDOW: usize = 3;
-pub(crate) const POINTS: usize = TILE + WINDOW - 1;
-/// The same in two dimensions.
-const PIXELS_2D: usize = TILE * TILE;
-pub(crate) const WINDOW_2D: usize = WINDOW * WINDOW;
-pub(crate) const POINTS_2D: usize = POINTS * POINTS;
-/// Elements of the values at all points of a block of tiles, such that they stay in the cache.
-const BLOCK: usize = 1 << 20;
+/// Elements of the values of a block of tiles at the points, such that they stay in the cache.
+const BLOCK: usize = 1 << 19;
 /// The most elements of the values of one row of tiles.
 const LARGEST_ROW: usize = 1 << 22;
 /// The least number of channels and of filters with which the algorithm pays.
 const LEAST_CHANNELS: usize = 24;
-/// The least number of pixels for which evaluating the filters pays.
-const LEAST_PIXELS: usize = 512;
-/// Squares that are transformed together, and channels of a filter.
-const LANES: usize = 16;
+/// Elements after a row of values: rows whose distance is a power of two would share lines of the cache.
+const GAP: usize = CHANNEL_BLOCK;
 
 /// A convolution with windows of 3 × 3 elements, one apart, of images with the channels first.
 pub(super) struct Winograd {
@@ -55,218 +40,298 @@ pub(super) struct Winograd {
     groups: usize,
     /// Channels of a group of `x` and of `y`.
     channels: [usize; 2],
-    /// Height and width of `x` and of `y`.
-    x: [usize; 2],
-    y: [usize; 2],
-    /// Padding above and to the left.
-    before: [usize; 2],
+    tiling: Tiling,
     /// Whether filters are mirrored and map `y` to `x`, as in the gradient of the images.
     mirrored: bool,
+}
+
+/// Images whose channels are evaluated at the points.
+struct Images<'a, T> {
+    data: &'a [T],
+    /// Channels of a group.
+    channels: usize,
+    tiling: Tiling,
 }
 
 impl Convolution {
     /// That part of the convolution by Winograd's algorithm, if it pays.
     pub(super) fn winograd<T: ConvElement>(&self, part: ConvPart) -> Option<Winograd> {
-        let back = part == ConvPart::DataGrad;
-        let y = if back { &self.x } else { &self.y };
-        let pays = T::PREFERS_WINOGRAD
-            && self.x.channels.min(self.y.channels) >= LEAST_CHANNELS
-            && self.images.saturating_mul(y.pixels()) >= LEAST_PIXELS;
-        let winograd = if pays { self.as_winograd(back) } else { None };
+        let pays = T::PREFERS_WINOGRAD && self.x.channels.min(self.y.channels) >= LEAST_CHANNELS;
+        let winograd = if pays { self.as_winograd(part == ConvPart::DataGrad) } else { None };
         // One row of tiles at least is computed at a time.
-        winograd.filter(|winograd| winograd.row() <= LARGEST_ROW)
+        winograd.filter(|winograd| {
+            winograd.tiling.saves_multiplications(winograd.images) && winograd.row() <= LARGEST_ROW
+        })
     }
 
     /// The same, if the algorithm applies.
     fn as_winograd(&self, back: bool) -> Option<Winograd> {
-        let fits = |w: &Windows| (w.size, w.stride, w.dilation) == (WINDOW, 1, 1) && w.before < WINDOW;
-        if self.is_nothing() || self.x.format != DataLayout::Nchw || !self.windows.iter().all(fits) {
+        if self.is_nothing() || self.x.format != DataLayout::Nchw {
             return None;
         }
-        let (x, y) = if back { (&self.y, &self.x) } else { (&self.x, &self.y) };
+        let tiling = Tiling::of(&self.windows, self.x.size, self.y.size)?;
+        let back_tiling =
+            Tiling { x: tiling.y, y: tiling.x, before: tiling.before.map(|before| WINDOW - 1 - before) };
+        let channels = [self.x.channels, self.y.channels];
         Some(Winograd {
             images: self.images,
             groups: self.groups,
-            channels: [x.channels, y.channels],
-            x: x.size,
-            y: y.size,
-            before: self.windows.map(|w| if back { WINDOW - 1 - w.before } else { w.before }),
+            channels: if back { [channels[1], channels[0]] } else { channels },
+            tiling: if back { back_tiling } else { tiling },
             mirrored: back,
         })
     }
 }
 
-impl Winograd {
-    /// Tiles of an image, vertically and horizontally.
-    fn tiles(&self) -> [usize; 2] {
-        self.y.map(|len| len.div_ceil(TILE))
-    }
+/// Whole blocks of channels.
+fn in_blocks(channels: usize) -> usize {
+    channels.next_multiple_of(CHANNEL_BLOCK)
+}
 
-    /// Elements of the values of a row of tiles of `x` and of `y` at the points.
+impl Winograd {
+    /// Elements of the values of a row of tiles of `x` at the points.
     fn row(&self) -> usize {
-        let [from, to] = self.channels;
-        POINTS_2D.saturating_mul(from + to).saturating_mul(self.tiles()[1])
+        let channels = self.groups.saturating_mul(in_blocks(self.channels[0]));
+        POINTS_2D.saturating_mul(channels).saturating_mul(self.tiling.tiles()[1])
     }
 
     /// Rows of tiles of a block, among those of all images.
     fn block(&self) -> usize {
-        (BLOCK / self.row()).clamp(1, self.images * self.tiles()[0])
+        (BLOCK / self.row()).clamp(1, self.images * self.tiling.tiles()[0])
     }
 
-    /// Rows and columns of the part of a padded channel of `x` that a block needs; tiles overlap the next one.
-    fn padded(&self) -> [usize; 2] {
-        let [down, across] = self.tiles();
-        [self.block().min(down) * TILE + WINDOW - 1, (across + 1) * TILE]
+    /// The blocks of rows of tiles.
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (all, block) = (self.images * self.tiling.tiles()[0], self.block());
+        (0..all).step_by(block).map(move |start| start..all.min(start + block))
     }
 
-    /// Scratch elements of the values of filters, of a block of `x` and of `y` at the points, and of each worker.
-    fn scratch(&self) -> ([usize; 3], usize) {
-        let ([from, to], [rows, cols]) = (self.channels, self.padded());
-        let tiles = self.block() * self.tiles()[1];
-        let of_filters = self.groups.saturating_mul(from).saturating_mul(to);
-        let values = [of_filters, from * tiles, to * tiles].map(|len| len.saturating_mul(POINTS_2D));
-        (values, (rows * cols) + POINTS_2D * tiles)
+    /// The images to which some rows of tiles belong, each with its own rows.
+    fn images_of(&self, rows: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let (down, rows) = (self.tiling.tiles()[0], rows.clone());
+        (rows.start / down..rows.end.div_ceil(down)).map(move |image| {
+            let first = image * down;
+            (image, rows.start.max(first) - first..rows.end.min(first + down) - first)
+        })
+    }
+
+    /// The most filters of a group that are multiplied together.
+    fn filters(&self) -> usize {
+        match self.groups {
+            1 => FILTERS,
+            // No two groups have filters of the same part.
+            _ => (1..=FILTERS).rev().find(|n| self.channels[1].is_multiple_of(*n)).unwrap_or(1),
+        }
+    }
+
+    fn x<'a, T>(&self, data: &'a [T]) -> Images<'a, T> {
+        Images { data, channels: self.channels[0], tiling: self.tiling }
+    }
+
+    /// Elements of a row of values of so many channels of each group.
+    fn width(&self, channels: usize) -> usize {
+        self.groups.saturating_mul(in_blocks(channels)).saturating_add(GAP)
+    }
+
+    /// Elements of the values of a block of tiles at the points.
+    fn values(&self, channels: usize) -> usize {
+        let tiles = self.block() * self.tiling.tiles()[1];
+        POINTS_2D.saturating_mul(tiles).saturating_mul(self.width(channels))
+    }
+
+    /// Scratch elements of a worker that evaluates a block of channels of images.
+    fn plane(&self, tiling: &Tiling) -> usize {
+        let rows = (self.block().min(tiling.tiles()[0]) * TILE + WINDOW - 1).min(tiling.x[0]);
+        rows.saturating_mul(tiling.x[1]).saturating_mul(CHANNEL_BLOCK)
+    }
+
+    /// Scratch elements of a worker: filters, their values, products and pixels.
+    fn parts(&self) -> [usize; 4] {
+        let ([down, across], filters) = (self.tiling.tiles(), in_blocks(self.filters()));
+        let rows = self.block();
+        [
+            WINDOW_2D * CHANNEL_BLOCK * CHANNEL_BLOCK,
+            POINTS_2D * in_blocks(self.channels[0]) * filters,
+            POINTS_2D * rows * across * filters,
+            rows.min(down) * TILE * self.tiling.y[1] * CHANNEL_BLOCK,
+        ]
     }
 
     /// Scratch elements in total.
-    pub(super) fn scratch_len(&self, part: ConvPart, workers: usize) -> usize {
-        let (values, each) = match part {
-            ConvPart::FilterGrad => self.filter_gradient_scratch(),
-            _ => self.scratch(),
+    pub(super) fn scratch_len<T: ConvElement>(&self, part: ConvPart, workers: usize) -> usize {
+        let (shared, each) = match part {
+            ConvPart::FilterGrad => self.filter_gradient_scratch::<T>(),
+            _ => {
+                let own: usize = self.parts().into_iter().sum();
+                let [height, width] = self.tiling.y;
+                let y = self.images * self.groups * self.channels[1] * height * width;
+                ([self.values(self.channels[0]), T::sums(y), 0], own.max(self.plane(&self.tiling)))
+            }
         };
-        values.into_iter().fold(workers.saturating_mul(each), usize::saturating_add)
+        shared.into_iter().fold(workers.saturating_mul(each), usize::saturating_add)
     }
 
     /// `y` = the convolution of `x` with `filters`.
     pub(super) fn run<T: ConvElement>(&self, cx: &Cx, x: &[T], filters: &[T], y: &mut [T]) -> Result<()> {
-        let ([of_filters, of_x, of_y], _) = self.scratch();
-        let ([down, across], [from, to]) = (self.tiles(), self.channels);
-        cx.scratch(self.scratch_len(ConvPart::Forward, cx.threads()), |scratch| {
-            let (u, scratch) = scratch.split_at_mut(of_filters);
-            let (v, scratch) = scratch.split_at_mut(of_x);
-            let (m, scratch) = scratch.split_at_mut(of_y);
-            self.evaluate_filters(cx, filters, u);
-            let all = self.images * down;
-            for start in (0..all).step_by(self.block()) {
-                let rows = start..all.min(start + self.block());
-                let tiles = rows.len() * across;
-                let (v, m) = (&mut v[..POINTS_2D * from * tiles], &mut m[..POINTS_2D * to * tiles]);
-                for group in 0..self.groups {
-                    self.input(x).at_points::<AtPoints, POINTS, POINTS_2D>(cx, (group, &rows), v, scratch)?;
-                    self.multiply(cx, nth(u, group, POINTS_2D * from * to), v, m)?;
-                    self.interpolate(cx, m, (group, &rows), y, scratch)?;
+        cx.scratch(self.scratch_len::<T>(ConvPart::Forward, cx.threads()), |scratch| {
+            let (values, scratch) = scratch.split_at_mut(self.values(self.channels[0]));
+            let (sums, scratch) = scratch.split_at_mut(T::sums(y.len()));
+            T::summed(cx, y, sums, |y| {
+                for rows in self.blocks() {
+                    self.evaluate::<T, AtPoints, POINTS, POINTS_2D>(cx, &self.x(x), &rows, values, scratch)?;
+                    self.multiply(cx, filters, (&rows, values), y, scratch)?;
+                }
+                Ok(())
+            })
+        })
+    }
+
+    /// The values of images at the points, for some rows of tiles.
+    fn evaluate<T: ConvElement, R: Transform<N, POINTS> + Sync, const N: usize, const NN: usize>(
+        &self,
+        cx: &Cx,
+        images: &Images<'_, T>,
+        rows: &Range<usize>,
+        values: &mut [T::Sum],
+        scratch: &mut [T::Sum],
+    ) -> Result<()> {
+        let (tiling, channels) = (images.tiling, images.channels);
+        let ([height, width], across) = (tiling.x, tiling.tiles()[1]);
+        let (tiles, cols, blocks) =
+            (rows.len() * across, self.width(channels), channels.div_ceil(CHANNEL_BLOCK));
+        let data = &mut values[..POINTS_2D * tiles * cols];
+        let values = DividedMat { data, cols, part: [POINTS_2D * tiles, CHANNEL_BLOCK] };
+        cx.try_zip_submatrices_mut([values], scratch, |[_, block], [mut values], scratch| {
+            let (group, first) = (block / blocks, block % blocks * CHANNEL_BLOCK);
+            if group >= self.groups {
+                return Ok(());
+            }
+            let mut at = 0;
+            for (image, rows) in self.images_of(rows) {
+                let under = tiling.rows_under(&rows);
+                let plane = (image * self.groups + group) * channels + first;
+                let planes = Mat {
+                    data: &images.data[plane * height * width + under.start * width..],
+                    rows: CHANNEL_BLOCK.min(channels - first),
+                    cols: under.len() * width,
+                    transposed: false,
+                };
+                let pixels = &mut scratch[..planes.cols * CHANNEL_BLOCK];
+                interleave_channels(Strided { mat: planes, stride: height * width }, pixels)?;
+                T::Sum::vectorised(Evaluate::<_, R, N, NN> {
+                    transform: PhantomData::<R>,
+                    tiling,
+                    rows: rows.clone(),
+                    pixels,
+                    first_row: under.start,
+                    values: &mut values,
+                    tiles,
+                    at,
+                });
+                at += rows.len() * across;
+            }
+            Ok(())
+        })
+    }
+
+    /// The results for some rows of tiles, whose values at the points are there.
+    fn multiply<T: ConvElement>(
+        &self,
+        cx: &Cx,
+        filters: &[T],
+        (rows, values): (&Range<usize>, &[T::Sum]),
+        y: &mut [T::Sum],
+        scratch: &mut [T::Sum],
+    ) -> Result<()> {
+        let ([from, to], [height, width], across) = (self.channels, self.tiling.y, self.tiling.tiles()[1]);
+        let (share, depth, tiles) = (self.filters(), in_blocks(from), rows.len() * across);
+        let (pixels, all) = (height * width, self.groups * to);
+        let y = DividedMat { data: y, cols: all * pixels, part: [self.images, share * pixels] };
+        cx.try_zip_submatrices_mut([y], scratch, |[_, part], [mut y], scratch| {
+            let first = part * share;
+            let n = share.min(all - first);
+            let [elements, at_points, products, block] = divided(scratch, self.parts());
+            let at_points = &mut at_points[..POINTS_2D * depth * in_blocks(n)];
+            let products = &mut products[..POINTS_2D * tiles * in_blocks(n)];
+            for filter in (0..n).step_by(CHANNEL_BLOCK) {
+                let own = first + filter..first + n.min(filter + CHANNEL_BLOCK);
+                self.evaluate_filters(filters, own, elements, (&mut at_points[filter..], in_blocks(n)))?;
+            }
+            let values = &values[first / to * depth..];
+            multiply(cx, (values, self.width(from)), (at_points, depth), products)?;
+            for filter in (0..n).step_by(CHANNEL_BLOCK) {
+                let mut at = 0;
+                for (image, rows) in self.images_of(rows) {
+                    let top = rows.start * TILE;
+                    let cols = (rows.len() * TILE).min(height - top) * width;
+                    let block = &mut block[..cols * CHANNEL_BLOCK];
+                    at += rows.len() * across;
+                    T::Sum::vectorised(Interpolate {
+                        tiling: self.tiling,
+                        products: &products[filter..],
+                        size: [tiles, in_blocks(n)],
+                        at: at - rows.len() * across,
+                        rows,
+                        bias: &[T::Sum::ZERO; CHANNEL_BLOCK],
+                        bounds: unbounded(),
+                        pixels: block,
+                    });
+                    let y = &mut y.row(image)[filter * pixels + top * width..];
+                    let size = [CHANNEL_BLOCK.min(n - filter), cols];
+                    separate_channels(block, &mut SubmatrixMut::of(y, size, pixels)?)?;
                 }
             }
             Ok(())
         })
     }
 
-    /// The values of the filters at the points, `[groups * filters, points, channels]`.
-    fn evaluate_filters<T: ConvElement>(&self, cx: &Cx, filters: &[T], u: &mut [T::Sum]) {
-        let ([channels, to], mirrored) = (self.channels, self.mirrored);
-        let share = PART.div_ceil(POINTS_2D * channels);
-        cx.chunks_mut(u, share * POINTS_2D * channels, |part, u| {
-            for (i, u) in u.chunks_mut(POINTS_2D * channels).enumerate() {
-                let (group, filter) = ((part * share + i) / to, (part * share + i) % to);
-                let filters = nth(filters, group, channels * to * WINDOW_2D);
-                let (start, step) = if mirrored { (filter, to) } else { (filter * channels, 1) };
-                let mut elements = [[T::Sum::ZERO; LANES]; WINDOW_2D];
-                for at in (0..channels).step_by(LANES) {
-                    let n = LANES.min(channels - at);
-                    let filters = &filters[(start + at * step) * WINDOW_2D..];
-                    filter_elements(filters, step * WINDOW_2D, mirrored, &mut elements);
-                    let from = elements.each_ref().map(|elements| &elements[..n]);
-                    let to = slices_mut::<_, POINTS_2D>(u, channels).map(|to| &mut to[at..at + n]);
-                    T::Sum::vectorised(Squares { transform: PhantomData::<FilterAtPoints>, from, to });
-                }
-            }
-        });
-    }
-
-    /// The images whose elements under windows are evaluated.
-    fn input<'a, T>(&'a self, data: &'a [T]) -> TiledImages<'a, T> {
-        TiledImages { winograd: self, data, channels: self.channels[0], size: self.x, before: self.before }
-    }
-
-    /// For every point, `m = u · v`: `[points, filters, tiles]`.
-    fn multiply<T: KernelFloat>(&self, cx: &Cx, u: &[T], v: &[T], m: &mut [T]) -> Result<()> {
-        let [from, to] = self.channels;
-        let tiles = m.len() / (POINTS_2D * to);
-        cx.try_chunks_mut(m, to * tiles, &mut [] as &mut [T], |point, m, _| {
-            let u = Mat { data: &u[point * from..], rows: to, cols: from, transposed: false };
-            let v = Mat { data: nth(v, point, from * tiles), rows: from, cols: tiles, transposed: false };
-            cx.product_strided(m, tiles, false, Strided { mat: u, stride: POINTS_2D * from }, v.into())
-        })
-    }
-
-    /// The pixels of a group of `y` for some rows of tiles.
-    fn interpolate<T: ConvElement>(
+    /// The values of a block of filters at the points, among filters of such a number.
+    fn evaluate_filters<T: ConvElement>(
         &self,
-        cx: &Cx,
-        m: &[T::Sum],
-        (group, rows): (usize, &Range<usize>),
-        y: &mut [T],
-        scratch: &mut [T::Sum],
+        filters: &[T],
+        own: Range<usize>,
+        elements: &mut [T::Sum],
+        (values, width): (&mut [T::Sum], usize),
     ) -> Result<()> {
-        let (to, across, pixels) = (self.channels[1], self.tiles()[1], self.y[0] * self.y[1]);
-        let (tiles, mut at) = (rows.len() * across, 0);
-        let share = PART.div_ceil(POINTS_2D * tiles);
-        for (image, rows) in self.images_of(rows) {
-            let len = rows.len() * across;
-            let planes = &mut y[(image * self.groups + group) * to * pixels..][..to * pixels];
-            cx.try_chunks_mut(planes, share * pixels, scratch, |part, planes, scratch| {
-                for (i, plane) in planes.chunks_mut(pixels).enumerate() {
-                    let start = (part * share + i) * tiles + at;
-                    let from = slices::<_, POINTS_2D>(m, to * tiles).map(|point| &point[start..start + len]);
-                    T::Sum::vectorised(Squares {
-                        transform: PhantomData::<FromPoints>,
-                        from,
-                        to: slices_mut::<_, PIXELS_2D>(scratch, len),
-                    });
-                    let (pixels, y) = (slices(scratch, len), &mut plane[rows.start * TILE * self.y[1]..]);
-                    T::Sum::vectorised(Interleave { pixels, across, y, width: self.y[1] });
+        const ELEMENTS: usize = WINDOW_2D * CHANNEL_BLOCK;
+        let ([from, to], share) = (self.channels, in_blocks(self.channels[0]) * width);
+        let (group, lanes) = (own.start / to, own.len());
+        let planes = |start: usize, cols| Mat {
+            data: &filters[start * WINDOW_2D..],
+            rows: lanes,
+            cols,
+            transposed: false,
+        };
+        for first in (0..from).step_by(CHANNEL_BLOCK) {
+            let channels = CHANNEL_BLOCK.min(from - first);
+            if self.mirrored {
+                for (channel, elements) in elements.chunks_mut(ELEMENTS).take(channels).enumerate() {
+                    let start = (group * from + first + channel) * to + own.start % to;
+                    interleave_channels(planes(start, WINDOW_2D).into(), elements)?;
                 }
-                Ok(())
-            })?;
-            at += len;
+            } else {
+                let planes = planes(own.start * from + first, channels * WINDOW_2D);
+                let planes = Strided { mat: planes, stride: from * WINDOW_2D };
+                interleave_channels(planes, &mut elements[..channels * ELEMENTS])?;
+            }
+            T::Sum::vectorised(EvaluateFilters {
+                filters: elements,
+                steps: [ELEMENTS, CHANNEL_BLOCK],
+                channels,
+                mirrored: self.mirrored,
+                values: &mut values[first * width..],
+                share,
+                width,
+            });
         }
         Ok(())
-    }
-
-    /// The images to which some rows of tiles belong, each with its own rows.
-    fn images_of(&self, rows: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        let (down, rows) = (self.tiles()[0], rows.clone());
-        (rows.start / down..rows.end.div_ceil(down)).map(move |image| {
-            let first = image * down;
-            (image, rows.start.max(first) - first..rows.end.min(first + down) - first)
-        })
-    }
-}
-
-/// The first `N` of consecutive slices of that length.
-fn slices<T, const N: usize>(all: &[T], len: usize) -> [&[T]; N] {
-    let mut all = all.chunks(len);
-    [(); N].map(|()| all.next().unwrap_or_default())
-}
-
-pub(crate) fn slices_mut<T, const N: usize>(all: &mut [T], len: usize) -> [&mut [T]; N] {
-    let mut all = all.chunks_mut(len);
-    [(); N].map(|()| all.next().unwrap_or_default())
-}
-
-/// Copies elements of a filter for some channels, for each element those of all channels.
-fn filter_elements<T: Factor>(filters: &[T], step: usize, mirrored: bool, elements: &mut [[T::Sum; LANES]]) {
-    let n = elements.len();
-    for (k, elements) in elements.iter_mut().enumerate() {
-        let filters = filters[if mirrored { n - 1 - k } else { k }..].iter().step_by(step);
-        elements.iter_mut().zip(filters).for_each(|(to, from)| *to = from.widened());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conv::image_layout::ImageLayout;
+    use crate::{conv::image_layout::ImageLayout, windows::Windows};
 
     fn numbers(n: usize, seed: usize) -> Vec<f64> {
         (0..n).map(|i| ((i * 37 + seed) % 101) as f64 / 50.0 - 1.0).collect()

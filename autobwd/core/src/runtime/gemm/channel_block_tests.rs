@@ -1,6 +1,8 @@
 //! Sums of windows and layouts of channels in blocks have the elements of their definitions, on all instruction sets of
 //! this machine.
 
+mod layouts;
+
 use std::{fmt::Debug, ops::Range, process::Command};
 
 use super::{blocks::TERMS, sealed::GemmKernel, *};
@@ -480,57 +482,6 @@ fn sizes_outside_of_slices_are_errors() {
     ] {
         assert!(!run(products, 96), "{products:?}");
     }
-}
-
-fn check_layouts<T: TestElement>() -> Result<()> {
-    for channels in 0..=CHANNEL_BLOCK {
-        for pixels in 0..=35 {
-            let planes = numbers::<T>(channels * pixels, 1);
-            let mut block = numbers::<T>(pixels * CHANNEL_BLOCK, 2);
-            interleave_channels(&planes, pixels, &mut block)?;
-            for (i, found) in block.iter().enumerate() {
-                let (pixel, channel) = (i / CHANNEL_BLOCK, i % CHANNEL_BLOCK);
-                let expected = if channel < channels { planes[channel * pixels + pixel] } else { T::ZERO };
-                assert_eq!(*found, expected, "{channels} channels, {pixels} pixels");
-            }
-            // What follows the pixels of a plane stays.
-            let (cols, before) = (pixels + 3, numbers::<T>((channels + 1) * (pixels + 3), 3));
-            let mut out = before.clone();
-            if channels > 0 && pixels > 0 {
-                written(&mut out, cols, [channels, pixels], |out| separate_channels(&block, out))?;
-            }
-            for (i, found) in out.iter().enumerate() {
-                let (channel, pixel) = (i / cols, i % cols);
-                let is_written = channel < channels && pixel < pixels;
-                let expected = if is_written { planes[channel * pixels + pixel] } else { before[i] };
-                assert_eq!(*found, expected, "{channels} channels, {pixels} pixels");
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn channels_become_blocks_and_planes() -> Result<()> {
-    check_layouts::<f32>()?;
-    check_layouts::<f64>()?;
-    let mut out = vec![7.0_f32; 17 * CHANNEL_BLOCK];
-    // Too many channels, part of a channel, other pixels.
-    for (planes, pixels, len) in
-        [(17, 1, 16), (5, 2, 32), (4, 2, 31), (4, 2, 33), (1, 0, 0), (0, usize::MAX, 0)]
-    {
-        let planes = numbers::<f32>(planes, 1);
-        assert!(interleave_channels(&planes, pixels, &mut out[..len]).is_err(), "{pixels} pixels");
-    }
-    assert!(out.iter().all(|x| *x == 7.0));
-    let block = vec![1.0_f32; 17 * CHANNEL_BLOCK];
-    for (channels, pixels, len) in [(17, 1, 16), (16, 2, 31), (16, 2, 48)] {
-        let found =
-            written(&mut out, pixels, [channels, pixels], |out| separate_channels(&block[..len], out));
-        assert!(found.is_err(), "{channels} channels, {pixels} pixels");
-    }
-    assert!(out.iter().all(|x| *x == 7.0));
-    Ok(())
 }
 
 /// The other tests of this file, with fewer instructions.

@@ -1,28 +1,26 @@
 //! Planes of channels to blocks of channels, and back: transpositions in registers.
 
 use super::{
-    AnyVectorWork, GemmElement, sealed,
+    AnyVectorWork, Factor, GemmElement, Mat, Strided, sealed,
     vector::{MOST_LANES, Vector, VectorWork},
     windows::CHANNEL_BLOCK,
 };
 use crate::{Error, Result, runtime::submatrix::SubmatrixMut};
 
-/// Writes the planes of up to [`CHANNEL_BLOCK`] channels, of so many pixels each, as a block: `out[16 * pixel + channel]`, and zeros for
-/// missing channels.
+/// Writes planes, a row for each of up to [`CHANNEL_BLOCK`] channels, as a block: `out[16 * pixel + channel]`, and zeros for missing
+/// channels. Elements of 16 bits are widened.
 ///
 /// # Errors
-/// Planes of other channels or pixels.
-pub fn interleave_channels<T: GemmElement>(planes: &[T], pixels: usize, out: &mut [T]) -> Result<()> {
-    let channels = planes.len() / pixels.max(1);
-    if channels > CHANNEL_BLOCK
-        || channels * pixels != planes.len()
-        || pixels.checked_mul(CHANNEL_BLOCK) != Some(out.len())
-    {
+/// Planes of other channels or pixels, or outside of their slice.
+pub fn interleave_channels<X: Factor>(planes: Strided<'_, X>, out: &mut [X::Sum]) -> Result<()> {
+    let Mat { data, rows: channels, cols: pixels, transposed } = planes.mat;
+    let stride = planes.checked_len().filter(|_| channels <= CHANNEL_BLOCK && !transposed);
+    let Some(stride) = stride.filter(|_| pixels.checked_mul(CHANNEL_BLOCK) == Some(out.len())) else {
         return Err(Error::internal("planes that do not fill a block of channels"));
-    }
-    let work = Interleave { planes: planes.as_ptr(), size: (channels, pixels), out: out.as_mut_ptr() };
+    };
+    let work = Interleave { planes: data.as_ptr(), size: (channels, pixels), stride, out: out.as_mut_ptr() };
     // SAFETY: as many elements are read and written, as checked.
-    unsafe { <T as sealed::GemmKernel>::in_vectors(work) }
+    unsafe { <X::Sum as sealed::GemmKernel>::in_vectors(work) }
     Ok(())
 }
 
@@ -49,31 +47,33 @@ pub fn separate_channels<T: GemmElement>(block: &[T], out: &mut SubmatrixMut<'_,
 }
 
 /// Planes that become a block.
-struct Interleave<T> {
-    planes: *const T,
+struct Interleave<X: Factor> {
+    planes: *const X,
     /// Channels and pixels.
     size: (usize, usize),
-    out: *mut T,
+    /// Elements from one plane to the next.
+    stride: usize,
+    out: *mut X::Sum,
 }
 
-impl<T: GemmElement> AnyVectorWork<T> for Interleave<T> {
-    unsafe fn run<V: Vector<Element = T>>(self) {
+impl<X: Factor> AnyVectorWork<X::Sum> for Interleave<X> {
+    unsafe fn run<V: Vector<Element = X::Sum>>(self) {
         // SAFETY: the caller's promise.
         unsafe { V::with_instructions(self) }
     }
 }
 
-impl<T: GemmElement, V: Vector<Element = T>> VectorWork<V> for Interleave<T> {
+impl<X: Factor, V: Vector<Element = X::Sum>> VectorWork<V> for Interleave<X> {
     #[inline(always)]
     unsafe fn run(self) {
         let (channels, pixels) = self.size;
         for pixel in (0..pixels).step_by(V::LANES) {
             for channel in (0..CHANNEL_BLOCK).step_by(V::LANES) {
                 let size = (V::LANES.min(channels.saturating_sub(channel)), V::LANES.min(pixels - pixel));
-                let from = self.planes.wrapping_add(channel * pixels + pixel);
+                let from = self.planes.wrapping_add(channel * self.stride + pixel);
                 let to = self.out.wrapping_add(pixel * CHANNEL_BLOCK + channel);
                 // SAFETY: these channels and pixels exist; a vector of channels of each pixel is written.
-                unsafe { V::transpose((from, pixels), size, (to, CHANNEL_BLOCK)) }
+                unsafe { V::transpose((from, self.stride), size, (to, CHANNEL_BLOCK)) }
             }
         }
     }

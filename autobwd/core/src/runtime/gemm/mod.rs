@@ -40,7 +40,7 @@ pub use windows::{CHANNEL_BLOCK, WindowAxis, WindowProducts};
 use crate::{
     Buf, Element, Result,
     numbers::fused,
-    runtime::{FUSED, isa},
+    runtime::{FUSED, isa, submatrix::stride_within},
     tensor::half_float::HalfFloat,
 };
 
@@ -95,7 +95,7 @@ impl<T> Strided<'_, T> {
     /// The stride, limited to the number of elements, if the slice contains the whole matrix.
     #[inline]
     pub(super) fn checked_len(&self) -> Option<usize> {
-        stride(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
+        stride_within(self.mat.data.len(), self.mat.rows, self.mat.cols, self.stride)
     }
 
     /// Elements from one row to the next, and from one column to the next, as read.
@@ -104,20 +104,6 @@ impl<T> Strided<'_, T> {
         let stride = self.stride as isize;
         if self.mat.transposed { (1, stride) } else { (stride, 1) }
     }
-}
-
-/// The stride of a matrix, at most `len`, if `len` elements contain it. The stride of a single row is irrelevant.
-#[inline]
-pub(super) fn stride(len: usize, rows: usize, cols: usize, stride: usize) -> Option<usize> {
-    if cols > stride {
-        return None;
-    }
-    if rows <= 1 {
-        return (rows == 0 || cols <= len).then_some(cols.min(len));
-    }
-    // The second row begins within the slice, so that the stride is at most `len`.
-    let end = (rows - 1).checked_mul(stride)?.checked_add(cols)?;
-    (end <= len).then_some(stride)
 }
 
 impl Buf<'_> {
