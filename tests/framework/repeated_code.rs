@@ -41,10 +41,6 @@ const EXEMPT: &[(&[&str], &str)] = &[
     ),
     (&["ops/src/conv/conv3d.rs: conv3d", "ops/src/conv/forward.rs: conv2d"], "samples of two operators"),
     (
-        &["autobwd/core/src/runtime/gemm/few_rows.rs: numbers", "ops/src/conv/winograd/mod.rs: numbers"],
-        "numbers for unit tests",
-    ),
-    (
         &["ops/src/update/adam.rs: infer", "ops/src/update/layerwise.rs: infer"],
         "Adam and LAMB have the same slots, and other updates",
     ),

@@ -24,8 +24,8 @@ use crate::{
     math::DimExpr,
     windows::{PaddingAlgorithm, axes, dims},
     winograd::{
-        AtPoints, Evaluate, EvaluateFilters, FromPoints, Interpolate, POINTS, POINTS_2D, TILE, Tiling,
-        WINDOW, WINDOW_2D, factors,
+        AtPoints, Evaluate, EvaluateFilters, FromPoints, Interpolate, POINTS, POINTS_2D, SUMMED, TILE,
+        Tiling, WINDOW, WINDOW_2D, factors,
     },
 };
 
@@ -163,26 +163,34 @@ impl Kernel for BlockedWinogradConv2d<Buf<'_>> {
                         cx.try_zip_submatrices_mut([products], &mut [(); 0], |[pair, point], [mut out], _| {
                             let block = channels * CHANNEL_BLOCK * CHANNEL_BLOCK;
                             let of_filters = (point * filters + pair * PAIR) * block;
-                            let products = WindowProducts {
-                                x: &v[(point * tiles * CHANNEL_BLOCK).min(v.len())..],
-                                filters: &filter[of_filters..],
-                                block,
-                                bias: &[],
-                                add: false,
-                                bounds: unbounded(),
-                                elements: [
-                                    WindowAxis { count: channels, x: share, other: CHANNEL_BLOCK * CHANNEL_BLOCK },
-                                    WindowAxis { count: 1, x: 0, other: 0 },
-                                    WindowAxis { count: 1, x: 0, other: 0 },
-                                ],
-                                channels: CHANNEL_BLOCK,
-                                last_channels: CHANNEL_BLOCK,
-                                windows: [
-                                    WindowAxis { count: 1, x: 0, other: 0 },
-                                    WindowAxis { count: tiles, x: CHANNEL_BLOCK, other: CHANNEL_BLOCK },
-                                ],
-                            };
-                            products.write(&mut out, 0..PAIR.min(filters - pair * PAIR), 0)
+                            for first in (0..channels.max(1)).step_by(SUMMED / CHANNEL_BLOCK) {
+                                let at = first * share + point * tiles * CHANNEL_BLOCK;
+                                let products = WindowProducts {
+                                    x: &v[at.min(v.len())..],
+                                    filters: &filter[of_filters + first * CHANNEL_BLOCK * CHANNEL_BLOCK..],
+                                    block,
+                                    bias: &[],
+                                    add: first > 0,
+                                    bounds: unbounded(),
+                                    elements: [
+                                        WindowAxis {
+                                            count: (channels - first).min(SUMMED / CHANNEL_BLOCK),
+                                            x: share,
+                                            other: CHANNEL_BLOCK * CHANNEL_BLOCK,
+                                        },
+                                        WindowAxis { count: 1, x: 0, other: 0 },
+                                        WindowAxis { count: 1, x: 0, other: 0 },
+                                    ],
+                                    channels: CHANNEL_BLOCK,
+                                    last_channels: CHANNEL_BLOCK,
+                                    windows: [
+                                        WindowAxis { count: 1, x: 0, other: 0 },
+                                        WindowAxis { count: tiles, x: CHANNEL_BLOCK, other: CHANNEL_BLOCK },
+                                    ],
+                                };
+                                products.write(&mut out, 0..PAIR.min(filters - pair * PAIR), 0)?;
+                            }
+                            Ok(())
                         })?;
                         let (m, part) = (&*m, [1, band * TILE * row]);
                         let y = DividedMat { data: &mut *y, cols: rows * row, part };

@@ -12,12 +12,10 @@ use super::{Images, Winograd, in_blocks};
 use crate::{
     conv::{gemm_conv::ConvPart, storage::ConvElement},
     kernel_helpers::KernelFloat,
-    winograd::{AtPoints, InterpolateFilter, PIXELS_2D, POINTS, POINTS_2D, PixelsAtPoints, TILE, WINDOW_2D},
+    winograd::{
+        AtPoints, InterpolateFilter, PIXELS_2D, POINTS, POINTS_2D, PixelsAtPoints, SUMMED, TILE, WINDOW_2D,
+    },
 };
-
-/// Tiles whose products are summed together. The map to filters multiplies the rounding errors of the sums, so these are
-/// sums of short sums: their errors are three times the errors of sums of products, instead of six times.
-const SUMMED: usize = 64;
 
 impl Winograd {
     /// Elements of the sums of products, at all points, of the filters of a part.

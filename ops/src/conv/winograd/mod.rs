@@ -330,15 +330,77 @@ impl Winograd {
 
 #[cfg(test)]
 mod tests {
+    use std::mem;
+
     use super::*;
     use crate::{conv::image_layout::ImageLayout, windows::Windows};
 
+    /// Numbers of single precision.
     fn numbers(n: usize, seed: usize) -> Vec<f64> {
-        (0..n).map(|i| ((i * 37 + seed) % 101) as f64 / 50.0 - 1.0).collect()
+        // SplitMix64.
+        let bits = |i: usize| {
+            let x = (i as u64 + ((seed as u64) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            x ^ (x >> 31)
+        };
+        (0..n).map(|i| f64::from((bits(i) >> 40) as f32 / (1 << 23) as f32 - 1.0)).collect()
     }
 
-    /// Compares with sums of products; the gradient is compared by `⟨conv(x), dy⟩ = ⟨x, dx⟩`.
-    fn check(images: usize, groups: usize, channels: [usize; 2], x: [usize; 2], [before, after]: [usize; 2]) {
+    fn singles(numbers: &[f64]) -> Vec<f32> {
+        numbers.iter().map(|x| *x as f32).collect()
+    }
+
+    /// A sum of products of single precision, in blocks of 512 terms as of other products.
+    #[derive(Default)]
+    struct Chain {
+        blocks: f32,
+        block: f32,
+        terms: usize,
+    }
+
+    impl Chain {
+        fn add(&mut self, x: f64, y: f64) {
+            self.block = (x as f32).mul_add(y as f32, self.block);
+            self.terms += 1;
+            if self.terms.is_multiple_of(512) {
+                self.blocks += mem::take(&mut self.block);
+            }
+        }
+
+        fn sum(&self) -> f32 {
+            self.blocks + self.block
+        }
+    }
+
+    /// Squares of rounding errors of single precision.
+    #[derive(Default)]
+    struct Errors {
+        winograd: f64,
+        chain: f64,
+    }
+
+    impl Errors {
+        fn add(&mut self, sum: f64, winograd: f32, chain: &Chain) {
+            self.winograd += (f64::from(winograd) - sum).powi(2);
+            self.chain += (f64::from(chain.sum()) - sum).powi(2);
+        }
+
+        /// How many times as large the errors of the algorithm are.
+        fn ratio(&self) -> f64 {
+            (self.winograd / self.chain).sqrt()
+        }
+    }
+
+    /// Compares with sums of products; the gradient of images is compared by `⟨conv(x), dy⟩ = ⟨x, dx⟩`. Returns the errors of results and
+    /// of gradients of filters.
+    fn check(
+        images: usize,
+        groups: usize,
+        channels: [usize; 2],
+        x: [usize; 2],
+        [before, after]: [usize; 2],
+    ) -> [Errors; 2] {
         let windows = x.map(|_| Windows { size: WINDOW, stride: 1, dilation: 1, before, after });
         let y = x.map(|len| len + before + after + 1 - WINDOW);
         let side = |channels, size| ImageLayout { channels, size, inside: 1, format: DataLayout::Nchw };
@@ -353,48 +415,63 @@ mod tests {
             winograd.run(&Cx::new(threads), from, &filters, &mut to).expect("sizes are right");
             to
         };
+        let [mut errors, mut errors_of_filters] = [Errors::default(), Errors::default()];
+        let forward = conv.as_winograd(false).expect("windows of 3 × 3, one apart");
+        let (mut single, mut single_gradient) = (vec![f32::NAN; dy.len()], vec![f32::NAN; filters.len()]);
+        let cx = Cx::new(1);
+        forward.run(&cx, &singles(&input), &singles(&filters), &mut single).expect("sizes are right");
+        forward
+            .filter_gradient(&cx, &singles(&input), &singles(&dy), &mut single_gradient)
+            .expect("sizes are right");
         let output = run(false, &input, dy.len(), 1);
         assert_eq!(output, run(false, &input, dy.len(), 2), "the same bits on two threads");
         for (at, output) in output.iter().enumerate() {
             let (map, pixel) = (at / (y[0] * y[1]), [at / y[1] % y[0], at % y[1]]);
             let (unit, filter) = (map / channels[1], map % channels[1]);
-            let mut sum = 0.0;
+            let (mut sum, mut chain) = (0.0, Chain::default());
             for channel in 0..channels[0] {
                 let filter = (unit % groups * channels[1] + filter) * channels[0] + channel;
                 for tap in 0..WINDOW_2D {
                     let [row, col] = [0, 1].map(|i| pixel[i] + [tap / WINDOW, tap % WINDOW][i]);
                     if (before..before + x[0]).contains(&row) && (before..before + x[1]).contains(&col) {
                         let row = (unit * channels[0] + channel) * x[0] + row - before;
-                        sum += filters[filter * WINDOW_2D + tap] * input[row * x[1] + col - before];
+                        let (filter, x) =
+                            (filters[filter * WINDOW_2D + tap], input[row * x[1] + col - before]);
+                        sum += filter * x;
+                        chain.add(filter, x);
                     }
                 }
             }
+            errors.add(sum, single[at], &chain);
             assert!((output - sum).abs() < 1e-12, "{output} is not {sum}: {images} images of {x:?}");
         }
         let mut gradient = vec![f64::NAN; filters.len()];
-        let winograd = conv.as_winograd(false).expect("windows of 3 × 3, one apart");
-        winograd.filter_gradient(&Cx::new(1), &input, &dy, &mut gradient).expect("sizes are right");
+        forward.filter_gradient(&cx, &input, &dy, &mut gradient).expect("sizes are right");
         for (at, gradient) in gradient.iter().enumerate() {
             let [tap, channel, filter] =
                 [at % WINDOW_2D, at / WINDOW_2D % channels[0], at / (WINDOW_2D * channels[0])];
             let (group, [down, across]) = (filter / channels[1], [tap / WINDOW, tap % WINDOW]);
-            let mut sum = 0.0;
+            let (mut sum, mut chain) = (0.0, Chain::default());
             for (unit, pixel) in
                 (0..images).flat_map(|i| (0..y[0] * y[1]).map(move |at| (i * groups + group, at)))
             {
                 let [row, col] = [pixel / y[1] + down, pixel % y[1] + across];
                 if (before..before + x[0]).contains(&row) && (before..before + x[1]).contains(&col) {
                     let row = (unit * channels[0] + channel) * x[0] + row - before;
-                    sum += dy[(unit * channels[1] + filter % channels[1]) * y[0] * y[1] + pixel]
-                        * input[row * x[1] + col - before];
+                    let dy = dy[(unit * channels[1] + filter % channels[1]) * y[0] * y[1] + pixel];
+                    let x = input[row * x[1] + col - before];
+                    sum += dy * x;
+                    chain.add(dy, x);
                 }
             }
+            errors_of_filters.add(sum, single_gradient[at], &chain);
             assert!((gradient - sum).abs() < 1e-9, "{gradient} is not {sum}: {images} images of {x:?}");
         }
         let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
         let dx = run(true, &dy, input.len(), 1);
         let (one, other) = (dot(&output, &dy), dot(&input, &dx));
         assert!((one - other).abs() < 1e-9, "{one} is not {other}");
+        [errors, errors_of_filters]
     }
 
     #[test]
@@ -411,7 +488,27 @@ mod tests {
             check(2, 1, [17, 3], x, padding);
             check(3, 2, [2, 5], x, padding);
         }
+        // Several parts of filters, also of groups.
+        check(2, 1, [3, 40], [6, 5], [1, 1]);
+        check(1, 2, [2, 40], [5, 6], [1, 1]);
         // Several blocks, whose borders are not those of images.
-        check(3, 1, [40, 24], [60, 60], [1, 1]);
+        check(3, 1, [40, 33], [60, 60], [1, 1]);
+    }
+
+    #[test]
+    fn rounding_errors_are_two_to_three_times_as_large() {
+        for (images, channels, [height, width]) in [
+            (8, [512, 4], [4, 4]),
+            (8, [256, 4], [7, 7]),
+            (2, [128, 4], [14, 14]),
+            (1, [64, 4], [28, 28]),
+            (8, [64, 16], [4, 4]),
+        ] {
+            let [results, filters] = check(images, 1, channels, [height, width], [1, 1]).map(|e| e.ratio());
+            println!(
+                "{images} images, {channels:?} channels, {height} × {width}: {results:.2}, {filters:.2}"
+            );
+            assert!(results < 3.0 && filters < 3.5, "{results} and {filters} times");
+        }
     }
 }
