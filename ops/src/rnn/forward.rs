@@ -28,65 +28,57 @@ impl RnnLayers<Buf<'_>> {
         if layout.batch == 0 {
             return Ok(());
         }
-        let (directions, unit, layer_len) = (layout.directions, layout.unit(), layout.layer());
-        let (weights, mut rest) =
-            scratch.split_at_mut(layout.recurrent().len() * layout.units + layout.row());
+        let RnnLayers {
+            input, pre_state, weight_list, sequence_length, out, state, reserve: saved, rnn, ..
+        } = self;
+        let (units, layer_len) = (layout.directions * layout.unit(), layout.layer());
+        let (weights, mut rest) = scratch.split_at_mut(layout.directions * layout.prepared());
         // In training, `Reserve` has the states of all layers, and their outputs.
         let (mut shared, mut outputs): (&mut [T], [&mut [T]; 2]) = (&mut [], [&mut [], &mut []]);
         let mut reserve: &mut [T] = &mut [];
-        if self.rnn.is_test {
-            shared = take(&mut rest, unit);
+        if rnn.is_test {
+            shared = take(&mut rest, units);
             if layout.layers > 1 {
                 outputs = [take(&mut rest, layer_len), take(&mut rest, layer_len)];
             }
         } else {
-            reserve = self.reserve.slice_mut()?;
+            reserve = saved.slice_mut()?;
         }
-        let (input, out) = (self.input.slice::<T>()?, self.out.slice_mut::<T>()?);
-        let lengths = Lengths::of(&self.sequence_length)?;
+        let (input, out) = (input.slice::<T>()?, out.slice_mut::<T>()?);
+        let lengths = Lengths::of(sequence_length)?;
         for layer in 0..layout.layers {
-            let mut units = if self.rnn.is_test { &mut [] } else { take(&mut reserve, directions * unit) };
+            let states = if rnn.is_test { &mut *shared } else { take(&mut reserve, units) };
             let is_last = layer + 1 == layout.layers;
             let [output, before] = &mut outputs;
-            if !self.rnn.is_test && !is_last {
+            if !rnn.is_test && !is_last {
                 *output = take(&mut reserve, layer_len);
             }
             let x = if layer == 0 { input } else { &**before };
             let output: &mut [T] = if is_last { &mut *out } else { output };
-            for direction in 0..directions {
-                let part = layer * directions + direction;
-                let states = if self.rnn.is_test { &mut *shared } else { take(&mut units, unit) };
-                let (gates, states) = states.split_at_mut(layout.gates());
-                let (hidden, cell) = states.split_at_mut(layout.states());
-                let Sequence { first, last } = Sequence::of(layout, direction);
-                for (states, initial) in [&mut *hidden, &mut *cell].into_iter().zip(&self.pre_state) {
-                    let initial = nth(initial.slice()?, part, layout.state());
-                    states[first..][..layout.state()].copy_from_slice(initial);
-                }
-                let count = 2 * layout.layers * directions;
-                let [weight, recurrent, bias, recurrent_bias] =
-                    [2 * part, 2 * part + 1, count + 2 * part, count + 2 * part + 1]
-                        .map(|i| &self.weight_list[i]);
-                let (transposed, biases) = weights.split_at_mut(layout.recurrent().len() * layout.units);
-                layout.add_biases(bias.slice()?, recurrent_bias.slice()?, biases);
-                layout.project(cx, (x, layout.x_width(layer)), weight.slice()?, biases, gates)?;
-                let recurrent: &[T] = recurrent.slice()?;
-                let weights = match layout.steps {
-                    ..TRANSPOSED => matrix(recurrent, layout.units).t(),
-                    _ => {
-                        transpose(recurrent, layout.units, transposed);
-                        matrix(&*transposed, layout.recurrent().len())
-                    }
-                };
-                let mut pass = Pass { layout, direction, lengths, weights, gates, hidden, cell };
-                pass.run(cx, output)?;
-                for (state, states) in self.state.iter_mut().zip([&*hidden, &*cell]) {
-                    let state = &mut state.slice_mut()?[part * layout.state()..][..layout.state()];
-                    state.copy_from_slice(&states[last..][..layout.state()]);
+            let first = layer * layout.directions;
+            let x = (x, layout.x_width(layer));
+            let of = |number| Direction::of(layout, (first, number), lengths, x, pre_state, weight_list);
+            let both = [of(0)?, of(layout.directions - 1)?];
+            if layout.directions > 1 && layout.shares_directions(cx.threads()) {
+                let parts = [(&mut *states, layout.unit()), (&mut *weights, layout.prepared())];
+                cx.try_zip_chunks_mut(parts, &mut [(); 0], |number, [states, memory], _| {
+                    both[number].run(cx, states, memory)
+                })?;
+            } else {
+                for (direction, states) in both.iter().zip(states.chunks_exact_mut(layout.unit())) {
+                    direction.run(cx, states, &mut *weights)?;
                 }
             }
-            if !is_last && self.rnn.drops() {
-                drop_out(cx, &self.rnn, layer, output);
+            layout.write_outputs(cx, lengths, states, output);
+            for direction in 0..layout.directions {
+                let last = layout.ends(direction).1 * layout.state();
+                for (state, states) in state.iter_mut().zip(layout.states_of(states, direction)) {
+                    let state = &mut state.slice_mut()?[(first + direction) * layout.state()..];
+                    state[..layout.state()].copy_from_slice(&states[last..][..layout.state()]);
+                }
+            }
+            if !is_last && rnn.drops() {
+                drop_out(cx, rnn, layer, output);
             }
             outputs.swap(0, 1);
         }
@@ -94,16 +86,73 @@ impl RnnLayers<Buf<'_>> {
     }
 }
 
-/// The first state of a direction and the last one, as elements.
-struct Sequence {
-    first: usize,
-    last: usize,
+/// A direction of a layer, before it has run.
+struct Direction<'a, T> {
+    layout: &'a RnnLayout,
+    /// 0, or 1 for the direction from the last step on.
+    number: usize,
+    lengths: Lengths<'a>,
+    /// Rows, and elements of a row.
+    x: (&'a [T], usize),
+    weight: &'a [T],
+    recurrent: &'a [T],
+    bias: &'a [T],
+    recurrent_bias: &'a [T],
+    /// States before the first step; empty if there are none of a kind.
+    initial: [&'a [T]; 2],
 }
 
-impl Sequence {
-    fn of(layout: &RnnLayout, direction: usize) -> Sequence {
-        let (first, last) = layout.ends(direction);
-        Sequence { first: first * layout.state(), last: last * layout.state() }
+impl<'a, T: KernelFloat> Direction<'a, T> {
+    /// A direction of the layer whose first direction has that number among those of all layers.
+    fn of(
+        layout: &'a RnnLayout,
+        (first, number): (usize, usize),
+        lengths: Lengths<'a>,
+        x: (&'a [T], usize),
+        pre_state: &'a [Buf<'_>],
+        weight_list: &'a [Buf<'_>],
+    ) -> Result<Direction<'a, T>> {
+        let (part, count) = (first + number, 2 * layout.layers * layout.directions);
+        let mut initial: [&[T]; 2] = [&[]; 2];
+        for (initial, states) in initial.iter_mut().zip(pre_state) {
+            *initial = nth(states.slice()?, part, layout.state());
+        }
+        Ok(Direction {
+            layout,
+            number,
+            lengths,
+            x,
+            weight: weight_list[2 * part].slice()?,
+            recurrent: weight_list[2 * part + 1].slice()?,
+            bias: weight_list[count + 2 * part].slice()?,
+            recurrent_bias: weight_list[count + 2 * part + 1].slice()?,
+            initial,
+        })
+    }
+
+    /// Computes gates and states of all steps. `memory` is for prepared weights.
+    fn run(&self, cx: &Cx, states: &mut [T], memory: &mut [T]) -> Result<()> {
+        let Direction { layout, number: direction, lengths, .. } = *self;
+        let (gates, states) = states.split_at_mut(layout.gates());
+        let (hidden, cell) = states.split_at_mut(layout.states());
+        let first = layout.ends(direction).0 * layout.state();
+        for (states, initial) in [&mut *hidden, &mut *cell].into_iter().zip(self.initial) {
+            if !states.is_empty() {
+                states[first..][..layout.state()].copy_from_slice(initial);
+            }
+        }
+        let (transposed, biases) = memory.split_at_mut(layout.recurrent().len() * layout.units);
+        let biases = &mut biases[..layout.row()];
+        layout.add_biases(self.bias, self.recurrent_bias, biases);
+        layout.project(cx, self.x, self.weight, biases, gates)?;
+        let weights = match layout.steps {
+            ..TRANSPOSED => matrix(self.recurrent, layout.units).t(),
+            _ => {
+                transpose(self.recurrent, layout.units, transposed);
+                matrix(&*transposed, layout.recurrent().len())
+            }
+        };
+        Pass { layout, direction, lengths, weights, gates, hidden, cell }.run(cx)
     }
 }
 
@@ -140,6 +189,39 @@ pub(super) fn drop_out<T: KernelFloat>(cx: &Cx, rnn: &RnnAttrs, layer: usize, ou
 }
 
 impl RnnLayout {
+    /// Whether directions run on threads of their own: a step has too few sequences to be shared, and two threads would wait
+    /// for each other after each step.
+    fn shares_directions(&self, threads: usize) -> bool {
+        threads <= self.directions && self.batch <= self.part()
+    }
+
+    /// Hidden states and cells of a direction of a layer.
+    fn states_of<'a, T>(&self, states: &'a [T], direction: usize) -> [&'a [T]; 2] {
+        let states = &nth(states, direction, self.unit())[self.gates()..];
+        [&states[..self.states()], &states[self.states()..]]
+    }
+
+    /// Writes the hidden states of all directions behind each step, and zeros behind the end of a sequence.
+    fn write_outputs<T: KernelFloat>(&self, cx: &Cx, lengths: Lengths<'_>, states: &[T], output: &mut [T]) {
+        let (width, units) = (self.width(), self.units);
+        cx.chunks_mut(output, self.batch * width, |step, output| {
+            for direction in 0..self.directions {
+                let [hidden, _] = self.states_of(states, direction);
+                let hidden = nth(hidden, self.before_behind(direction, step).1, self.state());
+                lengths.runs(step, 0, self.batch, |run, within| {
+                    let rows = output.chunks_exact_mut(width).zip(hidden.chunks_exact(units));
+                    for (output, hidden) in rows.take(run.end).skip(run.start) {
+                        let output = &mut output[direction * units..][..units];
+                        match within {
+                            true => output.copy_from_slice(hidden),
+                            false => output.fill(T::ZERO),
+                        }
+                    }
+                });
+            }
+        });
+    }
+
     /// The row of biases that all steps have in common.
     fn add_biases<T: KernelFloat>(&self, bias: &[T], recurrent_bias: &[T], row: &mut [T]) {
         row.fill(T::ZERO);
@@ -183,12 +265,11 @@ struct Pass<'a, T> {
 }
 
 impl<T: KernelFloat> Pass<'_, T> {
-    /// Runs all steps; `output` gets the columns of this direction.
-    fn run(&mut self, cx: &Cx, output: &mut [T]) -> Result<()> {
+    /// Runs all steps.
+    fn run(&mut self, cx: &Cx) -> Result<()> {
         let Pass { layout, direction, lengths, weights, .. } = *self;
-        let (units, width, part, row, recurrent) =
-            (layout.units, layout.width(), layout.part(), layout.row(), layout.recurrent());
-        let (size, column) = (layout.state(), direction * units);
+        let (units, part, row, recurrent) = (layout.units, layout.part(), layout.row(), layout.recurrent());
+        let size = layout.state();
         for step in layout.steps(direction) {
             let (before, hidden) = before_behind(layout, direction, step, self.hidden);
             let (cell_before, cell) = before_behind(layout, direction, step, self.cell);
@@ -196,10 +277,9 @@ impl<T: KernelFloat> Pass<'_, T> {
                 (&mut self.gates[step * layout.batch * row..][..layout.batch * row], part * row),
                 (hidden, part * units),
                 (cell, part * units),
-                (&mut output[step * layout.batch * width..][..layout.batch * width], part * width),
             ];
             debug_assert!(before.len() == size);
-            cx.try_zip_chunks_mut(outs, &mut [(); 0], |i, [gates, hidden, cell, output], _| {
+            cx.try_zip_chunks_mut(outs, &mut [(); 0], |i, [gates, hidden, cell], _| {
                 let first = i * part;
                 let before = &before[first * units..][..hidden.len()];
                 let cell_before = &cell_before[(first * units).min(cell_before.len())..][..cell.len()];
@@ -208,25 +288,19 @@ impl<T: KernelFloat> Pass<'_, T> {
                 lengths.runs(step, first, hidden.len() / units, |run, within| {
                     let of = |len: usize| run.start * len..run.end * len;
                     let (states, cells) = (of(units), if cell.is_empty() { 0..0 } else { of(units) });
-                    let outputs =
-                        output[of(width)].chunks_exact_mut(width).map(|row| &mut row[column..][..units]);
                     if within {
                         let step = CellStep {
                             units,
                             gates: &mut gates[of(row)],
                             before: [&before[states.clone()], &cell_before[cells.clone()]],
-                            hidden: &mut hidden[states.clone()],
+                            hidden: &mut hidden[states],
                             cell: &mut cell[cells],
                         };
                         step.run(layout.mode);
-                        outputs
-                            .zip(hidden[states].chunks_exact(units))
-                            .for_each(|(to, from)| to.copy_from_slice(from));
                     } else {
                         gates[of(row)].fill(T::ZERO);
                         hidden[states.clone()].copy_from_slice(&before[states]);
                         cell[cells.clone()].copy_from_slice(&cell_before[cells]);
-                        outputs.for_each(|to| to.fill(T::ZERO));
                     }
                 });
                 Ok(())

@@ -160,12 +160,18 @@ impl RnnLayout {
         layer * (self.directions * self.unit() + self.layer()) + direction * self.unit()
     }
 
-    /// Scratch elements of the kernel: transposed weights, a row of biases; and in place of `Reserve` one direction of a
-    /// layer and the outputs of two layers.
+    /// Scratch elements of a direction: transposed weights and a row of biases.
+    pub(super) fn prepared(&self) -> usize {
+        self.recurrent().len() * self.units + self.row()
+    }
+
+    /// Scratch elements of the kernel: prepared weights; and in place of `Reserve` the directions of a layer and the outputs of
+    /// two layers.
     pub(super) fn forward_scratch(&self, rnn: &RnnAttrs) -> usize {
         let outputs = if self.layers > 1 { self.layer().saturating_mul(2) } else { 0 };
-        let reserve = if rnn.is_test { self.unit().saturating_add(outputs) } else { 0 };
-        self.recurrent().len() * self.units + self.row() + reserve
+        let states = self.directions.saturating_mul(self.unit());
+        let reserve = if rnn.is_test { states.saturating_add(outputs) } else { 0 };
+        (self.directions * self.prepared()).saturating_add(reserve)
     }
 
     /// Scratch elements of the gradient's kernel: gates, states, a row of zeros, and the gradients of two layers'
