@@ -138,6 +138,16 @@ fn normalisations_are_folded_into_convolutions() -> Result<()> {
     Ok(())
 }
 
+/// Products at the points of Winograd's algorithm are summed in blocks of 64 channels.
+#[test]
+fn convolutions_of_many_channels_are_frozen() -> Result<()> {
+    let net = Builder::new();
+    let y = conv(&images(&net, 80), 40, 3);
+    let expected = ["channel_blocks", "blocked_winograd_conv2d", "from_channel_blocks"];
+    assert_eq!(frozen_for_all(&net, &[&y], 80)?, expected);
+    Ok(())
+}
+
 #[test]
 fn depthwise_convolutions_are_frozen() -> Result<()> {
     for (channels, size, stride, dilation) in [

@@ -30,7 +30,7 @@ impl Model {
     /// images keep their [channels in blocks](crate::channel_blocks) from one convolution to the next.
     ///
     /// The bits of results change by this step, once: they are the same for every number of threads and every set of
-    /// instructions. Convolutions by Winograd's algorithm have twice the rounding error of sums of products.
+    /// instructions. Convolutions by Winograd's algorithm have two to three times the rounding error of sums of products.
     ///
     /// Values that the frozen program does not read are gone from the scope, and variables within the program may be. The
     /// model can still be saved, but its parameters have other names and shapes than before.
