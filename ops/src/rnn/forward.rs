@@ -103,7 +103,7 @@ struct Direction<'a, T> {
 }
 
 impl<'a, T: KernelFloat> Direction<'a, T> {
-    /// A direction of the layer whose first direction has that number among those of all layers.
+    /// A direction of the layer whose first direction has that number among the directions of all layers.
     fn of(
         layout: &'a RnnLayout,
         (first, number): (usize, usize),
@@ -201,7 +201,7 @@ impl RnnLayout {
         [&states[..self.states()], &states[self.states()..]]
     }
 
-    /// Writes the hidden states of all directions behind each step, and zeros behind the end of a sequence.
+    /// Writes the hidden states of all directions after each step, and zeros after the end of a sequence.
     fn write_outputs<T: KernelFloat>(&self, cx: &Cx, lengths: Lengths<'_>, states: &[T], output: &mut [T]) {
         let (width, units) = (self.width(), self.units);
         cx.chunks_mut(output, self.batch * width, |step, output| {

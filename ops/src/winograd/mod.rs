@@ -4,8 +4,8 @@
 //! The results are divided into tiles of 4 × 4 pixels. As polynomials, the 6 × 6 elements under the windows of a tile, and the
 //! filters, are evaluated at points; the products at each point, summed over channels, are a matrix product; interpolation
 //! gives the pixels (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2016).
-//! The points are 0, ±√½, ±√2 and ∞. With them, rounding errors are twice those of sums of products; with 0, ±1, ±2 and
-//! ∞, they are five times as large (S. Alam et al., "Winograd Convolution for Deep Neural Networks: Efficient Point
+//! The points are 0, ±√½, ±√2 and ∞. With them, rounding errors are twice as large as of sums of products; with 0, ±1, ±2
+//! and ∞, they are five times as large (S. Alam et al., "Winograd Convolution for Deep Neural Networks: Efficient Point
 //! Selection", 2022). The gradient of the filters is the transpose of the algorithm.
 //!
 //! Channels, and filters, are the lanes of vectors: images are in blocks of channels. Values of images at the points are
@@ -42,8 +42,8 @@ pub(crate) const POINTS_2D: usize = POINTS * POINTS;
 /// Filters that are evaluated, and multiplied, together: two blocks.
 pub(crate) const FILTERS: usize = 2 * CHANNEL_BLOCK;
 /// Terms whose products are summed together: channels, or tiles for the gradient of filters. Interpolation multiplies the
-/// rounding errors of the sums, so these are sums of short sums: errors stay two to three times those of sums of products,
-/// which are sums of 512 terms, instead of six times for many channels.
+/// rounding errors of the sums, so these are sums of short sums: errors stay two to three times as large as of sums of
+/// products in blocks of 512 terms, instead of six times for many channels.
 pub(crate) const SUMMED: usize = 64;
 /// Tiles for which filters are multiplied as long as they take to be evaluated.
 const EVALUATION: usize = 8;
@@ -91,8 +91,8 @@ impl Tiling {
     }
 }
 
-/// For every point, `products`, `[points, tiles, filters]`, are the values of tiles times those of filters. The values of tiles are
-/// rows of so many channels, `stride` elements apart.
+/// For every point, `products`, `[points, tiles, filters]`, is the matrix product of the values of tiles and of filters. The
+/// values of tiles are rows of so many channels, `stride` elements apart.
 pub(crate) fn multiply<T: KernelFloat>(
     cx: &Cx,
     (tiles, stride): (&[T], usize),
